@@ -1,0 +1,43 @@
+"""The seam for time and randomness: the only module that touches the real ones.
+
+Pure modules take ``now_ms`` as an argument. Shells take a :class:`Clock` and a ``random.Random``, so that a simulation
+can give them its own.
+"""
+
+import random
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where a shell reads the time."""
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds since an arbitrary moment; never goes back. For deadlines and ages."""
+
+    def monotonic_ns(self) -> int:
+        """The same clock in nanoseconds. For measured latencies."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970 UTC; may jump. For records and reports that people read."""
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def monotonic_ms(self) -> int:
+        """``CLOCK_MONOTONIC`` in milliseconds."""
+        return time.monotonic_ns() // 1_000_000
+
+    def monotonic_ns(self) -> int:
+        """``CLOCK_MONOTONIC`` in nanoseconds."""
+        return time.monotonic_ns()
+
+    def wall_ms(self) -> int:
+        """``CLOCK_REALTIME`` in milliseconds."""
+        return time.time_ns() // 1_000_000
+
+
+def system_random() -> random.Random:
+    """Randomness for ids: the operating system's."""
+    return random.SystemRandom()
