@@ -1,0 +1,1 @@
+"""Kafka's wire protocol: codec, schemas, messages, frames, and the asyncio client and server on top."""

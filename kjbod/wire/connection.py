@@ -1,0 +1,270 @@
+"""The two ends of a Kafka connection as machines without I/O.
+
+Bytes go in, requests or responses come out, and the other way round; sockets, timeouts and tasks are the business of
+:mod:`kjbod.wire.client` and :mod:`kjbod.wire.server`. What both ends rely on:
+
+* A server answers in the order of the requests, whatever order its handlers finish in. So a client needs no map from
+  correlation id to request, only a queue; an id out of turn is an error of the peer.
+* The first request is ApiVersions. A server that lacks its version answers error 35 in version 0, with the one entry
+  that says which it has (KIP-511, ``ApiVersionsRequest.getErrorResponse``). Nothing else that a server does not know is
+  answered: it cannot be, since the reader would not know the form of the answer. Kafka closes the connection; so do we.
+"""
+
+import dataclasses
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kjbod.errors import LocalProtocolError, RemoteProtocolError, UnsupportedVersionError
+from kjbod.wire import error_codes
+from kjbod.wire.error_codes import ErrorCode
+from kjbod.wire.frames import (
+    MAX_FRAME_BYTES,
+    FrameSplitter,
+    Request,
+    Response,
+    UnsupportedRequestError,
+    VersionRanges,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+from kjbod.wire.messages import (
+    API,
+    ApiKey,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    ApiVersionsResponseApiVersion,
+    ApiVersionsResponseFinalizedFeatureKey,
+    ApiVersionsResponseSupportedFeatureKey,
+    RequestBody,
+    ResponseBody,
+)
+
+_SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_CORRELATION_IDS = 2**31
+_VERSION_WITH_SOFTWARE_NAME = 3
+_VERSION_WITH_ZERO_MINIMA = 4
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Features:
+    """The features of a cluster, as a node told them with its versions."""
+
+    supported: Mapping[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    """Lowest and highest level that the node understands."""
+    finalized: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """The level that the cluster has agreed on."""
+    finalized_epoch: int = -1
+    """Offset of the last agreement; -1 unknown."""
+
+
+# ---------------------------------------------------------------- client
+
+
+class ClientConnection:
+    """The client's end of one connection."""
+
+    def __init__(
+        self, *, client_id: str, software: tuple[str, str] = ("kjbod", "0"), max_frame_bytes: int = MAX_FRAME_BYTES
+    ) -> None:
+        self._client_id = client_id
+        self._software = software
+        self._splitter = FrameSplitter(max_frame_bytes)
+        self._waiting: deque[tuple[int, ApiKey, int]] = deque()
+        self._next_id = 0
+        self.versions: Mapping[int, tuple[int, int]] = {}
+        """Lowest and highest version of each API that the server offers, APIs included that kjbod does not know."""
+        self.features = Features()
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests wait for their answer."""
+        return len(self._waiting)
+
+    def version_of(self, api_key: ApiKey) -> int:
+        """The highest version that both sides know.
+
+        Raises:
+            UnsupportedVersionError: there is none.
+        """
+        spec = API[api_key]
+        if api_key not in self.versions:
+            raise UnsupportedVersionError(f"the server does not offer {api_key.name}")
+        low, high = self.versions[api_key]
+        if high < spec.min_version or low > spec.max_version:
+            raise UnsupportedVersionError(
+                f"the server offers {api_key.name} versions {low} to {high}, "
+                f"kjbod knows {spec.min_version} to {spec.max_version}"
+            )
+        return min(high, spec.max_version)
+
+    def send(self, message: RequestBody[Any], version: int | None = None) -> tuple[int, bytes]:
+        """The correlation id of a new request and the bytes to write.
+
+        Raises:
+            UnsupportedVersionError: no common version, or the version lacks a field that is set.
+        """
+        chosen = self.version_of(message.API_KEY) if version is None else version
+        correlation_id = self._next_id
+        data = encode_request(message, chosen, correlation_id, self._client_id)
+        self._next_id = (correlation_id + 1) % _CORRELATION_IDS
+        self._waiting.append((correlation_id, message.API_KEY, chosen))
+        return correlation_id, data
+
+    def receive(self, data: bytes) -> Iterator[Response]:
+        """The responses that ``data`` completes, in the order of their requests.
+
+        Raises:
+            RemoteProtocolError: a frame or message is malformed, or answers something else than is due.
+        """
+        for frame in self._splitter.feed(data):
+            if not self._waiting:
+                raise RemoteProtocolError("an answer to nothing")
+            correlation_id, api_key, version = self._waiting.popleft()
+            response = decode_response(frame, api_key, version)
+            if response.correlation_id != correlation_id:
+                raise RemoteProtocolError(f"an answer to {response.correlation_id} when {correlation_id} is due")
+            yield response
+
+    # -- negotiation
+
+    def hello(self, version: int | None = None) -> tuple[int, bytes]:
+        """The request that opens the connection, in the highest version that kjbod has."""
+        name, software_version = self._software
+        message = ApiVersionsRequest(client_software_name=name, client_software_version=software_version)
+        return self.send(message, API[ApiKey.API_VERSIONS].max_version if version is None else version)
+
+    def negotiated(self, answer: ApiVersionsResponse) -> int | None:
+        """Takes what the server said. None when that settles it, else the version in which to ask again.
+
+        Raises:
+            UnsupportedVersionError: no common version of ApiVersions.
+            RemoteProtocolError: the server refused.
+        """
+        offered = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
+        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            self.versions = {ApiKey.API_VERSIONS: offered.get(ApiKey.API_VERSIONS, (0, 0))}
+            return self.version_of(ApiKey.API_VERSIONS)
+        if answer.error_code:
+            raise RemoteProtocolError(f"the server refused ApiVersions: {error_codes.name_of(answer.error_code)}")
+        self.versions = offered
+        self.features = Features(
+            supported={f.name: (f.min_version, f.max_version) for f in answer.supported_features},
+            finalized={f.name: f.max_version_level for f in answer.finalized_features},
+            finalized_epoch=answer.finalized_features_epoch,
+        )
+        return None
+
+
+# ---------------------------------------------------------------- server
+
+
+@dataclasses.dataclass(slots=True)
+class Slot:
+    """The place of one answer in the order of answers."""
+
+    request: Request | None
+    """None where the answer needs no handler."""
+    encoded: bytes | None = None
+
+
+class ServerConnection:
+    """The server's end of one connection.
+
+    Every request opens a :class:`Slot`. :meth:`answer` fills it at any time; :meth:`data_to_send` gives what may leave:
+    the filled slots up to the first that is not.
+    """
+
+    def __init__(self, apis: VersionRanges, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._apis = apis
+        self._splitter = FrameSplitter(max_frame_bytes)
+        self._slots: deque[Slot] = deque()
+
+    @property
+    def outstanding(self) -> int:
+        """How many answers have not been given out."""
+        return len(self._slots)
+
+    @property
+    def pending_bytes(self) -> int:
+        """How much there is of a request that is not complete."""
+        return self._splitter.pending_bytes
+
+    def receive(self, data: bytes) -> Iterator[Slot]:
+        """The requests that ``data`` completes.
+
+        Raises:
+            MalformedMessageError: the bytes are no request. Requests before them are given first.
+            UnsupportedRequestError: an API or version that is not served, ApiVersions excepted.
+        """
+        for frame in self._splitter.feed(data):
+            try:
+                slot = Slot(decode_request(frame, self._apis))
+            except UnsupportedRequestError as error:
+                if error.api_key != ApiKey.API_VERSIONS:
+                    raise
+                slot = Slot(None, encode_response(self._version_mismatch(), 0, error.correlation_id))
+            self._slots.append(slot)
+            yield slot
+
+    def answer(self, slot: Slot, message: ResponseBody) -> None:
+        """Fill ``slot``.
+
+        Raises:
+            LocalProtocolError: it has its answer, or ``message`` does not answer its request.
+            UnsupportedVersionError: the version of the request lacks a field that is set.
+        """
+        if slot.request is None or slot.encoded is not None:
+            raise LocalProtocolError("a request has one answer")
+        if message.API_KEY is not slot.request.api_key:
+            raise LocalProtocolError(f"{message.API_KEY.name} does not answer {slot.request.api_key.name}")
+        slot.encoded = encode_response(message, slot.request.version, slot.request.correlation_id)
+
+    def data_to_send(self) -> tuple[bytes, int]:
+        """The bytes that may leave now, and how many answers they are."""
+        ready = []
+        while self._slots and (encoded := self._slots[0].encoded) is not None:
+            ready.append(encoded)
+            self._slots.popleft()
+        return b"".join(ready), len(ready)
+
+    def _version_mismatch(self) -> ApiVersionsResponse:
+        low, high = self._apis.get(ApiKey.API_VERSIONS, (0, 0))
+        entry = ApiVersionsResponseApiVersion(api_key=ApiKey.API_VERSIONS, min_version=low, max_version=high)
+        return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=(entry,))
+
+
+def api_versions_response(
+    request: Request, apis: VersionRanges, features: Features | None = None
+) -> ApiVersionsResponse:
+    """What a server that offers ``apis`` answers to ``request``, as Kafka does: a client whose software name is not one
+    gets INVALID_REQUEST (KIP-511), one below version 4 does not see features with minimum 0 (KAFKA-17011)."""
+    message = request.message
+    assert isinstance(message, ApiVersionsRequest)
+    texts = (message.client_software_name, message.client_software_version)
+    if request.version >= _VERSION_WITH_SOFTWARE_NAME and not all(map(_SOFTWARE_NAME.fullmatch, texts)):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    features = features or Features()
+    return ApiVersionsResponse(
+        api_keys=tuple(
+            ApiVersionsResponseApiVersion(api_key=key, min_version=low, max_version=high)
+            for key, (low, high) in sorted(apis.items())
+        ),
+        supported_features=_supported(features, request.version),
+        finalized_features_epoch=features.finalized_epoch,
+        finalized_features=tuple(
+            ApiVersionsResponseFinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in features.finalized.items()
+        ),
+    )
+
+
+def _supported(features: Features, version: int) -> tuple[ApiVersionsResponseSupportedFeatureKey, ...]:
+    return tuple(
+        ApiVersionsResponseSupportedFeatureKey(name=name, min_version=low, max_version=high)
+        for name, (low, high) in features.supported.items()
+        if low > 0 or version >= _VERSION_WITH_ZERO_MINIMA
+    )

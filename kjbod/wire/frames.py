@@ -1,0 +1,259 @@
+"""Frames: a length, a header, a message.
+
+A frame on the wire is an int32 length and that many bytes; below, "frame" is the bytes without the length. A request
+starts with a header of api key, version, correlation id and client id (the latter with an int16 length even where the
+rest is flexible), a response with the correlation id of its request. Source: Kafka's protocol guide,
+``RequestHeader.json``, ``ResponseHeader.json``.
+"""
+
+import dataclasses
+import struct
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from kjbod.errors import UnsupportedVersionError
+from kjbod.wire import schemas
+from kjbod.wire.codec import Codec, Field, MalformedMessageError, Schema, compile_codec
+from kjbod.wire.error_codes import ErrorCode
+from kjbod.wire.messages import API, ApiKey, RequestBody, ResponseBody
+
+MAX_FRAME_BYTES = 104_857_600
+"""Kafka's default of ``socket.request.max.bytes``."""
+
+VersionRanges = Mapping[ApiKey, tuple[int, int]]
+"""Lowest and highest version of each API."""
+
+_LENGTH = struct.Struct(">i")
+_PREAMBLE = struct.Struct(">hhi")
+_ERROR_CODE = struct.Struct(">h")
+
+
+class UnsupportedRequestError(UnsupportedVersionError):
+    """A request whose API or version is not served; its body cannot be read."""
+
+    def __init__(self, api_key: int, version: int, correlation_id: int) -> None:
+        super().__init__(f"API {api_key} version {version} is not served")
+        self.api_key = api_key
+        self.version = version
+        self.correlation_id = correlation_id
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RequestHeader:
+    """What comes before the body of a request."""
+
+    request_api_key: int
+    request_api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseHeader:
+    """What comes before the body of a response."""
+
+    correlation_id: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
+    """A request as it came."""
+
+    api_key: ApiKey
+    version: int
+    correlation_id: int
+    client_id: str | None
+    message: RequestBody[Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Response:
+    """A response as it came."""
+
+    correlation_id: int
+    message: ResponseBody
+
+
+# ---------------------------------------------------------------- codecs
+
+
+@cache
+def request_header_codec(version: int) -> Codec[RequestHeader]:
+    """Header version 1, or 2 with tagged fields."""
+    fields = (
+        Field("request_api_key", "int16"),
+        Field("request_api_version", "int16"),
+        Field("correlation_id", "int32"),
+        Field("client_id", "string", nullable=True, legacy_length=True),
+    )
+    return compile_codec(Schema("RequestHeader", version, version >= 2, fields), RequestHeader)
+
+
+@cache
+def response_header_codec(version: int) -> Codec[ResponseHeader]:
+    """Header version 0, or 1 with tagged fields."""
+    schema = Schema("ResponseHeader", version, version >= 1, (Field("correlation_id", "int32"),))
+    return compile_codec(schema, ResponseHeader)
+
+
+@cache
+def request_codec(api_key: ApiKey, version: int) -> Codec[RequestBody[Any]]:
+    """The body of a request.
+
+    Raises:
+        UnsupportedVersionError: kjbod has no such version.
+    """
+    _check_version(api_key, version)
+    return compile_codec(schemas.request_schema(api_key, version), API[api_key].request)
+
+
+@cache
+def response_codec(api_key: ApiKey, version: int) -> Codec[ResponseBody]:
+    """The body of a response; errors as :func:`request_codec`."""
+    _check_version(api_key, version)
+    return compile_codec(schemas.response_schema(api_key, version), API[api_key].response)
+
+
+def preload(apis: VersionRanges) -> None:
+    """Compile what these versions need now (kio's import included, some 0.2 s), not on the first message."""
+    for api_key, (low, high) in apis.items():
+        for version in range(low, high + 1):
+            request_codec(api_key, version)
+            response_codec(api_key, version)
+
+
+def _check_version(api_key: ApiKey, version: int) -> None:
+    spec = API[api_key]
+    if not spec.min_version <= version <= spec.max_version:
+        raise UnsupportedVersionError(
+            f"{api_key.name} version {version} is not one of {spec.min_version} to {spec.max_version}"
+        )
+
+
+# ---------------------------------------------------------------- messages
+
+
+def encode_request(message: RequestBody[Any], version: int, correlation_id: int, client_id: str | None) -> bytes:
+    """A request with its length in front.
+
+    Raises:
+        UnsupportedVersionError: kjbod lacks the version, or the version lacks a field that is set.
+        LocalProtocolError: a number does not fit its field.
+    """
+    body = request_codec(message.API_KEY, version)
+    header = request_header_codec(schemas.request_header_version(message.API_KEY, version))
+    out = bytearray(_LENGTH.size)
+    header.encode_into(
+        out,
+        RequestHeader(
+            request_api_key=message.API_KEY,
+            request_api_version=version,
+            correlation_id=correlation_id,
+            client_id=client_id,
+        ),
+    )
+    body.encode_into(out, message)
+    return _with_length(out)
+
+
+def decode_request(frame: bytes, apis: VersionRanges | None = None) -> Request:
+    """The request in ``frame``; ``apis`` says what is served, all that kjbod knows by default.
+
+    Raises:
+        MalformedMessageError: not a request of the API and version that it names.
+        UnsupportedRequestError: an API or version that is not served.
+    """
+    if len(frame) < _PREAMBLE.size:
+        raise MalformedMessageError(f"a request of {len(frame)} bytes has no header")
+    key, version, correlation_id = _PREAMBLE.unpack_from(frame)
+    if not _served(key, version, apis):
+        raise UnsupportedRequestError(key, version, correlation_id)
+    api_key = ApiKey(key)
+    header, at = request_header_codec(schemas.request_header_version(api_key, version)).decode(frame)
+    message = request_codec(api_key, version).decode_exact(frame, at)
+    return Request(api_key, version, correlation_id, header.client_id, message)
+
+
+def _served(key: int, version: int, apis: VersionRanges | None) -> bool:
+    try:
+        api_key = ApiKey(key)
+    except ValueError:
+        return False
+    spec = API[api_key]
+    low, high = apis.get(api_key, (0, -1)) if apis is not None else (spec.min_version, spec.max_version)
+    return max(low, spec.min_version) <= version <= min(high, spec.max_version)
+
+
+def encode_response(message: ResponseBody, version: int, correlation_id: int) -> bytes:
+    """A response with its length in front; errors as :func:`encode_request`."""
+    body = response_codec(message.API_KEY, version)
+    header = response_header_codec(schemas.response_header_version(message.API_KEY, version))
+    out = bytearray(_LENGTH.size)
+    header.encode_into(out, ResponseHeader(correlation_id=correlation_id))
+    body.encode_into(out, message)
+    return _with_length(out)
+
+
+def decode_response(frame: bytes, api_key: ApiKey, version: int) -> Response:
+    """The response in ``frame`` to a request of this API and version.
+
+    A server that lacks the version of an ApiVersions request answers in version 0 (KIP-511); that is understood.
+
+    Raises:
+        MalformedMessageError: not such a response.
+    """
+    header, at = response_header_codec(schemas.response_header_version(api_key, version)).decode(frame)
+    if api_key is ApiKey.API_VERSIONS and len(frame) >= at + _ERROR_CODE.size:
+        (error_code,) = _ERROR_CODE.unpack_from(frame, at)
+        if error_code == ErrorCode.UNSUPPORTED_VERSION:
+            version = 0
+    return Response(header.correlation_id, response_codec(api_key, version).decode_exact(frame, at))
+
+
+def _with_length(out: bytearray) -> bytes:
+    _LENGTH.pack_into(out, 0, len(out) - _LENGTH.size)
+    return bytes(out)
+
+
+# ---------------------------------------------------------------- splitting
+
+
+class FrameSplitter:
+    """Cuts a stream of bytes into frames. Holds at most one incomplete frame, and only as much as came of it."""
+
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._buffer = bytearray()
+
+    @property
+    def pending_bytes(self) -> int:
+        """How much there is of a frame that is not complete."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The frames that ``data`` completes, in order.
+
+        Raises:
+            MalformedMessageError: a length is negative or above the limit. Frames before it are given first.
+        """
+        self._buffer += data
+        while len(self._buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            if not 0 <= length <= self._max_frame_bytes:
+                raise MalformedMessageError(self._complaint(length))
+            end = _LENGTH.size + length
+            if len(self._buffer) < end:
+                return
+            frame = bytes(memoryview(self._buffer)[_LENGTH.size : end])
+            del self._buffer[:end]
+            yield frame
+
+    def _complaint(self, length: int) -> str:
+        start = bytes(self._buffer[: _LENGTH.size])
+        told = f"a frame of {length} bytes, at most {self._max_frame_bytes} are taken"
+        if start[:2] == b"\x16\x03":
+            return f"{told}: this looks like TLS"
+        if start in (b"GET ", b"POST", b"HEAD", b"PUT ", b"HTTP"):
+            return f"{told}: this looks like HTTP"
+        return told

@@ -1,0 +1,962 @@
+# ruff: noqa: RUF009 - ignorable() makes dataclass fields
+"""The messages that kjbod speaks, one dataclass for all versions of each.
+
+Names are Kafka's (``clients/src/main/resources/common/message/*.json``) in snake_case. Durations are milliseconds and
+end in ``_ms``, error codes are plain integers (:mod:`kjbod.wire.error_codes`), ids are :class:`kjbod.ids.Uuid`, zero
+where Kafka has none. Structs inside a message are named after it: ``FetchRequestPartition``.
+
+Defaults are Kafka's, so that a caller sets only what matters. A field that a version lacks reads as its default;
+writing another value than that to such a version raises, unless Kafka calls the field ignorable: then it is dropped.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, ClassVar, Generic, TypeVar
+
+from kjbod.ids import METADATA_TOPIC_NAME, ZERO, Uuid
+from kjbod.wire.codec import ignorable
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+AUTHORIZED_OPERATIONS_OMITTED = -(2**31)
+"""``clusterAuthorizedOperations`` and the like when the client did not ask."""
+
+
+class ApiKey(IntEnum):
+    """The APIs that kjbod speaks; a peer may offer others."""
+
+    FETCH = 1
+    METADATA = 3
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DESCRIBE_QUORUM = 55
+    ALTER_PARTITION = 56
+    FETCH_SNAPSHOT = 59
+    DESCRIBE_CLUSTER = 60
+    BROKER_REGISTRATION = 62
+    BROKER_HEARTBEAT = 63
+    UNREGISTER_BROKER = 64
+    CONTROLLER_REGISTRATION = 70
+    ASSIGN_REPLICAS_TO_DIRS = 73
+
+
+class ResponseBody:
+    """Base of all responses."""
+
+    __slots__ = ()
+    API_KEY: ClassVar[ApiKey]
+
+
+ResponseT = TypeVar("ResponseT", bound=ResponseBody)
+
+
+class RequestBody(Generic[ResponseT]):
+    """Base of all requests; the parameter is the response that answers it."""
+
+    __slots__ = ()
+    API_KEY: ClassVar[ApiKey]
+
+
+# ---------------------------------------------------------------- ApiVersions (18)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiVersionsResponseApiVersion:
+    """The versions of one API that the peer accepts."""
+
+    api_key: int
+    min_version: int
+    max_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiVersionsResponseSupportedFeatureKey:
+    """The levels of one feature that the peer understands. Below version 4 features with minimum 0 are left out."""
+
+    name: str
+    min_version: int
+    max_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiVersionsResponseFinalizedFeatureKey:
+    """The level of one feature that the cluster has agreed on."""
+
+    name: str
+    max_version_level: int
+    min_version_level: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiVersionsResponse(ResponseBody):
+    """What the peer accepts. Always sent with response header version 0 (KIP-511)."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.API_VERSIONS
+    error_code: int = 0
+    api_keys: tuple[ApiVersionsResponseApiVersion, ...] = ()
+    throttle_time_ms: int = ignorable(0)
+    supported_features: tuple[ApiVersionsResponseSupportedFeatureKey, ...] = ignorable(())
+    finalized_features_epoch: int = ignorable(-1)
+    finalized_features: tuple[ApiVersionsResponseFinalizedFeatureKey, ...] = ignorable(())
+    zk_migration_ready: bool = ignorable(False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiVersionsRequest(RequestBody[ApiVersionsResponse]):
+    """Asks which APIs, versions and features the peer knows."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.API_VERSIONS
+    client_software_name: str = ignorable("")
+    client_software_version: str = ignorable("")
+
+
+# ---------------------------------------------------------------- BrokerRegistration (62)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistrationRequestListener:
+    """An endpoint that the broker advertises."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistrationRequestFeature:
+    """The levels of one feature that the broker understands."""
+
+    name: str
+    min_supported_version: int
+    max_supported_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistrationResponse(ResponseBody):
+    """The broker epoch, which is the offset of the registration record."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.BROKER_REGISTRATION
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    broker_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistrationRequest(RequestBody[BrokerRegistrationResponse]):
+    """A broker process introduces itself to the controller (KIP-631; ``log_dirs`` KIP-858)."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.BROKER_REGISTRATION
+    broker_id: int
+    cluster_id: str
+    incarnation_id: Uuid
+    listeners: tuple[BrokerRegistrationRequestListener, ...] = ()
+    features: tuple[BrokerRegistrationRequestFeature, ...] = ()
+    rack: str | None = None
+    is_migrating_zk_broker: bool = False
+    log_dirs: tuple[Uuid, ...] = ignorable(())
+    previous_broker_epoch: int = ignorable(-1)
+
+
+# ---------------------------------------------------------------- BrokerHeartbeat (63)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerHeartbeatResponse(ResponseBody):
+    """What the controller makes of the broker."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.BROKER_HEARTBEAT
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    is_caught_up: bool = False
+    is_fenced: bool = True
+    should_shut_down: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerHeartbeatRequest(RequestBody[BrokerHeartbeatResponse]):
+    """A sign of life. ``offline_log_dirs`` needs version 1 (KIP-858), ``cordoned_log_dirs`` version 2 (KIP-1066, None
+    is unchanged)."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.BROKER_HEARTBEAT
+    broker_id: int
+    broker_epoch: int = -1
+    current_metadata_offset: int = 0
+    want_fence: bool = False
+    want_shut_down: bool = False
+    offline_log_dirs: tuple[Uuid, ...] = ()
+    cordoned_log_dirs: tuple[Uuid, ...] | None = None
+
+
+# ---------------------------------------------------------------- AssignReplicasToDirs (73)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignReplicasToDirsRequestPartition:
+    """A replica of the sender."""
+
+    partition_index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignReplicasToDirsRequestTopic:
+    """Replicas of one topic in one directory."""
+
+    topic_id: Uuid
+    partitions: tuple[AssignReplicasToDirsRequestPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignReplicasToDirsRequestDirectory:
+    """One log directory and what is in it."""
+
+    id_: Uuid
+    topics: tuple[AssignReplicasToDirsRequestTopic, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignReplicasToDirsResponsePartition:
+    """The outcome for one replica."""
+
+    partition_index: int
+    error_code: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignReplicasToDirsResponseTopic:
+    """The outcome for one topic in one directory."""
+
+    topic_id: Uuid
+    partitions: tuple[AssignReplicasToDirsResponsePartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignReplicasToDirsResponseDirectory:
+    """The outcome for one log directory."""
+
+    id_: Uuid
+    topics: tuple[AssignReplicasToDirsResponseTopic, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignReplicasToDirsResponse(ResponseBody):
+    """Mirrors the request, with an error code for each replica; empty where the whole request failed."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.ASSIGN_REPLICAS_TO_DIRS
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    directories: tuple[AssignReplicasToDirsResponseDirectory, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignReplicasToDirsRequest(RequestBody[AssignReplicasToDirsResponse]):
+    """Tells the controller in which directory each replica lives (KIP-858)."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.ASSIGN_REPLICAS_TO_DIRS
+    broker_id: int
+    broker_epoch: int = -1
+    directories: tuple[AssignReplicasToDirsRequestDirectory, ...] = ()
+
+
+# ---------------------------------------------------------------- UnregisterBroker (64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnregisterBrokerResponse(ResponseBody):
+    """The outcome; the message of a success is empty, not null."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.UNREGISTER_BROKER
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    error_message: str | None = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnregisterBrokerRequest(RequestBody[UnregisterBrokerResponse]):
+    """Removes a broker from the cluster for good."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.UNREGISTER_BROKER
+    broker_id: int
+
+
+# ---------------------------------------------------------------- Fetch (1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRequestReplicaState:
+    """Who fetches; -1 is a plain reader. From version 15; before, ``FetchRequest.replica_id``."""
+
+    replica_id: int = -1
+    replica_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRequestPartition:
+    """Where to read one partition from."""
+
+    partition: int
+    current_leader_epoch: int = ignorable(-1)
+    fetch_offset: int = 0
+    last_fetched_epoch: int = -1
+    log_start_offset: int = ignorable(-1)
+    partition_max_bytes: int = 0
+    replica_directory_id: Uuid = ignorable(ZERO)
+    high_watermark: int = ignorable(INT64_MAX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRequestTopic:
+    """One topic, by name up to version 12, by id from 13."""
+
+    topic: str = ignorable("")
+    topic_id: Uuid = ignorable(ZERO)
+    partitions: tuple[FetchRequestPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRequestForgottenTopic:
+    """Partitions to leave out of an incremental fetch session."""
+
+    topic: str = ignorable("")
+    topic_id: Uuid = ignorable(ZERO)
+    partitions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEndOffset:
+    """Where an epoch ends; -1 and -1: no divergence."""
+
+    epoch: int = -1
+    end_offset: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderIdAndEpoch:
+    """The leader that the answerer knows; -1 is unknown."""
+
+    leader_id: int = -1
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotId:
+    """A snapshot by the offset and epoch where it ends; -1 and -1: none."""
+
+    end_offset: int = -1
+    epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchResponseAbortedTransaction:
+    """A transaction that a reader of committed data leaves out."""
+
+    producer_id: int
+    first_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchResponsePartition:
+    """The data of one partition: whole record batches, the first at or before the offset that was asked for."""
+
+    partition_index: int
+    error_code: int = 0
+    high_watermark: int = -1
+    last_stable_offset: int = ignorable(-1)
+    log_start_offset: int = ignorable(-1)
+    diverging_epoch: EpochEndOffset = EpochEndOffset()
+    current_leader: LeaderIdAndEpoch = LeaderIdAndEpoch()
+    snapshot_id: SnapshotId = SnapshotId()
+    aborted_transactions: tuple[FetchResponseAbortedTransaction, ...] | None = ()
+    preferred_read_replica: int = -1
+    records: bytes | None = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchResponseTopic:
+    """The data of one topic (Kafka: ``FetchableTopicResponse``)."""
+
+    topic: str = ignorable("")
+    topic_id: Uuid = ignorable(ZERO)
+    partitions: tuple[FetchResponsePartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchResponseNodeEndpoint:
+    """Where a leader named in this response is reached."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchResponse(ResponseBody):
+    """Record batches and who leads."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.FETCH
+    throttle_time_ms: int = ignorable(0)
+    error_code: int = ignorable(0)
+    session_id: int = 0
+    responses: tuple[FetchResponseTopic, ...] = ()
+    node_endpoints: tuple[FetchResponseNodeEndpoint, ...] = ignorable(())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRequest(RequestBody[FetchResponse]):
+    """Reads record batches; parked up to ``max_wait_ms`` until there are ``min_bytes``."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.FETCH
+    cluster_id: str | None = ignorable(None)
+    replica_id: int = -1
+    replica_state: FetchRequestReplicaState = FetchRequestReplicaState()
+    max_wait_ms: int = 0
+    min_bytes: int = 0
+    max_bytes: int = INT32_MAX
+    isolation_level: int = 0
+    session_id: int = ignorable(0)
+    session_epoch: int = ignorable(-1)
+    topics: tuple[FetchRequestTopic, ...] = ()
+    forgotten_topics_data: tuple[FetchRequestForgottenTopic, ...] = ()
+    rack_id: str = ignorable("")
+
+
+# ---------------------------------------------------------------- FetchSnapshot (59)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSnapshotRequestPartition:
+    """Which snapshot to read, and from which byte."""
+
+    partition: int = 0
+    current_leader_epoch: int = 0
+    snapshot_id: SnapshotId = SnapshotId(end_offset=0, epoch=0)
+    position: int = 0
+    replica_directory_id: Uuid = ignorable(ZERO)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSnapshotRequestTopic:
+    """The topic, by name."""
+
+    name: str = METADATA_TOPIC_NAME
+    partitions: tuple[FetchSnapshotRequestPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSnapshotResponsePartition:
+    """A piece of a snapshot of ``size`` bytes, cut anywhere, not at batches.
+
+    Kafka's schema gives the current leader no defaults of -1, so that absent reads as leader 0 in epoch 0.
+    """
+
+    index: int = 0
+    error_code: int = 0
+    snapshot_id: SnapshotId = SnapshotId(end_offset=0, epoch=0)
+    current_leader: LeaderIdAndEpoch = LeaderIdAndEpoch(leader_id=0, leader_epoch=0)
+    size: int = 0
+    position: int = 0
+    unaligned_records: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSnapshotResponseTopic:
+    """The topic, by name."""
+
+    name: str = METADATA_TOPIC_NAME
+    partitions: tuple[FetchSnapshotResponsePartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSnapshotResponseNodeEndpoint:
+    """Where a leader named in this response is reached."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSnapshotResponse(ResponseBody):
+    """A piece of a snapshot."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.FETCH_SNAPSHOT
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    topics: tuple[FetchSnapshotResponseTopic, ...] = ()
+    node_endpoints: tuple[FetchSnapshotResponseNodeEndpoint, ...] = ignorable(())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSnapshotRequest(RequestBody[FetchSnapshotResponse]):
+    """Reads a piece of a snapshot (KIP-630)."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.FETCH_SNAPSHOT
+    cluster_id: str | None = None
+    replica_id: int = -1
+    max_bytes: int = INT32_MAX
+    topics: tuple[FetchSnapshotRequestTopic, ...] = ()
+
+
+# ---------------------------------------------------------------- CreateTopics (19)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopicsRequestAssignment:
+    """The replicas of one partition, placed by hand (Kafka: ``CreatableReplicaAssignment``)."""
+
+    partition_index: int
+    broker_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopicsRequestConfig:
+    """A configuration of the new topic (Kafka: ``CreatableTopicConfig``)."""
+
+    name: str
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopicsRequestTopic:
+    """A topic to create; -1 asks for the cluster's default (KIP-464) or goes with ``assignments``."""
+
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    assignments: tuple[CreateTopicsRequestAssignment, ...] = ()
+    configs: tuple[CreateTopicsRequestConfig, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopicsResponseConfig:
+    """A configuration that the new topic has (Kafka: ``CreatableTopicConfigs``)."""
+
+    name: str
+    value: str | None = None
+    read_only: bool = False
+    config_source: int = -1
+    is_sensitive: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopicsResponseTopic:
+    """The outcome for one topic (Kafka: ``CreatableTopicResult``)."""
+
+    name: str
+    topic_id: Uuid = ignorable(ZERO)
+    error_code: int = 0
+    error_message: str | None = ignorable(None)
+    topic_config_error_code: int = ignorable(0)
+    num_partitions: int = ignorable(-1)
+    replication_factor: int = ignorable(-1)
+    configs: tuple[CreateTopicsResponseConfig, ...] | None = ignorable(())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopicsResponse(ResponseBody):
+    """The outcome, topic by topic."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.CREATE_TOPICS
+    throttle_time_ms: int = ignorable(0)
+    topics: tuple[CreateTopicsResponseTopic, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopicsRequest(RequestBody[CreateTopicsResponse]):
+    """Creates topics."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.CREATE_TOPICS
+    topics: tuple[CreateTopicsRequestTopic, ...] = ()
+    timeout_ms: int = 60_000
+    validate_only: bool = False
+
+
+# ---------------------------------------------------------------- DeleteTopics (20)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTopicsRequestTopic:
+    """A topic by name, or by id where the name is null (Kafka: ``DeleteTopicState``)."""
+
+    name: str | None = None
+    topic_id: Uuid = ZERO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTopicsResponseTopic:
+    """The outcome for one topic (Kafka: ``DeletableTopicResult``)."""
+
+    name: str | None = ""
+    topic_id: Uuid = ignorable(ZERO)
+    error_code: int = 0
+    error_message: str | None = ignorable(None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTopicsResponse(ResponseBody):
+    """The outcome, topic by topic."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.DELETE_TOPICS
+    throttle_time_ms: int = ignorable(0)
+    responses: tuple[DeleteTopicsResponseTopic, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTopicsRequest(RequestBody[DeleteTopicsResponse]):
+    """Deletes topics: ``topic_names`` up to version 5, ``topics`` from 6."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.DELETE_TOPICS
+    topics: tuple[DeleteTopicsRequestTopic, ...] = ()
+    topic_names: tuple[str, ...] = ignorable(())
+    timeout_ms: int = 0
+
+
+# ---------------------------------------------------------------- DescribeCluster (60)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClusterResponseBroker:
+    """A node of the kind that was asked for."""
+
+    broker_id: int
+    host: str
+    port: int
+    rack: str | None = None
+    is_fenced: bool = ignorable(False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClusterResponse(ResponseBody):
+    """Who is in the cluster. Endpoint types: 1 brokers, 2 controllers (KIP-919)."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_CLUSTER
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    error_message: str | None = None
+    endpoint_type: int = 1
+    cluster_id: str = ""
+    controller_id: int = -1
+    brokers: tuple[DescribeClusterResponseBroker, ...] = ()
+    cluster_authorized_operations: int = AUTHORIZED_OPERATIONS_OMITTED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClusterRequest(RequestBody[DescribeClusterResponse]):
+    """Asks who is in the cluster."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_CLUSTER
+    include_cluster_authorized_operations: bool = False
+    endpoint_type: int = 1
+    include_fenced_brokers: bool = False
+
+
+# ---------------------------------------------------------------- Metadata (3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataRequestTopic:
+    """A topic by name, or by id where the name is null (from version 10)."""
+
+    topic_id: Uuid = ignorable(ZERO)
+    name: str | None = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataResponseBroker:
+    """A broker and where it is reached."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = ignorable(None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataResponsePartition:
+    """Who leads and hosts one partition; ``offline_replicas`` counts failed directories too."""
+
+    error_code: int = 0
+    partition_index: int
+    leader_id: int = -1
+    leader_epoch: int = ignorable(-1)
+    replica_nodes: tuple[int, ...] = ()
+    isr_nodes: tuple[int, ...] = ()
+    offline_replicas: tuple[int, ...] = ignorable(())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataResponseTopic:
+    """A topic and its partitions."""
+
+    error_code: int = 0
+    name: str | None = ""
+    topic_id: Uuid = ignorable(ZERO)
+    is_internal: bool = ignorable(False)
+    partitions: tuple[MetadataResponsePartition, ...] = ()
+    topic_authorized_operations: int = ignorable(AUTHORIZED_OPERATIONS_OMITTED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataResponse(ResponseBody):
+    """Brokers, topics, partitions and leaders."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.METADATA
+    throttle_time_ms: int = ignorable(0)
+    brokers: tuple[MetadataResponseBroker, ...] = ()
+    cluster_id: str | None = ignorable(None)
+    controller_id: int = ignorable(-1)
+    topics: tuple[MetadataResponseTopic, ...] = ()
+    cluster_authorized_operations: int = ignorable(AUTHORIZED_OPERATIONS_OMITTED)
+    error_code: int = ignorable(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataRequest(RequestBody[MetadataResponse]):
+    """Asks about topics; None is all of them (in version 0, which has no null, an empty list is)."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.METADATA
+    topics: tuple[MetadataRequestTopic, ...] | None = ()
+    allow_auto_topic_creation: bool = True
+    include_cluster_authorized_operations: bool = False
+    include_topic_authorized_operations: bool = False
+
+
+# ---------------------------------------------------------------- DescribeQuorum (55)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeQuorumRequestPartition:
+    """A partition of a raft topic."""
+
+    partition_index: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeQuorumRequestTopic:
+    """A raft topic; there is one."""
+
+    topic_name: str = METADATA_TOPIC_NAME
+    partitions: tuple[DescribeQuorumRequestPartition, ...] = (DescribeQuorumRequestPartition(),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeQuorumResponseReplicaState:
+    """How far a voter or observer is; timestamps are milliseconds since 1970, -1 unknown."""
+
+    replica_id: int
+    replica_directory_id: Uuid = ignorable(ZERO)
+    log_end_offset: int = -1
+    last_fetch_timestamp: int = ignorable(-1)
+    last_caught_up_timestamp: int = ignorable(-1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeQuorumResponsePartition:
+    """The state of the quorum."""
+
+    partition_index: int = 0
+    error_code: int = 0
+    error_message: str | None = ignorable("")
+    leader_id: int = -1
+    leader_epoch: int = 0
+    high_watermark: int = -1
+    current_voters: tuple[DescribeQuorumResponseReplicaState, ...] = ()
+    observers: tuple[DescribeQuorumResponseReplicaState, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeQuorumResponseTopic:
+    """The raft topic."""
+
+    topic_name: str = METADATA_TOPIC_NAME
+    partitions: tuple[DescribeQuorumResponsePartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeQuorumResponseListener:
+    """An endpoint of a voter."""
+
+    name: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeQuorumResponseNode:
+    """A voter and where it is reached."""
+
+    node_id: int
+    listeners: tuple[DescribeQuorumResponseListener, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeQuorumResponse(ResponseBody):
+    """Who leads the metadata quorum, who follows and how far (KIP-595, KIP-836, KIP-853)."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_QUORUM
+    error_code: int = 0
+    error_message: str | None = ignorable("")
+    topics: tuple[DescribeQuorumResponseTopic, ...] = ()
+    nodes: tuple[DescribeQuorumResponseNode, ...] = ignorable(())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeQuorumRequest(RequestBody[DescribeQuorumResponse]):
+    """Asks for the state of the metadata quorum."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_QUORUM
+    topics: tuple[DescribeQuorumRequestTopic, ...] = (DescribeQuorumRequestTopic(),)
+
+
+# ---------------------------------------------------------------- AlterPartition (56)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartitionRequestBrokerState:
+    """A member of the new ISR; epoch -1 is not checked."""
+
+    broker_id: int
+    broker_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartitionRequestPartition:
+    """The ISR that a leader proposes: ``new_isr`` in version 2, ``new_isr_with_epochs`` from 3."""
+
+    partition_index: int
+    leader_epoch: int = 0
+    new_isr: tuple[int, ...] = ()
+    new_isr_with_epochs: tuple[AlterPartitionRequestBrokerState, ...] = ()
+    leader_recovery_state: int = 0
+    partition_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartitionRequestTopic:
+    """Partitions of one topic."""
+
+    topic_id: Uuid = ZERO
+    partitions: tuple[AlterPartitionRequestPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartitionResponsePartition:
+    """The state of the partition after the change."""
+
+    partition_index: int
+    error_code: int = 0
+    leader_id: int = 0
+    leader_epoch: int = 0
+    isr: tuple[int, ...] = ()
+    leader_recovery_state: int = 0
+    partition_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartitionResponseTopic:
+    """Partitions of one topic."""
+
+    topic_id: Uuid = ZERO
+    partitions: tuple[AlterPartitionResponsePartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartitionResponse(ResponseBody):
+    """The outcome, partition by partition."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.ALTER_PARTITION
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    topics: tuple[AlterPartitionResponseTopic, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartitionRequest(RequestBody[AlterPartitionResponse]):
+    """A leader changes the ISR of its partitions (KIP-497)."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.ALTER_PARTITION
+    broker_id: int
+    broker_epoch: int = -1
+    topics: tuple[AlterPartitionRequestTopic, ...] = ()
+
+
+# ---------------------------------------------------------------- ControllerRegistration (70)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerRegistrationRequestListener:
+    """An endpoint that the controller advertises."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerRegistrationRequestFeature:
+    """The levels of one feature that the controller understands."""
+
+    name: str
+    min_supported_version: int
+    max_supported_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerRegistrationResponse(ResponseBody):
+    """The outcome."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.CONTROLLER_REGISTRATION
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    error_message: str | None = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerRegistrationRequest(RequestBody[ControllerRegistrationResponse]):
+    """A controller introduces itself to the active one (KIP-919)."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.CONTROLLER_REGISTRATION
+    controller_id: int
+    incarnation_id: Uuid
+    zk_migration_ready: bool = False
+    listeners: tuple[ControllerRegistrationRequestListener, ...] = ()
+    features: tuple[ControllerRegistrationRequestFeature, ...] = ()
+
+
+# ---------------------------------------------------------------- registry
+
+
+@dataclass(frozen=True, slots=True)
+class ApiSpec:
+    """One API: its messages and the versions of Kafka's schema that kjbod can read and write."""
+
+    key: ApiKey
+    request: type[RequestBody[Any]]
+    response: type[ResponseBody]
+    min_version: int
+    max_version: int
+
+
+API: dict[ApiKey, ApiSpec] = {
+    request.API_KEY: ApiSpec(request.API_KEY, request, response, low, high)
+    for request, response, low, high in (
+        (FetchRequest, FetchResponse, 4, 18),
+        (MetadataRequest, MetadataResponse, 0, 13),
+        (ApiVersionsRequest, ApiVersionsResponse, 0, 4),
+        (CreateTopicsRequest, CreateTopicsResponse, 2, 7),
+        (DeleteTopicsRequest, DeleteTopicsResponse, 1, 6),
+        (DescribeQuorumRequest, DescribeQuorumResponse, 0, 2),
+        (AlterPartitionRequest, AlterPartitionResponse, 2, 3),
+        (FetchSnapshotRequest, FetchSnapshotResponse, 0, 1),
+        (DescribeClusterRequest, DescribeClusterResponse, 0, 2),
+        (BrokerRegistrationRequest, BrokerRegistrationResponse, 0, 4),
+        (BrokerHeartbeatRequest, BrokerHeartbeatResponse, 0, 2),
+        (UnregisterBrokerRequest, UnregisterBrokerResponse, 0, 0),
+        (ControllerRegistrationRequest, ControllerRegistrationResponse, 0, 0),
+        (AssignReplicasToDirsRequest, AssignReplicasToDirsResponse, 0, 0),
+    )
+}
+"""Every API that kjbod can read and write; what a server offers is its own choice."""

@@ -1,0 +1,306 @@
+"""A Kafka server on asyncio: any number of connections, one handler.
+
+Each connection is a task with its own ``TaskGroup``: it reads requests and starts a handler for each, up to
+``Limits.max_in_flight``; answers leave in the order of the requests. What a peer can cost is bounded:
+
+* a frame is never larger than ``max_frame_bytes``, and only what came of it is held;
+* a client that does not read its answers stops being read from, and is cut off after ``stall_timeout_ms``;
+* so is one that sends half a request and falls silent; one that sends nothing goes after ``idle_timeout_ms``;
+* connections above ``max_connections`` are closed as they come.
+
+Whatever a peer does ends at most its own connection, with one log line; above :data:`LOG_LINES_PER_SECOND` they are
+counted instead. What came before the fault is still answered.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, Self
+
+from kjbod.clock import Clock
+from kjbod.errors import KjbodError, ProtocolError
+from kjbod.wire.connection import ServerConnection, Slot
+from kjbod.wire.frames import MAX_FRAME_BYTES, Request, VersionRanges, preload
+from kjbod.wire.messages import ResponseBody
+
+LOG_LINES_PER_SECOND = 20
+_READ_BYTES = 65_536
+
+
+class Logger(Protocol):
+    """What the server needs of a structlog logger."""
+
+    def info(self, event: str, **fields: Any) -> Any: ...
+
+    def warning(self, event: str, **fields: Any) -> Any: ...
+
+    def exception(self, event: str, **fields: Any) -> Any: ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a peer may cost. Names and defaults are Kafka's where Kafka has them."""
+
+    max_frame_bytes: int = MAX_FRAME_BYTES
+    """``socket.request.max.bytes``. A decoded message takes some fifty times its frame: a controller sets it lower."""
+    max_connections: int = 1_000
+    max_in_flight: int = 16
+    """Requests of one connection that are handled or answered at a time."""
+    idle_timeout_ms: int = 600_000
+    """``connections.max.idle.ms``."""
+    stall_timeout_ms: int = 30_000
+    """How long a client may neither read its answers nor finish its request."""
+    linger_timeout_ms: int = 5_000
+    """How long answers may take that were due when a connection went bad."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Peer:
+    """The other end of a connection."""
+
+    host: str
+    port: int
+    principal: str = "User:ANONYMOUS"
+    """Who it is to an authorizer (``KafkaPrincipal``)."""
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+Handler = Callable[[Request, Peer], Awaitable[ResponseBody | None]]
+"""Answers a request; None closes the connection. Cancelled when the client goes or the server closes, so a change that
+was begun must not depend on the handler's coming back."""
+
+
+async def serve(
+    host: str,
+    port: int,
+    handler: Handler,
+    *,
+    apis: VersionRanges,
+    clock: Clock,
+    log: Logger,
+    limits: Limits | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+) -> "Server":
+    """Listen on ``host`` and ``port`` (0: any free one) and answer the ``apis`` with ``handler``.
+
+    Raises:
+        KjbodError: the address cannot be listened on.
+    """
+    preload(apis)
+    server = Server(handler, apis, limits or Limits(), clock, log)
+    try:
+        await server.listen(host, port, ssl_context)
+    except OSError as error:
+        raise KjbodError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    return server
+
+
+class Server:
+    """A listening server. Made by :func:`serve`; may be used as an async context manager."""
+
+    def __init__(self, handler: Handler, apis: VersionRanges, limits: Limits, clock: Clock, log: Logger) -> None:
+        self.handler = handler
+        self.apis = apis
+        self.limits = limits
+        self.complaints = _Complaints(clock, log)
+        self._listening: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[Any]] = set()
+        self._closing = False
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        assert self._listening is not None
+        return int(self._listening.sockets[0].getsockname()[1])
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        return len(self._connections)
+
+    async def listen(self, host: str, port: int, ssl_context: ssl.SSLContext | None) -> None:
+        """Start to accept connections."""
+        self._listening = await asyncio.start_server(
+            self._accepted, host or None, port, limit=_READ_BYTES, ssl=ssl_context
+        )
+
+    async def close(self) -> None:
+        """Stop listening and end every connection; handlers are cancelled. Returns when all is done."""
+        self._closing = True
+        if self._listening is not None:
+            self._listening.close()
+        tasks = set(self._connections)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        if self._listening is not None:
+            await self._listening.wait_closed()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """The life of one connection; asyncio makes a task of it."""
+        peer = _peer_of(writer)
+        if self._closing:
+            writer.transport.abort()
+            return
+        if len(self._connections) >= self.limits.max_connections:
+            self.complaints.add("connection.refused", peer, f"there are {len(self._connections)} connections already")
+            writer.transport.abort()
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            await _Session(self, reader, writer, peer).run()
+            await self._flush_and_close(writer)
+        except asyncio.CancelledError:
+            pass  # by close(). The task ends here either way; asyncio 3.11 logs a cancelled one as an error
+        finally:
+            self._connections.discard(task)
+            writer.transport.abort()  # no effect where it is closed already
+
+    async def _flush_and_close(self, writer: asyncio.StreamWriter) -> None:
+        """Let the last answers leave; what the client does not read in time is not kept for it."""
+        writer.close()
+        with contextlib.suppress(OSError):  # the client has gone, or time is up
+            async with asyncio.timeout(self.limits.linger_timeout_ms / 1000):
+                await writer.wait_closed()
+
+
+class _Ended(Exception):  # noqa: N818 - not an error, the way out of a TaskGroup
+    """The connection is over; nothing to log."""
+
+
+class _Session:
+    """One connection: a reader, a handler per request, and the gate that holds the reader back."""
+
+    def __init__(self, server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer) -> None:
+        self._server = server
+        self._limits = server.limits
+        self._reader = reader
+        self._writer = writer
+        self._peer = peer
+        self._machine = ServerConnection(server.apis, max_frame_bytes=server.limits.max_frame_bytes)
+        self._gate = asyncio.Semaphore(server.limits.max_in_flight)
+        self._complained = False
+
+    async def run(self) -> None:
+        """Until either side ends it. Raises nothing but cancellation."""
+        try:
+            async with asyncio.timeout(None) as patience, asyncio.TaskGroup() as handlers:
+                try:
+                    await self._read_requests(handlers)
+                except ProtocolError as error:
+                    self._complain(str(error))
+                    linger_s = self._limits.linger_timeout_ms / 1000
+                    patience.reschedule(asyncio.get_running_loop().time() + linger_s)
+        except* (_Ended, TimeoutError, ConnectionError):
+            pass
+        except* OSError as errors:
+            self._complain(str(errors.exceptions[0]))
+
+    async def _read_requests(self, handlers: asyncio.TaskGroup) -> None:
+        while data := await self._read():
+            for slot in self._machine.receive(data):
+                await self._gate.acquire()
+                if slot.request is None:
+                    await self._flush()
+                else:
+                    handlers.create_task(self._handle(slot, slot.request))
+        if self._machine.pending_bytes:
+            self._complain(f"closed in the middle of a request, {self._machine.pending_bytes} bytes of it had come")
+        raise _Ended
+
+    async def _read(self) -> bytes:
+        """The next bytes, none at the end."""
+        while True:
+            pending = self._machine.pending_bytes
+            timeout_ms = self._limits.stall_timeout_ms if pending else self._limits.idle_timeout_ms
+            try:
+                async with asyncio.timeout(timeout_ms / 1000):
+                    return await self._reader.read(_READ_BYTES)
+            except TimeoutError:
+                if pending:
+                    self._complain(f"no more of a request for {timeout_ms} ms, {pending} bytes of it had come")
+                    raise _Ended from None
+                if not self._machine.outstanding:
+                    raise _Ended from None
+
+    async def _handle(self, slot: Slot, request: Request) -> None:
+        try:
+            message = await self._server.handler(request, self._peer)
+            if message is None:
+                raise _Ended
+            self._machine.answer(slot, message)
+        except _Ended:
+            raise
+        except Exception as error:
+            self._server.complaints.add_bug(self._peer, request)
+            raise _Ended from error
+        await self._flush()
+
+    async def _flush(self) -> None:
+        """Write what may leave, wait until the client takes it, and let as many new requests in."""
+        data, answers = self._machine.data_to_send()
+        if not answers:
+            return
+        self._writer.write(data)
+        try:
+            async with asyncio.timeout(self._limits.stall_timeout_ms / 1000):
+                await self._writer.drain()
+        except TimeoutError:
+            self._complain(f"did not read its answers for {self._limits.stall_timeout_ms} ms")
+            raise _Ended from None
+        for _ in range(answers):
+            self._gate.release()
+
+    def _complain(self, reason: str) -> None:
+        """One line, however many handlers find out."""
+        if not self._complained:
+            self._complained = True
+            self._server.complaints.add("connection.closed", self._peer, reason)
+
+
+class _Complaints:
+    """One log line for each connection that went wrong, up to a rate."""
+
+    def __init__(self, clock: Clock, log: Logger) -> None:
+        self._clock = clock
+        self._log = log
+        self._second = -1
+        self._lines = 0
+        self._suppressed = 0
+
+    def add(self, event: str, peer: Peer, reason: str) -> None:
+        """A peer's fault."""
+        second = self._clock.monotonic_ms() // 1000
+        if second != self._second:
+            self._second, self._lines = second, 0
+        if self._lines >= LOG_LINES_PER_SECOND:
+            self._suppressed += 1
+            return
+        self._lines += 1
+        more = {"suppressed": self._suppressed} if self._suppressed else {}
+        self._suppressed = 0
+        self._log.warning(event, peer=str(peer), reason=reason, **more)
+
+    def add_bug(self, peer: Peer, request: Request) -> None:
+        """A handler's fault, with its traceback."""
+        self._log.exception("request.failed", peer=str(peer), api=request.api_key.name, version=request.version)
+
+
+def _peer_of(writer: asyncio.StreamWriter) -> Peer:
+    with contextlib.suppress(TypeError, IndexError, ValueError):
+        host, port = writer.get_extra_info("peername")[:2]
+        return Peer(str(host), int(port))
+    return Peer("unknown", 0)  # it was gone before we looked

@@ -1,0 +1,122 @@
+"""Every frame of a real Kafka 4.3.1 cluster: what we read, written again, is the same bytes."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kjbod.wire import schemas
+from kjbod.wire.codec import Field, Schema, compile_codec
+from kjbod.wire.frames import (
+    RequestHeader,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+    request_header_codec,
+    response_codec,
+    response_header_codec,
+)
+from kjbod.wire.messages import (
+    API,
+    ApiKey,
+    FetchResponse,
+    FetchResponsePartition,
+    FetchResponseTopic,
+    FetchSnapshotResponse,
+    FetchSnapshotResponsePartition,
+    FetchSnapshotResponseTopic,
+    LeaderIdAndEpoch,
+)
+
+FRAMES = [
+    json.loads(line) for line in (Path(__file__).parents[1] / "data" / "frames.jsonl").read_text("utf-8").splitlines()
+]
+OURS = [f for f in FRAMES if f["key"] in API]
+FOREIGN = [f for f in FRAMES if f["key"] not in API]
+LENGTH_BYTES = 4
+
+
+def named(frame: dict[str, Any]) -> str:
+    return f"{frame['id']}-{frame['api']}-v{frame['version']}-{frame['direction']}"
+
+
+def test_the_capture_is_complete() -> None:
+    assert len(FRAMES) == 130
+    assert {f["api"] for f in FOREIGN} == {
+        "AllocateProducerIds", "AlterPartitionReassignments", "AlterReplicaLogDirs", "DescribeConfigs",
+        "DescribeLogDirs", "Envelope", "FindCoordinator", "InitProducerId", "ListPartitionReassignments", "Produce",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("frame", OURS, ids=named)
+def test_real_frames_are_read_and_written_byte_for_byte(frame: dict[str, Any]) -> None:
+    raw = bytes.fromhex(frame["hex"])
+    if frame["direction"] == "request":
+        request = decode_request(raw)
+        assert (request.api_key, request.version) == (frame["key"], frame["version"])
+        assert request.client_id == frame["client"]
+        again = encode_request(request.message, request.version, request.correlation_id, request.client_id)
+    else:
+        response = decode_response(raw, ApiKey(frame["key"]), frame["version"])
+        again = encode_response(response.message, frame["version"], response.correlation_id)
+    assert again[LENGTH_BYTES:].hex() == raw.hex()
+
+
+@pytest.mark.parametrize("frame", FOREIGN, ids=named)
+def test_real_frames_of_apis_without_a_dataclass_fit_their_schema(frame: dict[str, Any]) -> None:
+    raw, key, version = bytes.fromhex(frame["hex"]), frame["key"], frame["version"]
+    if frame["direction"] == "request":
+        header, at = request_header_codec(schemas.request_header_version(key, version)).decode(raw)
+        assert isinstance(header, RequestHeader)
+        schema = schemas.request_schema(key, version)
+    else:
+        _, at = response_header_codec(schemas.response_header_version(key, version)).decode(raw)
+        schema = schemas.response_schema(key, version)
+    codec = compile_codec(schema, generic_class(schema))
+    assert codec.encode(codec.decode_exact(raw, at)).hex() == raw[at:].hex()
+
+
+def generic_class(schema: Schema) -> type[Any]:
+    """A dataclass with just the fields of ``schema``."""
+    fields = []
+    for field in schema.fields:
+        hint: Any = object
+        if field.struct is not None:
+            inner = generic_class(field.struct)
+            hint = tuple[inner, ...] if field.array else inner  # type: ignore[valid-type]
+        fields.append((field.name, hint, dataclasses.field(default=default_of(field, hint))))
+    return dataclasses.make_dataclass(schema.name, fields, kw_only=True, frozen=True)
+
+
+def default_of(field: Field, hint: Any) -> Any:
+    if field.tag is None:
+        return None
+    return hint() if field.kind == "struct" and not field.array else field.default
+
+
+def test_an_absent_leader_in_a_snapshot_answer_is_leader_0_in_epoch_0_as_in_kafka() -> None:
+    """The schema has no default of -1 there: an unknown leader has to be written out, or a broker would read 0."""
+    codec = response_codec(ApiKey.FETCH_SNAPSHOT, 1)
+    sizes = {}
+    for leader in (LeaderIdAndEpoch(leader_id=0, leader_epoch=0), LeaderIdAndEpoch()):
+        partition = FetchSnapshotResponsePartition(current_leader=leader)
+        message = FetchSnapshotResponse(topics=(FetchSnapshotResponseTopic(partitions=(partition,)),))
+        raw = codec.encode(message)
+        sizes[leader.leader_id] = len(raw)
+        assert codec.decode_exact(raw) == message
+    assert sizes[-1] == sizes[0] + len(b"\x00\x09") + 9
+
+
+def test_an_absent_leader_in_a_fetch_answer_is_unknown() -> None:
+    codec = response_codec(ApiKey.FETCH, 17)
+    bare, named_leader = (
+        codec.encode(FetchResponse(responses=(FetchResponseTopic(partitions=(partition,)),)))
+        for partition in (
+            FetchResponsePartition(partition_index=0),
+            FetchResponsePartition(partition_index=0, current_leader=LeaderIdAndEpoch(leader_id=0, leader_epoch=0)),
+        )
+    )
+    assert len(named_leader) > len(bare)

@@ -1,0 +1,55 @@
+"""kio, generated from Kafka's own schemas, as the judge of our codec, in both directions."""
+
+import io
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kio.serial import entity_reader, entity_writer
+
+from kjbod.wire import schemas
+from tests.wire.strategies import CASES, Case, as_kio, messages
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_kio_and_kjbod_read_each_other(case: Case, data: st.DataObject) -> None:
+    message = data.draw(messages(case))
+    theirs = as_kio(message, case.kio_class)
+    written = case.codec.encode(message)
+    buffer = io.BytesIO()
+    entity_writer(case.kio_class)(buffer, theirs)
+
+    read_by_kio, used = entity_reader(case.kio_class)(written, 0)
+    assert (read_by_kio, used) == (theirs, len(written))
+    assert case.codec.decode_exact(buffer.getvalue()) == message
+    assert case.codec.decode_exact(written) == message
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_header_versions_are_those_that_kio_names(case: Case) -> None:
+    header: Any = case.kio_class.__header_schema__
+    ours = {"request": schemas.request_header_version, "response": schemas.response_header_version}[case.side]
+    assert ours(case.key, case.version) == header.__version__
+
+
+def test_kio_is_not_imported_before_the_first_message() -> None:
+    code = (
+        "import sys, kjbod.wire.client, kjbod.wire.server, kjbod.wire.schemas\n"
+        "assert not [m for m in sys.modules if m.split('.')[0] == 'kio']\n"
+        "kjbod.wire.schemas.request_schema(63, 2)\n"
+        "assert 'kio.schema.broker_heartbeat.v2.request' in sys.modules\n"
+        "assert 'kio.schema.fetch' not in sys.modules\n"
+        "assert '_kio_native' not in str(sorted(sys.modules))\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(("key", "version"), [(9999, 0), (63, 99), (4, 0)])
+def test_a_message_that_kafka_does_not_have_is_a_lookup_error(key: int, version: int) -> None:
+    with pytest.raises(LookupError, match=f"no request of API {key} in version {version}"):
+        schemas.request_schema(key, version)
