@@ -10,10 +10,12 @@ no such field sees zero, and "absent" has to mean MIGRATING (commit ``bd18551b32
 
 import base64
 import binascii
-import random
 import struct
 from collections.abc import Collection, Iterable
-from typing import Self
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    import random
 
 _HALVES = struct.Struct(">qq")
 _TEXT_LENGTH_MAX = 24
@@ -110,7 +112,7 @@ def is_reserved(directory: Uuid) -> bool:
     return most == 0 and least < 100
 
 
-def random_uuid(rng: random.Random) -> Uuid:
+def random_uuid(rng: "random.Random") -> Uuid:
     """A version-4 id for topics, incarnations and clusters (``Uuid.randomUuid``): not zero, not one, and without a
     leading dash, which command lines would take for an option."""
     while True:
@@ -122,7 +124,7 @@ def random_uuid(rng: random.Random) -> Uuid:
             return drawn
 
 
-def random_directory_id(rng: random.Random, used: Collection[Uuid] = ()) -> Uuid:
+def random_directory_id(rng: "random.Random", used: Collection[Uuid] = ()) -> Uuid:
     """A directory id: 128 random bits, never reserved, never with a leading dash, never one of ``used``
     (``MetaPropertiesEnsemble.Copier.generateValidDirectoryId``)."""
     while True:

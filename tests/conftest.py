@@ -59,21 +59,32 @@ _REQUIREMENTS: dict[str, Callable[[], None]] = {
 
 
 @functools.cache
-def _missing(marker: str) -> str | None:
-    """Why tests with this marker cannot run here; None if they can."""
+def _missing(requirement: Callable[[], None]) -> str | None:
+    """Why what raises a :class:`KjbodError` here cannot be had; None if it can."""
     try:
-        _REQUIREMENTS[marker]()
+        requirement()
     except KjbodError as error:
         return str(error)
     return None
 
 
+def _skip_unless(requirement: Callable[[], None]) -> None:
+    if reason := _missing(requirement):
+        if os.environ.get("CI"):
+            pytest.fail(f"CI is set and this machine cannot run the test: {reason}", pytrace=False)
+        pytest.skip(reason)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    for marker in _REQUIREMENTS:
-        if item.get_closest_marker(marker) and (reason := _missing(marker)):
-            if os.environ.get("CI"):
-                pytest.fail(f"CI is set and this machine cannot run the test: {reason}", pytrace=False)
-            pytest.skip(reason)
+    for marker, requirement in _REQUIREMENTS.items():
+        if item.get_closest_marker(marker):
+            _skip_unless(requirement)
+
+
+@pytest.fixture
+def machine_can() -> Callable[[Callable[[], None]], None]:
+    """Skips the test, or fails it where ``CI`` is set, when the function given raises a :class:`KjbodError`."""
+    return _skip_unless
 
 
 @pytest.fixture

@@ -1,4 +1,3 @@
-# ruff: noqa: RUF009 - ignorable() makes dataclass fields
 """The messages that kjbod speaks, one dataclass for all versions of each.
 
 Names are Kafka's (``clients/src/main/resources/common/message/*.json``) in snake_case. Durations are milliseconds and

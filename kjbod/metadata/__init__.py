@@ -1,0 +1,1 @@
+"""The KRaft metadata log: records, batches, image, segments and snapshots."""

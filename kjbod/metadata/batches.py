@@ -1,0 +1,302 @@
+"""Record batches, format 2 (KIP-98, ``DefaultRecordBatch``), as the metadata log has them.
+
+Uncompressed, no producer, one timestamp per batch, partition leader epoch = raft epoch. Attributes are 0x0020 for
+control batches and 0 for all others; metadata transactions do not use the transaction bit.
+
+::
+
+    base offset i64 | length i32 | leader epoch i32 | magic i8 | crc u32 |     the crc-32c covers all that follows
+    attributes i16 | last offset delta i32 | base timestamp i64 | max timestamp i64 |
+    producer id i64 | producer epoch i16 | base sequence i32 | count i32 | records
+
+What is incomplete is not an error but a question for more bytes (a torn tail, an unaligned piece of a snapshot); what
+is complete and does not check is a :class:`CorruptBatchError` with its position.
+"""
+
+import dataclasses
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import crc32c
+
+from kjbod.metadata.control import ControlRecord, decode_control, encode_control
+from kjbod.metadata.records import Record, decode_record
+from kjbod.wire.codec import MalformedMessageError
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_BYTES: Final = _HEADER.size
+"""61: a batch without its records."""
+_LENGTH_FROM = 12
+"""The length counts what follows it: all but base offset and length."""
+_CRC_FROM = 21
+_CRC = struct.Struct(">I")
+_MAGIC = 2
+_CONTROL = 0x20
+_COMPRESSION = 0x07
+BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
+"""``KafkaRaftClient.MAX_BATCH_SIZE_BYTES``: the largest batch that Kafka writes to a metadata log."""
+_VARLONG_BYTES_MAX = 10
+
+
+class CorruptBatchError(MalformedMessageError):
+    """A batch is complete and wrong; ``position`` is where it starts in the buffer that was read."""
+
+    def __init__(self, position: int, why: str) -> None:
+        super().__init__(f"batch at position {position}: {why}")
+        self.position = position
+        self.why = why
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LogRecord:
+    """One record as it lies in a batch."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RecordBatch:
+    """A batch whose checksum is right. Records are decoded when asked for."""
+
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    timestamp_ms: int
+    """The largest of its records, ms since 1970."""
+    base_timestamp_ms: int
+    control: bool
+    count: int
+    crc: int
+    position: int
+    """Where it starts in the buffer that it was read from."""
+    raw: bytes
+    """All of it, header included."""
+
+    @property
+    def next_offset(self) -> int:
+        return self.last_offset + 1
+
+    @property
+    def size_in_bytes(self) -> int:
+        return len(self.raw)
+
+    @property
+    def records(self) -> Iterator[LogRecord]:
+        """The records in order.
+
+        Raises:
+            CorruptBatchError: the records do not fill the batch as its header says.
+        """
+        at = HEADER_BYTES
+        try:
+            for _ in range(self.count):
+                record, at = _read_record(self, at)
+                yield record
+        except (IndexError, MalformedMessageError):
+            raise CorruptBatchError(self.position, f"its records are malformed at byte {at}") from None
+        if at != len(self.raw):
+            raise CorruptBatchError(self.position, f"{len(self.raw) - at} bytes after its {self.count} records")
+
+    def metadata_records(self) -> Iterator[tuple[int, Record]]:
+        """Offset and record of each metadata record; nothing in a control batch.
+
+        Raises:
+            MalformedMessageError: a record cannot be decoded; the text has its offset.
+        """
+        if self.control:
+            return
+        for record in self.records:
+            try:
+                yield record.offset, decode_record(record.value or b"")[0]
+            except MalformedMessageError as error:
+                raise MalformedMessageError(f"offset {record.offset}: {error}") from None
+
+    def control_records(self) -> Iterator[tuple[int, ControlRecord]]:
+        """Offset and record of each control record; nothing in a batch of data.
+
+        Raises:
+            MalformedMessageError: a record cannot be decoded; the text has its offset.
+        """
+        if not self.control:
+            return
+        for record in self.records:
+            try:
+                yield record.offset, decode_control(record.key, record.value)[0]
+            except MalformedMessageError as error:
+                raise MalformedMessageError(f"offset {record.offset}: {error}") from None
+
+
+# ---------------------------------------------------------------- writing
+
+
+def _put_varint(out: bytearray, value: int) -> None:
+    """A zigzag varint."""
+    value = value << 1 ^ value >> 63
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+
+
+def _put_record(out: bytearray, offset_delta: int, key: bytes | None, value: bytes) -> None:
+    body = bytearray(b"\0\0")  # attributes, timestamp delta
+    _put_varint(body, offset_delta)
+    _put_varint(body, -1 if key is None else len(key))
+    body += key or b""
+    _put_varint(body, len(value))
+    body += value
+    body.append(0)  # headers
+    _put_varint(out, len(body))
+    out += body
+
+
+def encode_batch(
+    values: Sequence[bytes | ControlRecord],
+    base_offset: int,
+    leader_epoch: int,
+    timestamp_ms: int,
+    control: bool = False,
+) -> bytes:
+    """A batch of metadata record values (:func:`kjbod.metadata.records.encode_record`) or of control records, as
+    Kafka's ``BatchBuilder`` writes it.
+
+    Args:
+        values: at least one; control records where ``control``.
+        base_offset: offset of the first.
+        leader_epoch: raft epoch.
+        timestamp_ms: of all records, ms since 1970.
+        control: whether these are control records.
+    """
+    if not values:
+        raise ValueError("a batch has at least one record")
+    out = bytearray(HEADER_BYTES)
+    for delta, value in enumerate(values):
+        if isinstance(value, ControlRecord) is not control:
+            raise ValueError("control records and data do not share a batch")
+        if isinstance(value, ControlRecord):
+            _put_record(out, delta, *encode_control(value))
+        else:
+            _put_record(out, delta, None, value)
+    _HEADER.pack_into(
+        out,
+        0,
+        base_offset,
+        len(out) - _LENGTH_FROM,
+        leader_epoch,
+        _MAGIC,
+        0,
+        _CONTROL if control else 0,
+        len(values) - 1,
+        timestamp_ms,
+        timestamp_ms,
+        -1,
+        -1,
+        -1,
+        len(values),
+    )
+    _CRC.pack_into(out, _CRC_FROM - _CRC.size, crc32c.crc32c(memoryview(out)[_CRC_FROM:]))
+    return bytes(out)
+
+
+# ---------------------------------------------------------------- reading
+
+
+def _read_varint(buf: bytes, at: int) -> tuple[int, int]:
+    """A zigzag varint of at most 64 bits and where it ends."""
+    byte = buf[at]
+    if byte < 128:
+        return byte >> 1 ^ -(byte & 1), at + 1
+    value = byte & 127
+    for i in range(1, _VARLONG_BYTES_MAX):
+        byte = buf[at + i]
+        value |= (byte & 127) << 7 * i
+        if byte < 128:
+            return value >> 1 ^ -(value & 1), at + i + 1
+    raise MalformedMessageError("varint longer than ten bytes")
+
+
+def _read_sized(buf: bytes, at: int, end: int) -> tuple[bytes | None, int]:
+    length, at = _read_varint(buf, at)
+    if length < 0:
+        return None, at
+    if at + length > end:
+        raise MalformedMessageError("runs past its record")
+    return buf[at : at + length], at + length
+
+
+def _read_record(batch: RecordBatch, at: int) -> tuple[LogRecord, int]:
+    buf = batch.raw
+    length, at = _read_varint(buf, at)
+    end = at + length
+    if length < 0 or end > len(buf):
+        raise MalformedMessageError("runs past its batch")
+    timestamp_delta, at = _read_varint(buf, at + 1)
+    offset_delta, at = _read_varint(buf, at)
+    key, at = _read_sized(buf, at, end)
+    value, at = _read_sized(buf, at, end)
+    # Headers do not occur in this log; whatever is there is skipped by the record's length.
+    if at > end:
+        raise MalformedMessageError("runs past its record")
+    return LogRecord(batch.base_offset + offset_delta, batch.base_timestamp_ms + timestamp_delta, key, value), end
+
+
+def batch_size(buf: bytes | memoryview, at: int) -> int | None:
+    """The size of the batch that starts at ``at`` as its header declares it, None where the header is cut off.
+    Nothing is checked."""
+    if len(buf) - at < _LENGTH_FROM:
+        return None
+    return int.from_bytes(buf[at + 8 : at + 12], "big", signed=True) + _LENGTH_FROM
+
+
+def read_batch(buf: bytes | memoryview, at: int = 0) -> RecordBatch | None:
+    """The batch that starts at ``at``, None where it is incomplete.
+
+    Raises:
+        CorruptBatchError: an impossible length, another magic, a wrong checksum, compression, impossible counts.
+    """
+    size = batch_size(buf, at)
+    if size is None:
+        return None
+    if size < HEADER_BYTES:
+        raise CorruptBatchError(at, f"length {size - _LENGTH_FROM} is less than a header")
+    if len(buf) - at < size:
+        return None
+    raw = bytes(buf[at : at + size])
+    fields = _HEADER.unpack_from(raw)
+    base_offset, _, epoch, magic, crc, attributes, last_delta, base_timestamp, timestamp, _, _, _, count = fields
+    if magic != _MAGIC:
+        raise CorruptBatchError(at, f"magic {magic}, not {_MAGIC}")
+    if crc32c.crc32c(memoryview(raw)[_CRC_FROM:]) != crc:
+        raise CorruptBatchError(at, "the checksum is wrong")
+    if attributes & _COMPRESSION:
+        raise CorruptBatchError(at, "it is compressed, which a metadata log is not")
+    if base_offset < 0 or count < 1 or last_delta != count - 1:
+        raise CorruptBatchError(at, f"base offset {base_offset}, {count} records, last offset delta {last_delta}")
+    return RecordBatch(
+        base_offset=base_offset,
+        last_offset=base_offset + last_delta,
+        leader_epoch=epoch,
+        timestamp_ms=timestamp,
+        base_timestamp_ms=base_timestamp,
+        control=bool(attributes & _CONTROL),
+        count=count,
+        crc=crc,
+        position=at,
+        raw=raw,
+    )
+
+
+def iter_batches(buf: bytes | memoryview, at: int = 0) -> Iterator[RecordBatch]:
+    """The batches from ``at`` on, up to the end or to the first incomplete one: what is left over starts at the last
+    batch's ``position + size_in_bytes``.
+
+    Raises:
+        CorruptBatchError: as :func:`read_batch`.
+    """
+    while (batch := read_batch(buf, at)) is not None:
+        yield batch
+        at += batch.size_in_bytes

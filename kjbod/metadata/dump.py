@@ -1,0 +1,86 @@
+"""Records as JSON, in the words of ``kafka-dump-log --cluster-metadata-decoder``.
+
+Names in camelCase, ids in URL-safe base64, bytes in base64, fields in the order of Kafka's schemas; what a version
+lacks and a tagged field that has its default are left out (the generated ``*JsonConverter`` classes).
+"""
+
+import base64
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kjbod.ids import Uuid
+from kjbod.metadata.batches import LogRecord, RecordBatch, read_batch
+from kjbod.metadata.control import decode_control
+from kjbod.metadata.records import Record, decode_record
+from kjbod.wire.codec import REQUIRED, MalformedMessageError
+
+_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+def type_name(record: Record) -> str:
+    """``PARTITION_CHANGE_RECORD`` (``MetadataRecordType``)."""
+    return _WORD.sub("_", type(record).__name__).upper()
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _value(value: Any, version: int) -> Any:
+    if dataclasses.is_dataclass(value):
+        return _fields(value, version)
+    if isinstance(value, tuple):
+        return [_value(element, version) for element in value]
+    if isinstance(value, Uuid):
+        return str(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value
+
+
+def _fields(message: Any, version: int) -> dict[str, Any]:
+    data = {}
+    for field in dataclasses.fields(message):
+        _, since, tag, default, *_ = field.metadata["wire"]
+        value = getattr(message, field.name)
+        if version < since or (tag is not None and default is not REQUIRED and value == default):
+            continue
+        data[_camel(field.name)] = _value(value, version)
+    return data
+
+
+def record_json(record: Record, version: int) -> dict[str, Any]:
+    """``{"type": "PARTITION_RECORD", "version": 2, "data": {...}}``."""
+    return {"type": type_name(record), "version": version, "data": _fields(record, version)}
+
+
+def payload_json(batch: RecordBatch, record: LogRecord) -> dict[str, Any]:
+    """What ``kafka-dump-log`` prints as payload of one record of ``batch``; ``{"error": ...}`` where it cannot be
+    decoded, as there: one bad record does not hide the others. A control record is ``{"control": name, "data":
+    {...}}`` with its version inside the data."""
+    try:
+        if not batch.control:
+            return record_json(*decode_record(record.value or b""))
+        control, version = decode_control(record.key, record.value)
+    except MalformedMessageError as error:
+        return {"error": f"Error at {record.offset}, skipping. {error}"}
+    return {"control": control.NAME, "data": {"version": version} | _fields(control, version)}
+
+
+def dump(path: Path) -> Iterator[dict[str, Any]]:
+    """One object per record of a segment or checkpoint: ``offset``, ``timestamp``, and the payload. Stops at an
+    incomplete batch.
+
+    Raises:
+        CorruptBatchError: a batch is complete and wrong.
+        OSError: the file cannot be read.
+    """
+    buf, at = path.read_bytes(), 0
+    while (batch := read_batch(buf, at)) is not None:
+        for record in batch.records:
+            yield {"offset": record.offset, "timestamp": record.timestamp_ms} | payload_json(batch, record)
+        at += batch.size_in_bytes

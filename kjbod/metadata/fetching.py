@@ -1,0 +1,487 @@
+"""How a KRaft observer reads the metadata log: the decisions, without a socket (``KafkaRaftClient``, KIP-595, KIP-630).
+
+:class:`FetchMachine` says where to send which request and when, and turns answers into :data:`Effect` s. It keeps
+nothing but what is not applied yet: batches above the high watermark, and the pieces of a snapshot.
+
+=========================================  ==========================================================================
+answer                                     what follows
+=========================================  ==========================================================================
+no error, records                          kept; applied when below the high watermark
+no error, DivergingEpoch                   the tail that the leader does not have is dropped; fetch again at once
+no error, SnapshotId                       FetchSnapshot from position 0 until the size is reached; then it replaces all
+74 FENCED_LEADER_EPOCH                     our epoch is old: take epoch and leader from the answer, ask the leader
+6 NOT_LEADER_OR_FOLLOWER                   take the leader from the answer; none named: back off, ask any server
+75 UNKNOWN_LEADER_EPOCH                    that server is behind: back off, ask any server
+8 BROKER_NOT_AVAILABLE                     that leader is going: back off, ask any server
+98, 99 (snapshot gone, position wrong)     forget the snapshot, back off, fetch again
+104 INCONSISTENT_CLUSTER_ID                :class:`InconsistentClusterError`, unless fetching has worked before
+anything else, time-out, disconnect        back off, ask any server
+=========================================  ==========================================================================
+
+Back-off starts at 20 ms and doubles up to a second, with a fifth of jitter; any progress resets it. A leader that is
+named again while it does not answer is asked again after the back-off, not at once. A leader epoch never goes back.
+
+What was below the high watermark never diverges: a leader that says so is of another history (its log was lost, or
+recreated), and everything is read again from the start. Consumers do not see a half-read state then: they get the new
+history as one snapshot, when all of it up to the high watermark has been read.
+"""
+
+import dataclasses
+import random
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from kjbod.errors import KjbodError, RemoteProtocolError
+from kjbod.ids import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, ZERO, Uuid
+from kjbod.metadata.batches import RecordBatch, iter_batches
+from kjbod.metadata.image import MetadataImage, Replayer, image_of
+from kjbod.metadata.records import Record
+from kjbod.metadata.snapshot import SnapshotId
+from kjbod.wire import messages as wire
+from kjbod.wire.error_codes import ErrorCode
+
+Address: TypeAlias = tuple[str, int]
+"""Host and port."""
+
+MAX_WAIT_MS = 500
+"""``KafkaRaftClient.MAX_FETCH_WAIT_MS``: how long a leader parks a fetch that finds nothing."""
+MAX_BYTES = 1024 * 1024
+"""``KafkaRaftClient.MAX_FETCH_SIZE_BYTES`` of 4.3."""
+REQUEST_TIMEOUT_MS = 2000
+"""``controller.quorum.request.timeout.ms``."""
+RETRY_BACKOFF_MS = 20
+"""``controller.quorum.retry.backoff.ms``."""
+RETRY_BACKOFF_MAX_MS = 1000
+SNAPSHOT_BYTES_MAX = 1024 * 1024 * 1024
+_JITTER = 0.2
+_REPLICA_STATE_SINCE = 15
+"""Fetch version from which the replica id is a tagged struct."""
+
+
+class InconsistentClusterError(KjbodError):
+    """The controllers belong to another cluster than this node."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Leader:
+    """The active controller."""
+
+    node_id: int
+    epoch: int
+    host: str
+    port: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Committed:
+    """Records below the high watermark, all of one leader epoch, in order; each batch in one piece."""
+
+    records: tuple[tuple[int, Record], ...]
+    """Offset and record; without control records, so it may be empty."""
+    last_offset: int
+    """Of the last record, control records included: what is applied once these records are."""
+    epoch: int
+    high_watermark: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state of all records below ``id.end_offset``: replaces everything."""
+
+    id: SnapshotId
+    records: tuple[Record, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LeaderChanged:
+    """The leader that is known now, None while there is none."""
+
+    leader: Leader | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Downloaded:
+    """All bytes of a snapshot. To be decoded, which takes a while, and given back with
+    :meth:`FetchMachine.on_snapshot` before the next request."""
+
+    id: SnapshotId
+    data: bytes
+
+
+Effect: TypeAlias = Committed | Snapshot | LeaderChanged | Downloaded
+
+
+@dataclasses.dataclass(slots=True)
+class _Download:
+    """A snapshot on its way."""
+
+    id: SnapshotId
+    data: bytearray = dataclasses.field(default_factory=bytearray)
+
+
+@dataclasses.dataclass(slots=True)
+class _Log:
+    """What was fetched: only its end, and what is not applied."""
+
+    end_offset: int = 0
+    applied_offset: int = 0
+    """The first offset that was not handed over."""
+    high_watermark: int = -1
+    epochs: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    """Leader epoch and its first offset, ascending; after a snapshot starting with the last record that it has."""
+    pending: deque[RecordBatch] = dataclasses.field(default_factory=deque)
+
+    @property
+    def last_epoch(self) -> int:
+        return self.epochs[-1][0] if self.epochs else 0
+
+    def end_of(self, epoch: int) -> int:
+        """Where our largest epoch that is not above ``epoch`` ends; 0 if we have none."""
+        end = 0
+        for number, (ours, _) in enumerate(self.epochs):
+            if ours <= epoch:
+                end = self.epochs[number + 1][1] if number + 1 < len(self.epochs) else self.end_offset
+        return end
+
+    def take(self, data: bytes, leader_epoch: int) -> None:
+        """Keep the batches of an answer of the leader of ``leader_epoch``.
+
+        Raises:
+            RemoteProtocolError: a batch does not check or does not continue the log.
+        """
+        for batch in iter_batches(data):
+            if batch.base_offset != self.end_offset or not self.last_epoch <= batch.leader_epoch <= leader_epoch:
+                raise RemoteProtocolError(
+                    f"a batch of offset {batch.base_offset} and epoch {batch.leader_epoch} cannot follow offset "
+                    f"{self.end_offset} and epoch {self.last_epoch} under a leader of epoch {leader_epoch}"
+                )
+            if not self.epochs or batch.leader_epoch > self.last_epoch:
+                self.epochs.append((batch.leader_epoch, batch.base_offset))
+            self.pending.append(batch)
+            self.end_offset = batch.next_offset
+
+    def truncate(self, offset: int) -> None:
+        """Drop the batches at and above ``offset``, none of which is applied."""
+        while self.pending and self.pending[-1].next_offset > offset:
+            self.end_offset = self.pending.pop().base_offset
+        while self.epochs and self.epochs[-1][1] >= self.end_offset:
+            self.epochs.pop()
+
+    def committed(self) -> Iterator[RecordBatch]:
+        """Take out what the high watermark has passed."""
+        while self.pending and self.pending[0].next_offset <= self.high_watermark:
+            batch = self.pending.popleft()
+            self.applied_offset = batch.next_offset
+            yield batch
+
+
+class FetchMachine:
+    """The state of one observer.
+
+    Ask :attr:`address`, not before :attr:`not_before_ms`, for :meth:`request`, and report the outcome with
+    :meth:`on_fetch`, :meth:`on_fetch_snapshot` or :meth:`on_failure`.
+
+    Args:
+        bootstrap_servers: any of them may be asked who leads; at least one.
+        rng: chooses among them, and the jitter.
+        cluster_id: sent along so that a controller of another cluster refuses; None: not checked.
+        replica_id: the node's id; -1 is a plain reader.
+        directory_id: ``directory.id`` of the node's metadata directory.
+        voters: addresses by node id where they are configured (``controller.quorum.voters``): needed below Fetch 16,
+            whose answers have no endpoints.
+        max_wait_ms: how long the leader may park a fetch.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: Sequence[Address],
+        rng: random.Random,
+        *,
+        cluster_id: str | None = None,
+        replica_id: int = -1,
+        directory_id: Uuid = ZERO,
+        voters: Mapping[int, Address] | None = None,
+        max_wait_ms: int = MAX_WAIT_MS,
+    ) -> None:
+        self._servers = tuple(bootstrap_servers)
+        self._rng = rng
+        self._cluster_id = cluster_id
+        self._replica_id = replica_id
+        self._directory_id = directory_id
+        self._addresses: dict[int, Address] = dict(voters or {})
+        self._max_wait_ms = max_wait_ms
+        self._failures = 0
+        self._ever_fetched = False
+        self._log = _Log()
+        self._download: _Download | None = None
+        self._reload: Replayer | None = None
+        self._leader_id = -1
+        self.epoch = 0
+        """The leader epoch we believe in."""
+        self.leader: Leader | None = None
+        self.address: Address = rng.choice(self._servers)
+        """Where to send the next request."""
+        self.not_before_ms = 0
+        """When, on the clock of ``now_ms``."""
+        self.problem: str | None = None
+        """Why the last exchange brought nothing; None when it did."""
+
+    # ---- what to do
+
+    @property
+    def high_watermark(self) -> int:
+        """The offset below which everything is committed, -1 while unknown."""
+        return self._log.high_watermark
+
+    @property
+    def applied_offset(self) -> int:
+        """The first offset that was not handed over."""
+        return self._log.applied_offset
+
+    @property
+    def timeout_ms(self) -> int:
+        """How long to wait for the answer to :meth:`request`."""
+        return REQUEST_TIMEOUT_MS + (0 if self._download else self._max_wait_ms)
+
+    def request(self, fetch_version: int) -> wire.FetchRequest | wire.FetchSnapshotRequest:
+        """What to ask; ``fetch_version`` is that of Fetch on this connection."""
+        if self._download is not None:
+            return self._snapshot_request(self._download)
+        partition = wire.FetchRequestPartition(
+            partition=0,
+            current_leader_epoch=self.epoch,
+            fetch_offset=self._log.end_offset,
+            last_fetched_epoch=self._log.last_epoch,
+            replica_directory_id=self._directory_id,
+            high_watermark=self._log.high_watermark,
+        )
+        old = fetch_version < _REPLICA_STATE_SINCE
+        return wire.FetchRequest(
+            cluster_id=self._cluster_id,
+            replica_id=self._replica_id if old else -1,
+            replica_state=wire.FetchRequestReplicaState(replica_id=-1 if old else self._replica_id),
+            max_wait_ms=self._max_wait_ms,
+            max_bytes=MAX_BYTES,
+            topics=(
+                wire.FetchRequestTopic(topic=METADATA_TOPIC_NAME, topic_id=METADATA_TOPIC_ID, partitions=(partition,)),
+            ),
+        )
+
+    def _snapshot_request(self, download: _Download) -> wire.FetchSnapshotRequest:
+        partition = wire.FetchSnapshotRequestPartition(
+            current_leader_epoch=self.epoch,
+            snapshot_id=wire.SnapshotId(end_offset=download.id.end_offset, epoch=download.id.epoch),
+            position=len(download.data),
+            replica_directory_id=self._directory_id,
+        )
+        return wire.FetchSnapshotRequest(
+            cluster_id=self._cluster_id,
+            replica_id=self._replica_id,
+            max_bytes=MAX_BYTES,
+            topics=(wire.FetchSnapshotRequestTopic(partitions=(partition,)),),
+        )
+
+    # ---- what happened
+
+    def on_failure(self, why: str, now_ms: int, then: Address | None = None) -> list[Effect]:
+        """No connection, no answer in time, or an answer that makes no sense: back off and ask ``then`` or else any
+        server."""
+        self.problem = why
+        self._failures += 1
+        backoff = min(RETRY_BACKOFF_MS << min(self._failures - 1, 16), RETRY_BACKOFF_MAX_MS)
+        self.not_before_ms = now_ms + int(backoff * self._rng.uniform(1 - _JITTER, 1 + _JITTER))
+        self.address = then or self._rng.choice(self._servers)
+        return []
+
+    def on_fetch(self, response: wire.FetchResponse, now_ms: int) -> list[Effect]:
+        """An answer to a Fetch.
+
+        Raises:
+            InconsistentClusterError: the controllers are of another cluster.
+            MalformedMessageError: a committed record cannot be decoded: it is from a newer Kafka.
+            ReplayError: while reading everything again, a record contradicts the ones before it.
+        """
+        if response.error_code:
+            return self._on_error(response.error_code, now_ms)
+        partition = next((p for topic in response.responses for p in topic.partitions), None)
+        if partition is None:
+            return self.on_failure(f"{_at(self.address)} answered Fetch without a partition", now_ms)
+        self._addresses.update((node.node_id, (node.host, node.port)) for node in response.node_endpoints)
+        if partition.error_code:
+            return self._on_error(partition.error_code, now_ms, partition.current_leader)
+        effects = self._learn(self._told(partition.current_leader), self.address)
+        self._ever_fetched = True
+        if partition.diverging_epoch.end_offset >= 0:
+            self._diverged(partition.diverging_epoch, now_ms)
+            return effects
+        if partition.snapshot_id.end_offset >= 0:
+            wanted = SnapshotId(partition.snapshot_id.end_offset, partition.snapshot_id.epoch)
+            self._download = _Download(wanted)
+            self._progress(now_ms)
+            return effects
+        try:
+            self._log.take(partition.records or b"", self.epoch)
+        except RemoteProtocolError as error:
+            return effects + self.on_failure(f"{_at(self.address)} sent a bad batch: {error}", now_ms)
+        self._log.high_watermark = max(self._log.high_watermark, partition.high_watermark)
+        self._progress(now_ms)
+        return effects + self._apply()
+
+    def on_fetch_snapshot(self, response: wire.FetchSnapshotResponse, now_ms: int) -> list[Effect]:
+        """An answer to a FetchSnapshot; errors as :meth:`on_fetch`."""
+        download, self._download = self._download, None
+        if download is None or response.error_code:
+            return self._on_error(response.error_code, now_ms)
+        partition = next((p for topic in response.topics for p in topic.partitions), None)
+        if partition is None:
+            return self.on_failure(f"{_at(self.address)} answered FetchSnapshot without a partition", now_ms)
+        self._addresses.update((node.node_id, (node.host, node.port)) for node in response.node_endpoints)
+        # The schema has no default that says "not told": leader 0 of epoch 0, which no elected leader has.
+        told = partition.current_leader if partition.current_leader.leader_epoch > 0 else wire.LeaderIdAndEpoch()
+        if partition.error_code:
+            return self._on_error(partition.error_code, now_ms, told)
+        effects = self._learn(self._told(told), self.address)
+        got = SnapshotId(partition.snapshot_id.end_offset, partition.snapshot_id.epoch)
+        piece = partition.unaligned_records
+        fits = partition.position == len(download.data) and len(download.data) + len(piece) <= partition.size
+        if got != download.id or not fits or not piece or partition.size > SNAPSHOT_BYTES_MAX:
+            return effects + self.on_failure(
+                f"{_at(self.address)} sent {len(piece)} bytes at position {partition.position} of snapshot "
+                f"{got.file_name} of {partition.size} bytes, asked for position {len(download.data)} of "
+                f"{download.id.file_name}",
+                now_ms,
+            )
+        download.data += piece
+        if len(download.data) < partition.size:
+            self._download = download
+            self._progress(now_ms)
+            return effects
+        self._progress(now_ms)
+        return [*effects, Downloaded(download.id, bytes(download.data))]
+
+    def on_snapshot(self, snapshot: Snapshot, now_ms: int) -> list[Effect]:
+        """The records of what was :class:`Downloaded`.
+
+        Raises:
+            ReplayError: while reading everything again, a record contradicts the ones before it.
+        """
+        end = snapshot.id.end_offset
+        self._log = _Log(
+            end_offset=end,
+            applied_offset=end,
+            high_watermark=max(self._log.high_watermark, end),
+            epochs=[(snapshot.id.epoch, end - 1)],
+        )
+        self._progress(now_ms)
+        if self._reload is None:
+            return [snapshot]
+        self._reload = Replayer(image_of(snapshot.records, offset=end - 1, epoch=snapshot.id.epoch))
+        return self._reloaded()
+
+    # ---- details
+
+    def _progress(self, now_ms: int) -> None:
+        self.problem = None
+        self._failures = 0
+        self.not_before_ms = now_ms
+
+    def _on_error(self, code: int, now_ms: int, told: wire.LeaderIdAndEpoch | None = None) -> list[Effect]:
+        """See the table on top; ``told`` is the leader that the answer names."""
+        self._download = None
+        if code == ErrorCode.INCONSISTENT_CLUSTER_ID and not self._ever_fetched:
+            raise InconsistentClusterError(
+                f"the controller at {_at(self.address)} belongs to another cluster than {self._cluster_id}: check "
+                "controller.quorum.bootstrap.servers and the cluster.id in meta.properties"
+            )
+        why = f"{_at(self.address)} answered {_error_name(code)}"
+        before = self.leader
+        effects = [] if told is None else self._learn(told, None)
+        if self.leader is None or told is None or told.leader_id == -1 or code == ErrorCode.BROKER_NOT_AVAILABLE:
+            return effects + self.on_failure(why, now_ms)
+        named = (self.leader.host, self.leader.port)
+        if self.leader == before:
+            return effects + self.on_failure(why, now_ms, named if told.leader_epoch == self.epoch else None)
+        self._progress(now_ms)
+        self.address = named
+        return effects
+
+    def _told(self, named: wire.LeaderIdAndEpoch) -> wire.LeaderIdAndEpoch:
+        """Who sent an answer without an error: older controllers name the leader only in errors."""
+        return (
+            wire.LeaderIdAndEpoch(leader_id=self._leader_id, leader_epoch=self.epoch)
+            if named.leader_id == -1
+            else named
+        )
+
+    def _learn(self, told: wire.LeaderIdAndEpoch, answered_as_leader: Address | None) -> list[Effect]:
+        """Take epoch and leader from an answer; ``answered_as_leader`` is who sent it, where only a leader would."""
+        if told.leader_epoch < self.epoch or (told.leader_epoch == self.epoch and told.leader_id == -1):
+            return []
+        if told.leader_epoch > self.epoch:
+            self._leader_id = -1
+        self.epoch = told.leader_epoch
+        if told.leader_id != -1:
+            self._leader_id = told.leader_id
+        address = self._addresses.get(self._leader_id, answered_as_leader)
+        leader = None if address is None or self._leader_id == -1 else Leader(self._leader_id, self.epoch, *address)
+        if leader == self.leader:
+            return []
+        self.leader = leader
+        return [LeaderChanged(leader)]
+
+    def _diverged(self, leader_end: wire.EpochEndOffset, now_ms: int) -> None:
+        offset = min(leader_end.end_offset, self._log.end_of(leader_end.epoch))
+        if offset >= self._log.end_offset:
+            self.on_failure(f"{_at(self.address)} sees a divergence at our own end", now_ms, self.address)
+            return
+        self._progress(now_ms)
+        if offset >= self._log.applied_offset:
+            self._log.truncate(offset)
+        else:
+            self._log = _Log()
+            self._reload = Replayer()
+
+    def _apply(self) -> list[Effect]:
+        """Hand over what is committed, a group per epoch; while reading again, only when all of it is there."""
+        effects: list[Effect] = []
+        group: list[RecordBatch] = []
+        for batch in self._log.committed():
+            if group and group[0].leader_epoch != batch.leader_epoch:
+                effects.append(self._hand_over(group))
+                group = []
+            group.append(batch)
+        if group:
+            effects.append(self._hand_over(group))
+        if self._reload is None:
+            return effects
+        for effect in effects:
+            assert isinstance(effect, Committed)
+            for offset, record in effect.records:
+                self._reload.replay(offset, effect.epoch, record)
+        return self._reloaded()
+
+    def _hand_over(self, batches: list[RecordBatch]) -> Committed:
+        records = tuple(record for batch in batches for record in batch.metadata_records())
+        return Committed(records, batches[-1].last_offset, batches[-1].leader_epoch, self._log.high_watermark)
+
+    def _reloaded(self) -> list[Effect]:
+        """The new history as one snapshot, once it is all there."""
+        if self._reload is None or self._reload.in_transaction or self._log.applied_offset < self._log.high_watermark:
+            return []
+        if self._log.high_watermark < 0:
+            return []
+        image, self._reload = self._reload.image, None
+        snapshot_id = SnapshotId(self._log.applied_offset, self._log.last_epoch)
+        return [Snapshot(snapshot_id, () if image == MetadataImage() else tuple(image.to_records()))]
+
+
+def _at(address: Address) -> str:
+    return f"{address[0]}:{address[1]}"
+
+
+def _error_name(code: int) -> str:
+    try:
+        return f"{ErrorCode(code).name} ({code})"
+    except ValueError:
+        return f"error {code}"

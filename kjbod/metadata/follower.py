@@ -1,0 +1,215 @@
+"""A KRaft observer on asyncio: fetches ``__cluster_metadata`` and hands over what is committed.
+
+The decisions are :class:`kjbod.metadata.fetching.FetchMachine`'s. This is its connection: one at a time, one request
+in flight.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import structlog
+
+from kjbod.clock import Clock
+from kjbod.errors import LogCorruptError, UnsupportedVersionError
+from kjbod.ids import ZERO, Uuid
+from kjbod.metadata.fetching import (
+    MAX_WAIT_MS,
+    REQUEST_TIMEOUT_MS,
+    Address,
+    Committed,
+    Downloaded,
+    Effect,
+    FetchMachine,
+    Leader,
+    LeaderChanged,
+    Snapshot,
+)
+from kjbod.metadata.snapshot import decode_in_steps
+from kjbod.wire.client import Connection, Disconnected
+from kjbod.wire.messages import ApiKey, FetchSnapshotRequest
+
+__all__ = ["Committed", "Leader", "MetadataFollower", "Snapshot"]
+
+_log = structlog.get_logger("kjbod.metadata.follower")
+
+
+class _Open(Protocol):
+    """The signature of :meth:`kjbod.wire.client.Connection.open`, so that a simulation can give its own."""
+
+    async def __call__(
+        self, host: str, port: int, *, client_id: str, clock: Clock, connect_timeout_ms: int
+    ) -> Connection: ...
+
+
+class MetadataFollower:
+    """Follows the metadata log of a cluster from its start, in memory.
+
+    The callbacks are plain functions and are called in the order of the log, never at the same time; an exception of
+    theirs ends :meth:`run`.
+
+    Args:
+        bootstrap_servers: ``controller.quorum.bootstrap.servers``, or the addresses of ``controller.quorum.voters``.
+        client_id: the node id as Kafka's brokers give it.
+        clock: for deadlines.
+        rng: chooses servers, and jitter.
+        on_committed: records below the high watermark, and how far they reach.
+        on_snapshot: a snapshot, which replaces everything that was handed over before.
+        on_leader: the leader, None while there is none; also tells the heartbeat channel where to go.
+        cluster_id: a controller of another cluster is refused; None: not checked.
+        replica_id: the broker's id, -1 for a plain reader.
+        directory_id: ``directory.id`` of the metadata directory of that broker.
+        voters: addresses by node id, from ``controller.quorum.voters``.
+        max_wait_ms: how long the leader may park a fetch.
+        connect: opens a connection.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: Sequence[Address],
+        *,
+        client_id: str,
+        clock: Clock,
+        rng: random.Random,
+        on_committed: Callable[[Committed], None],
+        on_snapshot: Callable[[Snapshot], None],
+        on_leader: Callable[[Leader | None], None] = lambda leader: None,
+        cluster_id: str | None = None,
+        replica_id: int = -1,
+        directory_id: Uuid = ZERO,
+        voters: Mapping[int, Address] | None = None,
+        max_wait_ms: int = MAX_WAIT_MS,
+        connect: _Open = Connection.open,
+    ) -> None:
+        self._machine = FetchMachine(
+            bootstrap_servers,
+            rng,
+            cluster_id=cluster_id,
+            replica_id=replica_id,
+            directory_id=directory_id,
+            voters=voters,
+            max_wait_ms=max_wait_ms,
+        )
+        self._client_id = client_id
+        self._clock = clock
+        self._on_committed = on_committed
+        self._on_snapshot = on_snapshot
+        self._on_leader = on_leader
+        self._connect = connect
+        self._connection: Connection | None = None
+        self._connected_to: Address | None = None
+        self._problem: str | None = None
+
+    @property
+    def leader(self) -> Leader | None:
+        """The active controller as far as known; it may have died since."""
+        return self._machine.leader
+
+    @property
+    def high_watermark(self) -> int:
+        """The offset below which everything is committed, -1 while unknown."""
+        return self._machine.high_watermark
+
+    @property
+    def applied_offset(self) -> int:
+        """The first offset that was not handed over; equal to :attr:`high_watermark` when caught up."""
+        return self._machine.applied_offset
+
+    async def run(self) -> None:
+        """Fetch until cancelled.
+
+        Raises:
+            InconsistentClusterError: the controllers belong to another cluster.
+            MalformedMessageError: a committed record cannot be decoded: the cluster runs a newer Kafka.
+        """
+        try:
+            while True:
+                delay_ms = self._machine.not_before_ms - self._clock.monotonic_ms()
+                if delay_ms > 0:
+                    await asyncio.sleep(delay_ms / 1000)
+                try:
+                    effects = await self._exchange()
+                except (Disconnected, UnsupportedVersionError) as error:
+                    await self._disconnect()
+                    effects = self._machine.on_failure(str(error), self._clock.monotonic_ms())
+                self._report()
+                for effect in effects:
+                    if isinstance(effect, Downloaded):
+                        for loaded in await self._load(effect):
+                            self._deliver(loaded)
+                    else:
+                        self._deliver(effect)
+        finally:
+            await self._disconnect()
+
+    async def _exchange(self) -> list[Effect]:
+        """One request and its answer."""
+        machine = self._machine
+        connection = await self._connection_to(machine.address)
+        request = machine.request(connection.version_of(ApiKey.FETCH))
+        timeout_ms = machine.timeout_ms
+        if isinstance(request, FetchSnapshotRequest):
+            piece = await connection.request(request, timeout_ms=timeout_ms)
+            return machine.on_fetch_snapshot(piece, self._clock.monotonic_ms())
+        answer = await connection.request(request, timeout_ms=timeout_ms)
+        return machine.on_fetch(answer, self._clock.monotonic_ms())
+
+    async def _load(self, downloaded: Downloaded) -> list[Effect]:
+        """Decode a snapshot a few milliseconds at a time, so that heartbeats go on meanwhile."""
+        steps = decode_in_steps(downloaded.data, downloaded.id.file_name)
+        try:
+            while True:
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    snapshot = Snapshot(downloaded.id, end.value.records)
+                    return self._machine.on_snapshot(snapshot, self._clock.monotonic_ms())
+                await asyncio.sleep(0)
+        except LogCorruptError as error:
+            return self._machine.on_failure(f"a bad snapshot was sent: {error}", self._clock.monotonic_ms())
+
+    async def _connection_to(self, address: Address) -> Connection:
+        if self._connection is not None and (self._connection.closed or self._connected_to != address):
+            await self._disconnect()
+        if self._connection is None:
+            host, port = address
+            self._connection = await self._connect(
+                host, port, client_id=self._client_id, clock=self._clock, connect_timeout_ms=REQUEST_TIMEOUT_MS
+            )
+            self._connected_to = address
+        return self._connection
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(Disconnected):
+                await connection.close()
+
+    def _report(self) -> None:
+        """One line when fetching stops to work, one when it works again: not one per attempt."""
+        problem = self._machine.problem
+        if (problem is None) != (self._problem is None):
+            if problem is not None:
+                _log.warning("metadata.fetch.failing", reason=problem)
+            else:
+                _log.info("metadata.fetch.recovered", high_watermark=self.high_watermark)
+        self._problem = problem
+
+    def _deliver(self, effect: Effect) -> None:
+        match effect:
+            case Committed():
+                self._on_committed(effect)
+            case Snapshot():
+                _log.info("metadata.snapshot.loaded", end_offset=effect.id.end_offset, epoch=effect.id.epoch)
+                self._on_snapshot(effect)
+            case Downloaded():
+                raise AssertionError("a snapshot is loaded before it is delivered")
+            case LeaderChanged(leader):
+                _log.info(
+                    "metadata.leader.changed",
+                    leader=None if leader is None else leader.node_id,
+                    epoch=self._machine.epoch,
+                )
+                self._on_leader(leader)

@@ -1,0 +1,334 @@
+"""The metadata log of a controller that is alone in its quorum: append, sync, read.
+
+The event loop hands batches to one thread that writes and syncs; whatever was handed over while the thread was busy
+goes out together, under one fsync. An append is done when it is durable, and only durable batches are read: the high
+watermark of a quorum of one is what is on its disk.
+
+The first write or fsync that fails ends the log: the state of the file is unknown, a second fsync may lie (the kernel
+drops the dirty pages of a failed one), so nothing is acknowledged any more, and recovery decides at the next start.
+"""
+
+import asyncio
+import bisect
+import dataclasses
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import structlog
+
+from kjbod.errors import KjbodError, StorageError
+from kjbod.metadata.batches import RecordBatch, iter_batches, read_batch
+from kjbod.metadata.segments import SEGMENT_BYTES, SegmentedLog, open_log
+
+TAIL_BYTES = 8 * 1024 * 1024
+"""How much of the log's end is kept in memory for readers that are close behind."""
+_READ_BYTES = 1024 * 1024
+
+_log = structlog.get_logger("kjbod.metadata.log")
+
+
+class OffsetOutOfRangeError(KjbodError):
+    """An offset below the log's start or above its end was asked for."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Waiting:
+    """Batches on their way to the disk, and who waits for them."""
+
+    batches: list[RecordBatch]
+    done: "asyncio.Future[int]"
+
+
+class MetadataLog:
+    """An open log. Use on one event loop; :meth:`open` and :meth:`close` it.
+
+    All methods but :meth:`append`, :meth:`read` and :meth:`close` answer at once.
+    """
+
+    def __init__(self, files: SegmentedLog, writer: ThreadPoolExecutor, tail_bytes: int) -> None:
+        self._files = files
+        self._writer = writer
+        # Reads have their own thread: a slow disk must not keep readers of old batches behind an fsync queue.
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="metadata-log-read")
+        self._waiting: list[_Waiting] = []
+        self._writing = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._failure: StorageError | None = None
+        self._next_offset = files.end_offset
+        self._end_offset = files.end_offset
+        self._epochs = list(files.epochs)
+        self._start_offset = files.start_offset
+        self._tail: list[RecordBatch] = []
+        self._tail_size = 0
+        self._tail_bytes = tail_bytes
+
+    @classmethod
+    async def open(
+        cls,
+        directory: Path,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        start_offset: int = 0,
+        tail_bytes: int = TAIL_BYTES,
+    ) -> "MetadataLog":
+        """Open and recover the log in ``directory``, a ``__cluster_metadata-0`` that is created where it is missing.
+
+        Args:
+            directory: its parent must exist.
+            segment_bytes: ``metadata.log.segment.bytes``.
+            start_offset: where a log that has no segment yet starts: the end of the newest snapshot, else 0.
+            tail_bytes: how much of the end is kept in memory.
+
+        Raises:
+            LogCorruptError: something else than the tail does not check; names file and position. Nothing was changed.
+            StorageError: the directory or a file cannot be used.
+        """
+        writer = ThreadPoolExecutor(1, thread_name_prefix="metadata-log-write")
+        loop = asyncio.get_running_loop()
+        try:
+            files = await loop.run_in_executor(
+                writer, lambda: open_log(directory, segment_bytes=segment_bytes, start_offset=start_offset)
+            )
+        except BaseException:
+            writer.shutdown(wait=False)
+            raise
+        if files.torn is not None:
+            _log.warning(
+                "metadata.log.tail.cut",
+                path=str(files.torn.path),
+                position=files.torn.position,
+                bytes=files.torn.bytes_cut,
+                end_offset=files.end_offset,
+            )
+        return cls(files, writer, tail_bytes)
+
+    # ---- what is there
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset in the log."""
+        return self._start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last durable record: the high watermark of a quorum of one."""
+        return self._end_offset
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that the next batch must start with; above :attr:`end_offset` while some are being written."""
+        return self._next_offset
+
+    @property
+    def last_epoch(self) -> int:
+        """Leader epoch of the last batch handed over, 0 for an empty log."""
+        return self._epochs[-1][0] if self._epochs else 0
+
+    @property
+    def failure(self) -> StorageError | None:
+        """Why the log takes nothing any more."""
+        return self._failure
+
+    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
+        """The largest leader epoch that is not above ``epoch``, and the offset where it ends: what tells a follower
+        with another history how far it agrees (``KafkaRaftLog.endOffsetForEpoch``, over durable records).
+
+        Returns:
+            Epoch and end offset. Below the oldest epoch: ``epoch`` itself and where the oldest starts.
+        """
+        at = bisect.bisect_right(self._epochs, epoch, key=lambda entry: entry[0])
+        if at == len(self._epochs):
+            return self.last_epoch, self._end_offset
+        end = min(self._epochs[at][1], self._end_offset)
+        return (self._epochs[at - 1][0] if at else epoch), end
+
+    # ---- writing
+
+    def submit(self, batches: Sequence[bytes]) -> "asyncio.Future[int]":
+        """Hand over whole batches that follow each other and the log, and have them written in the order of the calls.
+
+        Returns:
+            A future that gets the end offset when they are durable, or :class:`~kjbod.errors.StorageError`.
+
+        Raises:
+            StorageError: a write failed before; nothing was taken.
+            ValueError: not whole batches, or not the next ones (a bug of the caller).
+        """
+        if self._failure is not None:
+            raise StorageError(*self._failure.args)
+        taken: list[RecordBatch] = []
+        expected, epoch = self._next_offset, self.last_epoch
+        for raw in batches:
+            batch = read_batch(raw)
+            if batch is None or batch.size_in_bytes != len(raw):
+                raise ValueError("an append takes whole batches, one per element")
+            if batch.base_offset != expected or batch.leader_epoch < epoch:
+                raise ValueError(
+                    f"batch of offset {batch.base_offset} and epoch {batch.leader_epoch} appended at offset {expected} "
+                    f"and epoch {epoch}"
+                )
+            taken.append(batch)
+            expected, epoch = batch.next_offset, batch.leader_epoch
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if not taken:
+            done.set_result(self._end_offset)
+            return done
+        self._next_offset = expected
+        for batch in taken:
+            if batch.leader_epoch > self.last_epoch or not self._epochs:
+                self._epochs.append((batch.leader_epoch, batch.base_offset))
+        self._waiting.append(_Waiting(taken, done))
+        self._start_writing()
+        return done
+
+    async def append(self, batches: Sequence[bytes]) -> int:
+        """:meth:`submit`, and wait until the batches are durable. Appends that wait together share an fsync. Being
+        cancelled does not take the batches back.
+
+        Returns:
+            The offset after the last record.
+
+        Raises:
+            StorageError: the batches may or may not be in the log; it takes nothing any more.
+            ValueError: as :meth:`submit`.
+        """
+        return await self.submit(batches)
+
+    def _start_writing(self) -> None:
+        if self._writing or not self._waiting:
+            return
+        group, self._waiting = self._waiting, []
+        self._writing = True
+        self._idle.clear()
+        written = asyncio.get_running_loop().run_in_executor(
+            self._writer, self._write, [batch for waiting in group for batch in waiting.batches]
+        )
+        written.add_done_callback(lambda future: self._written(group, future))
+
+    def _write(self, batches: list[RecordBatch]) -> None:
+        self._files.append(batches)
+        self._files.sync()
+
+    def _written(self, group: list[_Waiting], written: "asyncio.Future[None]") -> None:
+        self._writing = False
+        error = None if written.cancelled() else written.exception()
+        if written.cancelled() or error is not None:
+            self._fail(group, error)
+            return
+        for waiting in group:
+            self._end_offset = waiting.batches[-1].next_offset
+            self._remember(waiting.batches)
+            if not waiting.done.done():
+                waiting.done.set_result(self._end_offset)
+        self._start_writing()
+        if not self._writing:
+            self._idle.set()
+
+    def _fail(self, group: list[_Waiting], error: BaseException | None) -> None:
+        reason = error.strerror if isinstance(error, OSError) else repr(error)
+        self._failure = StorageError(f"cannot write to the metadata log in {self._files.directory}: {reason}")
+        self._failure.__cause__ = error
+        _log.error("metadata.log.failed", path=str(self._files.directory), reason=reason, end_offset=self._end_offset)
+        for waiting in (*group, *self._waiting):
+            if not waiting.done.done():
+                waiting.done.set_exception(self._failure)
+        self._waiting.clear()
+        self._idle.set()
+
+    def _remember(self, batches: list[RecordBatch]) -> None:
+        self._tail += batches
+        self._tail_size += sum(batch.size_in_bytes for batch in batches)
+        # Cut in large steps: dropping one by one from a list would cost its length each time.
+        if self._tail_size > 2 * self._tail_bytes:
+            cut = 0
+            while self._tail_size > self._tail_bytes:
+                self._tail_size -= self._tail[cut].size_in_bytes
+                cut += 1
+            del self._tail[:cut]
+
+    # ---- reading
+
+    async def read(self, offset: int, max_bytes: int, limit: int | None = None) -> bytes:
+        """Whole batches from the one that holds ``offset`` on: at most ``max_bytes``, but one batch at least; empty at
+        the end. May stop early at a segment's end.
+
+        Args:
+            offset: where to start.
+            max_bytes: how much to return.
+            limit: only batches that end at or below this offset; by default and at most all that is durable.
+
+        Raises:
+            OffsetOutOfRangeError: below :attr:`start_offset` or above :attr:`end_offset`.
+            StorageError: a file cannot be read.
+        """
+        if not self._start_offset <= offset <= self._end_offset:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} is not in the metadata log, which has {self._start_offset} to {self._end_offset}"
+            )
+        end = self._end_offset if limit is None else min(limit, self._end_offset)
+        if offset >= end:
+            return b""
+        if self._tail and self._tail[0].base_offset <= offset:
+            return self._read_tail(offset, max_bytes, end)
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._reader, self._files.read, offset, max_bytes, end)
+        except OSError as error:
+            raise StorageError(f"cannot read the metadata log in {self._files.directory}: {error.strerror}") from error
+
+    def _read_tail(self, offset: int, max_bytes: int, limit: int) -> bytes:
+        at = bisect.bisect_right(self._tail, offset, key=lambda batch: batch.base_offset) - 1
+        chosen: list[bytes] = []
+        size = 0
+        for i in range(at, len(self._tail)):
+            batch = self._tail[i]
+            if batch.next_offset > limit or (chosen and size + batch.size_in_bytes > max_bytes):
+                break
+            chosen.append(batch.raw)
+            size += batch.size_in_bytes
+        return b"".join(chosen)
+
+    async def batches(self, offset: int) -> AsyncIterator[RecordBatch]:
+        """Every durable batch from the one that holds ``offset`` on: what a restart replays.
+
+        Raises:
+            OffsetOutOfRangeError: as :meth:`read`.
+            StorageError: as :meth:`read`.
+            CorruptBatchError: a batch changed since recovery checked it.
+        """
+        while data := await self.read(offset, _READ_BYTES):
+            for batch in iter_batches(data):
+                yield batch
+                offset = batch.next_offset
+
+    # ---- shortening and closing
+
+    async def delete_before(self, offset: int) -> None:
+        """Remove the segments that lie wholly below ``offset``, the end of a durable snapshot.
+
+        Raises:
+            StorageError: a file cannot be removed.
+        """
+        loop = asyncio.get_running_loop()
+        self._start_offset = max(
+            (s.base_offset for s in self._files.segments if s.base_offset <= max(offset, self._start_offset)),
+            default=self._start_offset,
+        )
+        try:
+            await loop.run_in_executor(self._reader, self._files.delete_before, offset)
+        except OSError as error:
+            raise StorageError(
+                f"cannot shorten the metadata log in {self._files.directory}: {error.strerror}"
+            ) from error
+
+    async def close(self) -> None:
+        """Wait for what was handed over, then close the files. Appends that come later fail."""
+        await self._idle.wait()
+        if self._failure is None:
+            self._failure = StorageError(f"the metadata log in {self._files.directory} is closed")
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._writer, self._files.close)
+        self._writer.shutdown(wait=True)
+        self._reader.shutdown(wait=True)

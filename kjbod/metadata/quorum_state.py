@@ -1,0 +1,66 @@
+"""``quorum-state``: which leader and epoch a node knows, and whom it voted for (``FileQuorumStateStore``)."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+from kjbod.errors import StorageError
+from kjbod.files import write_atomically
+from kjbod.ids import ZERO, Uuid
+
+FILE_NAME = "quorum-state"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumState:
+    """-1 and zero mean unknown or nobody."""
+
+    leader_id: int = -1
+    leader_epoch: int = 0
+    voted_id: int = -1
+    voted_directory_id: Uuid = ZERO
+
+
+def write_quorum_state(directory: Path, state: QuorumState) -> None:
+    """Write version 1 of the file (kraft.version 1) into a ``__cluster_metadata-0``. Blocks.
+
+    Raises:
+        StorageError: it cannot be written; the file is as it was.
+    """
+    data = {
+        "leaderId": state.leader_id,
+        "leaderEpoch": state.leader_epoch,
+        "votedId": state.voted_id,
+        "votedDirectoryId": str(state.voted_directory_id),
+        "data_version": 1,
+    }
+    path = directory / FILE_NAME
+    try:
+        write_atomically(path, json.dumps(data, separators=(",", ":")).encode())
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def read_quorum_state(directory: Path) -> QuorumState | None:
+    """The file's content, version 0 or 1; None where there is none. Blocks.
+
+    Raises:
+        StorageError: it cannot be read or makes no sense.
+    """
+    path = directory / FILE_NAME
+    try:
+        data = json.loads(path.read_bytes())
+        if data["data_version"] not in (0, 1):
+            raise StorageError(f"{path} has data_version {data['data_version']}, only 0 and 1 are known")
+        return QuorumState(
+            leader_id=int(data["leaderId"]),
+            leader_epoch=int(data["leaderEpoch"]),
+            voted_id=int(data["votedId"]),
+            voted_directory_id=Uuid.parse(data.get("votedDirectoryId", str(ZERO))),
+        )
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise StorageError(f"{path} is not a quorum-state file; restore it or remove it") from None

@@ -1,0 +1,428 @@
+"""KRaft metadata records: the dataclasses, their versions and their framing.
+
+Field names, types, versions and defaults are Kafka's (``metadata/src/main/resources/common/metadata/*.json``, up to
+4.3). A record's value is an unsigned varint frame version (1), api key and record version, then the flexible body
+(``AbstractApiMessageSerde``). A field that a version lacks keeps its default; writing a value that the version cannot
+hold raises, unless the field is marked ignorable: the caller picks the version from the metadata.version.
+"""
+
+import dataclasses
+from typing import Any, ClassVar, TypeVar
+
+from kjbod.ids import Uuid
+from kjbod.wire.codec import (
+    REQUIRED,
+    Buffer,
+    Codec,
+    Field,
+    MalformedMessageError,
+    Schema,
+    compile_codec,
+    put_uvarint,
+    read_uvarint,
+)
+
+FRAME_VERSION = 1
+
+NO_LEADER = -1
+NO_LEADER_CHANGE = -2
+"""``PartitionChangeRecord.leader``: unchanged."""
+
+
+def wire(
+    kind: str,
+    *,
+    since: int = 0,
+    tag: int | None = None,
+    default: Any = REQUIRED,
+    array: bool = False,
+    nullable: bool = False,
+    of: type[Any] | None = None,
+) -> Any:
+    """A record field: its type on the wire, the first version that has it, and its tag."""
+    metadata = {"wire": (kind, since, tag, default, array, nullable, of)}
+    if default is REQUIRED:
+        return dataclasses.field(metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def schema_of(cls: type[Any], version: int, name: str | None = None) -> Schema:
+    """The schema of ``version`` of a dataclass whose fields are made with :func:`wire`."""
+    fields = []
+    for f in dataclasses.fields(cls):
+        kind, since, tag, default, array, nullable, of = f.metadata["wire"]
+        if version >= since:
+            struct = schema_of(of, version) if of is not None else None
+            fields.append(Field(f.name, kind, array, nullable, tag, default, struct))
+    return Schema(name or cls.__name__, version, True, tuple(fields))
+
+
+class Record:
+    """Base of all metadata records."""
+
+    API_KEY: ClassVar[int]
+    VERSION_MAX: ClassVar[int] = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """A listener of a broker or controller."""
+
+    name: str = wire("string")
+    host: str = wire("string")
+    port: int = wire("uint16")
+    security_protocol: int = wire("int16", default=0)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureRange:
+    """The levels of one feature that a node understands."""
+
+    name: str = wire("string")
+    min_supported_version: int = wire("int16")
+    max_supported_version: int = wire("int16")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterBrokerRecord(Record):
+    """A broker registered, or registered again."""
+
+    API_KEY: ClassVar[int] = 0
+    VERSION_MAX: ClassVar[int] = 4
+    broker_id: int = wire("int32")
+    is_migrating_zk_broker: bool = wire("bool", since=2, default=False)
+    incarnation_id: Uuid = wire("uuid")
+    broker_epoch: int = wire("int64")
+    end_points: tuple[Endpoint, ...] = wire("struct", array=True, of=Endpoint)
+    features: tuple[FeatureRange, ...] = wire("struct", array=True, of=FeatureRange)
+    rack: str | None = wire("string", nullable=True, default=None)
+    fenced: bool = wire("bool", default=True)
+    in_controlled_shutdown: bool = wire("bool", since=1, default=False)
+    log_dirs: tuple[Uuid, ...] = wire("uuid", since=3, tag=0, array=True, default=())
+    cordoned_log_dirs: tuple[Uuid, ...] | None = wire("uuid", since=4, tag=1, array=True, nullable=True, default=None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UnregisterBrokerRecord(Record):
+    """A broker was removed."""
+
+    API_KEY: ClassVar[int] = 1
+    broker_id: int = wire("int32")
+    broker_epoch: int = wire("int64")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRecord(Record):
+    """A topic was created; its partitions follow."""
+
+    API_KEY: ClassVar[int] = 2
+    name: str = wire("string")
+    topic_id: Uuid = wire("uuid")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRecord(Record):
+    """A partition, whole."""
+
+    API_KEY: ClassVar[int] = 3
+    VERSION_MAX: ClassVar[int] = 2
+    partition_id: int = wire("int32", default=-1)
+    topic_id: Uuid = wire("uuid")
+    replicas: tuple[int, ...] = wire("int32", array=True)
+    isr: tuple[int, ...] = wire("int32", array=True)
+    removing_replicas: tuple[int, ...] = wire("int32", array=True, default=())
+    adding_replicas: tuple[int, ...] = wire("int32", array=True, default=())
+    leader: int = wire("int32", default=-1)
+    leader_recovery_state: int = wire("int8", tag=0, default=0)
+    leader_epoch: int = wire("int32", default=-1)
+    partition_epoch: int = wire("int32", default=-1)
+    directories: tuple[Uuid, ...] = wire("uuid", since=1, array=True, default=())
+    eligible_leader_replicas: tuple[int, ...] | None = wire(
+        "int32", since=2, tag=1, array=True, nullable=True, default=None
+    )
+    last_known_elr: tuple[int, ...] | None = wire("int32", since=2, tag=2, array=True, nullable=True, default=None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigRecord(Record):
+    """A configuration value; null deletes it. Resource types: 2 topic, 4 broker, 16 client metrics, 32 group."""
+
+    API_KEY: ClassVar[int] = 4
+    resource_type: int = wire("int8")
+    resource_name: str = wire("string")
+    name: str = wire("string")
+    value: str | None = wire("string", nullable=True)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionChangeRecord(Record):
+    """What changed in a partition; null is unchanged. Each raises the partition epoch, a leader the leader epoch."""
+
+    API_KEY: ClassVar[int] = 5
+    VERSION_MAX: ClassVar[int] = 2
+    partition_id: int = wire("int32", default=-1)
+    topic_id: Uuid = wire("uuid")
+    isr: tuple[int, ...] | None = wire("int32", tag=0, array=True, nullable=True, default=None)
+    leader: int = wire("int32", tag=1, default=NO_LEADER_CHANGE)
+    replicas: tuple[int, ...] | None = wire("int32", tag=2, array=True, nullable=True, default=None)
+    removing_replicas: tuple[int, ...] | None = wire("int32", tag=3, array=True, nullable=True, default=None)
+    adding_replicas: tuple[int, ...] | None = wire("int32", tag=4, array=True, nullable=True, default=None)
+    leader_recovery_state: int = wire("int8", tag=5, default=-1)
+    directories: tuple[Uuid, ...] | None = wire("uuid", since=1, tag=8, array=True, nullable=True, default=None)
+    eligible_leader_replicas: tuple[int, ...] | None = wire(
+        "int32", since=2, tag=6, array=True, nullable=True, default=None
+    )
+    last_known_elr: tuple[int, ...] | None = wire("int32", since=2, tag=7, array=True, nullable=True, default=None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FenceBrokerRecord(Record):
+    """A broker was fenced (before metadata.version 3.3-IV2)."""
+
+    API_KEY: ClassVar[int] = 7
+    id: int = wire("int32")
+    epoch: int = wire("int64")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UnfenceBrokerRecord(Record):
+    """A broker was unfenced (before metadata.version 3.3-IV2)."""
+
+    API_KEY: ClassVar[int] = 8
+    id: int = wire("int32")
+    epoch: int = wire("int64")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveTopicRecord(Record):
+    """A topic was deleted with its partitions and configuration."""
+
+    API_KEY: ClassVar[int] = 9
+    topic_id: Uuid = wire("uuid")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DelegationTokenRecord(Record):
+    """A delegation token."""
+
+    API_KEY: ClassVar[int] = 10
+    owner: str = wire("string")
+    requester: str = wire("string")
+    renewers: tuple[str, ...] = wire("string", array=True)
+    issue_timestamp: int = wire("int64")
+    max_timestamp: int = wire("int64")
+    expiration_timestamp: int = wire("int64")
+    token_id: str = wire("string")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UserScramCredentialRecord(Record):
+    """A SCRAM credential. Mechanisms: 1 SHA-256, 2 SHA-512."""
+
+    API_KEY: ClassVar[int] = 11
+    name: str = wire("string")
+    mechanism: int = wire("int8")
+    salt: bytes = wire("bytes")
+    stored_key: bytes = wire("bytes")
+    server_key: bytes = wire("bytes")
+    iterations: int = wire("int32")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureLevelRecord(Record):
+    """The finalized level of a feature; 0 removes it."""
+
+    API_KEY: ClassVar[int] = 12
+    name: str = wire("string")
+    feature_level: int = wire("int16")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaEntity:
+    """One dimension of a client quota's entity."""
+
+    entity_type: str = wire("string")
+    entity_name: str | None = wire("string", nullable=True)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ClientQuotaRecord(Record):
+    """A client quota."""
+
+    API_KEY: ClassVar[int] = 14
+    entity: tuple[QuotaEntity, ...] = wire("struct", array=True, of=QuotaEntity)
+    key: str = wire("string")
+    value: float = wire("float64")
+    remove: bool = wire("bool")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdsRecord(Record):
+    """A block of producer ids was handed out."""
+
+    API_KEY: ClassVar[int] = 15
+    broker_id: int = wire("int32")
+    broker_epoch: int = wire("int64", default=-1)
+    next_producer_id: int = wire("int64")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistrationChangeRecord(Record):
+    """What changed in a registration. Fenced: 1 fence, -1 unfence, 0 unchanged. An empty ``log_dirs`` is unchanged."""
+
+    API_KEY: ClassVar[int] = 17
+    VERSION_MAX: ClassVar[int] = 3
+    broker_id: int = wire("int32")
+    broker_epoch: int = wire("int64")
+    fenced: int = wire("int8", tag=0, default=0)
+    in_controlled_shutdown: int = wire("int8", since=1, tag=1, default=0)
+    log_dirs: tuple[Uuid, ...] = wire("uuid", since=2, tag=2, array=True, default=())
+    cordoned_log_dirs: tuple[Uuid, ...] | None = wire("uuid", since=3, tag=3, array=True, nullable=True, default=None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class AccessControlEntryRecord(Record):
+    """An ACL."""
+
+    API_KEY: ClassVar[int] = 18
+    id: Uuid = wire("uuid")
+    resource_type: int = wire("int8")
+    resource_name: str = wire("string")
+    pattern_type: int = wire("int8")
+    principal: str = wire("string")
+    host: str = wire("string")
+    operation: int = wire("int8")
+    permission_type: int = wire("int8")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveAccessControlEntryRecord(Record):
+    """An ACL was removed."""
+
+    API_KEY: ClassVar[int] = 19
+    id: Uuid = wire("uuid")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NoOpRecord(Record):
+    """Keeps offsets moving in an idle cluster."""
+
+    API_KEY: ClassVar[int] = 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ZkMigrationStateRecord(Record):
+    """State of a migration from ZooKeeper."""
+
+    API_KEY: ClassVar[int] = 21
+    zk_migration_state: int = wire("int8")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveUserScramCredentialRecord(Record):
+    """A SCRAM credential was removed."""
+
+    API_KEY: ClassVar[int] = 22
+    name: str = wire("string")
+    mechanism: int = wire("int8")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BeginTransactionRecord(Record):
+    """From here on records are buffered until the transaction ends."""
+
+    API_KEY: ClassVar[int] = 23
+    name: str | None = wire("string", tag=0, nullable=True, default=None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EndTransactionRecord(Record):
+    """The buffered records count."""
+
+    API_KEY: ClassVar[int] = 24
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class AbortTransactionRecord(Record):
+    """The buffered records do not count."""
+
+    API_KEY: ClassVar[int] = 25
+    reason: str | None = wire("string", tag=0, nullable=True, default=None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveDelegationTokenRecord(Record):
+    """A delegation token was removed."""
+
+    API_KEY: ClassVar[int] = 26
+    token_id: str = wire("string")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterControllerRecord(Record):
+    """A controller registered."""
+
+    API_KEY: ClassVar[int] = 27
+    controller_id: int = wire("int32")
+    incarnation_id: Uuid = wire("uuid")
+    zk_migration_ready: bool = wire("bool")
+    end_points: tuple[Endpoint, ...] = wire("struct", array=True, of=Endpoint)
+    features: tuple[FeatureRange, ...] = wire("struct", array=True, of=FeatureRange)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ClearElrRecord(Record):
+    """The eligible leader replicas of a topic (all topics: empty name) were cleared."""
+
+    API_KEY: ClassVar[int] = 28
+    topic_name: str = wire("string")
+
+
+RECORD_TYPES: dict[int, type[Record]] = {cls.API_KEY: cls for cls in Record.__subclasses__()}
+"""Every record type by api key."""
+
+_codecs: dict[tuple[int, int], Codec[Any]] = {}
+R = TypeVar("R", bound=Record)
+
+
+def record_codec(api_key: int, version: int) -> Codec[Any]:
+    """The codec of one version of a record.
+
+    Raises:
+        MalformedMessageError: no such record or version (from a newer Kafka).
+    """
+    key = (api_key, version)
+    if (codec := _codecs.get(key)) is None:
+        cls = RECORD_TYPES.get(api_key)
+        if cls is None or not 0 <= version <= cls.VERSION_MAX:
+            raise MalformedMessageError(f"metadata record {api_key} version {version} is not known")
+        codec = _codecs[key] = compile_codec(schema_of(cls, version), cls)
+    return codec
+
+
+def encode_record(record: Record, version: int | None = None) -> bytes:
+    """A record's value in a batch, in ``version`` or else the newest one."""
+    version = record.VERSION_MAX if version is None else version
+    out = bytearray()
+    put_uvarint(out, FRAME_VERSION)
+    put_uvarint(out, record.API_KEY)
+    put_uvarint(out, version)
+    record_codec(record.API_KEY, version).encode_into(out, record)
+    return bytes(out)
+
+
+def decode_record(value: Buffer) -> tuple[Record, int]:
+    """A record and its version.
+
+    Raises:
+        MalformedMessageError: another frame version, an unknown record or version, bytes missing or left over.
+    """
+    try:
+        frame, at = read_uvarint(value, 0)
+        api_key, at = read_uvarint(value, at)
+        version, at = read_uvarint(value, at)
+    except IndexError:
+        raise MalformedMessageError("metadata record is cut off") from None
+    if frame != FRAME_VERSION:
+        raise MalformedMessageError(f"metadata record frame version {frame} is not known")
+    return record_codec(api_key, version).decode_exact(value, at), version

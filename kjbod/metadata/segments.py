@@ -1,0 +1,445 @@
+"""The files of a metadata log: segments, their indexes, and what a crash may have left of them. Blocking code.
+
+In ``__cluster_metadata-0``, as Kafka has it (``UnifiedLog``, ``LogSegment``, ``OffsetIndex``, ``TimeIndex``):
+
+- ``<base offset, 20 digits>.log``: batches, back to back;
+- ``.index``: relative last offset i32 and position i32 of about one batch in 4 KiB;
+- ``.timeindex``: timestamp i64 and relative offset i32 of the newest record so far, written beside ``.index``;
+- ``leader-epoch-checkpoint``: ``0``, count, and a line ``epoch start-offset`` per leader epoch;
+- ``partition.metadata``: the topic id.
+
+Recovery reads every batch and checks everything before it changes anything. A batch at the very end that is cut off or
+whose checksum is wrong, with no valid batch after it, was being written when the machine stopped: nobody was told that
+it is there, and it is cut. Everything else that does not check is a :class:`~kjbod.errors.LogCorruptError`. Indexes and
+the epoch checkpoint say nothing that the segments do not; they are rebuilt.
+"""
+
+import bisect
+import contextlib
+import dataclasses
+import errno
+import mmap
+import os
+import re
+import struct
+from pathlib import Path
+
+from kjbod.errors import LogCorruptError, StorageError
+from kjbod.files import fsync_directory, write_all, write_atomically
+from kjbod.ids import METADATA_TOPIC_ID
+from kjbod.metadata.batches import HEADER_BYTES, CorruptBatchError, RecordBatch, batch_size, iter_batches, read_batch
+
+DIRECTORY_NAME = "__cluster_metadata-0"
+INDEX_INTERVAL_BYTES = 4096
+"""``index.interval.bytes``."""
+SEGMENT_BYTES = 1024 * 1024 * 1024
+"""``metadata.log.segment.bytes``."""
+LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+_SEGMENT_NAME = re.compile(r"(\d{20})\.log")
+_INDEX_ENTRY = struct.Struct(">ii")
+_TIME_ENTRY = struct.Struct(">qi")
+_BATCH_FROM_MAGIC = 16
+_MAGIC = b"\x02"
+_READ_AHEAD_BYTES = 64 * 1024
+
+
+class Indexer:
+    """Decides which batches of a segment its two indexes name (``LogSegment.append``)."""
+
+    def __init__(self, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self.offsets: list[int] = []
+        """Last offset of each batch in the index."""
+        self.positions: list[int] = []
+        """Where each of them starts."""
+        self._since_entry = 0
+        self._newest: tuple[int, int] | None = None
+        self._last_time: int | None = None
+
+    def add(self, batch: RecordBatch, position: int) -> tuple[bytes, bytes]:
+        """Take note of a batch at ``position``; returns what to append to ``.index`` and ``.timeindex``."""
+        if self._newest is None or batch.timestamp_ms > self._newest[0]:
+            self._newest = (batch.timestamp_ms, batch.last_offset)
+        index = time_index = b""
+        if self._since_entry > INDEX_INTERVAL_BYTES:
+            self.offsets.append(batch.last_offset)
+            self.positions.append(position)
+            index = _INDEX_ENTRY.pack(batch.last_offset - self.base_offset, position)
+            time_index = self.last_time_entry()
+            self._since_entry = 0
+        self._since_entry += batch.size_in_bytes
+        return index, time_index
+
+    def last_time_entry(self) -> bytes:
+        """The entry that brings ``.timeindex`` up to date: also written when a segment is closed; nothing where it is
+        up to date."""
+        if self._newest is None or (self._last_time is not None and self._newest[0] <= self._last_time):
+            return b""
+        self._last_time = self._newest[0]
+        return _TIME_ENTRY.pack(self._newest[0], self._newest[1] - self.base_offset)
+
+    def position_for(self, offset: int) -> int:
+        """A position at or before the batch that holds ``offset``, from which to look for it."""
+        at = bisect.bisect_right(self.offsets, offset)
+        return self.positions[at - 1] if at else 0
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Segment:
+    """One open segment."""
+
+    path: Path
+    base_offset: int
+    fd: int
+    size: int
+    """Bytes that are valid; more may be in the file after a failed write."""
+    next_offset: int
+    indexer: Indexer
+
+    def read(self, offset: int, max_bytes: int, limit: int) -> bytes:
+        """Whole batches from the one that holds ``offset`` on, of offsets below ``limit``: at most ``max_bytes``, but
+        one batch at least.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        start, first = self._find(offset)
+        chunk = os.pread(self.fd, max(first, min(max_bytes, self.size - start)), start)
+        end = 0
+        while len(chunk) - end >= HEADER_BYTES and _last_offset(chunk, end) < limit:
+            size = batch_size(chunk, end) or 0
+            if end + size > len(chunk):
+                break
+            end += size
+        return chunk[:end]
+
+    def _find(self, offset: int) -> tuple[int, int]:
+        """Where the batch that holds ``offset`` starts, and its size."""
+        position = self.indexer.position_for(offset)
+        while position < self.size:
+            window = os.pread(self.fd, min(_READ_AHEAD_BYTES, self.size - position), position)
+            at = 0
+            while at == 0 or len(window) - at >= HEADER_BYTES:
+                size = batch_size(window, at) or 0
+                if size < HEADER_BYTES or len(window) < HEADER_BYTES:
+                    raise OSError(errno.EIO, f"{self.path} changed at position {position + at} since it was checked")
+                if _last_offset(window, at) >= offset:
+                    return position + at, size
+                at += size
+            position += at
+        return self.size, 0
+
+
+def _last_offset(buf: bytes, at: int) -> int:
+    base = int.from_bytes(buf[at : at + 8], "big", signed=True)
+    return base + int.from_bytes(buf[at + 23 : at + 27], "big", signed=True)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TornTail:
+    """What recovery cut off."""
+
+    path: Path
+    position: int
+    bytes_cut: int
+
+
+class SegmentedLog:
+    """The open files of one log; one writer, and readers that may be another thread.
+
+    All offsets here are of what was written, synced or not.
+    """
+
+    def __init__(self, directory: Path, segment_bytes: int) -> None:
+        self.directory = directory
+        self.segment_bytes = segment_bytes
+        self.segments: list[Segment] = []
+        self.epochs: list[tuple[int, int]] = []
+        """Leader epoch and its first offset, ascending."""
+        self.torn: TornTail | None = None
+
+    @property
+    def start_offset(self) -> int:
+        return self.segments[0].base_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.segments[-1].next_offset
+
+    def close(self) -> None:
+        """Write the last time index entry and close the files; nothing is synced."""
+        for segment in self.segments:
+            with contextlib.suppress(OSError):
+                _append(_beside(segment.path, ".timeindex"), segment.indexer.last_time_entry())
+            os.close(segment.fd)
+        self.segments.clear()
+
+    # ---- writing
+
+    def append(self, batches: list[RecordBatch]) -> None:
+        """Write batches that follow each other and the log, rolling where the segment is full.
+
+        Raises:
+            OSError: not all was written; the log must not be written to again before recovery.
+        """
+        pending: list[RecordBatch] = []
+        size = 0
+        for batch in batches:
+            filled = self.segments[-1].size + size
+            if filled and filled + batch.size_in_bytes > self.segment_bytes:
+                self._write(pending)
+                self._roll(batch.base_offset)
+                pending, size = [], 0
+            pending.append(batch)
+            size += batch.size_in_bytes
+        self._write(pending)
+
+    def _write(self, batches: list[RecordBatch]) -> None:
+        if not batches:
+            return
+        segment = self.segments[-1]
+        self._note_epochs(batches)
+        write_all(segment.fd, b"".join(batch.raw for batch in batches))
+        index = time_index = b""
+        for batch in batches:
+            entry, time_entry = segment.indexer.add(batch, segment.size)
+            index, time_index = index + entry, time_index + time_entry
+            segment.size += batch.size_in_bytes
+        _append(_beside(segment.path, ".index"), index)
+        _append(_beside(segment.path, ".timeindex"), time_index)
+        segment.next_offset = batches[-1].next_offset
+
+    def _note_epochs(self, batches: list[RecordBatch]) -> None:
+        before = len(self.epochs)
+        _add_epochs(self.epochs, batches)
+        if len(self.epochs) != before:
+            write_atomically(self.directory / LEADER_EPOCH_CHECKPOINT, _epoch_checkpoint(self.epochs))
+
+    def _roll(self, base_offset: int) -> None:
+        full = self.segments[-1]
+        self.sync()
+        _append(_beside(full.path, ".timeindex"), full.indexer.last_time_entry())
+        self.segments.append(_create_segment(self.directory, base_offset))
+
+    def sync(self) -> None:
+        """Make all that was appended durable.
+
+        Raises:
+            OSError: it may not be durable, now or ever: do not try again.
+        """
+        # What the indexes and the modification time say is rebuilt; size and data are what fdatasync covers.
+        os.fdatasync(self.segments[-1].fd)
+
+    # ---- reading
+
+    def read(self, offset: int, max_bytes: int, limit: int) -> bytes:
+        """As :meth:`Segment.read`; does not go beyond one segment."""
+        at = bisect.bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1
+        return self.segments[max(at, 0)].read(offset, max_bytes, limit)
+
+    # ---- shortening
+
+    def delete_before(self, offset: int) -> list[Path]:
+        """Remove the segments that have nothing at or above ``offset``, a snapshot's end; never the last one.
+
+        Raises:
+            OSError: one cannot be removed.
+        """
+        removed = []
+        while len(self.segments) > 1 and self.segments[0].next_offset <= offset:
+            segment = self.segments.pop(0)
+            os.close(segment.fd)
+            for path in (segment.path, _beside(segment.path, ".index"), _beside(segment.path, ".timeindex")):
+                path.unlink(missing_ok=True)
+            removed.append(segment.path)
+        if removed:
+            fsync_directory(self.directory)
+        return removed
+
+
+def _beside(segment: Path, suffix: str) -> Path:
+    return segment.with_suffix(suffix)
+
+
+def _append(path: Path, data: bytes) -> None:
+    if data:
+        with path.open("ab", buffering=0) as file:
+            file.write(data)
+
+
+def _add_epochs(epochs: list[tuple[int, int]], batches: list[RecordBatch]) -> None:
+    for batch in batches:
+        if not epochs or batch.leader_epoch > epochs[-1][0]:
+            epochs.append((batch.leader_epoch, batch.base_offset))
+
+
+def _epoch_checkpoint(epochs: list[tuple[int, int]]) -> bytes:
+    lines = ["0", str(len(epochs)), *(f"{epoch} {start}" for epoch, start in epochs)]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _create_segment(directory: Path, base_offset: int) -> Segment:
+    path = directory / f"{base_offset:020d}.log"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    for suffix in (".index", ".timeindex"):
+        _beside(path, suffix).write_bytes(b"")
+    fsync_directory(directory)
+    return Segment(path, base_offset, fd, 0, base_offset, Indexer(base_offset))
+
+
+# ---------------------------------------------------------------- opening and recovery
+
+
+def open_log(directory: Path, *, segment_bytes: int = SEGMENT_BYTES, start_offset: int = 0) -> SegmentedLog:
+    """Open the log in ``directory``, which is created inside its (existing) parent where it is missing.
+
+    Args:
+        directory: a ``__cluster_metadata-0``.
+        segment_bytes: size at which a segment is full.
+        start_offset: where a new log starts: the end of a snapshot that has no log.
+
+    Raises:
+        LogCorruptError: anything but the tail does not check; nothing on disk was changed.
+        StorageError: the directory or a file cannot be used.
+    """
+    try:
+        log = SegmentedLog(directory, segment_bytes)
+        if not directory.exists():
+            directory.mkdir()
+            fsync_directory(directory.parent)
+        found = _check_all(directory, log.epochs)
+        if not found:
+            _write_partition_metadata(directory)
+            log.segments.append(_create_segment(directory, start_offset))
+            return log
+        log.torn = found[-1].torn_tail()
+        _repair(directory, log, found)
+        for checked in found:
+            fd = os.open(checked.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+            log.segments.append(
+                Segment(checked.path, checked.base_offset, fd, checked.valid, checked.next_offset, checked.indexer)
+            )
+        return log
+    except OSError as error:
+        raise StorageError(f"cannot open the metadata log in {directory}: {error.strerror}") from error
+
+
+@dataclasses.dataclass(slots=True)
+class _Checked:
+    """A segment that was read and found good up to ``valid``."""
+
+    path: Path
+    base_offset: int
+    next_offset: int
+    valid: int
+    size: int
+    indexer: Indexer
+    index: bytearray
+    time_index: bytearray
+
+    def torn_tail(self) -> TornTail | None:
+        return TornTail(self.path, self.valid, self.size - self.valid) if self.valid < self.size else None
+
+
+def _check_all(directory: Path, epochs: list[tuple[int, int]]) -> list[_Checked]:
+    """Read all segments, oldest first; fills ``epochs``. Changes nothing on disk."""
+    names = ((match, path) for path in directory.iterdir() if (match := _SEGMENT_NAME.fullmatch(path.name)))
+    paths = sorted((int(match[1]), path) for match, path in names)
+    checked: list[_Checked] = []
+    for number, (base_offset, path) in enumerate(paths):
+        if checked and checked[-1].next_offset != base_offset:
+            raise LogCorruptError(
+                f"{path} starts at offset {base_offset}, but the segment before it ends at {checked[-1].next_offset}: "
+                "a segment is missing or was cut"
+            )
+        checked.append(_check(path, base_offset, epochs, last=number == len(paths) - 1))
+    return checked
+
+
+def _check(path: Path, base_offset: int, epochs: list[tuple[int, int]], *, last: bool) -> _Checked:
+    size = path.stat().st_size
+    done = _Checked(path, base_offset, base_offset, 0, size, Indexer(base_offset), bytearray(), bytearray())
+    if size == 0:
+        return done
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        view = memoryview(mapped)
+        try:
+            why = _walk(view, done, epochs)
+            if done.valid < size and (not last or _valid_batch_after(mapped, view, done)):
+                raise LogCorruptError(
+                    f"{path} is corrupt at position {done.valid}: {why or 'the batch there is cut off'}; "
+                    "valid data follows it, so it is not a torn tail. Restore the log from a replica or a backup"
+                )
+        finally:
+            view.release()
+    done.time_index += done.indexer.last_time_entry()
+    return done
+
+
+def _walk(view: memoryview, done: _Checked, epochs: list[tuple[int, int]]) -> str:
+    """Go over the batches until one does not check; returns what is wrong with it."""
+    try:
+        for batch in iter_batches(view):
+            why = _misplaced(batch, done.next_offset, epochs)
+            if why:
+                raise LogCorruptError(f"{done.path} is corrupt at position {batch.position}: {why}")
+            _add_epochs(epochs, [batch])
+            index, time_index = done.indexer.add(batch, batch.position)
+            done.index += index
+            done.time_index += time_index
+            done.valid = batch.position + batch.size_in_bytes
+            done.next_offset = batch.next_offset
+    except CorruptBatchError as error:
+        return error.why
+    return ""
+
+
+def _misplaced(batch: RecordBatch, expected: int, epochs: list[tuple[int, int]]) -> str:
+    """What is wrong with a batch whose checksum is right: no crash writes such a thing."""
+    if batch.base_offset != expected:
+        return f"the batch there starts at offset {batch.base_offset}, not {expected}"
+    if epochs and batch.leader_epoch < epochs[-1][0]:
+        return f"its leader epoch {batch.leader_epoch} is below {epochs[-1][0]}, the one before"
+    return ""
+
+
+def _valid_batch_after(mapped: mmap.mmap, view: memoryview, done: _Checked) -> bool:
+    """Whether a batch that checks, of a later offset, lies anywhere after the one that does not.
+
+    Looked for at every byte: the damaged batch's length cannot be believed.
+    """
+    at = mapped.find(_MAGIC, done.valid + 1 + _BATCH_FROM_MAGIC)
+    while at != -1:
+        start = at - _BATCH_FROM_MAGIC
+        try:
+            batch = read_batch(view, start)
+        except CorruptBatchError:
+            batch = None
+        if batch is not None and batch.base_offset >= done.next_offset:
+            return True
+        at = mapped.find(_MAGIC, at + 1)
+    return False
+
+
+def _repair(directory: Path, log: SegmentedLog, found: list[_Checked]) -> None:
+    """Cut the torn tail and bring the derived files up to date."""
+    if log.torn is not None:
+        with log.torn.path.open("r+b") as file:
+            file.truncate(log.torn.position)
+            os.fsync(file.fileno())
+    for checked in found:
+        _rewrite(_beside(checked.path, ".index"), bytes(checked.index))
+        _rewrite(_beside(checked.path, ".timeindex"), bytes(checked.time_index))
+    _rewrite(directory / LEADER_EPOCH_CHECKPOINT, _epoch_checkpoint(log.epochs))
+    if not (directory / PARTITION_METADATA).exists():
+        _write_partition_metadata(directory)
+
+
+def _rewrite(path: Path, data: bytes) -> None:
+    if not path.exists() or path.read_bytes() != data:
+        write_atomically(path, data)
+
+
+def _write_partition_metadata(directory: Path) -> None:
+    write_atomically(directory / PARTITION_METADATA, f"version: 0\ntopic_id: {METADATA_TOPIC_ID}".encode())

@@ -1,0 +1,236 @@
+"""Checkpoint files: snapshots of the metadata log, and the bootstrap records of a formatted directory.
+
+A checkpoint is a sequence of batches with offsets from 0 that have nothing to do with the log's: a control batch with
+the header and, in a dynamic quorum, KRaftVersion and KRaftVoters; batches of metadata records; a control batch with
+the footer (``RecordsSnapshotWriter``). ``<end offset, 20 digits>-<epoch, 10 digits>.checkpoint`` has the state of all
+records below the end offset; ``0-0`` carries the first voters; ``bootstrap.checkpoint`` carries what the first
+controller is to write.
+"""
+
+import dataclasses
+import re
+from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
+
+from kjbod.errors import LogCorruptError, StorageError
+from kjbod.files import write_atomically
+from kjbod.metadata import versions
+from kjbod.metadata.batches import BATCH_BYTES_MAX, HEADER_BYTES, encode_batch, iter_batches
+from kjbod.metadata.control import ControlRecord, KRaftVersion, KRaftVoters, SnapshotFooter, SnapshotHeader
+from kjbod.metadata.records import FeatureLevelRecord, Record, encode_record
+from kjbod.wire.codec import MalformedMessageError
+
+BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
+_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+_RECORD_OVERHEAD_BYTES = 24
+"""At most, per record: length, attributes, deltas, lengths of key and value, headers."""
+_RECORDS_PER_STEP = 500
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class SnapshotId:
+    """The log up to where a snapshot reaches: ``end_offset`` is the first that it lacks."""
+
+    end_offset: int
+    epoch: int
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.end_offset:020d}-{self.epoch:010d}.checkpoint"
+
+    @classmethod
+    def parse(cls, file_name: str) -> "SnapshotId | None":
+        """The id that a file name says, None where it is not a finished snapshot's."""
+        match = _NAME.fullmatch(file_name)
+        return match and cls(int(match[1]), int(match[2]))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What a checkpoint says."""
+
+    last_contained_log_timestamp_ms: int
+    kraft_version: int
+    voters: KRaftVoters | None
+    records: tuple[Record, ...]
+
+
+def checkpoints_in(directory: Path) -> dict[SnapshotId, Path]:
+    """The finished snapshots of a ``__cluster_metadata-0``, oldest first, 0-0 included.
+
+    Raises:
+        OSError: the directory cannot be listed.
+    """
+    found = ((SnapshotId.parse(path.name), path) for path in directory.iterdir())
+    return dict(sorted((snapshot_id, path) for snapshot_id, path in found if snapshot_id is not None))
+
+
+# ---------------------------------------------------------------- writing
+
+
+def encode_checkpoint(
+    *,
+    header_timestamp_ms: int,
+    kraft: tuple[int, KRaftVoters | None] | None,
+    records: Iterable[Record],
+    leader_epoch: int = 0,
+    timestamp_ms: int | None = None,
+    metadata_version: int | None = None,
+) -> bytes:
+    """A checkpoint as bytes.
+
+    Args:
+        header_timestamp_ms: time of the last record of the log that the snapshot contains; 0 for bootstrap records.
+        kraft: kraft.version and voters; None where the checkpoint says nothing of them.
+        records: in the order in which they are to be replayed.
+        leader_epoch: the snapshot's epoch.
+        timestamp_ms: of the records; ``header_timestamp_ms`` where not given.
+        metadata_version: decides the versions of the records; by default what a record among them says, else the
+            latest.
+
+    Raises:
+        UnsupportedVersionError: a record has something that this metadata.version cannot hold.
+    """
+    records = tuple(records)
+    level = _level_of(records) if metadata_version is None else metadata_version
+    stamp = header_timestamp_ms if timestamp_ms is None else timestamp_ms
+    head: list[ControlRecord] = [SnapshotHeader(last_contained_log_timestamp=header_timestamp_ms)]
+    if kraft is not None:
+        head.append(KRaftVersion(k_raft_version=kraft[0]))
+        if kraft[1] is not None:
+            head.append(kraft[1])
+    out, offset = bytearray(encode_batch(head, 0, leader_epoch, stamp, control=True)), len(head)
+    for values in _full_batches(encode_record(record, versions.record_version(record, level)) for record in records):
+        out += encode_batch(values, offset, leader_epoch, stamp)
+        offset += len(values)
+    out += encode_batch([SnapshotFooter()], offset, leader_epoch, stamp, control=True)
+    return bytes(out)
+
+
+def _level_of(records: Iterable[Record]) -> int:
+    for record in records:
+        if isinstance(record, FeatureLevelRecord) and record.name == versions.METADATA_VERSION:
+            return record.feature_level
+    return versions.LATEST
+
+
+def _full_batches(values: Iterable[bytes]) -> Iterator[list[bytes]]:
+    batch: list[bytes] = []
+    size = HEADER_BYTES
+    for value in values:
+        need = len(value) + _RECORD_OVERHEAD_BYTES
+        if batch and size + need > BATCH_BYTES_MAX:
+            yield batch
+            batch, size = [], HEADER_BYTES
+        batch.append(value)
+        size += need
+    if batch:
+        yield batch
+
+
+def write_checkpoint(
+    path: Path,
+    *,
+    header_timestamp_ms: int,
+    kraft: tuple[int, KRaftVoters | None] | None,
+    records: Iterable[Record],
+    leader_epoch: int = 0,
+    timestamp_ms: int | None = None,
+    metadata_version: int | None = None,
+) -> None:
+    """Write a checkpoint file durably; arguments as :func:`encode_checkpoint`. Blocks: not for the event loop.
+
+    Raises:
+        StorageError: it cannot be written; ``path`` is as it was.
+        UnsupportedVersionError: as :func:`encode_checkpoint`.
+    """
+    data = encode_checkpoint(
+        header_timestamp_ms=header_timestamp_ms,
+        kraft=kraft,
+        records=records,
+        leader_epoch=leader_epoch,
+        timestamp_ms=timestamp_ms,
+        metadata_version=metadata_version,
+    )
+    store_checkpoint(path, data)
+
+
+def store_checkpoint(path: Path, data: bytes) -> None:
+    """Write the bytes of a checkpoint durably. Blocks: not for the event loop.
+
+    Raises:
+        StorageError: it cannot be written; ``path`` is as it was.
+    """
+    # A real controller removes left-over parts of snapshots by this suffix, and leaves snapshots read-only.
+    snapshot = SnapshotId.parse(path.name) is not None
+    try:
+        write_atomically(
+            path, data, temporary_suffix=".part" if snapshot else ".tmp", mode=0o400 if snapshot else 0o644
+        )
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}") from error
+
+
+# ---------------------------------------------------------------- reading
+
+
+def decode_checkpoint(data: bytes, name: str) -> Checkpoint:
+    """What the bytes of a whole checkpoint say; ``name`` is for the error.
+
+    Raises:
+        LogCorruptError: a batch or record does not check, the header or footer is missing, or something follows it.
+    """
+    steps = decode_in_steps(data, name)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            checkpoint: Checkpoint = end.value
+            return checkpoint
+
+
+def decode_in_steps(data: bytes, name: str) -> Generator[None, None, Checkpoint]:
+    """:func:`decode_checkpoint` with a pause every few milliseconds, for an event loop: 100,000 partitions take a
+    second or two."""
+    controls: list[ControlRecord] = []
+    records: list[Record] = []
+    position = 0
+    try:
+        for batch in iter_batches(data):
+            position = batch.position
+            if controls and isinstance(controls[-1], SnapshotFooter):
+                raise MalformedMessageError("data after the footer")
+            controls += [control for _, control in batch.control_records()]
+            for _, record in batch.metadata_records():
+                records.append(record)
+                if len(records) % _RECORDS_PER_STEP == 0:
+                    yield
+            position += batch.size_in_bytes
+    except MalformedMessageError as error:
+        raise LogCorruptError(f"checkpoint {name} is corrupt at position {position}: {error}") from None
+    if position != len(data):
+        raise LogCorruptError(f"checkpoint {name} is corrupt at position {position}: the batch there is cut off")
+    if not controls or not isinstance(controls[0], SnapshotHeader):
+        raise LogCorruptError(f"checkpoint {name} is corrupt at position 0: it has no header")
+    if not isinstance(controls[-1], SnapshotFooter):
+        raise LogCorruptError(f"checkpoint {name} is corrupt at position {position}: its end is missing")
+    return Checkpoint(
+        last_contained_log_timestamp_ms=controls[0].last_contained_log_timestamp,
+        kraft_version=next((c.k_raft_version for c in controls if isinstance(c, KRaftVersion)), 0),
+        voters=next((c for c in controls if isinstance(c, KRaftVoters)), None),
+        records=tuple(records),
+    )
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint file. Blocks: not for the event loop.
+
+    Raises:
+        StorageError: it cannot be read.
+        LogCorruptError: as :func:`decode_checkpoint`.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+    return decode_checkpoint(data, str(path))

@@ -1,0 +1,158 @@
+"""metadata.version levels, the record versions that each allows, and the features of Kafka 4.3.
+
+Sources: ``server.common.MetadataVersion``, ``Feature``, ``TransactionVersion``, ``GroupVersion``,
+``EligibleLeaderReplicasVersion``, ``ShareVersion``, ``StreamsVersion`` of Kafka 4.3.1, checked against what its
+``kafka-storage version-mapping`` prints.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from kjbod.errors import KjbodError
+from kjbod.metadata.records import (
+    BrokerRegistrationChangeRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    Record,
+    RegisterBrokerRecord,
+)
+
+METADATA_VERSION = "metadata.version"
+KRAFT_VERSION = "kraft.version"
+"""Not a FeatureLevelRecord: a control record of the log."""
+TRANSACTION_VERSION = "transaction.version"
+GROUP_VERSION = "group.version"
+ELIGIBLE_LEADER_REPLICAS_VERSION = "eligible.leader.replicas.version"
+SHARE_VERSION = "share.version"
+STREAMS_VERSION = "streams.version"
+
+MINIMUM = 7
+"""3.3-IV3: the oldest level that Kafka 4.x runs; the level of a log that has no FeatureLevelRecord yet."""
+DIRECTORY_ASSIGNMENT = 17
+"""3.7-IV2 (KIP-858): registrations carry log directories, partitions carry directories."""
+DYNAMIC_QUORUM = 21
+"""3.9-IV0 (KIP-853): kraft.version 1."""
+ELIGIBLE_LEADER_REPLICAS = 23
+"""4.0-IV1 (KIP-966): partitions carry eligible leader replicas."""
+CORDONED_LOG_DIRS = 30
+"""4.3-IV0 (KIP-1066): registrations carry cordoned log directories."""
+TRANSACTIONS = 13
+"""3.6-IV1 (KIP-868): Begin, End and AbortTransactionRecord."""
+CONTROLLER_REGISTRATION = 15
+"""3.7-IV0 (KIP-919): RegisterControllerRecord."""
+NO_OP = 5
+"""3.3-IV1: NoOpRecord."""
+LATEST = 30
+
+_RELEASES = (
+    "3.0-IV1 3.1-IV0 3.2-IV0 3.3-IV0 3.3-IV1 3.3-IV2 3.3-IV3 3.4-IV0 3.5-IV0 3.5-IV1 3.5-IV2 3.6-IV0 3.6-IV1 3.6-IV2 "
+    "3.7-IV0 3.7-IV1 3.7-IV2 3.7-IV3 3.7-IV4 3.8-IV0 3.9-IV0 4.0-IV0 4.0-IV1 4.0-IV2 4.0-IV3 4.1-IV0 4.1-IV1 4.2-IV0 "
+    "4.2-IV1 4.3-IV0"
+)
+RELEASES: Mapping[int, str] = MappingProxyType(dict(enumerate(_RELEASES.split(), start=1)))
+"""The release name of each level: ``RELEASES[30] == "4.3-IV0"``."""
+_LEVELS = {name: level for level, name in RELEASES.items()}
+
+SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {
+        METADATA_VERSION: (MINIMUM, LATEST),
+        KRAFT_VERSION: (0, 1),
+        TRANSACTION_VERSION: (0, 2),
+        GROUP_VERSION: (0, 1),
+        ELIGIBLE_LEADER_REPLICAS_VERSION: (0, 1),
+        SHARE_VERSION: (0, 1),
+        STREAMS_VERSION: (0, 1),
+    }
+)
+"""The levels, first and last, that a node of Kafka 4.3.1 understands; what a registration advertises."""
+
+# The metadata.version from which on formatting finalizes the feature at this level.
+_DEFAULT_SINCE: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {
+        ELIGIBLE_LEADER_REPLICAS_VERSION: (26, 1),
+        GROUP_VERSION: (22, 1),
+        SHARE_VERSION: (28, 1),
+        STREAMS_VERSION: (29, 1),
+        TRANSACTION_VERSION: (24, 2),
+    }
+)
+
+_PARTITION_VERSIONS = ((ELIGIBLE_LEADER_REPLICAS, 2), (DIRECTORY_ASSIGNMENT, 1))
+_VERSIONS_SINCE: Mapping[type[Record], tuple[tuple[int, int], ...]] = MappingProxyType(
+    {
+        RegisterBrokerRecord: ((CORDONED_LOG_DIRS, 4), (DIRECTORY_ASSIGNMENT, 3), (8, 2), (7, 1)),
+        BrokerRegistrationChangeRecord: ((CORDONED_LOG_DIRS, 3), (DIRECTORY_ASSIGNMENT, 2), (7, 1)),
+        PartitionRecord: _PARTITION_VERSIONS,
+        PartitionChangeRecord: _PARTITION_VERSIONS,
+    }
+)
+"""Per record type: (metadata.version, record version) from the newest down; 0 below all of them."""
+
+
+class UnknownReleaseError(KjbodError):
+    """A release name or metadata.version that Kafka up to 4.3 does not have."""
+
+
+def release_name(level: int) -> str:
+    """The name of a metadata.version: ``release_name(30) == "4.3-IV0"``.
+
+    Raises:
+        UnknownReleaseError: no such level.
+    """
+    if (name := RELEASES.get(level)) is None:
+        raise UnknownReleaseError(f"Unknown metadata.version {level}")
+    return name
+
+
+def release_level(name: str) -> int:
+    """The metadata.version of a release name; ``4.3`` means the last level of 4.3, as in Kafka
+    (``MetadataVersion.fromVersionString``). Levels that Kafka 4.x cannot run are unknown too.
+
+    Raises:
+        UnknownReleaseError: no such release, or too old.
+    """
+    level = _LEVELS.get(name) or max((n for n, full in RELEASES.items() if full.split("-")[0] == name), default=0)
+    if level < MINIMUM:
+        raise UnknownReleaseError(
+            f"Unknown release version '{name}'. Supported versions are: {RELEASES[MINIMUM]} to {RELEASES[LATEST]}"
+        )
+    return level
+
+
+def default_features(metadata_version: int) -> dict[str, int]:
+    """The features that formatting at ``metadata_version`` finalizes: metadata.version first, then the others that are
+    not zero, by name (``Feature.defaultLevel``). kraft.version is not among them: the kind of quorum decides it."""
+    others = {name: level for name, (since, level) in sorted(_DEFAULT_SINCE.items()) if metadata_version >= since}
+    return {METADATA_VERSION: metadata_version} | others
+
+
+def version_mapping(metadata_version: int) -> dict[str, int]:
+    """Every feature and its default at ``metadata_version``, zeros included, in the order in which
+    ``kafka-storage version-mapping`` prints them."""
+    kraft = {KRAFT_VERSION: int(metadata_version >= DYNAMIC_QUORUM)}
+    finalized = default_features(metadata_version) | kraft
+    return {name: finalized.get(name, 0) for name in SUPPORTED_FEATURES}
+
+
+def record_version_max(record_type: type[Record], metadata_version: int) -> int:
+    """The newest version of a record type that may be written at ``metadata_version``."""
+    for since, version in _VERSIONS_SINCE.get(record_type, ()):
+        if metadata_version >= since:
+            return version
+    return 0
+
+
+def record_version(record: Record, metadata_version: int) -> int:
+    """The version in which Kafka writes ``record`` at ``metadata_version``: the newest one allowed, except that a
+    BrokerRegistrationChange takes the oldest one that holds what it says (as seen in the log of 4.3.1)."""
+    newest = record_version_max(type(record), metadata_version)
+    if not isinstance(record, BrokerRegistrationChangeRecord):
+        return newest
+    if record.cordoned_log_dirs is not None:
+        needed = 3
+    elif record.log_dirs:
+        needed = 2
+    else:
+        needed = 1 if record.in_controlled_shutdown else 0
+    # Where the level does not allow what is needed, encoding refuses; nothing is lost silently.
+    return min(needed, newest)

@@ -1,0 +1,454 @@
+"""The observer's fetch machine against scripted answers: no socket, no clock."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from kjbod.ids import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, Uuid
+from kjbod.metadata.batches import encode_batch
+from kjbod.metadata.control import LeaderChange
+from kjbod.metadata.fetching import (
+    Committed,
+    Downloaded,
+    FetchMachine,
+    InconsistentClusterError,
+    Leader,
+    LeaderChanged,
+    Snapshot,
+)
+from kjbod.metadata.records import (
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+    Record,
+    TopicRecord,
+    encode_record,
+)
+from kjbod.metadata.snapshot import SnapshotId, encode_checkpoint
+from kjbod.wire import messages as wire
+from kjbod.wire.codec import MalformedMessageError
+from kjbod.wire.error_codes import ErrorCode
+from kjbod.wire.messages import EpochEndOffset, FetchResponse, FetchSnapshotResponse, LeaderIdAndEpoch
+
+A, B = ("a", 1), ("b", 2)
+LEADER = LeaderIdAndEpoch(leader_id=3000, leader_epoch=1)
+
+
+def machine(*servers: tuple[str, int], seed: int = 1, **options: Any) -> FetchMachine:
+    return FetchMachine(servers or (A,), random.Random(seed), **options)
+
+
+def topic(number: int) -> TopicRecord:
+    return TopicRecord(name=f"t{number}", topic_id=Uuid.of(1, number))
+
+
+def data(base: int, *records: Record, epoch: int = 1) -> bytes:
+    return encode_batch([encode_record(record) for record in records], base, epoch, 1000)
+
+
+def answer(
+    records: bytes = b"",
+    *,
+    hw: int = -1,
+    error: int = 0,
+    leader: LeaderIdAndEpoch = LEADER,
+    nodes: Sequence[tuple[int, str, int]] = ((3000, "a", 1),),
+    **fields: Any,
+) -> FetchResponse:
+    partition = wire.FetchResponsePartition(
+        partition_index=0, error_code=error, high_watermark=hw, current_leader=leader, records=records, **fields
+    )
+    return FetchResponse(
+        responses=(wire.FetchResponseTopic(topic_id=METADATA_TOPIC_ID, partitions=(partition,)),),
+        node_endpoints=tuple(wire.FetchResponseNodeEndpoint(node_id=n, host=h, port=p) for n, h, p in nodes),
+    )
+
+
+def piece(
+    snapshot_id: SnapshotId, whole: bytes, position: int, length: int, *, error: int = 0, size: int | None = None
+) -> FetchSnapshotResponse:
+    partition = wire.FetchSnapshotResponsePartition(
+        error_code=error,
+        snapshot_id=wire.SnapshotId(end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch),
+        size=len(whole) if size is None else size,
+        position=position,
+        unaligned_records=whole[position : position + length],
+    )
+    return FetchSnapshotResponse(topics=(wire.FetchSnapshotResponseTopic(partitions=(partition,)),))
+
+
+def asked(m: FetchMachine, version: int = 18) -> wire.FetchRequestPartition:
+    request = m.request(version)
+    assert isinstance(request, wire.FetchRequest)
+    return request.topics[0].partitions[0]
+
+
+def committed(effects: Sequence[object]) -> list[int]:
+    return [offset for effect in effects if isinstance(effect, Committed) for offset, _ in effect.records]
+
+
+def at_offset(end: int, *, hw: int | None = None, epoch: int = 1) -> FetchMachine:
+    """A machine that has read ``end`` records, those below ``hw`` committed."""
+    m = machine()
+    leader = LeaderIdAndEpoch(leader_id=3000, leader_epoch=epoch)
+    records = b"".join(data(o, topic(o), epoch=epoch) for o in range(end))
+    m.on_fetch(answer(error=ErrorCode.FENCED_LEADER_EPOCH, leader=leader), 0)
+    m.on_fetch(answer(records, hw=end if hw is None else hw, leader=leader), 0)
+    return m
+
+
+# ---------------------------------------------------------------- requests
+
+
+def test_the_first_request_is_that_of_a_real_broker() -> None:
+    directory = Uuid.of(4, 4)
+    m = machine(replica_id=1, cluster_id="c", directory_id=directory)
+    request = m.request(18)
+    assert request == wire.FetchRequest(
+        cluster_id="c",
+        replica_state=wire.FetchRequestReplicaState(replica_id=1, replica_epoch=-1),
+        max_wait_ms=500,
+        max_bytes=1024 * 1024,
+        topics=(
+            wire.FetchRequestTopic(
+                topic=METADATA_TOPIC_NAME,
+                topic_id=METADATA_TOPIC_ID,
+                partitions=(
+                    wire.FetchRequestPartition(
+                        partition=0,
+                        current_leader_epoch=0,
+                        fetch_offset=0,
+                        last_fetched_epoch=0,
+                        replica_directory_id=directory,
+                        high_watermark=-1,
+                    ),
+                ),
+            ),
+        ),
+    )
+    assert m.timeout_ms == 2500
+
+
+@pytest.mark.parametrize("version", range(12, 19))
+def test_requests_can_be_written_in_every_version_of_fetch(version: int) -> None:
+    from kjbod.wire.frames import decode_request, encode_request
+
+    request = machine(replica_id=5, cluster_id="c", directory_id=Uuid.of(1, 1)).request(version)
+    frame = encode_request(request, version, 7, "client")
+    read = decode_request(frame[4:]).message
+    assert isinstance(read, wire.FetchRequest)
+    assert max(read.replica_id, read.replica_state.replica_id) == 5
+
+
+# ---------------------------------------------------------------- records
+
+
+def test_only_records_below_the_high_watermark_are_handed_over() -> None:
+    m = machine()
+    m.on_fetch(answer(error=ErrorCode.FENCED_LEADER_EPOCH), 0)
+    assert committed(m.on_fetch(answer(data(0, topic(0), topic(1)) + data(2, topic(2))), 0)) == []
+    assert (m.high_watermark, m.applied_offset) == (-1, 0)
+    assert committed(m.on_fetch(answer(hw=1), 0)) == [], "half a batch is not committed"
+    assert committed(m.on_fetch(answer(hw=2), 0)) == [0, 1]
+    assert committed(m.on_fetch(answer(data(3, topic(3)), hw=4), 0)) == [2, 3]
+    assert committed(m.on_fetch(answer(hw=3), 0)) == [], "a high watermark never goes back"
+    assert (m.high_watermark, m.applied_offset) == (4, 4)
+    partition = asked(m)
+    assert (partition.fetch_offset, partition.last_fetched_epoch, partition.high_watermark) == (4, 1, 4)
+
+
+def test_control_records_count_and_are_not_handed_over() -> None:
+    m = machine()
+    m.on_fetch(answer(error=ErrorCode.FENCED_LEADER_EPOCH), 0)
+    control = encode_batch([LeaderChange(leader_id=3000, voters=())], 0, 1, 0, control=True)
+    (effect,) = m.on_fetch(answer(control, hw=1), 0)
+    assert effect == Committed((), 0, 1, 1)
+
+
+def test_records_of_two_epochs_are_handed_over_apart() -> None:
+    m = machine()
+    m.on_fetch(answer(error=ErrorCode.FENCED_LEADER_EPOCH, leader=LeaderIdAndEpoch(leader_id=3000, leader_epoch=3)), 0)
+    records = data(0, topic(0)) + data(1, topic(1)) + data(2, topic(2), epoch=3)
+    effects = m.on_fetch(answer(records, hw=3, leader=LeaderIdAndEpoch(leader_id=3000, leader_epoch=3)), 0)
+    groups = [(e.epoch, e.last_offset, len(e.records)) for e in effects if isinstance(e, Committed)]
+    assert groups == [(1, 1, 2), (3, 2, 1)]
+    assert asked(m).last_fetched_epoch == 3
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        data(1, topic(0)),
+        data(0, topic(0), epoch=9),
+        data(0, topic(0))[:-1] + b"\xff",
+        b"\0" * 100,
+    ],
+    ids=["gap", "epoch of nobody", "checksum", "zeros"],
+)
+def test_a_bad_batch_is_dropped_and_asked_for_again(bad: bytes) -> None:
+    m = machine()
+    m.on_fetch(answer(error=ErrorCode.FENCED_LEADER_EPOCH), 0)
+    assert m.on_fetch(answer(bad, hw=1), 100) == []
+    assert m.problem is not None
+    assert "sent a bad batch" in m.problem
+    assert m.not_before_ms > 100
+    assert asked(m).fetch_offset == 0
+    assert committed(m.on_fetch(answer(data(0, topic(0)), hw=1), 200)) == [0]
+    assert m.problem is None
+
+
+def test_a_record_of_a_newer_kafka_ends_it_instead_of_being_skipped() -> None:
+    m = machine()
+    m.on_fetch(answer(error=ErrorCode.FENCED_LEADER_EPOCH), 0)
+    with pytest.raises(MalformedMessageError, match="offset 0: metadata record 99 version 0 is not known"):
+        m.on_fetch(answer(encode_batch([b"\x01\x63\x00\x00"], 0, 1, 0), hw=1), 0)
+
+
+# ---------------------------------------------------------------- leaders
+
+
+def test_the_leader_is_learned_from_the_first_refusal_and_asked_at_once() -> None:
+    m = machine(A)
+    effects = m.on_fetch(answer(error=ErrorCode.FENCED_LEADER_EPOCH, nodes=[(3000, "b", 2)]), 50)
+    assert effects == [LeaderChanged(Leader(3000, 1, "b", 2))]
+    assert (m.address, m.not_before_ms) == (B, 50)
+    assert asked(m).current_leader_epoch == 1
+    assert m.on_fetch(answer(hw=0, nodes=[(3000, "b", 2)]), 60) == [], "the same leader is no news"
+
+
+def test_without_endpoints_the_configured_voters_say_where_the_leader_is() -> None:
+    m = machine(A, voters={3000: B})
+    effects = m.on_fetch(answer(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, nodes=()), 0)
+    assert effects == [LeaderChanged(Leader(3000, 1, "b", 2))]
+    assert m.address == B
+
+
+def test_a_leader_of_unknown_address_is_whoever_answers_without_an_error() -> None:
+    m = machine(A)
+    assert m.on_fetch(answer(error=ErrorCode.FENCED_LEADER_EPOCH, nodes=()), 0) == []
+    assert m.epoch == 1
+    assert m.not_before_ms > 0
+    unnamed = LeaderIdAndEpoch()
+    assert m.on_fetch(answer(hw=0, nodes=(), leader=unnamed), 100) == [LeaderChanged(Leader(3000, 1, "a", 1))]
+
+
+def test_an_election_leaves_no_leader_until_one_is_named() -> None:
+    m = at_offset(2)
+    nobody = LeaderIdAndEpoch(leader_id=-1, leader_epoch=2)
+    assert m.on_fetch(answer(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader=nobody), 0) == [LeaderChanged(None)]
+    assert m.not_before_ms > 0
+    later = LeaderIdAndEpoch(leader_id=3001, leader_epoch=2)
+    effects = m.on_fetch(answer(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader=later, nodes=[(3001, "b", 2)]), 100)
+    assert effects == [LeaderChanged(Leader(3001, 2, "b", 2))]
+    assert (m.address, m.not_before_ms) == (B, 100)
+
+
+def test_a_leader_of_an_older_epoch_is_not_believed() -> None:
+    m = at_offset(2, epoch=5)
+    effects = m.on_fetch(answer(error=ErrorCode.UNKNOWN_LEADER_EPOCH, nodes=[(3000, "b", 2)]), 0)
+    assert effects == []
+    assert m.epoch == 5
+    assert m.leader == Leader(3000, 5, "a", 1)
+    assert m.not_before_ms > 0
+
+
+def test_a_dead_leader_that_is_named_again_is_not_asked_in_a_busy_loop() -> None:
+    m = machine(A)
+    named = [(3000, "b", 2)]
+    m.on_fetch(answer(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, nodes=named), 0)
+    now = 0
+    for _ in range(5):
+        assert m.address == B
+        m.on_failure("b:2 refused", now)
+        assert m.address == A, "any server"
+        now = m.not_before_ms
+        m.on_fetch(answer(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, nodes=named), now)
+        assert m.not_before_ms > now
+        now = m.not_before_ms
+    assert now > 1000
+
+
+@pytest.mark.parametrize(
+    "code",
+    [ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.INVALID_REQUEST, 3, 100, -1, 9999],
+)
+def test_other_errors_back_off_and_go_on(code: int) -> None:
+    m = at_offset(2)
+    assert m.on_fetch(answer(error=code), 1000) == []
+    assert m.not_before_ms > 1000
+    assert m.problem is not None
+    assert f"({int(code)})" in m.problem or f"error {int(code)}" in m.problem
+    assert asked(m).fetch_offset == 2
+    assert committed(m.on_fetch(answer(data(2, topic(2)), hw=3), 2000)) == [2]
+
+
+def test_back_off_grows_to_a_second_and_any_server_is_chosen() -> None:
+    m = machine(A, B)
+    waits, chosen, now = [], set(), 0
+    for _ in range(40):
+        m.on_failure("no answer", now)
+        waits.append(m.not_before_ms - now)
+        chosen.add(m.address)
+        now = m.not_before_ms
+    assert 16 <= waits[0] <= 24
+    assert 32 <= waits[1] <= 48
+    assert all(800 <= wait <= 1200 for wait in waits[6:])
+    assert chosen == {A, B}
+    m.on_fetch(answer(hw=0, leader=LeaderIdAndEpoch()), now)
+    assert m.not_before_ms == now
+
+
+def test_a_controller_of_another_cluster_ends_it_unless_fetching_has_worked() -> None:
+    refused = FetchResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
+    with pytest.raises(InconsistentClusterError, match="a:1 belongs to another cluster than mine"):
+        machine(cluster_id="mine").on_fetch(refused, 0)
+    m = at_offset(1)
+    assert m.on_fetch(refused, 0) == []
+    assert m.not_before_ms > 0
+
+
+def test_an_answer_without_a_partition_backs_off() -> None:
+    m = machine()
+    assert m.on_fetch(FetchResponse(), 0) == []
+    assert m.on_fetch_snapshot(FetchSnapshotResponse(), 0) == []
+    assert m.not_before_ms > 0
+
+
+# ---------------------------------------------------------------- divergence
+
+
+def test_a_diverging_tail_that_was_not_applied_is_replaced() -> None:
+    m = at_offset(6, hw=3)
+    leader = LeaderIdAndEpoch(leader_id=3000, leader_epoch=2)
+    diverging = answer(hw=3, leader=leader, diverging_epoch=EpochEndOffset(epoch=1, end_offset=4))
+    assert [type(e) for e in m.on_fetch(diverging, 10)] == [LeaderChanged]
+    partition = asked(m)
+    assert (partition.fetch_offset, partition.last_fetched_epoch, partition.current_leader_epoch) == (4, 1, 2)
+    assert m.not_before_ms == 10
+    effects = m.on_fetch(answer(data(4, topic(40), epoch=2), hw=5, leader=leader), 20)
+    assert committed(effects) == [3, 4]
+    assert asked(m).last_fetched_epoch == 2
+
+
+def test_a_tail_of_a_newer_epoch_is_cut_where_our_older_one_ends() -> None:
+    m = at_offset(3, hw=3)
+    two = LeaderIdAndEpoch(leader_id=3000, leader_epoch=2)
+    m.on_fetch(answer(data(3, topic(3), epoch=2) + data(4, topic(4), epoch=2), hw=3, leader=two), 0)
+    four = LeaderIdAndEpoch(leader_id=3001, leader_epoch=4)
+    m.on_fetch(answer(hw=3, leader=four, diverging_epoch=EpochEndOffset(epoch=1, end_offset=9)), 0)
+    partition = asked(m)
+    assert (partition.fetch_offset, partition.last_fetched_epoch) == (3, 1)
+
+
+def test_a_leader_with_another_history_is_read_from_the_start_and_shown_as_one_snapshot() -> None:
+    m = at_offset(5)
+    two = LeaderIdAndEpoch(leader_id=3000, leader_epoch=2)
+    effects = m.on_fetch(answer(hw=1, leader=two, diverging_epoch=EpochEndOffset(epoch=1, end_offset=2)), 0)
+    assert not any(isinstance(e, (Committed, Snapshot)) for e in effects)
+    assert asked(m).fetch_offset == 0
+    half = m.on_fetch(answer(data(0, topic(7), BeginTransactionRecord()), hw=4, leader=two), 0)
+    assert half == [], "a half-read history would look like deleted topics"
+    (effect,) = m.on_fetch(answer(data(2, topic(8), EndTransactionRecord()), hw=4, leader=two), 0)
+    assert isinstance(effect, Snapshot)
+    assert effect.id == SnapshotId(4, 1)
+    assert [r for r in effect.records if isinstance(r, TopicRecord)] == [topic(7), topic(8)]
+    assert committed(m.on_fetch(answer(data(4, topic(9), epoch=2), hw=5, leader=two), 0)) == [4]
+
+
+def test_a_new_history_that_starts_with_a_snapshot_is_shown_with_it() -> None:
+    m = at_offset(5)
+    m.on_fetch(answer(hw=1, diverging_epoch=EpochEndOffset(epoch=0, end_offset=0)), 0)
+    m.on_fetch(OFFER, 0)
+    m.on_fetch_snapshot(piece(WANTED, WHOLE, 0, 10_000), 0)
+    (effect,) = m.on_snapshot(Snapshot(WANTED, RECORDS), 0)
+    assert isinstance(effect, Snapshot)
+    assert set(effect.records) == set(RECORDS)
+
+
+def test_a_divergence_that_would_cut_nothing_backs_off() -> None:
+    m = at_offset(2)
+    m.on_fetch(answer(diverging_epoch=EpochEndOffset(epoch=9, end_offset=99)), 100)
+    assert m.not_before_ms > 100
+    assert asked(m).fetch_offset == 2
+
+
+# ---------------------------------------------------------------- snapshots
+
+WANTED = SnapshotId(300, 1)
+RECORDS = (FeatureLevelRecord(name="metadata.version", feature_level=30), *(topic(n) for n in range(40)))
+WHOLE = encode_checkpoint(header_timestamp_ms=0, kraft=None, records=RECORDS, leader_epoch=1)
+OFFER = answer(hw=400, snapshot_id=wire.SnapshotId(end_offset=300, epoch=1))
+
+
+def snapshot_asked(m: FetchMachine) -> wire.FetchSnapshotRequestPartition:
+    request = m.request(18)
+    assert isinstance(request, wire.FetchSnapshotRequest)
+    return request.topics[0].partitions[0]
+
+
+def test_a_snapshot_is_fetched_in_pieces_cut_anywhere_and_then_the_log_behind_it() -> None:
+    m = machine()
+    m.on_fetch(OFFER, 0)
+    assert m.timeout_ms == 2000
+    for position in range(0, len(WHOLE), 100):
+        request = snapshot_asked(m)
+        assert (request.position, request.snapshot_id) == (position, wire.SnapshotId(end_offset=300, epoch=1))
+        effects = m.on_fetch_snapshot(piece(WANTED, WHOLE, position, 100), 0)
+        assert bool(effects) == (position + 100 >= len(WHOLE))
+    assert effects == [Downloaded(WANTED, WHOLE)]
+    assert m.on_snapshot(Snapshot(WANTED, RECORDS), 0) == [Snapshot(WANTED, RECORDS)]
+    partition = asked(m)
+    assert (partition.fetch_offset, partition.last_fetched_epoch, partition.high_watermark) == (300, 1, 300)
+    assert committed(m.on_fetch(answer(data(300, topic(99)), hw=301), 0)) == [300]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.POSITION_OUT_OF_RANGE])
+def test_a_snapshot_that_is_gone_is_forgotten(code: int) -> None:
+    m = machine()
+    m.on_fetch(OFFER, 0)
+    m.on_fetch_snapshot(piece(WANTED, WHOLE, 0, 100), 0)
+    m.on_fetch_snapshot(piece(WANTED, WHOLE, 100, 0, error=code), 0)
+    assert m.not_before_ms > 0
+    assert asked(m).fetch_offset == 0
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        piece(SnapshotId(301, 1), WHOLE, 0, 100),
+        piece(WANTED, WHOLE, 100, 100),
+        piece(WANTED, WHOLE, 0, 0),
+        piece(WANTED, WHOLE, 0, 100, size=50),
+        piece(WANTED, WHOLE, 0, 100, size=1 << 40),
+        FetchSnapshotResponse(error_code=ErrorCode.INVALID_REQUEST),
+        FetchSnapshotResponse(),
+    ],
+    ids=["other", "elsewhere", "nothing", "too much", "too large", "refused", "empty"],
+)
+def test_a_piece_that_does_not_fit_starts_the_snapshot_over(bad: FetchSnapshotResponse) -> None:
+    m = machine()
+    m.on_fetch(OFFER, 0)
+    effects = m.on_fetch_snapshot(bad, 10)
+    assert effects == []
+    assert m.not_before_ms > 10
+    assert asked(m).fetch_offset == 0
+    m.on_fetch(OFFER, 0)
+    assert m.on_fetch_snapshot(piece(WANTED, WHOLE, 0, 10_000), 0) == [Downloaded(WANTED, WHOLE)]
+
+
+def test_a_leader_that_changes_while_a_snapshot_is_fetched_is_followed() -> None:
+    m = machine()
+    m.on_fetch(OFFER, 0)
+    moved = wire.FetchSnapshotResponsePartition(
+        error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        current_leader=LeaderIdAndEpoch(leader_id=3001, leader_epoch=2),
+    )
+    response = FetchSnapshotResponse(
+        topics=(wire.FetchSnapshotResponseTopic(partitions=(moved,)),),
+        node_endpoints=(wire.FetchSnapshotResponseNodeEndpoint(node_id=3001, host="b", port=2),),
+    )
+    assert m.on_fetch_snapshot(response, 7) == [LeaderChanged(Leader(3001, 2, "b", 2))]
+    assert (m.address, m.not_before_ms) == (B, 7)
+    assert asked(m).current_leader_epoch == 2

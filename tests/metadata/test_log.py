@@ -1,0 +1,386 @@
+"""The metadata log on a real disk: what was acknowledged stays, what was torn goes, what is broken is refused."""
+
+import asyncio
+import itertools
+import os
+import signal
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kjbod.errors import LogCorruptError, StorageError
+from kjbod.ids import Uuid
+from kjbod.metadata import segments
+from kjbod.metadata.batches import encode_batch, iter_batches
+from kjbod.metadata.log import MetadataLog, OffsetOutOfRangeError
+from kjbod.metadata.records import TopicRecord, encode_record
+from kjbod.metadata.segments import open_log
+
+FIRST = "00000000000000000000.log"
+
+
+def batch_at(offset: int, count: int = 1, *, epoch: int = 1, text: str = "t") -> bytes:
+    values = [encode_record(TopicRecord(name=text, topic_id=Uuid.of(7, offset + i))) for i in range(count)]
+    return encode_batch(values, offset, epoch, 1_700_000_000_000 + offset)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def log_files(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.log"))
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / segments.DIRECTORY_NAME
+
+
+async def write(directory: Path, *batches: bytes, **options: Any) -> None:
+    log = await MetadataLog.open(directory, **options)
+    try:
+        await log.append(batches)
+    finally:
+        await log.close()
+
+
+async def test_what_was_appended_is_there_after_a_restart(directory: Path) -> None:
+    batches = [batch_at(0, 3), batch_at(3), batch_at(4, 2, epoch=2)]
+    await write(directory, *batches)
+    log = await MetadataLog.open(directory)
+    assert (log.start_offset, log.end_offset, log.next_offset, log.last_epoch) == (0, 6, 6, 2)
+    assert await log.read(0, 1 << 20) == b"".join(batches)
+    assert [batch.base_offset async for batch in log.batches(3)] == [3, 4]
+    await log.close()
+    assert (directory / "leader-epoch-checkpoint").read_text() == "0\n2\n1 0\n2 4\n"
+    assert (directory / "partition.metadata").read_text() == "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ"
+
+
+async def test_a_new_log_starts_where_the_snapshot_ends(directory: Path) -> None:
+    log = await MetadataLog.open(directory, start_offset=40)
+    assert (log.start_offset, log.end_offset) == (40, 40)
+    await log.append([batch_at(40)])
+    await log.close()
+    assert (directory / "00000000000000000040.log").exists()
+
+
+async def test_the_parent_of_a_log_is_never_created(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"cannot open the metadata log in .*missing"):
+        await MetadataLog.open(tmp_path / "missing" / segments.DIRECTORY_NAME)
+    assert not (tmp_path / "missing").exists()
+
+
+async def test_only_the_next_whole_batch_is_taken(directory: Path) -> None:
+    log = await MetadataLog.open(directory)
+    await log.append([batch_at(0, epoch=3)])
+    for wrong in (batch_at(2, epoch=3), batch_at(0, epoch=3), batch_at(1, epoch=2), batch_at(1, epoch=3)[:-1]):
+        with pytest.raises(ValueError, match="append"):
+            log.submit([wrong])
+    assert await log.append([batch_at(1, epoch=3)]) == 2
+    await log.close()
+
+
+async def test_appends_that_wait_together_share_an_fsync(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    syncs = 0
+    real = os.fdatasync
+
+    def counting(fd: int) -> None:
+        nonlocal syncs
+        syncs += 1
+        real(fd)
+
+    monkeypatch.setattr(os, "fdatasync", counting)
+    log = await MetadataLog.open(directory)
+    ends = await asyncio.gather(*(log.append([batch_at(offset)]) for offset in range(200)))
+    assert list(ends) == list(range(1, 201))
+    assert syncs <= 3
+    await log.close()
+
+
+async def test_nothing_is_read_before_it_is_durable(directory: Path) -> None:
+    log = await MetadataLog.open(directory)
+    done = log.submit([batch_at(0)])
+    assert (log.next_offset, log.end_offset) == (1, 0)
+    assert await log.read(0, 100) == b""
+    await done
+    assert log.end_offset == 1
+    assert await log.read(0, 100) == batch_at(0)
+    await log.close()
+
+
+async def test_an_append_whose_caller_is_cancelled_is_still_written(directory: Path) -> None:
+    log = await MetadataLog.open(directory)
+    task = asyncio.ensure_future(log.append([batch_at(0)]))
+    await asyncio.sleep(0)
+    task.cancel()
+    assert await log.append([batch_at(1)]) == 2
+    await log.close()
+    again = await MetadataLog.open(directory)
+    assert again.end_offset == 2
+    await again.close()
+
+
+@pytest.mark.parametrize("failing", ["write", "fdatasync"])
+async def test_after_a_failed_write_nothing_is_acknowledged_any_more(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    log = await MetadataLog.open(directory)
+    await log.append([batch_at(0)])
+
+    def fail(*args: Any) -> int:
+        raise OSError(5, os.strerror(5))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, failing, fail)
+        results = await asyncio.gather(*(log.append([batch_at(o)]) for o in (1, 2)), return_exceptions=True)
+    assert all(isinstance(result, StorageError) for result in results)
+    assert "Input/output error" in str(results[0])
+    with pytest.raises(StorageError, match="Input/output error"):
+        await log.append([batch_at(3)])
+    assert log.end_offset == 1
+    assert log.failure is not None
+    await log.close()
+
+
+@pytest.mark.parametrize("tail_bytes", [0, 1 << 20], ids=["from the file", "from memory"])
+@pytest.mark.parametrize("segment_bytes", [1 << 30, 2000], ids=["one segment", "many segments"])
+async def test_reads_give_whole_batches_from_any_offset(directory: Path, tail_bytes: int, segment_bytes: int) -> None:
+    sizes = [1, 3, 1, 7, 2] * 60
+    batches, offset = [], 0
+    for size in sizes:
+        batches.append(batch_at(offset, size))
+        offset += size
+    log = await MetadataLog.open(directory, segment_bytes=segment_bytes, tail_bytes=tail_bytes)
+    await log.append(batches)
+    for start in range(0, offset, 5):
+        wanted = next(b for b in iter_batches(b"".join(batches)) if b.last_offset >= start)
+        data = await log.read(start, 700)
+        read = list(iter_batches(data))
+        assert sum(batch.size_in_bytes for batch in read) == len(data) <= 700
+        assert read[0].base_offset == wanted.base_offset
+        assert len(await log.read(start, 1)) == wanted.size_in_bytes, "one batch at least"
+        assert await log.read(start, 700, limit=wanted.last_offset) == b"", "not beyond the limit"
+    assert [b.raw async for b in log.batches(0)] == batches
+    assert await log.read(offset, 700) == b""
+    for outside in (-1, offset + 1):
+        with pytest.raises(OffsetOutOfRangeError):
+            await log.read(outside, 700)
+    await log.close()
+
+
+async def test_a_batch_larger_than_what_was_asked_for_is_read_whole(directory: Path) -> None:
+    big = batch_at(0, 3000)
+    await write(directory, big)
+    log = await MetadataLog.open(directory)
+    assert len(big) > 70_000
+    assert await log.read(1500, 1000) == big
+    await log.close()
+
+
+async def test_segments_roll_at_their_size_and_are_named_by_offset(directory: Path) -> None:
+    await write(directory, *(batch_at(offset) for offset in range(100)), segment_bytes=1000)
+    logs = log_files(directory)
+    assert len(logs) > 5
+    for path in logs:
+        assert path.stat().st_size <= 1000
+        first = next(iter_batches(path.read_bytes()))
+        assert path.name == f"{first.base_offset:020d}.log"
+        assert path.with_suffix(".index").exists()
+        assert path.with_suffix(".timeindex").exists()
+    log = await MetadataLog.open(directory, segment_bytes=1000)
+    assert log.end_offset == 100
+    await log.delete_before(50)
+    assert 0 < log.start_offset <= 50
+    assert log_files(directory)[0].name == f"{log.start_offset:020d}.log"
+    assert [b.base_offset async for b in log.batches(log.start_offset)] == list(range(log.start_offset, 100))
+    await log.close()
+
+
+async def test_index_entries_name_batch_starts_about_every_4_kib(directory: Path) -> None:
+    await write(directory, *(batch_at(offset * 2, 2) for offset in range(2000)), segment_bytes=100_000)
+    for path in log_files(directory):
+        base = int(path.stem)
+        batches = {batch.position: batch for batch in iter_batches(path.read_bytes())}
+        entries = list(struct.iter_unpack(">ii", path.with_suffix(".index").read_bytes()))
+        positions = [position for _, position in entries]
+        assert all(batches[position].last_offset == base + relative for relative, position in entries)
+        assert all(4096 < b - a < 4096 + 400 for a, b in itertools.pairwise(positions))
+        times = list(struct.iter_unpack(">qi", path.with_suffix(".timeindex").read_bytes()))
+        by_offset = {batch.last_offset - base: batch.timestamp_ms for batch in batches.values()}
+        assert all(by_offset[relative] == timestamp for timestamp, relative in times)
+        assert times[-1][1] == max(by_offset), "the last entry is the newest record, also in a full segment"
+
+
+@pytest.mark.parametrize("damage", ["missing", "wrong", "torn"])
+async def test_indexes_are_rebuilt(directory: Path, damage: str) -> None:
+    await write(directory, *(batch_at(offset) for offset in range(500)))
+    before = contents(directory)
+    for name in (FIRST.replace(".log", ".index"), FIRST.replace(".log", ".timeindex"), "leader-epoch-checkpoint"):
+        if damage == "missing":
+            (directory / name).unlink()
+        else:
+            (directory / name).write_bytes(before[name][:-3] if damage == "torn" else b"x" * 24)
+    log = await MetadataLog.open(directory)
+    await log.close()
+    assert contents(directory) == before
+
+
+# ---------------------------------------------------------------- torn tails and corruption
+
+
+async def test_a_last_batch_cut_off_at_any_byte_is_dropped_and_nothing_else(directory: Path) -> None:
+    first, last = [batch_at(0, 2), batch_at(2)], batch_at(3, 2)
+    await write(directory, *first, last)
+    kept = b"".join(first)
+    for length in range(len(last)):
+        (directory / FIRST).write_bytes(kept + last[:length])
+        log = open_log(directory)
+        assert log.end_offset == 3
+        assert (log.torn is None) == (length == 0)
+        assert log.torn is None or (log.torn.position, log.torn.bytes_cut) == (len(kept), length)
+        log.close()
+        assert (directory / FIRST).read_bytes() == kept
+
+
+async def test_a_last_batch_with_any_byte_wrong_is_dropped_or_refused_but_never_believed(directory: Path) -> None:
+    kept, last = batch_at(0, 2), batch_at(2, 2)
+    await write(directory, kept, last)
+    for at in range(len(last)):
+        damaged = bytearray(last)
+        damaged[at] ^= 0x41
+        (directory / FIRST).write_bytes(kept + damaged)
+        try:
+            log = open_log(directory)
+        except LogCorruptError:
+            # base offset and leader epoch are outside the checksum: a batch in the wrong place is no torn tail
+            assert at < 8 or 12 <= at < 16
+            continue
+        if 12 <= at < 16:
+            assert log.epochs[-1][0] != 1, "a larger leader epoch cannot be told from a true one"
+        else:
+            assert log.end_offset == 2
+            assert (directory / FIRST).read_bytes() == kept
+        log.close()
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 5000, b"\xff" * 5000, b"\2" * 5000], ids=["zeros", "ones", "magics"])
+async def test_a_tail_of_garbage_is_dropped(directory: Path, tail: bytes) -> None:
+    await write(directory, batch_at(0))
+    with (directory / FIRST).open("ab") as file:
+        file.write(tail)
+    log = await MetadataLog.open(directory)
+    assert log.end_offset == 1
+    await log.append([batch_at(1)])
+    await log.close()
+    assert (directory / FIRST).read_bytes() == batch_at(0) + batch_at(1)
+
+
+async def test_damage_at_any_byte_before_the_last_batch_is_refused_and_nothing_is_changed(directory: Path) -> None:
+    first, damaged, last = batch_at(0), batch_at(1, 2), batch_at(3)
+    await write(directory, first, damaged, last)
+    good = (directory / FIRST).read_bytes()
+    for at in range(len(first), len(first) + len(damaged)):
+        if len(first) + 12 <= at < len(first) + 16:
+            continue  # the leader epoch: a smaller or larger one is caught below
+        data = bytearray(good)
+        data[at] ^= 0xFF
+        (directory / FIRST).write_bytes(data)
+        before = contents(directory)
+        with pytest.raises(LogCorruptError, match=rf"{FIRST} is corrupt at position {len(first)}: "):
+            open_log(directory)
+        assert contents(directory) == before
+
+
+async def test_a_leader_epoch_that_goes_back_is_refused(directory: Path) -> None:
+    await write(directory, batch_at(0, epoch=5))
+    with (directory / FIRST).open("ab") as file:
+        file.write(batch_at(1, epoch=4))
+    with pytest.raises(LogCorruptError, match="leader epoch 4 is below 5"):
+        await MetadataLog.open(directory)
+
+
+async def test_a_missing_segment_is_refused(directory: Path) -> None:
+    await write(directory, *(batch_at(offset) for offset in range(60)), segment_bytes=1000)
+    middle = log_files(directory)[1]
+    middle.unlink()
+    with pytest.raises(LogCorruptError, match="the segment before it ends at"):
+        await MetadataLog.open(directory, segment_bytes=1000)
+
+
+async def test_a_torn_segment_that_is_not_the_last_is_refused(directory: Path) -> None:
+    await write(directory, *(batch_at(offset) for offset in range(60)), segment_bytes=1000)
+    middle = log_files(directory)[1]
+    os.truncate(middle, middle.stat().st_size - 1)
+    before = contents(directory)
+    with pytest.raises(LogCorruptError, match=middle.name):
+        await MetadataLog.open(directory, segment_bytes=1000)
+    assert contents(directory) == before
+
+
+# ---------------------------------------------------------------- epochs
+
+
+async def test_epochs_end_where_the_next_one_starts(directory: Path) -> None:
+    log = await MetadataLog.open(directory)
+    assert log.epoch_end_offset(0) == (0, 0)
+    await log.append([batch_at(0, 3, epoch=2), batch_at(3, epoch=2), batch_at(4, epoch=5)])
+    assert log.epoch_end_offset(1) == (1, 0), "before the oldest"
+    assert log.epoch_end_offset(2) == (2, 4)
+    assert log.epoch_end_offset(4) == (2, 4)
+    assert log.epoch_end_offset(5) == (5, 5)
+    assert log.epoch_end_offset(9) == (5, 5)
+    await log.close()
+
+
+# ---------------------------------------------------------------- kill -9
+
+_APPENDER = """
+import asyncio, sys
+from pathlib import Path
+from kjbod.metadata.batches import encode_batch
+from kjbod.metadata.log import MetadataLog
+from kjbod.metadata.records import NoOpRecord, encode_record
+
+async def main():
+    log = await MetadataLog.open(Path(sys.argv[1]), segment_bytes=20_000)
+    value = encode_record(NoOpRecord())
+    async def worker():
+        while True:
+            end = await log.append([encode_batch([value] * 3, log.next_offset, 1, 1)])
+            print(end, flush=True)
+    await asyncio.gather(*(worker() for _ in range(8)))
+
+asyncio.run(main())
+"""
+
+
+def _acknowledged_until_killed(directory: Path, beyond: int) -> int:
+    """The last offset that a process acknowledged before SIGKILL hit it in the middle of appending."""
+    acknowledged = 0
+    with subprocess.Popen(
+        [sys.executable, "-c", _APPENDER, str(directory)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.endswith("\n"):
+                acknowledged = max(acknowledged, int(line))
+            if acknowledged > beyond:
+                process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    return acknowledged
+
+
+async def test_every_acknowledged_record_survives_kill_9(directory: Path) -> None:
+    end = 0
+    for _ in range(3):
+        acknowledged = _acknowledged_until_killed(directory, end + 1500)
+        log = await MetadataLog.open(directory, segment_bytes=20_000)
+        end = log.end_offset
+        assert end >= acknowledged
+        assert [b.base_offset async for b in log.batches(0)] == list(range(0, end, 3))
+        await log.close()
