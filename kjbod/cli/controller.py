@@ -1,0 +1,19 @@
+"""``kjbod controller``. With ``kjbod.cli.agent`` the only place where the library reaches for an application."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option(
+    "-c", "--config", required=True, type=click.Path(path_type=Path), help="The controller's server.properties."
+)
+def controller(config: Path) -> int:
+    """Run a small KRaft controller: a quorum of one.
+
+    For a laptop, a test rig, a small site; real Kafka brokers and tools can use it. Logs go to stderr as JSON lines.
+    """
+    from kjbod_controller_stub import server
+
+    return server.main(config)

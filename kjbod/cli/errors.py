@@ -1,0 +1,44 @@
+"""How the command line tells what went wrong: one line per problem on stderr, never a traceback unless asked for."""
+
+import os
+import sys
+import traceback
+
+import click
+
+from kjbod.errors import EXIT_FAILURE, KjbodError
+
+DEBUG_VARIABLE = "KJBOD_DEBUG"
+
+
+def report(error: KjbodError) -> int:
+    """Print the error's lines; gives its exit code."""
+    _flush_logging()
+    _show_traceback()
+    for line in str(error).splitlines() or [type(error).__name__]:
+        click.echo(f"kjbod: {line}", err=True)
+    return error.exit_code
+
+
+def report_bug(error: Exception) -> int:
+    """Print one line about an error that nobody foresaw; gives the exit code."""
+    _flush_logging()
+    shown = _show_traceback()
+    text = " ".join(str(error).split())
+    hint = "" if shown else f"; {DEBUG_VARIABLE}=1 shows the traceback"
+    click.echo(f"kjbod: internal error: {type(error).__name__}: {text}{hint}", err=True)
+    return EXIT_FAILURE
+
+
+def _show_traceback() -> bool:
+    if os.environ.get(DEBUG_VARIABLE, "") in ("", "0"):
+        return False
+    traceback.print_exc(file=sys.stderr)
+    return True
+
+
+def _flush_logging() -> None:
+    """Let the log lines that led to the error come first. Most commands do not log and do not import it."""
+    logging = sys.modules.get("kjbod.runtime.logging")
+    if logging is not None:
+        logging.flush_logging()

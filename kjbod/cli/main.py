@@ -1,0 +1,74 @@
+"""``kjbod``: the one command.
+
+Sub-commands import what they run only when they run: the command line starts in a tenth of a second, and a broker host
+needs neither the controller nor Spark.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from kjbod import __version__
+from kjbod.cli.errors import report, report_bug
+from kjbod.errors import KjbodError
+
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+_COMMANDS = {
+    "agent": "kjbod.cli.agent",
+    "controller": "kjbod.cli.controller",
+    "feature-dependencies": "kjbod.cli.storage",
+    "fleet": "kjbod.cli.fleet",
+    "format": "kjbod.cli.storage",
+    "info": "kjbod.cli.storage",
+    "random-uuid": "kjbod.cli.storage",
+    "version-mapping": "kjbod.cli.storage",
+}
+
+
+class _LazyGroup(click.Group):
+    """Knows its commands by name and imports one when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module = _COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        command = getattr(importlib.import_module(module), cmd_name.replace("-", "_"))
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="kjbod", message="%(prog)s %(version)s")
+def kjbod() -> None:
+    """KIP-858 for real hosts: disk failure of JBOD brokers in KRaft clusters."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line ``arguments``; gives the exit code."""
+    try:
+        result = kjbod.main(args=list(arguments), prog_name="kjbod", standalone_mode=False)
+    except click.UsageError as error:
+        error.show()
+        return error.exit_code
+    except click.ClickException as error:
+        click.echo(f"kjbod: {error.format_message()}", err=True)
+        return error.exit_code
+    except click.Abort:
+        return EXIT_INTERRUPTED
+    except KjbodError as error:
+        return report(error)
+    except Exception as error:  # noqa: BLE001  the last line of defence: a person reads one line, not a traceback
+        return report_bug(error)
+    return result if isinstance(result, int) else 0
+
+
+def main() -> None:
+    """The entry point of the ``kjbod`` script."""
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,225 @@
+"""The table of keys: what kjbod reads from a ``server.properties``, with type, default, range, unit and meaning.
+
+The table is the :class:`Config` dataclass itself. A field's name is the key with underscores for dots, its annotation
+carries the :class:`Key`, its default is the key's default. Names, defaults and ranges are Kafka's (4.3.1:
+``KRaftConfigs``, ``ServerConfigs``, ``ServerLogConfigs``, ``SocketServerConfigs``, ``ReplicationConfigs``,
+``QuorumConfig``, ``MetadataLogConfig``), except that a period or timeout must be positive: Kafka takes a negative one
+and then misbehaves. All that is kjbod's own is below ``kjbod.``.
+"""
+
+import functools
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Annotated
+
+from kjbod.config.endpoints import DEFAULT_PROTOCOL_MAP, INT_MAX, HostPort, Listener, Voter
+
+LONG_MAX = 2**63 - 1
+OWN_PREFIX = "kjbod."
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What is known about one key.
+
+    ``name`` is the key where it is not the field's name with dots. ``pattern`` restricts a text, ``at_least`` and
+    ``at_most`` a number. ``parsed_apart`` marks keys whose meaning depends on others: ``load`` knows them.
+    """
+
+    doc: str
+    unit: str = ""
+    at_least: int = -INT_MAX - 1
+    at_most: int = INT_MAX
+    choices: tuple[str, ...] = ()
+    pattern: str = ""
+    parsed_apart: bool = False
+    name: str = ""
+
+
+def _ms(doc: str, at_least: int = 1, at_most: int = INT_MAX) -> Key:
+    return Key(doc, unit="ms", at_least=at_least, at_most=at_most)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """One node's configuration. Made by :func:`kjbod.config.load.load_config`; tests may make one directly."""
+
+    source: str = "server.properties"
+    """The file it came from, for messages."""
+
+    # Identity and roles
+    node_id: Annotated[int, Key("Id of this node; broker.id stands in for it.", at_least=0, parsed_apart=True)]
+    process_roles: Annotated[
+        frozenset[str], Key("broker, controller or both.", choices=("broker", "controller"), parsed_apart=True)
+    ]
+    broker_rack: Annotated[str | None, Key("Rack of this broker, for replica placement.")] = None
+
+    # Directories
+    log_dirs: Annotated[tuple[str, ...], Key("Log directories, absolute; log.dir stands in for it.", parsed_apart=True)]
+    metadata_log_dir: Annotated[
+        str, Key("Directory of the metadata log, absolute; the first of log.dirs where not given.", parsed_apart=True)
+    ]
+    cordoned_log_dirs: Annotated[
+        tuple[str, ...], Key("Log directories that take no new replicas (KIP-1066); * for all.", parsed_apart=True)
+    ] = ()
+    log_dir_failure_timeout_ms: Annotated[
+        int,
+        _ms("How long a failed directory that leads partitions may stay unknown to the controller.", at_most=LONG_MAX),
+    ] = 30_000
+    log_segment_delete_delay_ms: Annotated[
+        int, _ms("How long a deleted replica stays on disk, renamed.", at_least=0, at_most=LONG_MAX)
+    ] = 60_000
+
+    # Endpoints
+    listeners: Annotated[tuple[Listener, ...], Key("Where this node listens: NAME://host:port,...", parsed_apart=True)]
+    advertised_listeners: Annotated[
+        tuple[Listener, ...],
+        Key("Where others reach it, controller listeners too; listeners where not given.", parsed_apart=True),
+    ]
+    controller_listener_names: Annotated[
+        tuple[str, ...], Key("Which listeners are controllers'; a broker uses the first.", parsed_apart=True)
+    ]
+    listener_security_protocol_map: Annotated[
+        Mapping[str, str], Key("NAME:PROTOCOL,... for each listener name.", parsed_apart=True)
+    ] = field(default_factory=lambda: DEFAULT_PROTOCOL_MAP)
+    inter_broker_listener_name: Annotated[str, Key("The listener that other brokers use.", parsed_apart=True)] = (
+        "PLAINTEXT"
+    )
+    controller_quorum_bootstrap_servers: Annotated[
+        tuple[HostPort, ...], Key("Controllers to ask first: host:port,...", parsed_apart=True)
+    ] = ()
+    controller_quorum_voters: Annotated[
+        tuple[Voter, ...], Key("Static quorum: id@host:port,...; empty with a dynamic one.", parsed_apart=True)
+    ] = ()
+
+    # Broker lifecycle
+    broker_heartbeat_interval_ms: Annotated[int, _ms("Time between heartbeats.")] = 2000
+    broker_session_timeout_ms: Annotated[int, _ms("A broker that is silent this long is fenced.")] = 9000
+    initial_broker_registration_timeout_ms: Annotated[int, _ms("A broker not registered by then gives up.")] = 60_000
+    controlled_shutdown_enable: Annotated[bool, Key("Whether a stop hands leadership over first.")] = True
+
+    # Network
+    request_timeout_ms: Annotated[int, _ms("How long an answer may take.")] = 30_000
+    socket_connection_setup_timeout_ms: Annotated[
+        int, _ms("How long a connection may take to open.", at_most=LONG_MAX)
+    ] = 10_000
+    socket_request_max_bytes: Annotated[int, Key("Largest request taken.", unit="bytes", at_least=1)] = 104_857_600
+    socket_listen_backlog_size: Annotated[int, Key("Connections waiting to be accepted.", at_least=1)] = 50
+    max_connections: Annotated[int, Key("Connections at most.", at_least=0)] = INT_MAX
+    connections_max_idle_ms: Annotated[
+        int, _ms("An idle connection is closed after this; negative: never.", at_least=-LONG_MAX, at_most=LONG_MAX)
+    ] = 600_000
+
+    # Quorum
+    controller_quorum_request_timeout_ms: Annotated[int, _ms("How long a quorum request may take.")] = 2000
+    controller_quorum_fetch_timeout_ms: Annotated[int, _ms("Without a successful fetch: look for another leader.")] = (
+        2000
+    )
+    controller_quorum_retry_backoff_ms: Annotated[int, _ms("Wait before a quorum request is repeated.", at_least=0)] = (
+        20
+    )
+    controller_quorum_append_linger_ms: Annotated[int, _ms("Records written together.", at_least=0)] = 25
+
+    # Metadata log
+    metadata_max_idle_interval_ms: Annotated[int, _ms("A NoOpRecord after this; 0: never.", at_least=0)] = 500
+    metadata_log_segment_bytes: Annotated[int, Key("Size of a segment.", unit="bytes", at_least=8 * 1024 * 1024)] = (
+        1_073_741_824
+    )
+    metadata_log_max_record_bytes_between_snapshots: Annotated[
+        int, Key("A snapshot after this much.", unit="bytes", at_least=1, at_most=LONG_MAX)
+    ] = 20_971_520
+    metadata_log_max_snapshot_interval_ms: Annotated[
+        int, _ms("A snapshot after this time; 0: never.", at_least=0, at_most=LONG_MAX)
+    ] = 3_600_000
+
+    # Topics
+    num_partitions: Annotated[int, Key("Partitions of a topic that does not say.", at_least=1)] = 1
+    default_replication_factor: Annotated[
+        int, Key("Replicas of a topic that does not say.", at_least=1, at_most=32767)
+    ] = 1
+    min_insync_replicas: Annotated[int, Key("In-sync replicas that acks=all needs.", at_least=1)] = 1
+    unclean_leader_election_enable: Annotated[bool, Key("Whether a replica out of sync may lead.")] = False
+    delete_topic_enable: Annotated[bool, Key("Whether topics can be deleted.")] = True
+
+    # kjbod's own
+    kjbod_role: Annotated[str, Key("What the agent is: the storage half of a broker.", choices=("broker",))] = "broker"
+    kjbod_host: Annotated[str, Key("This host in reports and advertised addresses.", pattern=r"[0-9a-zA-Z\-%._:]+")] = (
+        ""
+    )
+    kjbod_probe_interval_ms: Annotated[int, _ms("Time between two probes of a directory.", at_least=10)] = 1000
+    kjbod_probe_timeout_ms: Annotated[int, _ms("A probe that takes longer is judged.", at_least=10)] = 2000
+    kjbod_held_timeout_ms: Annotated[int, _ms("A held directory becomes failed after this.")] = 30_000
+    kjbod_storage_agent: Annotated[
+        str, Key("Storage agent plug-in, a name in the entry-point group kjbod.storage.", pattern=r"[a-z][a-z0-9_-]*")
+    ] = "posix"
+    kjbod_controller_rules: Annotated[
+        str, Key("Where the KIP and shipped Kafka differ, which one the stub follows.", choices=("kip-858", "kafka"))
+    ] = "kip-858"
+    kjbod_state_dir: Annotated[
+        str, Key("What the agent remembers, outside the disks it watches.", parsed_apart=True)
+    ] = "/var/lib/kjbod"
+    kjbod_reports_dir: Annotated[
+        str, Key("Health reports for the fleet report; <kjbod.state.dir>/reports where not given.", parsed_apart=True)
+    ] = "/var/lib/kjbod/reports"
+    kjbod_reports_interval_ms: Annotated[int, _ms("Time between two samples in the reports.", at_least=100)] = 60_000
+    kjbod_reports_rotate_interval_ms: Annotated[int, _ms("A new report file after this.", at_least=1000)] = 3_600_000
+    kjbod_metrics_listener: Annotated[
+        HostPort | None, Key("Where metrics are served: host:port; empty: nowhere.", parsed_apart=True)
+    ] = None
+
+    @property
+    def file_delete_delay_ms(self) -> int:
+        """``log.segment.delete.delay.ms`` under the name it has as a topic's configuration."""
+        return self.log_segment_delete_delay_ms
+
+    @property
+    def directories(self) -> tuple[str, ...]:
+        """``log.dirs`` and the metadata directory, each once, sorted (``StorageTool.configToLogDirectories``)."""
+        return tuple(sorted({*self.log_dirs, self.metadata_log_dir}))
+
+    @property
+    def advertised_broker_listeners(self) -> tuple[Listener, ...]:
+        """What a broker puts into its registration."""
+        return tuple(one for one in self.advertised_listeners if one.name not in self.controller_listener_names)
+
+    @property
+    def advertised_controller_listeners(self) -> tuple[Listener, ...]:
+        """What a controller is known by, in the order of ``controller.listener.names``."""
+        by_name = {one.name: one for one in self.advertised_listeners}
+        return tuple(by_name[name] for name in self.controller_listener_names if name in by_name)
+
+    @property
+    def controller_protocol(self) -> str | None:
+        """The security protocol that controllers speak; None where the map does not say."""
+        names = self.controller_listener_names
+        return self.listener_security_protocol_map.get(names[0]) if names else None
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table: the key's name, its field in :class:`Config`, its type, its default and the :class:`Key`.
+
+    ``default`` is ``dataclasses.MISSING`` where the key has none, or one that depends on other keys.
+    """
+
+    name: str
+    field: str
+    kind: object
+    default: object
+    key: Key
+
+
+@functools.cache
+def settings() -> Mapping[str, Setting]:
+    """The table, by the key's name."""
+    hints = typing.get_type_hints(Config, include_extras=True)
+    table: dict[str, Setting] = {}
+    for one in fields(Config):
+        kind, *metadata = typing.get_args(hints[one.name]) or (None,)
+        if metadata and isinstance(metadata[0], Key):
+            key: Key = metadata[0]
+            name = key.name or one.name.replace("_", ".")
+            table[name] = Setting(name, one.name, kind, one.default, key)
+    return MappingProxyType(table)

@@ -1,0 +1,494 @@
+"""Reading a ``server.properties``: every mistake is found before any is reported.
+
+A problem is one line that names file, key, value and what was expected. Keys that kjbod does not use are Kafka's
+business and ignored, so that the file of a broker or controller works as it is; unknown keys below ``kjbod.`` are
+mistakes. Rules among listeners, roles and voters are those of ``KafkaConfig.validateValues`` (4.3.1).
+
+Nothing here touches a log directory: paths are made absolute and compared as text.
+"""
+
+import difflib
+import os
+import re
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from kjbod.config.endpoints import (
+    DEFAULT_PROTOCOL_MAP,
+    INT_MAX,
+    HostPort,
+    Listener,
+    Voter,
+    check_distinct,
+    parse_host_port,
+    parse_listener,
+    parse_protocol_map,
+    parse_voter,
+)
+from kjbod.config.keys import OWN_PREFIX, Config, Setting, settings
+from kjbod.config.properties import parse_properties
+from kjbod.errors import ConfigError
+
+FILE_BYTES_MAX = 1024 * 1024
+DEFAULT_LOG_DIR = "/tmp/kafka-logs"
+"""Kafka's default of ``log.dir``."""
+_SHOWN_MAX = 120
+_NOT_ROUTABLE = "0.0.0.0"
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+
+_T = TypeVar("_T")
+
+
+def load_config(path: str | Path) -> Config:
+    """The configuration in the file at ``path``.
+
+    Raises:
+        ConfigError: the file cannot be read, or something in it is wrong; ``problems`` has every mistake.
+    """
+    try:
+        with open(path, "rb") as file:
+            text = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}: expected Kafka's server.properties") from None
+    except ValueError:
+        raise ConfigError(f"{str(path)!r}: expected the path of Kafka's server.properties") from None
+    if len(text) > FILE_BYTES_MAX:
+        raise ConfigError(f"{path}: expected a server.properties of at most {FILE_BYTES_MAX} bytes")
+    return parse_config(text, source=str(path), working_directory=os.getcwd(), host=socket.gethostname())  # noqa: PTH109
+
+
+def parse_config(text: bytes, *, source: str, working_directory: str, host: str) -> Config:
+    """The configuration in ``text``; relative paths are below ``working_directory``, ``host`` is this host's name.
+
+    Raises:
+        ConfigError: with every mistake.
+    """
+    try:
+        properties = parse_properties(text)
+    except ValueError as error:
+        raise ConfigError(f"{source}: {error}") from None
+    return _Loader(properties, source, working_directory, host).load()
+
+
+def require_broker(config: Config) -> None:
+    """The configuration must be one that the agent can run.
+
+    Raises:
+        ConfigError: not a broker's, or it asks for what the agent does not have.
+    """
+    problems = _role_problems(config, "broker", "kjbod agent")
+    if problems:
+        raise ConfigError(*problems)
+
+
+def require_controller(config: Config) -> None:
+    """The configuration must be one that the controller stub can run.
+
+    Raises:
+        ConfigError: not a controller's, or it asks for what the stub does not have.
+    """
+    problems = _role_problems(config, "controller", "kjbod controller")
+    if len(config.controller_quorum_voters) > 1:
+        voters = ",".join(map(str, config.controller_quorum_voters))
+        problems.append(
+            f"{config.source}: controller.quorum.voters={voters}: "
+            "expected this node alone, kjbod controller is a quorum of one"
+        )
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _role_problems(config: Config, role: str, command: str) -> list[str]:
+    problems = []
+    if config.process_roles != {role}:
+        roles = ",".join(sorted(config.process_roles))
+        problems.append(f"{config.source}: process.roles={roles}: expected {role}, which is what {command} runs")
+    if config.controller_protocol not in (None, "PLAINTEXT"):
+        name = config.controller_listener_names[0]
+        problems.append(
+            f"{config.source}: listener.security.protocol.map={name}:{config.controller_protocol}: "
+            f"expected PLAINTEXT for {name}, {command} speaks no other protocol with controllers yet"
+        )
+    return problems
+
+
+def _shown(value: str) -> str:
+    text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in value)
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
+
+
+def _range(setting: Setting) -> str:
+    key = setting.key
+    unit = f" ({key.unit})" if key.unit else ""
+    return f"a whole number from {key.at_least} to {key.at_most}{unit}"
+
+
+class _Loader:
+    """Collects values and problems; a ``_read_...`` that notes a problem gives a stand-in, so that the others go on."""
+
+    def __init__(self, properties: Mapping[str, str], source: str, working_directory: str, host: str) -> None:
+        self._properties = properties
+        self._source = source
+        self._working_directory = working_directory
+        self._host = host
+        self._problems: list[str] = []
+
+    def load(self) -> Config:
+        self._check_unknown()
+        values: dict[str, object] = {"source": self._source}
+        for setting in settings().values():
+            if not setting.key.parsed_apart:
+                values[setting.field] = self._read_simple(setting)
+        values["node_id"] = self._read_node_id()
+        values["process_roles"] = roles = self._read_roles()
+        values |= self._read_directories()
+        values |= self._read_own(roles or frozenset(), values)
+        values |= self._read_endpoints(roles, values)
+        if self._problems:
+            raise ConfigError(*self._problems)
+        return Config(**values)  # type: ignore[arg-type]  # the fields and their types are the table's
+
+    # Problems
+
+    def _wrong(self, name: str, expected: str) -> None:
+        value = self._properties.get(name)
+        if value is None:
+            self._problems.append(f"{self._source}: {name} is missing: {expected}")
+        else:
+            self._problems.append(f"{self._source}: {name}={_shown(value)}: {expected}")
+
+    def _check_unknown(self) -> None:
+        own = [name for name in settings() if name.startswith(OWN_PREFIX)]
+        for name in self._properties:
+            if name.startswith(OWN_PREFIX) and name not in own:
+                near = difflib.get_close_matches(name, own, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(own)}"
+                self._wrong(name, f"unknown key; {hint}")
+
+    # Values on their own
+
+    def _text(self, name: str) -> str | None:
+        """The value without blanks around it, as ``ConfigDef.parseType``; None where the key is not there."""
+        value = self._properties.get(name)
+        if value is None:
+            return None
+        if "${" in value and "config.providers" in self._properties:
+            self._wrong(name, "expected a plain value, kjbod does not resolve config.providers")
+            return None
+        return value.strip()
+
+    def _read_simple(self, setting: Setting) -> object:
+        text = self._text(setting.name)
+        if text is None:
+            return self._host if setting.field == "kjbod_host" else setting.default
+        if setting.kind is bool:
+            return self._read_bool(setting, text)
+        if setting.kind is int:
+            return self._read_int(setting, text)
+        key = setting.key
+        if key.choices and text not in key.choices:
+            self._wrong(setting.name, f"expected {' or '.join(key.choices)}")
+        if key.pattern and not re.fullmatch(key.pattern, text, re.ASCII):
+            self._wrong(setting.name, f"expected text like {key.pattern}")
+        return text
+
+    def _read_bool(self, setting: Setting, text: str) -> bool | None:
+        if text.lower() not in ("true", "false"):
+            self._wrong(setting.name, "expected true or false")
+            return None
+        return text.lower() == "true"
+
+    def _read_int(self, setting: Setting, text: str) -> int | None:
+        if not _INTEGER.fullmatch(text) or not setting.key.at_least <= int(text) <= setting.key.at_most:
+            self._wrong(setting.name, f"expected {_range(setting)}")
+            return None
+        return int(text)
+
+    def _read_list(self, name: str) -> list[str] | None:
+        """Comma separated; None where the key is not there or wrong."""
+        text = self._text(name)
+        if text is None:
+            return None
+        entries = [entry.strip() for entry in text.split(",")] if text else []
+        if "" in entries:
+            self._wrong(name, "expected no empty entry between commas")
+            return None
+        return entries
+
+    def _read_each(self, name: str, parse: Callable[[str], _T]) -> tuple[_T, ...] | None:
+        """A list with ``parse`` for each entry; empty where the key is not there, None where it is wrong."""
+        if name not in self._properties:
+            return ()
+        entries = self._read_list(name)
+        if entries is None:
+            return None
+        parsed: list[_T] = []
+        for entry in dict.fromkeys(entries):  # a repeated entry counts once, as in Kafka
+            try:
+                parsed.append(parse(entry))
+            except ValueError as error:
+                self._wrong(name, f"{error}, not {_shown(entry)}")
+                return None
+        return tuple(parsed)
+
+    # Identity
+
+    def _read_node_id(self) -> int | None:
+        names = [name for name in ("node.id", "broker.id") if name in self._properties]
+        if not names:
+            self._wrong("node.id", f"expected {_range(settings()['node.id'])}")
+            return None
+        ids = []
+        for name in names:
+            text = self._text(name)
+            if text is None or not _INTEGER.fullmatch(text) or not 0 <= int(text) <= INT_MAX:
+                self._wrong(name, f"expected {_range(settings()['node.id'])}")
+                return None
+            ids.append(int(text))
+        if len(set(ids)) > 1:
+            self._wrong("broker.id", f"expected the same value as node.id={ids[0]}")
+            return None
+        return ids[0]
+
+    def _read_roles(self) -> frozenset[str] | None:
+        roles = self._read_list("process.roles") if "process.roles" in self._properties else []
+        if roles is None:
+            return None
+        if not roles or not set(roles) <= {"broker", "controller"} or len(set(roles)) < len(roles):
+            self._wrong("process.roles", "expected broker, controller or broker,controller")
+            return None
+        return frozenset(roles)
+
+    # Directories
+
+    def _absolute(self, path: str) -> str:
+        """As ``new File(path).getAbsolutePath()``: absolute, no doubled or final slash, ``..`` kept."""
+        joined = os.path.join(self._working_directory, path)  # noqa: PTH118  pathlib drops "." which Java keeps
+        return re.sub("//+", "/", joined).rstrip("/") or "/"
+
+    def _read_path(self, name: str, default: str) -> str | None:
+        text = self._text(name)
+        if text is None:
+            return default
+        if not text or "\0" in text:
+            self._wrong(name, "expected the path of a directory")
+            return None
+        return self._absolute(text)
+
+    def _read_directories(self) -> dict[str, object]:
+        name = "log.dirs" if "log.dirs" in self._properties else "log.dir"
+        entries = self._read_list(name) if name in self._properties else [DEFAULT_LOG_DIR]
+        log_dirs = tuple(map(self._absolute, entries or ()))
+        if entries is not None and not entries:
+            self._wrong(name, "expected at least one directory")
+        seen: dict[str, str] = {}
+        for path in log_dirs:
+            if "\0" in path:
+                self._wrong(name, "expected paths of directories")
+            same = os.path.normpath(path)
+            if same in seen:
+                self._wrong(name, f"expected each directory once, {path} is {seen[same]} again")
+            seen.setdefault(same, path)
+        metadata = self._read_path("metadata.log.dir", log_dirs[0] if log_dirs else "")
+        cordoned = self._read_list("cordoned.log.dirs") if "cordoned.log.dirs" in self._properties else []
+        if cordoned == ["*"]:
+            cordoned = list(log_dirs)
+        cordoned = [self._absolute(path) for path in cordoned or ()]
+        if unknown := [path for path in cordoned if path not in log_dirs]:
+            self._wrong("cordoned.log.dirs", f"expected entries of log.dirs or * alone, not {unknown[0]}")
+        return {"log_dirs": log_dirs, "metadata_log_dir": metadata, "cordoned_log_dirs": tuple(cordoned)}
+
+    def _read_own(self, roles: frozenset[str], values: Mapping[str, object]) -> dict[str, object]:
+        state = self._read_path("kjbod.state.dir", "/var/lib/kjbod")
+        reports = self._read_path("kjbod.reports.dir", f"{state}/reports")
+        log_dirs = values["log_dirs"]
+        assert isinstance(log_dirs, tuple)
+        for name, path in (("kjbod.state.dir", state), ("kjbod.reports.dir", reports)):
+            inside = [one for one in log_dirs if path and _is_below(path, one)]
+            if "broker" in roles and inside and name in self._properties:
+                self._wrong(name, f"expected a directory outside the disks that are watched, not below {inside[0]}")
+        return {
+            "kjbod_state_dir": state,
+            "kjbod_reports_dir": reports,
+            "kjbod_metrics_listener": self._read_metrics_listener(),
+        }
+
+    def _read_metrics_listener(self) -> HostPort | None:
+        text = self._text("kjbod.metrics.listener")
+        if not text:
+            return None
+        try:
+            return parse_host_port(text, port_min=0, host_needed=False)
+        except ValueError as error:
+            self._wrong("kjbod.metrics.listener", str(error))
+            return None
+
+    # Endpoints
+
+    def _read_endpoints(self, roles: frozenset[str] | None, values: Mapping[str, object]) -> dict[str, object]:
+        before = len(self._problems)
+        voters = self._read_each("controller.quorum.voters", parse_voter)
+        servers = self._read_each("controller.quorum.bootstrap.servers", parse_host_port)
+        if voters and len({voter.id for voter in voters}) < len(voters):
+            self._wrong("controller.quorum.voters", "expected each id once")
+        if voters == () and servers == ():
+            self._wrong(
+                "controller.quorum.bootstrap.servers",
+                "expected host:port of the controllers here, or id@host:port of each in controller.quorum.voters",
+            )
+        names = self._read_each("controller.listener.names", str.upper)
+        if names == ():
+            self._wrong("controller.listener.names", "expected the name of the controllers' listener")
+        protocols = self._read_protocols(names or ())
+        listeners = self._read_listeners("listeners", protocols)
+        given = self._read_listeners("advertised.listeners", protocols)
+        endpoints: dict[str, object] = {
+            "controller_quorum_voters": voters,
+            "controller_quorum_bootstrap_servers": servers,
+            "controller_listener_names": names,
+            "listener_security_protocol_map": protocols,
+            "listeners": listeners,
+        }
+        inter_broker = self._read_inter_broker_name()
+        if len(self._problems) > before or roles is None or names is None or voters is None or listeners is None:
+            return endpoints  # rules among keys that are wrong themselves would only confuse
+        host = values["kjbod_host"] if isinstance(values["kjbod_host"], str) else self._host
+        rules = _ListenerRules(roles, names, listeners, given or (), host)
+        node_id = values["node_id"]
+        endpoints["advertised_listeners"] = rules.advertised(
+            next((voter for voter in voters if voter.id == node_id), None)
+        )
+        endpoints["inter_broker_listener_name"] = inter_broker
+        for name, expected in (*rules.broken(protocols or {}, inter_broker), *_voter_problems(roles, voters, node_id)):
+            self._wrong(name, expected)
+        return endpoints
+
+    def _read_protocols(self, controller_names: Iterable[str]) -> dict[str, str] | None:
+        name = "listener.security.protocol.map"
+        text = self._text(name)
+        if text is not None:
+            try:
+                return parse_protocol_map(text)
+            except ValueError as error:
+                self._wrong(name, str(error))
+                return None
+        protocols = dict(DEFAULT_PROTOCOL_MAP)
+        # Controllers need no entry as long as nothing secure is in use (effectiveListenerSecurityProtocolMap).
+        used = [entry.partition(":")[0].strip() for entry in self._properties.get("listeners", "").split(",")]
+        if not {"SSL", "SASL_PLAINTEXT", "SASL_SSL"} & {one.upper() for one in (*controller_names, *used)}:
+            protocols |= {one: "PLAINTEXT" for one in controller_names if one != "PLAINTEXT"}
+        return protocols
+
+    def _read_listeners(self, name: str, protocols: Mapping[str, str] | None) -> tuple[Listener, ...] | None:
+        advertised = name == "advertised.listeners"
+        if protocols is None:
+            return None
+        if name not in self._properties:
+            return () if advertised else (Listener("PLAINTEXT", "", 9092, protocols.get("PLAINTEXT", "PLAINTEXT")),)
+        listeners = self._read_each(name, lambda entry: parse_listener(entry, protocols, port_min=int(advertised)))
+        if listeners == () and not advertised:
+            self._wrong(name, "expected NAME://host:port,...")
+            return None
+        try:
+            check_distinct(listeners or () if not advertised else (_without_port(one) for one in listeners or ()))
+        except ValueError as error:
+            self._wrong(name, str(error))
+            return None
+        return listeners
+
+    def _read_inter_broker_name(self) -> str:
+        name = self._text("inter.broker.listener.name")
+        protocol = self._text("security.inter.broker.protocol")
+        if name is not None and protocol is not None:
+            self._wrong("inter.broker.listener.name", "expected only one of it and security.inter.broker.protocol")
+        return (name or protocol or "PLAINTEXT").upper()
+
+
+def _without_port(listener: Listener) -> Listener:
+    # Two advertised listeners may share a port: something may stand in between.
+    return Listener(listener.name, listener.host, 0, listener.protocol)
+
+
+def _is_below(path: str, directory: str) -> bool:
+    path, directory = os.path.normpath(path), os.path.normpath(directory)
+    return path == directory or path.startswith(f"{directory.rstrip('/')}/")
+
+
+def _voter_problems(roles: frozenset[str], voters: tuple[Voter, ...], node_id: object) -> Iterable[tuple[str, str]]:
+    ids = [voter.id for voter in voters]
+    if "controller" in roles and ids and node_id not in ids:
+        yield "controller.quorum.voters", f"expected this controller, node.id={node_id}, among the voters"
+    if roles == {"broker"} and node_id in ids:
+        yield "controller.quorum.voters", f"expected other nodes only, node.id={node_id} is a broker's"
+
+
+class _ListenerRules:
+    """What listeners, advertised listeners, controller names and roles have to do with each other."""
+
+    def __init__(
+        self,
+        roles: frozenset[str],
+        controller_names: tuple[str, ...],
+        listeners: tuple[Listener, ...],
+        given: tuple[Listener, ...],
+        host: str,
+    ) -> None:
+        self._roles = roles
+        self._controller_names = controller_names
+        self._listeners = listeners
+        self._given = given
+        self._host = host
+
+    def advertised(self, voter: Voter | None) -> tuple[Listener, ...]:
+        """The effective advertised listeners, brokers' first; ``voter`` is this node's entry among static voters."""
+        source = self._given or self._listeners
+        brokers = [self._named(one) for one in source if one.name not in self._controller_names]
+        return (*brokers, *self._advertised_controllers(voter))
+
+    def _advertised_controllers(self, voter: Voter | None) -> Iterable[Listener]:
+        given = {one.name: one for one in self._given}
+        bound = {one.name: one for one in self._listeners}
+        for position, name in enumerate(self._controller_names):
+            if name not in bound:
+                continue
+            one = given.get(name, bound[name])
+            if name not in given and one.host == _NOT_ROUTABLE:
+                one = Listener(name, "", one.port, one.protocol)
+            if name not in given and not one.host and position == 0 and voter is not None:
+                one = Listener(name, voter.host, voter.port, one.protocol)
+            yield self._named(one)
+
+    def _named(self, one: Listener) -> Listener:
+        return one if one.host else Listener(one.name, self._host, one.port, one.protocol, host_given=False)
+
+    def broken(self, protocols: Mapping[str, str], inter_broker: str) -> Iterable[tuple[str, str]]:
+        """(key, what was expected) of each broken rule."""
+        names = {one.name for one in self._listeners}
+        controllers = set(self._controller_names)
+        if "controller" in self._roles and not controllers <= names:
+            yield "controller.listener.names", "expected names that appear in listeners, as this node is a controller"
+        if self._roles == {"controller"} and not names <= controllers:
+            yield "listeners", "expected only listeners of controller.listener.names, as this node is a controller only"
+        if self._roles == {"broker"}:
+            if controllers & names:
+                yield "controller.listener.names", "expected names that do not appear in listeners of a broker"
+            for name in sorted(controllers - set(protocols)):
+                yield "listener.security.protocol.map", f"expected an entry for the controllers' listener {name}"
+        if "broker" in self._roles:
+            yield from self._broken_for_brokers(names, inter_broker)
+        if any(one.host == _NOT_ROUTABLE for one in self.advertised(None)):
+            key = "advertised.listeners" if self._given else "listeners"
+            yield key, "expected an address that others can reach in advertised.listeners, not 0.0.0.0"
+
+    def _broken_for_brokers(self, names: set[str], inter_broker: str) -> Iterable[tuple[str, str]]:
+        advertised = {one.name for one in self._given or self._listeners} - set(self._controller_names)
+        if not advertised:
+            yield "listeners", "expected at least one listener that is not a controllers' one, as this node is a broker"
+            return
+        if inter_broker not in advertised:
+            valid = ", ".join(sorted(advertised))
+            yield "inter.broker.listener.name", f"expected a listener that is advertised ({valid}), not {inter_broker}"
+        if not advertised <= names:
+            yield "advertised.listeners", f"expected only names of listeners ({', '.join(sorted(names))})"

@@ -1,0 +1,28 @@
+"""The syntax of ``java.util.Properties``, as the files of Kafka use it.
+
+Files are read as ISO-8859-1: each byte is a character, and anything else is written ``\\uXXXX``. So every byte sequence
+is text, and the only thing that can be malformed is an escape.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import javaproperties
+
+
+def parse_properties(text: bytes) -> dict[str, str]:
+    """The keys and values of a properties file; of a key that is there twice the last one (``Properties.load``).
+
+    Raises:
+        ValueError: a malformed ``\\uXXXX``.
+    """
+    try:
+        return dict(javaproperties.loads(text))
+    except javaproperties.InvalidUEscapeError as error:
+        raise ValueError(f"Malformed \\uxxxx encoding: {error.escape}") from None
+
+
+def render_properties(properties: Mapping[str, str], comments: Iterable[str] = ()) -> bytes:
+    """A properties file with ``comments`` first, then ``key=value`` lines in the order given, LF line ends; ASCII."""
+    lines = [javaproperties.to_comment(comment, ensure_ascii=True) for comment in comments]
+    lines += [javaproperties.join_key_value(key, value) for key, value in properties.items()]
+    return "".join(f"{line}\n" for line in lines).encode("ascii")

@@ -1,0 +1,308 @@
+"""Logs: one JSON object per line on stderr, written by a thread of its own so that a dead journald cannot stop us.
+
+Every line has ``timestamp`` (ISO-8601, UTC, microseconds), ``level``, ``component`` and ``event``, a stable dotted name
+(``directory.failed``) that dashboards and tests rely on; all else is fields. The loggers of the standard library
+(asyncio's, of dependencies) end in the same lines.
+
+A daemon that writes to a blocked stderr is a daemon that hangs, and one that raises on a closed stderr is one that dies
+of its own log. So the loop only puts bytes into a bounded buffer; a daemon thread writes them. What does not fit is
+dropped and counted, and the count is logged (``logging.dropped``) as soon as there is room again.
+"""
+
+import atexit
+import contextlib
+import errno
+import json
+import logging
+import os
+import select
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import PurePath
+from typing import Any, cast
+
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+
+from kjbod.ids import Uuid
+
+PENDING_BYTES_MAX = 4 * 1024 * 1024
+"""Lines that wait for stderr; about ten thousand events."""
+EXIT_FLUSH_TIMEOUT_MS = 1000
+"""How long the end of the process waits for its last lines."""
+_WRITE_BYTES_MAX = 64 * 1024
+
+_JOURNAL_PRIORITY = {"critical": 2, "error": 3, "warning": 4, "info": 6, "debug": 7}
+
+
+class LineWriter:
+    """A bounded buffer of lines and the daemon thread that writes them to a file descriptor.
+
+    :meth:`write` never blocks and never raises. ``describe_dropped(count)`` gives the line that tells how many did not
+    fit. Thread-safe, and re-entrant: a finalizer may log while its own thread holds the lock.
+    """
+
+    def __init__(
+        self,
+        fd: int,
+        *,
+        describe_dropped: Callable[[int], bytes] | None = None,
+        pending_bytes_max: int = PENDING_BYTES_MAX,
+    ) -> None:
+        self._fd = fd
+        self._describe_dropped = describe_dropped
+        self._pending_bytes_max = pending_bytes_max
+        self._lines: deque[bytes] = deque()
+        self._pending_bytes = 0  # queued and being written
+        self._unreported = 0
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self.dropped = 0
+        """Lines that were not written: no room, or stderr is gone."""
+
+    def write(self, line: bytes) -> None:
+        """Queue one line, which ends in a newline; drop it when there is no room."""
+        with self._changed:
+            if self._closed or self._pending_bytes + len(line) > self._pending_bytes_max:
+                self._count_dropped(1)
+                return
+            self._lines.append(line)
+            self._pending_bytes += len(line)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="kjbod-log", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def flush(self, timeout_ms: int = EXIT_FLUSH_TIMEOUT_MS) -> bool:
+        """Wait until all lines are written, at most ``timeout_ms``; whether they are."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._pending_bytes == 0, timeout_ms / 1000)
+
+    def close(self, timeout_ms: int = EXIT_FLUSH_TIMEOUT_MS) -> None:
+        """Flush and end the thread. A thread that is stuck in ``write`` is left alone: it is a daemon."""
+        self.flush(timeout_ms)
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _count_dropped(self, lines: int) -> None:
+        self.dropped += lines
+        self._unreported += lines
+
+    def _run(self) -> None:
+        while (batch := self._take()) is not None:
+            lines, data = batch
+            written = self._write_all(data)
+            with self._changed:
+                self._pending_bytes -= sum(map(len, lines))
+                if not written:
+                    self._count_dropped(len(lines))
+                self._changed.notify_all()
+
+    def _take(self) -> tuple[list[bytes], bytes] | None:
+        """The next lines and the bytes to write for them; None at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._lines or self._closed)
+            if not self._lines:
+                return None
+            lines: list[bytes] = []
+            size = 0
+            while self._lines and (not lines or size + len(self._lines[0]) <= _WRITE_BYTES_MAX):
+                lines.append(self._lines.popleft())
+                size += len(lines[-1])
+            unreported, self._unreported = self._unreported, 0
+        data = b"".join(lines)
+        if unreported and self._describe_dropped is not None:
+            data = self._describe_dropped(unreported) + data
+        return lines, data
+
+    def _write_all(self, data: bytes) -> bool:
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[os.write(self._fd, view) :]
+            except BlockingIOError:
+                # Somebody who shares the terminal or pipe with us made it non-blocking.
+                try:
+                    select.select((), (self._fd,), ())
+                except (OSError, ValueError):
+                    return False
+            except OSError as error:
+                if error.errno != errno.EINTR:
+                    return False  # the reader is gone: the daemon's work is not to log
+        return True
+
+
+class _BytesLogger:
+    """structlog's innermost logger: takes the rendered line."""
+
+    __slots__ = ("_write",)
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self._write = write
+
+    def msg(self, line: bytes) -> None:
+        self._write(line)
+
+    log = debug = info = warn = warning = error = critical = fatal = failure = exception = msg
+
+
+class _StandardHandler(logging.Handler):
+    """The end of the standard library's loggers: their records go through the same processors as our events."""
+
+    def __init__(self, line: Callable[[str, EventDict], bytes], write: Callable[[bytes], None]) -> None:
+        super().__init__()
+        self._line = line
+        self._write = write
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # A foreign message is free text: it becomes a field, so that the event name stays stable.
+        event: EventDict = {"event": f"log.{record.name}"}
+        try:
+            event["message"] = record.getMessage()
+        except Exception as error:  # noqa: BLE001  a message that does not fit its arguments must not stop the work
+            event["message"] = f"{record.msg!r} ({error})"
+        if record.exc_info:
+            event["exc_info"] = record.exc_info
+        self._write(self._line(record.levelname.lower(), event))
+
+
+def _plain(value: object) -> object:
+    """What JSON has no form for."""
+    match value:
+        case Uuid() | PurePath():
+            return str(value)
+        case bytes() | bytearray() | memoryview():
+            return bytes(value).hex()
+        case frozenset() | set():
+            return sorted(value, key=str)
+        case Mapping():
+            return dict(value)
+        case BaseException():
+            return f"{type(value).__name__}: {value}"
+        case _:
+            return repr(value)
+
+
+def render(event: Mapping[str, Any]) -> bytes:
+    """One line of JSON; ``timestamp``, ``level``, ``component`` and ``event`` first. Never raises for odd values."""
+    ordered = {key: event[key] for key in ("timestamp", "level", "component", "event") if key in event}
+    ordered.update(event)
+    try:
+        text = json.dumps(ordered, default=_plain, allow_nan=False, separators=(",", ":"))
+    except Exception:  # noqa: BLE001  keys that are no strings, NaN, a cycle, a broken __repr__: the line gets out
+        text = json.dumps({str(key): _printed(value) for key, value in ordered.items()}, separators=(",", ":"))
+    return text.encode() + b"\n"
+
+
+def _printed(value: object) -> str | int | None:
+    if value is None or isinstance(value, str | int):
+        return value
+    try:
+        plain = _plain(value)
+        return plain if isinstance(plain, str) else repr(plain)
+    except Exception:  # noqa: BLE001  a broken __repr__ is the caller's, the log line is ours
+        return f"<{type(value).__name__}>"
+
+
+def _add_timestamp(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    event["timestamp"] = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return event
+
+
+def _add_component(component: str) -> Processor:
+    def add(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        event.setdefault("component", component)
+        return event
+
+    return add
+
+
+def _goes_to_journal(fd: int) -> bool:
+    """Whether ``fd`` is the journal's socket (systemd.exec(5), ``JOURNAL_STREAM``)."""
+    try:
+        stat = os.fstat(fd)
+    except OSError:
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{stat.st_dev}:{stat.st_ino}"
+
+
+def _renderer(journal: bool) -> Callable[[WrappedLogger, str, EventDict], bytes]:
+    def render_line(_logger: WrappedLogger, _method: str, event: EventDict) -> bytes:
+        line = render(event)
+        if journal:
+            # sd-daemon(3): the journal takes the priority off the line and stores it beside it.
+            return b"<%d>" % _JOURNAL_PRIORITY.get(str(event.get("level")), 6) + line
+        return line
+
+    return render_line
+
+
+_writer: LineWriter | None = None
+
+
+def configure_logging(component: str, *, level: str = "info", fd: int = 2) -> None:
+    """Send every log line of this process to ``fd`` (stderr) as JSON; ``component`` is the default of that field.
+
+    May be called again: the lines that wait are written first. Levels below ``level`` are skipped at little cost.
+    """
+    global _writer
+    if _writer is not None:
+        _writer.close()
+    processors: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        _add_component(component),
+        _add_timestamp,
+        # Locals stay out of tracebacks: they hold passwords.
+        structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False)),
+    ]
+    renderer = _renderer(_goes_to_journal(fd))
+
+    def line(level: str, event: EventDict) -> bytes:
+        for processor in processors:
+            event = cast(EventDict, processor(None, level, event))
+        return renderer(None, level, event)
+
+    _writer = writer = LineWriter(
+        fd, describe_dropped=lambda count: line("warning", {"event": "logging.dropped", "count": count})
+    )
+    structlog.configure(
+        processors=[*processors, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=lambda *_args: _BytesLogger(writer.write),
+        cache_logger_on_first_use=False,
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [_StandardHandler(line, writer.write)]
+    root.setLevel(level.upper())
+    logging.captureWarnings(True)
+    threading.excepthook = _log_thread_crash
+
+
+def _log_thread_crash(crash: threading.ExceptHookArgs) -> None:
+    if crash.exc_type is SystemExit or crash.exc_value is None:
+        return
+    name = crash.thread.name if crash.thread is not None else None
+    get_logger().error("thread.crashed", thread=name, exc_info=crash.exc_value)
+
+
+def get_logger(**fields: object) -> FilteringBoundLogger:
+    """A logger that adds ``fields`` to each event. It may be made at import, before :func:`configure_logging`."""
+    return cast(FilteringBoundLogger, structlog.get_logger(**fields))
+
+
+def flush_logging(timeout_ms: int = EXIT_FLUSH_TIMEOUT_MS) -> bool:
+    """Wait for the lines that are not written yet, at most ``timeout_ms``; whether all are."""
+    return _writer is None or _writer.flush(timeout_ms)
+
+
+@atexit.register
+def _flush_at_exit() -> None:
+    flush_logging()
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.flush()

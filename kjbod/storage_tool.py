@@ -1,0 +1,587 @@
+"""``kafka-storage`` 4.3.1: format log directories and tell what is in them.
+
+Sub-commands, flags, standard output and exit codes are the original's (``tools.StorageTool``,
+``metadata.storage.Formatter``); what one formats the other accepts. Differences, all on purpose:
+
+* ``format --ignore-formatted`` gives a ``directory.id`` to formatted directories that lack one, and says so. KIP-858
+  asks for it; the original leaves it to the broker's next start.
+* Every failure is one line. The original prints a stack trace for some.
+* Keys of SCRAM credentials are not printed.
+* Directories are shown as absolute paths and formatted in the order of their names.
+
+Blocks: for a command line, not for an event loop.
+"""
+
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from kjbod.clock import Clock
+from kjbod.config import Config
+from kjbod.errors import KjbodError
+from kjbod.files import fsync_directory, make_directories, write_atomically
+from kjbod.ids import METADATA_TOPIC_NAME, Uuid, is_reserved, random_directory_id, random_uuid
+from kjbod.meta_properties import (
+    META_PROPERTIES_NAME,
+    Ensemble,
+    MetaProperties,
+    MetaPropertiesError,
+    load_ensemble,
+    parse_meta_properties,
+    render_meta_properties,
+    verify_ensemble,
+    with_directory_ids,
+)
+from kjbod.metadata import versions
+from kjbod.metadata.control import KRaftVoters, Voter, VoterEndpoint
+from kjbod.metadata.records import FeatureLevelRecord, Record, UserScramCredentialRecord
+from kjbod.metadata.snapshot import write_checkpoint
+from kjbod.scram import parse_scram
+
+BOOTSTRAP_CHECKPOINT_NAME = "bootstrap.checkpoint"
+METADATA_PARTITION_NAME = f"{METADATA_TOPIC_NAME}-0"
+VOTERS_CHECKPOINT_NAME = f"{0:020}-{0:010}.checkpoint"
+META_PROPERTIES_BYTES_MAX = 64 * 1024
+_SCRAM_SINCE = versions.release_level("3.5-IV2")
+_JAVA_INT = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
+
+Print = Callable[[str], None]
+"""Takes one line."""
+
+
+class StorageToolError(KjbodError):
+    """What ``kafka-storage`` answers with a message and exit code 1."""
+
+
+# Voters on the command line
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicVoter:
+    """One ``id@host:port:directoryId`` of ``--initial-controllers`` (``raft.DynamicVoter``)."""
+
+    node_id: int
+    host: str
+    port: int
+    directory_id: Uuid
+
+    @classmethod
+    def parse(cls, text: str) -> "DynamicVoter":
+        """The voter that ``text`` describes; an IPv6 host in brackets.
+
+        Raises:
+            StorageToolError: in Kafka's words.
+        """
+        node_text, at, rest = text.strip().partition("@")
+        if not at:
+            raise StorageToolError("No @ found in dynamic voter string.")
+        if not node_text:
+            raise StorageToolError("Invalid @ at beginning of dynamic voter string.")
+        node_id = _int(node_text, -(2**31), 2**31 - 1)
+        if node_id is None:
+            raise StorageToolError("Failed to parse node id in dynamic voter string.")
+        if node_id < 0:
+            raise StorageToolError(f"Invalid negative node id {node_id} in dynamic voter string.")
+        if not rest:
+            raise StorageToolError("No hostname found after node id.")
+        host, rest = _split_host(rest)
+        port_text, colon, directory_text = rest.partition(":")
+        if not colon:
+            raise StorageToolError("No colon following port could be found.")
+        port = _int(port_text, -(2**31), 2**31 - 1)
+        if port is None:
+            raise StorageToolError("Failed to parse port in dynamic voter string.")
+        if not 0 <= port <= 65535:
+            raise StorageToolError(f"Invalid port {port} in dynamic voter string.")
+        try:
+            directory_id = Uuid.parse(directory_text)
+        except ValueError as error:
+            raise StorageToolError(f"Failed to parse directory ID in dynamic voter string. {error}") from None
+        if is_reserved(directory_id):
+            raise StorageToolError(f"Invalid reserved directory ID {directory_id} in dynamic voter string.")
+        return cls(node_id, host, port, directory_id)
+
+
+def _split_host(text: str) -> tuple[str, str]:
+    """The host and what follows the colon behind it."""
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket:
+            raise StorageToolError("Hostname began with left bracket, but no right bracket was found.")
+        if not rest.startswith(":"):
+            raise StorageToolError("Port section must start with a colon.")
+        return host, rest[1:]
+    host, colon, rest = text.partition(":")
+    if not colon:
+        raise StorageToolError("No colon following hostname could be found.")
+    return host, rest
+
+
+def _int(text: str, least: int, most: int) -> int | None:
+    return int(text) if _JAVA_INT.fullmatch(text) and least <= int(text) <= most else None
+
+
+def parse_voters(text: str) -> dict[int, DynamicVoter]:
+    """The voters of ``--initial-controllers``, by node id (``raft.DynamicVoters``).
+
+    Raises:
+        StorageToolError: in Kafka's words.
+    """
+    voters: dict[int, DynamicVoter] = {}
+    for entry in filter(None, text.strip().split(",")):
+        voter = DynamicVoter.parse(entry)
+        if voter.node_id in voters:
+            raise StorageToolError(f"Node id {voter.node_id} was specified more than once.")
+        voters[voter.node_id] = voter
+    if not voters:
+        raise StorageToolError("No voters given.")
+    return dict(sorted(voters.items()))
+
+
+def _standalone_voters(config: Config, rng: random.Random) -> dict[int, DynamicVoter]:
+    if "controller" not in config.process_roles:
+        raise StorageToolError("You can only use --standalone on a controller.")
+    listener = config.advertised_controller_listeners[0]
+    host = listener.host if listener.host_given else "localhost"
+    return {config.node_id: DynamicVoter(config.node_id, host, listener.port, random_uuid(rng))}
+
+
+# Features
+
+
+def _release_level(text: str) -> int:
+    """``MetadataVersion.fromVersionString``: of ``3.8.1`` only ``3.8`` counts."""
+    segments = text.split(".")
+    try:
+        return versions.release_level(".".join(segments[:2]) if len(segments) > 2 else text)
+    except versions.UnknownReleaseError:
+        known = [name for level, name in sorted(versions.RELEASES.items()) if level >= versions.MINIMUM]
+        raise StorageToolError(
+            f"Unknown metadata.version '{text}'. Supported metadata.version are: {', '.join(known)}"
+        ) from None
+
+
+def _parse_features(texts: Sequence[str]) -> dict[str, int]:
+    levels: dict[str, int] = {}
+    for text in texts:
+        name, equals, level_text = text.partition("=")
+        if not equals:
+            raise StorageToolError(f"Can't parse feature=level string {text}: equals sign not found.")
+        level = _int(level_text.strip(), -(2**15), 2**15 - 1)
+        if level is None:
+            raise StorageToolError(
+                f"Can't parse feature=level string {text}: unable to parse {level_text.strip()} as a short."
+            )
+        levels[name.strip()] = level
+    return levels
+
+
+def _effective_release(release: int | None, asked: dict[str, int]) -> int:
+    level = asked.get(versions.METADATA_VERSION)
+    if level is None:
+        return versions.LATEST if release is None else release
+    if release is not None:
+        raise StorageToolError("Use --release-version instead of --feature metadata.version=X to avoid ambiguity.")
+    if not versions.MINIMUM <= level <= versions.LATEST:
+        raise StorageToolError(
+            f"No MetadataVersion with feature level {level}. "
+            f"Valid feature levels are from {versions.MINIMUM} to {versions.LATEST}."
+        )
+    return level
+
+
+def _effective_features(release: int, asked: dict[str, int], dynamic_quorum: bool) -> dict[str, int]:
+    """Each feature's level, by name, metadata.version and kraft.version included
+    (``Formatter.calculateEffectiveFeatureLevels``)."""
+    known = sorted(set(versions.SUPPORTED_FEATURES) - {versions.METADATA_VERSION})
+    for name in asked:
+        if name != versions.METADATA_VERSION and name not in known:
+            raise StorageToolError(f"Unsupported feature: {name}. Supported features are: {', '.join(known)}")
+    _check_kraft_version(asked.get(versions.KRAFT_VERSION), dynamic_quorum)
+    defaults = versions.version_mapping(release) | {versions.KRAFT_VERSION: int(dynamic_quorum)}
+    levels = defaults | asked | {versions.METADATA_VERSION: release}
+    for name in known:
+        least, most = versions.SUPPORTED_FEATURES[name]
+        if not least <= levels[name] <= most:
+            raise StorageToolError(f"No feature:{name} with feature level {levels[name]}")
+        for dependency, needed in _dependencies(name, levels[name]).items():
+            if levels[dependency] < needed:
+                raise StorageToolError(
+                    f"{name} could not be set to {levels[name]} because it depends on {dependency} level {needed}"
+                )
+    return levels
+
+
+def _check_kraft_version(asked: int | None, dynamic_quorum: bool) -> None:
+    if asked == 0 and dynamic_quorum:
+        raise StorageToolError(
+            "Cannot set kraft.version to 0 if controller.quorum.voters is empty and one of the flags --standalone, "
+            "--initial-controllers, or --no-initial-controllers is used. For dynamic controllers support, "
+            "try removing the --feature flag for kraft.version."
+        )
+    if asked and not dynamic_quorum:
+        raise StorageToolError(
+            f"Cannot set kraft.version to {asked} unless controller.quorum.voters is empty and one of the flags "
+            "--standalone, --initial-controllers, or --no-initial-controllers is used. For dynamic controllers "
+            "support, try using one of --standalone, --initial-controllers, or --no-initial-controllers and removing "
+            "controller.quorum.voters."
+        )
+
+
+def _dependencies(feature: str, level: int) -> dict[str, int]:
+    """What a feature's level needs of others (``FeatureVersion.dependencies``); in 4.3.1 there is one."""
+    if feature == versions.ELIGIBLE_LEADER_REPLICAS_VERSION and level >= 1:
+        return {versions.METADATA_VERSION: versions.ELIGIBLE_LEADER_REPLICAS}
+    return {}
+
+
+def _bootstrap_records(levels: dict[str, int], scram: Sequence[UserScramCredentialRecord]) -> tuple[Record, ...]:
+    special = (versions.METADATA_VERSION, versions.KRAFT_VERSION)
+    names = sorted(name for name, level in levels.items() if name not in special and level > 0)
+    features = [
+        FeatureLevelRecord(name=name, feature_level=levels[name]) for name in (versions.METADATA_VERSION, *names)
+    ]
+    return (*features, *scram)
+
+
+def _java_text(record: Record) -> str:
+    if isinstance(record, FeatureLevelRecord):
+        return f"FeatureLevelRecord(name='{record.name}', featureLevel={record.feature_level})"
+    assert isinstance(record, UserScramCredentialRecord)
+    return f"UserScramCredentialRecord(name='{record.name}', mechanism={record.mechanism}, [hidden])"
+
+
+# format
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatOptions:
+    """The flags of ``format``, as given."""
+
+    cluster_id: str
+    ignore_formatted: bool = False
+    release_version: str | None = None
+    features: Sequence[str] = ()
+    scram: Sequence[str] = ()
+    standalone: bool = False
+    no_initial_controllers: bool = False
+    initial_controllers: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatPlan:
+    """What :func:`format_directories` does once all that was asked for has been found possible."""
+
+    meta: MetaProperties
+    release: int
+    kraft_version: int
+    records: tuple[Record, ...]
+    voters: dict[int, DynamicVoter]
+    metadata_log_dir: str
+    controller_listener: str
+
+    def kind(self, directory: str) -> str:
+        """What the output calls a directory (``Formatter.DirectoryType``)."""
+        if directory != self.metadata_log_dir:
+            return "data directory"
+        if not self.voters:
+            return "metadata directory"
+        return "dynamic metadata voter directory" if self.meta.node_id in self.voters else "dynamic metadata directory"
+
+    def named_directory_id(self, directory: str) -> Uuid | None:
+        """The id that the voters give to this directory; None for all but a voter's metadata directory."""
+        if directory != self.metadata_log_dir or self.meta.node_id not in self.voters:
+            return None
+        return self.voters[self.meta.node_id].directory_id
+
+    def voter_set(self) -> KRaftVoters:
+        """The voters as the control record of the first snapshot."""
+        return KRaftVoters(
+            voters=tuple(
+                Voter(
+                    voter_id=voter.node_id,
+                    voter_directory_id=voter.directory_id,
+                    endpoints=(VoterEndpoint(name=self.controller_listener, host=voter.host, port=voter.port),),
+                )
+                for voter in self.voters.values()
+            )
+        )
+
+
+def plan_format(config: Config, options: FormatOptions, rng: random.Random) -> FormatPlan:
+    """Check the flags against each other and the configuration; touches no disk.
+
+    Raises:
+        StorageToolError: in Kafka's words.
+        ScramArgumentError: likewise.
+    """
+    release = None if options.release_version is None else _release_level(options.release_version)
+    asked = _parse_features(options.features)
+    static_quorum = bool(config.controller_quorum_voters)
+    if static_quorum and (options.standalone or options.initial_controllers is not None):
+        raise StorageToolError(
+            "You cannot specify controller.quorum.voters and format the node with --initial-controllers or "
+            "--standalone. If you want to use dynamic quorum, please remove controller.quorum.voters and specify "
+            "controller.quorum.bootstrap.servers instead."
+        )
+    voters: dict[int, DynamicVoter] = {}
+    if options.initial_controllers is not None:
+        voters = parse_voters(options.initial_controllers)
+    if options.standalone:
+        voters = _standalone_voters(config, rng)
+    is_controller = "controller" in config.process_roles
+    if is_controller and not static_quorum and not voters and not options.no_initial_controllers:
+        raise StorageToolError(
+            "Because controller.quorum.voters is not set on this controller, you must specify one of the following: "
+            "--standalone, --initial-controllers, or --no-initial-controllers."
+        )
+    release = _effective_release(release, asked)
+    levels = _effective_features(release, asked, dynamic_quorum=not static_quorum)
+    if options.scram and release < _SCRAM_SINCE:
+        raise StorageToolError("SCRAM is only supported in metadata.version 3.5-IV2 or later.")
+    return FormatPlan(
+        meta=MetaProperties(cluster_id=options.cluster_id, node_id=config.node_id),
+        release=release,
+        kraft_version=levels[versions.KRAFT_VERSION],
+        records=_bootstrap_records(levels, [parse_scram(argument, rng) for argument in options.scram]),
+        voters=voters,
+        metadata_log_dir=config.metadata_log_dir,
+        controller_listener=config.controller_listener_names[0],
+    )
+
+
+def format_directories(
+    config: Config, options: FormatOptions, *, rng: random.Random, clock: Clock, out: Print, warn: Print
+) -> None:
+    """``kafka-storage format``: make the directories of ``config`` ready for a node of this cluster.
+
+    Directories that do not exist are made. ``out`` gets the lines of standard output, ``warn`` the reasons why a
+    directory is left out.
+
+    Raises:
+        KjbodError: one line; nothing was changed unless the failure was in writing.
+    """
+    plan = plan_format(config, options, rng)
+    ensemble = read_ensemble(config.directories)
+    verify_ensemble(ensemble, cluster_id=options.cluster_id, node_id=config.node_id)
+    if ensemble.properties and not options.ignore_formatted:
+        raise StorageToolError(
+            f"Log directory {min(ensemble.properties)} is already formatted. "
+            "Use --ignore-formatted to ignore this directory and format the others."
+        )
+    for directory, reason in sorted(ensemble.errors.items()):
+        warn(reason)
+        out(f"I/O error trying to read log directory {directory}. Ignoring...")
+    if not ensemble.empty and not ensemble.properties:
+        raise StorageToolError("No available log directories to format.")
+    _add_missing_ids(plan, ensemble, rng, clock, out)
+    if ensemble.empty:
+        _format_empty(plan, ensemble, rng, clock, out)
+    else:
+        out("All of the log directories are already formatted.")
+
+
+def _add_missing_ids(plan: FormatPlan, ensemble: Ensemble, rng: random.Random, clock: Clock, out: Print) -> None:
+    """KIP-858: formatted directories from before directory ids get one."""
+    for directory, meta in with_directory_ids(ensemble, rng).items():
+        named = plan.named_directory_id(directory)
+        meta = meta if named is None else replace(meta, directory_id=named)
+        out(f"Adding directory.id {meta.directory_id} to {directory}/{META_PROPERTIES_NAME}.")
+        _write_meta(directory, meta, clock)
+
+
+def _format_empty(plan: FormatPlan, ensemble: Ensemble, rng: random.Random, clock: Clock, out: Print) -> None:
+    records = ", ".join(f"ApiMessageAndVersion({_java_text(record)} at version 0)" for record in plan.records)
+    out(
+        f"Bootstrap metadata: BootstrapMetadata(records=[{records}], "
+        f"metadataVersionLevel={plan.release}, source=format command)"
+    )
+    used = {meta.directory_id for meta in ensemble.properties.values() if meta.directory_id is not None}
+    used |= {voter.directory_id for voter in plan.voters.values()}
+    for directory in sorted(ensemble.empty):
+        release = versions.release_name(plan.release)
+        out(f"Formatting {plan.kind(directory)} {directory} with metadata.version {release}.")
+        directory_id = plan.named_directory_id(directory) or random_directory_id(rng, used)
+        used.add(directory_id)
+        _format_one(plan, directory, directory_id, clock)
+
+
+def _format_one(plan: FormatPlan, directory: str, directory_id: Uuid, clock: Clock) -> None:
+    root = Path(directory)
+    now_ms = clock.wall_ms()
+    try:
+        make_directories(root)
+        bootstrap = root / BOOTSTRAP_CHECKPOINT_NAME
+        write_checkpoint(bootstrap, header_timestamp_ms=0, kraft=None, records=plan.records, timestamp_ms=now_ms)
+        if directory == plan.metadata_log_dir and plan.voters:
+            partition = root / METADATA_PARTITION_NAME
+            partition.mkdir(exist_ok=True)
+            fsync_directory(root)
+            kraft = (plan.kraft_version, plan.voter_set())
+            path = partition / VOTERS_CHECKPOINT_NAME
+            write_checkpoint(path, header_timestamp_ms=now_ms, kraft=kraft, records=(), timestamp_ms=now_ms)
+    except OSError as error:
+        raise _write_error(directory, error) from None
+    except KjbodError as error:
+        raise StorageToolError(f"Error while writing meta.properties file {directory}: {error}") from None
+    # Last, so that a directory counts as formatted only when all of it is there.
+    _write_meta(directory, replace(plan.meta, directory_id=directory_id), clock)
+
+
+def _write_meta(directory: str, meta: MetaProperties, clock: Clock) -> None:
+    moment = datetime.fromtimestamp(clock.wall_ms() / 1000).astimezone()
+    try:
+        write_atomically(Path(directory) / META_PROPERTIES_NAME, render_meta_properties(meta, moment), mode=0o666)
+    except OSError as error:
+        raise _write_error(directory, error) from None
+
+
+def _write_error(directory: str, error: OSError) -> StorageToolError:
+    where = f" ({error.filename})" if error.filename else ""
+    return StorageToolError(f"Error while writing meta.properties file {directory}: {error.strerror}{where}")
+
+
+# Reading
+
+
+def read_ensemble(directories: Sequence[str], metadata_log_dir: str | None = None) -> Ensemble:
+    """Read the ``meta.properties`` of each directory.
+
+    Raises:
+        MetaPropertiesError: no directories.
+    """
+    contents = {directory: _read_meta(directory) for directory in directories}
+    return load_ensemble(contents, metadata_log_dir=metadata_log_dir)
+
+
+def _read_meta(directory: str) -> bytes | OSError | None:
+    try:
+        with open(f"{directory}/{META_PROPERTIES_NAME}", "rb") as file:
+            return file.read(META_PROPERTIES_BYTES_MAX)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return error
+
+
+# info
+
+
+def describe_directories(config: Config, out: Print) -> int:
+    """``kafka-storage info``: print what is in the directories and what is wrong with them.
+
+    Returns the exit code: 1 when there are problems.
+    """
+    problems: list[str] = []
+    found: list[str] = []
+    first: MetaProperties | None = None
+    for directory in config.directories:
+        if (problem := _directory_problem(directory)) is not None:
+            problems.append(problem)
+            continue
+        found.append(directory)
+        meta = _load_meta(directory, problems)
+        if meta is not None and first is not None:
+            if meta.cluster_id != first.cluster_id:
+                problems.append("Mismatched cluster IDs between storage directories.")
+            elif meta.node_id != first.node_id:
+                problems.append("Mismatched node IDs between storage directories.")
+        first = first or meta
+    if first is not None and first.version == 0:
+        problems.append(
+            "The kafka configuration file appears to be for a cluster in KRaft mode, but the directories are "
+            "formatted for legacy mode."
+        )
+    _print_block(out, ("Found log directory:", "Found log directories:"), found)
+    if first is not None:
+        out(f"Found metadata: {first}")
+        out("")
+    _print_block(out, ("Found problem:", "Found problems:"), problems)
+    return 1 if problems else 0
+
+
+def _directory_problem(directory: str) -> str | None:
+    try:
+        if not Path(directory).is_dir():
+            return f"{directory} is not a directory" if Path(directory).exists() else f"{directory} does not exist"
+    except OSError as error:
+        return f"Error loading {directory}/{META_PROPERTIES_NAME}: {error.strerror}"
+    return None
+
+
+def _load_meta(directory: str, problems: list[str]) -> MetaProperties | None:
+    content = _read_meta(directory)
+    where = f"{directory}/{META_PROPERTIES_NAME}"
+    if content is None:
+        problems.append(f"{directory} is not formatted.")
+    elif isinstance(content, OSError):
+        problems.append(f"Error loading {where}: {content.strerror}")
+    else:
+        try:
+            return parse_meta_properties(content, where)
+        except MetaPropertiesError as error:
+            problems.append(str(error))
+    return None
+
+
+def _print_block(out: Print, headings: tuple[str, str], lines: Sequence[str]) -> None:
+    if not lines:
+        return
+    out(headings[0] if len(lines) == 1 else headings[1])
+    for line in lines:
+        out(f"  {line}")
+    out("")
+
+
+# version-mapping, feature-dependencies
+
+
+def print_version_mapping(release_version: str | None, out: Print) -> None:
+    """``kafka-storage version-mapping``.
+
+    Raises:
+        StorageToolError: no such release.
+    """
+    text = versions.release_name(versions.LATEST) if release_version is None else release_version
+    level = _release_level(text)
+    for name, feature_level in versions.version_mapping(level).items():
+        out(f"{name}={feature_level}" + (f" ({text})" if name == versions.METADATA_VERSION else ""))
+
+
+def print_feature_dependencies(features: Sequence[str], out: Print) -> None:
+    """``kafka-storage feature-dependencies``.
+
+    Raises:
+        StorageToolError: an unknown feature or level.
+    """
+    for text in features:
+        name, equals, level_text = (part.strip() for part in text.partition("="))
+        if not equals:
+            raise StorageToolError(
+                f"Invalid feature format: {text}. Expected format: 'feature=version' (e.g. 'group.version=1')"
+            )
+        level = _int(level_text, -(2**15), 2**15 - 1)
+        if level is None:
+            raise StorageToolError(f"Invalid version format: {level_text} for feature {name}")
+        if name not in versions.SUPPORTED_FEATURES:
+            raise StorageToolError(f"Unknown feature: {name}")
+        least, most = versions.SUPPORTED_FEATURES[name]
+        if name == versions.METADATA_VERSION:
+            if not least <= level <= most:
+                raise StorageToolError(f"Unknown metadata.version {level}")
+            out(f"{name}={level} ({versions.release_name(level)}) has no dependencies.")
+            continue
+        if not least <= level <= most:
+            raise StorageToolError(f"Feature level {level} is not supported for feature {name}")
+        _print_dependencies(name, level, out)
+
+
+def _print_dependencies(name: str, level: int, out: Print) -> None:
+    dependencies = _dependencies(name, level)
+    out(f"{name}={level} requires:" if dependencies else f"{name}={level} has no dependencies.")
+    for dependency, needed in dependencies.items():
+        release = f" ({versions.release_name(needed)})" if dependency == versions.METADATA_VERSION else ""
+        out(f"    {dependency}={needed}{release}")

@@ -1,0 +1,458 @@
+"""server.properties: what is read, and that every mistake is told at once."""
+
+from pathlib import Path
+
+import pytest
+
+from kjbod.config import (
+    Config,
+    HostPort,
+    Listener,
+    Voter,
+    load_config,
+    parse_config,
+    require_broker,
+    require_controller,
+)
+from kjbod.config.keys import settings
+from kjbod.config.load import FILE_BYTES_MAX
+from kjbod.errors import EXIT_CONFIG, ConfigError
+
+BROKER = """\
+process.roles=broker
+node.id=1
+controller.quorum.bootstrap.servers=127.0.0.1:9093
+listeners=PLAINTEXT://127.0.0.1:9092
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+log.dirs=/mnt/d1,/mnt/d2,/mnt/d3
+"""
+CONTROLLER = """\
+process.roles=controller
+node.id=3000
+controller.quorum.bootstrap.servers=127.0.0.1:9093
+listeners=CONTROLLER://127.0.0.1:9093
+controller.listener.names=CONTROLLER
+log.dirs=/mnt/meta
+"""
+
+
+def parse(base: str, *changes: str) -> Config:
+    """``key=value`` changes or adds a line of ``base``, ``-key`` takes it out."""
+    lines = dict(line.split("=", 1) for line in base.splitlines())
+    for change in changes:
+        if change.startswith("-"):
+            del lines[change[1:]]
+        else:
+            key, value = change.split("=", 1)
+            lines[key] = value
+    text = "".join(f"{key}={value}\n" for key, value in lines.items())
+    return parse_config(text.encode(), source="server.properties", working_directory="/work", host="host1")
+
+
+def problems(base: str, *changes: str) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        parse(base, *changes)
+    assert caught.value.exit_code == EXIT_CONFIG
+    assert str(caught.value).splitlines() == list(caught.value.problems)
+    return caught.value.problems
+
+
+# What is read
+
+
+def test_the_file_of_a_real_jbod_broker_loads_as_it_is() -> None:
+    config = parse(BROKER, "offsets.topic.replication.factor=1", "log.dir.failure.timeout.ms=8000")
+    require_broker(config)
+    assert config.node_id == 1
+    assert config.process_roles == {"broker"}
+    assert config.log_dirs == ("/mnt/d1", "/mnt/d2", "/mnt/d3")
+    assert config.metadata_log_dir == "/mnt/d1"
+    assert config.listeners == (Listener("PLAINTEXT", "127.0.0.1", 9092, "PLAINTEXT"),)
+    assert config.advertised_listeners == config.listeners
+    assert config.controller_quorum_bootstrap_servers == (HostPort("127.0.0.1", 9093),)
+    assert config.log_dir_failure_timeout_ms == 8000
+
+
+def test_the_file_of_a_real_controller_loads_as_it_is() -> None:
+    config = parse(CONTROLLER)
+    require_controller(config)
+    assert config.controller_listener_names == ("CONTROLLER",)
+    # No map was given and nothing secure is in use: controllers' listeners are PLAINTEXT.
+    assert config.controller_protocol == "PLAINTEXT"
+    assert config.advertised_controller_listeners == (Listener("CONTROLLER", "127.0.0.1", 9093, "PLAINTEXT"),)
+    assert config.advertised_broker_listeners == ()
+
+
+def test_defaults_are_kafkas() -> None:
+    config = parse(BROKER)
+    assert config.broker_heartbeat_interval_ms == 2000
+    assert config.broker_session_timeout_ms == 9000
+    assert config.initial_broker_registration_timeout_ms == 60000
+    assert config.log_dir_failure_timeout_ms == 30000
+    assert config.file_delete_delay_ms == 60000
+    assert config.metadata_max_idle_interval_ms == 500
+    assert config.socket_request_max_bytes == 104857600
+    assert config.controlled_shutdown_enable is True
+    assert config.unclean_leader_election_enable is False
+    assert config.broker_rack is None
+    assert parse(BROKER, "-log.dirs").log_dirs == ("/tmp/kafka-logs",)
+
+
+def test_defaults_of_kjbods_own_keys() -> None:
+    config = parse(BROKER)
+    assert (config.kjbod_role, config.kjbod_storage_agent, config.kjbod_controller_rules) == (
+        "broker",
+        "posix",
+        "kip-858",
+    )
+    assert (config.kjbod_probe_interval_ms, config.kjbod_probe_timeout_ms, config.kjbod_held_timeout_ms) == (
+        1000,
+        2000,
+        30000,
+    )
+    assert config.kjbod_state_dir == "/var/lib/kjbod"
+    assert config.kjbod_reports_dir == "/var/lib/kjbod/reports"
+    assert config.kjbod_host == "host1"
+    assert config.kjbod_metrics_listener is None
+
+
+def test_reports_go_below_the_state_directory_unless_told_otherwise() -> None:
+    assert parse(BROKER, "kjbod.state.dir=/srv/kjbod").kjbod_reports_dir == "/srv/kjbod/reports"
+    assert parse(BROKER, "kjbod.reports.dir=/srv/reports").kjbod_reports_dir == "/srv/reports"
+
+
+def test_every_key_has_a_meaning_and_every_own_key_a_default() -> None:
+    for name, setting in settings().items():
+        assert setting.key.doc.endswith("."), name
+        assert setting.field == name.replace(".", "_")
+    own = [name for name in settings() if name.startswith("kjbod.")]
+    assert len(own) == 12
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "value"),
+    [
+        ("broker.rack= r1 ", "broker_rack", "r1"),
+        ("controlled.shutdown.enable=FALSE", "controlled_shutdown_enable", False),
+        ("num.partitions=+7", "num_partitions", 7),
+        ("log.dir.failure.timeout.ms=9223372036854775807", "log_dir_failure_timeout_ms", 2**63 - 1),
+        ("kjbod.metrics.listener=127.0.0.1:9101", "kjbod_metrics_listener", HostPort("127.0.0.1", 9101)),
+        ("kjbod.metrics.listener=:0", "kjbod_metrics_listener", HostPort("", 0)),
+        ("kjbod.metrics.listener=", "kjbod_metrics_listener", None),
+        ("kjbod.controller.rules=kafka", "kjbod_controller_rules", "kafka"),
+        ("metadata.log.dir=/mnt/meta", "metadata_log_dir", "/mnt/meta"),
+        ("cordoned.log.dirs=/mnt/d2", "cordoned_log_dirs", ("/mnt/d2",)),
+        ("cordoned.log.dirs=*", "cordoned_log_dirs", ("/mnt/d1", "/mnt/d2", "/mnt/d3")),
+        ("log.dirs=a, b/c/,/x//y/../z", "log_dirs", ("/work/a", "/work/b/c", "/x/y/../z")),
+        (
+            "controller.quorum.voters=5@[::1]:9093,6@h:9094",
+            "controller_quorum_voters",
+            (Voter(5, "::1", 9093), Voter(6, "h", 9094)),
+        ),
+    ],
+)
+def test_values_are_read_as_kafka_reads_them(change: str, field: str, value: object) -> None:
+    assert getattr(parse(BROKER, change), field) == value
+
+
+def test_broker_id_stands_in_for_node_id() -> None:
+    assert parse(BROKER, "-node.id", "broker.id=4").node_id == 4
+    assert parse(BROKER, "broker.id=1").node_id == 1
+
+
+def test_log_dir_stands_in_for_log_dirs() -> None:
+    assert parse(BROKER, "-log.dirs", "log.dir=/mnt/one").log_dirs == ("/mnt/one",)
+    assert parse(BROKER, "log.dir=/mnt/one").log_dirs == ("/mnt/d1", "/mnt/d2", "/mnt/d3")
+
+
+def test_keys_of_kafka_that_kjbod_does_not_use_are_ignored() -> None:
+    parse(BROKER, "no.such.key=whatever", "ssl.keystore.password=secret")
+
+
+def test_directories_are_the_data_and_the_metadata_directories_sorted() -> None:
+    config = parse(BROKER, "log.dirs=/b,/a", "metadata.log.dir=/a/meta")
+    assert config.directories == ("/a", "/a/meta", "/b")
+
+
+# Listeners
+
+
+def test_an_advertised_listener_without_a_host_gets_this_hosts_name() -> None:
+    config = parse(BROKER, "listeners=PLAINTEXT://:9092")
+    assert config.listeners[0].host == ""
+    assert config.advertised_listeners == (Listener("PLAINTEXT", "host1", 9092, "PLAINTEXT", host_given=False),)
+    assert parse(BROKER, "listeners=PLAINTEXT://:9092", "kjbod.host=h2").advertised_listeners[0].host == "h2"
+
+
+def test_a_controller_on_all_interfaces_is_known_by_its_entry_among_the_static_voters() -> None:
+    config = parse(CONTROLLER, "listeners=CONTROLLER://0.0.0.0:9093", "controller.quorum.voters=3000@ctl:9193")
+    assert config.advertised_controller_listeners == (Listener("CONTROLLER", "ctl", 9193, "PLAINTEXT"),)
+
+
+def test_an_advertised_controller_listener_wins_over_the_bound_one() -> None:
+    config = parse(CONTROLLER, "advertised.listeners=CONTROLLER://ctl:9193")
+    assert config.advertised_controller_listeners == (Listener("CONTROLLER", "ctl", 9193, "PLAINTEXT"),)
+
+
+def test_listener_names_are_upper_case_whatever_the_file_says() -> None:
+    config = parse(CONTROLLER, "listeners=controller://127.0.0.1:9093", "controller.listener.names=Controller")
+    assert config.listeners[0].name == "CONTROLLER"
+    assert config.controller_listener_names == ("CONTROLLER",)
+
+
+def test_ipv4_and_ipv6_listeners_may_share_a_port() -> None:
+    listeners = "listeners=PLAINTEXT://127.0.0.1:9092,SIX://[::1]:9092"
+    config = parse(
+        BROKER, listeners, "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SIX:PLAINTEXT"
+    )
+    assert [str(listener) for listener in config.listeners] == ["PLAINTEXT://127.0.0.1:9092", "SIX://[::1]:9092"]
+
+
+def test_a_combined_node_has_both_kinds_of_listeners() -> None:
+    config = parse(
+        CONTROLLER,
+        "process.roles=broker, controller",
+        "listeners=PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
+    )
+    assert [one.name for one in config.advertised_broker_listeners] == ["PLAINTEXT"]
+    assert [one.name for one in config.advertised_controller_listeners] == ["CONTROLLER"]
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("-node.id", "node.id is missing: expected a whole number from 0 to 2147483647"),
+        ("node.id=-1", "node.id=-1: expected a whole number from 0 to 2147483647"),
+        ("node.id=one", "node.id=one: expected a whole number from 0 to 2147483647"),
+        ("broker.id=2", "broker.id=2: expected the same value as node.id=1"),
+        ("-process.roles", "process.roles is missing: expected broker, controller or broker,controller"),
+        ("process.roles=brokr", "process.roles=brokr: expected broker, controller or broker,controller"),
+        (
+            "process.roles=broker,broker",
+            "process.roles=broker,broker: expected broker, controller or broker,controller",
+        ),
+        ("log.dirs=", "log.dirs=: expected at least one directory"),
+        ("log.dirs=/a,,/b", "log.dirs=/a,,/b: expected no empty entry between commas"),
+        ("log.dirs=/a,/a", "log.dirs=/a,/a: expected each directory once, /a is /a again"),
+        ("log.dirs=/a,/x/../a/", "log.dirs=/a,/x/../a/: expected each directory once, /x/../a is /a again"),
+        ("log.dirs=/a\\u0000b", "log.dirs=/a\\x00b: expected paths of directories"),
+        ("metadata.log.dir=", "metadata.log.dir=: expected the path of a directory"),
+        ("cordoned.log.dirs=/x", "cordoned.log.dirs=/x: expected entries of log.dirs or * alone, not /x"),
+        (
+            "broker.session.timeout.ms=9s",
+            "broker.session.timeout.ms=9s: expected a whole number from 1 to 2147483647 (ms)",
+        ),
+        (
+            "broker.session.timeout.ms=0",
+            "broker.session.timeout.ms=0: expected a whole number from 1 to 2147483647 (ms)",
+        ),
+        (
+            "broker.session.timeout.ms=2147483648",
+            "broker.session.timeout.ms=2147483648: expected a whole number from 1 to 2147483647 (ms)",
+        ),
+        (
+            "default.replication.factor=40000",
+            "default.replication.factor=40000: expected a whole number from 1 to 32767",
+        ),
+        ("controlled.shutdown.enable=yes", "controlled.shutdown.enable=yes: expected true or false"),
+        ("kjbod.controller.rules=zk", "kjbod.controller.rules=zk: expected kip-858 or kafka"),
+        ("kjbod.role=ghost", "kjbod.role=ghost: expected broker"),
+        (
+            "kjbod.prob.interval.ms=5",
+            "kjbod.prob.interval.ms=5: unknown key; did you mean kjbod.probe.interval.ms?",
+        ),
+        ("kjbod.metrics.listener=9100", "kjbod.metrics.listener=9100: expected host:port, an IPv6 host in brackets"),
+        (
+            "kjbod.state.dir=/mnt/d1/state",
+            "kjbod.state.dir=/mnt/d1/state: expected a directory outside the disks that are watched, not below /mnt/d1",
+        ),
+        (
+            "-controller.quorum.bootstrap.servers",
+            "controller.quorum.bootstrap.servers is missing: expected host:port of the controllers here, "
+            "or id@host:port of each in controller.quorum.voters",
+        ),
+        (
+            "controller.quorum.bootstrap.servers=ctl",
+            "controller.quorum.bootstrap.servers=ctl: expected host:port, an IPv6 host in brackets, not ctl",
+        ),
+        (
+            "controller.quorum.bootstrap.servers=h:70000",
+            "controller.quorum.bootstrap.servers=h:70000: expected a port from 1 to 65535, not h:70000",
+        ),
+        ("controller.quorum.voters=h:9", "controller.quorum.voters=h:9: expected id@host:port, not h:9"),
+        ("controller.quorum.voters=2@h:9,2@i:9", "controller.quorum.voters=2@h:9,2@i:9: expected each id once"),
+        (
+            "controller.quorum.voters=1@h:9",
+            "controller.quorum.voters=1@h:9: expected other nodes only, node.id=1 is a broker's",
+        ),
+        (
+            "-controller.listener.names",
+            "controller.listener.names is missing: expected the name of the controllers' listener",
+        ),
+        ("listeners=9092", "listeners=9092: expected NAME://host:port, not 9092"),
+        ("listeners=", "listeners=: expected NAME://host:port,..."),
+        (
+            "listeners=PLAINTEXT://h:99999",
+            "listeners=PLAINTEXT://h:99999: expected a port from 0 to 65535, not PLAINTEXT://h:99999",
+        ),
+        (
+            "listeners=EXTERNAL://h:1",
+            "listeners=EXTERNAL://h:1: expected a security protocol for EXTERNAL in listener.security.protocol.map, "
+            "not EXTERNAL://h:1",
+        ),
+        (
+            "listeners=PLAINTEXT://h:1,PLAINTEXT://h:2",
+            "listeners=PLAINTEXT://h:1,PLAINTEXT://h:2: "
+            "expected a different name for each listener, not PLAINTEXT again",
+        ),
+        (
+            "listeners=PLAINTEXT://h:1,CONTROLLER://h:1",
+            "listeners=PLAINTEXT://h:1,CONTROLLER://h:1: expected a different port for each listener, not 1 again",
+        ),
+        (
+            "listeners=PLAINTEXT://0.0.0.0:1",
+            "listeners=PLAINTEXT://0.0.0.0:1: "
+            "expected an address that others can reach in advertised.listeners, not 0.0.0.0",
+        ),
+        (
+            "advertised.listeners=PLAINTEXT://h:0",
+            "advertised.listeners=PLAINTEXT://h:0: expected a port from 1 to 65535, not PLAINTEXT://h:0",
+        ),
+        (
+            "listener.security.protocol.map=PLAINTEXT:TLS",
+            "listener.security.protocol.map=PLAINTEXT:TLS: expected NAME:PROTOCOL, "
+            "the protocol one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL",
+        ),
+        (
+            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT",
+            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT: "
+            "expected an entry for the controllers' listener CONTROLLER",
+        ),
+        (
+            "controller.listener.names=PLAINTEXT",
+            "controller.listener.names=PLAINTEXT: expected names that do not appear in listeners of a broker",
+        ),
+        (
+            "inter.broker.listener.name=SSL",
+            "inter.broker.listener.name=SSL: expected a listener that is advertised (PLAINTEXT), not SSL",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_key_value_and_what_is_expected(change: str, expected: str) -> None:
+    assert f"server.properties: {expected}" in problems(BROKER, change)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            ("listeners=PLAINTEXT://h:1",),
+            "controller.listener.names=CONTROLLER: "
+            "expected names that appear in listeners, as this node is a controller",
+        ),
+        (
+            ("listeners=CONTROLLER://h:1,PLAINTEXT://h:2",),
+            "listeners=CONTROLLER://h:1,PLAINTEXT://h:2: "
+            "expected only listeners of controller.listener.names, as this node is a controller only",
+        ),
+        (
+            ("controller.quorum.voters=1@h:9",),
+            "controller.quorum.voters=1@h:9: expected this controller, node.id=3000, among the voters",
+        ),
+        (
+            ("process.roles=broker,controller",),
+            "listeners=CONTROLLER://127.0.0.1:9093: "
+            "expected at least one listener that is not a controllers' one, as this node is a broker",
+        ),
+    ],
+)
+def test_roles_and_listeners_must_fit(changes: tuple[str, ...], expected: str) -> None:
+    assert f"server.properties: {expected}" in problems(CONTROLLER, *changes)
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    found = problems(BROKER, "-node.id", "log.dirs=/a,,/b", "num.partitions=many", "kjbod.rol=broker")
+    assert [line.split(": ")[1].split("=")[0].split(" ")[0] for line in found] == [
+        "kjbod.rol",
+        "num.partitions",
+        "node.id",
+        "log.dirs",
+    ]
+
+
+def test_values_that_need_a_config_provider_are_refused_not_taken_literally() -> None:
+    (line,) = problems(BROKER, "config.providers=env", "broker.rack=${env:RACK}")
+    assert line == (
+        "server.properties: broker.rack=${env:RACK}: expected a plain value, kjbod does not resolve config.providers"
+    )
+    assert parse(BROKER, "broker.rack=${env:RACK}").broker_rack == "${env:RACK}"
+
+
+def test_a_malformed_escape_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"server.properties: Malformed \\uxxxx encoding: \\u12"):
+        parse_config(b"a=\\u12", source="server.properties", working_directory="/", host="h")
+
+
+def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(tmp_path / "none")
+    assert caught.value.problems == (f"{tmp_path}/none: No such file or directory: expected Kafka's server.properties",)
+
+
+def test_a_directory_instead_of_a_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Is a directory: expected Kafka's server.properties"):
+        load_config(tmp_path)
+
+
+def test_a_path_that_cannot_be_one_is_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"expected the path of Kafka's server.properties"):
+        load_config("a\0b")
+
+
+def test_a_huge_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "huge"
+    path.write_bytes(b"#" * (FILE_BYTES_MAX + 1))
+    with pytest.raises(ConfigError, match="at most 1048576 bytes"):
+        load_config(path)
+
+
+def test_garbage_is_told_as_missing_keys_not_as_a_crash(tmp_path: Path) -> None:
+    path = tmp_path / "garbage"
+    path.write_bytes(bytes(range(256)).replace(b"\\", b"") * 20)
+    with pytest.raises(ConfigError, match=r"node.id is missing"):
+        load_config(path)
+
+
+def test_a_file_from_disk_is_relative_to_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(BROKER.replace("/mnt/d1,/mnt/d2,/mnt/d3", "data"))
+    monkeypatch.chdir(tmp_path)
+    assert load_config(path).log_dirs == (f"{tmp_path}/data",)
+
+
+# Roles
+
+
+def test_the_agent_refuses_a_controllers_file() -> None:
+    with pytest.raises(ConfigError, match=r"process.roles=controller: expected broker, which is what kjbod agent runs"):
+        require_broker(parse(CONTROLLER))
+
+
+def test_the_controller_refuses_a_brokers_file() -> None:
+    with pytest.raises(ConfigError, match=r"expected controller, which is what kjbod controller runs"):
+        require_controller(parse(BROKER))
+
+
+def test_the_agent_does_not_speak_plaintext_to_a_secure_controller() -> None:
+    config = parse(BROKER, "listener.security.protocol.map=CONTROLLER:SSL,PLAINTEXT:PLAINTEXT")
+    with pytest.raises(ConfigError, match="CONTROLLER:SSL: expected PLAINTEXT for CONTROLLER"):
+        require_broker(config)
+
+
+def test_the_controller_is_a_quorum_of_one() -> None:
+    with pytest.raises(ConfigError, match="kjbod controller is a quorum of one"):
+        require_controller(parse(CONTROLLER, "controller.quorum.voters=3000@h:9093,3001@i:9093"))

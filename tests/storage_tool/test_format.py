@@ -1,0 +1,524 @@
+"""``kjbod format``. Names carry the rows of Kafka's own tests (FM-n, ST-n)."""
+
+import base64
+import hashlib
+import hmac
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kjbod.errors import KjbodError
+from kjbod.ids import Uuid, is_reserved
+from kjbod.metadata.records import FeatureLevelRecord, UserScramCredentialRecord
+from kjbod.metadata.snapshot import read_checkpoint
+from kjbod.storage_tool import parse_voters
+from tests.storage_tool.rig import CLUSTER_ID, MakeNode, Node
+
+VOTER = "3000@127.0.0.1:19093:JEXY6aqzQY-32P5TStzaFg"
+NON_ROOT = 65534
+LATEST = (
+    "Bootstrap metadata: BootstrapMetadata(records=["
+    "ApiMessageAndVersion(FeatureLevelRecord(name='metadata.version', featureLevel=30) at version 0), "
+    "ApiMessageAndVersion(FeatureLevelRecord(name='eligible.leader.replicas.version', featureLevel=1) at version 0), "
+    "ApiMessageAndVersion(FeatureLevelRecord(name='group.version', featureLevel=1) at version 0), "
+    "ApiMessageAndVersion(FeatureLevelRecord(name='share.version', featureLevel=1) at version 0), "
+    "ApiMessageAndVersion(FeatureLevelRecord(name='streams.version', featureLevel=1) at version 0), "
+    "ApiMessageAndVersion(FeatureLevelRecord(name='transaction.version', featureLevel=2) at version 0)], "
+    "metadataVersionLevel=30, source=format command)"
+)
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def refused(node: Node, **options: Any) -> str:
+    """The message of a format that must fail and leave everything as it was."""
+    before = tree(node.root)
+    with pytest.raises(KjbodError) as caught:
+        node.format(**options)
+    assert tree(node.root) == before
+    message = str(caught.value)
+    assert len(message.splitlines()) == 1
+    return message
+
+
+def levels(checkpoint: Path) -> dict[str, int]:
+    records = read_checkpoint(checkpoint).records
+    return {record.name: record.feature_level for record in records if isinstance(record, FeatureLevelRecord)}
+
+
+@contextmanager
+def without_privileges(*owned: Path) -> Iterator[None]:
+    """As another user; ``owned`` are given to that user first."""
+    if os.geteuid() != 0:
+        yield
+        return
+    for path in owned:
+        os.chown(path, NON_ROOT, NON_ROOT)
+    os.seteuid(NON_ROOT)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+# What it makes
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_fm_1_all_directories_get_the_same_node_and_cluster_and_the_latest_features(
+    broker: MakeNode, count: int
+) -> None:
+    names = tuple(f"d{number}" for number in range(count))
+    node = broker(directories=names)
+    node.format()
+    for name in names:
+        meta = node.meta(name)
+        assert (meta["node.id"], meta["cluster.id"], meta["version"]) == ("1", CLUSTER_ID, "1")
+        assert levels(node.root / name / "bootstrap.checkpoint")["metadata.version"] == 30
+
+
+def test_fm_6_every_directory_gets_an_id_of_its_own(broker: MakeNode) -> None:
+    node = broker()
+    node.format()
+    ids = [Uuid.parse(node.meta(name)["directory.id"]) for name in ("d1", "d2", "d3")]
+    assert len(set(ids)) == 3
+    assert not any(map(is_reserved, ids))
+
+
+def test_st_5_the_first_directory_is_the_metadata_directory_and_the_output_is_kafkas(broker: MakeNode) -> None:
+    node = broker()
+    d1, d2, d3 = node.directories
+    assert node.format() == [
+        LATEST,
+        f"Formatting metadata directory {d1} with metadata.version 4.3-IV0.",
+        f"Formatting data directory {d2} with metadata.version 4.3-IV0.",
+        f"Formatting data directory {d3} with metadata.version 4.3-IV0.",
+    ]
+    assert list(tree(d1)) == ["bootstrap.checkpoint", "meta.properties"]
+
+
+def test_a_missing_directory_is_made_with_its_parents(broker: MakeNode) -> None:
+    node = broker(directories=("a/b/c",))
+    node.format()
+    assert node.meta("a/b/c")["node.id"] == "1"
+
+
+def test_a_metadata_directory_of_its_own_is_formatted_too(broker: MakeNode, tmp_path: Path) -> None:
+    node = broker(f"metadata.log.dir={tmp_path}/broker/m", directories=("d1",))
+    assert [line.split(" with ")[0] for line in node.format()[1:]] == [
+        f"Formatting data directory {tmp_path}/broker/d1",
+        f"Formatting metadata directory {tmp_path}/broker/m",
+    ]
+
+
+def test_the_cluster_id_is_free_text(broker: MakeNode) -> None:
+    node = broker()
+    node.format("free text: é")
+    assert node.info()[1][5].startswith("Found metadata: {cluster.id=free text: é, ")
+
+
+# Already formatted, half formatted, broken
+
+
+def test_fm_2_st_8_formatted_directories_are_refused_and_the_first_is_named(broker: MakeNode) -> None:
+    node = broker()
+    node.format()
+    assert refused(node) == (
+        f"Log directory {node.directories[0]} is already formatted. "
+        "Use --ignore-formatted to ignore this directory and format the others."
+    )
+
+
+def test_fm_2_one_formatted_directory_among_others_is_refused(broker: MakeNode) -> None:
+    broker(directories=("d2",)).format()
+    assert refused(broker()).startswith(f"Log directory {broker().directories[1]} is already formatted.")
+
+
+def test_fm_3_formatting_again_with_ignore_formatted_changes_nothing(broker: MakeNode) -> None:
+    node = broker()
+    node.format()
+    before = tree(node.root)
+    assert node.format(ignore_formatted=True) == ["All of the log directories are already formatted."]
+    assert tree(node.root) == before
+
+
+def test_fm_4_only_the_missing_directory_is_formatted_and_it_is_a_data_directory(broker: MakeNode) -> None:
+    broker(directories=("d1", "d3")).format()
+    node = broker()
+    before = tree(node.directories[0])
+    assert node.format(ignore_formatted=True) == [
+        LATEST,
+        f"Formatting data directory {node.directories[1]} with metadata.version 4.3-IV0.",
+    ]
+    assert tree(node.directories[0]) == before
+
+
+def test_with_ignore_formatted_a_formatted_directory_without_an_id_gets_one_as_the_kip_says(broker: MakeNode) -> None:
+    node = broker()
+    node.format()
+    path = node.directories[2] / "meta.properties"
+    path.write_text("".join(line for line in path.read_text().splitlines(True) if "directory.id" not in line))
+    lines = node.format(ignore_formatted=True, seed=7)
+    assert lines == [
+        f"Adding directory.id {node.meta('d3')['directory.id']} to {path}.",
+        "All of the log directories are already formatted.",
+    ]
+    assert node.meta("d3")["cluster.id"] == CLUSTER_ID
+    assert node.info()[0] == 0
+
+
+def test_without_ignore_formatted_no_id_is_added(broker: MakeNode) -> None:
+    node = broker(directories=("d1",))
+    (node.root / "d1").mkdir()
+    (node.root / "d1" / "meta.properties").write_text(f"version=1\nnode.id=1\ncluster.id={CLUSTER_ID}\n")
+    refused(node)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("cluster.id=x", f"Invalid cluster.id in: {{d2}}/meta.properties. Expected {CLUSTER_ID}, but read x"),
+        ("node.id=2", "Stored node id 2 doesn't match previous node id 1 in {d2}/meta.properties."),
+        ("directory.id=AAAAAAAAAAAAAAAAAAAAAQ", "Invalid reserved directory ID AAAAAAAAAAAAAAAAAAAAAQ found in {d2}"),
+    ],
+)
+def test_directories_of_another_node_or_cluster_are_refused(broker: MakeNode, change: str, message: str) -> None:
+    node = broker()
+    node.format()
+    path = node.directories[1] / "meta.properties"
+    path.write_text(path.read_text() + change + "\n")
+    assert refused(node, ignore_formatted=True).startswith(message.format(d2=node.directories[1]))
+
+
+def test_another_cluster_id_than_asked_for_is_refused(broker: MakeNode) -> None:
+    node = broker()
+    node.format()
+    assert refused(node, cluster_id="x", ignore_formatted=True) == (
+        f"Invalid cluster.id in: {node.directories[0]}/meta.properties. Expected x, but read {CLUSTER_ID}"
+    )
+
+
+def test_a_duplicated_directory_id_is_refused(broker: MakeNode) -> None:
+    node = broker()
+    node.format()
+    first, second = (directory / "meta.properties" for directory in node.directories[:2])
+    second.write_bytes(first.read_bytes())
+    assert "Duplicate directory ID" in refused(node, ignore_formatted=True)
+
+
+def test_st_6_a_directory_that_is_a_file_is_left_out(broker: MakeNode) -> None:
+    node = broker()
+    node.directories[1].write_text("")
+    assert node.format() == [
+        f"I/O error trying to read log directory {node.directories[1]}. Ignoring...",
+        LATEST,
+        f"Formatting metadata directory {node.directories[0]} with metadata.version 4.3-IV0.",
+        f"Formatting data directory {node.directories[2]} with metadata.version 4.3-IV0.",
+    ]
+    assert node.warnings == [f"{node.directories[1]}/meta.properties: Not a directory"]
+
+
+def test_st_7_no_directory_that_can_be_used_is_an_error(broker: MakeNode) -> None:
+    node = broker()
+    for directory in node.directories:
+        directory.write_text("")
+    assert refused(node) == "No available log directories to format."
+
+
+def test_a_file_that_cannot_be_understood_is_left_alone(broker: MakeNode) -> None:
+    node = broker()
+    node.format()
+    path = node.directories[1] / "meta.properties"
+    path.write_text("version=2\n")
+    assert node.format(ignore_formatted=True) == [
+        f"I/O error trying to read log directory {node.directories[1]}. Ignoring...",
+        "All of the log directories are already formatted.",
+    ]
+    assert path.read_text() == "version=2\n"
+
+
+def test_fm_5_a_directory_that_cannot_be_written_is_one_line() -> None:
+    with tempfile.TemporaryDirectory() as name:  # pytest's own directories are closed to other users
+        root = Path(name)
+        root.chmod(0o755)
+        node = Node(root / "broker", "broker", ("d1",))
+        node.directories[0].mkdir(0o555)
+        with without_privileges(node.directories[0]), pytest.raises(KjbodError) as caught:
+            node.format()
+        assert str(caught.value).startswith(f"Error while writing meta.properties file {node.directories[0]}: ")
+        assert "Permission denied" in str(caught.value)
+        assert tree(node.directories[0]) == {}
+
+
+def test_a_directory_that_cannot_be_made_is_one_line(broker: MakeNode) -> None:
+    node = broker("log.dirs=/proc/kjbod-none")
+    with pytest.raises(KjbodError) as caught:
+        node.format()
+    assert str(caught.value) == (
+        "Error while writing meta.properties file /proc/kjbod-none: No such file or directory (/proc/kjbod-none)"
+    )
+
+
+# Quorums
+
+
+def test_st_9_a_controller_must_say_which_quorum(controller: MakeNode) -> None:
+    assert refused(controller()) == (
+        "Because controller.quorum.voters is not set on this controller, you must specify one of the following: "
+        "--standalone, --initial-controllers, or --no-initial-controllers."
+    )
+
+
+def test_st_9_a_controller_of_a_static_quorum_needs_no_flag(controller: MakeNode) -> None:
+    node = controller("controller.quorum.voters=3000@127.0.0.1:19093")
+    assert node.format()[1] == f"Formatting metadata directory {node.directories[0]} with metadata.version 4.3-IV0."
+
+
+def test_st_9_a_static_quorum_and_initial_voters_contradict_each_other(controller: MakeNode) -> None:
+    node = controller("controller.quorum.voters=3000@127.0.0.1:19093")
+    for options in ({"standalone": True}, {"initial_controllers": VOTER}):
+        assert refused(node, **options).startswith("You cannot specify controller.quorum.voters and format the node")
+
+
+def test_st_9_standalone_makes_a_voter_of_this_controller(controller: MakeNode) -> None:
+    node = controller(directories=("meta", "data"))
+    meta, data = node.directories
+    assert node.format(standalone=True)[1:] == [
+        f"Formatting data directory {data} with metadata.version 4.3-IV0.",
+        f"Formatting dynamic metadata voter directory {meta} with metadata.version 4.3-IV0.",
+    ]
+    path = meta / "__cluster_metadata-0" / "00000000000000000000-0000000000.checkpoint"
+    checkpoint = read_checkpoint(path)
+    assert checkpoint.kraft_version == 1
+    assert checkpoint.voters is not None
+    (voter,) = checkpoint.voters.voters
+    assert (voter.voter_id, str(voter.voter_directory_id)) == (3000, node.meta("meta")["directory.id"])
+    (endpoint,) = voter.endpoints
+    assert (endpoint.name, endpoint.host, endpoint.port) == ("CONTROLLER", "127.0.0.1", 19093)
+    assert path.stat().st_mode & 0o777 == 0o400
+    assert not (data / "__cluster_metadata-0").exists()
+
+
+def test_st_9_a_standalone_voter_without_an_address_is_localhost_as_in_kafka(controller: MakeNode) -> None:
+    node = controller("listeners=CONTROLLER://:19093")
+    node.format(standalone=True)
+    path = node.directories[0] / "__cluster_metadata-0" / "00000000000000000000-0000000000.checkpoint"
+    voters = read_checkpoint(path).voters
+    assert voters is not None
+    assert voters.voters[0].endpoints[0].host == "localhost"
+
+
+def test_st_9_standalone_is_for_controllers(broker: MakeNode) -> None:
+    assert refused(broker(), standalone=True) == "You can only use --standalone on a controller."
+
+
+def test_st_9_no_initial_controllers_makes_no_voters(controller: MakeNode) -> None:
+    node = controller()
+    assert node.format(no_initial_controllers=True)[1] == (
+        f"Formatting metadata directory {node.directories[0]} with metadata.version 4.3-IV0."
+    )
+    assert not (node.directories[0] / "__cluster_metadata-0").exists()
+
+
+def test_fm_7_a_named_voter_gets_the_id_that_was_named_and_other_directories_another(controller: MakeNode) -> None:
+    node = controller(directories=("meta", "data"))
+    lines = node.format(initial_controllers=f"{VOTER},3001@h:1:MvDxzVmcRsaTz33bUuRU6A")
+    assert [line.split(" directory ")[0] for line in lines[1:]] == [
+        "Formatting data",
+        "Formatting dynamic metadata voter",
+    ]
+    assert node.meta("meta")["directory.id"] == "JEXY6aqzQY-32P5TStzaFg"
+    assert node.meta("data")["directory.id"] not in ("JEXY6aqzQY-32P5TStzaFg", "MvDxzVmcRsaTz33bUuRU6A")
+
+
+def test_a_node_that_is_not_among_the_voters_gets_a_dynamic_metadata_directory(controller: MakeNode) -> None:
+    node = controller()
+    lines = node.format(initial_controllers="3001@h:1:MvDxzVmcRsaTz33bUuRU6A")
+    assert lines[1].startswith("Formatting dynamic metadata directory ")
+    assert node.meta("meta")["directory.id"] != "MvDxzVmcRsaTz33bUuRU6A"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("bogus", "No @ found in dynamic voter string."),
+        ("@h:1:x", "Invalid @ at beginning of dynamic voter string."),
+        ("a@h:1:x", "Failed to parse node id in dynamic voter string."),
+        ("-1@h:1:x", "Invalid negative node id -1 in dynamic voter string."),
+        ("1@", "No hostname found after node id."),
+        ("1@[::1:1:x", "Hostname began with left bracket, but no right bracket was found."),
+        ("1@[::1]x", "Port section must start with a colon."),
+        ("1@h", "No colon following hostname could be found."),
+        ("1@h:1", "No colon following port could be found."),
+        ("1@h:p:x", "Failed to parse port in dynamic voter string."),
+        ("1@h:65536:x", "Invalid port 65536 in dynamic voter string."),
+        (
+            "1@h:1:bad",
+            "Failed to parse directory ID in dynamic voter string. Input string `bad` decoded as 2 bytes, "
+            "which is not equal to the expected 16 bytes of a base64-encoded UUID",
+        ),
+        (
+            "1@h:1:AAAAAAAAAAAAAAAAAAAAAQ",
+            "Invalid reserved directory ID AAAAAAAAAAAAAAAAAAAAAQ in dynamic voter string.",
+        ),
+        (f"{VOTER},{VOTER}", "Node id 3000 was specified more than once."),
+        (",", "No voters given."),
+    ],
+)
+def test_voters_that_cannot_be_understood_are_refused_in_kafkas_words(
+    controller: MakeNode, text: str, message: str
+) -> None:
+    assert refused(controller(), initial_controllers=text) == message
+
+
+def test_voters_may_have_ipv6_addresses() -> None:
+    (voter,) = parse_voters("1@[::1]:9093:JEXY6aqzQY-32P5TStzaFg,").values()
+    assert (voter.host, voter.port) == ("::1", 9093)
+
+
+# Features
+
+
+@pytest.mark.parametrize("release", ["3.9-IV0", "3.9", "3.9.1"])
+def test_fm_9_an_older_release_has_its_own_features(broker: MakeNode, release: str) -> None:
+    node = broker()
+    assert node.format(release_version=release)[1].endswith(" with metadata.version 3.9-IV0.")
+    assert levels(node.directories[0] / "bootstrap.checkpoint") == {"metadata.version": 21}
+
+
+@pytest.mark.parametrize("release", ["3.2", "3.3-IV2", "4.4-IV0", "x", ""])
+def test_fm_9_an_unknown_or_unstable_release_is_refused(broker: MakeNode, release: str) -> None:
+    assert refused(broker(), release_version=release).startswith(
+        f"Unknown metadata.version '{release}'. Supported metadata.version are: 3.3-IV3, 3.4-IV0, "
+    )
+
+
+def test_fm_10_features_start_at_the_level_that_was_asked_for(broker: MakeNode) -> None:
+    node = broker()
+    node.format(features=["group.version=0", " transaction.version = 1"])
+    assert levels(node.directories[0] / "bootstrap.checkpoint") == {
+        "metadata.version": 30,
+        "eligible.leader.replicas.version": 1,
+        "share.version": 1,
+        "streams.version": 1,
+        "transaction.version": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        (
+            ["nope=1"],
+            "Unsupported feature: nope. Supported features are: eligible.leader.replicas.version, group.version, "
+            "kraft.version, share.version, streams.version, transaction.version",
+        ),
+        (["group.version=9"], "No feature:group.version with feature level 9"),
+        (["group.version=-1"], "No feature:group.version with feature level -1"),
+        (["group.version"], "Can't parse feature=level string group.version: equals sign not found."),
+        (["group.version=a"], "Can't parse feature=level string group.version=a: unable to parse a as a short."),
+        (
+            ["metadata.version=99"],
+            "No MetadataVersion with feature level 99. Valid feature levels are from 7 to 30.",
+        ),
+        (
+            ["metadata.version=20", "eligible.leader.replicas.version=1"],
+            "eligible.leader.replicas.version could not be set to 1 because it depends on metadata.version level 23",
+        ),
+        (
+            ["kraft.version=0"],
+            "Cannot set kraft.version to 0 if controller.quorum.voters is empty and one of the flags --standalone, "
+            "--initial-controllers, or --no-initial-controllers is used. For dynamic controllers support, "
+            "try removing the --feature flag for kraft.version.",
+        ),
+    ],
+)
+def test_fm_10_features_that_cannot_be_are_refused(broker: MakeNode, features: list[str], message: str) -> None:
+    assert refused(broker(), features=features) == message
+
+
+def test_fm_8_a_static_quorum_has_no_newer_kraft_version(controller: MakeNode) -> None:
+    node = controller("controller.quorum.voters=3000@127.0.0.1:19093")
+    assert refused(node, features=["kraft.version=1"]).startswith(
+        "Cannot set kraft.version to 1 unless controller.quorum.voters is empty"
+    )
+
+
+def test_a_release_and_a_metadata_version_are_one_too_many(broker: MakeNode) -> None:
+    assert refused(broker(), release_version="3.9", features=["metadata.version=20"]) == (
+        "Use --release-version instead of --feature metadata.version=X to avoid ambiguity."
+    )
+
+
+# SCRAM
+
+
+def scram_records(node: Node) -> list[UserScramCredentialRecord]:
+    records = read_checkpoint(node.directories[0] / "bootstrap.checkpoint").records
+    return [record for record in records if isinstance(record, UserScramCredentialRecord)]
+
+
+def test_fm_10_a_scram_credential_is_the_one_of_rfc_5802(broker: MakeNode) -> None:
+    node = broker()
+    salt = base64.b64encode(b"salt" * 4).decode()
+    lines = node.format(scram=[f'SCRAM-SHA-256=[name=alice,password=alice-secret,salt="{salt}",iterations=8192]'])
+    (record,) = scram_records(node)
+    salted = hashlib.pbkdf2_hmac("sha256", b"alice-secret", b"salt" * 4, 8192)
+    client_key = hmac.digest(salted, b"Client Key", "sha256")
+    assert (record.name, record.mechanism, record.iterations, record.salt) == ("alice", 1, 8192, b"salt" * 4)
+    assert record.stored_key == hashlib.sha256(client_key).digest()
+    assert record.server_key == hmac.digest(salted, b"Server Key", "sha256")
+    assert "UserScramCredentialRecord(name='alice', mechanism=1, [hidden])" in lines[0]
+
+
+def test_fm_10_a_password_salted_elsewhere_is_taken_as_it_is(broker: MakeNode) -> None:
+    node = broker()
+    node.format(scram=['SCRAM-SHA-512=[name=bob,salt="N3E=",saltedpassword="YCE="]'])
+    (record,) = scram_records(node)
+    assert record.server_key == hmac.digest(b"`!", b"Server Key", "sha512")
+    assert (record.mechanism, record.iterations, record.salt) == (2, 4096, b"7q")
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("secret", "Failed to find equals sign in SCRAM argument"),
+        ("SCRAM-MD5=[name=a]", "The add-scram mechanism SCRAM-MD5 is not supported."),
+        ("SCRAM-SHA-256=name=a", "Expected configuration string to start with ["),
+        ("SCRAM-SHA-256=[name=a", "Expected configuration string to end with ]"),
+        ("SCRAM-SHA-256=[name]", "No equals sign found in SCRAM component"),
+        ("SCRAM-SHA-256=[password=x]", "You must supply 'name' to add-scram"),
+        ("SCRAM-SHA-256=[name=a]", "You must supply one of 'password' or 'saltedpassword' to add-scram"),
+        ("SCRAM-SHA-256=[name=a,saltedpassword=YCE=]", "You must supply 'salt' with 'saltedpassword' to add-scram"),
+        ("SCRAM-SHA-256=[name=a,password=x,salt=?]", "Failed to decode given salt"),
+        ("SCRAM-SHA-256=[name=a,saltedpassword=?,salt=YCE=]", "Failed to decode given saltedPassword"),
+        ("SCRAM-SHA-256=[name=a,password=x,iterations=z]", "Failed to parse iterations count: z"),
+        (
+            "SCRAM-SHA-256=[name=a,password=x,iterations=4095]",
+            "The 'iterations' value must be >= 4096 for add-scram using SCRAM_SHA_256",
+        ),
+        (
+            "SCRAM-SHA-256=[name=a,password=x,iterations=16385]",
+            "The 'iterations' value must be <= 16384 for add-scram using SCRAM_SHA_256",
+        ),
+        ("SCRAM-SHA-256=[name=a,password=x,colour=red]", "Unknown SCRAM configurations: colour"),
+    ],
+)
+def test_a_scram_argument_that_cannot_be_used_is_refused_without_showing_secrets(
+    broker: MakeNode, argument: str, message: str
+) -> None:
+    assert refused(broker(), scram=[argument]) == message
+
+
+def test_fm_10_scram_needs_a_release_that_has_it(broker: MakeNode) -> None:
+    scram = ["SCRAM-SHA-256=[name=a,password=x]"]
+    assert refused(broker(), scram=scram, release_version="3.4") == (
+        "SCRAM is only supported in metadata.version 3.5-IV2 or later."
+    )
