@@ -1,0 +1,241 @@
+"""A disk that fails on demand: one file, served over /dev/fuse by a process of its own. Linux, root.
+
+Put a loop device on that file and there is a real *block device* whose requests fail, wait, vanish or lie, with the
+kernel's own errors all the way up (:mod:`kjbod.testing.disks` does so). The content lives in memory.
+
+The server (:mod:`kjbod.testing.fuseserver`) obeys any process that can reach its control socket, also from another
+mount or pid namespace, and is its own janitor: when the process that made the disk ends, however it ends, or when
+anyone calls :meth:`DiskControl.close`, the server unmounts what was built upon it, its own mount included, and goes.
+
+Nothing here is tied to a Python process::
+
+    disk = FuseDisk(64 << 20)
+    DiskControl(disk.directory).set(FaultMode.EIO)      # from here or from any other process
+"""
+
+import contextlib
+import enum
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from kjbod.testing import syscalls
+from kjbod.testing.errors import RigError
+
+CONTROL_SOCKET = "control"
+"""Name of the control socket in a disk's directory."""
+TAG_VARIABLE = "KJBOD_DISK_TAG"
+"""Environment variable whose value becomes part of the image's name, so that a run can tell its disks from others'."""
+_START_TIMEOUT_S = 20.0
+_ANSWER_TIMEOUT_S = 20.0
+
+
+class FaultMode(enum.StrEnum):
+    """How the disk answers the kernel. Where not said otherwise, other requests work."""
+
+    OK = "ok"
+    EIO = "eio"
+    """Every read, write and flush fails."""
+    EIO_READS = "eio-reads"
+    EIO_WRITES = "eio-writes"
+    """Writes and flushes fail."""
+    HANG = "hang"
+    """Nothing is answered until another mode is set; then all that waited is answered in that mode."""
+    HANG_WRITES = "hang-writes"
+    ENOSPC = "enospc"
+    """Writes fail as those of a thin pool that is full."""
+    LOSE_WRITES = "lose-writes"
+    """Writes are acknowledged and forgotten."""
+    FLIP_READS = "flip-reads"
+    """The first byte of every read is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskCounters:
+    """What the disk was asked since it exists, and how many requests it holds back now (hang or delay)."""
+
+    reads: int
+    writes: int
+    flushes: int
+    held: int
+
+
+class DiskControl:
+    """The remote control of a :class:`FuseDisk`, by its directory; usable from any process."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def set(self, mode: FaultMode) -> None:
+        """From the return of this call on, every request meets ``mode``; those held back before are answered in it."""
+        self._ask({"do": "set", "mode": mode.value})
+
+    def delay_us(self, delay_us: int) -> None:
+        """Answer each later read, write and flush that many microseconds late; 0 ends it."""
+        self._ask({"do": "delay", "delay_us": delay_us})
+
+    def counters(self) -> DiskCounters:
+        answer = self._ask({"do": "counters"})
+        return DiskCounters(answer["reads"], answer["writes"], answer["flushes"], answer["held"])
+
+    def server_pid(self) -> int:
+        """The server's process id, in the pid namespace where it runs."""
+        return int(self._ask({"do": "counters"})["pid"])
+
+    def janitor(self, mount_point: Path, *, remove: bool) -> None:
+        """Have the server unmount ``mount_point`` at its end, and then remove the directory if ``remove``."""
+        self._ask({"do": "janitor", "path": str(mount_point), "remove": remove})
+
+    def release(self) -> None:
+        """Let the disk outlive the process that made it; somebody must call :meth:`close` then."""
+        self._ask({"do": "release"})
+
+    def kill(self) -> None:
+        """Pull the disk out: every request fails from now on, also those that hang. It cannot be plugged in again."""
+        self._ask({"do": "kill"})
+
+    def abort(self) -> None:
+        """As :meth:`kill`, by the kernel's crowbar (fusectl), which works even when the server does not answer.
+
+        To be called in the mount namespace of the disk.
+        """
+        minor = os.minor(os.stat(self.directory / "fuse").st_dev)
+        fusectl = Path(tempfile.mkdtemp(prefix="kjbod-fusectl-"))
+        try:
+            syscalls.mount("kjbod-fusectl", fusectl, "fusectl")
+            try:
+                (fusectl / str(minor) / "abort").write_text("1")
+            finally:
+                syscalls.umount(fusectl, syscalls.MNT_DETACH)
+        finally:
+            fusectl.rmdir()
+
+    def close(self) -> None:
+        """Unmount everything built on the disk, and the disk, and end the server. Nothing happens if it is gone."""
+        with contextlib.suppress(DiskGoneError):
+            self._ask({"do": "close"}, expect_answer=False)
+
+    def _ask(self, request: dict[str, Any], *, expect_answer: bool = True) -> dict[str, Any]:
+        with self._connect() as connection:
+            try:
+                connection.send(json.dumps(request).encode())
+                answer = connection.recv(4096)
+            except TimeoutError:
+                raise RigError(f"disk {self.directory}: its server did not answer in {_ANSWER_TIMEOUT_S:g} s") from None
+            except OSError as error:
+                raise DiskGoneError(self.directory) from error
+        if not answer:
+            if expect_answer:
+                raise DiskGoneError(self.directory)
+            return {}
+        decoded: dict[str, Any] = json.loads(answer)
+        if "error" in decoded:
+            raise RigError(f"disk {self.directory}: {decoded['error']}")
+        return decoded
+
+    def _connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        connection.settimeout(_ANSWER_TIMEOUT_S)
+        try:
+            with short_path(self.directory) as directory:
+                connection.connect(f"{directory}/{CONTROL_SOCKET}")
+        except OSError as error:
+            connection.close()
+            raise DiskGoneError(self.directory) from error
+        return connection
+
+
+class DiskGoneError(RigError):
+    """The disk's server has ended, or never ran."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(f"disk {directory}: its server is gone")
+
+
+@contextlib.contextmanager
+def short_path(directory: Path) -> Iterator[str]:
+    """A name of ``directory`` that fits into the 107 bytes of a socket address, however deep the directory lies."""
+    fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)
+
+
+class FuseDisk(DiskControl):
+    """A new disk of ``size_bytes`` and its remote control; :attr:`image` is the file to put a loop device on.
+
+    ``directory`` (default: a new one below the system's temporary directory) gets the control socket and the FUSE mount
+    point; what the disk put there is removed at its end. Raises :class:`RigError` when the machine cannot do it.
+    """
+
+    def __init__(self, size_bytes: int, directory: Path | None = None) -> None:
+        own = directory is None
+        super().__init__(Path(tempfile.mkdtemp(prefix="kjbod-disk-")) if directory is None else directory)
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        name = f"kjbod-{os.environ.get(TAG_VARIABLE, 'disk')}-{self.directory.name}"[:60]
+        self.image = self.directory / "fuse" / name
+        self.size_bytes = size_bytes
+        command = [sys.executable, "-P", "-m", "kjbod.testing.fuseserver", str(self.directory), name, str(size_bytes)]
+        with open(self.directory / "server.log", "wb") as log:
+            self._server = subprocess.Popen(
+                [*command, "--remove-directory"] if own else command,
+                # The life line: the server sees its end when this process ends, even by SIGKILL.
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd="/",
+                start_new_session=True,
+            )
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self._server.kill()
+            self._reap()
+            raise
+
+    def _wait_until_ready(self) -> None:
+        assert self._server.stdout is not None
+        ready, _, _ = select.select([self._server.stdout], [], [], _START_TIMEOUT_S)
+        if ready and self._server.stdout.readline() == b"ready\n":
+            return
+        reason = (self.directory / "server.log").read_text(errors="replace").strip().rpartition("\n")[2]
+        raise RigError(f"no FUSE disk in {self.directory}: {reason or 'its server did not start in time'}")
+
+    def release(self) -> None:
+        """Let the disk outlive this process; somebody must call :meth:`DiskControl.close` then."""
+        super().release()
+        _released.append(self._server)
+
+    def close(self) -> None:
+        """Unmount everything built on the disk, and the disk, and wait for the end of the server."""
+        super().close()
+        if self._server not in _released:
+            self._reap()
+
+    def _reap(self) -> None:
+        for stream in (self._server.stdin, self._server.stdout):
+            if stream is not None:
+                stream.close()
+        self._server.wait(_ANSWER_TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+_released: list[subprocess.Popen[bytes]] = []
+"""Servers that are meant to go on: referenced for ever, since a Popen that is collected complains about its child."""

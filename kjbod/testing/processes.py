@@ -1,0 +1,277 @@
+"""Real processes for tests and for the demo: started, watched through their logs, and always reaped.
+
+::
+
+    with Processes(log_directory) as processes:
+        agent = processes.kjbod("agent", "-c", str(config), name="agent-1")
+        agent.wait_for_event("agent.unfenced")
+        agent.signal(signal.SIGKILL)
+
+Each process leads a session of its own, and dies with the thread that started it (prctl PR_SET_PDEATHSIG), so that
+even a SIGKILL of the test run leaves none.
+"""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from kjbod.testing.errors import RigError
+
+T = TypeVar("T")
+
+_POLL_S = 0.01
+_KILL_TIMEOUT_S = 20.0
+_TAIL_LINES = 15
+# Below the range from which the kernel takes the local ports of outgoing connections (32768 and up): a port from here
+# cannot be taken by one between our look and the server's bind.
+_FIRST_PORT, _LAST_PORT = 15000, 32000
+
+
+class WaitTimeoutError(RigError):
+    """What was waited for did not come."""
+
+
+def wait_until(predicate: Callable[[], T], timeout_s: float, what: str) -> T:
+    """Call ``predicate`` every 10 ms until it returns something true; that is returned.
+
+    Raises :class:`WaitTimeoutError`, naming ``what`` and the predicate's last value.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = predicate()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise WaitTimeoutError(f"waited {timeout_s:g} s for {what}; last seen: {value!r}")
+        time.sleep(_POLL_S)
+
+
+_given_ports: set[int] = set()
+
+
+def free_port() -> int:
+    """A loopback TCP port that nobody listens on; never the same twice in one process."""
+    chooser = random.SystemRandom()
+    for _ in range(1000):
+        port = chooser.randrange(_FIRST_PORT, _LAST_PORT)
+        if port in _given_ports:
+            continue
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                _given_ports.add(port)
+                return port
+    raise RigError(f"no free TCP port between {_FIRST_PORT} and {_LAST_PORT}")
+
+
+class ManagedProcess:
+    """One process; standard output and error go to ``NAME.out`` and ``NAME.log`` in the log directory.
+
+    Make it with :meth:`Processes.start`.
+    """
+
+    def __init__(self, name: str, command: Sequence[str], log_directory: Path, environment: Mapping[str, str]) -> None:
+        self.name = name
+        self.command = tuple(command)
+        self.stdout_path = log_directory / f"{name}.out"
+        self.stderr_path = log_directory / f"{name}.log"
+        self._events: list[dict[str, Any]] = []
+        self._events_end = 0  # bytes of standard error already looked at
+        if shutil.which(command[0]) is None:
+            raise RigError(f"cannot start {name}: {command[0]}: command not found")
+        # setpriv (util-linux) asks for SIGKILL at our death, and sh then looks whether that has already happened; both
+        # become the command by exec, so that the process is ours and has one pid.
+        guard = ["sh", "-c", 'test "$PPID" = "$0" && exec "$@"', str(os.getpid())]
+        prefix = ["setpriv", "--pdeathsig", "KILL", *guard] if shutil.which("setpriv") else []
+        with open(self.stdout_path, "wb") as out, open(self.stderr_path, "wb") as err:
+            self._process = subprocess.Popen(
+                [*prefix, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                cwd="/",
+                env=dict(environment),
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+        return self._process.poll()
+
+    @property
+    def running(self) -> bool:
+        return self.exit_code is None
+
+    def stdout(self) -> str:
+        return self.stdout_path.read_text(encoding="utf-8", errors="replace")
+
+    def stderr(self) -> str:
+        return self.stderr_path.read_text(encoding="utf-8", errors="replace")
+
+    def events(self, event: str | None = None, **fields: object) -> list[dict[str, Any]]:
+        """The JSON log lines so far, oldest first: those named ``event``, with these values of these fields."""
+        self._read_events()
+        return [
+            line
+            for line in self._events
+            if event in (None, line.get("event")) and all(line.get(key) == value for key, value in fields.items())
+        ]
+
+    def _read_events(self) -> None:
+        with open(self.stderr_path, "rb") as log:
+            log.seek(self._events_end)
+            whole, _, _ = log.read().rpartition(b"\n")
+        if not whole:
+            return
+        self._events_end += len(whole) + 1
+        for line in whole.split(b"\n"):
+            with contextlib.suppress(ValueError):
+                decoded = json.loads(line)
+                if isinstance(decoded, dict):
+                    self._events.append(decoded)
+
+    def wait_for_event(
+        self,
+        event: str,
+        timeout_s: float = 30.0,
+        *,
+        after: int = 0,
+        where: Callable[[dict[str, Any]], bool] | None = None,
+        **fields: object,
+    ) -> dict[str, Any]:
+        """The first log line named ``event`` with these fields, for which ``where`` holds, now or when it comes.
+
+        ``after``: how many log lines to leave out from the start (``len(process.events())`` before a deed).
+        Raises :class:`RigError` with the end of the log when the process ends first, :class:`WaitTimeoutError` when it
+        does not come.
+        """
+
+        def find() -> dict[str, Any] | None:
+            ended = not self.running  # asked first: what it wrote before its end counts
+            for line in self.events()[after:]:
+                matches = line.get("event") == event and all(line.get(k) == v for k, v in fields.items())
+                if matches and (where is None or where(line)):
+                    return line
+            if ended:
+                raise RigError(f"{self.name} ended with {self.exit_code} before it logged {event}:\n{self.tail()}")
+            return None
+
+        wanted = " ".join([event, *(f"{key}={value!r}" for key, value in fields.items())])
+        found = wait_until(find, timeout_s, f"{wanted} in the log of {self.name} ({self.stderr_path})")
+        assert found is not None
+        return found
+
+    def wait_for_text(self, text: str, timeout_s: float = 30.0) -> None:
+        """Until ``text`` stands in standard output or error; errors as :meth:`wait_for_event`."""
+
+        def find() -> bool:
+            ended = not self.running
+            if text in self.stderr() or text in self.stdout():
+                return True
+            if ended:
+                raise RigError(f"{self.name} ended with {self.exit_code} before it wrote {text!r}:\n{self.tail()}")
+            return False
+
+        wait_until(find, timeout_s, f"{text!r} in the output of {self.name} ({self.stderr_path})")
+
+    def tail(self) -> str:
+        """The last lines of standard error, or of standard output where that is empty."""
+        return "\n".join((self.stderr().strip() or self.stdout().strip()).splitlines()[-_TAIL_LINES:])
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process alone, not to its workers. Nothing happens if it has ended."""
+        self._process.send_signal(number)
+
+    def wait(self, timeout_s: float = 30.0) -> int:
+        """Its exit code (negative: the signal) once it ends; :class:`WaitTimeoutError` if it does not."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise WaitTimeoutError(
+                f"{self.name} (pid {self.pid}) did not end in {timeout_s:g} s; it waits in {self._wait_channel()}:\n"
+                f"{self.tail()}"
+            ) from None
+
+    def stop(self, timeout_s: float = 30.0) -> int:
+        """SIGTERM, and its exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait(timeout_s)
+
+    def close(self) -> None:
+        """SIGKILL to its whole process group, and reap it; also when it has already ended."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.wait(_KILL_TIMEOUT_S)
+
+    def _wait_channel(self) -> str:
+        try:
+            return Path(f"/proc/{self.pid}/wchan").read_text() or "user space"
+        except OSError:
+            return "an unknown place"
+
+
+class Processes:
+    """Starts processes, and at the end of the ``with`` block kills and reaps all that still run, last first."""
+
+    def __init__(self, log_directory: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.log_directory = log_directory
+        self.environment = os.environ if environment is None else environment
+        self._started: list[ManagedProcess] = []
+
+    def start(self, command: Sequence[str], *, name: str) -> ManagedProcess:
+        """Start ``command``; a name that is used again (a restart) gets a number: ``agent-1``, ``agent-1.2``."""
+        self.log_directory.mkdir(parents=True, exist_ok=True)
+        uses = sum(1 for process in self._started if process.name.partition(".")[0] == name)
+        process = ManagedProcess(f"{name}.{uses + 1}" if uses else name, command, self.log_directory, self.environment)
+        self._started.append(process)
+        return process
+
+    def kjbod(self, *arguments: str, name: str) -> ManagedProcess:
+        """Start the ``kjbod`` command of this environment, e.g. ``kjbod("agent", "-c", str(path), name="agent-1")``."""
+        return self.start([kjbod_command(), *arguments], name=name)
+
+    def running(self) -> Iterable[ManagedProcess]:
+        return [process for process in self._started if process.running]
+
+    def close(self) -> None:
+        failures = []
+        for process in reversed(self._started):
+            try:
+                process.close()
+            except WaitTimeoutError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def kjbod_command() -> str:
+    """The path of the ``kjbod`` command that belongs to this Python."""
+    command = Path(sys.executable).parent / "kjbod"
+    if not command.exists():
+        raise RigError(f"{command}: no such command: run scripts/setup")
+    return str(command)
