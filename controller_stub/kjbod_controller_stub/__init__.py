@@ -1,0 +1,1 @@
+"""The embedded controller: a small, durable KRaft controller."""

@@ -1,0 +1,273 @@
+"""Registrations: who may be which broker, with which epoch, directories and features (``ClusterControlManager``).
+
+Besides the image this keeps two facts per broker that no record has but replay can tell: the directories that went
+offline since the incarnation registered, and whether the incarnation was ever unfenced. After a snapshot both start
+empty; a broker that repeats a directory lost before it is then a broker with an unknown id, so :meth:`Cluster.apply`
+marks registrations without a record offset as of unknown past, and nothing is refused to them.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kjbod.ids import ZERO, Uuid, is_reserved
+from kjbod.metadata import versions
+from kjbod.metadata.image import BrokerChange, BrokerRegistration, Change, MetadataImage
+from kjbod.metadata.records import Endpoint, FeatureRange, RegisterBrokerRecord, RegisterControllerRecord
+from kjbod.wire.error_codes import ErrorCode
+from kjbod.wire.messages import BrokerRegistrationRequest, ControllerRegistrationRequest
+from kjbod_controller_stub.heartbeats import Heartbeats
+from kjbod_controller_stub.results import ApiError
+from kjbod_controller_stub.rules import Rules
+
+SECURITY_PROTOCOLS = frozenset({0, 1, 2, 3})
+"""PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL (``SecurityProtocol``)."""
+
+SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = {
+    name: levels
+    for name, levels in versions.SUPPORTED_FEATURES.items()
+    if name != versions.ELIGIBLE_LEADER_REPLICAS_VERSION
+}
+"""What this controller can run: all of Kafka 4.3 but eligible leader replicas (KIP-966), which it does not have."""
+
+
+@dataclass(slots=True)
+class _Past:
+    """What an incarnation has been through."""
+
+    complete: bool
+    """Its registration record was in the log: all that follows is known."""
+    offline: set[Uuid] = field(default_factory=set)
+    was_unfenced: bool = False
+
+
+class Cluster:
+    """Checks registrations and answers questions about directories."""
+
+    def __init__(self, image: MetadataImage, rules: Rules, *, cluster_id: str, node_id: int) -> None:
+        self._image = image
+        self._rules = rules
+        self._cluster_id = cluster_id
+        self._node_id = node_id
+        self.kraft_version = 1
+        """Finalized by a control record, not by the image."""
+        self._past: dict[int, _Past] = {}
+
+    # ---- replay
+
+    def apply(self, change: Change) -> None:
+        """Follow one change of the image."""
+        if not isinstance(change, BrokerChange):
+            return
+        if change.new is None:
+            self._past.pop(change.broker_id, None)
+            return
+        past = self._past.get(change.broker_id)
+        if past is None or change.old is None or change.old.epoch != change.new.epoch:
+            past = self._past[change.broker_id] = _Past(complete=change.new.record_offset >= 0)
+        elif change.old.log_dirs is not change.new.log_dirs:
+            past.offline |= set(change.old.log_dirs)
+            past.offline -= set(change.new.log_dirs)
+        past.was_unfenced |= not change.new.fenced
+
+    # ---- questions
+
+    def offline_directories(self, broker_id: int) -> frozenset[Uuid]:
+        """The directories that went offline since this incarnation registered."""
+        past = self._past.get(broker_id)
+        return frozenset() if past is None else frozenset(past.offline)
+
+    def unknown_directories(self, broker: BrokerRegistration, reported: Iterable[Uuid]) -> list[Uuid]:
+        """Those ``reported`` ids that this broker never registered; none where its past is not known."""
+        past = self._past[broker.id]
+        if not past.complete:
+            return []
+        known = past.offline | set(broker.log_dirs)
+        return [directory for directory in reported if directory not in known]
+
+    def awaits_placement(self, broker: BrokerRegistration, unassigned: int) -> bool:
+        """Whether the broker has to stay fenced until its replicas are placed (``Rules.fenced_until_placed``)."""
+        if not self._rules.fenced_until_placed or not unassigned:
+            return False
+        past = self._past[broker.id]
+        return not past.was_unfenced and len(past.offline) + len(broker.log_dirs) > 1
+
+    def active(self) -> list[BrokerRegistration]:
+        """The brokers that may lead."""
+        return [broker for broker in self._image.brokers.values() if broker.active]
+
+    def require_epoch(self, broker_id: int, epoch: int) -> BrokerRegistration:
+        """The broker with this epoch.
+
+        Raises:
+            ApiError: STALE_BROKER_EPOCH: another epoch, or not registered.
+        """
+        broker = self._image.brokers.get(broker_id)
+        if broker is None or broker.epoch != epoch:
+            raise ApiError(ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} is not registered with epoch {epoch}")
+        return broker
+
+    def finalized_features(self) -> dict[str, int]:
+        """All finalized levels; kraft.version, which has no record, among them."""
+        levels = {versions.METADATA_VERSION: self._image.metadata_version} | self._image.features
+        if self.kraft_version:
+            levels[versions.KRAFT_VERSION] = self.kraft_version
+        return levels
+
+    # ---- registration
+
+    def register(
+        self, request: BrokerRegistrationRequest, heartbeats: Heartbeats, *, epoch: int, now_ms: int
+    ) -> tuple[int, bool]:
+        """Check a registration: it gets ``epoch``, or its old one when it is the same incarnation again.
+
+        Returns:
+            The broker epoch, and whether the incarnation is new; :meth:`registration_record` makes the record.
+
+        Raises:
+            ApiError: refused; the checks are in Kafka's order.
+        """
+        if request.cluster_id != self._cluster_id:
+            raise ApiError(
+                ErrorCode.INCONSISTENT_CLUSTER_ID,
+                f"expected cluster ID {self._cluster_id}, but got cluster ID {request.cluster_id}",
+            )
+        existing = self._image.brokers.get(request.broker_id)
+        same = existing is not None and existing.incarnation_id == request.incarnation_id
+        if existing is not None and not same:
+            self._check_duplicate(existing, heartbeats, now_ms)
+        if request.is_migrating_zk_broker:
+            raise ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, "ZooKeeper brokers are not supported")
+        self._check_identity(request)
+        self._check_endpoints(request)
+        if self._image.metadata_version >= versions.DIRECTORY_ASSIGNMENT:
+            self._check_directories(request)
+        self._check_features(request)
+        return (existing.epoch, False) if same and existing is not None else (epoch, True)
+
+    def _check_duplicate(self, existing: BrokerRegistration, heartbeats: Heartbeats, now_ms: int) -> None:
+        if not heartbeats.has_valid_session(existing.id, existing.epoch, now_ms):
+            return
+        if existing.in_controlled_shutdown and self._rules.shutdown_is_final:
+            return  # on its way out: its successor may come (KAFKA-19047)
+        raise ApiError(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            f"Another broker is registered with broker id {existing.id}. If the broker was recently restarted this "
+            "should self-resolve once its session has expired.",
+        )
+
+    def _check_identity(self, request: BrokerRegistrationRequest) -> None:
+        if not self._rules.checks_identity:
+            return
+        if request.broker_id < 0 or request.broker_id == self._node_id:
+            raise ApiError(ErrorCode.INVALID_REGISTRATION, f"no broker can have id {request.broker_id}")
+        if request.incarnation_id == ZERO:
+            raise ApiError(ErrorCode.INVALID_REGISTRATION, "the incarnation id is zero")
+
+    def _check_endpoints(self, request: BrokerRegistrationRequest) -> None:
+        # A shipped controller fails and resigns on these.
+        for listener in request.listeners:
+            if not listener.host or not listener.port or listener.security_protocol not in SECURITY_PROTOCOLS:
+                raise ApiError(
+                    ErrorCode.INVALID_REGISTRATION,
+                    f"listener {listener.name} has host '{listener.host}', port {listener.port}, security protocol "
+                    f"{listener.security_protocol}",
+                )
+
+    def _check_directories(self, request: BrokerRegistrationRequest) -> None:
+        invalid = ErrorCode.INVALID_REGISTRATION
+        if not request.log_dirs:
+            raise ApiError(self._rules.no_directories_error, "No directories specified in request")
+        if any(is_reserved(directory) for directory in request.log_dirs):
+            raise ApiError(invalid, "Reserved directory ID in request")
+        if len(set(request.log_dirs)) != len(request.log_dirs):
+            raise ApiError(invalid, "Duplicate directory ID in request")
+        for directory in request.log_dirs:
+            owner = self._image.directory_owners.get(directory, request.broker_id)
+            if owner != request.broker_id:
+                raise ApiError(invalid, f"Broker {owner} is already registered with directory {directory}")
+
+    def _check_features(self, request: BrokerRegistrationRequest) -> None:
+        ranges = {feature.name: feature for feature in request.features}
+        if versions.METADATA_VERSION not in ranges:
+            raise ApiError(ErrorCode.INVALID_REGISTRATION, "metadata.version is not among the supported features")
+        finalized = self.finalized_features()
+        for name in finalized.keys() | ranges.keys():
+            level = finalized.get(name, 0)
+            feature = ranges.get(name)
+            low, high = (
+                (feature.min_supported_version, feature.max_supported_version) if feature is not None else (0, 0)
+            )
+            if not low <= level <= high:
+                raise ApiError(
+                    ErrorCode.UNSUPPORTED_VERSION,
+                    f"Unable to register because the broker does not support finalized version {level} of {name}. "
+                    f"The broker wants a version between {low} and {high}, inclusive.",
+                )
+
+    def registration_record(self, request: BrokerRegistrationRequest, epoch: int, *, new: bool) -> RegisterBrokerRecord:
+        """The record of an accepted registration. The same incarnation keeps its state."""
+        existing = None if new else self._image.brokers[request.broker_id]
+        endpoints = {
+            listener.name: Endpoint(
+                name=listener.name,
+                host=listener.host,
+                port=listener.port,
+                security_protocol=listener.security_protocol,
+            )
+            for listener in request.listeners
+        }
+        return RegisterBrokerRecord(
+            broker_id=request.broker_id,
+            incarnation_id=request.incarnation_id,
+            broker_epoch=epoch,
+            end_points=tuple(endpoints.values()),
+            features=tuple(
+                FeatureRange(
+                    name=feature.name,
+                    min_supported_version=feature.min_supported_version,
+                    max_supported_version=feature.max_supported_version,
+                )
+                for feature in request.features
+            ),
+            rack=request.rack,
+            fenced=existing is None or existing.fenced,
+            in_controlled_shutdown=existing is not None and existing.in_controlled_shutdown,
+            log_dirs=self._registered_directories(request, existing),
+        )
+
+    def _registered_directories(
+        self, request: BrokerRegistrationRequest, existing: BrokerRegistration | None
+    ) -> tuple[Uuid, ...]:
+        if self._image.metadata_version < versions.DIRECTORY_ASSIGNMENT:
+            return ()
+        if existing is None or not self._rules.keeps_failed_directories:
+            return request.log_dirs
+        failed = self.offline_directories(existing.id)
+        # All failed: there is no record for that, so the last ones stay as they are.
+        return tuple(directory for directory in request.log_dirs if directory not in failed) or existing.log_dirs
+
+
+def controller_record(request: ControllerRegistrationRequest) -> RegisterControllerRecord:
+    """The record of a controller's registration (KIP-919)."""
+    return RegisterControllerRecord(
+        controller_id=request.controller_id,
+        incarnation_id=request.incarnation_id,
+        zk_migration_ready=request.zk_migration_ready,
+        end_points=tuple(
+            Endpoint(
+                name=listener.name,
+                host=listener.host,
+                port=listener.port,
+                security_protocol=listener.security_protocol,
+            )
+            for listener in request.listeners
+        ),
+        features=tuple(
+            FeatureRange(
+                name=feature.name,
+                min_supported_version=feature.min_supported_version,
+                max_supported_version=feature.max_supported_version,
+            )
+            for feature in request.features
+        ),
+    )

@@ -1,0 +1,141 @@
+"""The controller's own directory: identity, lock, and what formatting left for the first start. Blocking code.
+
+Nothing here writes but the lock file.
+"""
+
+import contextlib
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from kjbod.config.keys import Config
+from kjbod.errors import KjbodError, StorageError
+from kjbod.ids import Uuid
+from kjbod.meta_properties import META_PROPERTIES_NAME, parse_meta_properties
+from kjbod.metadata.control import KRaftVoters
+from kjbod.metadata.quorum_state import QuorumState, read_quorum_state
+from kjbod.metadata.records import FeatureLevelRecord, Record
+from kjbod.metadata.segments import DIRECTORY_NAME
+from kjbod.metadata.snapshot import BOOTSTRAP_CHECKPOINT, SnapshotId, checkpoints_in, read_checkpoint
+from kjbod.metadata.versions import LATEST, default_features
+
+LOCK_NAME = ".lock"
+_FIRST = SnapshotId(0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerDirectory:
+    """A formatted and locked metadata log directory."""
+
+    path: Path
+    cluster_id: str
+    directory_id: Uuid
+    lock_fd: int
+
+    @property
+    def log_path(self) -> Path:
+        """Where the metadata log lives."""
+        return self.path / DIRECTORY_NAME
+
+    def release(self) -> None:
+        """Give the lock back and remove its file, as Kafka does at a clean stop."""
+        with contextlib.suppress(OSError):
+            (self.path / LOCK_NAME).unlink()
+        os.close(self.lock_fd)
+
+
+def open_directory(config: Config) -> ControllerDirectory:
+    """Check and lock ``metadata.log.dir``.
+
+    Raises:
+        StorageError: not formatted, another node's or cluster's, unreadable, or in use.
+    """
+    path = Path(config.metadata_log_dir)
+    file = path / META_PROPERTIES_NAME
+    how_to = f"run `kjbod format -c {config.source} -t CLUSTER_ID --standalone` first"
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        raise StorageError(f"{path} is not formatted: there is no {META_PROPERTIES_NAME}; {how_to}") from None
+    except OSError as error:
+        raise StorageError(f"cannot read {file}: {error.strerror}") from None
+    meta = parse_meta_properties(content, str(file))
+    if meta.node_id != config.node_id:
+        raise StorageError(
+            f"{file} belongs to node {meta.node_id}, the configuration says node.id={config.node_id}: "
+            "correct one of the two"
+        )
+    if meta.cluster_id is None or meta.directory_id is None:
+        missing = "cluster.id" if meta.cluster_id is None else "directory.id"
+        raise StorageError(f"{file} has no {missing}; {how_to}")
+    return ControllerDirectory(
+        path=path, cluster_id=meta.cluster_id, directory_id=meta.directory_id, lock_fd=_lock(path)
+    )
+
+
+def _lock(directory: Path) -> int:
+    """Lock the directory as Kafka does: a POSIX lock on ``.lock``, which a Java process sees too."""
+    path = directory / LOCK_NAME
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise StorageError(f"cannot open {path}: {error.strerror}") from None
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise StorageError(
+            f"{directory} is in use: another process holds {path}; stop that controller or broker first"
+        ) from None
+    return fd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remains:
+    """What is in the directory beside the log."""
+
+    quorum_state: QuorumState | None
+    bootstrap: tuple[Record, ...]
+    """FeatureLevelRecords and the like for an empty log."""
+    voters: KRaftVoters | None
+    """Of the 0-0 checkpoint."""
+
+
+def read_remains(directory: ControllerDirectory) -> Remains:
+    """Read quorum state, bootstrap records and first voters.
+
+    Raises:
+        StorageError: a file cannot be read or is corrupt.
+        KjbodError: the quorum is not this node alone.
+    """
+    voters = None
+    bootstrap = _default_bootstrap()
+    state = None
+    if directory.log_path.is_dir():
+        state = read_quorum_state(directory.log_path)
+        first = checkpoints_in(directory.log_path).get(_FIRST)
+        if first is not None:
+            voters = read_checkpoint(first).voters
+    checkpoint = directory.path / BOOTSTRAP_CHECKPOINT
+    if checkpoint.exists():
+        bootstrap = read_checkpoint(checkpoint).records
+    return Remains(quorum_state=state, bootstrap=bootstrap, voters=voters)
+
+
+def _default_bootstrap() -> tuple[Record, ...]:
+    return tuple(FeatureLevelRecord(name=name, feature_level=level) for name, level in default_features(LATEST).items())
+
+
+def require_alone(voters: KRaftVoters | None, node_id: int, where: Path) -> None:
+    """The quorum must be this node alone.
+
+    Raises:
+        KjbodError: it has other voters.
+    """
+    others = [] if voters is None else [voter.voter_id for voter in voters.voters if voter.voter_id != node_id]
+    if others:
+        raise KjbodError(
+            f"{where} belongs to a quorum with voters {sorted({*others, node_id})}: kjbod controller is a quorum of "
+            "one; run Apache Kafka's own controllers there, agents work with them"
+        )

@@ -1,0 +1,166 @@
+"""Soft state about brokers: sessions, offsets, and what a broker becomes with its heartbeat
+(``BrokerHeartbeatManager``, ``BrokerHeartbeatTracker``).
+
+None of this is in the log. A controller that starts gives every unfenced broker one full session
+(:meth:`Heartbeats.activate`), and the brokers' next heartbeats bring the rest back: each repeats its offset and all its
+offline directories.
+
+A session belongs to a broker *and its epoch*, is good for ``broker.session.timeout.ms`` after the last heartbeat, and
+is what keeps another process from taking the id.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from kjbod.ids import Uuid
+from kjbod.metadata.image import BrokerRegistration
+
+
+class BrokerState(Enum):
+    """What the controller takes a broker for (``BrokerControlState``)."""
+
+    FENCED = auto()
+    UNFENCED = auto()
+    CONTROLLED_SHUTDOWN = auto()
+    SHUTDOWN_NOW = auto()
+    """Fenced, and told to go. In the log, and so at its next heartbeat, it is FENCED."""
+
+    @property
+    def fenced(self) -> bool:
+        return self in (BrokerState.FENCED, BrokerState.SHUTDOWN_NOW)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What decides on a broker's next state."""
+
+    want_fence: bool
+    want_shut_down: bool
+    caught_up: bool
+    """It has applied its own registration."""
+    leads: bool
+    may_go: bool
+    """All active brokers have applied the records that took its leaderships away."""
+    held: bool = False
+    """It has to stay fenced (``Rules.fenced_until_placed``, ``Rules.shutdown_is_final``)."""
+    no_directory: bool = False
+    """Its last directory is offline (``Rules.fences_without_directories``)."""
+
+
+_Row = tuple[BrokerState, Callable[[Situation], bool], BrokerState]
+
+# The first row that fits counts. The order within a state is Kafka's; the rows with `no_directory` and `held` are ours
+# and never fit under Kafka's rules.
+_TRANSITIONS: tuple[_Row, ...] = (
+    (BrokerState.FENCED, lambda s: s.want_shut_down, BrokerState.SHUTDOWN_NOW),
+    (BrokerState.FENCED, lambda s: s.no_directory or s.held, BrokerState.FENCED),
+    (BrokerState.FENCED, lambda s: not s.want_fence and s.caught_up, BrokerState.UNFENCED),
+    (BrokerState.FENCED, lambda s: True, BrokerState.FENCED),
+    (BrokerState.UNFENCED, lambda s: s.want_fence and s.want_shut_down, BrokerState.SHUTDOWN_NOW),
+    (BrokerState.UNFENCED, lambda s: s.no_directory and s.want_shut_down, BrokerState.SHUTDOWN_NOW),
+    (BrokerState.UNFENCED, lambda s: s.want_fence or s.no_directory, BrokerState.FENCED),
+    (BrokerState.UNFENCED, lambda s: s.want_shut_down and s.leads, BrokerState.CONTROLLED_SHUTDOWN),
+    (BrokerState.UNFENCED, lambda s: s.want_shut_down, BrokerState.SHUTDOWN_NOW),
+    (BrokerState.UNFENCED, lambda s: True, BrokerState.UNFENCED),
+    (BrokerState.CONTROLLED_SHUTDOWN, lambda s: s.no_directory, BrokerState.SHUTDOWN_NOW),
+    (BrokerState.CONTROLLED_SHUTDOWN, lambda s: s.leads, BrokerState.CONTROLLED_SHUTDOWN),
+    (BrokerState.CONTROLLED_SHUTDOWN, lambda s: s.may_go, BrokerState.SHUTDOWN_NOW),
+    (BrokerState.CONTROLLED_SHUTDOWN, lambda s: True, BrokerState.CONTROLLED_SHUTDOWN),
+)
+
+
+def next_state(current: BrokerState, situation: Situation) -> BrokerState:
+    """The state after a heartbeat (``BrokerHeartbeatManager.calculateNextBrokerState``)."""
+    for state, fits, following in _TRANSITIONS:
+        if state is current and fits(situation):
+            return following
+    return current  # SHUTDOWN_NOW stays what it is
+
+
+@dataclass(slots=True)
+class Contact:
+    """What is known of one incarnation of a broker since its first heartbeat."""
+
+    epoch: int
+    last_contact_ms: int
+    metadata_offset: int = -1
+    """Last offset that it says it has applied."""
+    controlled_shutdown_offset: int | None = None
+    """Last record of the step that took it into controlled shutdown; set once."""
+    offline: set[Uuid] = field(default_factory=set)
+    """Every directory that it has reported. The last one has no record, so that this alone remembers it."""
+
+
+class Heartbeats:
+    """The contacts of all brokers, the one heard longest ago first."""
+
+    def __init__(self, session_timeout_ms: int) -> None:
+        self.session_timeout_ms = session_timeout_ms
+        self._contacts: OrderedDict[int, Contact] = OrderedDict()
+
+    def contact(self, broker_id: int, epoch: int) -> Contact | None:
+        """The contact of this incarnation, None when it was not heard yet."""
+        contact = self._contacts.get(broker_id)
+        return contact if contact is not None and contact.epoch == epoch else None
+
+    def touch(self, broker_id: int, epoch: int, now_ms: int, metadata_offset: int | None = None) -> Contact:
+        """A heartbeat has come; another epoch begins anew."""
+        contact = self.contact(broker_id, epoch)
+        if contact is None:
+            contact = self._contacts[broker_id] = Contact(epoch, now_ms)
+        contact.last_contact_ms = now_ms
+        if metadata_offset is not None:
+            contact.metadata_offset = metadata_offset
+        self._contacts.move_to_end(broker_id)
+        return contact
+
+    def drop(self, broker_id: int) -> None:
+        """Forget the broker: its session is over."""
+        self._contacts.pop(broker_id, None)
+
+    def activate(self, brokers: Iterable[BrokerRegistration], now_ms: int) -> None:
+        """Start a session for every unfenced broker: the controller has just begun and heard none of them."""
+        for broker in brokers:
+            if not broker.fenced:
+                self.touch(broker.id, broker.epoch, now_ms)
+
+    def has_valid_session(self, broker_id: int, epoch: int, now_ms: int) -> bool:
+        """Whether this incarnation was heard within the session timeout."""
+        contact = self.contact(broker_id, epoch)
+        return contact is not None and contact.last_contact_ms + self.session_timeout_ms >= now_ms
+
+    def find_one_stale(self, now_ms: int) -> int | None:
+        """The broker heard longest ago, when its session has expired."""
+        for broker_id, contact in self._contacts.items():
+            return broker_id if contact.last_contact_ms + self.session_timeout_ms < now_ms else None
+        return None
+
+    def next_check_ms(self) -> int | None:
+        """The first moment at which a session can be over; None without sessions."""
+        for contact in self._contacts.values():
+            return contact.last_contact_ms + self.session_timeout_ms + 1
+        return None
+
+    def enter_controlled_shutdown(self, broker_id: int, epoch: int, offset: int) -> None:
+        """The records that start the broker's controlled shutdown end at ``offset``. The first one counts."""
+        contact = self.contact(broker_id, epoch)
+        if contact is not None and contact.controlled_shutdown_offset is None:
+            contact.controlled_shutdown_offset = offset
+
+    def may_go(self, broker_id: int, epoch: int, active: Iterable[BrokerRegistration]) -> bool:
+        """Whether all active brokers have applied the records that took the broker's leaderships away.
+
+        A controller that started in between does not know where they ended: then nothing may be concluded from the
+        offsets, and the records are durable and old; the broker may go.
+        """
+        contact = self.contact(broker_id, epoch)
+        if contact is None or contact.controlled_shutdown_offset is None:
+            return True
+        wanted = contact.controlled_shutdown_offset
+        for broker in active:
+            other = self.contact(broker.id, broker.epoch)
+            if other is None or other.metadata_offset < wanted:
+                return False
+        return True

@@ -1,0 +1,105 @@
+"""What a handler of the controller gives back, and the view on the state that it works on while it makes it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from kjbod.ids import Uuid
+from kjbod.metadata.image import BrokerRegistration, MetadataImage, PartitionRegistration
+from kjbod.metadata.records import BrokerRegistrationChangeRecord, PartitionChangeRecord, Record, RegisterBrokerRecord
+from kjbod.wire.messages import ResponseBody
+
+PartitionKey: TypeAlias = tuple[Uuid, int]
+"""Topic id and partition number."""
+
+
+class ApiError(Exception):
+    """A request, or one item of it, is refused: an error code of Kafka and a line for a person."""
+
+    def __init__(self, code: int, message: str = "") -> None:
+        super().__init__(message)
+        self.code = int(code)
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A log line that belongs to a result: written when the records are durable."""
+
+    event: str
+    fields: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The records that a request asks for and its answer (``ControllerResult``).
+
+    Nothing has changed yet: the records are to be written and replayed, and the answer leaves when they are durable.
+    ``atomic``: all of them or none, also across a crash.
+    """
+
+    answer: ResponseBody | None = None
+    """None: nobody asked; a timer did."""
+    records: tuple[Record, ...] = ()
+    atomic: bool = True
+    notes: tuple[Note, ...] = ()
+    enters_shutdown: tuple[int, int] | None = None
+    """Broker id and epoch of a broker whose controlled shutdown starts with these records; it may go when the others
+    have applied the last of them."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """The records made so far for one request, over the state before it.
+
+    With ``cumulative``, :meth:`broker` and :meth:`partition` show what the records so far will make of them.
+    """
+
+    image: MetadataImage
+    cumulative: bool = True
+    records: list[Record] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    _changes: dict[PartitionKey, list[PartitionChangeRecord]] = field(default_factory=dict)
+    _brokers: dict[int, BrokerRegistration] = field(default_factory=dict)
+
+    def add(self, record: Record) -> None:
+        """Append a record."""
+        self.records.append(record)
+        if not self.cumulative:
+            return
+        if isinstance(record, PartitionChangeRecord):
+            self._changes.setdefault((record.topic_id, record.partition_id), []).append(record)
+        elif isinstance(record, BrokerRegistrationChangeRecord):
+            broker = self.broker(record.broker_id)
+            if broker is not None:
+                self._brokers[record.broker_id] = broker.merge(record)
+        elif isinstance(record, RegisterBrokerRecord):
+            self._brokers[record.broker_id] = BrokerRegistration.of(record)
+
+    def note(self, event: str, **fields: object) -> None:
+        """Have a line logged once the records are durable."""
+        self.notes.append(Note(event, fields))
+
+    def broker(self, broker_id: int) -> BrokerRegistration | None:
+        """A broker as it will be, None when it is not registered."""
+        return self._brokers.get(broker_id) or self.image.brokers.get(broker_id)
+
+    def partition(self, key: PartitionKey) -> PartitionRegistration | None:
+        """A partition as it will be, None when it does not exist."""
+        partition = self.image.partition(*key)
+        if partition is not None:
+            for change in self._changes.get(key, ()):
+                partition = partition.merge(change)
+        return partition
+
+    def result(
+        self, answer: ResponseBody | None, *, atomic: bool = True, enters_shutdown: tuple[int, int] | None = None
+    ) -> Result:
+        """The records made, with the answer."""
+        return Result(
+            answer=answer,
+            records=tuple(self.records),
+            atomic=atomic,
+            notes=tuple(self.notes),
+            enters_shutdown=enters_shutdown,
+        )

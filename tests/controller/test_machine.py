@@ -1,0 +1,193 @@
+"""The controller under any sequence of requests, time and restarts (Hypothesis)."""
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from kjbod.ids import LOST, UNASSIGNED, Uuid
+from kjbod.wire.messages import DeleteTopicsRequest, UnregisterBrokerRequest
+from kjbod_controller_stub.controller import DeferredAnswers
+from kjbod_controller_stub.rules import KAFKA, KIP_858
+from tests.controller.world import World, directory
+
+BROKERS = st.integers(1, 3)
+TOPICS = st.sampled_from(["a", "b"])
+DIRS = st.integers(0, 2)
+
+
+class ControllerMachine(RuleBasedStateMachine):
+    """Three brokers with one to three directories each, two topics."""
+
+    ruleset = KIP_858
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World(self.ruleset)
+        self.reported: dict[tuple[int, int], set[Uuid]] = {}
+        self.epochs: dict[tuple[Uuid, int], tuple[int, int]] = {}
+        self.broker_epochs: dict[int, int] = {}
+        self.incarnation = 0
+
+    @initialize(dirs=st.tuples(*[st.integers(1, 3)] * 3))
+    def a_cluster_is_up(self, dirs: tuple[int, ...]) -> None:
+        for broker, count in enumerate(dirs, start=1):
+            self.world.join(broker, count)
+            self.broker_epochs[broker] = self.world.broker(broker).epoch
+        self.world.create("a", (1, 2), (2, 3), (3, 1))
+
+    def known(self, broker: int) -> bool:
+        return broker in self.world.controller.image.brokers
+
+    @rule(broker=BROKERS, dirs=st.integers(1, 3), again=st.booleans())
+    def register(self, broker: int, dirs: int, again: bool) -> None:
+        if not again:
+            self.incarnation += 1
+        number = self.incarnation if not again else 0
+        if again and self.ruleset is KAFKA and self.known(broker):
+            dirs = 3  # fewer would leave leaders in what is not registered any more
+        answer = self.world.register(broker, dirs, number=number)
+        if answer.error_code == 0:
+            assert answer.broker_epoch >= self.broker_epochs.get(broker, 0)
+            self.broker_epochs[broker] = answer.broker_epoch
+
+    @rule(
+        broker=BROKERS,
+        failed=st.sets(DIRS),
+        fence=st.booleans(),
+        shut=st.booleans(),
+        behind=st.booleans(),
+    )
+    def heartbeat(self, broker: int, failed: set[int], fence: bool, shut: bool, behind: bool) -> None:
+        if not self.known(broker):
+            return
+        now = self.world.broker(broker)
+        mine = self.reported.setdefault((broker, now.epoch), set())
+        offline = mine | {directory(broker, number) for number in failed if directory(broker, number) in now.log_dirs}
+        offset = -1 if behind else self.world.controller.next_offset - 1
+        answer = self.world.beat(broker, offset=offset, fence=fence, shut=shut, offline=tuple(sorted(offline)))
+        assert answer.error_code == 0
+        mine |= offline
+        if self.ruleset is KIP_858:
+            assert answer.is_fenced == self.world.broker(broker).fenced
+
+    @rule(broker=BROKERS)
+    def live(self, broker: int) -> None:
+        """What a healthy broker does: assign everything, then ask to be unfenced."""
+        if self.known(broker):
+            self.world.assign_all(broker)
+            self.heartbeat(broker, set(), False, False, False)
+
+    @rule(broker=BROKERS, topic=TOPICS, number=st.integers(0, 2), where=st.integers(0, 5))
+    def assign(self, broker: int, topic: str, number: int, where: int) -> None:
+        image = self.world.controller.image
+        if self.known(broker) and topic in image.topic_ids:
+            place = {3: LOST, 4: UNASSIGNED, 5: Uuid.of(77, 7)}.get(where) or directory(broker, where)
+            self.world.assign(broker, (place, image.topic_ids[topic], (number,)))
+
+    @rule(topic=TOPICS, replicas=st.lists(st.permutations([1, 2, 3]), min_size=1, max_size=3), factor=st.integers(1, 3))
+    def create(self, topic: str, replicas: list[list[int]], factor: int) -> None:
+        image = self.world.controller.image
+        placed = [tuple(order[:factor]) for order in replicas]
+        if topic in image.topic_ids:
+            return
+        if all(any(self.known(b) and image.brokers[b].active for b in order) for order in placed) and all(
+            self.known(b) for order in placed for b in order
+        ):
+            self.world.create(topic, *placed)
+
+    @rule(topic=TOPICS)
+    def delete(self, topic: str) -> None:
+        self.world.ask(DeleteTopicsRequest(topic_names=(topic,)), 5)
+
+    @rule(topic=TOPICS, number=st.integers(0, 2), isr=st.sets(BROKERS, min_size=1))
+    def alter_isr(self, topic: str, number: int, isr: set[int]) -> None:
+        image = self.world.controller.image
+        topic_id = image.topic_ids.get(topic)
+        partition = None if topic_id is None else image.partition(topic_id, number)
+        if partition is not None and partition.leader >= 0:
+            self.world.alter_isr(topic, tuple(sorted(isr)), number=number)
+
+    @rule(broker=BROKERS)
+    def unregister(self, broker: int) -> None:
+        self.world.ask(UnregisterBrokerRequest(broker_id=broker))
+
+    @rule(ms=st.integers(1, 10_000))
+    def time_passes(self, ms: int) -> None:
+        self.world.now_ms += ms
+        while self.world.expire():
+            pass
+
+    @precondition(lambda self: len(self.world.log) > 5)
+    @rule()
+    def restart(self) -> None:
+        self.world.controller = self.world.replayed()
+        self.world.write(self.world.controller.activate(self.world.now_ms))
+
+    @invariant()
+    def an_offline_directory_never_leads_nor_is_in_sync(self) -> None:
+        image = self.world.controller.image
+        for topic in image.topics.values():
+            for partition in topic.partitions.values():
+                for replica, where in zip(partition.replicas, partition.directories, strict=True):
+                    broker = image.brokers.get(replica)
+                    offline = broker is None or broker.fenced or not broker.has_online_dir(where)
+                    if offline:
+                        assert partition.leader != replica
+                    if offline and replica in partition.isr and self.ruleset is KIP_858:
+                        # Without eligible leader replicas the last member stays, leaderless.
+                        assert (partition.isr, partition.leader) == ((replica,), -1)
+
+    @invariant()
+    def leaders_are_in_sync_replicas(self) -> None:
+        for topic in self.world.controller.image.topics.values():
+            for partition in topic.partitions.values():
+                assert partition.isr
+                assert set(partition.isr) <= set(partition.replicas)
+                assert partition.leader == -1 or partition.leader in partition.isr
+
+    @invariant()
+    def epochs_never_go_back(self) -> None:
+        for topic in self.world.controller.image.topics.values():
+            for number, partition in topic.partitions.items():
+                now = (partition.leader_epoch, partition.partition_epoch)
+                before = self.epochs.get((topic.id, number), (0, 0))
+                assert now[0] >= before[0]
+                assert now[1] >= before[1]
+                self.epochs[topic.id, number] = now
+
+    @invariant()
+    def replay_from_the_beginning_gives_the_same_state(self) -> None:
+        fresh, here = self.world.replayed(), self.world.controller
+        assert fresh.image == here.image
+        assert fresh.next_offset == here.next_offset
+        for broker in here.image.brokers:
+            assert set(fresh.index.in_isr(broker)) == set(here.index.in_isr(broker))
+            assert fresh.index.leads(broker) == here.index.leads(broker)
+            assert fresh.index.unassigned(broker) == here.index.unassigned(broker)
+            assert fresh.cluster.offline_directories(broker) == here.cluster.offline_directories(broker)
+        assert set(fresh.index.leaderless()) == set(here.index.leaderless())
+
+
+class ShippedMachine(ControllerMachine):
+    """The same under shipped Kafka's rules."""
+
+    ruleset = KAFKA
+
+
+TestKipController: Any = ControllerMachine.TestCase
+TestKipController.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestShippedController: Any = ShippedMachine.TestCase
+TestShippedController.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+
+
+def test_answers_leave_in_order_and_never_before_they_are_durable() -> None:
+    deferred: DeferredAnswers[str] = DeferredAnswers()
+    for offset, answer in ((3, "a"), (3, "read after a"), (7, "b"), (9, "c")):
+        deferred.add(offset, answer)
+    assert deferred.complete(2) == []
+    assert deferred.complete(3) == ["a", "read after a"]
+    assert deferred.complete(8) == ["b"]
+    assert len(deferred) == 1
+    assert deferred.complete(100) == ["c"]

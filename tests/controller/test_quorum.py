@@ -1,0 +1,230 @@
+"""What an observer's Fetch, FetchSnapshot and DescribeQuorum get (section 6.6 of the reference)."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kjbod.ids import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, Uuid
+from kjbod.metadata.control import KRaftVersion, KRaftVoters, LeaderChange
+from kjbod.metadata.records import Endpoint
+from kjbod.wire.error_codes import ErrorCode
+from kjbod.wire.frames import decode_request, decode_response
+from kjbod.wire.messages import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartition,
+    DescribeQuorumRequestTopic,
+    EpochEndOffset,
+    FetchRequest,
+    FetchRequestPartition,
+    FetchRequestReplicaState,
+    FetchRequestTopic,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotRequestPartition,
+    FetchSnapshotRequestTopic,
+    LeaderIdAndEpoch,
+)
+from kjbod_controller_stub.quorum import OBSERVERS_MAX, Quorum, ReadFrom
+
+CLUSTER = "kjbodRealKafka43AAAAAA"
+ENDPOINT = Endpoint(name="CONTROLLER", host="127.0.0.1", port=21094)
+
+
+@dataclasses.dataclass
+class Log:
+    """Epoch 1 from 0, epoch 3 from 100, end at 150."""
+
+    start_offset: int = 0
+    end_offset: int = 150
+
+    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
+        if epoch < 1:
+            return epoch, 0
+        return (1, 100) if epoch < 3 else (3, 150)
+
+
+def quorum(epoch: int = 3) -> Quorum:
+    return Quorum(
+        cluster_id=CLUSTER, node_id=3000, directory_id=Uuid.of(3, 3), endpoint=ENDPOINT, epoch=epoch, log=Log()
+    )
+
+
+def fetch(*, topic: dict[str, Any] | None = None, **fields: Any) -> FetchRequest:
+    partition = {"partition": 0, "current_leader_epoch": 3, "fetch_offset": 150, "last_fetched_epoch": 3}
+    names = {f.name for f in dataclasses.fields(FetchRequestPartition)}
+    inner = partition | {name: value for name, value in fields.items() if name in names}
+    outer = {"max_wait_ms": 500} | {name: value for name, value in fields.items() if name not in names}
+    where = {"topic_id": METADATA_TOPIC_ID, "partitions": (FetchRequestPartition(**inner),)} | (topic or {})
+    return FetchRequest(topics=(FetchRequestTopic(**where),), **outer)
+
+
+@pytest.mark.parametrize(
+    ("request_", "top", "code"),
+    [
+        (fetch(cluster_id="other"), ErrorCode.INCONSISTENT_CLUSTER_ID, None),
+        (fetch(topic={"topic_id": Uuid.of(1, 1)}), ErrorCode.INVALID_REQUEST, None),
+        (fetch(topic={"partitions": ()}), ErrorCode.INVALID_REQUEST, None),
+        (fetch(partition=1), ErrorCode.INVALID_REQUEST, None),
+        (FetchRequest(), ErrorCode.INVALID_REQUEST, None),
+        (fetch(fetch_offset=-1), 0, ErrorCode.INVALID_REQUEST),
+        (fetch(last_fetched_epoch=-1), 0, ErrorCode.INVALID_REQUEST),
+        (fetch(max_wait_ms=-1), 0, ErrorCode.INVALID_REQUEST),
+        (fetch(last_fetched_epoch=9), 0, ErrorCode.INVALID_REQUEST),
+        (fetch(last_fetched_epoch=2, current_leader_epoch=1), 0, ErrorCode.INVALID_REQUEST),
+        (fetch(current_leader_epoch=0, last_fetched_epoch=0), 0, ErrorCode.FENCED_LEADER_EPOCH),
+        (fetch(current_leader_epoch=4), 0, ErrorCode.UNKNOWN_LEADER_EPOCH),
+    ],
+    ids=[
+        "cluster",
+        "topic",
+        "no partition",
+        "partition",
+        "nothing",
+        "offset",
+        "last epoch",
+        "wait",
+        "epochs",
+        "epochs before 74",
+        "older epoch",
+        "newer epoch",
+    ],
+)
+def test_a_fetch_that_cannot_be_served_is_told_why_and_who_leads(
+    request_: FetchRequest, top: int, code: int | None
+) -> None:
+    answer = quorum().plan_fetch(request_, 18)
+    assert isinstance(answer, FetchResponse)
+    assert answer.error_code == top
+    assert [endpoint.port for endpoint in answer.node_endpoints] == [21094]
+    if code is None:
+        assert not answer.responses
+    else:
+        partition = answer.responses[0].partitions[0]
+        assert (partition.error_code, partition.high_watermark) == (code, -1)
+        assert partition.current_leader == LeaderIdAndEpoch(leader_id=3000, leader_epoch=3)
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch", "diverging"),
+    [
+        (0, 0, None),
+        (50, 1, None),
+        (100, 1, None),
+        (150, 3, None),
+        (101, 1, EpochEndOffset(epoch=1, end_offset=100)),
+        (100, 2, EpochEndOffset(epoch=1, end_offset=100)),
+        (151, 3, EpochEndOffset(epoch=3, end_offset=150)),
+        (5, 0, EpochEndOffset(epoch=0, end_offset=0)),
+    ],
+)
+def test_another_history_is_told_where_it_parts(offset: int, epoch: int, diverging: EpochEndOffset | None) -> None:
+    answer = quorum().plan_fetch(fetch(fetch_offset=offset, last_fetched_epoch=epoch), 18)
+    if diverging is None:
+        assert answer == ReadFrom(offset, 8 * 1024 * 1024, 500)
+    else:
+        assert isinstance(answer, FetchResponse)
+        assert answer.responses[0].partitions[0].diverging_epoch == diverging
+
+
+@pytest.mark.parametrize("version", range(12, 19))
+def test_good_answers_name_leader_and_endpoint_as_the_version_can(version: int) -> None:
+    by_name = {"topic": METADATA_TOPIC_NAME, "topic_id": Uuid.of(0, 0)}
+    assert isinstance(quorum().plan_fetch(fetch(topic=by_name if version == 12 else None), version), ReadFrom)
+    answer = quorum().fetch_response(version, records=b"x")
+    assert bool(answer.node_endpoints) == (version >= 16)
+    assert answer.responses[0].topic == (METADATA_TOPIC_NAME if version == 12 else "")
+    partition = answer.responses[0].partitions[0]
+    assert (partition.current_leader.leader_id, partition.high_watermark, partition.records) == (3000, 150, b"x")
+
+
+def test_a_new_epoch_opens_with_the_voters_a_broker_looks_for() -> None:
+    one = quorum()
+    first = one.leader_records(None, kraft_version=1)
+    assert [type(record) for record in first] == [LeaderChange, KRaftVersion, KRaftVoters]
+    assert one.leader_records(one.voters(), kraft_version=1) == first[:1]
+    moved = Quorum(
+        cluster_id=CLUSTER,
+        node_id=3000,
+        directory_id=Uuid.of(3, 3),
+        endpoint=dataclasses.replace(ENDPOINT, port=1),
+        epoch=4,
+        log=Log(),
+    )
+    assert [type(record) for record in moved.leader_records(one.voters(), kraft_version=1)] == [
+        LeaderChange,
+        KRaftVoters,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({}, ErrorCode.SNAPSHOT_NOT_FOUND),
+        ({"current_leader_epoch": 1}, ErrorCode.FENCED_LEADER_EPOCH),
+        ({"current_leader_epoch": 9}, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        ({"partition": 1}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+    ids=str,
+)
+def test_there_are_no_snapshots_to_fetch(fields: dict[str, Any], code: int) -> None:
+    partition = FetchSnapshotRequestPartition(**({"current_leader_epoch": 3} | fields))
+    request = FetchSnapshotRequest(topics=(FetchSnapshotRequestTopic(partitions=(partition,)),))
+    answer = quorum().fetch_snapshot(request, 1)
+    assert answer.topics[0].partitions[0].error_code == code
+
+
+def test_the_empty_fetch_snapshot_that_ends_a_shipped_controller_is_an_error() -> None:
+    for request in (FetchSnapshotRequest(), FetchSnapshotRequest(topics=(FetchSnapshotRequestTopic(partitions=()),))):
+        assert quorum().fetch_snapshot(request, 1).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_observers_are_listed_while_they_fetch_and_never_without_bound() -> None:
+    one = quorum()
+    for replica in range(OBSERVERS_MAX + 5):
+        state = FetchRequestReplicaState(replica_id=replica)
+        one.saw_fetch(fetch(replica_state=state, fetch_offset=150 if replica % 2 else 7), 18, replica)
+    partition = one.describe(DescribeQuorumRequest(), 1_000).topics[0].partitions[0]
+    assert (partition.leader_id, partition.high_watermark) == (3000, 150)
+    assert [voter.replica_id for voter in partition.current_voters] == [3000]
+    assert len(partition.observers) == OBSERVERS_MAX
+    newest = partition.observers[-2:]
+    assert [(o.log_end_offset, o.last_caught_up_timestamp) for o in newest] == [(150, 1003), (7, -1)]
+    assert not one.describe(DescribeQuorumRequest(), 1_000_000).topics[0].partitions[0].observers
+    other = DescribeQuorumRequestTopic(topic_name="x", partitions=(DescribeQuorumRequestPartition(),))
+    unknown = one.describe(DescribeQuorumRequest(topics=(other,)), 0).topics[0].partitions[0]
+    assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def golden_fetches() -> Iterator[tuple[int, bytes, bytes]]:
+    frames: dict[int, dict[str, bytes]] = {}
+    for line in (Path(__file__).parents[1] / "data/frames.jsonl").read_text().splitlines():
+        entry = json.loads(line)
+        if entry["key"] == 1 and entry["peer"] == "to controller":
+            frames.setdefault(entry["id"], {})[entry["direction"]] = bytes.fromhex(entry["hex"])
+    for pair, both in frames.items():
+        yield pair, both["request"], both["response"]
+
+
+@pytest.mark.parametrize(
+    ("pair", "sent", "answered"), [pytest.param(*it, id=f"pair {it[0]}") for it in golden_fetches()]
+)
+def test_fetches_of_a_real_broker_get_the_answers_of_a_real_controller(pair: int, sent: bytes, answered: bytes) -> None:
+    request = decode_request(sent)
+    assert isinstance(request.message, FetchRequest)
+    real = decode_response(answered, request.api_key, request.version).message
+    assert isinstance(real, FetchResponse)
+    theirs = real.responses[0].partitions[0]
+    if theirs.snapshot_id.end_offset >= 0:
+        pytest.skip("the real controller had a snapshot; this one has none yet")
+    one = quorum(theirs.current_leader.leader_epoch)
+    log = Log(end_offset=max(theirs.high_watermark, 0))
+    log.epoch_end_offset = lambda epoch: (epoch, log.end_offset)  # type: ignore[method-assign]
+    one._log = log
+    ours = one.plan_fetch(request.message, request.version)
+    if isinstance(ours, ReadFrom):
+        ours = one.fetch_response(request.version, records=theirs.records or b"")
+    assert ours == real

@@ -1,0 +1,206 @@
+"""Registration: rows CT-1 to CT-8 and CT-17 of the reference, under both sets of rules where they differ."""
+
+import pytest
+
+from kjbod.ids import LOST, MIGRATING, ONE, UNASSIGNED, ZERO, Uuid
+from kjbod.metadata import versions
+from kjbod.metadata.records import RegisterBrokerRecord
+from kjbod.wire.error_codes import ErrorCode
+from kjbod.wire.messages import (
+    BrokerRegistrationRequestFeature,
+    BrokerRegistrationRequestListener,
+    UnregisterBrokerRequest,
+)
+from kjbod_controller_stub.rules import KAFKA, KIP_858, Rules
+from tests.controller.world import FEATURES, NODE_ID, World, directories, directory
+
+BOTH = pytest.mark.parametrize("rules", [KIP_858, KAFKA], ids=lambda rules: rules.name)
+
+
+@BOTH
+def test_ct1_directories_that_cannot_be_a_brokers_are_refused(rules: Rules) -> None:
+    world = World(rules)
+    assert world.register(1).error_code == 0
+    assert world.register(1).error_code == 0
+    cases = {
+        "reserved": (ONE,),
+        "reserved, the last one": (Uuid.of(0, 99),),
+        "twice": (directory(2, 0), directory(2, 0)),
+        "another broker's": (directory(2, 0), directory(1, 1)),
+    }
+    for why, dirs in cases.items():
+        assert world.register(2, dirs).error_code == ErrorCode.INVALID_REGISTRATION, why
+        assert not world.last
+    assert world.register(2, (Uuid.of(0, 100),)).error_code == 0
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"), [(KIP_858, ErrorCode.INVALID_REQUEST), (KAFKA, ErrorCode.INVALID_REGISTRATION)]
+)
+def test_ct1_registration_without_directories_gets_the_error_of_the_rules(rules: Rules, expected: int) -> None:
+    world = World(rules)
+    assert world.register(1, ()).error_code == expected
+    assert not world.last
+
+
+def test_ct2_ct22_a_directory_is_online_when_registered_or_not_known_yet() -> None:
+    world = World()
+    world.register(1, 2)
+    image = world.controller.image
+    for online in (*directories(1, 2), UNASSIGNED, MIGRATING):
+        assert image.has_online_dir(1, online)
+    for offline in (directory(1, 9), LOST):
+        assert not image.has_online_dir(1, offline)
+    assert not image.has_online_dir(77, directory(1, 0))
+
+
+def test_ct3_new_replicas_go_to_the_only_directory_or_nowhere_yet() -> None:
+    world = World()
+    world.register(1, 1)
+    world.register(2, 2)
+    image = world.controller.image
+    assert image.default_dir(1) == directory(1, 0)
+    assert image.default_dir(2) == UNASSIGNED
+    assert image.default_dir(3) == UNASSIGNED
+    old = World(metadata_version=16)
+    old.register(1, 1)
+    assert old.controller.image.default_dir(1) == MIGRATING
+
+
+@BOTH
+def test_ct4_a_new_incarnation_gets_a_new_epoch_and_the_same_one_keeps_its_own(rules: Rules) -> None:
+    world = World(rules)
+    first = world.register(1).broker_epoch
+    assert first == world.log[-1].offset
+    assert world.register(1).broker_epoch == first
+    second = world.register(1, number=1).broker_epoch
+    assert second > first
+    assert world.broker(1).epoch == second
+
+
+def test_ct5_another_clusters_broker_is_refused() -> None:
+    assert World().register(1, cluster_id="other").error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"metadata.version": None}, ErrorCode.INVALID_REGISTRATION),
+        ({"metadata.version": (7, 29)}, ErrorCode.UNSUPPORTED_VERSION),
+        ({"metadata.version": (31, 40)}, ErrorCode.UNSUPPORTED_VERSION),
+        ({"metadata.version": (1, 99)}, 0),
+        ({"kraft.version": None}, ErrorCode.UNSUPPORTED_VERSION),
+        ({"group.version": (2, 1)}, ErrorCode.UNSUPPORTED_VERSION),
+        ({"foo.version": (0, 3)}, 0),
+        ({"foo.version": (1, 3)}, ErrorCode.UNSUPPORTED_VERSION),
+    ],
+    ids=str,
+)
+def test_ct5_ct17_a_broker_has_to_run_every_finalized_feature(
+    change: dict[str, tuple[int, int] | None], expected: int
+) -> None:
+    ranges = {f.name: (f.min_supported_version, f.max_supported_version) for f in FEATURES} | change
+    features = tuple(
+        BrokerRegistrationRequestFeature(name=name, min_supported_version=r[0], max_supported_version=r[1])
+        for name, r in ranges.items()
+        if r is not None
+    )
+    assert World().register(1, features=features).error_code == expected
+
+
+@pytest.mark.parametrize(("level", "version"), [(7, 1), (8, 2), (16, 2), (17, 3), (29, 3), (30, 4)])
+def test_ct6_registration_records_follow_the_metadata_version(level: int, version: int) -> None:
+    world = World(metadata_version=level)
+    assert world.register(1).error_code == 0
+    assert world.last_versions == [version]
+    record = world.last[0]
+    assert isinstance(record, RegisterBrokerRecord)
+    assert record.log_dirs == (directories(1) if level >= versions.DIRECTORY_ASSIGNMENT else ())
+    assert record.fenced
+
+
+def test_ct7_unregistering_frees_the_directories() -> None:
+    world = World()
+    world.join(1)
+    assert world.register(2, directories(1)).error_code == ErrorCode.INVALID_REGISTRATION
+    assert world.ask(UnregisterBrokerRequest(broker_id=1)).error_message == ""
+    assert world.register(2, directories(1)).error_code == 0
+
+
+def test_ct8_directories_are_kept_in_the_order_of_ids_whatever_the_request_has() -> None:
+    world = World()
+    negative = Uuid.of(-5, 1)
+    world.register(1, (directory(1, 1), directory(1, 0), negative))
+    assert world.broker(1).log_dirs == (negative, directory(1, 0), directory(1, 1))
+
+
+@BOTH
+def test_ct17_an_unregistered_broker_is_stale_and_unknown(rules: Rules) -> None:
+    world = World(rules)
+    world.join(1)
+    epoch = world.broker(1).epoch
+    assert world.ask(UnregisterBrokerRequest(broker_id=1)).error_code == 0
+    assert world.beat(1, epoch=epoch).error_code == ErrorCode.STALE_BROKER_EPOCH
+    again = world.ask(UnregisterBrokerRequest(broker_id=1))
+    assert again.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+    assert again.error_message == "Broker ID 1 is not currently registered"
+    assert world.register(1).broker_epoch > epoch
+
+
+@BOTH
+@pytest.mark.parametrize(("host", "port", "protocol"), [("h", 0, 0), ("", 9, 0), ("h", 9, 77), ("h", 9, -1)], ids=str)
+def test_endpoint_that_makes_a_shipped_controller_resign_is_refused(
+    rules: Rules, host: str, port: int, protocol: int
+) -> None:
+    world = World(rules)
+    listener = BrokerRegistrationRequestListener(name="X", host=host, port=port, security_protocol=protocol)
+    assert world.register(1, listeners=(listener,)).error_code == ErrorCode.INVALID_REGISTRATION
+    assert world.register(2).error_code == 0
+
+
+@pytest.mark.parametrize(
+    "fields", [{"broker_id": -1}, {"broker_id": NODE_ID}, {"broker_id": 1, "incarnation_id": ZERO}], ids=str
+)
+def test_identity_that_nobody_can_have_is_refused_by_the_kip_rules_only(fields: dict[str, int]) -> None:
+    broker_id = fields["broker_id"]
+    rest = {name: value for name, value in fields.items() if name != "broker_id"}
+    assert World(KIP_858).register(broker_id, **rest).error_code == ErrorCode.INVALID_REGISTRATION
+    assert World(KAFKA).register(broker_id, **rest).error_code == 0
+
+
+@BOTH
+def test_second_process_with_the_id_of_a_live_broker_is_refused_until_its_session_ends(rules: Rules) -> None:
+    world = World(rules)
+    world.join(1)
+    assert world.register(1, number=1).error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    world.now_ms += 9_000
+    assert world.register(1, number=1).error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    world.now_ms += 1
+    assert world.register(1, number=1).error_code == 0
+
+
+def test_registration_that_replaces_a_silent_leader_takes_its_leaderships() -> None:
+    world = World()
+    world.join(1)
+    world.join(2)
+    world.create("t", (1, 2))
+    world.now_ms += 9_001  # its session is over and nobody has looked yet
+    world.beat(2)
+    world.register(1, number=1)
+    assert world.partition("t").leader == 2
+    assert world.partition("t").isr == (2,)
+
+
+@BOTH
+def test_zookeeper_brokers_are_refused(rules: Rules) -> None:
+    answer = World(rules).register(1, is_migrating_zk_broker=True)
+    assert answer.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+def test_repeated_registration_does_not_revive_failed_directories_under_kip_rules() -> None:
+    for rules, online in ((KIP_858, directories(1)[1:]), (KAFKA, directories(1))):
+        world = World(rules)
+        world.join(1)
+        world.beat(1, offline=(directory(1, 0),))
+        assert world.register(1).error_code == 0
+        assert world.broker(1).log_dirs == online, rules.name

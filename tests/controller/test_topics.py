@@ -1,0 +1,248 @@
+"""CreateTopics, DeleteTopics, placement, and what clients are told about topics."""
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from kjbod.ids import UNASSIGNED, ZERO, Uuid
+from kjbod.metadata.records import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from kjbod.wire.error_codes import ErrorCode
+from kjbod.wire.messages import (
+    CreateTopicsRequest,
+    CreateTopicsRequestAssignment,
+    CreateTopicsRequestConfig,
+    CreateTopicsRequestTopic,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsRequestTopic,
+    DescribeClusterRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+)
+from kjbod_controller_stub.placement import ReplicaPlacer, UsableBroker
+from kjbod_controller_stub.results import ApiError
+from tests.controller.world import CLUSTER_ID, NODE_ID, World, directories, directory
+
+
+def create(world: World, *topics: dict[str, Any], **fields: Any) -> CreateTopicsResponse:
+    return world.ask(CreateTopicsRequest(topics=tuple(CreateTopicsRequestTopic(**topic) for topic in topics), **fields))
+
+
+def joined(*brokers: int) -> World:
+    world = World()
+    for broker in brokers:
+        world.join(broker)
+    return world
+
+
+def by_hand(*replicas: tuple[int, ...]) -> tuple[CreateTopicsRequestAssignment, ...]:
+    return tuple(
+        CreateTopicsRequestAssignment(partition_index=number, broker_ids=brokers)
+        for number, brokers in enumerate(replicas)
+    )
+
+
+def test_records_of_a_topic_come_in_kafkas_order_and_versions() -> None:
+    world = World()
+    world.join(1, 1)
+    world.join(2, 3)
+    world.register(3)
+    answer = create(
+        world,
+        {
+            "name": "t",
+            "assignments": by_hand((3, 2, 1)),
+            "configs": (CreateTopicsRequestConfig(name="retention.ms", value="5"),),
+        },
+    )
+    assert [type(record) for record in world.last] == [TopicRecord, ConfigRecord, PartitionRecord]
+    assert world.last_versions == [0, 0, 2]
+    partition = world.last[2]
+    assert isinstance(partition, PartitionRecord)
+    assert (partition.isr, partition.leader) == ((2, 1), 2)  # 3 is fenced
+    assert partition.directories == (UNASSIGNED, UNASSIGNED, directory(1, 0))
+    topic = answer.topics[0]
+    assert (topic.error_code, topic.num_partitions, topic.replication_factor) == (0, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("topic", "code"),
+    [
+        ({"name": ""}, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ({"name": "."}, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ({"name": "a b"}, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ({"name": "ä"}, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ({"name": "x" * 250}, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ({"name": "x" * 249}, 0),
+        ({"name": "__cluster_metadata"}, ErrorCode.INVALID_REQUEST),
+        ({"name": "old"}, ErrorCode.TOPIC_ALREADY_EXISTS),
+        ({"name": "a_b"}, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ({"name": "t", "num_partitions": 0}, ErrorCode.INVALID_PARTITIONS),
+        ({"name": "t", "num_partitions": -2}, ErrorCode.INVALID_PARTITIONS),
+        ({"name": "t", "replication_factor": 0}, ErrorCode.INVALID_REPLICATION_FACTOR),
+        ({"name": "t", "replication_factor": 3}, ErrorCode.INVALID_REPLICATION_FACTOR),
+        ({"name": "t", "num_partitions": 10_001}, ErrorCode.POLICY_VIOLATION),
+        ({"name": "t", "num_partitions": 1, "assignments": by_hand((1,))}, ErrorCode.INVALID_REQUEST),
+        ({"name": "t", "assignments": by_hand((1, 1))}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ({"name": "t", "assignments": by_hand((9,))}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ({"name": "t", "assignments": by_hand(())}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ({"name": "t", "assignments": by_hand((1, 2), (1,))}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (
+            {"name": "t", "assignments": by_hand((1,), (2,))[1:]},
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        ),
+        ({"name": "t", "assignments": by_hand((3,))}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ({"name": "t", "configs": (CreateTopicsRequestConfig(name="no.such", value="1"),)}, ErrorCode.INVALID_CONFIG),
+        ({"name": "t", "configs": (CreateTopicsRequestConfig(name="segment.ms"),)}, ErrorCode.INVALID_CONFIG),
+        ({"name": "t"}, 0),
+    ],
+    ids=lambda value: str(value).replace("CreateTopicsRequestAssignment(partition_index=", "")[-60:],
+)
+def test_a_topic_that_cannot_be_gets_its_error_and_leaves_no_record(topic: dict[str, Any], code: int) -> None:
+    world = joined(1, 2)
+    world.create("old", (1,))
+    world.create("a.b", (1,))
+    if topic.get("assignments") == by_hand((3,)):
+        world.register(3)
+    answer = create(world, topic)
+    assert answer.topics[0].error_code == code, answer
+    assert bool(world.last) == (not code)
+
+
+def test_one_bad_topic_does_not_stop_the_others() -> None:
+    world = joined(1)
+    answer = create(world, {"name": "a"}, {"name": ""}, {"name": "b"}, {"name": "c.d"}, {"name": "c_d"})
+    assert [topic.error_code for topic in answer.topics] == [0, 17, 0, 0, 17]
+    assert set(world.controller.image.topic_ids) == {"a", "b", "c.d"}
+
+
+def test_thousands_of_equal_names_are_one_answer() -> None:
+    world = joined(1)
+    answer = create(world, *({"name": "same"} for _ in range(4_000)))
+    assert [topic.error_code for topic in answer.topics] == [ErrorCode.INVALID_REQUEST]
+    assert not world.last
+
+
+def test_validate_only_changes_nothing() -> None:
+    world = joined(1)
+    assert create(world, {"name": "t"}, validate_only=True).topics[0].error_code == 0
+    assert not world.last
+
+
+def test_topics_are_deleted_by_name_and_by_id_and_may_come_back() -> None:
+    world = joined(1)
+    first, second = world.create("a", (1,)), world.create("b", (1,))
+    request = DeleteTopicsRequest(
+        topics=(
+            DeleteTopicsRequestTopic(name="a"),
+            DeleteTopicsRequestTopic(name=None, topic_id=second),
+            DeleteTopicsRequestTopic(name="c"),
+            DeleteTopicsRequestTopic(name=None, topic_id=Uuid.of(4, 4)),
+            DeleteTopicsRequestTopic(name="a", topic_id=first),
+            DeleteTopicsRequestTopic(name="b"),
+        )
+    )
+    answer = world.ask(request)
+    assert [topic.error_code for topic in answer.responses] == [0, 0, 3, 100, 42, 42]
+    assert world.last == [RemoveTopicRecord(topic_id=first), RemoveTopicRecord(topic_id=second)]
+    assert world.controller.index.leads(1) == 0
+    assert world.ask(DeleteTopicsRequest(topic_names=("a",)), 5).responses[0].error_code == 3
+    assert world.create("a", (1,)) != first
+
+
+# ---- placement
+
+
+def placer(brokers: dict[int, str | None], factor: int, fenced: tuple[int, ...] = ()) -> ReplicaPlacer:
+    return ReplicaPlacer(
+        [UsableBroker(broker, rack, broker in fenced) for broker, rack in brokers.items()],
+        factor,
+        random.Random(3).shuffle,
+    )
+
+
+def test_replicas_are_distinct_and_spread_evenly() -> None:
+    place = placer(dict.fromkeys(range(6)), 3)
+    sets = [place.place() for _ in range(600)]
+    assert all(len(set(replicas)) == 3 for replicas in sets)
+    leaders = Counter(replicas[0] for replicas in sets)
+    assert max(leaders.values()) - min(leaders.values()) <= 6
+    hosted = Counter(broker for replicas in sets for broker in replicas)
+    assert max(hosted.values()) - min(hosted.values()) <= 30
+
+
+def test_replicas_of_a_partition_are_in_different_racks() -> None:
+    racks: dict[int, str | None] = {1: "a", 2: "a", 3: "b", 4: "b", 5: "c", 6: "c"}
+    place = placer(racks, 3)
+    for _ in range(100):
+        assert len({racks[broker] for broker in place.place()}) == 3
+
+
+def test_leaders_are_placed_on_unfenced_brokers() -> None:
+    place = placer(dict.fromkeys(range(4)), 3, fenced=(0, 1))
+    for _ in range(50):
+        assert place.place()[0] in (2, 3)
+
+
+@pytest.mark.parametrize("brokers", [{}, {1: None}, {1: None, 2: None}], ids=str)
+def test_placement_without_enough_brokers_is_refused(brokers: dict[int, str | None]) -> None:
+    with pytest.raises(ApiError) as error:
+        placer(brokers, 3)
+    assert error.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+def test_co2_brokers_with_all_directories_cordoned_get_no_new_replicas() -> None:
+    world = joined(1, 2)
+    world.beat(1, cordoned=directories(1))
+    assert create(world, {"name": "t", "num_partitions": 8}).topics[0].error_code == 0
+    assert {world.partition("t", number).leader for number in range(8)} == {2}
+    world.beat(2, cordoned=directories(2))
+    assert create(world, {"name": "u"}).topics[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert create(world, {"name": "v", "assignments": by_hand((1,))}).topics[0].error_code == 0
+    world.beat(2, cordoned=directories(2)[:2])
+    assert create(world, {"name": "u"}).topics[0].error_code == 0
+
+
+# ---- what clients are told
+
+
+def test_metadata_tells_leaders_and_replicas_in_offline_directories() -> None:
+    world = joined(1, 2)
+    topic = world.create("t", (1, 2))
+    world.assign(1, (directory(1, 0), topic, (0,)))
+    world.beat(1, offline=(directory(1, 0),))
+    answer = world.ask(MetadataRequest(topics=None))
+    assert (answer.cluster_id, answer.controller_id) == (CLUSTER_ID, NODE_ID)
+    assert {broker.node_id for broker in answer.brokers} == {1, 2, NODE_ID}
+    partition = answer.topics[0].partitions[0]
+    assert (partition.leader_id, partition.isr_nodes, partition.offline_replicas) == (2, (2,), (1,))
+
+
+def test_metadata_of_unknown_topics_is_an_error_each() -> None:
+    world = joined(1)
+    topic = world.create("t", (1,))
+    wanted = (
+        MetadataRequestTopic(name="t"),
+        MetadataRequestTopic(name="no"),
+        MetadataRequestTopic(name=None, topic_id=topic),
+        MetadataRequestTopic(name=None, topic_id=Uuid.of(1, 9)),
+    )
+    answer = world.ask(MetadataRequest(topics=wanted))
+    assert [found.error_code for found in answer.topics] == [0, 3, 0, 100]
+    assert answer.topics[1].topic_id == ZERO
+    assert not world.ask(MetadataRequest(topics=())).topics
+    assert len(world.ask(MetadataRequest(topics=()), 0).topics) == 1
+
+
+def test_cluster_is_described_by_kind_of_endpoint() -> None:
+    world = joined(1)
+    world.register(2)
+    brokers = world.ask(DescribeClusterRequest(endpoint_type=1))
+    assert [broker.broker_id for broker in brokers.brokers] == [1]
+    fenced = world.ask(DescribeClusterRequest(endpoint_type=1, include_fenced_brokers=True))
+    assert [(broker.broker_id, broker.is_fenced) for broker in fenced.brokers] == [(1, False), (2, True)]
+    controllers = world.ask(DescribeClusterRequest(endpoint_type=2))
+    assert [broker.broker_id for broker in controllers.brokers] == [NODE_ID]
+    assert world.ask(DescribeClusterRequest(endpoint_type=3)).error_code == ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
