@@ -1,0 +1,1 @@
+"""The agent: the storage half of a KRaft broker, on every host."""

