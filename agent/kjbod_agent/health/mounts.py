@@ -1,0 +1,192 @@
+"""The mount table, read without touching what is mounted.
+
+``/proc/self/mountinfo`` (proc_pid_mountinfo(5)) never blocks, also while a disk hangs or is frozen. It shows what
+``statvfs`` does not: ext4's ``emergency_ro`` and ``shutdown`` (since Linux 6.12 an ext4 error no longer sets the
+superblock's read-only flag).
+
+Two things tell about a change: a poll on the file, for mounts, unmounts and remounts; and the monitor's re-reading each
+second, since ``emergency_ro`` and ``shutdown`` wake nobody.
+"""
+
+import asyncio
+import contextlib
+import select
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import BinaryIO
+
+MOUNTINFO = "/proc/self/mountinfo"
+_ESCAPES = ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\043", b"#"), (b"\\134", b"\\"))
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One line of mountinfo.
+
+    Attributes:
+        mount_id: used again by the kernel after an unmount.
+        parent_id: the mount it is mounted on.
+        device: ``"major:minor"``; major 0 for file systems without one block device (btrfs, overlay, FUSE, NFS).
+        root: which directory of the file system is mounted (a bind mount or a subvolume has another than ``/``).
+        mount_point: where.
+        fstype: ``ext4``.
+        source: what was mounted, ``/dev/sdb1``.
+        options: of the mount and of the file system together.
+    """
+
+    mount_id: int
+    parent_id: int
+    device: str
+    root: str
+    mount_point: str
+    fstype: str
+    source: str
+    options: frozenset[str]
+
+
+class MountChange(StrEnum):
+    """What the mount table says about a log directory, compared with the time when it was loaded."""
+
+    OK = "ok"
+    MISSING = "missing"
+    """The mount is gone; the path now leads to the file system underneath."""
+    OTHER = "other"
+    """The path now leads to another mount, put over it or in its place."""
+    READ_ONLY = "read-only"
+    EMERGENCY_RO = "emergency_ro"
+    """ext4 stopped writing after an error of its own."""
+    SHUTDOWN = "shutdown"
+
+
+def unescape(field: bytes) -> str:
+    """A field of mountinfo as the path it means: blank, tab, newline, ``#`` and backslash are written in octal."""
+    for escape, character in _ESCAPES:  # the backslash last, or it would make new escapes
+        field = field.replace(escape, character)
+    return field.decode("utf-8", "surrogateescape")
+
+
+def parse_mountinfo(content: bytes) -> tuple[Mount, ...]:
+    """All mounts in the order of the file; lines that do not have its form are left out."""
+    mounts = (_parse_line(line) for line in content.splitlines())
+    return tuple(mount for mount in mounts if mount is not None)
+
+
+def _parse_line(line: bytes) -> Mount | None:
+    fields = line.split(b" ")
+    try:
+        separator = fields.index(b"-", 6)  # any number of optional fields before it
+        fstype, source, super_options = fields[separator + 1 : separator + 4]
+        return Mount(
+            mount_id=int(fields[0]),
+            parent_id=int(fields[1]),
+            device=fields[2].decode("ascii"),
+            root=unescape(fields[3]),
+            mount_point=unescape(fields[4]),
+            fstype=unescape(fstype),
+            source=unescape(source),
+            options=frozenset(unescape(fields[5]).split(",")) | frozenset(unescape(super_options).split(",")),
+        )
+    except ValueError:
+        return None
+
+
+def mount_of(real_path: str, mounts: tuple[Mount, ...]) -> Mount | None:
+    """The mount that a path without symbolic links leads to, found as the kernel walks: from the root, always into the
+    mount that lies on the way. (The longest mount point would be wrong for one that a later mount higher up hides.)
+    """
+    ids = {mount.mount_id for mount in mounts}
+    now = next(
+        (m for m in mounts if m.mount_point == "/" and (m.parent_id not in ids or m.parent_id == m.mount_id)), None
+    )
+    for _ in mounts:  # each step goes one mount deeper, so this many are enough
+        on_the_way = [m for m in mounts if now and m.parent_id == now.mount_id != m.mount_id and _leads(m, real_path)]
+        if not on_the_way:
+            break
+        now = min(on_the_way, key=lambda mount: len(mount.mount_point))
+    return now
+
+
+def _leads(mount: Mount, real_path: str) -> bool:
+    point = mount.mount_point.rstrip("/")
+    return real_path == point or real_path.startswith(point + "/")
+
+
+def compare(real_path: str, loaded: Mount, mounts: tuple[Mount, ...]) -> MountChange:
+    """How the place that a path leads to differs from the mount that was there when it was loaded."""
+    now = mount_of(real_path, mounts)
+    if now is None or (now.mount_id, now.device, now.root) != (loaded.mount_id, loaded.device, loaded.root):
+        still_there = any(mount.mount_id == loaded.mount_id and mount.device == loaded.device for mount in mounts)
+        replaced = now is not None and now.mount_point == loaded.mount_point
+        return MountChange.OTHER if still_there or replaced else MountChange.MISSING
+    for option, change in (
+        ("shutdown", MountChange.SHUTDOWN),
+        ("emergency_ro", MountChange.EMERGENCY_RO),
+        ("ro", MountChange.READ_ONLY),
+    ):
+        if option in now.options and option not in loaded.options:
+            return change
+    return MountChange.OK
+
+
+def read_mounts(path: str = MOUNTINFO) -> tuple[Mount, ...]:
+    """The mount table now. Never blocks.
+
+    Raises:
+        OSError: there is no such file.
+    """
+    return parse_mountinfo(Path(path).read_bytes())
+
+
+class MountWatcher:
+    """Calls back when the mount table changes: a wake-up 0.2 ms after the kernel's event.
+
+    A poll on mountinfo reports "readable" at any time, so it cannot be given to an event loop. An epoll that asks only
+    for ``EPOLLPRI | EPOLLERR`` can: its own descriptor becomes readable with the change. What that epoll then answers
+    says nothing (it is always empty, the outer poll has consumed the event), so the callback itself is the event. A
+    burst of changes gives one callback.
+
+    Args:
+        changed: called on the event loop.
+    """
+
+    def __init__(self, changed: Callable[[], None], path: str = MOUNTINFO) -> None:
+        self._changed = changed
+        self._path = path
+        self._file: BinaryIO | None = None
+        self._epoll: select.epoll | None = None
+
+    def start(self) -> str | None:
+        """Begin; needs a running event loop. Returns why it cannot be done on this host, None for success."""
+        try:
+            self._file = open(self._path, "rb", buffering=0)  # noqa: SIM115  lives as long as the watcher
+            self._file.read()
+            self._epoll = select.epoll()
+            self._epoll.register(self._file.fileno(), select.EPOLLPRI | select.EPOLLERR)
+            self._epoll.poll(0)
+        except OSError as error:
+            self.close()
+            return f"{self._path}: {error.strerror}"
+        asyncio.get_running_loop().add_reader(self._epoll.fileno(), self._woken)
+        return None
+
+    def _woken(self) -> None:
+        if self._epoll is None or self._file is None:
+            return
+        self._epoll.poll(0)  # clears its ready list
+        with contextlib.suppress(OSError):
+            self._file.seek(0)
+            self._file.read()
+        self._changed()
+
+    def close(self) -> None:
+        """End; may be called again."""
+        if self._epoll is not None:
+            with contextlib.suppress(RuntimeError):  # no running loop: it has closed the rest
+                asyncio.get_running_loop().remove_reader(self._epoll.fileno())
+            self._epoll.close()
+            self._epoll = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None

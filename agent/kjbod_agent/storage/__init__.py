@@ -1,0 +1,1 @@
+"""The pluggable storage agent: everything that touches a log directory."""

@@ -1,0 +1,363 @@
+"""What a storage agent is: the plug-in through which kjbod touches log directories.
+
+The daemon itself never touches a watched disk, not even with ``stat``: a thread that is stuck in the kernel keeps the
+port and the locks of a killed process. So everything that reaches a disk is a method of :class:`DirectoryAgent`, and
+every implementation keeps these promises (``kjbod_agent.storage.conformance`` tests them):
+
+*Every call may hang for ever.* Each takes ``timeout_ms``. When it has passed, the call raises
+:class:`DirectoryTimeout`, at that moment and not later, whatever the disk does.
+
+*A timeout or a cancellation stops the waiting, not the work.* The kernel goes on with it and the effect may still
+happen, minutes later. The answer that then arrives is given to ``on_late_answer`` and to nobody else: it is the sign
+that the directory moves again.
+
+*One request at a time per directory.* Calls queue in the order of their start, except that a probe goes before all
+others. The time in the queue counts towards ``timeout_ms``; :class:`DirectoryTimeout` then describes the request that
+is in the way. No directory ever waits for another one.
+
+*Long work is cut up.* No single request occupies a directory for longer than its disk needs for some hundred small
+files, so a probe is never behind a long scan.
+
+*Errors are errno, call and path.* :class:`DirectoryError` says what the kernel answered, to which step, for which
+directory. What it means for the directory is not decided here but by ``kjbod_agent.health.verdict``.
+
+*Trouble of the implementation is not trouble of the disk.* A worker process that was killed, or that could not be
+started, raises :class:`WorkerUnavailable`; the next call gets a fresh one.
+
+*What was acknowledged is durable.* A method that changes something has fsynced files and directories before it
+returns, and has replaced files by tmp, fsync, rename, fsync of the directory.
+
+*Nothing missing is made.* A log directory or mount that is not there is ``ENOENT`` or ``ESTALE``, never created.
+"""
+
+import errno as errno_module
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from kjbod.clock import Clock
+from kjbod.errors import StorageError
+from kjbod.ids import Uuid
+
+ReplicaSuffix = Literal["", "future", "delete", "stray"]
+"""The end of a replica directory's name (Kafka's ``UnifiedLog``): none for the current log."""
+
+
+def errno_name(number: int) -> str:
+    """``"EIO"`` for 5; the number as text when this platform has no name for it."""
+    return errno_module.errorcode.get(number, str(number))
+
+
+class DirectoryError(StorageError):
+    """The kernel, or a comparison with what must be there, said no.
+
+    Two numbers come from comparisons: ``ESTALE``: this is not the mount, directory or directory id that was loaded;
+    ``EILSEQ``: what was read is not what was written.
+
+    Attributes:
+        errno: the number.
+        call: the step that failed, in words that fit after "at": ``"fsync of .kjbod_probe"``.
+        path: the log directory as configured.
+        after_us: time from the start of the request until the error, in microseconds.
+    """
+
+    def __init__(self, errno: int, call: str, path: str, *, after_us: int = 0) -> None:
+        super().__init__(f"{path}: {errno_name(errno)} at {call}")
+        self.errno = errno
+        self.call = call
+        self.path = path
+        self.after_us = after_us
+
+
+class DirectoryTimeout(StorageError):  # noqa: N818  the name says it
+    """No answer in time. The request is abandoned, not ended; see ``on_late_answer``.
+
+    Attributes:
+        age_ms: age of the request that occupies the directory, which may be an earlier one than the caller's.
+        wchan: kernel function in which its worker sleeps (``/proc/PID/wchan``), empty when unknown.
+        call: the step it is in.
+        path: the log directory as configured.
+    """
+
+    def __init__(self, age_ms: int, wchan: str, call: str, path: str) -> None:
+        where = f" in {wchan}" if wchan else ""
+        super().__init__(f"{path}: no answer for {age_ms} ms at {call}{where}")
+        self.age_ms = age_ms
+        self.wchan = wchan
+        self.call = call
+        self.path = path
+
+
+class WorkerUnavailable(StorageError):  # noqa: N818  the name says it
+    """The process that works on this directory is gone, cannot be started or does not take requests.
+
+    Says nothing about the disk.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class MountIdentity:
+    """Which file system and directory a path leads to. Two are the same place exactly when they are equal.
+
+    Attributes:
+        mount_id: the id in the first column of ``/proc/self/mountinfo``; the kernel uses it again after an unmount.
+        unique_mount_id: ``STATX_MNT_ID_UNIQUE`` (Linux 6.8), never used twice; None where the kernel has none.
+        device: ``st_dev`` as ``"major:minor"``.
+        inode: ``st_ino`` of the log directory.
+        fsid: ``f_fsid`` of statvfs, hexadecimal. On XFS just the device number.
+        fs_uuid: ``FS_IOC_GETFSUUID`` (ext4, XFS, tmpfs; Linux 6.9), hexadecimal; None where it is not answered.
+    """
+
+    mount_id: int
+    unique_mount_id: int | None
+    device: str
+    inode: int
+    fsid: str
+    fs_uuid: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A replica directory as found on disk.
+
+    Attributes:
+        name: the directory's name, ``topic-0`` or ``topic-0.<32 hex>-future``.
+        topic: for ``delete`` and ``stray`` it may be cut short (``UnifiedLog.logDeleteDirName``).
+        partition: its number.
+        topic_id: from ``partition.metadata``; None when the file is missing or does not parse, which makes the log
+            a stray one (``LogManager.isStrayKraftReplica``).
+        suffix: what kind of replica it is.
+    """
+
+    name: str
+    topic: str
+    partition: int
+    topic_id: Uuid | None
+    suffix: ReplicaSuffix = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedDirectory:
+    """All that a log directory says about itself at start.
+
+    Attributes:
+        path: as configured.
+        real_path: without symbolic links; what the mount table is searched for.
+        meta_properties: content of ``meta.properties``; None when there is none.
+        directory_id: the text after ``directory.id=`` in it, unchecked; None when there is none.
+        replicas: every replica directory, by name. ``__cluster_metadata-*`` is not among them.
+        unknown_names: sub-directories whose names Kafka cannot parse (a broker refuses to start with them), such as
+            ``lost+found``.
+        has_cluster_metadata: whether ``__cluster_metadata-0`` lies here.
+        identity: which mount and directory this is; remembered, and compared by each later request.
+        total_bytes: size of the file system.
+        usable_bytes: what an unprivileged writer can still allocate.
+        clean_shutdown: whether ``.kafka_cleanshutdown`` is there.
+        clean_shutdown_epoch: the broker epoch in it; None when it is missing, empty or of an unknown version.
+    """
+
+    path: str
+    real_path: str
+    meta_properties: bytes | None
+    directory_id: str | None
+    replicas: tuple[Replica, ...]
+    unknown_names: tuple[str, ...]
+    has_cluster_metadata: bool
+    identity: MountIdentity
+    total_bytes: int
+    usable_bytes: int
+    clean_shutdown: bool
+    clean_shutdown_epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """A probe that the medium passed.
+
+    Attributes:
+        duration_us: the whole request inside the worker.
+        steps: ``(name, microseconds)`` in order: ``identity``, ``meta``, ``open``, ``write``, ``fsync``, ``read``
+            and for a full probe ``create``, ``rename``, ``dirsync``, ``known``.
+        full: whether the steps of a full probe were taken.
+        no_space: ``"ENOSPC"`` or ``"EDQUOT"`` when nothing new could be allocated although the medium is well; only a
+            full probe can tell.
+        identity: as compared.
+        total_bytes: size of the file system.
+        usable_bytes: what an unprivileged writer can still allocate.
+    """
+
+    duration_us: int
+    steps: tuple[tuple[str, int], ...]
+    full: bool
+    no_space: str | None
+    identity: MountIdentity
+    total_bytes: int
+    usable_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedCall:
+    """The request that occupies a directory right now.
+
+    Attributes:
+        number: counts the requests of this directory; another number means that the earlier one was answered.
+        operation: ``"probe"``, ``"load"`` ...
+        call: the step inside it, ``"fsync of .kjbod_probe"``; empty while the worker has not taken the request yet
+            (it starts, is stopped, or gets no processor), which says nothing about the disk.
+        age_ms: since the request was sent.
+        pid: of the worker; 0 when there is none.
+        process_state: letter of ``/proc/PID/stat``: ``D`` waits in the kernel, ``T`` stopped by a signal, ``R`` wants
+            a processor; empty when unknown.
+        wchan: kernel function in which it sleeps; empty when unknown.
+    """
+
+    number: int
+    operation: str
+    call: str
+    age_ms: int
+    pid: int = 0
+    process_state: str = ""
+    wchan: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LateAnswer:
+    """The answer to a request that had been abandoned.
+
+    Attributes:
+        path: the log directory as configured.
+        number: of the request, as in :class:`BlockedCall`.
+        operation: what was asked.
+        age_ms: how long it took.
+        error: what it failed with; None for success.
+    """
+
+    path: str
+    number: int
+    operation: str
+    age_ms: int
+    error: DirectoryError | None
+
+
+class DirectoryAgent(Protocol):
+    """All work on one log directory. See the module for the promises that hold for each method.
+
+    Every method that is a coroutine raises :class:`DirectoryError`, :class:`DirectoryTimeout` or
+    :class:`WorkerUnavailable`.
+    """
+
+    on_late_answer: Callable[[LateAnswer], None] | None
+    """Called on the event loop, between other callbacks; must not block. One owner: the health monitor."""
+
+    @property
+    def path(self) -> str:
+        """The log directory as configured."""
+
+    def blocked(self) -> BlockedCall | None:
+        """The request in progress, None when idle. Never waits, never touches the disk."""
+
+    async def load(self, *, timeout_ms: int) -> LoadedDirectory:
+        """Read everything that is needed at start; changes nothing on disk.
+
+        Remembers the identity and the directory id: from here on each request that would find another one fails with
+        ``ESTALE`` before it writes anything. ``timeout_ms`` is for each piece of the work, not for the whole: a
+        directory of ten thousand replicas on a cold disk takes its time.
+        """
+
+    async def lock(self, *, timeout_ms: int) -> None:
+        """Take ``.lock`` as Kafka does (``FileChannel.tryLock``, a POSIX write lock on the whole file).
+
+        Held until :meth:`unlock`, :meth:`StorageAgent.close` or the end of the daemon, also over the death of a worker,
+        and given up at once at the end of the daemon even when the worker of this directory is stuck.
+
+        Raises:
+            DirectoryError: ``EAGAIN``: another process holds it.
+        """
+
+    async def unlock(self, *, timeout_ms: int) -> None:
+        """Give the lock up; the file stays. Nothing happens when it is not held."""
+
+    async def write_meta_properties(self, content: bytes, *, timeout_ms: int) -> None:
+        """Replace ``meta.properties`` and remember the directory id in it as the one that must be there."""
+
+    async def probe(self, *, full: bool, timeout_ms: int) -> ProbeResult:
+        """Prove that this is the right directory and that its medium takes and gives back data.
+
+        Identity, ``directory.id`` read from the medium, overwrite of a preallocated file, fsync, drop of the page
+        cache, read, comparison; with ``full`` also create, fsync, rename, fsync of the directory, and old content of
+        a known file from the medium.
+        """
+
+    async def create_replica(self, topic: str, partition: int, topic_id: Uuid, *, timeout_ms: int) -> None:
+        """Make ``<topic>-<partition>`` with its ``partition.metadata``. Succeeds again when both are there.
+
+        Raises:
+            DirectoryError: ``EEXIST``: it is there with another topic id, or without one but not empty.
+        """
+
+    async def rename_replica(self, name: str, new_name: str, *, timeout_ms: int) -> None:
+        """Rename a replica directory. Both are single names that parse as replicas.
+
+        Raises:
+            DirectoryError: ``ENOENT``: no such replica; ``EEXIST``: there is one of the new name; ``EINVAL``: not
+                names of replicas.
+        """
+
+    async def delete_replica(self, name: str, *, timeout_ms: int) -> None:
+        """Remove a replica directory whose name ends in ``-delete`` and that holds nothing but what kjbod made.
+
+        Raises:
+            DirectoryError: ``ENOTEMPTY``: there is something else in it, and nothing was removed; ``EINVAL``: not a
+                ``-delete`` name.
+        """
+
+    async def clear_clean_shutdown(self, *, timeout_ms: int) -> None:
+        """Remove ``.kafka_cleanshutdown``, as Kafka does right after it was read, so that a crash counts as one."""
+
+    async def write_clean_shutdown(self, broker_epoch: int, *, timeout_ms: int) -> None:
+        """Write ``.kafka_cleanshutdown`` (``{"version":0,"brokerEpoch":N}``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageOptions:
+    """What every storage agent is made from.
+
+    Attributes:
+        clock: for ages.
+        role: ``kjbod.role``. Two processes with different roles may watch one directory, so names of probe files
+            carry it.
+        log: event name and fields, for things worth a line: a worker that died, was started again.
+    """
+
+    clock: Clock
+    role: str = "broker"
+    log: Callable[[str, dict[str, object]], None] = lambda event, fields: None
+
+
+class StorageAgent(Protocol):
+    """A way to work on log directories; made by name with :func:`kjbod_agent.storage.registry.create`."""
+
+    async def start(self) -> None:
+        """Get ready. Touches no log directory."""
+
+    def directory(self, path: str) -> DirectoryAgent:
+        """The agent of one log directory: always the same object for the same text. Touches nothing."""
+
+    async def close(self) -> None:
+        """Give everything up: locks, workers, queued calls (they raise :class:`WorkerUnavailable`).
+
+        Returns within 200 ms with any number of directories stuck, and leaves nothing of the daemon's behind: no
+        port, no lock. Never raises.
+        """
+
+
+class StorageAgentFactory(Protocol):
+    """What an entry point of the group ``kjbod.storage`` names."""
+
+    def __call__(self, options: StorageOptions) -> StorageAgent:
+        """A storage agent that was not started yet."""

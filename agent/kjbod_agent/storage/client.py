@@ -1,0 +1,307 @@
+"""The part that all storage agents share: the queue of one directory, and its answers as dataclasses.
+
+A :class:`DirectoryClient` keeps the promises of :mod:`kjbod_agent.storage.api` about time: one request at a time, a
+probe before all others, a timeout at its moment, late answers to ``on_late_answer``. What carries a request out is a
+subclass: a worker process (:mod:`~kjbod_agent.storage.posix`) or a disk in memory
+(:mod:`~kjbod_agent.storage.memory`). The protocol between them is that of :mod:`kjbod_agent.storage.worker`.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kjbod.clock import Clock
+from kjbod.ids import Uuid
+from kjbod_agent.storage.api import (
+    BlockedCall,
+    DirectoryError,
+    DirectoryTimeout,
+    LateAnswer,
+    LoadedDirectory,
+    MountIdentity,
+    ProbeResult,
+    Replica,
+    WorkerUnavailable,
+)
+
+TOPIC_IDS_PER_REQUEST = 100
+"""Small files read by one request of a scan: some hundred milliseconds on a disk that seeks."""
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One request, queued or sent.
+
+    Attributes:
+        number: counts the requests of a directory.
+        operation: name of an operation of the worker.
+        arguments: of it.
+        answer: ``(what the operation returned, microseconds it took)``; done early when the caller gave up.
+        sent_ms: when it was sent, in monotonic ms; 0 while it is queued.
+    """
+
+    number: int
+    operation: str
+    arguments: dict[str, Any]
+    answer: asyncio.Future[tuple[Any, int]]
+    sent_ms: int = 0
+
+
+class DirectoryClient(ABC):
+    """All work on one log directory. Implements ``DirectoryAgent``; subclasses carry requests out.
+
+    Args:
+        path: the log directory.
+        clock: for ages.
+    """
+
+    def __init__(self, path: str, clock: Clock) -> None:
+        self.on_late_answer: Callable[[LateAnswer], None] | None = None
+        self._path = path
+        self._clock = clock
+        self._numbers = itertools.count(1)
+        self._queue: deque[Call] = deque()
+        self._current: Call | None = None
+        self._identity: MountIdentity | None = None
+        self._directory_id: str | None = None
+        self._lock_wanted = False
+        self._lock_lost = False
+
+    # for subclasses ------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _ready(self) -> bool:
+        """Whether a request can be sent now. When not, arrange for :meth:`_pump` to be called later."""
+
+    @abstractmethod
+    def _transmit(self, request: dict[str, Any]) -> None:
+        """Send a request; its answer goes to :meth:`_answered`, the loss of the worker to :meth:`_lost`."""
+
+    @abstractmethod
+    def _where(self, call: Call) -> tuple[str, int, str, str]:
+        """Step, pid, process state and kernel function of the request in progress; see ``BlockedCall``."""
+
+    @property
+    def path(self) -> str:
+        """The log directory as configured."""
+        return self._path
+
+    # what is asked -------------------------------------------------------------------------------------------------
+
+    async def load(self, *, timeout_ms: int) -> LoadedDirectory:
+        """See ``DirectoryAgent.load``."""
+        self._identity = self._directory_id = None
+        found = await self._ask("load", timeout_ms)
+        identity = MountIdentity(*found["identity"])
+        self._identity = identity
+        self._directory_id = found["directory_id"]
+        named = [(name, parsed) for name, parsed in found["names"] if parsed is not None]
+        named = [(name, parsed) for name, parsed in named if not name.startswith("__cluster_metadata-")]
+        topic_ids = await self._topic_ids([name for name, _ in named], timeout_ms)
+        total_bytes, usable_bytes = found["capacity"]
+        clean = found["clean"]
+        return LoadedDirectory(
+            path=self._path,
+            real_path=found["real_path"],
+            meta_properties=None if found["meta"] is None else found["meta"].encode("latin-1"),
+            directory_id=found["directory_id"],
+            replicas=tuple(Replica(name, parsed[0], parsed[1], topic_ids[name], parsed[2]) for name, parsed in named),
+            unknown_names=tuple(name for name, parsed in found["names"] if parsed is None),
+            has_cluster_metadata=any(name == "__cluster_metadata-0" for name, _ in found["names"]),
+            identity=identity,
+            total_bytes=total_bytes,
+            usable_bytes=usable_bytes,
+            clean_shutdown=clean is not None,
+            clean_shutdown_epoch=None if clean is None else _epoch_of(clean),
+        )
+
+    async def _topic_ids(self, names: list[str], timeout_ms: int) -> dict[str, Uuid | None]:
+        found: dict[str, Uuid | None] = {}
+        for start in range(0, len(names), TOPIC_IDS_PER_REQUEST):
+            batch = names[start : start + TOPIC_IDS_PER_REQUEST]
+            texts = await self._ask("topic_ids", timeout_ms, names=batch)
+            found.update(zip(batch, map(_topic_id, texts), strict=True))
+        return found
+
+    async def lock(self, *, timeout_ms: int) -> None:
+        """See ``DirectoryAgent.lock``."""
+        await self._ask("lock", timeout_ms)
+        self._lock_wanted, self._lock_lost = True, False
+
+    async def unlock(self, *, timeout_ms: int) -> None:
+        """See ``DirectoryAgent.unlock``."""
+        self._lock_wanted = self._lock_lost = False
+        await self._ask("unlock", timeout_ms)
+
+    async def write_meta_properties(self, content: bytes, *, timeout_ms: int) -> None:
+        """See ``DirectoryAgent.write_meta_properties``."""
+        text = content.decode("latin-1")
+        self._directory_id = await self._ask("write_meta_properties", timeout_ms, content=text)
+
+    async def probe(self, *, full: bool, timeout_ms: int) -> ProbeResult:
+        """See ``DirectoryAgent.probe``."""
+        answer, duration_us = await self._request("probe", timeout_ms, first=True, full=full)
+        total_bytes, usable_bytes = answer["capacity"]
+        return ProbeResult(
+            duration_us=duration_us,
+            steps=tuple((name, us) for name, us in answer["steps"]),
+            full=full,
+            no_space=answer["no_space"],
+            identity=MountIdentity(*answer["identity"]),
+            total_bytes=total_bytes,
+            usable_bytes=usable_bytes,
+        )
+
+    async def create_replica(self, topic: str, partition: int, topic_id: Uuid, *, timeout_ms: int) -> None:
+        """See ``DirectoryAgent.create_replica``."""
+        await self._ask("create_replica", timeout_ms, name=f"{topic}-{partition}", topic_id=str(topic_id))
+
+    async def rename_replica(self, name: str, new_name: str, *, timeout_ms: int) -> None:
+        """See ``DirectoryAgent.rename_replica``."""
+        await self._ask("rename_replica", timeout_ms, name=name, new_name=new_name)
+
+    async def delete_replica(self, name: str, *, timeout_ms: int) -> None:
+        """See ``DirectoryAgent.delete_replica``."""
+        await self._ask("delete_replica", timeout_ms, name=name)
+
+    async def clear_clean_shutdown(self, *, timeout_ms: int) -> None:
+        """See ``DirectoryAgent.clear_clean_shutdown``."""
+        await self._ask("clear_clean_shutdown", timeout_ms)
+
+    async def write_clean_shutdown(self, broker_epoch: int, *, timeout_ms: int) -> None:
+        """See ``DirectoryAgent.write_clean_shutdown``."""
+        await self._ask("write_clean_shutdown", timeout_ms, epoch=broker_epoch)
+
+    def blocked(self) -> BlockedCall | None:
+        """See ``DirectoryAgent.blocked``."""
+        call = self._current
+        if call is None:
+            return None
+        step, pid, state, wchan = self._where(call)
+        age_ms = self._clock.monotonic_ms() - call.sent_ms
+        return BlockedCall(call.number, call.operation, step, age_ms, pid, state, wchan)
+
+    # how it is asked -----------------------------------------------------------------------------------------------
+
+    async def _ask(self, operation: str, timeout_ms: int, **arguments: Any) -> Any:
+        answer, _ = await self._request(operation, timeout_ms, **arguments)
+        return answer
+
+    async def _request(
+        self, operation: str, timeout_ms: int, *, first: bool = False, **arguments: Any
+    ) -> tuple[Any, int]:
+        """Queue a request and wait for its answer and the worker's time in microseconds, at most ``timeout_ms``."""
+        if self._lock_lost and operation not in ("lock", "load"):
+            await self.lock(timeout_ms=timeout_ms)
+        answer: asyncio.Future[tuple[Any, int]] = asyncio.get_running_loop().create_future()
+        call = Call(next(self._numbers), operation, arguments, answer)
+        if first:
+            self._queue.appendleft(call)
+        else:
+            self._queue.append(call)
+        self._pump()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await answer
+        except TimeoutError:
+            raise self._overdue() from None
+        finally:
+            with contextlib.suppress(ValueError):
+                self._queue.remove(call)
+
+    def _overdue(self) -> DirectoryTimeout | WorkerUnavailable:
+        blocked = self.blocked()
+        if blocked is None:
+            return WorkerUnavailable(self._path, "no worker could be started in time")
+        if not blocked.call:
+            state = f", process state {blocked.process_state}" if blocked.process_state else ""
+            return WorkerUnavailable(
+                self._path, f"its worker (pid {blocked.pid}) took no request for {blocked.age_ms} ms{state}"
+            )
+        return DirectoryTimeout(blocked.age_ms, blocked.wchan, blocked.call, self._path)
+
+    def _pump(self) -> None:
+        """Send the next request when none is in progress."""
+        if self._current is not None or not self._queue or not self._ready() or not self._queue:
+            return
+        call = self._current = self._queue.popleft()
+        call.sent_ms = self._clock.monotonic_ms()
+        expect = [None if self._identity is None else _fields(self._identity), self._directory_id]
+        self._transmit({"n": call.number, "op": call.operation, "expect": expect, **call.arguments})
+
+    def _answered(self, answer: dict[str, Any]) -> None:
+        """An answer of the worker's protocol: to its caller, or to ``on_late_answer``."""
+        call, self._current = self._current, None
+        if call is None:
+            return
+        error: DirectoryError | WorkerUnavailable | None = None
+        if "errno" in answer:
+            error = DirectoryError(answer["errno"], answer["call"], self._path, after_us=answer["us"])
+        elif "trouble" in answer:
+            error = WorkerUnavailable(self._path, answer["trouble"])
+        if call.answer.done():
+            self._report_late(call, error)
+        elif error is not None:
+            call.answer.set_exception(error)
+        else:
+            call.answer.set_result((answer["ok"], answer["us"]))
+        self._pump()
+
+    def _report_late(self, call: Call, error: DirectoryError | WorkerUnavailable | None) -> None:
+        if self.on_late_answer is not None:
+            age_ms = self._clock.monotonic_ms() - call.sent_ms
+            reported = error if isinstance(error, DirectoryError) else None
+            self.on_late_answer(LateAnswer(self._path, call.number, call.operation, age_ms, reported))
+
+    def _lost(self, reason: str) -> None:
+        """The worker is gone: whoever waits for it learns so, the next call gets another one."""
+        call, self._current = self._current, None
+        if call is not None and not call.answer.done():
+            call.answer.set_exception(WorkerUnavailable(self._path, reason))
+        self._pump()
+
+    def _fail_all(self, reason: str) -> None:
+        """Every queued call fails."""
+        queued, self._queue = self._queue, deque()
+        for call in queued:
+            if not call.answer.done():
+                call.answer.set_exception(WorkerUnavailable(self._path, reason))
+
+
+def _fields(identity: MountIdentity) -> list[object]:
+    return [
+        identity.mount_id,
+        identity.unique_mount_id,
+        identity.device,
+        identity.inode,
+        identity.fsid,
+        identity.fs_uuid,
+    ]
+
+
+def _topic_id(text: str | None) -> Uuid | None:
+    """A topic id that Kafka would take: parses, and is not zero."""
+    if text is None:
+        return None
+    try:
+        found = Uuid.parse(text)
+    except ValueError:
+        return None
+    return found if any(found) else None
+
+
+def _epoch_of(content: str) -> int | None:
+    """Broker epoch of a clean shutdown file; None when it is empty (as before Kafka 3.7) or not of version 0."""
+    try:
+        found = json.loads(content)
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or found.get("version") != 0 or not isinstance(found.get("brokerEpoch"), int):
+        return None
+    return int(found["brokerEpoch"])

@@ -1,0 +1,351 @@
+"""The storage agent for real disks: the daemon's side of the worker processes.
+
+Nothing here touches a log directory. The event loop only sees sockets, pidfds, memory files and ``/proc/PID``.
+
+What a directory's channel can be in:
+
+    ========= ============================ ================================================================
+    state     entered by                   leaves by
+    ========= ============================ ================================================================
+    absent    start; worker died           next call: a worker is asked for, at most one per RESPAWN_MS
+    idle      worker asked for; answer     next call: its request is sent
+    busy      request sent                 answer: idle (to its caller, or to ``on_late_answer``);
+                                           end of the socket: absent
+    ========= ============================ ================================================================
+
+A call that times out leaves ``busy`` as it is: no second worker, no second request until the kernel lets go.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kjbod.errors import StorageError
+from kjbod_agent.storage import zygote
+from kjbod_agent.storage.api import StorageOptions
+from kjbod_agent.storage.client import Call, DirectoryClient
+
+RESPAWN_MS = 1000
+"""Least time between two starts of one directory's worker, and of the zygote: a crash loop must stay cheap."""
+CLOSE_TIMEOUT_MS = 150
+_STATUS_SIZE = 128
+_KEPT_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH")
+
+
+@dataclass(slots=True)
+class _Worker:
+    """The daemon's end of a worker process."""
+
+    number: int
+    channel: socket.socket
+    status: int
+    pid: int = 0
+    buffer: bytearray = field(default_factory=bytearray)
+
+    def close(self) -> None:
+        self.channel.close()
+        os.close(self.status)
+
+
+class PosixDirectoryAgent(DirectoryClient):
+    """All work on one log directory, done by its worker process. Implements ``DirectoryAgent``."""
+
+    def __init__(self, path: str, storage: "PosixStorageAgent") -> None:
+        super().__init__(path, storage.options.clock)
+        self._storage = storage
+        self._worker: _Worker | None = None
+        self._spawn_after_ms = 0
+        self._pump_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def worker_pid(self) -> int:
+        """The worker's process; 0 while there is none."""
+        return 0 if self._worker is None else self._worker.pid
+
+    def _where(self, call: Call) -> tuple[str, int, str, str]:
+        worker = self._worker
+        if worker is None:
+            return "", 0, "", ""
+        state, wchan = process_sleep(worker.pid) if worker.pid else ("", "")
+        return _step_of(worker.status, call.number), worker.pid, state, wchan
+
+    def _ready(self) -> bool:
+        if self._pump_timer is not None:
+            return False
+        if self._worker is not None:
+            return True
+        now_ms = self._clock.monotonic_ms()
+        delay_ms = max(self._spawn_after_ms, self._storage.not_before_ms()) - now_ms
+        if delay_ms > 0:
+            self._pump_timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._pump_again)
+            return False
+        self._spawn_after_ms = now_ms + RESPAWN_MS
+        try:
+            self._worker = self._storage.spawn(self)
+        except OSError as error:
+            self._fail_all(f"no worker could be started: {error}")
+            return False
+        asyncio.get_running_loop().add_reader(self._worker.channel.fileno(), self._readable)
+        return True
+
+    def _pump_again(self) -> None:
+        self._pump_timer = None
+        self._pump()
+
+    def _transmit(self, request: dict[str, Any]) -> None:
+        line = json.dumps(request).encode() + b"\n"
+        assert self._worker is not None
+        try:
+            sent = self._worker.channel.send(line)
+        except OSError as error:
+            self._lose_worker(f"its worker is gone ({error})")
+            return
+        if sent != len(line):  # the socket's buffer is empty whenever a request is sent, so this one is too long
+            self._lose_worker(f"a request of {len(line)} bytes does not fit")
+
+    def _readable(self) -> None:
+        worker = self._worker
+        if worker is None:
+            return
+        try:
+            data = worker.channel.recv(1 << 18)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._lose_worker("its worker died")
+            return
+        worker.buffer += data
+        while (end := worker.buffer.find(b"\n")) >= 0:
+            line = bytes(worker.buffer[:end])
+            del worker.buffer[: end + 1]
+            self._answered(json.loads(line))
+
+    def _lose_worker(self, reason: str) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            asyncio.get_running_loop().remove_reader(worker.channel.fileno())
+            worker.close()
+            self._storage.options.log("worker.died", {"path": self._path, "pid": worker.pid, "reason": reason})
+        self._lost(reason)
+
+    # for the storage agent -----------------------------------------------------------------------------------------
+
+    def worker_has_pid(self, channel: int, pid: int) -> None:
+        """The zygote says which process serves this channel."""
+        if self._worker is not None and self._worker.number == channel:
+            self._worker.pid = pid
+
+    def locks_are_gone(self) -> None:
+        """The keeper died: the next call takes the lock again first, and fails when somebody else has it."""
+        self._lock_lost = self._lock_wanted
+
+    def shut(self) -> None:
+        """Forget the worker and fail every waiting call."""
+        if self._pump_timer is not None:
+            self._pump_timer.cancel()
+            self._pump_timer = None
+        self._spawn_after_ms = 0  # so that a later call fails at once
+        reason = "the storage agent was closed"
+        self._fail_all(reason)
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            asyncio.get_running_loop().remove_reader(worker.channel.fileno())
+            worker.close()
+        self._lost(reason)
+
+
+class PosixStorageAgent:
+    """Workers for real disks, forked by a zygote. Implements ``StorageAgent``."""
+
+    def __init__(self, options: StorageOptions) -> None:
+        self.options = options
+        self._directories: dict[str, PosixDirectoryAgent] = {}
+        self._spawned: dict[int, PosixDirectoryAgent] = {}
+        self._ids = itertools.count(1)
+        self._control: socket.socket | None = None
+        self._pid = 0
+        self._pidfd = -1
+        self._start_after_ms = 0
+        self._closed = False
+        self._keeper_pid = 0
+
+    async def start(self) -> None:
+        """Start the zygote.
+
+        Raises:
+            StorageError: it cannot be started.
+        """
+        try:
+            self._start_zygote()
+        except OSError as error:
+            raise StorageError(f"the worker processes cannot be started with {sys.executable}: {error}") from None
+
+    def directory(self, path: str) -> PosixDirectoryAgent:
+        """See ``StorageAgent.directory``."""
+        return self._directories.setdefault(path, PosixDirectoryAgent(path, self))
+
+    def process_ids(self) -> tuple[int, ...]:
+        """Zygote, keeper and workers; for status and for measurements."""
+        workers = (agent.worker_pid for agent in self._directories.values())
+        return tuple(pid for pid in (self._pid, self._keeper_pid, *workers) if pid)
+
+    async def close(self) -> None:
+        """See ``StorageAgent.close``. The keeper ends first, so the locks are free when this returns."""
+        self._closed = True
+        for agent in self._directories.values():
+            agent.shut()
+        if self._control is None:
+            return
+        with contextlib.suppress(OSError):
+            self._control.send(b'{"op": "close"}')
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._control.fileno())
+        loop.remove_reader(self._pidfd)
+        loop.add_reader(self._pidfd, ended.set)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_MS / 1000):
+                await ended.wait()
+        self._end_zygote()
+
+    # the zygote ----------------------------------------------------------------------------------------------------
+
+    def not_before_ms(self) -> int:
+        """The moment, in monotonic ms, before which no worker can be asked for."""
+        return 0 if self._closed or self._control is not None else self._start_after_ms
+
+    def spawn(self, agent: PosixDirectoryAgent) -> _Worker:
+        """Ask for a worker; requests can be sent to it at once.
+
+        Raises:
+            OSError: it could not be asked for.
+        """
+        if self._closed:
+            raise OSError("the storage agent was closed")
+        if self._control is None:
+            self._start_zygote()
+        assert self._control is not None
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        ours.setblocking(False)
+        status = os.memfd_create("kjbod-worker-status", os.MFD_CLOEXEC)
+        number = next(self._ids)
+        worker = _Worker(number, ours, status)
+        config = {"path": agent.path, "role": self.options.role}
+        request = json.dumps({"op": "spawn", "id": number, "config": config}).encode()
+        try:
+            socket.send_fds(self._control, [request], [theirs.fileno(), status])
+        except OSError:
+            worker.close()
+            raise
+        finally:
+            theirs.close()
+        self._spawned[number] = agent
+        return worker
+
+    def _start_zygote(self) -> None:
+        """Exec the zygote. Blocks for the time of an exec from the system's disk, some milliseconds.
+
+        Not ``subprocess``: that would own the process, complain about those that are left behind, and drag the
+        daemon's environment along.
+        """
+        self._start_after_ms = self.options.clock.monotonic_ms() + RESPAWN_MS
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        arguments = [sys.executable, "-I", "-S", str(Path(zygote.__file__)), str(os.getpid())]
+        environment = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
+        # A descriptor that dup2 maps onto itself would stay close-on-exec.
+        source = os.dup(theirs.fileno()) if theirs.fileno() == zygote.CONTROL_FD else theirs.fileno()
+        actions = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
+            (os.POSIX_SPAWN_DUP2, 0, 1),
+            (os.POSIX_SPAWN_DUP2, 0, 2),
+            (os.POSIX_SPAWN_DUP2, source, zygote.CONTROL_FD),
+        ]
+        try:
+            self._pid = os.posix_spawn(sys.executable, arguments, environment, file_actions=actions)
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            if source != theirs.fileno():
+                os.close(source)
+            theirs.close()
+        ours.setblocking(False)
+        self._pidfd = os.pidfd_open(self._pid)
+        self._control = ours
+        loop = asyncio.get_running_loop()
+        loop.add_reader(ours.fileno(), self._zygote_says)
+        loop.add_reader(self._pidfd, self._zygote_died)
+
+    def _zygote_says(self) -> None:
+        assert self._control is not None
+        try:
+            text = self._control.recv(4096)
+        except OSError:
+            return
+        if not text:  # its end is closed; the pidfd tells the rest
+            asyncio.get_running_loop().remove_reader(self._control.fileno())
+            return
+        message: dict[str, int] = json.loads(text)
+        if "spawned" in message:
+            self._spawned.pop(message["spawned"]).worker_has_pid(message["spawned"], message["pid"])
+        elif "ready" in message:
+            self._keeper_pid = message["ready"]
+        elif "keeper" in message:
+            self._keeper_pid = message["keeper"]
+            self._lose_locks("the keeper died")
+
+    def _zygote_died(self) -> None:
+        self._end_zygote()
+        self._lose_locks("the zygote died")
+
+    def _end_zygote(self) -> None:
+        """Make sure that it has ended, and with it, by PR_SET_PDEATHSIG, its children. It never waits for a disk."""
+        loop = asyncio.get_running_loop()
+        if self._control is None:
+            return
+        loop.remove_reader(self._control.fileno())
+        loop.remove_reader(self._pidfd)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
+        os.close(self._pidfd)
+        self._control.close()
+        self._control = None
+        self._pid = self._keeper_pid = 0
+        self._spawned.clear()
+
+    def _lose_locks(self, reason: str) -> None:
+        self.options.log("locks.lost", {"reason": reason})
+        for agent in self._directories.values():
+            agent.locks_are_gone()
+
+
+def process_sleep(pid: int) -> tuple[str, str]:
+    """State letter and kernel function of a sleeping process from ``/proc``; empty text for what cannot be read."""
+    state = wchan = ""
+    with contextlib.suppress(OSError, IndexError):
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    with contextlib.suppress(OSError):
+        wchan = Path(f"/proc/{pid}/wchan").read_text()
+    return state, "" if wchan == "0" else wchan
+
+
+def _step_of(status: int, number: int) -> str:
+    """The step in the status file, empty while it is not about this request."""
+    record = os.pread(status, _STATUS_SIZE, 0)
+    if len(record) < 9:
+        return ""
+    found, length = struct.unpack_from("=QB", record)
+    return record[9 : 9 + length].decode("utf-8", "replace") if found == number else ""

@@ -1,0 +1,594 @@
+"""The worker: one process per log directory, the only one that touches it.
+
+Runs in an interpreter started with ``python -I -S`` (see ``zygote.py``), so it imports next to nothing and nothing of
+kjbod. It may get stuck in the kernel at any call, for ever. Therefore it holds nothing that the daemon needs: no
+inherited descriptor but its own socket, no lock (those are the keeper's), and it is never waited for.
+
+Protocol: JSON lines over a stream socket. One request at a time.
+
+    ``{"n": 7, "op": "probe", "expect": [identity, directory id], ...}``
+    ``{"n": 7, "us": 4100, "ok": {...}}``                                  done
+    ``{"n": 7, "us": 380, "errno": 5, "call": "fsync of .kjbod_probe"}``   the kernel, or a comparison, said no
+    ``{"n": 7, "us": 10, "trouble": "..."}``                               our own trouble, not the disk's
+
+Before each step it writes the request's number and the step's name into a memory file that the daemon shares, so that
+the daemon can tell where it is stuck.
+
+Sources of names and files: Kafka's ``LogManager``, ``UnifiedLog``, ``PartitionMetadataFile``,
+``CleanShutdownFileHandler``.
+"""
+
+# pathlib knows no dir_fd, and importing it costs every worker memory.
+# ruff: noqa: PTH119, PTH208
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import re
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from typing import Any
+
+BLOCK = 4096
+STATUS_SIZE = 128
+"""Bytes of the status record: request number (u64), length of the step's name (u8), the name (UTF-8)."""
+KNOWN_BLOCKS = 64
+"""Old known content: 64 blocks, one of them read from the medium by each full probe."""
+
+FS_IOC_GETFSUUID = 0x80111500
+"""``_IOR(0x15, 0, struct fsuuid2)``, include/uapi/linux/fs.h."""
+AT_EMPTY_PATH = 0x1000
+STATX_MNT_ID = 0x1000
+STATX_MNT_ID_UNIQUE = 0x4000
+_STATX_MNT_ID_OFFSET = 144
+PR_SET_PDEATHSIG = 1
+
+LOCK_ANSWER_TIMEOUT_MS = 1000
+"""A keeper that does not answer within this is our own trouble."""
+
+META_PROPERTIES = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+PARTITION_METADATA = "partition.metadata"
+NOT_LOGS = ("remote-log-index-cache",)
+_SUFFIXED = re.compile(r"^(\S+)-(\S+)\.(\S+)-(delete|future|stray)$")
+_DIRECTORY_ID = re.compile(rb"^[ \t\f]*directory\.id[ \t\f]*[=: \t\f][ \t\f]*(\S*)[ \t\f]*\r?$", re.MULTILINE)
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Refused(Exception):  # noqa: N818  an answer, not an accident
+    """A comparison said no: the errno that stands for it, and the step."""
+
+    def __init__(self, number: int, call: str) -> None:
+        super().__init__(number, call)
+        self.number = number
+        self.call = call
+
+
+class Trouble(Exception):  # noqa: N818  an answer, not an accident
+    """We cannot do it, and the disk is not the reason."""
+
+
+def die_with_parent(parent: int) -> None:
+    """End this process when its parent ends, also when that has happened already.
+
+    The parent's pid is compared, not 1: in a container the parent may be process 1.
+    """
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def parse_replica(name: str) -> tuple[str, int, str] | None:
+    """Topic, partition and suffix of a replica directory's name, None when Kafka could not parse it.
+
+    ``UnifiedLog.parseTopicPartitionName``: with a suffix the part after the last dot is dropped, then the last ``-``
+    separates topic and partition.
+    """
+    suffix = ""
+    if name.endswith(("-delete", "-future", "-stray")):
+        if _SUFFIXED.match(name) is None:
+            return None
+        name, _, tail = name.rpartition(".")
+        suffix = tail.rpartition("-")[2]
+    topic, _, partition = name.rpartition("-")
+    if not topic or not (partition.isascii() and partition.isdigit()):
+        return None
+    return topic, int(partition), suffix
+
+
+def directory_id_of(content: bytes) -> str | None:
+    """Value of ``directory.id`` in a ``meta.properties``; the last one wins, as in ``java.util.Properties``."""
+    found = _DIRECTORY_ID.findall(content)
+    return found[-1].decode("latin-1").replace("\\", "") if found else None
+
+
+def topic_id_of(content: bytes) -> str | None:
+    """Text of the topic id in a ``partition.metadata``, None when it does not parse as version 0."""
+    found = re.fullmatch(rb"version: ?(\d+)\r?\ntopic_id: ?(\S+)\s*", content)
+    return found.group(2).decode("latin-1") if found is not None and int(found.group(1)) == 0 else None
+
+
+def known_block(index: int) -> bytes:
+    """The content that block ``index`` of the known file must have."""
+    line = (
+        b"kjbod known content, block %04d. Do not change: it shows that this disk still gives back old data.\n" % index
+    )
+    return (line * (BLOCK // len(line) + 1))[:BLOCK]
+
+
+def _statx_mount_id(fd: int, mask: int) -> int | None:
+    """``stx_mnt_id`` of an open directory, None when this kernel or C library does not know this kind of id."""
+    statx = getattr(_libc, "statx", None)
+    buffer = ctypes.create_string_buffer(256)
+    if statx is None or statx(fd, b"", AT_EMPTY_PATH, mask, buffer) != 0:
+        return None
+    if not struct.unpack_from("=I", buffer, 0)[0] & mask:
+        return None
+    return int(struct.unpack_from("=Q", buffer, _STATX_MNT_ID_OFFSET)[0])
+
+
+def identity_of(fd: int) -> list[Any]:
+    """The fields of ``MountIdentity`` for an open directory, in order."""
+    status = os.fstat(fd)
+    fs_uuid: str | None = None
+    with contextlib.suppress(OSError):  # ENOTTY: this file system has none to tell (btrfs, FUSE)
+        answer = fcntl.ioctl(fd, FS_IOC_GETFSUUID, bytes(17))
+        fs_uuid = answer[1 : 1 + answer[0]].hex()
+    return [
+        _statx_mount_id(fd, STATX_MNT_ID) or 0,
+        _statx_mount_id(fd, STATX_MNT_ID_UNIQUE),
+        f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}",
+        status.st_ino,
+        f"{os.fstatvfs(fd).f_fsid:x}",
+        fs_uuid,
+    ]
+
+
+def _read_cold(fd: int, size: int, offset: int = 0) -> bytes:
+    """Read past the page cache: an ordinary buffered read succeeds on a dead disk.
+
+    Not O_DIRECT: btrfs serves that from the cache, and some file systems refuse it.
+    """
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    return os.pread(fd, size, offset)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+class Worker:
+    """Carries out requests for one log directory.
+
+    Args:
+        path: the log directory.
+        role: part of the names of the probe files, so that two watchers of one directory do not disturb each other.
+        status: the memory file for the step.
+        keeper: datagram socket to the process that holds the locks.
+    """
+
+    def __init__(self, path: str, role: str, status: int, keeper: socket.socket) -> None:
+        self.path = path
+        own = "" if role == "broker" else f"_{role}"
+        self.probe_name = f".kjbod_probe{own}"
+        self.created_name = f".kjbod_created{own}"
+        self.known_name = f".kjbod_known{own}"
+        self._status = status
+        self._keeper = keeper
+        self._number = 0
+        self._call = ""
+        self._started = 0
+        self._sequence = 0
+        self._steps: list[tuple[str, int]] = []
+
+    # requests ------------------------------------------------------------------------------------------------------
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Carry out one request; every outcome is an answer."""
+        self._number = request["n"]
+        self._started = time.monotonic_ns()
+        self._call = f"open of {self.path}"
+        outcome: dict[str, Any]
+        try:
+            outcome = {"ok": self._carry_out(request)}
+        except Refused as refusal:
+            outcome = {"errno": refusal.number, "call": refusal.call}
+        except OSError as error:
+            outcome = {"errno": error.errno or errno.EIO, "call": self._call}
+        except Trouble as trouble:
+            outcome = {"trouble": str(trouble)}
+        except Exception as bug:  # noqa: BLE001  a bug of ours must not look like a broken disk, nor end the worker
+            outcome = {"trouble": f"{type(bug).__name__} at {self._call}: {bug}"}
+        self._note("")
+        return {"n": self._number, "us": self._elapsed_us(), **outcome}
+
+    def _carry_out(self, request: dict[str, Any]) -> Any:
+        operation = getattr(self, f"op_{request['op']}")
+        identity, directory_id = request["expect"]
+        with self._open_root(identity) as root:
+            return operation(root, request, directory_id)
+
+    def _elapsed_us(self) -> int:
+        return (time.monotonic_ns() - self._started) // 1000
+
+    def _note(self, call: str) -> None:
+        text = call.encode("utf-8", "replace")[: STATUS_SIZE - 9]
+        os.pwrite(self._status, struct.pack("=QB", self._number, len(text)) + text, 0)
+
+    def _step(self, call: str) -> None:
+        self._call = call
+        self._note(call)
+
+    @contextlib.contextmanager
+    def _open_root(self, expected: list[Any] | None) -> Any:
+        """The log directory, open, after the check that it is still the one that was loaded."""
+        self._step(f"open of {self.path}")
+        root = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._step(f"identity of {self.path}")
+            self.identity = identity_of(root)
+            if expected is not None and self.identity != expected:
+                raise Refused(errno.ESTALE, self._call)
+            self._steps = [("identity", self._elapsed_us())]
+            yield root
+        finally:
+            os.close(root)
+
+    # files ---------------------------------------------------------------------------------------------------------
+
+    def _read(self, root: int, name: str, *, cold: bool = False, size: int = 1 << 20) -> bytes | None:
+        """Content of a small file, None when there is none."""
+        self._step(f"read of {name}")
+        try:
+            fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=root)
+        except FileNotFoundError:
+            return None
+        try:
+            return _read_cold(fd, size) if cold else os.pread(fd, size, 0)
+        finally:
+            os.close(fd)
+
+    def _replace(self, root: int, name: str, content: bytes, mode: int = 0o644) -> None:
+        """tmp, fsync, rename, fsync of the directory."""
+        temporary = name + ".tmp"
+        self._step(f"create of {temporary}")
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode, dir_fd=root)
+        try:
+            self._step(f"write of {temporary}")
+            _write_all(fd, content)
+            self._step(f"fsync of {temporary}")
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        self._step(f"rename to {name}")
+        os.rename(temporary, name, src_dir_fd=root, dst_dir_fd=root)
+        self._sync_directory(root)
+
+    def _sync_directory(self, fd: int) -> None:
+        self._step("fsync of the directory")
+        os.fsync(fd)
+
+    def _capacity(self, root: int) -> list[int]:
+        self._step(f"statvfs of {self.path}")
+        status = os.fstatvfs(root)
+        return [status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize]
+
+    # start ---------------------------------------------------------------------------------------------------------
+
+    def op_load(self, root: int, request: dict[str, Any], directory_id: str | None) -> dict[str, Any]:
+        """Everything but the contents of ``partition.metadata``; those come in batches by :meth:`op_topic_ids`."""
+        meta = self._read(root, META_PROPERTIES, cold=True)
+        clean = self._read(root, CLEAN_SHUTDOWN)
+        self._step(f"list of {self.path}")
+        with os.scandir(root) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir())
+        self._step(f"realpath of {self.path}")
+        return {
+            "meta": None if meta is None else meta.decode("latin-1"),
+            "directory_id": None if meta is None else directory_id_of(meta),
+            "clean": None if clean is None else clean.decode("latin-1"),
+            "names": [[name, parse_replica(name)] for name in names if name not in NOT_LOGS],
+            "real_path": os.path.realpath(self.path),
+            "identity": self.identity,
+            "capacity": self._capacity(root),
+        }
+
+    def op_topic_ids(self, root: int, request: dict[str, Any], directory_id: str | None) -> list[str | None]:
+        """Topic ids of the replicas in ``names``, in order."""
+        contents = (self._read(root, f"{name}/{PARTITION_METADATA}") for name in request["names"])
+        return [None if content is None else topic_id_of(content) for content in contents]
+
+    def op_write_meta_properties(self, root: int, request: dict[str, Any], directory_id: str | None) -> str | None:
+        """Replace ``meta.properties``; answers the directory id in it."""
+        content = request["content"].encode("latin-1")
+        self._replace(root, META_PROPERTIES, content)
+        return directory_id_of(content)
+
+    # locks ---------------------------------------------------------------------------------------------------------
+
+    def op_lock(self, root: int, request: dict[str, Any], directory_id: str | None) -> None:
+        """Have the keeper lock ``.lock``. It is asked first: a second open file there would end the lock (POSIX)."""
+        if self._ask_keeper("held") == b"yes":
+            return
+        self._step("open of .lock")
+        fd = os.open(".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644, dir_fd=root)
+        try:
+            self._step("lock of .lock")
+            answer = self._ask_keeper("lock", fd)
+        finally:
+            os.close(fd)
+        if answer != b"yes":
+            raise Refused(int(answer), self._call)
+
+    def op_unlock(self, root: int, request: dict[str, Any], directory_id: str | None) -> None:
+        """Have the keeper let go."""
+        self._ask_keeper("unlock")
+
+    def _ask_keeper(self, question: str, *fds: int) -> bytes:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with ours, theirs:
+            text = json.dumps([question, self.path]).encode()
+            with contextlib.suppress(BlockingIOError):  # its queue is full: it stands still
+                socket.send_fds(self._keeper, [text], [theirs.fileno(), *fds], socket.MSG_DONTWAIT)
+            theirs.close()
+            waiting = select.poll()
+            waiting.register(ours, select.POLLIN)
+            answer = ours.recv(16) if waiting.poll(LOCK_ANSWER_TIMEOUT_MS) else b""
+        if not answer:
+            raise Trouble("the process that keeps the locks does not answer")
+        return answer
+
+    # the probe -----------------------------------------------------------------------------------------------------
+
+    def op_probe(self, root: int, request: dict[str, Any], directory_id: str | None) -> dict[str, Any]:
+        """See ``DirectoryAgent.probe``. Nothing is written before identity and directory id were found right."""
+        if directory_id is not None:
+            self._check_directory_id(root, directory_id)
+            self._done("meta")
+        self._overwrite(root)
+        no_space: str | None = None
+        if request["full"]:
+            try:
+                self._create_and_rename(root)
+                self._check_known(root)
+            except OSError as error:
+                # The overwrite has proven the medium: this is a full disk and not a broken one.
+                if error.errno not in NO_SPACE:
+                    raise
+                no_space = errno.errorcode[error.errno]
+                self._remove_temporary(root)
+        return {
+            "steps": self._steps,
+            "no_space": no_space,
+            "identity": self.identity,
+            "capacity": self._capacity(root),
+        }
+
+    def _done(self, name: str) -> None:
+        self._steps.append((name, self._elapsed_us() - sum(us for _, us in self._steps)))
+
+    def _check_directory_id(self, root: int, expected: str) -> None:
+        """``meta.properties`` is old known content too: a wiped or truncated disk shows here."""
+        content = self._read(root, META_PROPERTIES, cold=True)
+        if content is None:
+            raise Refused(errno.ENOENT, self._call)
+        found = directory_id_of(content)
+        if found is None:
+            raise Refused(errno.EILSEQ, f"comparison of {META_PROPERTIES}")
+        if found != expected:
+            raise Refused(errno.ESTALE, f"directory.id in {META_PROPERTIES}")
+
+    def _overwrite(self, root: int) -> None:
+        name = self.probe_name
+        self._step(f"open of {name}")
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            fd = os.open(name, flags, dir_fd=root)
+            made = False
+        except FileNotFoundError:
+            fd = os.open(name, flags | os.O_CREAT, 0o600, dir_fd=root)
+            made = True
+        try:
+            self._done("open")
+            self._sequence += 1
+            nonce = b"%d %d %d\n" % (os.getpid(), self._sequence, time.monotonic_ns())
+            data = (nonce * (BLOCK // len(nonce) + 1))[:BLOCK]
+            self._step(f"write of {name}")
+            if os.pwrite(fd, data, 0) != BLOCK:
+                raise Refused(errno.ENOSPC, self._call)
+            self._done("write")
+            self._step(f"fsync of {name}")
+            os.fsync(fd)
+            self._done("fsync")
+            self._step(f"read of {name}")
+            if _read_cold(fd, BLOCK) != data:
+                raise Refused(errno.EILSEQ, f"comparison of {name}")
+            self._done("read")
+        finally:
+            os.close(fd)
+        if made:
+            self._sync_directory(root)
+
+    def _create_and_rename(self, root: int) -> None:
+        temporary = self.created_name + ".tmp"
+        self._step(f"create of {temporary}")
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=root)
+        try:
+            _write_all(fd, known_block(0))
+            self._step(f"fsync of {temporary}")
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        self._done("create")
+        self._step(f"rename to {self.created_name}")
+        os.rename(temporary, self.created_name, src_dir_fd=root, dst_dir_fd=root)
+        self._done("rename")
+        self._sync_directory(root)
+        self._done("dirsync")
+
+    def _remove_temporary(self, root: int) -> None:
+        for name in (self.created_name, self.known_name):
+            self._step(f"unlink of {name}.tmp")
+            with contextlib.suppress(OSError):
+                os.unlink(name + ".tmp", dir_fd=root)
+
+    def _check_known(self, root: int) -> None:
+        """One block of old content from the medium. The number of blocks is how many full probes see all of it."""
+        name = self.known_name
+        self._step(f"open of {name}")
+        try:
+            fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=root)
+        except FileNotFoundError:
+            self._replace(root, name, b"".join(known_block(index) for index in range(KNOWN_BLOCKS)), 0o600)
+            return
+        try:
+            index = self._sequence % KNOWN_BLOCKS
+            self._step(f"read of {name} block {index}")
+            if _read_cold(fd, BLOCK, index * BLOCK) != known_block(index):
+                raise Refused(errno.EILSEQ, f"comparison of {name} block {index}")
+        finally:
+            os.close(fd)
+        self._done("known")
+
+    # replicas ------------------------------------------------------------------------------------------------------
+
+    def op_create_replica(self, root: int, request: dict[str, Any], directory_id: str | None) -> None:
+        """Directory first, then ``partition.metadata``: no name that Kafka cannot parse ever exists."""
+        name, topic_id = request["name"], request["topic_id"]
+        self._step(f"mkdir of {name}")
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o755, dir_fd=root)
+        replica = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
+        try:
+            content = self._read(replica, PARTITION_METADATA)
+            if content is not None:
+                if topic_id_of(content) != topic_id:
+                    raise Refused(errno.EEXIST, f"create of {name}")
+            else:
+                self._step(f"list of {name}")
+                if set(os.listdir(replica)) - {PARTITION_METADATA + ".tmp"}:
+                    raise Refused(errno.EEXIST, f"create of {name}")
+                # No newline at the end: PartitionMetadataFile writes none.
+                self._replace(replica, PARTITION_METADATA, f"version: 0\ntopic_id: {topic_id}".encode())
+        finally:
+            os.close(replica)
+        self._sync_directory(root)
+
+    def op_rename_replica(self, root: int, request: dict[str, Any], directory_id: str | None) -> None:
+        """Rename, refusing to replace: ``rename`` would silently take the place of an empty directory."""
+        name, new_name = request["name"], request["new_name"]
+        self._step(f"rename of {name} to {new_name}")
+        if not all(part == os.path.basename(part) and parse_replica(part) for part in (name, new_name)):
+            raise Refused(errno.EINVAL, self._call)
+        with contextlib.suppress(FileNotFoundError):
+            os.stat(new_name, dir_fd=root, follow_symlinks=False)
+            raise Refused(errno.EEXIST, self._call)
+        os.rename(name, new_name, src_dir_fd=root, dst_dir_fd=root)
+        self._sync_directory(root)
+
+    def op_delete_replica(self, root: int, request: dict[str, Any], directory_id: str | None) -> None:
+        """Remove what :meth:`op_create_replica` made, and nothing else."""
+        name = request["name"]
+        self._step(f"delete of {name}")
+        parsed = parse_replica(name)
+        if name != os.path.basename(name) or parsed is None or parsed[2] != "delete":
+            raise Refused(errno.EINVAL, self._call)
+        replica = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
+        try:
+            entries = set(os.listdir(replica))
+            if entries - {PARTITION_METADATA, PARTITION_METADATA + ".tmp"}:
+                raise Refused(errno.ENOTEMPTY, self._call)
+            for entry in entries:
+                os.unlink(entry, dir_fd=replica)
+        finally:
+            os.close(replica)
+        os.rmdir(name, dir_fd=root)
+        self._sync_directory(root)
+
+    # clean shutdown ------------------------------------------------------------------------------------------------
+
+    def op_clear_clean_shutdown(self, root: int, request: dict[str, Any], directory_id: str | None) -> None:
+        """Remove the file, which need not be there."""
+        self._step(f"unlink of {CLEAN_SHUTDOWN}")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(CLEAN_SHUTDOWN, dir_fd=root)
+            self._sync_directory(root)
+
+    def op_write_clean_shutdown(self, root: int, request: dict[str, Any], directory_id: str | None) -> None:
+        """As ``CleanShutdownFileHandler``."""
+        content = json.dumps({"version": 0, "brokerEpoch": request["epoch"]}, separators=(",", ":"))
+        self._replace(root, CLEAN_SHUTDOWN, content.encode())
+
+
+def run(config: dict[str, Any], channel: socket.socket, status: int, keeper: socket.socket) -> None:
+    """Answer requests until the daemon closes its end."""
+    worker = Worker(config["path"], config["role"], status, keeper)
+    buffer = b""
+    while data := channel.recv(1 << 16):
+        buffer += data
+        *lines, buffer = buffer.split(b"\n")
+        for line in lines:
+            channel.sendall(json.dumps(worker.answer(json.loads(line))).encode() + b"\n")
+
+
+class Keeper:
+    """Holds the locks of all log directories, and does nothing else.
+
+    A worker that is stuck in the kernel survives SIGKILL and would keep its lock; this process never waits for a disk
+    (a POSIX lock is memory only on local file systems), so its locks end with it, at once.
+
+    POSIX locks belong to the process and the file: closing *any* descriptor of that file ends them. So a descriptor of
+    a locked file is never closed before the lock is to go.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[str, list[int]] = {}
+
+    def answer(self, question: str, path: str, fds: list[int]) -> bytes:
+        """``yes``, or the number of the errno."""
+        if question == "unlock":
+            for fd in self._held.pop(path, []):
+                os.close(fd)
+            return b"yes"
+        if question == "held":
+            return b"yes" if path in self._held else b"0"
+        place = os.fstat(fds[0])
+        for other in self._held.values():
+            if os.path.samestat(os.fstat(other[0]), place):
+                other.extend(fds)  # the same directory by another path; closing would end the lock that is held
+                return b"%d" % errno.EAGAIN
+        try:
+            fcntl.lockf(fds[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fds[0])
+            return b"%d" % (errno.EAGAIN if error.errno == errno.EACCES else error.errno or errno.EIO)
+        self._held[path] = fds
+        return b"yes"
+
+
+def keep(questions: socket.socket) -> None:
+    """Serve lock requests for ever. Each comes with a socket for the answer, and with the open file to lock."""
+    keeper = Keeper()
+    while True:
+        text, fds, _, _ = socket.recv_fds(questions, 1 << 16, 4)
+        if not fds:
+            continue
+        with socket.socket(fileno=fds[0]) as reply, contextlib.suppress(OSError):
+            question, path = json.loads(text)
+            reply.sendall(keeper.answer(question, path, list(fds[1:])))
+
+
+if __name__ == "__main__":
+    sys.exit("started by zygote.py")

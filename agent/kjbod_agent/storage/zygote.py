@@ -1,0 +1,152 @@
+"""The zygote: a small process, exec'd with ``python -I -S``, that forks the workers.
+
+Why it exists: a forked child of the daemon would hold the daemon's listening sockets and locks, and would keep them
+when it is stuck in the kernel; an exec'd interpreter per directory costs six times the memory. So the daemon execs this
+one, which has nothing to inherit, and this one forks.
+
+    daemon ── control socket ── zygote ─┬─ keeper (holds the locks)
+                                        ├─ worker of /mnt/d1
+                                        └─ worker of /mnt/d2
+
+It never touches a log directory, so it can always be killed; its children die with it (``PR_SET_PDEATHSIG``), the stuck
+ones as soon as the kernel lets go of them.
+
+Control protocol, JSON datagrams:
+
+    ``{"op": "spawn", "id": 3, "config": {...}}`` with two descriptors: the worker's socket and its status file
+    ``{"op": "close"}``                             end the keeper and all workers that can be ended, then yourself
+    ``{"ready": pid of the keeper}``  ``{"spawned": 3, "pid": 4711}``  ``{"died": 4711}``
+    ``{"keeper": pid}``                             there is a new keeper: all locks are gone
+"""
+
+# Importing pathlib costs memory.
+# ruff: noqa: PTH100, PTH120
+
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+CONTROL_FD = 3
+CLOSE_TIMEOUT_MS = 100
+"""How long ``close`` waits for the keeper, so that its locks are free when the daemon is told."""
+MAX_FD = 1 << 16
+
+
+def main(parent: int) -> None:
+    """Serve the control socket until the daemon ends.
+
+    Args:
+        parent: the daemon's pid.
+    """
+    os.chdir("/")
+    with contextlib.suppress(PermissionError):  # already the leader of a session
+        os.setsid()
+    os.closerange(CONTROL_FD + 1, MAX_FD)
+    from kjbod_agent.storage import worker
+
+    worker.die_with_parent(parent)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the daemon ends us, not the terminal and not systemd's cgroup sweep
+    gc.disable()
+    gc.freeze()  # keeps the collector from writing to pages that all workers share
+    Zygote(worker).serve()
+
+
+class Zygote:
+    """The state of the process: its sockets and its children by pidfd."""
+
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
+        self._pid = os.getpid()
+        self._control = socket.socket(fileno=CONTROL_FD)
+        self._questions, self._keeper_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._children: dict[int, int] = {}
+        self._poll = select.poll()
+        self._keeper = 0
+
+    def serve(self) -> None:
+        """Fork on request, tell who died; until the control socket closes."""
+        self._poll.register(self._control, select.POLLIN)
+        self._keeper = self._fork(lambda: self._worker.keep(self._questions), keep=[self._questions.fileno()])
+        self._tell(ready=self._keeper)
+        while True:
+            for fd, _ in self._poll.poll():
+                if fd != CONTROL_FD:
+                    self._reap(fd)
+                elif not self._obey():
+                    return
+
+    def _obey(self) -> bool:
+        text, fds, _, _ = socket.recv_fds(self._control, 1 << 16, 2)
+        request: dict[str, Any] = json.loads(text) if text else {"op": "close"}
+        if request["op"] == "close":
+            self._close()
+            return False
+        channel, status = fds
+        config = request["config"]
+
+        def run() -> None:
+            self._worker.run(config, socket.socket(fileno=channel), status, self._keeper_end)
+
+        pid = self._fork(run, keep=[channel, status, self._keeper_end.fileno()])
+        os.close(channel)
+        os.close(status)
+        self._tell(spawned=int(request["id"]), pid=pid)
+        return True
+
+    def _fork(self, body: Callable[[], None], *, keep: list[int]) -> int:
+        """A child that runs ``body`` with no descriptors but these and the standard ones."""
+        pid = os.fork()
+        if pid:
+            pidfd = os.pidfd_open(pid)
+            self._children[pidfd] = pid
+            self._poll.register(pidfd, select.POLLIN)
+            return pid
+        try:
+            self._worker.die_with_parent(self._pid)
+            os.setsid()
+            for fd in range(CONTROL_FD, 1 + max([*self._children, *keep, self._keeper_end.fileno()])):
+                if fd not in keep:
+                    with contextlib.suppress(OSError):
+                        os.close(fd)
+            body()
+        finally:
+            os._exit(0)  # nothing may escape: an escaped child would be a second zygote
+
+    def _reap(self, pidfd: int) -> None:
+        pid = self._children.pop(pidfd)
+        self._poll.unregister(pidfd)
+        os.close(pidfd)
+        os.waitpid(pid, 0)
+        if pid != self._keeper:
+            self._tell(died=pid)
+            return
+        self._keeper = self._fork(lambda: self._worker.keep(self._questions), keep=[self._questions.fileno()])
+        self._tell(keeper=self._keeper)
+
+    def _tell(self, **message: int) -> None:
+        with contextlib.suppress(OSError):  # the daemon is gone: the end of the control socket comes next
+            self._control.send(json.dumps(message).encode())
+
+    def _close(self) -> None:
+        for pid in self._children.values():
+            os.kill(pid, signal.SIGKILL)
+        waiting = select.poll()
+        for pidfd, pid in self._children.items():
+            if pid == self._keeper:
+                waiting.register(pidfd, select.POLLIN)
+        waiting.poll(CLOSE_TIMEOUT_MS)
+
+
+if __name__ == "__main__":
+    # Isolated mode leaves out this file's folder; the source root goes last, so that nothing in it can stand in for a
+    # module of Python's own library.
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    main(int(sys.argv[1]))

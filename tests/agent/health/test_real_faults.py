@@ -1,0 +1,277 @@
+"""Real disks that break in the ways Linux offers, and what the monitor says of them. Root."""
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import random
+import struct
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from kjbod.clock import SystemClock
+from kjbod.ids import random_directory_id
+from kjbod.testing import syscalls
+from kjbod.testing.disks import FaultMode, RealDisk
+from kjbod_agent.health.evidence import Verdict
+from kjbod_agent.health.monitor import HealthMonitor
+from kjbod_agent.health.verdict import Cause, Health, HealthSettings
+from kjbod_agent.storage.api import StorageOptions
+from kjbod_agent.storage.posix import PosixStorageAgent
+
+pytestmark = pytest.mark.root
+
+Make = Callable[..., RealDisk]
+TIMEOUT_S = 20
+TIMEOUT_MS = 10_000
+QUICK = HealthSettings(
+    probe_interval_ms=150, probe_timeout_ms=800, held_timeout_ms=2000, slow_ms=400, full_probe_every=3
+)
+PATIENT = HealthSettings(probe_interval_ms=600_000)
+"""An interval too long for a second probe: what is seen is seen by something else."""
+MS_RDONLY, MS_REMOUNT = 1, 32
+FS_IOC_SETFLAGS = 0x40086602
+FS_IMMUTABLE_FL = 0x10
+
+
+def meta_properties(rng: random.Random) -> bytes:
+    return f"#\nversion=1\nnode.id=1\ncluster.id=c\ndirectory.id={random_directory_id(rng)}\n".encode()
+
+
+@dataclass
+class Watch:
+    """Disks under the eyes of a monitor, and what it said."""
+
+    disks: list[RealDisk]
+    monitor: HealthMonitor = field(init=False)
+    verdicts: list[Verdict] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def told(self, verdict: Verdict) -> None:
+        self.verdicts.append(verdict)
+        self.changed.set()
+
+    async def until(self, disk: RealDisk, state: Health) -> Verdict:
+        async with asyncio.timeout(TIMEOUT_S):
+            while True:
+                found = [v for v in self.verdicts if v.path == str(disk.log_dir) and v.state is state]
+                if found:
+                    return found[-1]
+                self.changed.clear()
+                await self.changed.wait()
+
+    async def probed(self, disk: RealDisk, times: int) -> None:
+        """Until that many more probes were answered."""
+        position = self.disks.index(disk)
+        goal = self.monitor.status()[position].probes + times
+        for _ in range(TIMEOUT_S * 100):
+            if self.monitor.status()[position].probes >= goal:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"{disk.log_dir}: not {times} more probes within {TIMEOUT_S} s")
+
+
+@contextlib.asynccontextmanager
+async def watching(
+    *disks: RealDisk, lock: bool = True, settings: HealthSettings = QUICK, probes: int = 2
+) -> AsyncIterator[Watch]:
+    """Formatted disks under watch, each of them probed so often."""
+    rng = random.Random(858)
+    clock = SystemClock()
+    storage = PosixStorageAgent(StorageOptions(clock=clock))
+    await storage.start()
+    directories = []
+    for disk in disks:
+        agent = storage.directory(str(disk.log_dir))
+        await agent.load(timeout_ms=TIMEOUT_MS)
+        if lock:
+            await agent.lock(timeout_ms=TIMEOUT_MS)
+        await agent.write_meta_properties(meta_properties(rng), timeout_ms=TIMEOUT_MS)
+        loaded = await agent.load(timeout_ms=TIMEOUT_MS)
+        directories.append((agent, loaded, str(loaded.directory_id)))
+    watch = Watch(list(disks))
+    watch.monitor = HealthMonitor(directories, settings=settings, clock=clock, on_verdict=watch.told)
+    task = asyncio.ensure_future(watch.monitor.run())
+    try:
+        for disk in disks:
+            await watch.probed(disk, probes)
+        yield watch
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await storage.close()
+
+
+def make_immutable(path: Path, *, immutable: bool = True) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.ioctl(fd, FS_IOC_SETFLAGS, struct.pack("=l", FS_IMMUTABLE_FL if immutable else 0))
+    finally:
+        os.close(fd)
+
+
+def fill(disk: RealDisk) -> None:
+    """Write until nothing goes, also after what was promised has been allocated."""
+    fd = os.open(disk.mount_point / "filler", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        for size in (1 << 20, 4096, 4096, 4096):
+            with contextlib.suppress(OSError):
+                while os.write(fd, bytes(size)):
+                    pass
+            with contextlib.suppress(OSError):
+                os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+Fault = Callable[[RealDisk], object]
+FATAL: dict[str, tuple[Fault, str, str]] = {
+    "every request fails": (lambda d: d.set(FaultMode.EIO), "EIO", ""),
+    "reads fail": (lambda d: d.set(FaultMode.EIO_READS), "EIO", "read of meta.properties"),
+    "writes fail": (lambda d: d.set(FaultMode.EIO_WRITES), "EIO", "fsync of .kjbod_probe"),
+    "the disk is pulled": (lambda d: d.kill(), "EIO", ""),
+    "writes are lost": (lambda d: d.set(FaultMode.LOSE_WRITES), "EILSEQ", "comparison of .kjbod_probe"),
+    "reads lie": (lambda d: d.set(FaultMode.FLIP_READS), "EILSEQ", "comparison of .kjbod_probe"),
+    "the file system is shut down": (lambda d: d.shutdown(), "EIO", ""),
+    "ext4 stops writing after an error of its own": (lambda d: d.trigger_fs_error(), "EROFS", "open of .kjbod_probe"),
+    "the disk is unmounted": (lambda d: d.unmount(), "ESTALE", "identity"),
+    "something is mounted over it": (lambda d: d.over_mount(), "ESTALE", "identity"),
+    "meta.properties is removed": (
+        lambda d: (d.log_dir / "meta.properties").unlink(),
+        "ENOENT",
+        "read of meta.properties",
+    ),
+    "meta.properties is another disk's": (
+        lambda d: (d.log_dir / "meta.properties").write_bytes(meta_properties(random.Random(1))),
+        "ESTALE",
+        "directory.id in meta.properties",
+    ),
+    "meta.properties is garbage": (
+        lambda d: (d.log_dir / "meta.properties").write_bytes(bytes(100)),
+        "EILSEQ",
+        "comparison of meta.properties",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FATAL)
+async def test_a_disk_that_is_dead_is_failed_with_its_evidence_and_the_other_one_is_left_alone(
+    real_disk: Make, name: str
+) -> None:
+    fault, errno_name, call = FATAL[name]
+    broken, healthy = real_disk(), real_disk()
+    async with watching(broken, healthy) as watch:
+        fault(broken)
+        verdict = await watch.until(broken, Health.FAILED)
+        assert (verdict.evidence.errno, verdict.previous) == (errno_name, Health.SUSPECT)
+        assert call in (verdict.evidence.call or "")
+        assert errno_name in verdict.evidence.text
+        assert broken.device.name in verdict.evidence.device
+        await watch.probed(healthy, 3)
+        assert {v.path for v in watch.verdicts} == {str(broken.log_dir)}
+
+
+async def test_an_immutable_directory_is_a_failure_of_permission(real_disk: Make) -> None:
+    disk = real_disk()
+    async with watching(disk) as watch:
+        make_immutable(disk.log_dir / ".kjbod_probe")
+        assert (await watch.until(disk, Health.FAILED)).evidence.errno == "EPERM"
+    make_immutable(disk.log_dir / ".kjbod_probe", immutable=False)
+
+
+async def test_a_read_only_remount_is_seen_by_its_event(real_disk: Make) -> None:
+    disk = real_disk()
+    # Not locked: a file that is open for writing makes the kernel refuse the remount.
+    async with watching(disk, lock=False, settings=PATIENT, probes=1) as watch:
+        syscalls.mount("none", disk.mount_point, "", MS_REMOUNT | syscalls.MS_BIND | MS_RDONLY)
+        assert (await watch.until(disk, Health.FAILED)).evidence.errno == "EROFS"
+
+
+async def test_a_log_directory_that_is_removed_is_failed_and_never_made_again(real_disk: Make) -> None:
+    disk = real_disk(log_dir="kafka")
+    async with watching(disk) as watch:
+        disk.log_dir.rename(disk.mount_point / "elsewhere")
+        assert (await watch.until(disk, Health.FAILED)).evidence.errno == "ENOENT"
+        assert not disk.log_dir.exists()
+
+
+@pytest.mark.parametrize("mode", [FaultMode.HANG, FaultMode.HANG_WRITES])
+async def test_a_disk_that_answers_nothing_is_hung_by_the_counters_of_its_device(
+    real_disk: Make, mode: FaultMode
+) -> None:
+    disk, healthy = real_disk(), real_disk()
+    async with watching(disk, healthy) as watch:
+        disk.set(mode)
+        verdict = await watch.until(disk, Health.FAILED)
+        assert verdict.cause is Cause.HUNG
+        assert verdict.evidence.counters_after is not None
+        assert verdict.evidence.counters_after.in_flight > 0
+        assert verdict.evidence.wchan
+        await watch.probed(healthy, 3)
+        assert {v.path for v in watch.verdicts} == {str(disk.log_dir)}
+    disk.set(FaultMode.OK)
+
+
+async def test_a_frozen_file_system_is_held_well_again_after_the_thaw_and_failed_when_it_lasts(real_disk: Make) -> None:
+    disk = real_disk()
+    async with watching(disk) as watch:
+        disk.freeze()
+        verdict = await watch.until(disk, Health.HELD)
+        assert verdict.evidence.wchan == "percpu_rwsem_wait"
+        assert verdict.evidence.counters_after is not None
+        assert verdict.evidence.counters_after.in_flight == 0
+        disk.thaw()
+        await watch.until(disk, Health.ONLINE)
+        disk.freeze()
+        assert (await watch.until(disk, Health.FAILED)).cause is Cause.HELD
+        disk.thaw()
+
+
+async def test_a_slow_disk_is_slow_and_never_failed(real_disk: Make) -> None:
+    disk = real_disk()
+    async with watching(disk) as watch:
+        disk.delay_us(300_000)
+        await watch.until(disk, Health.SLOW)
+        await watch.probed(disk, 2)
+        disk.delay_us(0)
+        await watch.until(disk, Health.ONLINE)
+        assert Health.FAILED not in {v.state for v in watch.verdicts}
+
+
+@pytest.mark.parametrize("fstype", ["ext4", "xfs", "btrfs"])
+async def test_a_full_disk_is_full_and_well_again_when_there_is_room(real_disk: Make, fstype: str) -> None:
+    disk = real_disk(fstype=fstype)
+    async with watching(disk) as watch:
+        fill(disk)
+        verdict = await watch.until(disk, Health.FULL)
+        assert verdict.evidence.errno == "ENOSPC"
+        (disk.mount_point / "filler").unlink()
+        await watch.until(disk, Health.ONLINE)
+        assert Health.FAILED not in {v.state for v in watch.verdicts}
+
+
+@pytest.mark.parametrize("fstype", ["xfs", "btrfs"])
+@pytest.mark.parametrize("mode", [FaultMode.EIO, FaultMode.HANG])
+async def test_other_file_systems_die_and_hang_as_visibly(real_disk: Make, fstype: str, mode: FaultMode) -> None:
+    disk = real_disk(fstype=fstype)
+    async with watching(disk) as watch:
+        disk.set(mode)
+        verdict = await watch.until(disk, Health.FAILED)
+        assert verdict.cause is (Cause.HUNG if mode is FaultMode.HANG else Cause.ERROR)
+    disk.set(FaultMode.OK)
+
+
+async def test_an_error_of_our_own_work_on_a_dead_disk_brings_the_verdict_without_waiting_for_a_probe(
+    real_disk: Make,
+) -> None:
+    disk = real_disk()
+    async with watching(disk, settings=PATIENT, probes=1) as watch:
+        disk.set(FaultMode.EIO)
+        watch.monitor.report_error(str(disk.log_dir), errno.EIO, "create of t-0")
+        verdict = await watch.until(disk, Health.FAILED)
+        assert verdict.evidence.errno == "EIO"
