@@ -1,0 +1,266 @@
+"""The queue of replica-to-directory assignments on their way to the controller (AssignReplicasToDirs, KIP-858).
+
+Theory
+------
+Kafka's ``AssignmentsManager`` as a machine without threads. An assignment is *queued*, then *in flight* in the one
+request that may be out, then *told*: the controller has recorded it but its record has not come back through the
+metadata yet. The gauge ``QueuedReplicaToDirAssignments`` counts queued and in flight; a multi-directory broker stays
+fenced until it is zero.
+
+* The newest assignment of a partition wins, also over one in flight: it is sent afterwards.
+* Sent together: 100 ms after the first was queued (a new topic fills a request instead of 30), at once when more wait
+  than fit in one request. At most 2,250 in a request.
+* The whole request fails (no answer, no connection, an error code for all): everything in it is queued again unless
+  something newer is, and the next attempt waits 100 ms * 2^k after k failures in a row, at most 10 s.
+* One partition fails: Kafka tries it again each 100 ms for ever. Here it waits 100 ms * 2^k by itself, at most 10 s,
+  and does not hold up the others.
+* A partition that is gone from the metadata, or is no longer ours, is dropped before it is sent; that also ends the
+  retries of UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION and NOT_LEADER_OR_FOLLOWER, as soon as our image shows why.
+* ``told`` keeps the comparison of metadata and disk from queueing the same again in the moments between the answer and
+  the record (a real broker was seen to repeat a request 80 ms later). It expires: a controller that answers and
+  records nothing is asked again.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kjbod.ids import Uuid
+from kjbod.wire.error_codes import ErrorCode
+from kjbod.wire.messages import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsRequestDirectory,
+    AssignReplicasToDirsRequestPartition,
+    AssignReplicasToDirsRequestTopic,
+    AssignReplicasToDirsResponse,
+)
+from kjbod_agent.partitions import TopicIdPartition
+
+PARTITIONS_PER_REQUEST_MAX: Final = 2250
+"""``AssignReplicasToDirsRequest.MAX_ASSIGNMENTS_PER_REQUEST``: stays below 64 KiB with ten directories."""
+LINGER_MS: Final = 100
+BACKOFF_MS: Final = 100
+BACKOFF_MS_MAX: Final = 10_000
+TOLD_MS_MAX: Final = 5_000
+"""How long an answered assignment may stay out of the metadata before it is sent again."""
+STUCK_MS: Final = 120_000
+"""From this age on a failing assignment is worth a line (Kafka's two minutes)."""
+
+IsOurs = Callable[[TopicIdPartition], bool]
+"""Whether a partition exists in the metadata image with a replica on this broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A replica's directory, to be told to the controller."""
+
+    directory_id: Uuid
+    since_ms: int
+    """When it was first submitted."""
+    attempts: int = 0
+    not_before_ms: int = 0
+    """Not sent before this moment: it was refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An assignment that the controller has acknowledged and the metadata do not show yet."""
+
+    directory_id: Uuid
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one answer, or none, did to the queue."""
+
+    accepted: Mapping[TopicIdPartition, Uuid]
+    failed: Mapping[TopicIdPartition, int]
+    """Error code by partition, -1 for a partition that was not answered. They are queued again."""
+    error: str = ""
+    """Why the whole request failed."""
+
+
+def backoff_ms(failures: int) -> int:
+    """The wait after this many failures in a row: 200 ms after the first, then twice as much, at most 10 s."""
+    return int(min(BACKOFF_MS_MAX, BACKOFF_MS * 2 ** min(failures, 16)))
+
+
+class Assignments:
+    """The queue. All times are monotonic milliseconds.
+
+    ``ready`` to send, ``in_flight`` in the request that is out, ``told`` and not yet in the metadata.
+    """
+
+    def __init__(self, broker_id: int, partitions_per_request_max: int = PARTITIONS_PER_REQUEST_MAX) -> None:
+        self.broker_id = broker_id
+        self.ready: dict[TopicIdPartition, Assignment] = {}
+        self.in_flight: dict[TopicIdPartition, Assignment] = {}
+        self.told: dict[TopicIdPartition, Told] = {}
+        self.failures = 0
+        """Requests in a row that failed as a whole."""
+        self._limit = partitions_per_request_max
+        self._send_ms: int | None = None
+
+    @property
+    def queued(self) -> int:
+        """``QueuedReplicaToDirAssignments``: assignments that the controller has not acknowledged."""
+        return len(self.ready) + len(self.in_flight)
+
+    def target(self, partition: TopicIdPartition) -> Uuid | None:
+        """The directory that the controller has been told, or will be; None when the metadata are the last word."""
+        waiting = self.ready.get(partition) or self.in_flight.get(partition) or self.told.get(partition)
+        return None if waiting is None else waiting.directory_id
+
+    def submit(self, partition: TopicIdPartition, directory_id: Uuid, now_ms: int) -> None:
+        """Queue an assignment; nothing happens when just this is the last one already."""
+        if self.target(partition) == directory_id:
+            return
+        self.told.pop(partition, None)
+        self.ready[partition] = Assignment(directory_id, now_ms)
+        self._schedule(now_ms, earliest_ms=now_ms)
+
+    def discard(self, partition: TopicIdPartition) -> None:
+        """The partition is gone, or no longer ours."""
+        self.ready.pop(partition, None)
+        self.told.pop(partition, None)
+
+    def recorded(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
+        """The metadata now show this directory for the replica."""
+        told = self.told.get(partition)
+        if told is not None and told.directory_id == directory_id:
+            del self.told[partition]
+
+    def expired(self, now_ms: int) -> list[TopicIdPartition]:
+        """Forget what was answered too long ago without a record, and say which: to be compared again."""
+        old = [p for p, a in self.told.items() if now_ms - a.at_ms >= TOLD_MS_MAX]
+        for partition in old:
+            del self.told[partition]
+        return old
+
+    def wakeup_ms(self) -> int | None:
+        """When :meth:`take` may have something; None while only an event can change that."""
+        if self.in_flight or not self.ready:
+            return None
+        return self._send_ms
+
+    def take(self, broker_epoch: int, is_ours: IsOurs, now_ms: int) -> AssignReplicasToDirsRequest | None:
+        """The request to send now, if any: its assignments are in flight from here on."""
+        if self.in_flight or not self.ready or self._send_ms is None or now_ms < self._send_ms:
+            return None
+        self._send_ms = None
+        gone = []
+        for partition, assignment in self.ready.items():
+            if not is_ours(partition):
+                gone.append(partition)
+            elif assignment.not_before_ms <= now_ms:
+                self.in_flight[partition] = assignment
+                if len(self.in_flight) == self._limit:
+                    break
+        for partition in (*gone, *self.in_flight):
+            del self.ready[partition]
+        if not self.in_flight:
+            self._schedule(now_ms, self._earliest_ms())
+            return None
+        return build_request(self.broker_id, broker_epoch, self.in_flight)
+
+    def answered(self, response: AssignReplicasToDirsResponse, now_ms: int) -> Outcome:
+        """The controller's answer to the request in flight."""
+        if response.error_code != ErrorCode.NONE:
+            return self.failed(f"Response-level error: {_name(response.error_code)}", now_ms)
+        codes = {
+            (directory.id_, TopicIdPartition(topic.topic_id, partition.partition_index)): partition.error_code
+            for directory in response.directories
+            for topic in directory.topics
+            for partition in topic.partitions
+        }
+        accepted: dict[TopicIdPartition, Uuid] = {}
+        failed: dict[TopicIdPartition, int] = {}
+        sent, self.in_flight = self.in_flight, {}
+        for partition, assignment in sent.items():
+            code = codes.get((assignment.directory_id, partition), -1)
+            if code == ErrorCode.NONE:
+                accepted[partition] = assignment.directory_id
+                if partition not in self.ready:
+                    self.told[partition] = Told(assignment.directory_id, now_ms)
+            else:
+                failed[partition] = code
+                self._again(partition, assignment, now_ms + backoff_ms(assignment.attempts))
+        self.failures = 0
+        self._schedule(now_ms, self._earliest_ms())
+        return Outcome(accepted, failed)
+
+    def failed(self, error: str, now_ms: int) -> Outcome:
+        """The request in flight failed as a whole: no answer, no connection, an error code for all of it."""
+        sent, self.in_flight = self.in_flight, {}
+        self.failures += 1
+        for partition, assignment in sent.items():
+            self._again(partition, assignment, assignment.not_before_ms)
+        self._send_ms = None
+        self._schedule(now_ms, self._earliest_ms())
+        return Outcome({}, {}, error)
+
+    def hurry(self, now_ms: int) -> None:
+        """There is a controller again: do not wait for the backoff."""
+        if self.failures and not self.in_flight and self.ready:
+            self._send_ms = now_ms
+
+    def stuck(self, now_ms: int) -> list[tuple[TopicIdPartition, Assignment]]:
+        """Assignments that have been refused for minutes, oldest first."""
+        old = [(p, a) for p, a in self.ready.items() if a.attempts and now_ms - a.since_ms >= STUCK_MS]
+        return sorted(old, key=lambda item: item[1].since_ms)
+
+    def _again(self, partition: TopicIdPartition, assignment: Assignment, not_before_ms: int) -> None:
+        if partition not in self.ready:
+            self.ready[partition] = dataclasses.replace(
+                assignment, attempts=assignment.attempts + 1, not_before_ms=not_before_ms
+            )
+
+    def _earliest_ms(self) -> int:
+        return min((a.not_before_ms for a in self.ready.values()), default=0)
+
+    def _schedule(self, now_ms: int, earliest_ms: int) -> None:
+        """Plan the next attempt, not before ``earliest_ms``; one that is planned earlier stays."""
+        if not self.ready:
+            return
+        if self.failures:
+            delay_ms = backoff_ms(self.failures)
+        else:
+            delay_ms = 0 if len(self.ready) > self._limit and not self.in_flight else LINGER_MS
+        at_ms = max(now_ms + delay_ms, earliest_ms)
+        self._send_ms = at_ms if self._send_ms is None else min(self._send_ms, at_ms)
+
+
+def build_request(
+    broker_id: int, broker_epoch: int, assignments: Mapping[TopicIdPartition, Assignment]
+) -> AssignReplicasToDirsRequest:
+    """The request that tells these assignments: by directory, then topic, then partition, each in order."""
+    grouped: dict[Uuid, dict[Uuid, list[int]]] = {}
+    for (topic_id, partition), assignment in assignments.items():
+        grouped.setdefault(assignment.directory_id, {}).setdefault(topic_id, []).append(partition)
+    return AssignReplicasToDirsRequest(
+        broker_id=broker_id,
+        broker_epoch=broker_epoch,
+        directories=tuple(
+            AssignReplicasToDirsRequestDirectory(id_=directory, topics=_topics(topics))
+            for directory, topics in sorted(grouped.items())
+        ),
+    )
+
+
+def _topics(topics: Mapping[Uuid, Iterable[int]]) -> tuple[AssignReplicasToDirsRequestTopic, ...]:
+    return tuple(
+        AssignReplicasToDirsRequestTopic(
+            topic_id=topic_id,
+            partitions=tuple(AssignReplicasToDirsRequestPartition(partition_index=p) for p in sorted(partitions)),
+        )
+        for topic_id, partitions in sorted(topics.items())
+    )
+
+
+def _name(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return str(code)

@@ -1,0 +1,613 @@
+"""The agent in role ``broker``: the pure machines and what they need to be carried out.
+
+Everything that decides is elsewhere and pure: :mod:`lifecycle`, :mod:`failures`, :mod:`assignments`, :mod:`replicas`,
+:mod:`kjbod_agent.health.verdict`. :class:`Broker` feeds them with what happens, on one event loop, without a lock, and
+does what they ask for. Nothing in it blocks and nothing in it touches a disk.
+
+What is due by time alone is found by :meth:`Broker.run_timers`, which sleeps until the next moment that any machine
+names, and pets the service manager's watchdog on its way round: a loop that does not get there is not alive.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from kjbod.clock import Clock
+from kjbod.errors import EXIT_CONFIG, EXIT_DISK_FAILURE, EXIT_FAILURE, UnsupportedVersionError
+from kjbod.ids import Uuid
+from kjbod.metadata.fetching import Committed, Leader, Snapshot
+from kjbod.metadata.image import (
+    BrokerChange,
+    BrokerRegistration,
+    Change,
+    FeatureChange,
+    MetadataImage,
+    Replayer,
+    changes_between,
+    image_of,
+)
+from kjbod.metadata.versions import CORDONED_LOG_DIRS, DIRECTORY_ASSIGNMENT
+from kjbod.runtime import systemd
+from kjbod.wire.client import Connection, Disconnected
+from kjbod.wire.messages import (
+    ApiKey,
+    AssignReplicasToDirsRequest,
+    BrokerHeartbeatRequest,
+    BrokerRegistrationRequest,
+    RequestBody,
+)
+from kjbod_agent import failures as failing
+from kjbod_agent import lifecycle as life
+from kjbod_agent.assignments import Assignments, Outcome
+from kjbod_agent.channel import ControllerChannel
+from kjbod_agent.features import registered_features
+from kjbod_agent.health.evidence import Verdict
+from kjbod_agent.health.verdict import Health
+from kjbod_agent.partitions import TopicIdPartition
+from kjbod_agent.placement import Placement
+from kjbod_agent.reporting import Log, Reporter
+from kjbod_agent.storage.api import DirectoryError
+
+ASSIGN_TIMEOUT_MS: Final = 10_000
+"""For one AssignReplicasToDirs. Kafka waits 60 s; a controller that does not answer in 10 is better asked anew."""
+FAREWELL_TIMEOUT_MS: Final = 300
+IDLE_MS: Final = 1_000
+"""The timer goes round at least this often."""
+CORDONED_HEALTH: Final = frozenset({Health.SLOW, Health.FULL, Health.HELD})
+"""States in which a directory should get no new replicas (KIP-1066)."""
+
+_ENDINGS: Final[Mapping[life.Ending, int]] = {
+    life.Ending.GRANTED: 0,
+    life.Ending.UNCONTROLLED: 0,
+    life.Ending.TIMED_OUT: 0,
+    life.Ending.REGISTRATION_TIMED_OUT: EXIT_FAILURE,
+    life.Ending.REFUSED: EXIT_CONFIG,
+}
+
+
+class Monitor(Protocol):
+    """What is needed of :class:`kjbod_agent.health.monitor.HealthMonitor`."""
+
+    def report_error(self, path: str, errno: int, call: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The end of the broker."""
+
+    exit_code: int
+    reason: str
+    clean: bool
+    """Whether the directories may be marked as cleanly shut down."""
+
+
+@dataclass(slots=True)
+class _Offline:
+    """A directory that failed in this process, for what is told about it."""
+
+    path: str
+    cause: str
+    text: str
+    since_ms: int
+    accounted: bool = False
+    """Whether it was said what it held, and its replicas were seen to."""
+    leaders: int = 0
+    sent: bool = False
+    moved: bool = True
+    """Whether there is no leadership to wait for."""
+
+
+class Broker:
+    """A broker's storage half, from its registration to its end.
+
+    Args:
+        identity: what to register.
+        timing: Kafka's timeouts.
+        failures: usable directories and the failure timeout.
+        paths: path of every directory that was read, by id, a metadata directory apart included.
+        multiple: whether ``log.dirs`` has several entries: then the broker stays fenced until all is assigned.
+        controlled_shutdown: ``controlled.shutdown.enable``.
+        lifecycle_channel: to the controller, for registration and heartbeats.
+        assignments_channel: to the controller, for assignments.
+        reporter: log and health report.
+        clock: the time.
+        spawn: runs a coroutine in the daemon's TaskGroup.
+        log: for what has no place in the health report.
+    """
+
+    def __init__(
+        self,
+        *,
+        identity: life.Identity,
+        timing: life.Timing,
+        failures: failing.Failures,
+        paths: Mapping[Uuid, str],
+        multiple: bool,
+        controlled_shutdown: bool,
+        lifecycle_channel: ControllerChannel,
+        assignments_channel: ControllerChannel,
+        reporter: Reporter,
+        clock: Clock,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        log: Log,
+    ) -> None:
+        self.life = life.Lifecycle(identity=identity, timing=timing, features=registered_features({}))
+        self.failures = failures
+        self.assignments = Assignments(identity.broker_id)
+        self.image = MetadataImage()
+        self.ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        self.farewell: asyncio.Event | None = None
+        """Set when the farewell was answered or has failed; None when there is none."""
+        self.placement: Placement
+        self.monitor: Monitor | None = None
+        self._replayer = Replayer(self.image)
+        self._paths = paths
+        self._log_dirs = frozenset(identity.log_dirs)
+        self._multiple = multiple
+        self._controlled_shutdown = controlled_shutdown
+        self._channel = lifecycle_channel
+        self._assign_channel = assignments_channel
+        self._reporter = reporter
+        self._clock = clock
+        self._spawn = spawn
+        self._log = log
+        self._events: deque[life.Event] = deque()
+        self._pumping = False
+        self._wake = asyncio.Event()
+        self._offline: dict[Uuid, _Offline] = {}
+        self._health: dict[Uuid, Health] = {}
+        self._trouble = ""
+        self._halt: Ended | None = None
+        self._status = ""
+        self._unfenced_once = False
+
+    # ---------------------------------------------------------------------------------------------- what happens to it
+
+    def start(self) -> None:
+        """Register."""
+        self._feed(life.Start())
+
+    def stop(self) -> None:
+        """Stop in good order."""
+        systemd.notify_stopping("controlled shutdown")
+        self._feed(life.BeginShutdown(self._controlled_shutdown))
+
+    def end(self, ended: Ended) -> None:
+        """Stop now; a controller that is there is told."""
+        if self._halt is None:
+            self._halt = ended
+            systemd.notify_stopping(ended.reason)
+            self._feed(life.Halt(ended.reason))
+
+    def on_leader(self, leader: Leader | None) -> None:
+        """The active controller is another one, or there is none."""
+        self._channel.set_leader(leader)
+        self._assign_channel.set_leader(leader)
+        if leader is not None:
+            self._feed(life.ControllerFound())
+            self.assignments.hurry(self._clock.monotonic_ms())
+            self._wake.set()
+
+    def on_committed(self, committed: Committed) -> None:
+        """Metadata records below the high watermark."""
+        changes: list[Change] = []
+        for offset, record in committed.records:
+            changes.extend(self._replayer.replay(offset, committed.epoch, record))
+        if not self._replayer.in_transaction:
+            self._replayer.skip(committed.last_offset, committed.epoch)
+        self._applied(changes)
+
+    def on_snapshot(self, snapshot: Snapshot) -> None:
+        """Metadata that replace all before."""
+        old = self.image
+        self.image = image_of(snapshot.records, offset=snapshot.id.end_offset - 1, epoch=snapshot.id.epoch)
+        self._replayer = Replayer(self.image)
+        self._applied(list(changes_between(old, self.image)))
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        """The health of a directory changed."""
+        self._reporter.verdict(verdict)
+        directory_id = Uuid.parse(verdict.directory_id)
+        self._health[directory_id] = verdict.state
+        if verdict.state is Health.FAILED:
+            self.directory_failed(directory_id, str(verdict.cause), verdict.evidence.text, verdict.at_ns // 1_000_000)
+        self._cordon()
+
+    def directory_failed(self, directory_id: Uuid, cause: str, text: str, since_ms: int) -> None:
+        """A directory is offline from now on. ``since_ms`` is when that was found."""
+        if directory_id in self._offline:
+            return
+        path = self._paths[directory_id]
+        self._offline[directory_id] = _Offline(path, cause, text, since_ms)
+        self._health[directory_id] = Health.FAILED
+        self.failures, stop = failing.directory_failed(
+            self.failures,
+            directory_id,
+            path=path,
+            cause=text,
+            now_ms=since_ms,
+            wall_ms=self._clock.wall_ms() - (self._clock.monotonic_ms() - since_ms),
+        )
+        if stop is not None:
+            self._account_for_failures()
+            self.end(Ended(EXIT_DISK_FAILURE, stop.reason, clean=False))
+            return
+        if directory_id in self._log_dirs:
+            self._feed(life.DirectoryFailed(directory_id))
+        # All that takes time in proportion to the number of replicas comes after the heartbeat is on its way.
+        asyncio.get_running_loop().call_soon(self._account_for_failures)
+
+    def _account_for_failures(self) -> None:
+        """Say what failed directories held, and see to the replicas in them."""
+        for directory_id, offline in self._offline.items():
+            if offline.accounted:
+                continue
+            offline.accounted = True
+            leaders = self._leaders(directory_id)
+            offline.leaders, offline.moved = leaders or 0, not leaders
+            partitions = self._replicas_in(directory_id)
+            self._reporter.directory_failed(
+                directory_id, offline.path, offline.cause, offline.text, partitions=partitions, leaders=leaders
+            )
+            misplaced = self.placement.fail(directory_id)
+            self.failures = failing.misplaced(self.failures, directory_id, misplaced)
+            for partition in misplaced:
+                self.assign(partition, directory_id)
+        self._wake.set()
+
+    def _announce(self, directories: Mapping[Uuid, str]) -> None:
+        """A heartbeat with these directories has just been sent, for the first time."""
+        self._account_for_failures()
+        self._reporter.offline_sent(directories)
+
+    # ------------------------------------------------------------------------------------- what the placement tells it
+
+    def assign(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
+        """See :class:`kjbod_agent.placement.PlacementOwner`."""
+        if self.image.metadata_version < DIRECTORY_ASSIGNMENT:
+            return  # the cluster has no place for it yet; reviewed again when it has
+        self.assignments.submit(partition, directory_id, self._clock.monotonic_ms())
+        self._wake.set()
+
+    def forget(self, partition: TopicIdPartition) -> None:
+        """See :class:`kjbod_agent.placement.PlacementOwner`."""
+        self.assignments.discard(partition)
+        self.failures = failing.placed(self.failures, [partition])
+
+    def created(self, topic: str, partition: TopicIdPartition, directory_id: Uuid) -> None:
+        """See :class:`kjbod_agent.placement.PlacementOwner`."""
+        self._reporter.replica_created(topic, partition, directory_id, self._paths[directory_id])
+
+    def work_failed(self, directory_id: Uuid, error: DirectoryError) -> None:
+        """See :class:`kjbod_agent.placement.PlacementOwner`."""
+        if self.monitor is not None:
+            self.monitor.report_error(self._paths[directory_id], error.errno, error.call)
+
+    def refuse(self, reason: str) -> None:
+        """See :class:`kjbod_agent.placement.PlacementOwner`."""
+        self.end(Ended(EXIT_FAILURE, reason, clean=False))
+
+    def settled(self) -> None:
+        """See :class:`kjbod_agent.placement.PlacementOwner`."""
+        self._check_ready()
+
+    # -------------------------------------------------------------------------------------------------------- its time
+
+    async def run_timers(self, watchdog_interval_ms: int | None) -> None:
+        """Do what is due by time alone, until cancelled."""
+        longest_ms = min(IDLE_MS, watchdog_interval_ms or IDLE_MS)
+        while True:
+            now_ms = self._clock.monotonic_ms()
+            systemd.notify_watchdog()
+            self._feed(life.TimePassed())
+            self._send_assignments(now_ms)
+            self.placement.review(self.assignments.expired(now_ms))
+            self._check_deadlines(now_ms)
+            self._check_ready()
+            self._tell_status()
+            # What was done just now woke this very loop; waiting for it would never yield to the others.
+            self._wake.clear()
+            due = (
+                life.wakeup_ms(self.life),
+                self.assignments.wakeup_ms(),
+                failing.next_deadline_ms(self.failures, now_ms),
+            )
+            next_ms = min((ms for ms in due if ms is not None), default=now_ms + longest_ms)
+            wait_ms = max(1, min(next_ms - self._clock.monotonic_ms(), longest_ms))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_ms / 1000):
+                    await self._wake.wait()
+
+    def _check_deadlines(self, now_ms: int) -> None:
+        if not failing.is_overdue(self.failures, now_ms):
+            return
+        by_directory = self.placement.leaders()
+        stop = failing.decide(self.failures, lambda d: None if by_directory is None else by_directory.get(d, 0), now_ms)
+        if stop is not None:
+            for failure in self.failures.failed:
+                if not failure.settled and now_ms >= failure.deadline_ms:
+                    self._reporter.timed_out(failure.directory_id, failure.path)
+            self.end(Ended(EXIT_DISK_FAILURE, stop.reason, clean=False))
+
+    # ---------------------------------------------------------------------------------------------------- its metadata
+
+    def _applied(self, changes: list[Change]) -> None:
+        self._feed(life.MetadataApplied(self.image.offset))
+        self._follow_registration(changes)
+        if not self.placement.published:
+            return
+        now_ms = self._clock.monotonic_ms()
+        for update in self.placement.follow(changes):
+            if update.new is not None:
+                self.assignments.recorded(update.partition, update.new.directory)
+        if self._offline:
+            self._check_moved()
+            self._check_deadlines(now_ms)
+        self._check_ready()
+
+    def _follow_registration(self, changes: list[Change]) -> None:
+        """A registration from before directories were recorded is repeated once they can be
+        (``BrokerRegistrationTracker``)."""
+        broker_id = self.life.identity.broker_id
+        touched = any(
+            isinstance(c, FeatureChange) or (isinstance(c, BrokerChange) and c.broker_id == broker_id) for c in changes
+        )
+        if not touched:
+            return
+        self._cordon()
+        if any(isinstance(c, FeatureChange) for c in changes):
+            self._follow_features()
+        own: BrokerRegistration | None = self.image.brokers.get(broker_id)
+        ours = own is not None and own.incarnation_id == self.life.identity.incarnation_id
+        if own is not None and ours and not own.log_dirs and self.image.metadata_version >= DIRECTORY_ASSIGNMENT:
+            self._log.info("agent.registering.again", reason="the registration has no directories")
+            self._feed(life.RegisterAgain())
+
+    def _follow_features(self) -> None:
+        if self.image.metadata_version >= DIRECTORY_ASSIGNMENT:
+            self.placement.review(self.placement.hosting.partitions)
+        elif self._multiple:
+            # Kafka calls its metadata publishing fault handler (MetadataVersionConfigValidator): counted, not fatal.
+            self._log.error(
+                "metadata.version.too.old",
+                metadata_version=self.image.metadata_version,
+                needed=DIRECTORY_ASSIGNMENT,
+                reason="several log.dirs need metadata.version 3.7-IV2 or later",
+            )
+
+    def _cordon(self) -> None:
+        supported = self.image.metadata_version >= CORDONED_LOG_DIRS
+        cordoned = tuple(sorted(d for d in self._log_dirs if self._health.get(d) in CORDONED_HEALTH))
+        self._feed(life.Cordoned(cordoned if supported else None))
+
+    def _check_moved(self) -> None:
+        waiting = [d for d, offline in self._offline.items() if not offline.moved]
+        if not waiting:
+            return
+        by_directory = self.placement.leaders() or {}
+        for directory_id in waiting:
+            if by_directory.get(directory_id, 0) == 0:
+                offline = self._offline[directory_id]
+                offline.moved = True
+                self._reporter.leadership_moved(directory_id, offline.path, offline.leaders)
+
+    def _leaders(self, directory_id: Uuid) -> int | None:
+        by_directory = self.placement.leaders()
+        return None if by_directory is None else by_directory.get(directory_id, 0)
+
+    def _replicas_in(self, directory_id: Uuid) -> int:
+        return self.placement.inventory.replica_count(directory_id) if directory_id in self.placement.agents else 0
+
+    def _check_ready(self) -> None:
+        """KIP-858: a broker with several directories stays fenced until nothing is left to assign."""
+        if self.life.ready_to_unfence or not self.placement.published or self.placement.busy:
+            return
+        if self._multiple and self.assignments.queued:
+            return
+        self._feed(life.ReadyToUnfence())
+
+    # ------------------------------------------------------------------------------------------------------- lifecycle
+
+    def _feed(self, event: life.Event) -> None:
+        """Give the lifecycle an event and carry out the effects; what they cause in turn comes after."""
+        self._events.append(event)
+        if self._pumping:
+            return
+        self._pumping = True
+        try:
+            while self._events:
+                self.life, effects = life.step(self.life, self._events.popleft(), self._clock.monotonic_ms())
+                for effect in effects:
+                    self._carry_out(effect)
+        finally:
+            self._pumping = False
+        self._wake.set()
+
+    def _carry_out(self, effect: life.Effect) -> None:
+        match effect:
+            case life.SendRegistration():
+                self._spawn(self._register(effect))
+            case life.SendHeartbeat():
+                self._heartbeat(effect)
+            case life.SendFarewell(request):
+                self._say_farewell(request)
+            case life.ForgetController():
+                self._channel.forget()
+            case life.Registered(broker_epoch):
+                self._reporter.registered(broker_epoch)
+            case life.CaughtUp():
+                self.placement.publish(self.image)
+            case life.Unfenced():
+                self._unfenced()
+            case life.Fenced():
+                if self.life.state is life.BrokerState.RUNNING:
+                    self._reporter.fenced()
+            case life.OfflineAcknowledged(directory_ids):
+                self._acknowledged(directory_ids)
+            case life.OfflineForgotten(directory_ids):
+                self.failures = failing.forgotten(self.failures, directory_ids, self._clock.monotonic_ms())
+            case life.Rejected():
+                self._rejected(effect)
+            case life.Stopped():
+                self._stopped(effect)
+
+    async def _register(self, effect: life.SendRegistration) -> None:
+        def prepare(connection: Connection) -> RequestBody[Any]:
+            version = connection.version_of(ApiKey.BROKER_REGISTRATION)
+            features = registered_features(connection.features.supported, version)
+            self._feed(life.FeaturesKnown(features))
+            request: BrokerRegistrationRequest = dataclasses.replace(effect.request, features=features)
+            return request
+
+        try:
+            answer = await self._channel.request(prepare, timeout_ms=effect.timeout_ms)
+        except (Disconnected, UnsupportedVersionError) as error:
+            self._feed(life.RequestFailed(effect.serial, str(error)))
+        else:
+            self._feed(life.RegistrationAnswered(effect.serial, answer.error_code, answer.broker_epoch))
+
+    def _heartbeat(self, effect: life.SendHeartbeat) -> None:
+        first = {d: self._offline[d].path for d in effect.news if not self._offline[d].sent}
+        self._spawn(self._beat(effect))
+        if first:
+            for directory_id in first:
+                self._offline[directory_id].sent = True
+            asyncio.get_running_loop().call_soon(self._announce, first)
+
+    async def _beat(self, effect: life.SendHeartbeat) -> None:
+        request = effect.request
+        try:
+            answer = await self._channel.request(
+                lambda connection: _fitting(request, connection), timeout_ms=effect.timeout_ms
+            )
+        except (Disconnected, UnsupportedVersionError) as error:
+            self._feed(life.RequestFailed(effect.serial, str(error)))
+        else:
+            self._feed(
+                life.HeartbeatAnswered(
+                    effect.serial, answer.error_code, answer.is_caught_up, answer.is_fenced, answer.should_shut_down
+                )
+            )
+
+    def _say_farewell(self, request: BrokerHeartbeatRequest) -> None:
+        if self._channel.leader is not None:
+            self.farewell = asyncio.Event()
+            self._spawn(self._send_farewell(request, self.farewell))
+
+    async def _send_farewell(self, request: BrokerHeartbeatRequest, done: asyncio.Event) -> None:
+        with contextlib.suppress(Disconnected, UnsupportedVersionError):
+            await self._channel.request(
+                lambda connection: _fitting(request, connection), timeout_ms=FAREWELL_TIMEOUT_MS
+            )
+        done.set()
+
+    def _unfenced(self) -> None:
+        self._reporter.unfenced()
+        if not self._unfenced_once:
+            self._unfenced_once = True
+            systemd.notify_ready(self._status_text())
+
+    def _acknowledged(self, directory_ids: tuple[Uuid, ...]) -> None:
+        now_ms = self._clock.monotonic_ms()
+        self.failures = failing.reported(self.failures, directory_ids)
+        paths = {d: self._offline[d].path for d in directory_ids}
+        self._reporter.offline_acknowledged(paths, [now_ms - self._offline[d].since_ms for d in directory_ids])
+
+    def _rejected(self, effect: life.Rejected) -> None:
+        """One line per kind of trouble, not per attempt."""
+        if effect.reason != self._trouble:
+            what = "heartbeat" if effect.heartbeat else "registration"
+            self._log.warning("controller.request.failed", request=what, reason=effect.reason, retry_ms=effect.retry_ms)
+        self._trouble = effect.reason
+
+    def _stopped(self, effect: life.Stopped) -> None:
+        if self.ended.done():
+            return
+        if self._halt is not None:
+            self.ended.set_result(self._halt)
+            return
+        exit_code = _ENDINGS[effect.ending]
+        self.ended.set_result(Ended(exit_code, effect.reason, clean=exit_code == 0))
+
+    # ----------------------------------------------------------------------------------------------------- assignments
+
+    @property
+    def _can_assign(self) -> bool:
+        return self.life.registered and self.life.active and self._assign_channel.leader is not None
+
+    def _send_assignments(self, now_ms: int) -> None:
+        if not self._can_assign:
+            return
+        request = self.assignments.take(self.life.broker_epoch, self.placement.hosting.partitions.__contains__, now_ms)
+        if request is not None:
+            self._log.info("assignments.sent", count=len(self.assignments.in_flight))
+            self._spawn(self._assign(request))
+
+    async def _assign(self, request: AssignReplicasToDirsRequest) -> None:
+        try:
+            answer = await self._assign_channel.request(lambda _: request, timeout_ms=ASSIGN_TIMEOUT_MS)
+        except (Disconnected, UnsupportedVersionError) as error:
+            self._assign_channel.forget()
+            outcome = self.assignments.failed(str(error), self._clock.monotonic_ms())
+        else:
+            outcome = self.assignments.answered(answer, self._clock.monotonic_ms())
+        self._assigned(outcome)
+
+    def _assigned(self, outcome: Outcome) -> None:
+        if outcome.error:
+            self._log.warning("assignments.failed", reason=outcome.error, queued=self.assignments.queued)
+        if outcome.failed:
+            codes = sorted({life.error_name(code) if code >= 0 else "no answer" for code in outcome.failed.values()})
+            self._log.warning("assignments.refused", count=len(outcome.failed), errors=codes)
+        if outcome.accepted:
+            self._reporter.assignments_acknowledged(len(outcome.accepted))
+            in_failed = [p for p, d in outcome.accepted.items() if d in self._offline]
+            self.failures = failing.placed(self.failures, in_failed)
+        self._name_stuck()
+        self._check_ready()
+        self._wake.set()
+
+    def _name_stuck(self) -> None:
+        stuck = self.assignments.stuck(self._clock.monotonic_ms())
+        if stuck:
+            partition, assignment = stuck[0]
+            hosted = self.placement.hosting.partitions.get(partition)
+            self._log.error(
+                "assignments.stuck",
+                count=len(stuck),
+                topic=None if hosted is None else hosted.topic,
+                partition=partition.partition,
+                directory_id=str(assignment.directory_id),
+                attempts=assignment.attempts,
+            )
+
+    # ---------------------------------------------------------------------------------------------------------- status
+
+    def _tell_status(self) -> None:
+        text = self._status_text()
+        if text != self._status:
+            self._status = text
+            systemd.notify_status(text)
+
+    def _status_text(self) -> str:
+        parts = [self.life.state.name.lower().replace("_", " "), "fenced" if self.life.fenced else "unfenced"]
+        if self.placement.inventory.creating:
+            parts.append(f"{self.placement.inventory.creating} replicas to create")
+        if self.assignments.queued:
+            parts.append(f"{self.assignments.queued} assignments queued")
+        parts.extend(
+            f"{failure.path} failed{'' if failure.settled else ', not yet recorded'}"
+            for failure in self.failures.failed
+        )
+        return ", ".join(parts)
+
+
+def _fitting(request: BrokerHeartbeatRequest, connection: Connection) -> BrokerHeartbeatRequest:
+    """The heartbeat for this controller: an old one has no field for cordons, and no use for them."""
+    if connection.version_of(ApiKey.BROKER_HEARTBEAT) < 2 and request.cordoned_log_dirs is not None:
+        return dataclasses.replace(request, cordoned_log_dirs=None)
+    return request

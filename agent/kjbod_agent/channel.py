@@ -1,0 +1,124 @@
+"""A connection to the active controller that is there when it is needed (``NodeToControllerChannelManager``).
+
+Who leads is not decided here: the metadata follower knows, and says so by :meth:`ControllerChannel.set_leader`. A
+channel opens its connection with the first request, keeps it, and drops it when the leader changes, when it breaks, or
+when its user has no use for it (NOT_CONTROLLER). Lifecycle and assignments have one each, as in a broker, so that a big
+request never delays a heartbeat.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from kjbod.clock import Clock
+from kjbod.metadata.fetching import Leader
+from kjbod.wire.client import Connection, Disconnected
+from kjbod.wire.messages import RequestBody, ResponseT
+
+Prepare = Callable[[Connection], RequestBody[ResponseT]]
+"""Makes the request for the connection that it will go over: versions and features differ between controllers."""
+
+
+class NoControllerError(Disconnected):
+    """Nobody knows which controller is active."""
+
+
+class Open(Protocol):
+    """The signature of :meth:`Connection.open`, so that a simulation can give its own."""
+
+    async def __call__(
+        self, host: str, port: int, *, client_id: str, clock: Clock, connect_timeout_ms: int
+    ) -> Connection: ...
+
+
+class ControllerChannel:
+    """One connection to whoever leads.
+
+    Args:
+        client_id: the broker's id as text, as Kafka's brokers give it.
+        clock: for the time that is left of a timeout.
+        spawn: runs a coroutine in the daemon's TaskGroup; for connections to be closed.
+        connect: opens a connection.
+    """
+
+    def __init__(
+        self,
+        *,
+        client_id: str,
+        clock: Clock,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        connect: Open = Connection.open,
+    ) -> None:
+        self._client_id = client_id
+        self._clock = clock
+        self._spawn = spawn
+        self._connect = connect
+        self._leader: Leader | None = None
+        self._found = asyncio.Event()
+        self._connection: Connection | None = None
+
+    @property
+    def leader(self) -> Leader | None:
+        """Where requests go; None: nowhere."""
+        return self._leader
+
+    def set_leader(self, leader: Leader | None) -> None:
+        """The active controller from now on. A connection to another one is closed; who waits for an answer on it gets
+        :class:`Disconnected`."""
+        if leader != self._leader:
+            self._leader = leader
+            self.forget()
+        if leader is None:
+            self._found.clear()
+        else:
+            self._found.set()
+
+    def forget(self) -> None:
+        """Drop the connection; the next request opens another one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._spawn(_close(connection))
+
+    async def request(self, prepare: "Prepare[ResponseT]", *, timeout_ms: int) -> ResponseT:
+        """Send what ``prepare`` makes and wait for the answer, the time to connect included.
+
+        Raises:
+            NoControllerError: no controller was known in that time.
+            Disconnected: no connection, or it broke, or no answer in time.
+            UnsupportedVersionError: the controller has no version that can say this.
+        """
+        started_ms = self._clock.monotonic_ms()
+        connection = await self._connected(await self._known_leader(timeout_ms), timeout_ms)
+        left_ms = timeout_ms - (self._clock.monotonic_ms() - started_ms)
+        return await connection.request(prepare(connection), timeout_ms=max(1, left_ms))
+
+    async def _known_leader(self, timeout_ms: int) -> Leader:
+        if self._leader is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_ms / 1000):
+                    await self._found.wait()
+        if self._leader is None:
+            raise NoControllerError("no controller is known")
+        return self._leader
+
+    async def _connected(self, leader: Leader, timeout_ms: int) -> Connection:
+        if self._connection is not None and not self._connection.closed:
+            return self._connection
+        # No lock: a request to a new leader must not wait until the attempt to reach the old one has timed out.
+        connection = await self._connect(
+            leader.host, leader.port, client_id=self._client_id, clock=self._clock, connect_timeout_ms=timeout_ms
+        )
+        if leader != self._leader:
+            self._spawn(_close(connection))
+            raise Disconnected("the controller changed while the connection was being opened")
+        if self._connection is not None and not self._connection.closed:
+            self._spawn(_close(connection))
+            return self._connection
+        self._connection = connection
+        return connection
+
+
+async def _close(connection: Connection) -> None:
+    with contextlib.suppress(Disconnected):
+        await connection.close()

@@ -1,0 +1,417 @@
+"""The agent's composition root: makes the parts, joins them, and owns the order of start and end.
+
+Start: configuration, state directory, directories (:mod:`start_up`), then everything that runs for as long as the
+agent: metadata follower, health monitor, placement, timers, samples, metrics. They are tasks of one TaskGroup. When
+one of them ends with an error the process ends with its reason: half an agent is worse than none, because the half that
+heartbeats keeps partitions on the half that is dead.
+
+End: the broker's :attr:`~kjbod_agent.broker.Broker.ended` says how. After a disk failure nothing may keep the process:
+not a worker stuck in the kernel, a controller that does not answer, or a log that nobody reads. So a thread that does
+nothing else ends it :data:`HALT_TIMEOUT_MS` after the decision, whatever the event loop is doing then.
+"""
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import threading
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from kjbod.clock import Clock, SystemClock, system_random
+from kjbod.config import Config, load_config, require_broker
+from kjbod.config.endpoints import SECURITY_PROTOCOLS
+from kjbod.errors import EXIT_FAILURE, ConfigError, KjbodError
+from kjbod.ids import Uuid, random_uuid
+from kjbod.metadata.follower import MetadataFollower
+from kjbod.runtime import systemd
+from kjbod.runtime.logging import configure_logging, flush_logging, get_logger
+from kjbod.runtime.loop import run as run_loop
+from kjbod.wire.messages import BrokerRegistrationRequestListener
+from kjbod_agent import lifecycle
+from kjbod_agent.broker import FAREWELL_TIMEOUT_MS, Broker, Ended
+from kjbod_agent.channel import ControllerChannel
+from kjbod_agent.failures import Failures
+from kjbod_agent.health.monitor import HealthMonitor
+from kjbod_agent.health.verdict import HealthSettings
+from kjbod_agent.hosting import Hosting
+from kjbod_agent.metrics import MetricsListener, Snapshot
+from kjbod_agent.placement import Placement
+from kjbod_agent.replicas import Inventory
+from kjbod_agent.reporting import Reporter, Sender
+from kjbod_agent.reports import Limits, ReportWriter
+from kjbod_agent.start_up import Opened, mark_clean, open_directories
+from kjbod_agent.storage.api import StorageAgent, StorageOptions
+from kjbod_agent.storage.registry import create
+
+HALT_TIMEOUT_MS: Final = 900
+"""From the decision to stop because of a disk to the end of the process, at most."""
+END_TIMEOUT_MS: Final = 5_000
+"""The same for every other end, counted from the end of the controlled shutdown."""
+HALT_REPORTS_TIMEOUT_MS: Final = 200
+END_REPORTS_TIMEOUT_MS: Final = 1_000
+
+
+def main(config_path: Path) -> int:
+    """Run the agent with the ``server.properties`` at ``config_path`` until it ends; gives the exit code.
+
+    0 after SIGTERM, 74 when it gave up because of failed log directories, 78 when the configuration cannot work, 1
+    otherwise. Logs go to stderr as JSON lines.
+
+    Raises:
+        KjbodError: the agent could not start; one line says why, nothing was changed.
+    """
+    config = load_config(config_path)
+    require_broker(config)
+    listeners = registered_listeners(config)
+    configure_logging("agent")
+    return run_loop(lambda: Daemon(config, listeners, SystemClock(), system_random()).run())
+
+
+def registered_listeners(config: Config) -> tuple[BrokerRegistrationRequestListener, ...]:
+    """The listeners to register.
+
+    Raises:
+        ConfigError: a port of 0, which makes a real controller resign (seen on 4.3.1).
+    """
+    listeners = config.advertised_broker_listeners
+    without = [one for one in listeners if one.port == 0]
+    if without:
+        raise ConfigError(f"{config.source}: advertised.listeners: {without[0]}: a broker cannot be reached at port 0")
+    return tuple(
+        BrokerRegistrationRequestListener(
+            name=one.name,
+            host=one.host,
+            port=one.port,
+            security_protocol=SECURITY_PROTOCOLS.index(one.protocol),
+        )
+        for one in listeners
+    )
+
+
+class Daemon:
+    """One run of the agent."""
+
+    def __init__(
+        self,
+        config: Config,
+        listeners: tuple[BrokerRegistrationRequestListener, ...],
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self._config = config
+        self._listeners = listeners
+        self._clock = clock
+        self._rng = rng
+        self._log = get_logger()
+        self._broker: Broker | None = None
+        self._signals = 0
+        self._main: asyncio.Task[Any] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._group: asyncio.TaskGroup
+
+    async def run(self) -> int:
+        """Start, serve, end.
+
+        Raises:
+            KjbodError: the start was refused.
+        """
+        self._main = asyncio.current_task()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._signalled, number)
+        options = StorageOptions(clock=self._clock, role=self._config.kjbod_role, log=self._note)
+        storage = create(self._config.kjbod_storage_agent, options)
+        try:
+            await storage.start()
+            opened = await open_directories(self._config, storage, self._clock, self._rng, self._log)
+            return await self._serve(storage, opened)
+        except asyncio.CancelledError:
+            if not self._signals:
+                raise
+            self._log.info("agent.stopped", exit_code=0, reason="asked to stop before the directories were loaded")
+            return 0
+        finally:
+            await storage.close()
+
+    # ------------------------------------------------------------------------------------------------------- the parts
+
+    async def _serve(self, storage: StorageAgent, opened: Opened) -> int:
+        """From loaded directories to the exit code."""
+        incarnation_id = random_uuid(self._rng)
+        reports = self._reports(incarnation_id)
+        await reports.start()
+        reporter = self._reporter(opened, incarnation_id, reports)
+        reporter.started(
+            {d.path: d.directory_id for d in opened.start_up.log_dirs},
+            {u.path: u.reason for u in opened.start_up.unreadable},
+        )
+        broker = None
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                broker = self._broker = self._make_broker(opened, incarnation_id, reporter)
+                metrics = await self._run_parts(broker, opened, reporter)
+                broker.start()
+                ended = await asyncio.shield(broker.ended)
+                self._limit(ended)
+                reporter.stopping(ended.reason)
+                await _wait_for_farewell(broker)
+                if metrics is not None:
+                    metrics.close()
+                for task in self._tasks:
+                    task.cancel()
+        except* KjbodError as group:
+            ended = Ended(_first(group).exit_code, str(_first(group)), clean=False)
+        except* Exception as group:  # noqa: BLE001  any bug in any part: the whole agent ends, and says so
+            bug = _first(group)
+            self._log.error("agent.crashed", exc_info=bug)
+            ended = Ended(EXIT_FAILURE, f"internal error: {type(bug).__name__}: {bug}", clean=False)
+        return await self._finish(ended, broker, storage, opened, reporter, reports)
+
+    async def _finish(
+        self,
+        ended: Ended,
+        broker: Broker | None,
+        storage: StorageAgent,
+        opened: Opened,
+        reporter: Reporter,
+        reports: ReportWriter,
+    ) -> int:
+        self._limit(ended)
+        if ended.clean and broker is not None:
+            epoch = broker.life.broker_epoch
+            epoch = opened.start_up.previous_broker_epoch if epoch == lifecycle.NO_EPOCH else epoch
+            await mark_clean(opened, [d for d in opened.agents if d in broker.failures.usable], epoch)
+        await storage.close()
+        reporter.stopped(ended.exit_code, ended.reason)
+        await reports.close(END_REPORTS_TIMEOUT_MS if ended.exit_code == 0 else HALT_REPORTS_TIMEOUT_MS)
+        return ended.exit_code
+
+    def _make_broker(self, opened: Opened, incarnation_id: Uuid, reporter: Reporter) -> Broker:
+        config, start_up = self._config, opened.start_up
+        log_dirs = tuple(d.directory_id for d in start_up.log_dirs)
+        broker = Broker(
+            identity=lifecycle.Identity(
+                broker_id=config.node_id,
+                cluster_id=start_up.cluster_id,
+                incarnation_id=incarnation_id,
+                listeners=self._listeners,
+                log_dirs=log_dirs,
+                rack=config.broker_rack,
+                previous_broker_epoch=start_up.previous_broker_epoch,
+            ),
+            timing=lifecycle.Timing(
+                heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
+                session_timeout_ms=config.broker_session_timeout_ms,
+                registration_timeout_ms=config.initial_broker_registration_timeout_ms,
+            ),
+            failures=Failures(
+                timeout_ms=config.log_dir_failure_timeout_ms,
+                usable=frozenset(log_dirs),
+                metadata_directory=start_up.metadata.directory_id,
+            ),
+            paths={d.directory_id: d.path for d in start_up.all},
+            multiple=len(config.log_dirs) > 1,
+            controlled_shutdown=config.controlled_shutdown_enable,
+            lifecycle_channel=self._channel(),
+            assignments_channel=self._channel(),
+            reporter=reporter,
+            clock=self._clock,
+            spawn=self._spawn,
+            log=self._log,
+        )
+        broker.placement = Placement(
+            hosting=Hosting(config.node_id),
+            inventory=_inventory(opened),
+            agents={d: opened.agents[d] for d in log_dirs},
+            owner=broker,
+            unique=lambda: self._rng.randbytes(16).hex(),
+            log=self._log,
+        )
+        return broker
+
+    async def _run_parts(self, broker: Broker, opened: Opened, reporter: Reporter) -> MetricsListener | None:
+        """Start all that runs for as long as the agent."""
+        monitor = self._monitor(broker, opened)
+        broker.monitor = monitor
+        now_ms = self._clock.monotonic_ms()
+        for directory_id, reason in opened.failed.items():
+            broker.directory_failed(directory_id, "error", reason, now_ms)
+        self._spawn(self._follower(broker, opened).run())
+        self._spawn(monitor.run())
+        self._spawn(broker.placement.run())
+        self._spawn(broker.run_timers(systemd.watchdog_interval_ms()))
+        self._spawn(self._sample(broker, monitor, reporter, opened))
+        where = self._config.kjbod_metrics_listener
+        if where is None:
+            return None
+        metrics = MetricsListener(lambda: _snapshot(broker, monitor, opened))
+        await metrics.open(where.host, where.port)
+        return metrics
+
+    def _monitor(self, broker: Broker, opened: Opened) -> HealthMonitor:
+        config = self._config
+        return HealthMonitor(
+            [
+                (opened.agents[d.directory_id], d.loaded, str(d.directory_id))
+                for d in opened.start_up.all
+                if d.directory_id not in opened.failed
+            ],
+            settings=HealthSettings(
+                probe_interval_ms=config.kjbod_probe_interval_ms,
+                probe_timeout_ms=config.kjbod_probe_timeout_ms,
+                held_timeout_ms=config.kjbod_held_timeout_ms,
+            ),
+            clock=self._clock,
+            on_verdict=broker.on_verdict,
+            log=self._note,
+        )
+
+    def _follower(self, broker: Broker, opened: Opened) -> MetadataFollower:
+        config = self._config
+        voters = {voter.id: (voter.host, voter.port) for voter in config.controller_quorum_voters}
+        servers = [(server.host, server.port) for server in config.controller_quorum_bootstrap_servers]
+        return MetadataFollower(
+            servers or list(voters.values()),
+            client_id=f"raft-client-{config.node_id}",
+            clock=self._clock,
+            rng=self._rng,
+            on_committed=broker.on_committed,
+            on_snapshot=broker.on_snapshot,
+            on_leader=broker.on_leader,
+            cluster_id=opened.start_up.cluster_id,
+            replica_id=config.node_id,
+            directory_id=opened.start_up.metadata.directory_id,
+            voters=voters,
+        )
+
+    def _channel(self) -> ControllerChannel:
+        return ControllerChannel(client_id=str(self._config.node_id), clock=self._clock, spawn=self._spawn)
+
+    def _reports(self, incarnation_id: Uuid) -> ReportWriter:
+        config = self._config
+        return ReportWriter(
+            Path(config.kjbod_reports_dir),
+            host=self._host,
+            boot_id=str(incarnation_id),
+            clock=self._clock,
+            limits=Limits(rotate_interval_ms=config.kjbod_reports_rotate_interval_ms),
+        )
+
+    def _reporter(self, opened: Opened, incarnation_id: Uuid, reports: ReportWriter) -> Reporter:
+        sender = Sender(
+            host=self._host,
+            broker_id=self._config.node_id,
+            boot_id=str(incarnation_id),
+            fleet=opened.start_up.cluster_id,
+            rack=self._config.broker_rack,
+        )
+        return Reporter(sender, self._clock, self._log, reports)
+
+    @property
+    def _host(self) -> str:
+        return self._config.kjbod_host or socket.gethostname()
+
+    async def _sample(self, broker: Broker, monitor: HealthMonitor, reporter: Reporter, opened: Opened) -> None:
+        """A line per directory in the health report, each ``kjbod.reports.interval.ms``."""
+        while True:
+            leaders = broker.placement.leaders() or {}
+            inventory = broker.placement.inventory
+            reporter.sample(
+                monitor.status(),
+                {str(d): inventory.replica_count(d) for d in broker.placement.agents},
+                {str(d): count for d, count in leaders.items()},
+            )
+            reporter.sample_unreadable({u.path: u.directory_id for u in opened.start_up.unreadable})
+            await asyncio.sleep(self._config.kjbod_reports_interval_ms / 1000)
+
+    # ------------------------------------------------------------------------------------------------- tasks and ending
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self._group.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _signalled(self, number: int) -> None:
+        """SIGTERM or SIGINT: stop in good order; the second one: stop."""
+        self._signals += 1
+        self._log.info("agent.signal", signal=signal.Signals(number).name, count=self._signals)
+        if self._broker is None:
+            if self._main is not None:
+                self._main.cancel()
+        elif self._signals == 1:
+            self._broker.stop()
+        else:
+            self._broker.end(Ended(128 + number, f"{signal.Signals(number).name} again", clean=False))
+
+    def _limit(self, ended: Ended) -> None:
+        """From here on the process has so much time; the thread is a daemon and is not waited for."""
+        timeout_ms = END_TIMEOUT_MS if ended.clean else HALT_TIMEOUT_MS
+        timer = threading.Timer(timeout_ms / 1000, _exit_now, (ended.exit_code,))
+        timer.daemon = True
+        timer.start()
+
+    def _note(self, event: str, fields: dict[str, object]) -> None:
+        self._log.info(event, **fields)
+
+
+def _exit_now(exit_code: int) -> None:
+    flush_logging(50)
+    os._exit(exit_code)
+
+
+async def _wait_for_farewell(broker: Broker) -> None:
+    if broker.farewell is None:
+        return
+    try:
+        async with asyncio.timeout(FAREWELL_TIMEOUT_MS / 1000):
+            await broker.farewell.wait()
+    except TimeoutError:
+        return
+
+
+def _first(group: BaseExceptionGroup[Any]) -> Any:
+    """The first error that is not a group itself."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _inventory(opened: Opened) -> Inventory:
+    """What lies where, from what the directories said when they were loaded."""
+    start_up = opened.start_up
+    inventory = Inventory(
+        [(d.directory_id, d.path) for d in start_up.log_dirs],
+        [u.directory_id for u in start_up.unreadable],
+    )
+    for directory in start_up.log_dirs:
+        for replica in directory.loaded.replicas:
+            inventory.add(directory.directory_id, replica.name, replica.partition, replica.topic_id, replica.suffix)
+    return inventory
+
+
+def _snapshot(broker: Broker, monitor: HealthMonitor, opened: Opened) -> Snapshot:
+    """The agent at this moment, for metrics."""
+    start_up, placement = opened.start_up, broker.placement
+    leaders = placement.leaders() or {}
+    health = {status.path: str(status.health.health) for status in monitor.status()}
+    failed = {failure.path for failure in broker.failures.failed}
+    return Snapshot(
+        broker_state=int(broker.life.state),
+        broker_epoch=broker.life.broker_epoch,
+        fenced=broker.life.fenced,
+        metadata_offset=broker.life.metadata_offset,
+        queued_assignments=broker.assignments.queued,
+        offline={d.path: d.path in failed for d in start_up.log_dirs} | {u.path: True for u in start_up.unreadable},
+        health=dict(_worst(health, failed | {u.path for u in start_up.unreadable})),
+        replicas={d.path: placement.inventory.replica_count(d.directory_id) for d in start_up.log_dirs},
+        leaders={d.path: leaders.get(d.directory_id, 0) for d in start_up.log_dirs},
+    )
+
+
+def _worst(health: dict[str, str], failed: set[str]) -> Iterator[tuple[str, str]]:
+    yield from health.items()
+    for path in sorted(failed):
+        yield path, "failed"

@@ -1,0 +1,278 @@
+"""Start-up rules for log directories, and the memory of which directory id lies under which path.
+
+:func:`examine` is pure: it gets what each directory's worker said and decides as ``KafkaRaftServer.initializeLogDirs``
+and the constructor of ``LogManager`` do, in their order:
+
+====================================================  ================================================================
+what a directory is                                   what happens
+====================================================  ================================================================
+ids, node or cluster contradict each other            refuse
+``__cluster_metadata-0`` outside the metadata dir     refuse
+no such directory (a missing mount), no file in it    refuse: kjbod makes no directory that should have been mounted
+a sub-directory that is no replica                    refuse, as Kafka does
+two paths of one directory                            refuse
+no ``directory.id`` in its file                       one is drawn and written
+unreadable (error, hung, garbage), the metadata one   refuse
+unreadable, another one                               goes on without it: never registered, never reported, its
+                                                      replicas are not made anew
+====================================================  ================================================================
+
+The memory is a small file in ``kjbod.state.dir``, outside the disks that it names: a disk that does not answer any more
+cannot say which directory id it had.
+"""
+
+import errno
+import json
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kjbod.errors import StorageError
+from kjbod.files import make_directories, write_atomically
+from kjbod.ids import METADATA_TOPIC_NAME, Uuid
+from kjbod.meta_properties import (
+    Ensemble,
+    MetaProperties,
+    Requirement,
+    load_ensemble,
+    verify_ensemble,
+    with_directory_ids,
+)
+from kjbod_agent.storage.api import DirectoryError, LoadedDirectory, WorkerUnavailable, errno_name
+
+KNOWN_DIRECTORIES_NAME: Final = "known_directories.json"
+NO_EPOCH: Final = -1
+_ABSENT: Final = frozenset({errno.ENOENT})
+
+
+class StartUpError(StorageError):
+    """The log directories cannot be used as they are; the text says which and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A directory that was read."""
+
+    path: str
+    directory_id: Uuid
+    loaded: LoadedDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A configured directory that is offline from the start."""
+
+    path: str
+    directory_id: Uuid | None
+    """As remembered; None when nobody does."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartUp:
+    """What the agent starts with."""
+
+    cluster_id: str
+    metadata: Directory
+    """The directory of ``metadata.log.dir``; one of ``log_dirs``, or apart."""
+    log_dirs: tuple[Directory, ...]
+    """Those that were read, in the order of ``log.dirs``."""
+    unreadable: tuple[Unreadable, ...]
+    to_write: Mapping[str, MetaProperties]
+    """By path: files that get a new ``directory.id``."""
+    previous_broker_epoch: int
+    """The epoch that the clean-shutdown files of *all* ``log.dirs`` agree on, else -1."""
+
+    @property
+    def all(self) -> tuple[Directory, ...]:
+        """Every directory that was read, the metadata directory included, each once."""
+        return self.log_dirs if self.metadata in self.log_dirs else (*self.log_dirs, self.metadata)
+
+
+Load = LoadedDirectory | StorageError
+"""What a directory's worker said."""
+
+
+def examine(
+    *,
+    node_id: int,
+    log_dirs: Sequence[str],
+    metadata_log_dir: str,
+    loads: Mapping[str, Load],
+    remembered: Mapping[str, Uuid],
+    rng: random.Random,
+) -> StartUp:
+    """Decide with what to start; ``loads`` has every path of ``log_dirs`` and ``metadata_log_dir``.
+
+    Raises:
+        StorageError: one line that says which directory is wrong and what to do. Nothing was changed.
+    """
+    _require_workers(loads)
+    ensemble = load_ensemble({p: _content(load) for p, load in loads.items()}, metadata_log_dir=metadata_log_dir)
+    _require_readable_metadata(ensemble, metadata_log_dir, loads)
+    _require_present(ensemble, loads)
+    verify_ensemble(ensemble, node_id=node_id, require=Requirement.AT_LEAST_ONE_VALID | Requirement.METADATA_LOG_DIR)
+    read = {path: load for path, load in loads.items() if isinstance(load, LoadedDirectory)}
+    usable = {path: load for path, load in read.items() if path in ensemble.properties}
+    _require_one_metadata_log(usable, metadata_log_dir)
+    _require_distinct(usable)
+    _require_replica_names(usable.values())
+    to_write = with_directory_ids(ensemble, rng)
+    metas = {**ensemble.properties, **to_write}
+    cluster_id = metas[metadata_log_dir].cluster_id
+    if cluster_id is None:
+        raise StartUpError(f"cluster.id was not found in {metadata_log_dir}/meta.properties")
+    directories = {path: Directory(path, _id_of(metas[path]), load) for path, load in usable.items()}
+    return StartUp(
+        cluster_id=cluster_id,
+        metadata=directories[metadata_log_dir],
+        log_dirs=tuple(directories[path] for path in log_dirs if path in directories),
+        unreadable=tuple(
+            Unreadable(path, remembered.get(path), _why(ensemble, path, loads[path]))
+            for path in dict.fromkeys((*log_dirs, metadata_log_dir))
+            if path not in directories
+        ),
+        to_write=to_write,
+        previous_broker_epoch=_previous_epoch([directories.get(path) for path in log_dirs]),
+    )
+
+
+def _content(load: Load) -> bytes | OSError | None:
+    if isinstance(load, LoadedDirectory):
+        return load.meta_properties
+    if isinstance(load, DirectoryError):
+        if load.errno in _ABSENT:
+            return None
+        return OSError(load.errno, f"{errno_name(load.errno)} at {load.call}")
+    return OSError(errno.EIO, str(load))
+
+
+def _require_workers(loads: Mapping[str, Load]) -> None:
+    for load in loads.values():
+        if isinstance(load, WorkerUnavailable):
+            raise load
+
+
+def _require_readable_metadata(ensemble: Ensemble, metadata_log_dir: str, loads: Mapping[str, Load]) -> None:
+    if metadata_log_dir in ensemble.errors:
+        raise StartUpError(
+            f"Encountered I/O error in metadata log directory {metadata_log_dir}. Cannot continue: "
+            f"{_why(ensemble, metadata_log_dir, loads[metadata_log_dir])}"
+        )
+
+
+def _require_present(ensemble: Ensemble, loads: Mapping[str, Load]) -> None:
+    for path in sorted(ensemble.empty):
+        if isinstance(loads[path], DirectoryError):
+            raise StartUpError(
+                f"log directory {path} does not exist: mount its disk, or take it out of log.dirs "
+                "(kjbod makes no directory that should have been mounted)"
+            )
+        raise StartUpError(
+            f"No `meta.properties` found in {path}: is its disk mounted, and "
+            "have you run `kjbod format` to format the directory?"
+        )
+
+
+def _require_one_metadata_log(usable: Mapping[str, LoadedDirectory], metadata_log_dir: str) -> None:
+    for path, load in sorted(usable.items()):
+        if load.has_cluster_metadata and path != metadata_log_dir:
+            raise StartUpError(
+                f"Found unexpected metadata location in data directory {path}: {METADATA_TOPIC_NAME}-0 belongs into "
+                f"the metadata directory {metadata_log_dir} (metadata.log.dir)"
+            )
+
+
+def _require_distinct(usable: Mapping[str, LoadedDirectory]) -> None:
+    seen: dict[str, str] = {}
+    for path, load in sorted(usable.items()):
+        other = seen.setdefault(load.real_path, path)
+        if other != path:
+            raise StartUpError(f"log directories {other} and {path} are the same directory {load.real_path}")
+
+
+def _require_replica_names(usable: Iterable[LoadedDirectory]) -> None:
+    for load in sorted(usable, key=lambda each: each.path):
+        if load.unknown_names:
+            raise StartUpError(
+                f"Found directory {load.path}/{load.unknown_names[0]}, whose name is not of the form topic-partition: "
+                "a log directory may hold nothing else (remove it, or use a sub-directory of the mount)"
+            )
+
+
+def _id_of(meta: MetaProperties) -> Uuid:
+    assert meta.directory_id is not None, "an id was drawn for each file that had none"
+    return meta.directory_id
+
+
+def _why(ensemble: Ensemble, path: str, load: Load) -> str:
+    if isinstance(load, StorageError):
+        return str(load)
+    return ensemble.errors.get(path, "unreadable")
+
+
+def _previous_epoch(directories: Sequence[Directory | None]) -> int:
+    epochs = {None if d is None else d.loaded.clean_shutdown_epoch for d in directories}
+    only = epochs.pop() if len(epochs) == 1 else None
+    return NO_EPOCH if only is None else only
+
+
+# ---------------------------------------------------------------------------------------------------------- the memory
+
+
+class KnownDirectories:
+    """Which directory id was last seen under which path. Its methods block: they belong on a thread.
+
+    Args:
+        state_dir: ``kjbod.state.dir``; made when it is missing, it is no log directory.
+        node_id: another node's memory is not used.
+    """
+
+    def __init__(self, state_dir: Path, node_id: int) -> None:
+        self._path = state_dir / KNOWN_DIRECTORIES_NAME
+        self._node_id = node_id
+
+    def load(self) -> dict[str, Uuid]:
+        """Ids by path; empty where there is no file, or none that can be used: it is only a memory.
+
+        Raises:
+            StartUpError: the state directory cannot be made or read.
+        """
+        try:
+            make_directories(self._path.parent)
+            content = self._path.read_bytes()
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise self._unusable(error) from None
+        try:
+            document = json.loads(content)
+            if document["version"] != 1 or document["node_id"] != self._node_id:
+                return {}
+            return {str(path): Uuid.parse(text) for path, text in document["directories"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return {}
+
+    def save(self, directories: Mapping[str, Uuid]) -> None:
+        """Replace the memory.
+
+        Raises:
+            StartUpError: the file cannot be written.
+        """
+        document = {
+            "version": 1,
+            "node_id": self._node_id,
+            "directories": {path: str(directory_id) for path, directory_id in sorted(directories.items())},
+        }
+        try:
+            write_atomically(self._path, json.dumps(document, indent=2).encode() + b"\n")
+        except OSError as error:
+            raise self._unusable(error) from None
+
+    def _unusable(self, error: OSError) -> StartUpError:
+        where = error.filename or self._path
+        return StartUpError(
+            f"kjbod.state.dir={self._path.parent}: {where}: {error.strerror}: it must be writable, outside log.dirs"
+        )

@@ -1,0 +1,198 @@
+"""Failed log directories: what the controller still has to be told, by when, and when to stop instead.
+
+Theory
+------
+From the moment a directory is unusable, either the controller has recorded it, or this process is down within
+``log.dir.failure.timeout.ms``. Nothing else keeps a partition from having a leader that cannot write.
+
+Each failed directory has *its own* deadline, counted from its verdict. (Kafka 4.3 has one timer with a fixed tag: a
+second failure replaces the timer of the first, and only the last is guarded.) Until then the controller has to be told
+two things, and KIP-858 counts both:
+
+1. the failure itself: ``reported`` once a heartbeat *that carried the directory* was answered without error;
+2. "a replica assignment into a failed directory": replicas that lie in the directory while the metadata say otherwise
+   (UNASSIGNED, because the disk died before the assignment was recorded, or another directory). The controller moves
+   leaders by what its metadata say, so for these the report alone moves nothing; real brokers have been seen to lead
+   such a partition for ever. They are assigned to the failed directory, which the controller stores and answers by
+   electing another leader. ``misplaced`` holds those that it has not answered yet.
+
+When the deadline passes with one of the two open, the process stops **if it leads a partition there**, says KIP-858:
+without leadership nobody waits for this broker. "There" is where the replica really lies. Leadership is asked of the
+metadata image; while that is not known, yes is assumed. With no leadership the deadline stays passed: the moment the
+image says that leadership came, the process stops.
+
+Three failures leave nothing to wait for: the last usable directory (which is also the only one of a single-directory
+broker), all of them, and the one with the metadata.
+
+A directory stays failed until the process ends, as in Kafka.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from kjbod.ids import Uuid
+from kjbod_agent.partitions import TopicIdPartition
+
+Leads = Callable[[Uuid], int | None]
+"""How many partitions this broker leads whose replica lies in a directory; None while that is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryFailure:
+    """A failed directory and what is still open about it."""
+
+    directory_id: Uuid
+    path: str
+    cause: str
+    """One line of evidence."""
+    since_ms: int
+    """Monotonic time of the verdict."""
+    since_wall_ms: int
+    deadline_ms: int
+    reported: bool = False
+    """A heartbeat that carried it was answered without error."""
+    misplaced: frozenset[TopicIdPartition] = frozenset()
+    """Replicas that lie in it and that the metadata do not yet place there."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether the controller knows all that it has to know."""
+        return self.reported and not self.misplaced
+
+    def __str__(self) -> str:
+        since = datetime.fromtimestamp(self.since_wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        return f"log directory {self.path} ({self.directory_id}), failed since {since}: {self.cause}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """The usable directories and the failed ones."""
+
+    timeout_ms: int
+    """``log.dir.failure.timeout.ms``"""
+    usable: frozenset[Uuid]
+    """Directories that hold replicas and have not failed."""
+    metadata_directory: Uuid
+    """The one with the cluster metadata; not one of ``usable`` when ``metadata.log.dir`` is apart."""
+    failed: tuple[DirectoryFailure, ...] = ()
+    """In the order of their verdicts."""
+
+    def of(self, directory_id: Uuid) -> DirectoryFailure | None:
+        """The failure of a directory, None when it has not failed."""
+        return next((f for f in self.failed if f.directory_id == directory_id), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the process without waiting for anything; ``reason`` is one line for a person."""
+
+    reason: str
+
+
+def directory_failed(
+    state: Failures,
+    directory_id: Uuid,
+    *,
+    path: str,
+    cause: str,
+    now_ms: int,
+    wall_ms: int,
+) -> tuple[Failures, Stop | None]:
+    """A verdict: this directory is unusable. Says whether to stop at once."""
+    if state.of(directory_id) is not None:
+        return state, None
+    failure = DirectoryFailure(
+        directory_id=directory_id,
+        path=path,
+        cause=cause,
+        since_ms=now_ms,
+        since_wall_ms=wall_ms,
+        deadline_ms=now_ms + state.timeout_ms,
+    )
+    after = dataclasses.replace(state, usable=state.usable - {directory_id}, failed=(*state.failed, failure))
+    if directory_id == state.metadata_directory:
+        return after, Stop(f"the directory of the cluster metadata is lost: {failure}")
+    if not after.usable:
+        return after, Stop(f"no log directory is left: {'; '.join(map(str, after.failed))}")
+    return after, None
+
+
+def misplaced(state: Failures, directory_id: Uuid, partitions: Iterable[TopicIdPartition]) -> Failures:
+    """These replicas lie in a failed directory, and the metadata do not place them there yet."""
+    found = frozenset(partitions)
+    return _each(
+        state,
+        lambda f: dataclasses.replace(f, misplaced=f.misplaced | found) if f.directory_id == directory_id else f,
+    )
+
+
+def reported(state: Failures, directory_ids: Iterable[Uuid]) -> Failures:
+    """A heartbeat that carried these directories was answered without error."""
+    done = frozenset(directory_ids)
+    return _each(state, lambda f: dataclasses.replace(f, reported=True) if f.directory_id in done else f)
+
+
+def forgotten(state: Failures, directory_ids: Iterable[Uuid], now_ms: int) -> Failures:
+    """A new registration revived these directories at the controller: they have to be reported again, by a deadline
+    that starts now. A deadline that is still running is not put off."""
+    again = frozenset(directory_ids)
+
+    def rearm(failure: DirectoryFailure) -> DirectoryFailure:
+        if failure.directory_id not in again or not failure.reported:
+            return failure
+        deadline_ms = now_ms + state.timeout_ms if failure.settled else failure.deadline_ms
+        return dataclasses.replace(failure, reported=False, deadline_ms=deadline_ms)
+
+    return _each(state, rearm)
+
+
+def placed(state: Failures, partitions: Iterable[TopicIdPartition]) -> Failures:
+    """The controller recorded where these replicas lie, or they are no longer ours."""
+    done = frozenset(partitions)
+    return _each(
+        state,
+        lambda f: f if f.misplaced.isdisjoint(done) else dataclasses.replace(f, misplaced=f.misplaced - done),
+    )
+
+
+def decide(state: Failures, leads: Leads, now_ms: int) -> Stop | None:
+    """Whether a deadline has passed that makes the process stop."""
+    for failure in state.failed:
+        if failure.settled or now_ms < failure.deadline_ms:
+            continue
+        count = leads(failure.directory_id)
+        if count == 0:
+            continue
+        return Stop(_overdue(failure, count, state.timeout_ms))
+    return None
+
+
+def next_deadline_ms(state: Failures, now_ms: int) -> int | None:
+    """The next moment at which :func:`decide` may answer differently by time alone."""
+    ahead = [f.deadline_ms for f in state.failed if not f.settled and f.deadline_ms > now_ms]
+    return min(ahead) if ahead else None
+
+
+def is_overdue(state: Failures, now_ms: int) -> bool:
+    """Whether a deadline has passed, so that the next change of leadership decides."""
+    return any(not f.settled and now_ms >= f.deadline_ms for f in state.failed)
+
+
+def _overdue(failure: DirectoryFailure, leads: int | None, timeout_ms: int) -> str:
+    count = "an unknown number of" if leads is None else str(leads)
+    what = (
+        "could not be reported to the controller"
+        if not failure.reported
+        else f"{len(failure.misplaced)} replicas in it could not be assigned to it"
+    )
+    return (
+        f"{failure}; {what} within {timeout_ms} ms (log.dir.failure.timeout.ms) "
+        f"while this broker leads {count} partitions there"
+    )
+
+
+def _each(state: Failures, change: Callable[[DirectoryFailure], DirectoryFailure]) -> Failures:
+    changed = tuple(change(f) for f in state.failed)
+    return state if changed == state.failed else dataclasses.replace(state, failed=changed)

@@ -1,0 +1,167 @@
+"""What is carried out of the table's decisions, on disks in memory that fill up, fail and hang."""
+
+import asyncio
+import contextlib
+import errno
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from kjbod.clock import SystemClock
+from kjbod.ids import UNASSIGNED, Uuid
+from kjbod.metadata.image import MetadataImage
+from kjbod.metadata.records import PartitionRecord, RemoveTopicRecord, TopicRecord
+from kjbod.runtime.logging import get_logger
+from kjbod_agent.hosting import Hosting
+from kjbod_agent.partitions import TopicIdPartition
+from kjbod_agent.placement import Placement
+from kjbod_agent.replicas import Inventory
+from kjbod_agent.storage.api import DirectoryError, StorageOptions
+from kjbod_agent.storage.memory import MemoryDirectoryAgent, MemoryDisk
+
+D1, D2 = Uuid.of(2, 1), Uuid.of(2, 2)
+TOPIC = Uuid.of(3, 1)
+
+
+@dataclass
+class Owner:
+    """Remembers what the placement says."""
+
+    assigned: dict[TopicIdPartition, Uuid] = field(default_factory=dict)
+    forgotten: list[TopicIdPartition] = field(default_factory=list)
+    errors: list[int] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+    def assign(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
+        self.assigned[partition] = directory_id
+
+    def forget(self, partition: TopicIdPartition) -> None:
+        self.forgotten.append(partition)
+
+    def created(self, topic: str, partition: TopicIdPartition, directory_id: Uuid) -> None:
+        pass
+
+    def work_failed(self, directory_id: Uuid, error: DirectoryError) -> None:
+        self.errors.append(error.errno)
+
+    def refuse(self, reason: str) -> None:
+        self.refused.append(reason)
+
+    def settled(self) -> None:
+        pass
+
+
+class World:
+    """Broker 1 with two directories, and a topic in the metadata whose replicas have no directory yet."""
+
+    def __init__(self, partitions: int) -> None:
+        self.disks = {D1: MemoryDisk(), D2: MemoryDisk()}
+        options = StorageOptions(clock=SystemClock())
+        self.owner = Owner()
+        self.image = MetadataImage()
+        self.inventory = Inventory([(D1, "/d1"), (D2, "/d2")])
+        self.placement = Placement(
+            hosting=Hosting(1),
+            inventory=self.inventory,
+            agents={d: MemoryDirectoryAgent(f"/d{n}", disk, options) for n, (d, disk) in enumerate(self.disks.items())},
+            owner=self.owner,
+            unique=lambda: "0" * 32,
+            log=get_logger(),
+        )
+        self.image.replay(TopicRecord(name="t", topic_id=TOPIC))
+        for number in range(partitions):
+            self.image.replay(
+                PartitionRecord(
+                    partition_id=number,
+                    topic_id=TOPIC,
+                    replicas=(1,),
+                    isr=(1,),
+                    leader=1,
+                    leader_epoch=0,
+                    partition_epoch=0,
+                    directories=(UNASSIGNED,),
+                )
+            )
+
+    def names(self, directory: Uuid) -> list[str]:
+        return sorted(self.disks[directory].directories)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():  # noqa: ASYNC110  the machine under test has no event for tests
+                await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    made = World(partitions=4)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(made.placement.run())
+        yield made
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+async def test_rp_7_replicas_are_created_and_assigned(world: World) -> None:
+    world.placement.publish(world.image)
+    await world.until(lambda: len(world.owner.assigned) == 4)
+    assert (world.names(D1), world.names(D2)) == (["t-0", "t-2"], ["t-1", "t-3"])
+    assert not world.placement.busy
+
+
+async def test_a_full_directory_sends_its_replicas_elsewhere(world: World) -> None:
+    world.disks[D1].fill()
+    world.placement.publish(world.image)
+    await world.until(lambda: len(world.owner.assigned) == 4)
+    assert world.names(D2) == ["t-0", "t-1", "t-2", "t-3"]
+    assert world.owner.errors == []
+
+
+async def test_an_error_is_told_to_the_health_monitor_and_only_its_verdict_moves_the_replicas(world: World) -> None:
+    world.disks[D1].fail(errno.EIO, ["create_replica"])
+    world.placement.publish(world.image)
+    await world.until(lambda: len(world.owner.assigned) == 2 and len(world.owner.errors) == 2)
+    assert set(world.owner.errors) == {errno.EIO}
+    assert world.placement.busy
+    world.placement.fail(D1)
+    await world.until(lambda: len(world.owner.assigned) == 4)
+    assert world.names(D2) == ["t-0", "t-1", "t-2", "t-3"]
+
+
+async def test_a_hung_directory_delays_nobody_else(world: World) -> None:
+    world.disks[D1].hang()
+    world.placement.publish(world.image)
+    await world.until(lambda: len(world.owner.assigned) == 2)
+    assert world.names(D2) == ["t-1", "t-3"]
+    world.disks[D1].heal()
+    await world.until(lambda: not world.placement.busy)
+
+
+async def test_replicas_that_lie_in_a_failed_directory_unassigned_are_named_to_be_assigned_to_it(world: World) -> None:
+    world.placement.publish(world.image)
+    await world.until(lambda: not world.placement.busy)
+    assert sorted(world.placement.fail(D1)) == [TopicIdPartition(TOPIC, 0), TopicIdPartition(TOPIC, 2)]
+
+
+async def test_a_topic_that_is_deleted_and_created_again_at_once_gets_fresh_directories(world: World) -> None:
+    world.placement.publish(world.image)
+    await world.until(lambda: not world.placement.busy)
+    again = Uuid.of(3, 2)
+    record = PartitionRecord(
+        partition_id=0,
+        topic_id=again,
+        replicas=(1,),
+        isr=(1,),
+        leader=1,
+        leader_epoch=0,
+        partition_epoch=0,
+        directories=(D1,),
+    )
+    records = (RemoveTopicRecord(topic_id=TOPIC), TopicRecord(name="t", topic_id=again), record)
+    world.placement.follow([change for r in records if (change := world.image.replay(r)) is not None])
+    await world.until(lambda: world.inventory.is_complete(TopicIdPartition(again, 0)))
+    assert "t-0" in world.names(D1) and f"t-0.{'0' * 32}-delete" in world.names(D1)
+    assert str(again).encode() in (world.disks[D1].directories["t-0"] or b"")
+    assert len(world.owner.forgotten) == 4

@@ -1,0 +1,326 @@
+"""The agent as a user runs it: real processes, plain directories, the stub as the controller."""
+
+import os
+import signal
+import socket
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from kjbod.testing.processes import ManagedProcess, Processes, free_port, wait_until
+from tests.agent.daemon_cluster import Cluster, wait_assigned
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, processes: Processes) -> Cluster:
+    return Cluster(tmp_path, processes)
+
+
+def unfenced(agent: ManagedProcess) -> ManagedProcess:
+    agent.wait_for_event("agent.unfenced")
+    return agent
+
+
+def fail_by_moving_away(directory: Path) -> Path:
+    """What happens to a path when its disk is unmounted."""
+    away = directory.with_name(directory.name + ".away")
+    directory.rename(away)
+    return away
+
+
+def test_new_replicas_are_spread_over_the_directories_assigned_and_deleted_by_renaming(cluster: Cluster) -> None:
+    cluster.start_controller()
+    agent = unfenced(cluster.start_agent(cluster.configure(1)))
+    cluster.create_topic("events", partitions=9, replication_factor=1)
+    wait_assigned(agent, 9)
+    assert [len(names) for names in cluster.replicas(1)] == [3, 3, 3]
+    assert (cluster.directory(1, 1) / cluster.replicas(1)[0][0] / "partition.metadata").read_text().startswith("vers")
+    cluster.delete_topic("events")
+    wait_until(lambda: sum(map(len, cluster.replicas(1, "events-*-delete"))) == 9, 20, "renamed replicas")
+    cluster.create_topic("events", partitions=3, replication_factor=1)
+    wait_assigned(agent, 12)
+
+
+def test_replicas_that_are_there_already_are_assigned_before_the_broker_is_unfenced(cluster: Cluster) -> None:
+    cluster.start_controller()
+    config = cluster.configure(1, broker_session_timeout_ms=9000)
+    agent = unfenced(cluster.start_agent(config))
+    cluster.create_topic("events", partitions=3, replication_factor=1)
+    wait_assigned(agent, 3)
+    assert agent.stop() == 0
+    moved = cluster.replicas(1)[0][0]
+    (cluster.directory(1, 1) / moved).rename(cluster.directory(1, 2) / moved)
+    again = unfenced(cluster.start_agent(config))
+    names = [event["event"] for event in again.events()]
+    assert names.index("assignments.acknowledged") < names.index("agent.unfenced")
+    assert again.events("assignments.acknowledged")[0]["count"] == 1
+
+
+def test_a_failed_directory_is_reported_at_once_and_its_leaders_move(cluster: Cluster) -> None:
+    cluster.start_controller()
+    agents = [unfenced(cluster.start_agent(cluster.configure(node))) for node in (1, 2)]
+    cluster.create_topic("events", partitions=12, replication_factor=2)
+    for agent in agents:
+        wait_assigned(agent, 12)
+    fail_by_moving_away(cluster.directory(1, 2))
+    failed = agents[0].wait_for_event("directory.failed")
+    agents[0].wait_for_event("directory.offline.sent")
+    acknowledged = agents[0].wait_for_event("directory.offline.acknowledged")
+    moved = agents[0].wait_for_event("directory.leadership.moved")
+    assert failed["path"] == str(cluster.directory(1, 2))
+    assert failed["partitions"] == 4
+    assert failed["leaders"] == moved["leaders"] > 0
+    assert acknowledged["directory_ids"] == [failed["directory_id"]]
+    assert agents[0].running
+    assert "directory.offline.sent" not in [event["event"] for event in agents[1].events()]
+
+
+def test_a_directory_that_is_away_gets_no_second_copies_and_is_welcome_when_it_is_back(cluster: Cluster) -> None:
+    cluster.start_controller()
+    config = cluster.configure(1)
+    agent = unfenced(cluster.start_agent(config))
+    cluster.create_topic("events", partitions=6, replication_factor=1)
+    wait_assigned(agent, 6)
+    before = cluster.replicas(1)
+    away = fail_by_moving_away(cluster.directory(1, 3))
+    agent.wait_for_event("directory.offline.acknowledged")
+    assert agent.stop() == 0
+    cluster.directory(1, 3).write_text("not a directory: unreadable, as an unreadable disk is")
+    again = unfenced(cluster.start_agent(config))
+    unreadable = again.events("directory.unreadable")[0]
+    assert unreadable["directory_id"] is not None
+    assert cluster.replicas(1)[:2] == before[:2]
+    cluster.create_topic("new", partitions=2, replication_factor=1)
+    wait_assigned(again, 2)
+    assert again.stop() == 0
+    cluster.directory(1, 3).unlink()
+    away.rename(cluster.directory(1, 3))
+    third = unfenced(cluster.start_agent(config))
+    assert third.events("assignments.sent") == []
+
+
+def test_agent_that_cannot_report_a_dead_disk_stops_in_time(cluster: Cluster) -> None:
+    controller = cluster.start_controller()
+    config = cluster.configure(1, log_dir_failure_timeout_ms=1500)
+    agent = unfenced(cluster.start_agent(config))
+    cluster.create_topic("events", partitions=6, replication_factor=1)
+    wait_assigned(agent, 6)
+    wait_until(lambda: len(agent.events("replica.created")) == 6, 20, "replicas")
+    controller.signal(signal.SIGSTOP)
+    fail_by_moving_away(cluster.directory(1, 3))
+    assert agent.wait() == 74
+    stopped = agent.events("agent.stopped")[0]
+    for part in (str(cluster.directory(1, 3)), "failed since", "log.dir.failure.timeout.ms", "leads 2 partitions"):
+        assert part in stopped["reason"]
+    controller.signal(signal.SIGCONT)
+
+
+def test_agent_that_leads_nothing_on_a_dead_disk_goes_on_without_a_controller(cluster: Cluster) -> None:
+    controller = cluster.start_controller()
+    agent = unfenced(cluster.start_agent(cluster.configure(1, log_dir_failure_timeout_ms=300)))
+    controller.signal(signal.SIGSTOP)
+    fail_by_moving_away(cluster.directory(1, 3))
+    agent.wait_for_event("controller.request.failed")
+    agent.wait_for_event("directory.failed")
+    controller.signal(signal.SIGCONT)
+    agent.wait_for_event("directory.offline.acknowledged")
+    assert agent.running
+
+
+@pytest.mark.parametrize("directories", [(1,), (2, 3, 1)])
+def test_without_metadata_directory_or_any_directory_the_agent_fences_itself_and_stops(
+    cluster: Cluster, directories: tuple[int, ...]
+) -> None:
+    controller = cluster.start_controller()
+    agent = unfenced(cluster.start_agent(cluster.configure(1)))
+    for number in directories:
+        fail_by_moving_away(cluster.directory(1, number))
+    assert agent.wait() == 74
+    controller.wait_for_event("broker.fenced", broker_id=1)
+
+
+def test_a_single_directory_broker_stops_at_once_when_it_fails(cluster: Cluster) -> None:
+    cluster.start_controller()
+    agent = unfenced(cluster.start_agent(cluster.configure(1, directories=1)))
+    cluster.create_topic("events", partitions=3, replication_factor=1)
+    wait_until(lambda: len(agent.events("replica.created")) == 3, 20, "replicas")
+    assert agent.events("assignments.sent") == []
+    fail_by_moving_away(cluster.directory(1, 1))
+    assert agent.wait() == 74
+
+
+def test_sigterm_hands_leadership_over_and_marks_the_directories_clean(cluster: Cluster) -> None:
+    controller = cluster.start_controller()
+    config = cluster.configure(1)
+    agent = unfenced(cluster.start_agent(config))
+    epoch = agent.events("agent.registered")[0]["broker_epoch"]
+    assert agent.stop() == 0
+    controller.wait_for_event("broker.fenced", broker_id=1)
+    for number in (1, 2, 3):
+        mark = (cluster.directory(1, number) / ".kafka_cleanshutdown").read_text()
+        assert f'"brokerEpoch":{epoch}' in mark
+    unfenced(cluster.start_agent(config))
+    assert not (cluster.directory(1, 1) / ".kafka_cleanshutdown").exists()
+
+
+def test_sigterm_without_a_controller_ends_in_bounded_time_and_a_second_one_at_once(cluster: Cluster) -> None:
+    controller = cluster.start_controller()
+    agent = unfenced(cluster.start_agent(cluster.configure(1)))
+    controller.signal(signal.SIGSTOP)
+    agent.signal(signal.SIGTERM)
+    agent.wait_for_event("agent.signal", count=1)
+    agent.signal(signal.SIGTERM)
+    assert agent.wait() == 128 + signal.SIGTERM
+    controller.signal(signal.SIGCONT)
+
+
+def test_kill_9_and_a_new_start_find_the_same_replicas_in_their_places(cluster: Cluster) -> None:
+    cluster.start_controller()
+    config = cluster.configure(1)
+    agent = unfenced(cluster.start_agent(config))
+    cluster.create_topic("events", partitions=6, replication_factor=1)
+    wait_assigned(agent, 6)
+    before = cluster.replicas(1)
+    agent.signal(signal.SIGKILL)
+    agent.wait()
+    again = cluster.start_agent(config)
+    again.wait_for_event("agent.unfenced", 60)
+    assert cluster.replicas(1) == before
+    assert again.events("assignments.sent") == []
+
+
+def test_a_controller_that_comes_back_is_found_again(cluster: Cluster) -> None:
+    controller = cluster.start_controller()
+    agent = unfenced(cluster.start_agent(cluster.configure(1)))
+    controller.signal(signal.SIGKILL)
+    controller.wait()
+    fail_by_moving_away(cluster.directory(1, 3))
+    agent.wait_for_event("directory.offline.sent")
+    cluster.start_controller()
+    agent.wait_for_event("directory.offline.acknowledged")
+    assert agent.running
+
+
+def test_an_agent_that_never_registers_gives_up_and_says_why(cluster: Cluster) -> None:
+    agent = cluster.start_agent(cluster.configure(1, initial_broker_registration_timeout_ms=500))
+    assert agent.wait() == 1
+    assert "initial.broker.registration.timeout.ms" in agent.events("agent.stopped")[0]["reason"]
+
+
+def test_a_stray_replica_is_named_and_left_as_it_is(cluster: Cluster) -> None:
+    cluster.start_controller()
+    config = cluster.configure(1)
+    stray = cluster.directory(1, 2) / "old-0"
+    stray.mkdir()
+    (stray / "00000000000000000000.log").write_bytes(b"data of long ago")
+    agent = unfenced(cluster.start_agent(config))
+    assert agent.events("replica.stray")[0]["path"] == str(stray)
+    cluster.create_topic("old", partitions=3, replication_factor=1)
+    wait_assigned(agent, 3)
+    assert (stray / "00000000000000000000.log").read_bytes() == b"data of long ago"
+
+
+def test_metrics_carry_kafka_s_names(cluster: Cluster) -> None:
+    cluster.start_controller()
+    port = free_port()
+    agent = unfenced(cluster.start_agent(cluster.configure(1, kjbod_metrics_listener=f"127.0.0.1:{port}")))
+    fail_by_moving_away(cluster.directory(1, 3))
+    agent.wait_for_event("directory.offline.acknowledged")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    assert "kafka_server_KafkaServer_QueuedReplicaToDirAssignments 0.0" in text
+    assert "kafka_log_LogManager_OfflineLogDirectoryCount 1.0" in text
+    assert f'LogDirectoryOffline{{logDirectory="{cluster.directory(1, 3)}"}} 1.0' in text
+    assert "kafka_server_KafkaServer_BrokerState 3.0" in text
+
+
+def test_a_taken_metrics_port_is_one_clear_reason(cluster: Cluster) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        agent = cluster.start_agent(cluster.configure(1, kjbod_metrics_listener=where))
+        assert agent.wait() == 1
+    assert where in agent.events("agent.stopped")[0]["reason"]
+
+
+def snapshot(base: Path) -> dict[str, bytes]:
+    return {
+        str(path): path.read_bytes()
+        for path in sorted(base.rglob("*"))
+        if path.is_file() and path.name not in (".lock",) and not path.name.startswith(".kjbod")
+    }
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def duplicate_id(cluster: Cluster) -> None:
+    content = (cluster.directory(1, 2) / "meta.properties").read_bytes()
+    (cluster.directory(1, 3) / "meta.properties").write_bytes(content)
+
+
+REFUSALS = {
+    "duplicate id": (duplicate_id, "Duplicate directory ID"),
+    "wrong node": (
+        lambda c: edit(c.directory(1, 3) / "meta.properties", "node.id=1", "node.id=2"),
+        "Stored node id",
+    ),
+    "wrong cluster": (
+        lambda c: edit(c.directory(1, 3) / "meta.properties", "cluster.id=", "cluster.id=x"),
+        "Invalid cluster.id",
+    ),
+    "missing mount": (lambda c: fail_by_moving_away(c.directory(1, 3)), "does not exist"),
+    "not formatted": (lambda c: (c.directory(1, 3) / "meta.properties").unlink(), "kjbod format"),
+    "foreign directory": (lambda c: (c.directory(1, 3) / "lost+found").mkdir(), "lost+found"),
+    "metadata elsewhere": (lambda c: (c.directory(1, 3) / "__cluster_metadata-0").mkdir(), "unexpected metadata"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_directories_that_cannot_be_used_are_refused_with_one_line_and_nothing_is_changed(
+    cluster: Cluster, case: str
+) -> None:
+    config = cluster.configure(1)
+    spoil, text = REFUSALS[case]
+    spoil(cluster)
+    disks = cluster.directory(1, 1).parent
+    before = {path: content for path, content in snapshot(disks).items() if "/state/" not in path}
+    agent = cluster.start_agent(config)
+    assert agent.wait() not in (0, None)
+    lines = agent.stderr().splitlines()
+    assert len(lines) == 1
+    assert text in lines[0] and str(cluster.directory(1, 3)) in lines[0]
+    assert {path: content for path, content in snapshot(disks).items() if "/state/" not in path} == before
+
+
+def test_a_second_agent_on_the_same_directories_is_refused(cluster: Cluster) -> None:
+    cluster.start_controller()
+    config = cluster.configure(1)
+    unfenced(cluster.start_agent(config))
+    second = cluster.start_agent(config)
+    assert second.wait() == 1
+    assert ".lock" in second.stderr()
+
+
+def test_a_directory_id_that_is_missing_is_written_and_kept(cluster: Cluster) -> None:
+    cluster.start_controller()
+    config = cluster.configure(1)
+    meta = cluster.directory(1, 3) / "meta.properties"
+    kept = [line for line in meta.read_text().splitlines() if not line.startswith("directory.id")]
+    meta.write_text("\n".join(kept) + "\n")
+    agent = unfenced(cluster.start_agent(config))
+    ids = agent.events("agent.started")[0]["log_dirs"]
+    assert f"directory.id={ids[str(cluster.directory(1, 3))]}" in meta.read_text()
+
+
+def test_events_of_a_failure_are_in_the_health_report_after_the_process_is_gone(cluster: Cluster) -> None:
+    cluster.start_controller()
+    agent = unfenced(cluster.start_agent(cluster.configure(1)))
+    for number in (2, 3, 1):
+        fail_by_moving_away(cluster.directory(1, number))
+    assert agent.wait() == 74
+    reports = cluster.base / "b1" / "state" / "reports" / "events"
+    assert [name for _, _, names in os.walk(reports) for name in names]
