@@ -1,0 +1,201 @@
+"""``scripts/demo``: tell the story, then clean up. Needs the environment that ``scripts/setup`` makes."""
+
+import argparse
+import contextlib
+import logging
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import structlog
+
+from kjbod.errors import EXIT_FAILURE, KjbodError
+from kjbod.testing import namespaces
+from kjbod.testing.kafka import KafkaKit
+from kjbod.testing.processes import Processes, free_port
+from scripts.story import keeper
+from scripts.story.cluster import Cluster
+from scripts.story.disks import Disk, make_disks, why_no_real_disks
+from scripts.story.layout import (
+    BROKERS,
+    DISKS_PER_BROKER,
+    FAILURE_TIMEOUT_MS,
+    Layout,
+)
+from scripts.story.narrate import Narrator, StoryError
+from scripts.story.steps import Story
+from scripts.story.watch import ClusterWatch
+
+_INTERRUPTED = 130
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts/demo", description="What happens when a disk of a Kafka broker dies: the whole path, for real."
+    )
+    parser.add_argument("--controller", choices=("stub", "kafka"), default="stub", help="kjbod's, or Apache Kafka's")
+    parser.add_argument("--out", type=Path, default=Path("kjbod-demo"), help="where the report is left")
+    parser.add_argument("--plain-directories", action="store_true", help="no real disks, as without root")
+    parser.add_argument("--keep", action="store_true", help="leave the cluster running and say how to use it")
+    group = parser.add_argument_group("a cluster that was kept")
+    group.add_argument("--break", dest="kill", metavar="BROKER/DISK", help="kill a disk, for example 3/2")
+    group.add_argument("--stop", action="store_true", help="stop it and take everything away")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """The exit code: 0 only when every claim was checked and nothing is left behind."""
+    arguments = _arguments()
+    out: Path = arguments.out.absolute()
+    # The observer's own log lines are not part of the story.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    try:
+        if arguments.stop:
+            return keeper.stop(out)
+        if arguments.kill:
+            return keeper.break_disk(out, arguments.kill)
+        keeper.refuse_second(out)
+        if arguments.keep and not keeper.is_keeper():
+            return keeper.launch(out)
+        real = not arguments.plain_directories and why_no_real_disks() is None
+        if real and not arguments.keep:
+            namespaces.reexec()
+        return _tell(arguments, out, real=real)
+    except KjbodError as error:
+        Narrator().failure(str(error))
+        return EXIT_FAILURE
+
+
+def _tell(arguments: argparse.Namespace, out: Path, *, real: bool) -> int:
+    tell = Narrator()
+    whose = "Apache Kafka's" if arguments.controller == "kafka" else "kjbod's"
+    tell.title(f"kjbod: a disk dies and leadership moves. With {whose} controller, over Kafka's protocol.")
+    _say_how_real(arguments, tell, real=real)
+    try:
+        with _stage(out, real=real) as (layout, disks, processes):
+            story = _play(arguments, layout, disks, processes, tell)
+            if arguments.keep:
+                keeper.keep(out, story, tell)
+                tell.step("Clean up")
+            else:
+                tell.step("Clean up: controlled shutdown of what still runs, disks away")
+            story.watch.close()
+            story.cluster.stop()
+    except StoryError as error:
+        tell.failure(f"{error}. Logs: {out / 'logs'}")
+        return EXIT_FAILURE
+    except KeyboardInterrupt:
+        tell.failure("interrupted; everything was taken away")
+        return _INTERRUPTED
+    left = _left_behind(layout)
+    if left:
+        tell.failure(f"left behind: {', '.join(left)}")
+        return EXIT_FAILURE
+    tell.claim("no mount, loop device, process or temporary file is left")
+    tell.step(f"Done: {tell.claims} claims checked in {tell.elapsed_s():.0f} s")
+    tell.say(f"page    {layout.fleet / 'index.html'}")
+    tell.say(f"tables  {layout.fleet / 'tables'}")
+    tell.say(f"logs    {layout.logs}")
+    return 0
+
+
+def _say_how_real(arguments: argparse.Namespace, tell: Narrator, *, real: bool) -> None:
+    if real:
+        return
+    reason = "asked for by --plain-directories" if arguments.plain_directories else why_no_real_disks()
+    tell.warn(f"No real disks: {reason}.")
+    tell.warn("Steps 1, 4 and 5 change: the log directories are plain directories, and a disk dies by its directory")
+    tell.warn(
+        "being moved away (ENOENT, as after an unmount) instead of the kernel answering EIO. The rest is the same."
+    )
+
+
+@contextlib.contextmanager
+def _stage(out: Path, *, real: bool) -> Iterator[tuple[Layout, dict[tuple[int, int], Disk], Processes]]:
+    """Work directory, disks and processes; all taken away at the end, whatever happened."""
+    for old in ("reports", "logs", "fleet"):
+        shutil.rmtree(out / old, ignore_errors=True)
+    out.mkdir(parents=True, exist_ok=True)
+    layout = Layout(Path(tempfile.mkdtemp(prefix="kjbod-demo-")), out, free_port(), {b: free_port() for b in BROKERS})
+    signal.signal(signal.SIGTERM, _interrupt)
+    disks: dict[tuple[int, int], Disk] = {}
+    try:
+        with Processes(layout.logs) as processes:
+            disks = make_disks(layout.work, BROKERS, DISKS_PER_BROKER, real=real)
+            yield layout, disks, processes
+    finally:
+        # A second Ctrl-C must not leave half of it behind.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for disk in disks.values():
+            disk.close()
+        shutil.rmtree(layout.work, ignore_errors=True)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    """A SIGTERM is a Ctrl-C: what was built is taken away."""
+    raise KeyboardInterrupt
+
+
+def _play(
+    arguments: argparse.Namespace,
+    layout: Layout,
+    disks: dict[tuple[int, int], Disk],
+    processes: Processes,
+    tell: Narrator,
+) -> Story:
+    """The steps, in order."""
+    tell.step(f"{len(disks)} disks: {DISKS_PER_BROKER} for each of {len(BROKERS)} brokers")
+    for broker in BROKERS:
+        tell.say(", ".join(str(disk.log_dir) for (of, _), disk in disks.items() if of == broker))
+    cluster = Cluster(layout, disks, processes)
+    tell.step("Format them, start the controller and three agents, create a topic")
+    cluster.write_configuration()
+    for line in cluster.format():
+        if line.startswith("Formatting"):
+            tell.say(line)
+    kafka = None
+    if arguments.controller == "kafka":
+        tell.say("Apache Kafka 4.3.1 (its class data archive is made on the first run)")
+        kafka = KafkaKit.find()
+    cluster.start_controller(kafka)
+    watch = ClusterWatch(layout.controller_port, cluster.cluster_id)
+    cluster.start_agents()
+    story = Story(cluster, watch, tell)
+    story.settle()
+    tell.step("Who leads what")
+    story.show_leaders()
+    tell.step("A disk of broker 1 dies")
+    story.kill_a_disk(1)
+    tell.step(
+        f"The controller falls silent and a disk of broker 2 dies; log.dir.failure.timeout.ms={FAILURE_TIMEOUT_MS}"
+    )
+    story.kill_a_disk_without_controller(2)
+    story.resume(2)
+    tell.step("The fleet report, with Spark")
+    story.report()
+    return story
+
+
+def _left_behind(layout: Layout) -> list[str]:
+    """What still is where the demonstration worked."""
+    left = [str(layout.work)] if layout.work.exists() else []
+    mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    left += [f"mount {line.split(' ')[4]}" for line in mounts if f" {layout.work}" in line]
+    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with contextlib.suppress(OSError):
+            if str(layout.work) in backing.read_text():
+                left.append(f"loop device {backing.parts[3]}")
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if str(layout.work).encode() in entry.read_bytes():
+                left.append(f"process {entry.parts[2]}")
+    return left
+
+
+if __name__ == "__main__":
+    sys.exit(main())

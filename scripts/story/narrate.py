@@ -1,0 +1,74 @@
+"""What a person sees on the terminal: steps, timed lines, small tables, and a bar of partitions per directory."""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from kjbod.errors import KjbodError
+
+_BOLD, _DIM, _GREEN, _RED, _YELLOW, _RESET = "\033[1m", "\033[2m", "\033[32m", "\033[31m", "\033[33m", "\033[0m"
+
+
+class Narrator:
+    """Prints the story; colours only on a terminal that wants them (https://no-color.org)."""
+
+    def __init__(self) -> None:
+        self._colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        self._started = time.monotonic()
+        self._step = 0
+        self.claims = 0
+
+    def _paint(self, text: str, code: str) -> str:
+        return f"{code}{text}{_RESET}" if self._colour else text
+
+    def title(self, text: str) -> None:
+        """The first line."""
+        print(self._paint(text, _BOLD), flush=True)
+
+    def step(self, text: str) -> None:
+        """The next numbered step."""
+        self._step += 1
+        at = self._paint(f"[{time.monotonic() - self._started:5.1f} s]", _DIM)
+        print(f"\n{at} {self._paint(f'{self._step}. {text}', _BOLD)}", flush=True)
+
+    def say(self, text: str) -> None:
+        """A plain line of a step."""
+        print(f"    {text}", flush=True)
+
+    def warn(self, text: str) -> None:
+        """Something the reader should know before relying on what follows."""
+        print(f"    {self._paint(text, _YELLOW)}", flush=True)
+
+    def event(self, after_ms: float | None, who: str, text: str) -> None:
+        """Something that happened ``after_ms`` milliseconds after the fault."""
+        at = "fault     " if after_ms is None else f"+{after_ms:7.0f} ms"
+        print(f"    {self._paint(at, _BOLD)}  {who:<10}  {text}", flush=True)
+
+    def claim(self, text: str) -> None:
+        """A statement that was just checked."""
+        self.claims += 1
+        print(f"    {self._paint('ok', _GREEN)}  {text}", flush=True)
+
+    def failure(self, text: str) -> None:
+        """Why the story ends here."""
+        print(f"\n{self._paint('FAILED', _RED)}  {text}", file=sys.stderr, flush=True)
+
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """Columns as wide as their longest cell; numbers to the right."""
+        cells = [[str(cell) for cell in row] for row in rows]
+        widths = [max(len(row[i]) for row in [list(head), *cells]) for i in range(len(head))]
+        for i, row in enumerate([list(head), *cells]):
+            line = "  ".join(
+                cell.rjust(width) if cell.lstrip("+-").isdigit() else cell.ljust(width)
+                for cell, width in zip(row, widths, strict=True)
+            )
+            print(f"    {self._paint(line.rstrip(), _DIM) if i == 0 else line.rstrip()}", flush=True)
+
+    def elapsed_s(self) -> float:
+        """Seconds since the story began."""
+        return time.monotonic() - self._started
+
+
+class StoryError(KjbodError):
+    """A claim of the story did not hold."""
