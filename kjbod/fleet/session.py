@@ -85,19 +85,22 @@ def spark_session(master: str | None, *, large: bool = False) -> Iterator["Spark
     builder = SparkSession.builder.appName("kjbod fleet")
     settings = session_settings()
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    environment: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     with contextlib.ExitStack() as stack:
         if not submitted:
             java = find_java(os.environ)
             scratch = Path(tempfile.mkdtemp(prefix="kjbod-fleet-"))
             stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-            stack.enter_context(_environment(scratch, java))
+            environment = _environment(scratch, java)
             settings |= local_settings(scratch, large=large)
         if master or not (submitted or "SPARK_REMOTE" in os.environ):
             builder = builder.master(master or "local[*]")
         for key, value in settings.items():
             builder = builder.config(key, value)
         try:
-            spark = builder.getOrCreate()
+            # Only the start reads it; whatever else this process starts meanwhile must not get our Java wrapper.
+            with environment:
+                spark = builder.getOrCreate()
         except Exception as error:  # the launcher raises whatever it met; all of it means "not started"
             raise FleetError(f"Spark does not start: {_first_line(error)}") from error
         stack.callback(_stop, spark)

