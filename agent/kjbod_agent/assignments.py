@@ -35,6 +35,7 @@ from kjbod.wire.messages import (
     AssignReplicasToDirsRequestTopic,
     AssignReplicasToDirsResponse,
 )
+from kjbod_agent.lifecycle import error_name
 from kjbod_agent.partitions import TopicIdPartition
 
 PARTITIONS_PER_REQUEST_MAX: Final = 2250
@@ -168,7 +169,7 @@ class Assignments:
     def answered(self, response: AssignReplicasToDirsResponse, now_ms: int) -> Outcome:
         """The controller's answer to the request in flight."""
         if response.error_code != ErrorCode.NONE:
-            return self.failed(f"Response-level error: {_name(response.error_code)}", now_ms)
+            return self.failed(f"Response-level error: {error_name(response.error_code)}", now_ms)
         codes = {
             (directory.id_, TopicIdPartition(topic.topic_id, partition.partition_index)): partition.error_code
             for directory in response.directories
@@ -257,10 +258,3 @@ def _topics(topics: Mapping[Uuid, Iterable[int]]) -> tuple[AssignReplicasToDirsR
         )
         for topic_id, partitions in sorted(topics.items())
     )
-
-
-def _name(code: int) -> str:
-    try:
-        return ErrorCode(code).name
-    except ValueError:
-        return str(code)

@@ -11,9 +11,10 @@ names, and pets the service manager's watchdog on its way round: a loop that doe
 import asyncio
 import contextlib
 import dataclasses
+import re
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from kjbod.clock import Clock
@@ -57,6 +58,8 @@ ASSIGN_TIMEOUT_MS: Final = 10_000
 FAREWELL_TIMEOUT_MS: Final = 300
 IDLE_MS: Final = 1_000
 """The timer goes round at least this often."""
+TROUBLE_AGAIN_MS: Final = 60_000
+"""A controller that does not answer is named again after this time."""
 CORDONED_HEALTH: Final = frozenset({Health.SLOW, Health.FULL, Health.HELD})
 """States in which a directory should get no new replicas (KIP-1066)."""
 
@@ -99,6 +102,17 @@ class _Offline:
     sent: bool = False
     moved: bool = True
     """Whether there is no leadership to wait for."""
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """Requests that failed in a row, for the log."""
+
+    since_ms: int
+    told_ms: int
+    failures: int = 0
+    kinds: set[str] = field(default_factory=set)
+    """Reasons that were told, without their numbers."""
 
 
 class Broker:
@@ -160,7 +174,7 @@ class Broker:
         self._wake = asyncio.Event()
         self._offline: dict[Uuid, _Offline] = {}
         self._health: dict[Uuid, Health] = {}
-        self._trouble = ""
+        self._trouble: _Trouble | None = None
         self._halt: Ended | None = None
         self._status = ""
         self._unfenced_once = False
@@ -253,9 +267,7 @@ class Broker:
             self._reporter.directory_failed(
                 directory_id, offline.path, offline.cause, offline.text, partitions=partitions, leaders=leaders
             )
-            misplaced = self.placement.fail(directory_id)
-            self.failures = failing.misplaced(self.failures, directory_id, misplaced)
-            for partition in misplaced:
+            for partition in self.placement.fail(directory_id):
                 self.assign(partition, directory_id)
         self._wake.set()
 
@@ -268,9 +280,12 @@ class Broker:
 
     def assign(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
         """See :class:`kjbod_agent.placement.PlacementOwner`."""
+        now_ms = self._clock.monotonic_ms()
+        if directory_id in self._offline and partition not in self.assignments.told:
+            self.failures = failing.misplaced(self.failures, directory_id, [partition], now_ms)
         if self.image.metadata_version < DIRECTORY_ASSIGNMENT:
             return  # the cluster has no place for it yet; reviewed again when it has
-        self.assignments.submit(partition, directory_id, self._clock.monotonic_ms())
+        self.assignments.submit(partition, directory_id, now_ms)
         self._wake.set()
 
     def forget(self, partition: TopicIdPartition) -> None:
@@ -313,7 +328,8 @@ class Broker:
             self._wake.clear()
             due = (
                 life.wakeup_ms(self.life),
-                self.assignments.wakeup_ms(),
+                # Assignments that wait for a controller wait for an event, however long they have been due.
+                self.assignments.wakeup_ms() if self._can_assign else None,
                 failing.next_deadline_ms(self.failures, now_ms),
             )
             next_ms = min((ms for ms in due if ms is not None), default=now_ms + longest_ms)
@@ -343,11 +359,17 @@ class Broker:
         now_ms = self._clock.monotonic_ms()
         for update in self.placement.follow(changes):
             if update.new is not None:
-                self.assignments.recorded(update.partition, update.new.directory)
+                self._recorded(update.partition, update.new.directory)
         if self._offline:
             self._check_moved()
             self._check_deadlines(now_ms)
         self._check_ready()
+
+    def _recorded(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
+        """The metadata show this directory for a replica, who ever told the controller."""
+        self.assignments.recorded(partition, directory_id)
+        if directory_id in self._offline:
+            self.failures = failing.placed(self.failures, [partition])
 
     def _follow_registration(self, changes: list[Change]) -> None:
         """A registration from before directories were recorded is repeated once they can be
@@ -425,6 +447,8 @@ class Broker:
                     self._carry_out(effect)
         finally:
             self._pumping = False
+        if self._trouble is not None and self.life.failures == 0:
+            self._recovered(self._trouble)
         self._wake.set()
 
     def _carry_out(self, effect: life.Effect) -> None:
@@ -518,11 +542,33 @@ class Broker:
         self._reporter.offline_acknowledged(paths, [now_ms - self._offline[d].since_ms for d in directory_ids])
 
     def _rejected(self, effect: life.Rejected) -> None:
-        """One line per kind of trouble, not per attempt."""
-        if effect.reason != self._trouble:
-            what = "heartbeat" if effect.heartbeat else "registration"
-            self._log.warning("controller.request.failed", request=what, reason=effect.reason, retry_ms=effect.retry_ms)
-        self._trouble = effect.reason
+        """One line per kind of trouble and minute, not per attempt."""
+        now_ms = self._clock.monotonic_ms()
+        if self._trouble is None:
+            self._trouble = _Trouble(now_ms, now_ms)
+        trouble, kind = self._trouble, re.sub(r"\d+", "0", effect.reason)
+        trouble.failures += 1
+        if kind in trouble.kinds and now_ms - trouble.told_ms < TROUBLE_AGAIN_MS:
+            return
+        trouble.kinds.add(kind)
+        trouble.told_ms = now_ms
+        self._log.warning(
+            "controller.request.failed",
+            request="heartbeat" if effect.heartbeat else "registration",
+            reason=effect.reason,
+            retry_ms=effect.retry_ms,
+            failures=trouble.failures,
+            since_ms=now_ms - trouble.since_ms,
+        )
+
+    def _recovered(self, trouble: _Trouble) -> None:
+        """The controller answers again."""
+        self._trouble = None
+        self._log.info(
+            "controller.request.recovered",
+            failures=trouble.failures,
+            after_ms=self._clock.monotonic_ms() - trouble.since_ms,
+        )
 
     def _stopped(self, effect: life.Stopped) -> None:
         if self.ended.done():
@@ -596,7 +642,7 @@ class Broker:
     def _status_text(self) -> str:
         parts = [self.life.state.name.lower().replace("_", " "), "fenced" if self.life.fenced else "unfenced"]
         if self.placement.inventory.creating:
-            parts.append(f"{self.placement.inventory.creating} replicas to create")
+            parts.append(f"{len(self.placement.inventory.creating)} replicas to create")
         if self.assignments.queued:
             parts.append(f"{self.assignments.queued} assignments queued")
         parts.extend(

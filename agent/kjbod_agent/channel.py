@@ -88,10 +88,13 @@ class ControllerChannel:
             Disconnected: no connection, or it broke, or no answer in time.
             UnsupportedVersionError: the controller has no version that can say this.
         """
-        started_ms = self._clock.monotonic_ms()
-        connection = await self._connected(await self._known_leader(timeout_ms), timeout_ms)
-        left_ms = timeout_ms - (self._clock.monotonic_ms() - started_ms)
-        return await connection.request(prepare(connection), timeout_ms=max(1, left_ms))
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        leader = await self._known_leader(timeout_ms)
+        connection = await self._connected(leader, self._left_ms(deadline_ms))
+        return await connection.request(prepare(connection), timeout_ms=self._left_ms(deadline_ms))
+
+    def _left_ms(self, deadline_ms: int) -> int:
+        return max(1, deadline_ms - self._clock.monotonic_ms())
 
     async def _known_leader(self, timeout_ms: int) -> Leader:
         if self._leader is None:

@@ -114,6 +114,7 @@ def examine(
     _require_readable_metadata(ensemble, metadata_log_dir, loads)
     _require_present(ensemble, loads)
     verify_ensemble(ensemble, node_id=node_id, require=Requirement.AT_LEAST_ONE_VALID | Requirement.METADATA_LOG_DIR)
+    _require_owner(ensemble)
     read = {path: load for path, load in loads.items() if isinstance(load, LoadedDirectory)}
     usable = {path: load for path, load in read.items() if path in ensemble.properties}
     _require_one_metadata_log(usable, metadata_log_dir)
@@ -122,8 +123,7 @@ def examine(
     to_write = with_directory_ids(ensemble, rng)
     metas = {**ensemble.properties, **to_write}
     cluster_id = metas[metadata_log_dir].cluster_id
-    if cluster_id is None:
-        raise StartUpError(f"cluster.id was not found in {metadata_log_dir}/meta.properties")
+    assert cluster_id is not None  # _require_owner
     directories = {path: Directory(path, _id_of(metas[path]), load) for path, load in usable.items()}
     return StartUp(
         cluster_id=cluster_id,
@@ -161,6 +161,18 @@ def _require_readable_metadata(ensemble: Ensemble, metadata_log_dir: str, loads:
             f"Encountered I/O error in metadata log directory {metadata_log_dir}. Cannot continue: "
             f"{_why(ensemble, metadata_log_dir, loads[metadata_log_dir])}"
         )
+
+
+def _require_owner(ensemble: Ensemble) -> None:
+    """A file without these parses, as version 0; with a directory.id added it would look like one of ours
+    (``KafkaRaftServer.initializeLogDirs``)."""
+    for path, meta in sorted(ensemble.properties.items()):
+        missing = [key for key, value in (("node.id", meta.node_id), ("cluster.id", meta.cluster_id)) if value is None]
+        if missing:
+            raise StartUpError(
+                f"{path}/meta.properties has no {' and no '.join(missing)}: restore the file, or see "
+                "`kjbod info` for the other directories"
+            )
 
 
 def _require_present(ensemble: Ensemble, loads: Mapping[str, Load]) -> None:

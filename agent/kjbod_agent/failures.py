@@ -119,13 +119,18 @@ def directory_failed(
     return after, None
 
 
-def misplaced(state: Failures, directory_id: Uuid, partitions: Iterable[TopicIdPartition]) -> Failures:
-    """These replicas lie in a failed directory, and the metadata do not place them there yet."""
+def misplaced(state: Failures, directory_id: Uuid, partitions: Iterable[TopicIdPartition], now_ms: int) -> Failures:
+    """These replicas lie in a failed directory, and the metadata do not, or no longer, place them there. Where all was
+    settled before, the deadline starts now."""
     found = frozenset(partitions)
-    return _each(
-        state,
-        lambda f: dataclasses.replace(f, misplaced=f.misplaced | found) if f.directory_id == directory_id else f,
-    )
+
+    def add(failure: DirectoryFailure) -> DirectoryFailure:
+        if failure.directory_id != directory_id or found <= failure.misplaced:
+            return failure
+        deadline_ms = now_ms + state.timeout_ms if failure.settled else failure.deadline_ms
+        return dataclasses.replace(failure, misplaced=failure.misplaced | found, deadline_ms=deadline_ms)
+
+    return _each(state, add)
 
 
 def reported(state: Failures, directory_ids: Iterable[Uuid]) -> Failures:

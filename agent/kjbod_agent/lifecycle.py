@@ -583,7 +583,7 @@ def _on_time(life: Lifecycle, _event: TimePassed, now_ms: int) -> Step:
             return _end(life, Ending.TIMED_OUT, f"the controller did not grant the shutdown within {limit} ms")
     elif life.deadline_ms is not None and now_ms >= life.deadline_ms:
         limit = life.timing.registration_timeout_ms
-        why = life.trouble or "no answer"
+        why = life.trouble or "no answer from any of controller.quorum.bootstrap.servers"
         text = f"not registered within {limit} ms (initial.broker.registration.timeout.ms): {why}"
         return _end(life, Ending.REGISTRATION_TIMED_OUT, text)
     if life.next_send_ms is not None and now_ms >= life.next_send_ms:

@@ -8,7 +8,8 @@ Work on a directory is done by its storage agent in order, one thing after the o
 another one. A creation that gets an I/O error stays where it was decided, and is tried again: whether the directory is
 dead is for the health monitor to say, which is told of the error. When it says so, the replica is reviewed again and
 goes elsewhere. So a creation that was only slow never leaves two directories behind. A directory that cannot take it
-(full, or its name taken) is avoided at once.
+(full, or its name taken) is avoided at once. A replica that no directory can take is tried again each second, and no
+longer counts as work to wait for: one topic without room must not keep a whole broker fenced.
 """
 
 import asyncio
@@ -109,6 +110,8 @@ class Placement:
     _later: int = 0
     _new: set[TopicIdPartition] = field(default_factory=set)
     _left: dict[TopicIdPartition, str] = field(default_factory=dict)
+    _refusals: dict[TopicIdPartition, int] = field(default_factory=dict)
+    """How often directories could not take a replica that is not made yet."""
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -116,8 +119,15 @@ class Placement:
 
     @property
     def busy(self) -> bool:
-        """Whether a review or a creation is outstanding."""
-        return bool(self._due or self._later or self.inventory.creating)
+        """Whether a review or a creation is outstanding; those without room do not count."""
+        return bool(self._later) or any(
+            not self._has_no_room(partition)
+            for partitions in (self._due, self.inventory.creating)
+            for partition in partitions
+        )
+
+    def _has_no_room(self, partition: TopicIdPartition) -> bool:
+        return self._refusals.get(partition, 0) >= max(1, len(self.inventory.online))
 
     async def run(self) -> None:
         """Review and work until cancelled."""
@@ -253,6 +263,7 @@ class Placement:
 
     def _made(self, wanted: Wanted) -> None:
         partition = wanted.partition
+        self._refusals.pop(partition, None)
         directory = self.inventory.created(partition)
         if directory is None:
             return
@@ -268,11 +279,24 @@ class Placement:
     def _not_made(self, wanted: Wanted, directory: Uuid, error: DirectoryError) -> None:
         self.log.warning("replica.create.failed", topic=wanted.topic, path=error.path, reason=str(error))
         if error.errno in CANNOT_TAKE_IT:
-            self.inventory.not_created(wanted.partition)
-            self._call_later(lambda: self.review([wanted.partition]))
+            self._refused(wanted)
             return
         self.owner.work_failed(directory, error)
         self._again(wanted, directory)
+
+    def _refused(self, wanted: Wanted) -> None:
+        """A directory cannot take a replica: another one may."""
+        partition = wanted.partition
+        self.inventory.not_created(partition)
+        had_room = not self._has_no_room(partition)
+        self._refusals[partition] = self._refusals.get(partition, 0) + 1
+        if self._has_no_room(partition):
+            if had_room:
+                self.log.error("replica.no.room", topic=wanted.topic, partition=partition.partition)
+            asyncio.get_running_loop().call_later(RETRY_MS / 1000, self.review, [partition])
+            self.owner.settled()
+        else:
+            self._call_later(lambda: self.review([partition]))
 
     def _again(self, wanted: Wanted, directory: Uuid) -> None:
         """Try the same once more later, unless the directory has failed by then: then it was reviewed anew."""
@@ -300,6 +324,7 @@ class Placement:
         assert old is not None
         self._new.discard(partition)
         self._left.pop(partition, None)
+        self._refusals.pop(partition, None)
         self._due.pop(partition, None)
         self.owner.forget(partition)
         self._rename(partition, f"{old.topic}-{partition.partition}", old.topic)

@@ -41,7 +41,7 @@ that the name is free for a new topic of the same name. Nothing is removed here.
 """
 
 import enum
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -214,9 +214,9 @@ class Inventory:
         return tuple(d for d in self._contents if d not in self._failed)
 
     @property
-    def creating(self) -> int:
+    def creating(self) -> Collection[TopicIdPartition]:
         """Creations under way."""
-        return len(self._creating)
+        return self._creating
 
     def path(self, directory_id: Uuid) -> str:
         """The path of a directory that was read at the start."""
@@ -233,16 +233,6 @@ class Inventory:
             return copies[0]
         creating = self._creating.get(partition)
         return None if creating is None else creating[0]
-
-    def is_complete(self, partition: TopicIdPartition) -> bool:
-        """Whether a replica lies in a directory and is not still being created."""
-        return partition in self._copies
-
-    def replicas(self) -> Iterator[tuple[TopicIdPartition, Uuid]]:
-        """Every current replica that was found or created, and its directory."""
-        for partition, copies in self._copies.items():
-            for directory in copies:
-                yield partition, directory
 
     def strays(self, is_ours: Callable[[TopicIdPartition], bool]) -> Iterator[tuple[Uuid, str, Uuid | None]]:
         """Directory, name and topic id of current replicas that the metadata do not give to this broker
@@ -287,11 +277,15 @@ class Inventory:
         return creating[0]
 
     def not_created(self, partition: TopicIdPartition) -> None:
-        """A creation failed: the next decision avoids that directory if it may choose."""
+        """A creation failed: the next decision avoids that directory if it may choose. When it failed in all of them
+        they get their turn again."""
         creating = self._creating.get(partition)
         if creating is not None:
             self._uncreate(partition)
-            self._avoid.setdefault(partition, set()).add(creating[0])
+            avoid = self._avoid.setdefault(partition, set())
+            avoid.add(creating[0])
+            if avoid.issuperset(self.online):
+                self._avoid[partition] = {creating[0]}
 
     def remove(self, partition: TopicIdPartition, name: str) -> tuple[Uuid, ...]:
         """A replica is no longer this broker's: the online directories in which it is to be renamed. Forgotten here."""

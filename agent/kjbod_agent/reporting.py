@@ -4,6 +4,7 @@ Names of log events and their fields are stable: people search for them and test
 are :mod:`kjbod.fleet.schema`'s.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -56,7 +57,8 @@ class Reporter:
     log: Log
     reports: Reports
     _samples: int = 0
-    _probes: dict[str, int] = field(default_factory=dict)
+    _before: dict[str, tuple[int, int, Counter[str]]] = field(default_factory=dict)
+    """Probes, failed probes and histogram of the last sample, by path."""
     _evidence: dict[str, Evidence] = field(default_factory=dict)
 
     def started(self, log_dirs: Mapping[str, Uuid], unreadable: Mapping[str, str]) -> None:
@@ -202,8 +204,8 @@ class Reporter:
     ) -> Sample:
         probe, counters = status.last_probe, status.counters
         steps = {} if probe is None else dict(probe.steps)
-        probes = status.probes - self._probes.get(status.path, 0)
-        self._probes[status.path] = status.probes
+        probes, failures, histogram = self._before.get(status.path, (0, 0, Counter()))
+        self._before[status.path] = (status.probes, status.probe_failures, Counter(status.probe_histogram))
         since_wall_ms = self.clock.wall_ms() - (self.clock.monotonic_ms() - status.health.since_ms)
         return Sample(
             ts=self.clock.wall_ms(),
@@ -225,12 +227,19 @@ class Reporter:
             bytes_used=None if probe is None else probe.total_bytes - probe.usable_bytes,
             partitions=replicas.get(status.directory_id),
             leaders=leaders.get(status.directory_id, 0),
+            io_errors=None if counters is None else counters.errors,
+            reads=None if counters is None else counters.reads,
+            read_bytes=None if counters is None else counters.read_bytes,
+            writes=None if counters is None else counters.writes,
+            write_bytes=None if counters is None else counters.write_bytes,
             busy_ms=None if counters is None else counters.busy_ms,
             probe_write_us=steps.get("write"),
             probe_sync_us=steps.get("fsync"),
             probe_read_us=steps.get("read"),
             probe_us=None if probe is None else probe.duration_us,
-            probes=probes,
+            probes=status.probes - probes,
+            probe_failures=status.probe_failures - failures,
+            probe_histogram=dict(Counter(status.probe_histogram) - histogram),
         )
 
     def _event(

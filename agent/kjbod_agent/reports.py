@@ -42,6 +42,7 @@ import aiofiles
 import structlog
 
 from kjbod.clock import Clock
+from kjbod.files import fsync_directory
 from kjbod.fleet.schema import EVENTS, SAMPLES, STREAMS, TRAILER_KIND, URGENT_KINDS, Event, Sample
 
 P = ParamSpec("P")
@@ -160,15 +161,6 @@ def finish_file(plain: Path, *, recovered: bool) -> Path | None:
     fsync_directory(plain.parent)
     plain.unlink(missing_ok=True)
     return finished
-
-
-def fsync_directory(path: Path) -> None:
-    """Make names in ``path`` durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def make_partition(root: Path, relative: Path) -> Path:
@@ -386,7 +378,10 @@ class ReportWriter:
                 # New lines must not shorten the pause: a full disk would be hammered by each of them.
                 await asyncio.sleep((first if self._closing else self._backoff_ms) / 1000)
                 continue
-            self._backoff_ms = 0
+            if self._backoff_ms:
+                self._backoff_ms = 0
+                self._causes.clear()  # the next time is another trouble
+                self._log.info("reports.recovered", waiting=sum(s.waiting for s in self._streams.values()))
             if not any(stream.dirty for stream in self._streams.values()):
                 self._settled.set()
             with contextlib.suppress(TimeoutError):

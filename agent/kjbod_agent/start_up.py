@@ -53,7 +53,7 @@ async def open_directories(config: Config, storage: StorageAgent, clock: Clock, 
     memory = KnownDirectories(Path(config.kjbod_state_dir), config.node_id)
     executor = DaemonThreadExecutor("kjbod-state")
     try:
-        remembered = await _bounded(executor, memory.load, config)
+        remembered = await _bounded(executor, memory.load, config.kjbod_state_dir)
         agents = {path: storage.directory(path) for path in dict.fromkeys((*config.log_dirs, config.metadata_log_dir))}
         start_up = examine(
             node_id=config.node_id,
@@ -70,7 +70,7 @@ async def open_directories(config: Config, storage: StorageAgent, clock: Clock, 
         known = {path: remembered[path] for path in agents if path in remembered}
         known |= {directory.path: directory.directory_id for directory in start_up.all}
         if known != remembered:
-            await _bounded(executor, lambda: memory.save(known), config)
+            await _remember(executor, memory, known, log, config.kjbod_state_dir)
     finally:
         executor.shutdown(wait=False)
     return Opened(start_up, {d.directory_id: agents[d.path] for d in start_up.all}, failed)
@@ -85,16 +85,26 @@ async def mark_clean(opened: Opened, directories: list[Uuid], broker_epoch: int)
     await asyncio.gather(*(write(opened.agents[d]) for d in directories), return_exceptions=True)
 
 
-async def _bounded(executor: DaemonThreadExecutor, call: Callable[[], T], config: Config) -> T:
+async def _bounded(executor: DaemonThreadExecutor, call: Callable[[], T], state_dir: str) -> T:
     """File work outside the watched disks, on a thread of its own that nobody waits for at the end."""
     try:
         async with asyncio.timeout(STATE_TIMEOUT_MS / 1000):
             return await asyncio.get_running_loop().run_in_executor(executor, call)
     except TimeoutError:
         raise StartUpError(
-            f"kjbod.state.dir={config.kjbod_state_dir}: no answer for {STATE_TIMEOUT_MS} ms: "
-            "it must not be on a watched disk"
+            f"kjbod.state.dir={state_dir}: no answer for {STATE_TIMEOUT_MS} ms: it must not be on a watched disk"
         ) from None
+
+
+async def _remember(
+    executor: DaemonThreadExecutor, memory: KnownDirectories, known: Mapping[str, Uuid], log: Log, state_dir: str
+) -> None:
+    """Save the memory. That it cannot be saved, on a full disk, is no reason to leave healthy disks without a broker:
+    all that is lost is the id of a disk that cannot be read at the next start."""
+    try:
+        await _bounded(executor, lambda: memory.save(known), state_dir)
+    except StartUpError as error:
+        log.warning("state.not.saved", reason=str(error))
 
 
 async def _load_all(agents: Mapping[str, DirectoryAgent]) -> dict[str, Load]:

@@ -54,7 +54,7 @@ class Cluster:
     def directory(self, node: int, number: int) -> Path:
         return self.base / f"b{node}" / f"d{number}"
 
-    def configure(self, node: int, directories: int = 3, **settings: object) -> Path:
+    def configure(self, node: int, directories: int = 3, cluster_id: str = CLUSTER_ID, **settings: object) -> Path:
         """Write and format one agent's configuration; ``settings`` with underscores for dots."""
         home = self.base / f"b{node}"
         home.mkdir()
@@ -63,7 +63,7 @@ class Cluster:
         lines = [f"{key.replace('_', '.')}={value}\n" for key, value in settings.items()]
         config = home / "server.properties"
         config.write_text(broker_properties(node, free_port(), self.port, paths) + "".join(lines))
-        self._kjbod("format", "-t", CLUSTER_ID, "-c", str(config))
+        self._kjbod("format", "-t", cluster_id, "-c", str(config))
         return config
 
     def start_agent(self, config: Path) -> ManagedProcess:

@@ -1,14 +1,16 @@
 """The agent as a user runs it: real processes, plain directories, the stub as the controller."""
 
+import fcntl
 import os
 import signal
 import socket
+import subprocess
 import urllib.request
 from pathlib import Path
 
 import pytest
 
-from kjbod.testing.processes import ManagedProcess, Processes, free_port, wait_until
+from kjbod.testing.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 
 
@@ -274,6 +276,10 @@ REFUSALS = {
     ),
     "missing mount": (lambda c: fail_by_moving_away(c.directory(1, 3)), "does not exist"),
     "not formatted": (lambda c: (c.directory(1, 3) / "meta.properties").unlink(), "kjbod format"),
+    "garbage in meta.properties": (
+        lambda c: (c.directory(1, 3) / "meta.properties").write_text("garbage"),
+        "no node.id and no cluster.id",
+    ),
     "foreign directory": (lambda c: (c.directory(1, 3) / "lost+found").mkdir(), "lost+found"),
     "metadata elsewhere": (lambda c: (c.directory(1, 3) / "__cluster_metadata-0").mkdir(), "unexpected metadata"),
 }
@@ -324,3 +330,65 @@ def test_events_of_a_failure_are_in_the_health_report_after_the_process_is_gone(
     assert agent.wait() == 74
     reports = cluster.base / "b1" / "state" / "reports" / "events"
     assert [name for _, _, names in os.walk(reports) for name in names]
+
+
+def test_disks_of_another_cluster_end_the_start_as_a_mistake_of_configuration_with_one_reason(cluster: Cluster) -> None:
+    cluster.start_controller()
+    agent = cluster.start_agent(cluster.configure(1, cluster_id="AAAAAAAAAAAAAAAAAAAAAQ"))
+    assert agent.wait() == 78
+    (stopped,) = agent.events("agent.stopped")
+    assert stopped["exit_code"] == 78
+    assert "cluster" in stopped["reason"] and "AAAAAAAAAAAAAAAAAAAAAQ" in stopped["reason"]
+    assert "Traceback" not in agent.stderr()
+
+
+def test_a_controller_that_accepts_and_never_answers_does_not_hold_the_agent(cluster: Cluster) -> None:
+    with socket.create_server(("127.0.0.1", cluster.port)):
+        agent = cluster.start_agent(cluster.configure(1, initial_broker_registration_timeout_ms=500))
+        assert agent.wait() == 1
+    assert "initial.broker.registration.timeout.ms" in agent.events("agent.stopped")[0]["reason"]
+
+
+def test_a_metadata_directory_apart_is_watched_as_well_and_its_loss_ends_the_agent(cluster: Cluster) -> None:
+    cluster.start_controller()
+    metadata = cluster.base / "b1" / "metadata"
+    agent = unfenced(cluster.start_agent(cluster.configure(1, metadata_log_dir=metadata)))
+    assert str(metadata) not in agent.events("agent.started")[0]["log_dirs"]
+    fail_by_moving_away(metadata)
+    assert agent.wait() == 74
+    assert f"cluster metadata is lost: log directory {metadata}" in agent.events("agent.stopped")[0]["reason"]
+
+
+def test_an_agent_whose_log_nobody_reads_works_and_ends(cluster: Cluster) -> None:
+    controller = cluster.start_controller()
+    config = cluster.configure(1)
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    os.write(writer, bytes(4096))
+    with subprocess.Popen([kjbod_command(), "agent", "-c", str(config)], stderr=writer) as agent:
+        try:
+            controller.wait_for_event("broker.unfenced", broker_id=1)
+            fail_by_moving_away(cluster.directory(1, 1))
+            assert agent.wait(30) == 74
+        finally:
+            agent.kill()
+            os.close(reader)
+            os.close(writer)
+    controller.wait_for_event("broker.fenced", broker_id=1)
+
+
+def test_a_report_folder_that_cannot_be_used_harms_nobody(cluster: Cluster) -> None:
+    cluster.start_controller()
+    (cluster.base / "file").write_text("not a directory")
+    agent = unfenced(cluster.start_agent(cluster.configure(1, kjbod_reports_dir=cluster.base / "file" / "reports")))
+    agent.wait_for_event("reports.failed")
+    fail_by_moving_away(cluster.directory(1, 1))
+    assert agent.wait() == 74
+
+
+def test_what_verdicts_rest_on_is_said_once(cluster: Cluster) -> None:
+    cluster.start_controller()
+    agent = unfenced(cluster.start_agent(cluster.configure(1)))
+    (sources,) = agent.events("health.sources")
+    paths = {str(cluster.directory(1, number)) for number in (1, 2, 3)}
+    assert {*sources["block_counters"], *sources.get("no_block_counters", {})} == paths

@@ -296,10 +296,12 @@ async def test_a_full_report_disk_harms_nobody_and_nothing_queued_is_lost(tmp_pa
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
         signal.signal(signal.SIGXFSZ, ignored)
-    await until(lambda: w.stats.written == 2)
-    assert await w.close()
+    with capture_logs() as later:
+        await until(lambda: w.stats.written == 2)
+        assert await w.close()
     assert [row["mono_ns"] for path in finished(tmp_path) for row in rows(path)[0]] == [1, 2]
     assert [(line["event"], line["doing"]) for line in logs] == [("reports.failed", "events")]
+    assert [line["event"] for line in later] == ["reports.recovered"]
 
 
 async def test_an_unusable_reports_directory_is_said_once_and_the_queue_stays_bounded(tmp_path: Path) -> None:

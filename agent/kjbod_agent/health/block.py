@@ -18,6 +18,8 @@ from pathlib import Path
 from kjbod_agent.health.mounts import Mount
 
 SYS = Path("/sys")
+SECTOR_BYTES = 512
+"""The unit of ``stat``, whatever the device's own sectors are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +30,21 @@ class BlockCounters:
         in_flight: requests that wait for the device now.
         completed: reads, writes, discards and flushes that it has completed since it exists.
         busy_ms: time with something in flight.
+        reads: completed.
+        read_bytes: of these.
+        writes: completed.
+        write_bytes: of these.
+        errors: requests that failed (``ioerr_cnt``); None where the driver does not count them: only SCSI does.
     """
 
     in_flight: int
     completed: int
     busy_ms: int
+    reads: int = 0
+    read_bytes: int = 0
+    writes: int = 0
+    write_bytes: int = 0
+    errors: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +91,30 @@ def block_device_of(mount: Mount, sys: Path = SYS) -> BlockDevice:
 
 def read_counters(device: BlockDevice, sys: Path = SYS) -> BlockCounters | None:
     """The counters now; None when there are none, as after a disk was pulled."""
-    in_flight = completed = busy_ms = 0
+    sums = [0] * 17
     for name in device.names:
         fields = (_text(sys / "block" / name / "stat") or "").split()
         if len(fields) < 11:
             return None
-        numbers = [int(field) for field in fields]
-        # reads, writes; since Linux 4.18 discards; since 5.5 flushes
-        completed += numbers[0] + numbers[4] + sum(numbers[11:12]) + sum(numbers[15:16])
-        in_flight += numbers[8]
-        busy_ms += numbers[9]
-    return BlockCounters(in_flight, completed, busy_ms) if device.names else None
+        for position, field in enumerate(fields[:17]):
+            sums[position] += int(field)
+    if not device.names:
+        return None
+    return BlockCounters(
+        in_flight=sums[8],
+        completed=sums[0] + sums[4] + sums[11] + sums[15],  # reads, writes; Linux 4.18: discards; 5.5: flushes
+        busy_ms=sums[9],
+        reads=sums[0],
+        read_bytes=sums[2] * SECTOR_BYTES,
+        writes=sums[4],
+        write_bytes=sums[6] * SECTOR_BYTES,
+        errors=_errors(device.names, sys),
+    )
+
+
+def _errors(names: tuple[str, ...], sys: Path) -> int | None:
+    texts = [_text(sys / "block" / name / "device" / "ioerr_cnt") for name in names]
+    return sum(int(text, 16) for text in texts if text) if all(texts) else None
 
 
 def _whole_disk(link: Path) -> str | None:

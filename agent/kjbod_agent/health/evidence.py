@@ -21,6 +21,7 @@ class Evidence:
         errno: name of the error, None when there was none.
         call: the step that failed or is blocked.
         age_ms: how long that took, or has lasted.
+        limit_ms: of a slow directory: how long it may take.
         wchan: kernel function in which the worker sleeps.
         counters_before: of the device when the request was sent.
         counters_after: of the device now.
@@ -37,6 +38,7 @@ class Evidence:
     errno: str | None = None
     call: str | None = None
     age_ms: float | None = None
+    limit_ms: int | None = None
     wchan: str | None = None
     counters_before: BlockCounters | None = None
     counters_after: BlockCounters | None = None
@@ -99,7 +101,10 @@ def _what(state: Health, cause: Cause, evidence: Evidence) -> str:
         case Cause.HELD:
             return f"{path} stands still: {call}{lasting}{asleep}, nothing in flight (frozen or throttled)"
         case Cause.SLOW:
-            return f"{path} is slow: {call}{lasting}{asleep}, the device makes progress"
+            limit = f" (slow from {evidence.limit_ms} ms on)"
+            if call == "probe":
+                return f"{path} is slow: probe took{age.removeprefix(' after')}{limit}"
+            return f"{path} is slow: {call}{lasting}{asleep}{limit}, the device makes progress"
         case Cause.SILENT:
             return f"{path} {_verb(state)}: {call}{lasting}{asleep}, no answer"
         case Cause.FULL:

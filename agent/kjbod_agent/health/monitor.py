@@ -8,11 +8,13 @@ Nothing here touches a log directory: probes go through the storage agent, the r
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from kjbod.clock import Clock
+from kjbod.fleet.schema import latency_bucket
 from kjbod_agent.health import block, mounts, verdict
 from kjbod_agent.health.block import BlockCounters, BlockDevice
 from kjbod_agent.health.evidence import Evidence, Verdict, describe, device_text
@@ -37,6 +39,8 @@ CONFIRM_AFTER_MS = 5
 """Between an error and the probe that confirms it: the other directories are probed meanwhile (host fault guard)."""
 MOUNTS_EVERY_MS = 1000
 """``emergency_ro`` and ``shutdown`` appear in the mount table without any event."""
+MOUNTS_PAUSE_MS = 20
+"""At least between two readings: on a host full of containers the table changes all the time."""
 RETRY_AFTER_MS = 100
 """Before the next try when a worker was not to be had."""
 
@@ -111,6 +115,8 @@ class DirectoryStatus:
         health: what the verdict remembers.
         last_probe: the last one that succeeded.
         probes: how many were answered, well or not.
+        probe_failures: how many of them with an error.
+        probe_histogram: how many of them took how long, by :func:`kjbod.fleet.schema.latency_bucket`.
         blocked_ms: age of the request that is not answered; None when there is none.
         device: what it lies on.
         counters: of the device now.
@@ -121,6 +127,8 @@ class DirectoryStatus:
     health: DirectoryHealth
     last_probe: ProbeResult | None
     probes: int
+    probe_failures: int
+    probe_histogram: Mapping[str, int]
     blocked_ms: int | None
     device: BlockDevice
     counters: BlockCounters | None
@@ -144,6 +152,8 @@ class _Watched:
     sampler: asyncio.TimerHandle | None = None
     last_probe: ProbeResult | None = None
     probes: int = 0
+    probe_failures: int = 0
+    probe_histogram: Counter[str] = field(default_factory=Counter)
 
 
 class HealthMonitor:
@@ -197,13 +207,8 @@ class HealthMonitor:
     async def run(self) -> None:
         """Watch until cancelled. Directories that have failed are left alone."""
         close, reason = self._sources.watch_mounts(self._mounts_changed.set)
-        self._log("health.source", {"source": "mount-events", "active": reason is None, "reason": reason})
+        self._tell_sources(reason)
         for watched in self._watched.values():
-            reason = watched.device.reason
-            fields = {"path": watched.agent.path, "device": device_text(watched.device)}
-            self._log(
-                "health.source", {"source": "block-counters", "active": reason is None, "reason": reason, **fields}
-            )
             watched.agent.on_late_answer = self._late_answer
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -218,15 +223,25 @@ class HealthMonitor:
             for watched in self._watched.values():
                 self._stop_sampling(watched)
 
+    def _tell_sources(self, no_mount_events: str | None) -> None:
+        """One line: what each verdict will rest on beside the probes, and why something is not to be had."""
+        devices = {watched.agent.path: watched.device for watched in self._watched.values()}
+        fields: dict[str, object] = {
+            "mount_events": no_mount_events is None,
+            "block_counters": {path: device_text(d) for path, d in devices.items() if d.reason is None},
+        }
+        if no_mount_events is not None:
+            fields["no_mount_events"] = no_mount_events
+        without = {path: device.reason for path, device in devices.items() if device.reason is not None}
+        if without:
+            fields["no_block_counters"] = without
+        self._log("health.sources", fields)
+
     def report_error(self, path: str, errno: int, call: str) -> None:
         """The agent's own work on a directory got an error: it is suspect from now on and is probed at once."""
         now_ms = self._clock.monotonic_ms()
         error = DirectoryError(errno, call, path)
         self._feed(self._watched[path], verdict.ProbeFailed(now_ms, errno, call, own_work=True), error=error)
-
-    def probe_now(self, path: str) -> None:
-        """Something hints at trouble: probe at once."""
-        self._watched[path].wake.set()
 
     def health(self, path: str) -> DirectoryHealth:
         """The state of a directory."""
@@ -244,6 +259,8 @@ class HealthMonitor:
             health=watched.health,
             last_probe=watched.last_probe,
             probes=watched.probes,
+            probe_failures=watched.probe_failures,
+            probe_histogram=watched.probe_histogram,
             blocked_ms=None if blocked is None else blocked.age_ms,
             device=watched.device,
             counters=self._sources.read_counters(watched.device),
@@ -276,7 +293,7 @@ class HealthMonitor:
         try:
             result = await watched.agent.probe(full=full, timeout_ms=settings.probe_timeout_ms)
         except DirectoryError as error:
-            self._answered(watched)
+            self._answered(watched, error.after_us, failed=True)
             self._feed(watched, verdict.ProbeFailed(begun_ms, error.errno, error.call), error=error)
             return True
         except DirectoryTimeout:
@@ -287,15 +304,20 @@ class HealthMonitor:
             self._stop_sampling(watched)
             self._feed(watched, verdict.ProbeImpossible(trouble.reason))
             return False
-        self._answered(watched)
+        self._answered(watched, result.duration_us)
         watched.last_probe = result
-        duration_ms = self._clock.monotonic_ms() - begun_ms
-        self._feed(watched, verdict.ProbeSucceeded(begun_ms, duration_ms, full, result.no_space), result=result)
+        event = verdict.ProbeSucceeded(begun_ms, result.duration_us // 1000, full, result.no_space)
+        self._feed(watched, event, result=result)
         return True
 
-    def _answered(self, watched: _Watched) -> None:
-        watched.probes += 1
+    def _answered(self, watched: _Watched, duration_us: int, *, failed: bool = False) -> None:
+        self._count(watched, duration_us, failed=failed)
         self._stop_sampling(watched)
+
+    def _count(self, watched: _Watched, duration_us: int, *, failed: bool) -> None:
+        watched.probes += 1
+        watched.probe_failures += failed
+        watched.probe_histogram[latency_bucket(duration_us)] += 1
 
     async def _wait_until_moved(self, watched: _Watched) -> None:
         """The worker is stuck: nothing can be asked of it until its late answer, or its end."""
@@ -307,7 +329,8 @@ class HealthMonitor:
     def _late_answer(self, answer: LateAnswer) -> None:
         """The kernel let go. A success says little about now: the next probe does; an error is one."""
         watched = self._watched[answer.path]
-        watched.probes += answer.operation == "probe"
+        if answer.operation == "probe":
+            self._count(watched, answer.age_ms * 1000, failed=answer.error is not None)
         if answer.error is not None and answer.operation == "probe":
             begun_ms = self._clock.monotonic_ms() - answer.age_ms
             self._feed(
@@ -350,9 +373,14 @@ class HealthMonitor:
     # the mount table -----------------------------------------------------------------------------------------------
 
     async def _watch_mounts(self) -> None:
-        while (table := self._sources.read_mounts()) is not None:
-            for watched in self._watched.values():
-                self._compare_mount(watched, table)
+        if self._sources.read_mounts() is None:
+            return  # this host has no such table
+        while True:
+            table = self._sources.read_mounts()
+            if table is not None:  # else it cannot be read just now (no free descriptor): in the next round
+                for watched in self._watched.values():
+                    self._compare_mount(watched, table)
+            await asyncio.sleep(MOUNTS_PAUSE_MS / 1000)
             await _wait(self._mounts_changed, MOUNTS_EVERY_MS)
             self._mounts_changed.clear()
 
@@ -428,6 +456,7 @@ class HealthMonitor:
             mount_id=watched.mount_id,
             no_counters=watched.device.reason,
         )
+        slow = watched.health.health is Health.SLOW
         match event:
             case verdict.ProbeFailed():
                 age_ms = None if error is None or not error.after_us else error.after_us / 1000
@@ -437,6 +466,7 @@ class HealthMonitor:
                     evidence,
                     call=event.call,
                     age_ms=event.age_ms,
+                    limit_ms=self._settings.probe_timeout_ms if slow else None,
                     wchan=event.wchan,
                     counters_before=event.before,
                     counters_after=event.now,
@@ -447,7 +477,11 @@ class HealthMonitor:
                 return replace(evidence, call=event.reason)
             case verdict.ProbeSucceeded():
                 return replace(
-                    evidence, errno=event.no_space, call="probe", age_ms=result.duration_us / 1000 if result else None
+                    evidence,
+                    errno=event.no_space,
+                    call="probe",
+                    age_ms=result.duration_us / 1000 if result else None,
+                    limit_ms=self._settings.slow_ms if slow else None,
                 )
 
 

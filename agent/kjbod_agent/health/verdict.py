@@ -37,7 +37,9 @@ Transitions
     probe succeeded, but began before the suspicion     unchanged; probe again
     probe succeeded, could not allocate                 full
     probe succeeded, not a full one, when full          full (only creating something new can tell)
-    probe succeeded, took ``slow_ms`` or more           slow
+    probe succeeded, took ``slow_ms`` or more: as       slow
+      many in a row as ``slow_probes``, or when slow
+    probe succeeded, took ``slow_ms`` or more           online
     probe succeeded, quick, when slow                   slow, until ``slow_recoveries`` in a row: online
     probe succeeded                                     online
     error that says nothing about the disk              unchanged (own work: probe at once)
@@ -126,7 +128,9 @@ class HealthSettings:
             (``kjbod.probe.timeout.ms``). Must be longer than the slowest single request of a healthy device.
         held_timeout_ms: standing still above the device (``kjbod.held.timeout.ms``); 0 waits for ever.
         blind_timeout_ms: silence where the device has no counters.
-        slow_ms: a probe that took this long is slow; it is some five requests one after the other.
+        slow_ms: a probe that took this long is slow; it is some five requests one after the other. Only the worker's
+            own time counts, not what the request waited in this process: that is no fault of the disk.
+        slow_probes: slow probes in a row that make a directory slow: one alone is a burst of somebody's writes.
         slow_recoveries: quick probes in a row that end slowness.
         strike_window_ms: two errors within this time are a failure although probes between them pass.
         host_window_ms: all directories in trouble within this time are a host fault.
@@ -140,6 +144,7 @@ class HealthSettings:
     held_timeout_ms: int = 30_000
     blind_timeout_ms: int = 10_000
     slow_ms: int = 1000
+    slow_probes: int = 2
     slow_recoveries: int = 3
     strike_window_ms: int = 60_000
     host_window_ms: int = 1000
@@ -157,7 +162,7 @@ class ProbeSucceeded:
 
     Attributes:
         begun_ms: when it was sent.
-        duration_ms: from then until the answer.
+        duration_ms: how long the worker was at it.
         full: whether it also created and renamed.
         no_space: errno name when nothing could be allocated.
     """
@@ -261,6 +266,7 @@ class DirectoryHealth:
         trouble_ms: when it last became suspect, for the host fault guard; None while it has not.
         strikes: times of errors that were not confirmed, within ``strike_window_ms``.
         quick_probes: in a row, while slow.
+        slow_probes: in a row.
         blockage: the request that is not answered.
         unwatched_ms: since when no probe was possible.
     """
@@ -271,6 +277,7 @@ class DirectoryHealth:
     trouble_ms: int | None = None
     strikes: tuple[int, ...] = ()
     quick_probes: int = 0
+    slow_probes: int = 0
     blockage: Blockage | None = None
     unwatched_ms: int | None = None
 
@@ -364,7 +371,9 @@ def _succeeded(state: DirectoryHealth, event: ProbeSucceeded, now_ms: int, setti
     state = replace(state, blockage=None, unwatched_ms=None)
     if event.no_space is not None or (state.health is Health.FULL and not event.full):
         return Judgement(_enter(state, Health.FULL, Cause.FULL, now_ms))
-    if event.duration_ms >= settings.slow_ms:
+    is_slow = event.duration_ms >= settings.slow_ms
+    state = replace(state, slow_probes=state.slow_probes + 1 if is_slow else 0)
+    if is_slow and (state.health is Health.SLOW or state.slow_probes >= settings.slow_probes):
         return Judgement(_enter(replace(state, quick_probes=0), Health.SLOW, Cause.SLOW, now_ms))
     if state.health is Health.SLOW and state.quick_probes + 1 < settings.slow_recoveries:
         return Judgement(replace(state, quick_probes=state.quick_probes + 1))

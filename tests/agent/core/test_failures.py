@@ -34,7 +34,7 @@ def fail(
     after, stop = directory_failed(
         state, directory, path=f"/mnt/{directory}", cause="EIO at fsync", now_ms=at_ms, wall_ms=0
     )
-    return after if known else place_elsewhere(after, directory, misplaced), stop
+    return after if known else place_elsewhere(after, directory, misplaced, at_ms), stop
 
 
 def leads_some(_directory: Uuid) -> int:
@@ -170,3 +170,11 @@ def test_no_directory_stays_unsettled_past_its_deadline_with_leaders_on_it(
         unsettled = [f.directory_id for f in state.failed if not f.settled]
         late = [d for d in unsettled if now_ms - open_since[d] >= TIMEOUT_MS]
         assert (decide(state, leads_some, now_ms) is not None) is bool(late)
+
+
+def test_a_replica_that_the_metadata_take_out_of_a_settled_directory_starts_a_new_deadline() -> None:
+    state, _ = fail(healthy(A, B), A, 0)
+    state = place_elsewhere(reported(state, [A]), A, [P], 100_000)
+    assert decide(state, leads_some, 100_000) is None
+    assert decide(state, leads_some, 100_000 + state.timeout_ms) is not None
+    assert place_elsewhere(state, A, [P], 110_000) == state, "the same again does not put it off"

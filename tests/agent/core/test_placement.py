@@ -161,7 +161,12 @@ async def test_a_topic_that_is_deleted_and_created_again_at_once_gets_fresh_dire
     )
     records = (RemoveTopicRecord(topic_id=TOPIC), TopicRecord(name="t", topic_id=again), record)
     world.placement.follow([change for r in records if (change := world.image.replay(r)) is not None])
-    await world.until(lambda: world.inventory.is_complete(TopicIdPartition(again, 0)))
+    await world.until(
+        lambda: (
+            TopicIdPartition(again, 0) not in world.inventory.creating
+            and world.inventory.locate(TopicIdPartition(again, 0)) is not None
+        )
+    )
     assert "t-0" in world.names(D1) and f"t-0.{'0' * 32}-delete" in world.names(D1)
     assert str(again).encode() in (world.disks[D1].directories["t-0"] or b"")
     assert len(world.owner.forgotten) == 4

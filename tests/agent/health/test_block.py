@@ -50,7 +50,12 @@ def test_a_partition_stands_for_its_whole_disk(sysfs: Sysfs) -> None:
     sysfs.partition(disk, "sdb1", "8:17")
     device = block_device_of(mount("8:17"), sysfs.root)
     assert device == BlockDevice(("sdb",), "8:16", model="ACME 4000", serial="S1")
-    assert read_counters(device, sysfs.root) == BlockCounters(in_flight=2, completed=150, busy_ms=55)
+    assert read_counters(device, sysfs.root) == BlockCounters(
+        in_flight=2, completed=150, busy_ms=55, reads=100, read_bytes=1024, writes=40, write_bytes=3072
+    )
+    (disk / "device" / "ioerr_cnt").write_text("0x1f\n")
+    counters = read_counters(device, sysfs.root)
+    assert counters is not None and counters.errors == 31
 
 
 def test_a_logical_volume_counts_itself_and_names_the_disk_below(sysfs: Sysfs) -> None:
@@ -69,7 +74,9 @@ def test_btrfs_is_the_sum_of_its_devices(sysfs: Sysfs) -> None:
         (sysfs.root / "fs/btrfs/uuid-1/devices" / name).symlink_to(disk)
     device = block_device_of(mount("0:44", "btrfs", "/dev/sdd"), sysfs.root)
     assert device.names == ("sdc", "sdd")
-    assert read_counters(device, sysfs.root) == BlockCounters(in_flight=2, completed=300, busy_ms=110)
+    assert read_counters(device, sysfs.root) == BlockCounters(
+        in_flight=2, completed=300, busy_ms=110, reads=200, read_bytes=2048, writes=80, write_bytes=6144
+    )
 
 
 @pytest.mark.parametrize("fstype", ["fuse.glusterfs", "overlay", "nfs4", "tmpfs"])

@@ -217,9 +217,22 @@ def test_a_slow_disk_is_slow_and_recovers(virtual: Run) -> None:
     async def main(clock: Any) -> None:
         async with Host(clock) as host:
             host.disks["/disk1"].delay_ms = 1500
-            await host.until("/disk1", Health.SLOW, within_ms=4000)
+            slow = await host.until("/disk1", Health.SLOW, within_ms=6000)
+            assert "/disk1 is slow: probe took 1500 ms (slow from 1000 ms on)" in slow.evidence.text
             host.disks["/disk1"].delay_ms = 3
             await host.until("/disk1", Health.ONLINE, within_ms=6000)
+
+    virtual(main)
+
+
+def test_a_quick_probe_that_waited_for_this_process_is_not_a_slow_disk(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with Host(clock) as host:
+            serve = host.storage.directory("/disk1")._answered  # the answer comes late, and says how quick it was
+            delayed = lambda answer: clock.call_later(1.5, serve, {**answer, "us": 9500})  # noqa: E731
+            host.storage.directory("/disk1")._answered = delayed  # type: ignore[method-assign]
+            await asyncio.sleep(20)
+            assert host.verdicts == []
 
     virtual(main)
 
@@ -271,6 +284,37 @@ def test_a_mount_that_goes_is_seen_with_the_next_reading_of_the_table(virtual: R
     virtual(main)
 
 
+def test_a_mount_table_that_cannot_be_read_once_is_read_again(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with Host(clock) as host:
+            read = host.sources.read_mounts
+            host.sources.read_mounts = lambda: None  # type: ignore[method-assign]
+            await asyncio.sleep(3)
+            host.sources.read_mounts = read  # type: ignore[method-assign]
+            host.sources.table = host.sources.table[1:]
+            await host.until("/disk1", Health.SUSPECT, within_ms=1100)
+
+    virtual(main)
+
+
+def test_a_mount_table_that_changes_all_the_time_is_read_at_a_bounded_rate(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with Host(clock) as host:
+            read, readings = host.sources.read_mounts, 0
+
+            def changing() -> tuple[Mount, ...] | None:
+                nonlocal readings
+                readings += 1
+                host.monitor._mounts_changed.set()
+                return read()
+
+            host.sources.read_mounts = changing  # type: ignore[method-assign]
+            await asyncio.sleep(10)
+            assert 10 <= readings <= 600
+
+    virtual(main)
+
+
 def test_a_mount_table_that_contradicts_the_probe_decides_nothing(virtual: Run) -> None:
     async def main(clock: Any) -> None:
         async with Host(clock) as host:
@@ -288,6 +332,8 @@ def test_status_tells_what_reports_need(virtual: Run) -> None:
             assert [s.path for s in status] == list(PATHS)
             assert all(s.last_probe is not None and s.last_probe.total_bytes == 1 << 30 for s in status)
             assert {s.health.health for s in status} == {Health.ONLINE}
+            assert {s.probe_failures for s in status} == {0}
+            assert all(sum(s.probe_histogram.values()) == s.probes > 0 for s in status)
             assert status[0].directory_id.encode() in (host.disks["/disk1"].meta_properties or b"")
 
     virtual(main)

@@ -219,8 +219,23 @@ def test_recovery_is_seen_with_the_first_good_probe(health: Health, cause: Cause
     assert judge(state, well(200, full=True), 204, SETTINGS).state.health is Health.ONLINE
 
 
+def test_one_slow_probe_alone_is_a_burst_of_writes_and_not_a_slow_disk() -> None:
+    events: list[tuple[int, Event]] = [
+        (1500, well(0, duration_ms=1500)),
+        (1600, well(1595)),
+        (4000, well(2500, duration_ms=1500)),
+    ]
+    assert feed(events).state.health is Health.ONLINE
+
+
+@pytest.mark.parametrize("health", [Health.SUSPECT, Health.HELD])
+def test_a_slow_answer_ends_a_suspicion_all_the_same(health: Health) -> None:
+    state = DirectoryHealth(health, Cause.HUNG, since_ms=100)
+    assert judge(state, well(200, duration_ms=1500), 1700, SETTINGS).state.health is Health.ONLINE
+
+
 def test_slowness_ends_after_three_quick_probes_in_a_row() -> None:
-    slow = feed([(2000, well(0, duration_ms=2000))])
+    slow = feed([(2000, well(0, duration_ms=2000)), (4000, well(2000, duration_ms=2000))])
     assert slow.state.health is Health.SLOW
     events: list[tuple[int, Event]] = [(3000, well(3000)), (4000, well(4000))]
     assert feed(events, slow.state).state.health is Health.SLOW

@@ -134,6 +134,8 @@ async def test_a_killed_zygote_or_keeper_is_replaced_and_the_lock_taken_again(tm
         killed = storage.process_ids()[which]
         os.kill(killed, signal.SIGKILL)
         await until(lambda: killed not in storage.process_ids(), "notice of the death")
+        with contextlib.suppress(WorkerUnavailable):  # the zygote's workers die with it, a moment later
+            await agent.probe(full=False, timeout_ms=TIMEOUT_MS)
         await agent.probe(full=False, timeout_ms=TIMEOUT_MS)
         assert await errno_of(other.lock(timeout_ms=TIMEOUT_MS)) == errno.EAGAIN
 

@@ -1,0 +1,418 @@
+"""The broker with its machines, on directories in memory and a controller in memory, in virtual time."""
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from kjbod.errors import EXIT_DISK_FAILURE
+from kjbod.ids import UNASSIGNED, Uuid
+from kjbod.metadata.fetching import Committed, Leader
+from kjbod.metadata.records import FeatureLevelRecord, PartitionChangeRecord, PartitionRecord, Record, TopicRecord
+from kjbod.metadata.versions import METADATA_VERSION, SUPPORTED_FEATURES
+from kjbod.runtime import systemd
+from kjbod.wire.client import Disconnected, RequestTimedOut
+from kjbod.wire.connection import Features
+from kjbod.wire.error_codes import ErrorCode
+from kjbod.wire.messages import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+    AssignReplicasToDirsResponseDirectory,
+    AssignReplicasToDirsResponsePartition,
+    AssignReplicasToDirsResponseTopic,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
+from kjbod_agent import lifecycle as life
+from kjbod_agent.broker import Broker
+from kjbod_agent.channel import ControllerChannel
+from kjbod_agent.failures import Failures
+from kjbod_agent.hosting import Hosting
+from kjbod_agent.placement import Placement
+from kjbod_agent.replicas import Inventory
+from kjbod_agent.reporting import Reporter, Sender
+from kjbod_agent.storage.api import StorageOptions
+from kjbod_agent.storage.memory import MemoryDirectoryAgent, MemoryDisk
+
+Run = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]
+D1, D2 = Uuid.of(2, 1), Uuid.of(2, 2)
+TOPIC = Uuid.of(3, 1)
+LEADER = Leader(3000, 1, "controller", 9093)
+
+
+class Log:
+    """Events in order."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def info(self, event: str, **fields: Any) -> None:
+        self.events.append((event, fields))
+
+    warning = error = info
+
+    def of(self, event: str) -> list[dict[str, Any]]:
+        return [fields for name, fields in self.events if name == event]
+
+
+class Reports:
+    """Takes everything."""
+
+    def event(self, event: object) -> None:
+        pass
+
+    sample = event
+
+
+class Controller:
+    """Answers as a controller that is well, and not at all when it is ``silent`` or ``gone``."""
+
+    def __init__(self, clock: Any) -> None:
+        self.clock = clock
+        self.silent = False
+        self.gone = False
+        self.assign_error = ErrorCode.NONE
+        self.registration_error = ErrorCode.NONE
+        self.heartbeat_errors: list[ErrorCode] = []
+        self.requests: list[Any] = []
+        self.epochs = itertools.count(100)
+
+    async def open(self, host: str, port: int, *, client_id: str, clock: Any, connect_timeout_ms: int) -> Any:
+        if self.gone:
+            raise Disconnected(f"cannot connect to {host}:{port}: Connection refused")
+        if self.silent:
+            await asyncio.sleep(connect_timeout_ms / 1000)
+            raise Disconnected(f"{host}:{port} did not answer within {connect_timeout_ms} ms")
+        return FakeConnection(self)
+
+    def answer(self, request: Any) -> Any:
+        match request:
+            case BrokerRegistrationRequest():
+                return BrokerRegistrationResponse(error_code=self.registration_error, broker_epoch=next(self.epochs))
+            case BrokerHeartbeatRequest():
+                code = self.heartbeat_errors.pop(0) if self.heartbeat_errors else ErrorCode.NONE
+                return BrokerHeartbeatResponse(error_code=code, is_caught_up=True, is_fenced=request.want_fence)
+            case AssignReplicasToDirsRequest():
+                return self._assigned(request)
+        raise AssertionError(request)
+
+    def _assigned(self, request: AssignReplicasToDirsRequest) -> AssignReplicasToDirsResponse:
+        return AssignReplicasToDirsResponse(
+            error_code=self.assign_error,
+            directories=tuple(
+                AssignReplicasToDirsResponseDirectory(
+                    id_=directory.id_,
+                    topics=tuple(
+                        AssignReplicasToDirsResponseTopic(
+                            topic_id=topic.topic_id,
+                            partitions=tuple(
+                                AssignReplicasToDirsResponsePartition(partition_index=p.partition_index, error_code=0)
+                                for p in topic.partitions
+                            ),
+                        )
+                        for topic in directory.topics
+                    ),
+                )
+                for directory in request.directories
+            ),
+        )
+
+    def of(self, kind: type) -> list[Any]:
+        return [request for request in self.requests if isinstance(request, kind)]
+
+
+class FakeConnection:
+    """To a :class:`Controller`."""
+
+    features = Features()
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self.closed = False
+
+    def version_of(self, api_key: int) -> int:
+        return 2 if api_key == BrokerHeartbeatRequest.API_KEY else 4
+
+    async def request(self, message: Any, *, timeout_ms: int) -> Any:
+        self._controller.requests.append(message)
+        if self._controller.silent or self._controller.gone:
+            self.closed = True
+            if self._controller.silent:
+                await asyncio.sleep(timeout_ms / 1000)
+            raise RequestTimedOut(f"controller did not answer within {timeout_ms} ms")
+        await asyncio.sleep(0.001)
+        return self._controller.answer(message)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class World:
+    """Broker 1 with two directories; a topic of four partitions comes with :meth:`topic`."""
+
+    def __init__(self, clock: Any, **failures: Any) -> None:
+        self.clock = clock
+        self.log = Log()
+        self.controller = Controller(clock)
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.offset = 0
+        options = StorageOptions(clock=clock)
+        self.disks = {D1: MemoryDisk(), D2: MemoryDisk()}
+        sender = Sender(host="h", broker_id=1, boot_id="b", fleet="f")
+        self.broker = Broker(
+            identity=life.Identity(
+                broker_id=1, cluster_id="c", incarnation_id=Uuid.of(1, 1), listeners=(), log_dirs=(D1, D2)
+            ),
+            timing=life.Timing(),
+            failures=Failures(
+                timeout_ms=failures.get("timeout_ms", 30_000), usable=frozenset({D1, D2}), metadata_directory=D1
+            ),
+            paths={D1: "/d1", D2: "/d2"},
+            multiple=True,
+            controlled_shutdown=True,
+            lifecycle_channel=self.channel(),
+            assignments_channel=self.channel(),
+            reporter=Reporter(sender, clock, self.log, Reports()),
+            clock=clock,
+            spawn=self.spawn,
+            log=self.log,
+        )
+        self.broker.placement = Placement(
+            hosting=Hosting(1),
+            inventory=Inventory([(D1, "/d1"), (D2, "/d2")]),
+            agents={d: MemoryDirectoryAgent(f"/d{n}", disk, options) for n, (d, disk) in enumerate(self.disks.items())},
+            owner=self.broker,
+            unique=lambda: "0" * 32,
+            log=self.log,
+        )
+
+    def channel(self) -> ControllerChannel:
+        return ControllerChannel(
+            client_id="1", clock=self.clock, spawn=self.spawn, connect=lambda *a, **k: self.controller.open(*a, **k)
+        )
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+
+    async def __aenter__(self) -> "World":
+        self.spawn(self.broker.placement.run())
+        self.spawn(self.broker.run_timers(None))
+        self.broker.on_leader(LEADER)
+        level = SUPPORTED_FEATURES[METADATA_VERSION][1]
+        self.commit(FeatureLevelRecord(name=METADATA_VERSION, feature_level=level))
+        self.broker.start()
+        await self.until(lambda: not self.broker.life.fenced)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in list(self.tasks):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(120):
+            while not condition():  # noqa: ASYNC110  the machine under test has no event for tests
+                await asyncio.sleep(0.005)
+
+    def commit(self, *records: Record) -> None:
+        numbered = tuple((self.offset + n, record) for n, record in enumerate(records))
+        self.offset += len(records)
+        self.broker.on_committed(Committed(numbered, self.offset - 1, 1, self.offset))
+
+    def topic(self, directories: tuple[Uuid, ...] = (UNASSIGNED,) * 4) -> None:
+        partitions = [
+            PartitionRecord(
+                partition_id=number,
+                topic_id=TOPIC,
+                replicas=(1,),
+                isr=(1,),
+                leader=1,
+                leader_epoch=0,
+                partition_epoch=0,
+                directories=(directory,),
+            )
+            for number, directory in enumerate(directories)
+        ]
+        self.commit(TopicRecord(name="t", topic_id=TOPIC), *partitions)
+
+    def record_assignments(self) -> None:
+        """The metadata say where each replica lies."""
+        for request in self.controller.of(AssignReplicasToDirsRequest):
+            for directory in request.directories:
+                for topic in directory.topics:
+                    for p in topic.partitions:
+                        self.commit(
+                            PartitionChangeRecord(
+                                partition_id=p.partition_index, topic_id=TOPIC, directories=(directory.id_,)
+                            )
+                        )
+
+
+@pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch) -> Counter[float]:
+    """How often the timers went round, by the moment in virtual time."""
+    counted: Counter[float] = Counter()
+
+    def count() -> bool:
+        now = asyncio.get_running_loop().time()
+        counted[now] += 1
+        assert counted[now] < 100, "the timers go round and never yield to the event loop"
+        return True
+
+    monkeypatch.setattr(systemd, "notify_watchdog", count)
+    return counted
+
+
+def test_the_timers_of_an_idle_agent_yield_and_rest(virtual: Run, rounds: Counter[float]) -> None:
+    async def main(clock: Any) -> None:
+        async with World(clock) as world:
+            rounds.clear()
+            await asyncio.sleep(60)
+            assert world.broker.life.state is life.BrokerState.RUNNING
+        assert 30 <= rounds.total() <= 200, "at least one in two seconds for the watchdog, and few more"
+
+    virtual(main)
+
+
+@pytest.mark.parametrize("trouble", ["no leader", "not registered"])
+def test_the_timers_rest_while_assignments_wait_for_a_controller(
+    virtual: Run, rounds: Counter[float], trouble: str
+) -> None:
+    async def main(clock: Any) -> None:
+        async with World(clock) as world:
+            if trouble == "no leader":
+                world.broker.on_leader(None)
+            else:
+                world.controller.heartbeat_errors = [ErrorCode.STALE_BROKER_EPOCH]
+                world.controller.registration_error = ErrorCode.DUPLICATE_BROKER_REGISTRATION
+                await world.until(lambda: not world.broker.life.registered)
+            world.topic()
+            await world.until(lambda: world.broker.assignments.queued == 4)
+            await asyncio.sleep(5)
+            rounds.clear()
+            await asyncio.sleep(60)
+        assert rounds.total() <= 300
+
+    virtual(main)
+
+
+def test_a_controller_that_goes_again_is_told_of_again_and_its_return_as_well(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with World(clock) as world:
+            for _ in range(2):
+                world.controller.gone = True
+                world.broker.on_leader(LEADER)
+                await asyncio.sleep(30)
+                world.controller.gone = False
+                await asyncio.sleep(5)
+            assert len(world.log.of("controller.request.recovered")) == 2
+            assert world.log.of("controller.request.recovered")[0]["failures"] > 2
+
+    virtual(main)
+
+
+def test_a_controller_that_is_silent_for_an_hour_costs_a_few_lines_of_log(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with World(clock) as world:
+            world.controller.silent = True
+            world.broker.directory_failed(D2, "error", "EIO", clock.monotonic_ms())
+            await asyncio.sleep(3600)
+            assert 1 <= len(world.log.of("controller.request.failed")) <= 70
+            assert len(world.tasks) <= 6, "tasks of attempts that have ended are gone"
+
+    virtual(main)
+
+
+def test_a_controller_that_accepts_and_never_answers_gets_one_timeout_for_connection_and_answer(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with World(clock) as world:
+            world.controller.silent = True
+            channel = world.channel()
+            started_ms = clock.monotonic_ms()
+            clock.call_later(1.5, channel.set_leader, LEADER)
+            with pytest.raises(Disconnected):
+                await channel.request(lambda _: BrokerHeartbeatRequest(broker_id=1, broker_epoch=1), timeout_ms=2000)
+            assert clock.monotonic_ms() - started_ms <= 2001
+
+    virtual(main)
+
+
+def test_a_failed_directory_is_in_the_heartbeat_after_a_stale_epoch_and_acknowledged_again(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with World(clock) as world:
+            world.broker.directory_failed(D2, "error", "EIO", clock.monotonic_ms())
+            await world.until(lambda: len(world.log.of("directory.offline.acknowledged")) == 1)
+            world.controller.heartbeat_errors = [ErrorCode.STALE_BROKER_EPOCH]
+            await world.until(lambda: len(world.log.of("directory.offline.acknowledged")) == 2)
+            assert world.controller.of(BrokerHeartbeatRequest)[-1].offline_log_dirs == (D2,)
+            assert world.controller.of(BrokerHeartbeatRequest)[-1].broker_epoch == 101
+
+    virtual(main)
+
+
+def test_full_disks_do_not_keep_a_broker_fenced_for_one_replica_that_has_no_room(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        world = World(clock)
+        for disk in world.disks.values():
+            disk.fill()
+        world.topic()
+        async with world:
+            assert len(world.log.of("replica.no.room")) == 4
+            world.disks[D2].usable_bytes = 1 << 20
+            await world.until(lambda: len(world.log.of("assignments.acknowledged")) > 0)
+            await asyncio.sleep(5)
+            assert len(world.disks[D2].directories) == 4
+            assert world.broker.assignments.queued == 0
+
+    virtual(main)
+
+
+def test_a_directory_that_fails_between_an_answer_and_its_record_is_settled_by_the_record(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with World(clock) as world:
+            world.topic()
+            await world.until(lambda: len(world.log.of("assignments.acknowledged")) > 0)
+            world.broker.directory_failed(D2, "error", "EIO", clock.monotonic_ms())
+            await world.until(lambda: len(world.log.of("directory.offline.acknowledged")) == 1)
+            world.record_assignments()
+            assert all(failure.settled for failure in world.broker.failures.failed)
+
+    virtual(main)
+
+
+def test_a_replica_that_the_metadata_take_out_of_a_failed_directory_has_to_be_assigned_back_in_time(
+    virtual: Run,
+) -> None:
+    """The directory itself has been recorded long ago; the leader that it gets now would never move."""
+
+    async def main(clock: Any) -> None:
+        async with World(clock, timeout_ms=3000) as world:
+            world.topic()
+            await world.until(lambda: len(world.log.of("assignments.acknowledged")) > 0)
+            world.record_assignments()
+            world.broker.directory_failed(D2, "error", "EIO", clock.monotonic_ms())
+            await world.until(lambda: len(world.log.of("directory.offline.acknowledged")) == 1)
+            await asyncio.sleep(10)
+            world.controller.assign_error = ErrorCode.UNKNOWN_SERVER_ERROR
+            world.commit(PartitionChangeRecord(partition_id=1, topic_id=TOPIC, directories=(UNASSIGNED,)))
+            await asyncio.sleep(1)
+            assert not world.broker.ended.done(), "the time counts from now on"
+            await world.until(world.broker.ended.done)
+            assert world.broker.ended.result().exit_code == EXIT_DISK_FAILURE
+            assert "could not be assigned" in world.broker.ended.result().reason
+
+    virtual(main)
