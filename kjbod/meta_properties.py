@@ -219,7 +219,8 @@ def _verify_directory_id(meta: MetaProperties, directory: str, owners: dict[Uuid
     if meta.directory_id in owners:
         raise MetaPropertiesError(
             f"Duplicate directory ID {meta.directory_id} found. "
-            f"It was the ID of {owners[meta.directory_id]}, but also of {directory}"
+            f"It was the ID of {owners[meta.directory_id]}, but also of {directory}: "
+            "mount each disk once, and take a copy of a disk out of log.dirs"
         )
     owners[meta.directory_id] = directory
 

@@ -46,6 +46,8 @@ METADATA_PARTITION_NAME = f"{METADATA_TOPIC_NAME}-0"
 VOTERS_CHECKPOINT_NAME = f"{0:020}-{0:010}.checkpoint"
 META_PROPERTIES_BYTES_MAX = 64 * 1024
 _SCRAM_SINCE = versions.release_level("3.5-IV2")
+_WRITE_ERROR = "Error while writing meta.properties file"
+_WRITE_REMEDY = "make it writable for this user, then format again with --ignore-formatted"
 _JAVA_INT = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 
 Print = Callable[[str], None]
@@ -426,7 +428,7 @@ def _format_one(plan: FormatPlan, directory: str, directory_id: Uuid, clock: Clo
     except OSError as error:
         raise _write_error(directory, error) from None
     except KjbodError as error:
-        raise StorageToolError(f"Error while writing meta.properties file {directory}: {error}") from None
+        raise StorageToolError(f"{_WRITE_ERROR} {directory}: {error}: {_WRITE_REMEDY}") from None
     # Last, so that a directory counts as formatted only when all of it is there.
     _write_meta(directory, replace(plan.meta, directory_id=directory_id), clock)
 
@@ -441,7 +443,7 @@ def _write_meta(directory: str, meta: MetaProperties, clock: Clock) -> None:
 
 def _write_error(directory: str, error: OSError) -> StorageToolError:
     where = f" ({error.filename})" if error.filename else ""
-    return StorageToolError(f"Error while writing meta.properties file {directory}: {error.strerror}{where}")
+    return StorageToolError(f"{_WRITE_ERROR} {directory}: {error.strerror}{where}: {_WRITE_REMEDY}")
 
 
 # Reading

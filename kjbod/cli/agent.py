@@ -6,7 +6,13 @@ import click
 
 
 @click.command()
-@click.option("-c", "--config", required=True, type=click.Path(path_type=Path), help="The broker's server.properties.")
+@click.option(
+    "-c",
+    "--config",
+    required=True,
+    type=click.Path(path_type=Path, readable=False),
+    help="The broker's server.properties.",
+)
 def agent(config: Path) -> int:
     """Run the storage half of a JBOD broker.
 

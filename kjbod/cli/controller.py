@@ -7,7 +7,11 @@ import click
 
 @click.command()
 @click.option(
-    "-c", "--config", required=True, type=click.Path(path_type=Path), help="The controller's server.properties."
+    "-c",
+    "--config",
+    required=True,
+    type=click.Path(path_type=Path, readable=False),
+    help="The controller's server.properties.",
 )
 def controller(config: Path) -> int:
     """Run a small KRaft controller: a quorum of one.

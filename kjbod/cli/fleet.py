@@ -11,8 +11,12 @@ def fleet() -> None:
 
 
 @fleet.command()
-@click.option("--reports", required=True, type=click.Path(path_type=Path), help="Where the agents' reports are.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Where the tables and the page go.")
+@click.option(
+    "--reports", required=True, type=click.Path(path_type=Path, readable=False), help="Where the agents' reports are."
+)
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path, readable=False), help="Where the tables and the page go."
+)
 @click.option("--master", help="Spark's master; all cores of this machine where not given.")
 def report(reports: Path, out: Path, master: str | None) -> int:
     """Make tables and one HTML page of the agents' reports (needs the fleet extra: pip install 'kjbod[fleet]')."""

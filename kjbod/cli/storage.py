@@ -4,6 +4,8 @@ Flags, standard output and exit codes are those of ``kafka-storage`` 4.3.1: ever
 ends with 1.
 """
 
+import os
+import sys
 from pathlib import Path
 
 import click
@@ -33,6 +35,36 @@ class StorageCommand(click.Command):
             return EXIT_FAILURE
 
 
+class OutputError(KjbodError):
+    """Standard output does not take what is printed."""
+
+
+class _Printer:
+    """Prints lines. Where nobody reads them (``| head -1``) or they find no room, it goes on in silence: what changes
+    disks must finish what it has begun."""
+
+    def __init__(self) -> None:
+        self._error: OSError | None = None
+
+    def __call__(self, line: str) -> None:
+        if self._error is None:
+            try:
+                click.echo(line)
+            except OSError as error:
+                self._error = error
+                # What is still buffered would fail once more when the interpreter ends.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def close(self) -> None:
+        """Say what was held back.
+
+        Raises:
+            OutputError: the lines found no room. A reader that went away wanted no more.
+        """
+        if self._error is not None and not isinstance(self._error, BrokenPipeError):
+            raise OutputError(f"the output is not complete: standard output: {self._error.strerror}")
+
+
 def _expand(argument: str) -> list[str]:
     """``@FILE`` stands for the lines of FILE."""
     if not argument.startswith("@"):
@@ -45,7 +77,11 @@ def _expand(argument: str) -> list[str]:
 
 
 _config_option = click.option(
-    "-c", "--config", required=True, type=click.Path(path_type=Path), help="The Kafka configuration file to use."
+    "-c",
+    "--config",
+    required=True,
+    type=click.Path(path_type=Path, readable=False),
+    help="The Kafka configuration file to use.",
 )
 
 
@@ -56,7 +92,10 @@ def info(config: Path) -> int:
     from kjbod.config import load_config
     from kjbod.storage_tool import describe_directories
 
-    return describe_directories(load_config(config), click.echo)
+    out = _Printer()
+    code = describe_directories(load_config(config), out)
+    out.close()
+    return code
 
 
 @click.command(cls=StorageCommand)
@@ -108,14 +147,16 @@ def format(
         no_initial_controllers=no_initial_controllers,
         initial_controllers=initial_controllers,
     )
+    out = _Printer()
     format_directories(
         load_config(config),
         options,
         rng=system_random(),
         clock=SystemClock(),
-        out=click.echo,
+        out=out,
         warn=lambda line: click.echo(f"kjbod: {line}", err=True),
     )
+    out.close()
 
 
 def _check_exclusive(standalone: bool, no_initial_controllers: bool, initial_controllers: bool) -> None:
@@ -131,7 +172,9 @@ def random_uuid() -> None:
     from kjbod.clock import system_random
     from kjbod.ids import random_uuid as draw
 
-    click.echo(str(draw(system_random())))
+    out = _Printer()
+    out(str(draw(system_random())))
+    out.close()
 
 
 @click.command(cls=StorageCommand)
@@ -140,7 +183,9 @@ def version_mapping(release_version: str | None) -> None:
     """Look up the feature levels of a release."""
     from kjbod.storage_tool import print_version_mapping
 
-    print_version_mapping(release_version, click.echo)
+    out = _Printer()
+    print_version_mapping(release_version, out)
+    out.close()
 
 
 @click.command(cls=StorageCommand)
@@ -149,4 +194,6 @@ def feature_dependencies(feature: tuple[str, ...]) -> None:
     """Look up what a feature level needs of other features."""
     from kjbod.storage_tool import print_feature_dependencies
 
-    print_feature_dependencies(feature, click.echo)
+    out = _Printer()
+    print_feature_dependencies(feature, out)
+    out.close()

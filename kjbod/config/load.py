@@ -51,7 +51,7 @@ def load_config(path: str | Path) -> Config:
         with open(path, "rb") as file:
             text = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}: expected Kafka's server.properties") from None
+        raise ConfigError(f"{path}: {error.strerror}: expected a readable server.properties of Kafka") from None
     except ValueError:
         raise ConfigError(f"{str(path)!r}: expected the path of Kafka's server.properties") from None
     if len(text) > FILE_BYTES_MAX:
@@ -68,7 +68,9 @@ def parse_config(text: bytes, *, source: str, working_directory: str, host: str)
     try:
         properties = parse_properties(text)
     except ValueError as error:
-        raise ConfigError(f"{source}: {error}") from None
+        raise ConfigError(
+            f"{source}: {error}: expected four hexadecimal digits after \\u, or \\\\ for a backslash"
+        ) from None
     return _Loader(properties, source, working_directory, host).load()
 
 

@@ -8,6 +8,7 @@ import contextlib
 import os
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from kjbod.fleet.summary import Report, sentences
 from kjbod.fleet.svg import plural
 
 EXIT_OK, EXIT_DATA, EXIT_CANNOT_RUN = 0, 1, FleetError.exit_code
+EXIT_INTERRUPTED = 130
 
 Progress = Callable[[str], None]
 OnError = Callable[[OSError], None]
@@ -46,7 +48,7 @@ def report(reports_dir: Path, out_dir: Path, master: str | None = None) -> int:
         return EXIT_CANNOT_RUN
     except KeyboardInterrupt:
         print("kjbod fleet report: interrupted; nothing was changed", file=sys.stderr)  # noqa: T201
-        return 130
+        return EXIT_INTERRUPTED
     progress("done")
     lines = [*sentences(result), *_problems(result, out_dir), f"page:   {out_dir / 'index.html'}"]
     print("\n".join([*lines, f"tables: {out_dir / 'tables'}"]))  # noqa: T201
@@ -99,13 +101,19 @@ def inventory(reports_dir: Path) -> Inventory:
     Raises:
         FleetError: no such directory, no report file in it, or a file that may not be read.
     """
-    if not reports_dir.is_dir():
+    try:
+        there = stat.S_ISDIR(reports_dir.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        there = False
+    except OSError as error:
+        raise _unreadable(reports_dir, error) from None
+    if not there:
         raise FleetError(f"no reports directory {reports_dir}: give the one of kjbod.reports.dir")
     files: dict[str, dict[str, int]] = {stream: {} for stream in STREAMS}
     open_files = 0
 
     def refuse(error: OSError) -> None:
-        raise FleetError(f"cannot read {error.filename}: {error.strerror}")
+        raise _unreadable(error.filename, error)
 
     root = reports_dir.resolve()
     for stream in STREAMS:
@@ -133,18 +141,22 @@ def _check_readable(path: Path) -> None:
         with path.open("rb"):
             pass
     except OSError as error:
-        raise FleetError(f"cannot read {path}: {error.strerror}") from None
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: str | Path, error: OSError) -> FleetError:
+    return FleetError(f"cannot read {path}: {error.strerror}: give its reader the right to, or move it away")
 
 
 @contextlib.contextmanager
 def _workspace(out_dir: Path) -> Iterator[Path]:
     """A folder on the same file system as ``out_dir``, so that results can be renamed into place."""
-    made = [folder for folder in (out_dir, *out_dir.parents) if not folder.exists()]
     try:
+        made = [folder for folder in (out_dir, *out_dir.parents) if not folder.exists()]
         out_dir.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=".kjbod-fleet-", dir=out_dir))
     except OSError as error:
-        raise FleetError(f"cannot write to {out_dir}: {error.strerror}") from None
+        raise FleetError(f"cannot write to {out_dir}: {error.strerror}: give --out another place") from None
     try:
         yield work
     finally:
@@ -165,14 +177,18 @@ def publish(work: Path, out_dir: Path) -> None:
             if (work / name).exists():
                 (work / name).rename(out_dir / name)
     except OSError as error:
-        raise FleetError(f"cannot write to {out_dir}: {error.strerror}") from None
+        raise FleetError(f"cannot write to {out_dir}: {error.strerror}: give --out another place") from None
 
 
 @contextlib.contextmanager
 def _terminated_as_interrupt() -> Iterator[None]:
     """SIGTERM ends the job as Ctrl-C does: with Spark's process and all temporary files gone."""
 
+    interrupted = False
+
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
         raise KeyboardInterrupt
 
     try:
@@ -182,5 +198,10 @@ def _terminated_as_interrupt() -> Iterator[None]:
         return
     try:
         yield
+    except Exception:
+        # The signal may have gone to Spark's process too: then whatever was on its way fails, and that is not news.
+        if interrupted:
+            raise KeyboardInterrupt from None
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -93,8 +93,7 @@ def _tiles(report: Report) -> str:
     failed = report.states.get("failed", 0)
     total = len(report.directories)
     slowest = max((r["total_ms"] for r in report.incidents if r["total_ms"] is not None), default=None)
-    used = sum(row["bytes_used"] for row in report.capacity)
-    space = sum(row["bytes_total"] for row in report.capacity)
+    used, space = report.space
     running = sum(row["status"] == "unfenced" for row in report.agents)
     # The last that a stopped agent said is no longer so: what it led is led by others, and would count twice.
     stopped = {(row["host"], row["broker_id"]) for row in report.agents if row["status"] == "stopped"}
@@ -200,8 +199,9 @@ def _failures(report: Report) -> str:
 
 
 def _evidence(row: Row) -> str:
-    identity = [f"{what} {row[what]}" for what in ("device", "serial") if row[what]]
-    return f"Evidence: {'; '.join([row['evidence'] or row['cause'] or 'none recorded', *identity])}"
+    evidence = row["evidence"] or row["cause"] or "none recorded"
+    identity = [f"{what} {row[what]}" for what in ("device", "serial") if row[what] and row[what] not in evidence]
+    return f"Evidence: {'; '.join([evidence, *identity])}"
 
 
 def _latency_row(report: Report, row: Row) -> LatencyRow:

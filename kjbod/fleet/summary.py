@@ -10,6 +10,8 @@ from kjbod.fleet.svg import clock_time, distinct_tails, duration, plural
 Row = Mapping[str, Any]
 
 STATES_WORST_FIRST = (*map(str, DirectoryState), "unknown")
+REASON_MAX = 100
+"""Length of a reason in a sentence; the timeline has it whole."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,19 @@ class Report:
         found = [row["state"] for row in self.directories]
         known = [*STATES_WORST_FIRST, *sorted(set(found) - set(STATES_WORST_FIRST))]
         return {state: found.count(state) for state in known if state in found}
+
+    @property
+    def space(self) -> tuple[int, int]:
+        """Bytes used, and bytes in all: directories of one host that share a device have one file system between them,
+        which counts once, as seen last."""
+        devices = {_directory(row): row["device"] for row in self.directories}
+        file_systems: dict[tuple[Any, ...], Row] = {}
+        for row in sorted(self.capacity, key=lambda r: r["last_seen"]):
+            # "sda1 8:1" and "sda1" are the same: what reads the numbers may fail with the disk.
+            device = (devices.get(_directory(row)) or "").partition(" ")[0]
+            file_systems[(row["host"], device) if device else _directory(row)] = row
+        counted = file_systems.values()
+        return sum(row["bytes_used"] for row in counted), sum(row["bytes_total"] for row in counted)
 
     @property
     def bad_lines(self) -> int:
@@ -94,6 +109,10 @@ class Report:
                 "damaged_files": self.bad_files,
             },
         }
+
+
+def _directory(row: Row) -> tuple[Any, ...]:
+    return row["host"], row["broker_id"], row["path"]
 
 
 def sentences(report: Report) -> list[str]:
@@ -144,9 +163,27 @@ def _agents(report: Report) -> str:
         return ""
     if not stopped:
         return f"{plural(len(report.agents), 'agent')} reported; none has stopped."
-    causes = [f"broker {row['broker_id']} ({row['reason'] or 'no reason given'}{_exit(row)})" for row in stopped[:3]]
+    causes = [f"broker {row['broker_id']} ({_why_stopped(report, row)}{_exit(row)})" for row in stopped[:3]]
     more = f" and {len(stopped) - 3:,} more" if len(stopped) > 3 else ""
     return f"{len(stopped):,} of {plural(len(report.agents), 'agent')} stopped: {', '.join(causes)}{more}."
+
+
+def _why_stopped(report: Report, agent: Row) -> str:
+    """Path and cause of the failures that an agent could not report; of any other stop the reason it gave."""
+    ours = [r for r in report.incidents if (r["host"], r["broker_id"]) == (agent["host"], agent["broker_id"])]
+    unreported = [r for r in ours if r["outcome"] == "timeout shutdown"]
+    if not unreported:
+        return _shortened(agent["reason"] or "no reason given")
+    last = unreported[-1]
+    call = (last["call"] or "").removesuffix(f" of {last['path']}")
+    at = f" at {call}" if last["errno"] and call else ""
+    cause = (last["errno"] or last["cause"] or "failed") + at
+    more = f" and {len(unreported) - 1:,} more" if len(unreported) > 1 else ""
+    return _shortened(f"could not report {last['path']}: {cause}{more}")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= REASON_MAX else f"{text[: REASON_MAX - 1].rstrip()}…"
 
 
 def _exit(row: Row) -> str:

@@ -39,7 +39,9 @@ def _arguments() -> argparse.Namespace:
         prog="scripts/demo", description="What happens when a disk of a Kafka broker dies: the whole path, for real."
     )
     parser.add_argument("--controller", choices=("stub", "kafka"), default="stub", help="kjbod's, or Apache Kafka's")
-    parser.add_argument("--out", type=Path, default=Path("kjbod-demo"), help="where the report is left")
+    parser.add_argument(
+        "--out", type=Path, default=Path("kjbod-demo"), help="where report and logs are left (./kjbod-demo)"
+    )
     parser.add_argument("--plain-directories", action="store_true", help="no real disks, as without root")
     parser.add_argument("--keep", action="store_true", help="leave the cluster running and say how to use it")
     group = parser.add_argument_group("a cluster that was kept")
@@ -150,20 +152,23 @@ def _play(
 ) -> Story:
     """The steps, in order."""
     tell.step(f"{len(disks)} disks: {DISKS_PER_BROKER} for each of {len(BROKERS)} brokers")
+    tell.say(f"in {layout.work}, which goes away at the end; paths below are relative to it")
+    tell.hide(f"{layout.work}/")
     for broker in BROKERS:
         tell.say(", ".join(str(disk.log_dir) for (of, _), disk in disks.items() if of == broker))
     cluster = Cluster(layout, disks, processes)
     tell.step("Format them, start the controller and three agents, create a topic")
     cluster.write_configuration()
-    for line in cluster.format():
-        if line.startswith("Formatting"):
-            tell.say(line)
+    for node, count in cluster.format().items():
+        tell.say(f"kjbod format -c {node}.properties: {count} {'directory' if count == 1 else 'directories'}")
     kafka = None
     if arguments.controller == "kafka":
         tell.say("Apache Kafka 4.3.1 (its class data archive is made on the first run)")
         kafka = KafkaKit.find()
+    tell.say("starting the controller")
     cluster.start_controller(kafka)
     watch = ClusterWatch(layout.controller_port, cluster.cluster_id)
+    tell.say("starting three agents, and waiting until the controller has unfenced them")
     cluster.start_agents()
     story = Story(cluster, watch, tell)
     story.settle()

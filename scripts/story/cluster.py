@@ -53,26 +53,26 @@ class Cluster:
             dirs = [disk.log_dir for (of, _), disk in self.disks.items() if of == broker]
             self.layout.config(f"broker{broker}").write_text(broker_properties(self.layout, broker, dirs))
 
-    def format(self) -> list[str]:
-        """``kjbod format`` for the controller and every broker, side by side; what they printed."""
-        commands = [self._format_command("controller", "--standalone")]
-        commands += [self._format_command(f"broker{broker}") for broker in BROKERS]
+    def format(self) -> dict[str, int]:
+        """``kjbod format`` for the controller and every broker, side by side; how many directories each formatted."""
+        nodes = ["controller", *(f"broker{broker}" for broker in BROKERS)]
+        commands = [self._format_command(node, *(["--standalone"] if node == "controller" else [])) for node in nodes]
         running = [
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for command in commands
         ]
-        lines: list[str] = []
-        for command, process in zip(commands, running, strict=True):
+        formatted: dict[str, int] = {}
+        for node, command, process in zip(nodes, commands, running, strict=True):
             out, err = process.communicate(timeout=_FORMAT_TIMEOUT_S)
             if process.returncode:
                 raise StoryError(f"{' '.join(command)}: exit code {process.returncode}: {err.strip()}")
-            lines += out.splitlines()
+            formatted[node] = sum(line.startswith("Formatting") for line in out.splitlines())
         for key, disk in self.disks.items():
             path = disk.log_dir / "meta.properties"
             directory = parse_meta_properties(path.read_bytes(), str(path)).directory_id
             if directory is None:
                 raise StoryError(f"{path}: kjbod format wrote no directory.id")
             self.directories[key] = directory
-        return lines
+        return formatted
 
     def _format_command(self, node: str, *options: str) -> list[str]:
         return [kjbod_command(), "format", "-t", self.cluster_id, "-c", str(self.layout.config(node)), *options]

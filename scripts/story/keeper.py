@@ -89,18 +89,17 @@ def keep(out: Path, story: "Story", tell: Narrator) -> None:
     (out / _KEPT).write_text(json.dumps(state, indent=1))
     tell.step("The cluster goes on")
     running = [broker for broker in BROKERS if cluster.agents[broker].running]
-    port = cluster.layout.controller_port
-    tell.say(f"controller   127.0.0.1:{port}   log: {cluster.layout.log('controller')}")
-    for broker in running:
-        tell.say(
-            f"broker {broker}     {', '.join(cluster.log_dirs(broker))}   log: {cluster.layout.log(f'broker{broker}')}"
-        )
-    first = running[0]
-    tell.say("look at it:  " + f"{kjbod_command()} info -c {cluster.layout.config(f'broker{first}')}")
-    tell.say(f"             tail -f {cluster.layout.log(f'broker{first}')}")
-    tell.say(f"             findmnt -l | grep {cluster.layout.work}")
-    tell.say(f"break it:    scripts/demo --break {first}/1 --out {out}")
-    tell.say(f"stop it:     scripts/demo --stop --out {out}")
+    layout = cluster.layout
+    # The last one: the story broke disks of the first two.
+    broker = running[-1]
+    tell.show(f"controller   127.0.0.1:{layout.controller_port}, with agents of brokers {', '.join(map(str, running))}")
+    tell.show(f"disks        {layout.work}/disks")
+    tell.show(f"logs         {layout.logs}")
+    tell.show(f"look at it:  {kjbod_command()} info -c {layout.config(f'broker{broker}')}")
+    tell.show(f"             tail -f {layout.log(f'broker{broker}')}")
+    tell.show(f"             findmnt -l | grep {layout.work}")
+    tell.show(f"break it:    scripts/demo --break {broker}/1 --out {out}")
+    tell.show(f"stop it:     scripts/demo --stop --out {out}")
     _let_the_terminal_go(cluster.layout.log("keeper"))
     with contextlib.suppress(KeyboardInterrupt):
         while True:

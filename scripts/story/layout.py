@@ -46,6 +46,10 @@ class Layout:
         """``server.properties`` of a node."""
         return self.work / f"{name}.properties"
 
+    def metadata(self, broker: int) -> Path:
+        """A broker's metadata log directory."""
+        return self.work / f"broker{broker}-metadata"
+
     def log(self, name: str) -> Path:
         """Log file of a process."""
         return self.logs / f"{name}.log"
@@ -78,7 +82,7 @@ def broker_properties(layout: Layout, broker: int, log_dirs: list[Path]) -> str:
             "controller.listener.names=CONTROLLER",
             "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
             f"log.dirs={','.join(str(path) for path in log_dirs)}",
-            f"metadata.log.dir={layout.work}/broker{broker}-metadata",
+            f"metadata.log.dir={layout.metadata(broker)}",
             f"log.dir.failure.timeout.ms={FAILURE_TIMEOUT_MS}",
             f"kjbod.host=broker-{broker}",
             f"kjbod.state.dir={layout.work}/broker{broker}-state",

@@ -2,12 +2,17 @@
 
 import os
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 
 from kjbod.errors import KjbodError
 
 _BOLD, _DIM, _GREEN, _RED, _YELLOW, _RESET = "\033[1m", "\033[2m", "\033[32m", "\033[31m", "\033[33m", "\033[0m"
+
+
+_COLUMNS = 120
+_EVENT_INDENT = " " * 29
 
 
 class Narrator:
@@ -17,7 +22,19 @@ class Narrator:
         self._colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         self._started = time.monotonic()
         self._step = 0
+        self._hidden = ""
         self.claims = 0
+
+    def hide(self, prefix: str) -> None:
+        """Leave ``prefix`` out of what is told from now on: the folder that all paths of the story begin with."""
+        self._hidden = prefix
+
+    def _lines(self, text: str, first: str, rest: str) -> str:
+        """``text`` without the hidden prefix, in lines of at most :data:`_COLUMNS`."""
+        short = text.replace(self._hidden, "") if self._hidden else text
+        width = _COLUMNS - len(first)
+        lines = textwrap.wrap(short, width, break_long_words=False, break_on_hyphens=False) or [""]
+        return f"\n{rest}".join(lines)
 
     def _paint(self, text: str, code: str) -> str:
         return f"{code}{text}{_RESET}" if self._colour else text
@@ -33,7 +50,12 @@ class Narrator:
         print(f"\n{at} {self._paint(f'{self._step}. {text}', _BOLD)}", flush=True)
 
     def say(self, text: str) -> None:
-        """A plain line of a step."""
+        """A plain sentence of a step."""
+        margin = " " * (4 + len(text) - len(text.lstrip()))
+        print(f"{margin}{self._lines(text.lstrip(), margin, margin)}", flush=True)
+
+    def show(self, text: str) -> None:
+        """A line to copy from: as it is, however long."""
         print(f"    {text}", flush=True)
 
     def warn(self, text: str) -> None:
@@ -42,13 +64,14 @@ class Narrator:
 
     def event(self, after_ms: float | None, who: str, text: str) -> None:
         """Something that happened ``after_ms`` milliseconds after the fault."""
-        at = "fault     " if after_ms is None else f"+{after_ms:7.0f} ms"
-        print(f"    {self._paint(at, _BOLD)}  {who:<10}  {text}", flush=True)
+        at = "fault      " if after_ms is None else f"+{after_ms:7.0f} ms"
+        told = self._lines(text, _EVENT_INDENT, _EVENT_INDENT)
+        print(f"    {self._paint(at, _BOLD)}  {who:<10}  {told}", flush=True)
 
     def claim(self, text: str) -> None:
         """A statement that was just checked."""
         self.claims += 1
-        print(f"    {self._paint('ok', _GREEN)}  {text}", flush=True)
+        print(f"    {self._paint('ok', _GREEN)}  {self._lines(text, ' ' * 8, ' ' * 8)}", flush=True)
 
     def failure(self, text: str) -> None:
         """Why the story ends here."""

@@ -38,6 +38,7 @@ class Story:
         self.cluster = cluster
         self.watch = watch
         self.tell = tell
+        self._dead: set[tuple[int, int]] = set()
 
     # ------------------------------------------------------------ helpers
 
@@ -55,7 +56,8 @@ class Story:
     def _directory_names(self) -> dict[Uuid, str]:
         """``broker/disk N`` by directory id."""
         return {
-            directory: f"{broker}/disk {number}" for (broker, number), directory in self.cluster.directories.items()
+            directory: f"{broker}/disk {number}{' (dead)' if (broker, number) in self._dead else ''}"
+            for (broker, number), directory in self.cluster.directories.items()
         }
 
     def show_leaders(self, before: dict[tuple[int, Uuid], int] | None = None) -> dict[tuple[int, Uuid], int]:
@@ -84,6 +86,7 @@ class Story:
         self._wait(lambda: self.watch.unfenced() == everyone, _SETTLE_TIMEOUT_S, "the brokers to be unfenced")
         self._claim(self.watch.unfenced() == everyone, f"{len(BROKERS)} brokers are registered and unfenced")
         self.cluster.create_topic()
+        self.tell.say(f"topic {TOPIC} is created; waiting until the agents have placed and assigned its replicas")
         expected = PARTITIONS * REPLICATION_FACTOR
         self._wait(
             lambda: self.watch.assigned_replicas(TOPIC) == expected,
@@ -100,7 +103,9 @@ class Story:
             for path in disk.log_dir.glob(f"{TOPIC}-*/partition.metadata")
             if path.is_file()
         )
-        self._claim(on_disk == expected, f"{on_disk} replica directories with partition.metadata lie on the disks")
+        self._claim(
+            on_disk == expected, f"{on_disk} replica directories, each with a partition.metadata, are on the disks"
+        )
 
     def _busiest(self, broker: int) -> int:
         """The disk of a broker from which it leads most: replicas are placed by chance, a disk may lead nothing."""
@@ -119,6 +124,7 @@ class Story:
         led = before.get((broker, directory), 0)
         self._claim(led > 0, f"broker {broker} leads {led} partitions on disk {number} ({disk.log_dir})")
         fault_at = disk.kill()
+        self._dead.add((broker, number))
         self.tell.event(None, f"broker {broker}", f"disk {number}: {disk.how}")
         self._wait(
             lambda: (
@@ -134,11 +140,11 @@ class Story:
         self._check_failover(broker, directory, before)
 
     def _tell_failure(self, agent: ManagedProcess, broker: int, path: str, fault_at: float) -> None:
-        """What happened, from three witnesses, in the order of time."""
+        """What happened, from two witnesses, in the order of time: the agent's log and the controller's."""
         who = f"broker {broker}"
         moments: list[tuple[float, str, str]] = []
         failed = agent.events("directory.failed", path=path)[0]
-        moments.append((_at(failed), who, f"verdict: failed. {failed['evidence']}"))
+        moments.append((_at(failed), who, f"verdict: failed. {_evidence(failed)}"))
         for event, text in (
             ("directory.offline.sent", "OfflineLogDirs sent in a heartbeat"),
             ("directory.offline.acknowledged", "the controller acknowledged it"),
@@ -148,6 +154,7 @@ class Story:
         moments += _records_told(self.watch.committed_since(fault_at), broker)
         for at, whose, text in sorted(moments, key=lambda moment: moment[0]):
             self.tell.event((at - fault_at) * 1000, whose, text)
+        self.tell.say("(the controller's lines are timed by an observer of its metadata log, just after it wrote them)")
 
     def _check_failover(self, broker: int, directory: Uuid, before: dict[tuple[int, Uuid], int]) -> None:
         now = self.watch.leaders_by_directory()
@@ -172,7 +179,9 @@ class Story:
         self.cluster.pause_controller()
         self.tell.say("the controller is stopped (SIGSTOP): connections stay open, nothing is ever answered")
         fault_at = disk.kill()
+        self._dead.add((broker, number))
         self.tell.event(None, f"broker {broker}", f"disk {number}: {disk.how}")
+        self.tell.say(f"waiting for broker {broker} to give up: {FAILURE_TIMEOUT_MS} ms after its verdict")
         try:
             code = agent.wait((FAILURE_TIMEOUT_MS + _DETECT_TIMEOUT_S * 1000) / 1000)
         except WaitTimeoutError as error:
@@ -181,14 +190,15 @@ class Story:
         failed = agent.events("directory.failed", path=str(disk.log_dir))[0]
         detected_ms = (_at(failed) - fault_at) * 1000
         stopped = agent.events("agent.stopped")[-1]
-        self.tell.event(detected_ms, f"broker {broker}", f"verdict: failed. {failed['evidence']}")
-        self.tell.event((_at(stopped) - fault_at) * 1000, f"broker {broker}", f"stops: {stopped['reason']}")
+        self.tell.event(detected_ms, f"broker {broker}", f"verdict: failed. {_evidence(failed)}")
+        self.tell.event((_at(stopped) - fault_at) * 1000, f"broker {broker}", f"stops: {_reason(stopped)}")
         self.tell.event(gone_ms, f"broker {broker}", f"process gone, exit code {code}")
-        self._claim(code == EXIT_DISK_FAILURE, f"exit code {EXIT_DISK_FAILURE} (EX_IOERR)", f"it was {code}")
+        self._claim(code == EXIT_DISK_FAILURE, f"its exit code is {EXIT_DISK_FAILURE} (EX_IOERR)", f"it was {code}")
         limit = detected_ms + FAILURE_TIMEOUT_MS + _EXIT_MARGIN_MS
         self._claim(
             gone_ms - detected_ms >= FAILURE_TIMEOUT_MS and gone_ms <= limit,
-            f"gone {gone_ms - detected_ms:.0f} ms after the verdict; log.dir.failure.timeout.ms={FAILURE_TIMEOUT_MS}",
+            f"its process was gone {gone_ms - detected_ms:.0f} ms after the verdict "
+            f"(log.dir.failure.timeout.ms={FAILURE_TIMEOUT_MS})",
         )
         self._claim(
             all(self.cluster.agents[other].running for other in BROKERS if other != broker),
@@ -199,7 +209,7 @@ class Story:
         """The controller comes back, misses the broker that gave up, and moves its leadership."""
         self.cluster.resume_controller()
         resumed_at = time.time()
-        self.tell.say("the controller goes on (SIGCONT); a broker that is silent for its session is fenced")
+        self.tell.say("the controller goes on (SIGCONT); it fences a broker that was silent for its session of 9 s")
         self._wait(
             lambda: broker not in self.watch.unfenced() and not self.watch.leaders().get(broker),
             _FENCE_TIMEOUT_S,
@@ -219,7 +229,7 @@ class Story:
             lambda: any((layout.reports / "events").rglob("*.jsonl.gz")), _DETECT_TIMEOUT_S, "the agents' reports"
         )
         command = [kjbod_command(), "fleet", "report", "--reports", str(layout.reports), "--out", str(layout.fleet)]
-        self.tell.say("$ kjbod fleet report --reports " + f"{layout.reports} --out {layout.fleet}")
+        self.tell.show("$ kjbod fleet report --reports " + f"{layout.reports} --out {layout.fleet}")
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
             assert process.stdout is not None
             for line in process.stdout:
@@ -229,9 +239,10 @@ class Story:
         self._claim(page.is_file(), f"the page is there, {page.stat().st_size // 1024 if page.exists() else 0} KiB")
         summary: dict[str, Any] = json.loads((layout.fleet / "report.json").read_text())
         disks = {str(disk.log_dir) for disk in self.cluster.disks.values()}
+        metadata = {str(layout.metadata(broker)) for broker in BROKERS}
         self._claim(
-            disks <= {row["path"] for row in summary["capacity"]},
-            f"it covers the {len(disks)} log directories of {len(summary['agents'])} brokers",
+            disks | metadata <= {row["path"] for row in summary["capacity"]},
+            f"it covers {len(disks)} disks, {len(metadata)} metadata directories, {len(summary['agents'])} brokers",
         )
         outcomes = sorted(incident["outcome"] for incident in summary["incidents"])
         self._claim(
@@ -245,6 +256,17 @@ class Story:
 def _at(line: dict[str, Any]) -> float:
     """The moment of a log line, in seconds of the wall clock."""
     return datetime.datetime.fromisoformat(line["timestamp"]).timestamp()
+
+
+def _evidence(line: dict[str, Any]) -> str:
+    """The evidence of a verdict without the path, which the reader knows."""
+    return str(line["evidence"]).removeprefix(f"{line['path']} failed: ")
+
+
+def _reason(line: dict[str, Any]) -> str:
+    """Why an agent stopped, without the evidence that the line before it shows."""
+    _, found, why = str(line["reason"]).rpartition("; could not be reported")
+    return f"the failure could not be reported{why}" if found else why
 
 
 def _records_told(committed: list[Seen], broker: int) -> list[tuple[float, str, str]]:

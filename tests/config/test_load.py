@@ -1,5 +1,6 @@
 """server.properties: what is read, and that every mistake is told at once."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -400,11 +401,13 @@ def test_a_malformed_escape_is_told() -> None:
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(tmp_path / "none")
-    assert caught.value.problems == (f"{tmp_path}/none: No such file or directory: expected Kafka's server.properties",)
+    assert caught.value.problems == (
+        f"{tmp_path}/none: No such file or directory: expected a readable server.properties of Kafka",
+    )
 
 
 def test_a_directory_instead_of_a_file_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"Is a directory: expected Kafka's server.properties"):
+    with pytest.raises(ConfigError, match=r"Is a directory: expected a readable server.properties"):
         load_config(tmp_path)
 
 
@@ -456,3 +459,14 @@ def test_the_agent_does_not_speak_plaintext_to_a_secure_controller() -> None:
 def test_the_controller_is_a_quorum_of_one() -> None:
     with pytest.raises(ConfigError, match="kjbod controller is a quorum of one"):
         require_controller(parse(CONTROLLER, "controller.quorum.voters=3000@h:9093,3001@i:9093"))
+
+
+def test_the_readme_has_every_own_key_with_its_default() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    told = dict(re.findall(r"^\| `(kjbod\.[a-z.]+)` \| ([^|]+) \| [^|]+ \|$", readme, re.MULTILINE))
+    own = {name: setting for name, setting in settings().items() if name.startswith("kjbod.")}
+    assert told.keys() == own.keys()
+    special = {"kjbod.host": "(host name)", "kjbod.metrics.listener": "(off)"}
+    special["kjbod.reports.dir"] = "`<state dir>/reports`"
+    for name, setting in own.items():
+        assert told[name] == special.get(name, str(setting.default)), name

@@ -46,7 +46,7 @@ def incident(**more: Any) -> dict[str, Any]:
     row = {"host": "kafka-1", "broker_id": 1, "path": "/mnt/d1", "ts": T0, "outcome": "acknowledged", "evidence": "EIO"}
     times = {"detect_ms": 1200.0, "send_ms": 2.0, "acknowledge_ms": 29.0, "move_ms": 48.0, "total_ms": 1231.0}
     rest = {"give_up_ms": None, "cause": None, "device": "sdb", "serial": "S1", "partitions": 10, "leaders": 3}
-    return {**row, **times, **rest, **more}
+    return {**row, **times, **rest, "errno": None, "call": None, **more}
 
 
 def happened(kind: str, at_ms: int = 0, path: str | None = None, **more: Any) -> dict[str, Any]:
@@ -245,3 +245,31 @@ def test_a_label_that_is_too_long_keeps_its_head_and_its_end() -> None:
     assert short.endswith("d17")
     assert "…" in short
     assert text_width(short) <= 120
+
+
+def test_why_an_agent_gave_up_is_path_and_cause_whatever_its_own_reason_says() -> None:
+    gave_up = incident(outcome="timeout shutdown", path="/mnt/d2", errno="EIO", call="read of meta.properties")
+    stopped = agent(1, "stopped", reason="log directory /mnt/d2, failed since ..." * 9, exit_code="74")
+    assert sentences(report(agents=[stopped, agent(2)], incidents=[gave_up], directories=[directory("/mnt/d2")]))[
+        2
+    ] == ("1 of 2 agents stopped: broker 1 (could not report /mnt/d2: EIO at read of meta.properties, exit code 74).")
+    other = sentences(report(agents=[stopped], directories=[directory("/mnt/d2")]))[1]
+    assert other.endswith("…, exit code 74).")
+    assert len(other) < 160
+
+
+def test_a_file_system_that_directories_share_counts_once_for_each_host() -> None:
+    rows = [
+        directory("/mnt/d1", device="sda1 8:1"),
+        directory("/mnt/d2", device="sda1"),
+        directory("/mnt/d3", device="sdb1", bytes_used=3 << 30),
+        directory("/mnt/d4"),
+        directory("/mnt/d5"),
+        directory("/mnt/d1", 2, device="sda1"),
+    ]
+    assert report(directories=rows, capacity=rows).space == (7 << 30, 20 << 30)
+
+
+def test_evidence_that_names_the_device_is_not_followed_by_it_again() -> None:
+    told = incident(evidence="/mnt/d1 failed: EIO; device sdb 8:16", device="sdb 8:16", serial="S9")
+    assert "device sdb 8:16; serial S9<" in page(report(incidents=[told], directories=[directory("/mnt/d1")]))

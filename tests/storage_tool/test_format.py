@@ -262,7 +262,8 @@ def test_a_directory_that_cannot_be_made_is_one_line(broker: MakeNode) -> None:
     with pytest.raises(KjbodError) as caught:
         node.format()
     assert str(caught.value) == (
-        "Error while writing meta.properties file /proc/kjbod-none: No such file or directory (/proc/kjbod-none)"
+        "Error while writing meta.properties file /proc/kjbod-none: No such file or directory (/proc/kjbod-none): "
+        "make it writable for this user, then format again with --ignore-formatted"
     )
 
 

@@ -164,7 +164,11 @@ def test_mp_6_what_is_required_must_be_there(ensemble: Ensemble, require: Requir
             "sure your configured node id matches. If you intend to create a new node, you should remove all data in "
             "your data directories.",
         ),
-        (meta(D1), f"Duplicate directory ID {D1} found. It was the ID of /a, but also of /b"),
+        (
+            meta(D1),
+            f"Duplicate directory ID {D1} found. It was the ID of /a, but also of /b: "
+            "mount each disk once, and take a copy of a disk out of log.dirs",
+        ),
         *((meta(one), f"Invalid reserved directory ID {one} found in /b") for one in (MIGRATING, UNASSIGNED, LOST)),
         (meta(Uuid.of(0, 99)), f"Invalid reserved directory ID {Uuid.of(0, 99)} found in /b"),
     ],

@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -25,7 +25,7 @@ class Rig(NamedTuple):
     disks: list[RealDisk]
 
 
-def _start(tmp_path: Path, real_disk: MakeDisk, processes: Processes, **settings: object) -> Rig:
+def _start(tmp_path: Path, real_disk: MakeDisk, processes: Processes, **settings: Any) -> Rig:
     """Broker 1 on real disks, broker 2 on plain directories, a topic with a replica of every partition on both."""
     cluster = Cluster(tmp_path, processes)
     disks = [real_disk(tmp_path / "mnt" / f"disk{number}") for number in (1, 2, 3)]
