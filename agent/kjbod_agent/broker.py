@@ -199,10 +199,12 @@ class Broker:
 
     def on_leader(self, leader: Leader | None) -> None:
         """The active controller is another one, or there is none."""
+        sent_by_itself = self._channel.awaited
         self._channel.set_leader(leader)
         self._assign_channel.set_leader(leader)
         if leader is not None:
-            self._feed(life.ControllerFound())
+            if not sent_by_itself:  # else the first registration would go out twice
+                self._feed(life.ControllerFound())
             self.assignments.hurry(self._clock.monotonic_ms())
             self._wake.set()
 

@@ -56,12 +56,18 @@ class ControllerChannel:
         self._connect = connect
         self._leader: Leader | None = None
         self._found = asyncio.Event()
+        self._waiting = 0
         self._connection: Connection | None = None
 
     @property
     def leader(self) -> Leader | None:
         """Where requests go; None: nowhere."""
         return self._leader
+
+    @property
+    def awaited(self) -> bool:
+        """Whether a request waits for a leader to be known; it goes out by itself when there is one."""
+        return self._waiting > 0
 
     def set_leader(self, leader: Leader | None) -> None:
         """The active controller from now on. A connection to another one is closed; who waits for an answer on it gets
@@ -98,9 +104,13 @@ class ControllerChannel:
 
     async def _known_leader(self, timeout_ms: int) -> Leader:
         if self._leader is None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout_ms / 1000):
-                    await self._found.wait()
+            self._waiting += 1
+            try:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(timeout_ms / 1000):
+                        await self._found.wait()
+            finally:
+                self._waiting -= 1
         if self._leader is None:
             raise NoControllerError("no controller is known")
         return self._leader

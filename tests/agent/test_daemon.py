@@ -44,6 +44,12 @@ def test_new_replicas_are_spread_over_the_directories_assigned_and_deleted_by_re
     wait_assigned(agent, 12)
 
 
+def test_an_agent_that_starts_registers_once(cluster: Cluster) -> None:
+    controller = cluster.start_controller()
+    unfenced(cluster.start_agent(cluster.configure(1)))
+    assert len(controller.events("broker.registered")) == 1
+
+
 def test_replicas_that_are_there_already_are_assigned_before_the_broker_is_unfenced(cluster: Cluster) -> None:
     cluster.start_controller()
     config = cluster.configure(1, broker_session_timeout_ms=9000)
