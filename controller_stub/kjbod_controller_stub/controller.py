@@ -141,6 +141,8 @@ class Controller:
         """Offset of the next record; control records count."""
         self.features_offset = -1
         """Offset of the last change of a finalized feature: their epoch in ApiVersions."""
+        self._begun_offset = -1
+        """Of the last BeginTransactionRecord."""
         self.index = PartitionIndex()
         self.heartbeats = Heartbeats(settings.session_timeout_ms)
         self.cluster = Cluster(
@@ -166,7 +168,7 @@ class Controller:
         self.next_offset = offset
         for change in self._replayer.replay(offset, epoch, record):
             self._follow(change)
-        self.next_offset = offset + 1
+        self._advance(record)
 
     def skip(self, offset: int) -> None:
         """Move past a control record of the log, in recovery or when this controller wrote it."""
@@ -177,6 +179,14 @@ class Controller:
         change = self.image.replay(record, self.next_offset)
         if change is not None:
             self._follow(change)
+        self._advance(record)
+
+    def _advance(self, record: Record) -> None:
+        """Past a record. What a transaction changed counts from its end, live as in recovery."""
+        if isinstance(record, BeginTransactionRecord):
+            self._begun_offset = self.next_offset
+        elif isinstance(record, EndTransactionRecord) and self.features_offset > self._begun_offset:
+            self.features_offset = self.next_offset
         self.next_offset += 1
 
     def _follow(self, change: Change) -> None:
@@ -293,6 +303,7 @@ class Controller:
             broker_id=request.broker_id,
             broker_epoch=epoch,
             incarnation_id=str(request.incarnation_id),
+            again=not new,
             directory_ids=[str(directory) for directory in record.log_dirs],
         )
         return draft.result(BrokerRegistrationResponse(broker_epoch=epoch))
@@ -306,7 +317,7 @@ class Controller:
             return draft.result(BrokerHeartbeatResponse(error_code=error.code))
         rules = self.settings.rules
         contact = self.heartbeats.touch(broker.id, broker.epoch, now_ms, request.current_metadata_offset)
-        contact.offline |= set(request.offline_log_dirs)
+        contact.offline |= set(request.offline_log_dirs) & set(broker.log_dirs)
         situation = self._situation(broker, request, contact)
         current = self._state(broker, contact)
         following = next_state(current, situation)

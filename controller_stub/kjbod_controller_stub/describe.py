@@ -25,6 +25,8 @@ from kjbod.wire.messages import (
 BROKERS = 1
 CONTROLLERS = 2
 """``DescribeClusterRequest.endpoint_type`` (``EndpointType``)."""
+_TOPIC_IDS_SINCE = 12
+"""Versions 10 and 11 have the field, but their answer has no place for a topic without a name (KAFKA-10774)."""
 _INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 
@@ -86,12 +88,17 @@ def metadata(
         if not broker.fenced
     ]
     brokers.append(MetadataResponseBroker(node_id=node_id, host=controller.host, port=controller.port))
-    everything = request.topics is None or (version == 0 and not request.topics)
-    topics = (
-        [_topic(image, topic) for topic in image.topics.values()]
-        if everything
-        else [_wanted(image, wanted) for wanted in request.topics or ()]
-    )
+    # A set, as in Kafka: a long list of one large topic's name would make an answer of gigabytes.
+    wanted = dict.fromkeys(request.topics or ())
+    if request.topics is None or (version == 0 and not wanted):
+        topics = [_topic(image, topic) for topic in image.topics.values()]
+    elif version < _TOPIC_IDS_SINCE and any(topic.name is None or topic.topic_id != ZERO for topic in wanted):
+        topics = [
+            MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=topic.name or "", topic_id=topic.topic_id)
+            for topic in wanted
+        ]
+    else:
+        topics = [_wanted(image, topic) for topic in wanted]
     return MetadataResponse(brokers=tuple(brokers), cluster_id=cluster_id, controller_id=node_id, topics=tuple(topics))
 
 

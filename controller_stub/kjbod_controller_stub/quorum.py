@@ -51,8 +51,9 @@ from kjbod.wire.messages import (
     LeaderIdAndEpoch,
 )
 
-FETCH_BYTES_MAX = 8 * 1024 * 1024
-"""What one answer carries at most, whatever is asked for; a larger batch travels alone."""
+FETCH_BYTES_MAX = 1024 * 1024
+"""What one answer carries at most, whatever is asked for (brokers of Kafka 4.3 ask for this); a larger batch travels
+alone."""
 FETCH_WAIT_MS_MAX = 30_000
 OBSERVERS_MAX = 1_000
 """Observers remembered for DescribeQuorum; the one heard longest ago is forgotten."""

@@ -59,7 +59,7 @@ class Draft:
     cumulative: bool = True
     records: list[Record] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
-    _changes: dict[PartitionKey, list[PartitionChangeRecord]] = field(default_factory=dict)
+    _partitions: dict[PartitionKey, PartitionRegistration] = field(default_factory=dict)
     _brokers: dict[int, BrokerRegistration] = field(default_factory=dict)
 
     def add(self, record: Record) -> None:
@@ -68,7 +68,10 @@ class Draft:
         if not self.cumulative:
             return
         if isinstance(record, PartitionChangeRecord):
-            self._changes.setdefault((record.topic_id, record.partition_id), []).append(record)
+            key = (record.topic_id, record.partition_id)
+            partition = self.partition(key)
+            if partition is not None:
+                self._partitions[key] = partition.merge(record)
         elif isinstance(record, BrokerRegistrationChangeRecord):
             broker = self.broker(record.broker_id)
             if broker is not None:
@@ -86,11 +89,7 @@ class Draft:
 
     def partition(self, key: PartitionKey) -> PartitionRegistration | None:
         """A partition as it will be, None when it does not exist."""
-        partition = self.image.partition(*key)
-        if partition is not None:
-            for change in self._changes.get(key, ()):
-                partition = partition.merge(change)
-        return partition
+        return self._partitions.get(key) or self.image.partition(*key)
 
     def result(
         self, answer: ResponseBody | None, *, atomic: bool = True, enters_shutdown: tuple[int, int] | None = None

@@ -13,8 +13,9 @@ import asyncio
 import contextlib
 import functools
 import random
+import resource
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,10 +85,23 @@ SERVED: VersionRanges = {
 }
 """What the controller offers: every message kjbod knows; of Fetch those versions that carry a leader epoch."""
 
-FRAME_BYTES_MAX = 8 * 1024 * 1024
+FRAME_BYTES_MAX = 2 * 1024 * 1024
 """A request's size: 100,000 assignments in one take 2 MB. ``socket.request.max.bytes`` may lower it."""
+_LONG_REQUESTS = frozenset(
+    {ApiKey.ASSIGN_REPLICAS_TO_DIRS, ApiKey.ALTER_PARTITION, ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS}
+)
+FRAME_BYTES_MAX_OF: Mapping[ApiKey, int] = {key: 256 * 1024 for key in API if key not in _LONG_REQUESTS}
+"""All others are short. Metadata version 0 has room for an element in two bytes: 8 MiB of it take 8 s to decode."""
+PENDING_BYTES_MAX = 64 * 1024 * 1024
+IN_FLIGHT_MAX = 4
+"""Kafka's brokers have one request at a time on a connection; each may be owed a large answer."""
 CONNECTIONS_MAX = 10_000
-"""Six per broker; ``max.connections`` may lower it."""
+"""Six per broker; ``max.connections`` and the process's limit of open files may lower it."""
+_FILES_RESERVED = 256
+"""Open files that connections leave to the log, and to connections that are being refused."""
+WAITING_ANSWERS_MAX = 10_000
+"""While an fsync hangs, clients time out and ask again: beyond this many answers that wait for it, connections are
+closed before anything is done."""
 _TIMER_MS_MAX = 1_000
 _BOOTSTRAP_TRANSACTION = "Bootstrap records"
 
@@ -236,7 +250,10 @@ class ControllerServer:
         names = self._config.controller_listener_names
         limits = Limits(
             max_frame_bytes=min(FRAME_BYTES_MAX, self._config.socket_request_max_bytes),
-            max_connections=min(self._config.max_connections, CONNECTIONS_MAX),
+            max_frame_bytes_of=FRAME_BYTES_MAX_OF,
+            max_pending_bytes=PENDING_BYTES_MAX,
+            max_in_flight=IN_FLIGHT_MAX,
+            max_connections=min(self._config.max_connections, CONNECTIONS_MAX, _connections_by_files()),
         )
         for listener in sorted(
             (one for one in self._config.listeners if one.name in names), key=lambda one: names.index(one.name)
@@ -420,6 +437,8 @@ class ControllerServer:
             return self.quorum.describe(message, self._clock.wall_ms())
         if request.api_key is ApiKey.API_VERSIONS:
             return api_versions_response(request, SERVED, self._features())
+        if len(self._deferred) >= WAITING_ANSWERS_MAX:
+            return None
         result = self.controller.handle(message, Context(request.version), self._clock.monotonic_ms())
         await self._commit(result)
         return result.answer
@@ -442,6 +461,21 @@ class ControllerServer:
                     await self._advanced.wait()
         records = await self.log.read(plan.offset, plan.max_bytes)
         return self.quorum.fetch_response(version, records=records)
+
+
+def _connections_by_files() -> int:
+    """How many connections leave the log the files that it needs: one that it cannot open is its end."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return CONNECTIONS_MAX
+    return soft - min(_FILES_RESERVED, soft // 2)
+
+
+def _raise_files_limit() -> None:
+    """As many open files as the system allows: the default of 1,024 is meant for select(2)."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _controller(config: Config, directory: ControllerDirectory, rng: random.Random) -> Controller:
@@ -515,6 +549,7 @@ def main(config_path: Path) -> int:
     """
     config = load_config(config_path)
     configure_logging("controller")
+    _raise_files_limit()
     return run(functools.partial(_serve, config))
 
 

@@ -202,6 +202,37 @@ def encode_batch(
     return bytes(out)
 
 
+def join_batches(batches: Sequence[RecordBatch], max_bytes: int) -> list[RecordBatch]:
+    """Neighbours as one batch where they are small, as Kafka's ``BatchAccumulator`` puts the records of several
+    requests into one. Control batches stay alone. The records of a joined batch have the time of its last.
+
+    Args:
+        batches: data as :func:`encode_batch` makes it (no keys, one timestamp per batch); they follow each other.
+        max_bytes: size that a joined batch does not exceed.
+    """
+    joined: list[RecordBatch] = []
+    run: list[RecordBatch] = []
+    size = 0
+    for batch in batches:
+        fits = run and not (run[0].control or batch.control) and run[0].leader_epoch == batch.leader_epoch
+        if run and not (fits and size + batch.size_in_bytes <= max_bytes):
+            joined.append(_joined(run))
+            run, size = [], 0
+        run.append(batch)
+        size += batch.size_in_bytes
+    return [*joined, _joined(run)] if run else joined
+
+
+def _joined(run: list[RecordBatch]) -> RecordBatch:
+    if len(run) == 1:
+        return run[0]
+    values = [record.value or b"" for batch in run for record in batch.records]
+    raw = encode_batch(values, run[0].base_offset, run[0].leader_epoch, max(batch.timestamp_ms for batch in run))
+    batch = read_batch(raw)
+    assert batch is not None
+    return batch
+
+
 # ---------------------------------------------------------------- reading
 
 

@@ -232,9 +232,6 @@ class PartitionRegistration:
         except ValueError:
             raise KeyError(broker_id) from None
 
-    def has_replica(self, broker_id: int) -> bool:
-        return broker_id in self.replicas
-
     def merge(self, change: PartitionChangeRecord) -> "PartitionRegistration":
         """The partition after ``change``: partition epoch + 1; leader epoch + 1 where a leader is given.
 

@@ -1,8 +1,8 @@
 """The metadata log of a controller that is alone in its quorum: append, sync, read.
 
-The event loop hands batches to one thread that writes and syncs; whatever was handed over while the thread was busy
-goes out together, under one fsync. An append is done when it is durable, and only durable batches are read: the high
-watermark of a quorum of one is what is on its disk.
+The event loop hands batches to one thread that writes and syncs; what small batches were handed over while the thread
+was busy go out as one batch, under one fsync (why one: :mod:`kjbod.metadata.segments`). An append is done when it is
+durable, and only durable batches are read: the high watermark of a quorum of one is what is on its disk.
 
 The first write or fsync that fails ends the log: the state of the file is unknown, a second fsync may lie (the kernel
 drops the dirty pages of a failed one), so nothing is acknowledged any more, and recovery decides at the next start.
@@ -11,6 +11,7 @@ drops the dirty pages of a failed one), so nothing is acknowledged any more, and
 import asyncio
 import bisect
 import dataclasses
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,12 +19,14 @@ from pathlib import Path
 import structlog
 
 from kjbod.errors import KjbodError, StorageError
-from kjbod.metadata.batches import RecordBatch, iter_batches, read_batch
+from kjbod.metadata.batches import RecordBatch, iter_batches, join_batches, read_batch
 from kjbod.metadata.segments import SEGMENT_BYTES, SegmentedLog, open_log
 
 TAIL_BYTES = 8 * 1024 * 1024
 """How much of the log's end is kept in memory for readers that are close behind."""
 _READ_BYTES = 1024 * 1024
+_JOIN_BYTES_MAX = 64 * 1024
+"""Appends that wait together are joined up to this size: below it an fsync costs more than packing records again."""
 
 _log = structlog.get_logger("kjbod.metadata.log")
 
@@ -202,26 +205,31 @@ class MetadataLog:
         group, self._waiting = self._waiting, []
         self._writing = True
         self._idle.clear()
-        written = asyncio.get_running_loop().run_in_executor(
-            self._writer, self._write, [batch for waiting in group for batch in waiting.batches]
-        )
+        written = asyncio.get_running_loop().run_in_executor(self._writer, self._write, group)
         written.add_done_callback(lambda future: self._written(group, future))
 
-    def _write(self, batches: list[RecordBatch]) -> None:
+    def _write(self, group: list[_Waiting]) -> list[RecordBatch]:
+        """In the writer's thread: make a group durable; the batches as they are on the disk."""
+        batches: list[RecordBatch] = []
+        # What was handed over as several batches is kept so.
+        for alone, run in itertools.groupby(group, key=lambda waiting: len(waiting.batches) == 1):
+            found = [batch for waiting in run for batch in waiting.batches]
+            batches += join_batches(found, _JOIN_BYTES_MAX) if alone else found
         self._files.append(batches)
         self._files.sync()
+        return batches
 
-    def _written(self, group: list[_Waiting], written: "asyncio.Future[None]") -> None:
+    def _written(self, group: list[_Waiting], written: "asyncio.Future[list[RecordBatch]]") -> None:
         self._writing = False
         error = None if written.cancelled() else written.exception()
         if written.cancelled() or error is not None:
             self._fail(group, error)
             return
+        self._remember(written.result())
+        self._end_offset = group[-1].batches[-1].next_offset
         for waiting in group:
-            self._end_offset = waiting.batches[-1].next_offset
-            self._remember(waiting.batches)
             if not waiting.done.done():
-                waiting.done.set_result(self._end_offset)
+                waiting.done.set_result(waiting.batches[-1].next_offset)
         self._start_writing()
         if not self._writing:
             self._idle.set()

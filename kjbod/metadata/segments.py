@@ -8,6 +8,10 @@ In ``__cluster_metadata-0``, as Kafka has it (``UnifiedLog``, ``LogSegment``, ``
 - ``leader-epoch-checkpoint``: ``0``, count, and a line ``epoch start-offset`` per leader epoch;
 - ``partition.metadata``: the topic id.
 
+A batch is written only when the one before it is on the disk: a machine that loses power keeps any of the pages that
+were not synced and loses any others, so that of several batches a later one could survive an earlier one. This way only
+the last batch can be torn, and recovery needs no marker beside the log to tell a crash from corruption.
+
 Recovery reads every batch and checks everything before it changes anything. A batch at the very end that is cut off or
 whose checksum is wrong, with no valid batch after it, was being written when the machine stopped: nobody was told that
 it is there, and it is cut. Everything else that does not check is a :class:`~kjbod.errors.LogCorruptError`. Indexes and
@@ -178,47 +182,33 @@ class SegmentedLog:
     # ---- writing
 
     def append(self, batches: list[RecordBatch]) -> None:
-        """Write batches that follow each other and the log, rolling where the segment is full.
+        """Write batches that follow each other and the log, rolling where the segment is full. All but the last one are
+        durable then; :meth:`sync` is for that one.
 
         Raises:
             OSError: not all was written; the log must not be written to again before recovery.
         """
-        pending: list[RecordBatch] = []
-        size = 0
-        for batch in batches:
-            filled = self.segments[-1].size + size
+        for number, batch in enumerate(batches):
+            if number:
+                self.sync()
+            filled = self.segments[-1].size
             if filled and filled + batch.size_in_bytes > self.segment_bytes:
-                self._write(pending)
                 self._roll(batch.base_offset)
-                pending, size = [], 0
-            pending.append(batch)
-            size += batch.size_in_bytes
-        self._write(pending)
+            self._write(batch)
 
-    def _write(self, batches: list[RecordBatch]) -> None:
-        if not batches:
-            return
+    def _write(self, batch: RecordBatch) -> None:
         segment = self.segments[-1]
-        self._note_epochs(batches)
-        write_all(segment.fd, b"".join(batch.raw for batch in batches))
-        index = time_index = b""
-        for batch in batches:
-            entry, time_entry = segment.indexer.add(batch, segment.size)
-            index, time_index = index + entry, time_index + time_entry
-            segment.size += batch.size_in_bytes
+        if _add_epoch(self.epochs, batch):
+            write_atomically(self.directory / LEADER_EPOCH_CHECKPOINT, _epoch_checkpoint(self.epochs))
+        write_all(segment.fd, batch.raw)
+        index, time_index = segment.indexer.add(batch, segment.size)
+        segment.size += batch.size_in_bytes
         _append(_beside(segment.path, ".index"), index)
         _append(_beside(segment.path, ".timeindex"), time_index)
-        segment.next_offset = batches[-1].next_offset
-
-    def _note_epochs(self, batches: list[RecordBatch]) -> None:
-        before = len(self.epochs)
-        _add_epochs(self.epochs, batches)
-        if len(self.epochs) != before:
-            write_atomically(self.directory / LEADER_EPOCH_CHECKPOINT, _epoch_checkpoint(self.epochs))
+        segment.next_offset = batch.next_offset
 
     def _roll(self, base_offset: int) -> None:
         full = self.segments[-1]
-        self.sync()
         _append(_beside(full.path, ".timeindex"), full.indexer.last_time_entry())
         self.segments.append(_create_segment(self.directory, base_offset))
 
@@ -268,10 +258,12 @@ def _append(path: Path, data: bytes) -> None:
             file.write(data)
 
 
-def _add_epochs(epochs: list[tuple[int, int]], batches: list[RecordBatch]) -> None:
-    for batch in batches:
-        if not epochs or batch.leader_epoch > epochs[-1][0]:
-            epochs.append((batch.leader_epoch, batch.base_offset))
+def _add_epoch(epochs: list[tuple[int, int]], batch: RecordBatch) -> bool:
+    """Take note of a batch's leader epoch; whether it is a new one."""
+    if epochs and batch.leader_epoch <= epochs[-1][0]:
+        return False
+    epochs.append((batch.leader_epoch, batch.base_offset))
+    return True
 
 
 def _epoch_checkpoint(epochs: list[tuple[int, int]]) -> bytes:
@@ -320,6 +312,7 @@ def open_log(directory: Path, *, segment_bytes: int = SEGMENT_BYTES, start_offse
             log.segments.append(
                 Segment(checked.path, checked.base_offset, fd, checked.valid, checked.next_offset, checked.indexer)
             )
+        log.sync()  # a process that was killed may have left its last write in the page cache
         return log
     except OSError as error:
         raise StorageError(f"cannot open the metadata log in {directory}: {error.strerror}") from error
@@ -369,7 +362,8 @@ def _check(path: Path, base_offset: int, epochs: list[tuple[int, int]], *, last:
             if done.valid < size and (not last or _valid_batch_after(mapped, view, done)):
                 raise LogCorruptError(
                     f"{path} is corrupt at position {done.valid}: {why or 'the batch there is cut off'}; "
-                    "valid data follows it, so it is not a torn tail. Restore the log from a replica or a backup"
+                    "valid data follows it, so it is not a torn tail. Restore the log from a backup; to go on without "
+                    f"what follows, cut the file to {done.valid} bytes and remove the segments after it"
                 )
         finally:
             view.release()
@@ -384,7 +378,7 @@ def _walk(view: memoryview, done: _Checked, epochs: list[tuple[int, int]]) -> st
             why = _misplaced(batch, done.next_offset, epochs)
             if why:
                 raise LogCorruptError(f"{done.path} is corrupt at position {batch.position}: {why}")
-            _add_epochs(epochs, [batch])
+            _add_epoch(epochs, batch)
             index, time_index = done.indexer.add(batch, batch.position)
             done.index += index
             done.time_index += time_index

@@ -178,8 +178,15 @@ class ServerConnection:
     the filled slots up to the first that is not.
     """
 
-    def __init__(self, apis: VersionRanges, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(
+        self,
+        apis: VersionRanges,
+        *,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        max_frame_bytes_of: Mapping[ApiKey, int] | None = None,
+    ) -> None:
         self._apis = apis
+        self._max_frame_bytes_of = max_frame_bytes_of or {}
         self._splitter = FrameSplitter(max_frame_bytes)
         self._slots: deque[Slot] = deque()
 
@@ -197,12 +204,13 @@ class ServerConnection:
         """The requests that ``data`` completes.
 
         Raises:
-            MalformedMessageError: the bytes are no request. Requests before them are given first.
+            MalformedMessageError: the bytes are no request, or larger than one may be. Requests before them are given
+                first.
             UnsupportedRequestError: an API or version that is not served, ApiVersions excepted.
         """
         for frame in self._splitter.feed(data):
             try:
-                slot = Slot(decode_request(frame, self._apis))
+                slot = Slot(decode_request(frame, self._apis, self._max_frame_bytes_of))
             except UnsupportedRequestError as error:
                 if error.api_key != ApiKey.API_VERSIONS:
                     raise

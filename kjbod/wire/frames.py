@@ -157,11 +157,14 @@ def encode_request(message: RequestBody[Any], version: int, correlation_id: int,
     return _with_length(out)
 
 
-def decode_request(frame: bytes, apis: VersionRanges | None = None) -> Request:
-    """The request in ``frame``; ``apis`` says what is served, all that kjbod knows by default.
+def decode_request(
+    frame: bytes, apis: VersionRanges | None = None, max_bytes: Mapping[ApiKey, int] | None = None
+) -> Request:
+    """The request in ``frame``; ``apis`` says what is served, all that kjbod knows by default; ``max_bytes`` how large
+    it may be.
 
     Raises:
-        MalformedMessageError: not a request of the API and version that it names.
+        MalformedMessageError: not a request of the API and version that it names, or larger than it may be.
         UnsupportedRequestError: an API or version that is not served.
     """
     if len(frame) < _PREAMBLE.size:
@@ -170,6 +173,8 @@ def decode_request(frame: bytes, apis: VersionRanges | None = None) -> Request:
     if not _served(key, version, apis):
         raise UnsupportedRequestError(key, version, correlation_id)
     api_key = ApiKey(key)
+    if max_bytes is not None and len(frame) > (most := max_bytes.get(api_key, len(frame))):
+        raise MalformedMessageError(f"{api_key.name} of {len(frame)} bytes, at most {most} are taken")
     header, at = request_header_codec(schemas.request_header_version(api_key, version)).decode(frame)
     message = request_codec(api_key, version).decode_exact(frame, at)
     return Request(api_key, version, correlation_id, header.client_id, message)

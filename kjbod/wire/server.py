@@ -6,6 +6,7 @@ Each connection is a task with its own ``TaskGroup``: it reads requests and star
 * a frame is never larger than ``max_frame_bytes``, and only what came of it is held;
 * a client that does not read its answers stops being read from, and is cut off after ``stall_timeout_ms``;
 * so is one that sends half a request and falls silent; one that sends nothing goes after ``idle_timeout_ms``;
+* incomplete requests of all connections together take at most ``max_pending_bytes``;
 * connections above ``max_connections`` are closed as they come.
 
 Whatever a peer does ends at most its own connection, with one log line; above :data:`LOG_LINES_PER_SECOND` they are
@@ -16,14 +17,14 @@ import asyncio
 import contextlib
 import dataclasses
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, Self
 
 from kjbod.clock import Clock
 from kjbod.errors import KjbodError, ProtocolError
 from kjbod.wire.connection import ServerConnection, Slot
 from kjbod.wire.frames import MAX_FRAME_BYTES, Request, VersionRanges, preload
-from kjbod.wire.messages import ResponseBody
+from kjbod.wire.messages import ApiKey, ResponseBody
 
 LOG_LINES_PER_SECOND = 20
 _READ_BYTES = 65_536
@@ -45,6 +46,11 @@ class Limits:
 
     max_frame_bytes: int = MAX_FRAME_BYTES
     """``socket.request.max.bytes``. A decoded message takes some fifty times its frame: a controller sets it lower."""
+    max_frame_bytes_of: Mapping[ApiKey, int] = dataclasses.field(default_factory=dict)
+    """Less, for some APIs: decoding is a matter of seconds where a frame has room for millions of elements."""
+    max_pending_bytes: int = 4 * MAX_FRAME_BYTES
+    """What incomplete requests of all connections may take together (compare ``queued.max.request.bytes``); the
+    connection whose piece goes beyond is closed."""
     max_connections: int = 1_000
     max_in_flight: int = 16
     """Requests of one connection that are handled or answered at a time."""
@@ -107,6 +113,8 @@ class Server:
         self.apis = apis
         self.limits = limits
         self.complaints = _Complaints(clock, log)
+        self.pending_bytes = 0
+        """What there is of incomplete requests, over all connections."""
         self._listening: asyncio.Server | None = None
         self._connections: set[asyncio.Task[Any]] = set()
         self._closing = False
@@ -190,7 +198,12 @@ class _Session:
         self._reader = reader
         self._writer = writer
         self._peer = peer
-        self._machine = ServerConnection(server.apis, max_frame_bytes=server.limits.max_frame_bytes)
+        self._machine = ServerConnection(
+            server.apis,
+            max_frame_bytes=server.limits.max_frame_bytes,
+            max_frame_bytes_of=server.limits.max_frame_bytes_of,
+        )
+        self._held_bytes = 0
         self._gate = asyncio.Semaphore(server.limits.max_in_flight)
         self._complained = False
 
@@ -208,6 +221,8 @@ class _Session:
             pass
         except* OSError as errors:
             self._complain(str(errors.exceptions[0]))
+        finally:
+            self._server.pending_bytes -= self._held_bytes
 
     async def _read_requests(self, handlers: asyncio.TaskGroup) -> None:
         while data := await self._read():
@@ -217,9 +232,18 @@ class _Session:
                     await self._flush()
                 else:
                     handlers.create_task(self._handle(slot, slot.request))
+            self._hold(self._machine.pending_bytes)
         if self._machine.pending_bytes:
             self._complain(f"closed in the middle of a request, {self._machine.pending_bytes} bytes of it had come")
         raise _Ended
+
+    def _hold(self, pending_bytes: int) -> None:
+        """Count what waits for the rest of its request."""
+        self._server.pending_bytes += pending_bytes - self._held_bytes
+        self._held_bytes = pending_bytes
+        if self._server.pending_bytes > self._limits.max_pending_bytes:
+            self._complain(f"incomplete requests take more than {self._limits.max_pending_bytes} bytes together")
+            raise _Ended
 
     async def _read(self) -> bytes:
         """The next bytes, none at the end."""

@@ -1,8 +1,11 @@
 """Failed directories and assignments: rows CT-10 to CT-12, and what the KIP's rules add to shipped Kafka's."""
 
+import itertools
+
 import pytest
 
 from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
+from kjbod.metadata.image import PartitionRegistration
 from kjbod.metadata.records import BrokerRegistrationChangeRecord, PartitionChangeRecord
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import BrokerHeartbeatRequest
@@ -311,3 +314,33 @@ def test_a_directory_that_a_repeated_registration_leaves_out_loses_its_leaders_u
         world.assign(1, (directory(1, 1), topic, (0,)))
         assert world.register(1, 1).error_code == 0
         assert world.partition("t").leader == leader, rules.name
+
+
+def test_a_replica_that_is_moved_often_in_one_request_takes_time_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(KIP_858)
+    world.join(1)
+    topic = world.create("t", (1,))
+    merges = itertools.count()
+    real = PartitionRegistration.merge
+
+    def counted(self: PartitionRegistration, record: PartitionChangeRecord) -> PartitionRegistration:
+        next(merges)
+        return real(self, record)
+
+    monkeypatch.setattr(PartitionRegistration, "merge", counted)
+    moves = 300
+    world.assign(1, *((directory(1, number % 2), topic, (0,)) for number in range(moves)))
+    assert next(merges) <= 3 * moves
+    assert world.partition("t").directory(1) == directory(1, 1)
+
+
+@BOTH
+def test_only_directories_that_a_broker_has_are_remembered_as_offline(rules: Rules) -> None:
+    world = World(rules)
+    world.join(1)
+    for number in range(20):
+        world.beat(1, offline=(Uuid.of(77, number), directory(1, 0)))
+        world.beat(1, offline=(directory(1, 0),))
+    contact = world.controller.heartbeats.contact(1, world.broker(1).epoch)
+    assert contact is not None
+    assert contact.offline <= {directory(1, 0)}

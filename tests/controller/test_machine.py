@@ -65,6 +65,8 @@ class ControllerMachine(RuleBasedStateMachine):
         now = self.world.broker(broker)
         mine = self.reported.setdefault((broker, now.epoch), set())
         offline = mine | {directory(broker, number) for number in failed if directory(broker, number) in now.log_dirs}
+        if self.ruleset is KAFKA and now.fenced and offline & set(now.log_dirs):
+            fence = True  # a report in the heartbeat that unfences: Kafka elects into the directory that it takes away
         offset = -1 if behind else self.world.controller.next_offset - 1
         answer = self.world.beat(broker, offset=offset, fence=fence, shut=shut, offline=tuple(sorted(offline)))
         assert answer.error_code == 0

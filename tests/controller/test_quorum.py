@@ -124,7 +124,7 @@ def test_a_fetch_that_cannot_be_served_is_told_why_and_who_leads(
 def test_another_history_is_told_where_it_parts(offset: int, epoch: int, diverging: EpochEndOffset | None) -> None:
     answer = quorum().plan_fetch(fetch(fetch_offset=offset, last_fetched_epoch=epoch), 18)
     if diverging is None:
-        assert answer == ReadFrom(offset, 8 * 1024 * 1024, 500)
+        assert answer == ReadFrom(offset, 1024 * 1024, 500)
     else:
         assert isinstance(answer, FetchResponse)
         assert answer.responses[0].partitions[0].diverging_epoch == diverging

@@ -1,13 +1,16 @@
 """The controller as a server: over loopback, killed, and given bad input."""
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
 import random
 import signal
+import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -234,20 +237,22 @@ async def test_what_is_not_allowed_is_refused_with_the_cluster_error(site: Site)
 # ---- killed
 
 _RUN = """
+import resource
 import sys
 from pathlib import Path
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[2]),) * 2)
 from kjbod_controller_stub.server import main
 sys.exit(main(Path(sys.argv[1])))
 """
 
 
 class Process:
-    """The controller in a process of its own."""
+    """The controller in a process of its own; ``files``: as many as it may open."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, files: int = 4_096) -> None:
         sources = os.pathsep.join(str(ROOT / folder) for folder in ("", "agent", "controller_stub"))
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _RUN, str(site.config_path)],
+            [sys.executable, "-c", _RUN, str(site.config_path), str(files)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -274,12 +279,12 @@ class Process:
 
 
 @pytest.fixture
-def launch(site: Site) -> Iterator[Callable[[], Process]]:
+def launch(site: Site) -> Iterator[Callable[..., Process]]:
     """Starts controllers on the site; none is left."""
     started: list[Process] = []
 
-    def start() -> Process:
-        started.append(Process(site))
+    def start(files: int = 4_096) -> Process:
+        started.append(Process(site, files))
         return started[-1]
 
     yield start
@@ -329,6 +334,24 @@ async def test_sigterm_ends_it_cleanly(launch: Callable[[], Process], site: Site
     assert '"controller.stopped"' in rest
     assert "Traceback" not in rest
     assert not (site.log_dir / ".lock").exists()
+
+
+async def test_a_flood_of_connections_leaves_the_log_its_files(launch: Callable[..., Process], site: Site) -> None:
+    process = launch(files=128)
+    port = process.started()["port"]
+    async with await connect(port) as connection:
+        await join(connection, 1)
+        flood = await asyncio.gather(
+            *(asyncio.open_connection("127.0.0.1", port) for _ in range(200)), return_exceptions=True
+        )
+        for number in range(30):  # enough bytes for entries of the indexes, whose files are opened for each
+            created = await connection.request(create(f"t{number}", 30), timeout_ms=30_000)
+            assert created.topics[0].error_code == 0
+        assert site.log_file.with_suffix(".index").stat().st_size > 0
+        for one in flood:
+            if not isinstance(one, BaseException):
+                one[1].transport.abort()
+    assert process.signal(signal.SIGTERM)[0] == 0
 
 
 # ---- bad input, a log that fails
@@ -475,6 +498,50 @@ async def test_a_log_that_fails_ends_the_controller_without_an_answer(
                 await asking
     finally:
         await server.close()
+
+
+async def test_while_an_fsync_hangs_the_answers_that_wait_for_it_are_bounded(
+    site: Site, serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kjbod_controller_stub.server.WAITING_ANSWERS_MAX", 3)
+    site.configure(metadata_max_idle_interval_ms="60000")
+    back = threading.Event()
+    async with serving(site) as server, contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(await connect(server.port)) for _ in range(4)]
+        await join(clients[0], 1)
+        sync = server.log._files.sync
+        monkeypatch.setattr(server.log._files, "sync", lambda: (back.wait(), sync()))
+        try:
+            waiting = []
+            for number, client in enumerate(clients[:3]):
+                waiting.append(asyncio.ensure_future(client.request(create(f"t{number}"), timeout_ms=30_000)))
+                await until(lambda: len(server._deferred) == len(waiting))
+            with pytest.raises(Disconnected):
+                await clients[3].request(create("one-too-many"), timeout_ms=30_000)
+            assert not any(one.done() for one in waiting)
+        finally:
+            back.set()
+        assert [answer.topics[0].error_code for answer in await asyncio.gather(*waiting)] == [0, 0, 0]
+        assert set(server.controller.image.topic_ids) == {"t0", "t1", "t2"}
+
+
+async def test_a_request_with_room_for_millions_of_elements_is_not_decoded(site: Site, serving: Serving) -> None:
+    async with serving(site) as server, await connect(server.port) as other:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        count = 1_000_000
+        head = struct.pack(">hhihi", ApiKey.METADATA, 0, 1, -1, count)
+        writer.write(struct.pack(">i", len(head) + 2 * count) + head + bytes(2 * count))
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
+        await join(other, 1)
+
+
+async def test_features_have_the_same_epoch_after_a_restart(site: Site, serving: Serving) -> None:
+    async with serving(site) as server:
+        first = server.controller.features_offset
+    async with serving(site) as server:
+        assert server.controller.features_offset == first
 
 
 async def test_the_advertised_endpoint_follows_the_configuration(site: Site, serving: Serving) -> None:

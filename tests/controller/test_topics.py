@@ -9,6 +9,7 @@ import pytest
 from kjbod.ids import UNASSIGNED, ZERO, Uuid
 from kjbod.metadata.records import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from kjbod.wire.error_codes import ErrorCode
+from kjbod.wire.frames import encode_response
 from kjbod.wire.messages import (
     CreateTopicsRequest,
     CreateTopicsRequestAssignment,
@@ -232,8 +233,6 @@ def test_metadata_of_unknown_topics_is_an_error_each() -> None:
     answer = world.ask(MetadataRequest(topics=wanted))
     assert [found.error_code for found in answer.topics] == [0, 3, 0, 100]
     assert answer.topics[1].topic_id == ZERO
-    assert not world.ask(MetadataRequest(topics=())).topics
-    assert len(world.ask(MetadataRequest(topics=()), 0).topics) == 1
 
 
 def test_cluster_is_described_by_kind_of_endpoint() -> None:
@@ -246,3 +245,31 @@ def test_cluster_is_described_by_kind_of_endpoint() -> None:
     controllers = world.ask(DescribeClusterRequest(endpoint_type=2))
     assert [broker.broker_id for broker in controllers.brokers] == [NODE_ID]
     assert world.ask(DescribeClusterRequest(endpoint_type=3)).error_code == ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+
+
+def test_a_topic_is_described_once_however_often_it_is_named() -> None:
+    world = World()
+    world.join(1)
+    world.create("t", (1,))
+    answer = world.ask(MetadataRequest(topics=(MetadataRequestTopic(name="t"), MetadataRequestTopic(name="no")) * 500))
+    assert [(topic.name, topic.error_code) for topic in answer.topics] == [
+        ("t", 0),
+        ("no", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ]
+
+
+@pytest.mark.parametrize("version", range(14))
+def test_metadata_of_no_topics_is_all_of_them_in_version_0_and_none_later(version: int) -> None:
+    world = World()
+    world.join(1)
+    world.create("t", (1,))
+    answer = world.ask(MetadataRequest(topics=()), version)
+    assert [topic.name for topic in answer.topics] == ([] if version else ["t"])
+
+
+@pytest.mark.parametrize(("version", "code"), [(10, 42), (11, 42), (12, 100), (13, 100)])
+def test_topic_ids_in_versions_whose_answer_has_no_place_for_them_are_refused(version: int, code: int) -> None:
+    world = World()
+    answer = world.ask(MetadataRequest(topics=(MetadataRequestTopic(topic_id=Uuid.of(9, 9), name=None),)), version)
+    assert [topic.error_code for topic in answer.topics] == [code]
+    assert encode_response(answer, version, 1)

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import os
+import random
 import signal
 import struct
 import subprocess
@@ -337,7 +338,86 @@ async def test_epochs_end_where_the_next_one_starts(directory: Path) -> None:
     await log.close()
 
 
-# ---------------------------------------------------------------- kill -9
+# ---------------------------------------------------------------- power loss, kill -9
+
+
+async def _appended_together(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[bytes, bytes]:
+    """The log before and after a write of which the fsync never came back: nine appends of several requests."""
+    log = await MetadataLog.open(directory)
+    await log.append([batch_at(0, 3)])
+    synced = (directory / FIRST).read_bytes()
+    calls = itertools.count()
+    real = os.fdatasync
+
+    def power_fails(fd: int) -> None:
+        # The first of the nine finds the writer idle and goes alone; the others wait for it, together.
+        if next(calls):
+            raise OSError(5, os.strerror(5))
+        real(fd)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "fdatasync", power_fails)
+        ends = [log.append([batch_at(3)]), *(log.append([batch_at(o, 2, text="x" * 90)]) for o in range(4, 20, 2))]
+        results = await asyncio.gather(*ends, return_exceptions=True)
+    assert [isinstance(result, StorageError) for result in results] == [False] + [True] * 8
+    await log.close()
+    synced += batch_at(3)
+    return synced, (directory / FIRST).read_bytes()
+
+
+async def test_a_power_loss_that_keeps_any_part_of_an_unsynced_write_leaves_a_log_that_opens(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, written = await _appended_together(directory, monkeypatch)
+    assert written.startswith(synced)
+    rng = random.Random(858)
+    sector = 64
+    for _ in range(60):
+        survived = bytearray(written)
+        for at in range(len(synced), len(written), sector):
+            if rng.random() < 0.3:
+                survived[at : at + sector] = bytes(len(survived[at : at + sector]))
+        (directory / FIRST).write_bytes(survived)
+        log = await MetadataLog.open(directory)
+        assert log.end_offset >= 4
+        assert [record.offset async for b in log.batches(0) for record in b.records] == list(range(log.end_offset))
+        await log.close()
+
+
+async def test_batches_handed_over_as_several_are_each_durable_before_the_next(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await MetadataLog.open(directory)
+    sizes: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", lambda fd: sizes.append(os.fstat(fd).st_size))
+    batches = [batch_at(0, 2), batch_at(2), batch_at(3, 4)]
+    await log.append(batches)
+    assert sizes == list(itertools.accumulate(map(len, batches)))
+    await log.close()
+
+
+async def test_a_full_disk_acknowledges_nothing_and_the_next_start_has_all_that_was(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await MetadataLog.open(directory)
+    await log.append([batch_at(0)])
+    real = os.write
+
+    def half_then_full(fd: int, data: bytes) -> int:
+        if len(data) < 40:
+            raise OSError(28, os.strerror(28))
+        return real(fd, data[: len(data) - 30])
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", half_then_full)
+        with pytest.raises(StorageError, match=f"{segments.DIRECTORY_NAME}: No space left on device"):
+            await log.append([batch_at(1)])
+    await log.close()
+    log = await MetadataLog.open(directory)
+    assert log.end_offset == 1
+    assert await log.append([batch_at(1)]) == 2
+    await log.close()
+
 
 _APPENDER = """
 import asyncio, sys
@@ -375,6 +455,23 @@ def _acknowledged_until_killed(directory: Path, beyond: int) -> int:
     return acknowledged
 
 
+async def test_what_a_killed_process_left_unsynced_is_durable_before_it_is_read(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(directory, batch_at(0), batch_at(1))
+    synced: list[str] = []
+    real = os.fdatasync
+
+    def noting(fd: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{fd}").readlink().name)
+        real(fd)
+
+    monkeypatch.setattr(os, "fdatasync", noting)
+    log = await MetadataLog.open(directory)
+    assert synced == [FIRST]
+    await log.close()
+
+
 async def test_every_acknowledged_record_survives_kill_9(directory: Path) -> None:
     end = 0
     for _ in range(3):
@@ -382,5 +479,5 @@ async def test_every_acknowledged_record_survives_kill_9(directory: Path) -> Non
         log = await MetadataLog.open(directory, segment_bytes=20_000)
         end = log.end_offset
         assert end >= acknowledged
-        assert [b.base_offset async for b in log.batches(0)] == list(range(0, end, 3))
+        assert [record.offset async for b in log.batches(0) for record in b.records] == list(range(end))
         await log.close()

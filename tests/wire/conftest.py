@@ -72,7 +72,7 @@ def start(log: Lines) -> Serve:
     """Starts a server on a free port of loopback."""
 
     async def start(
-        handler: Handler, *, apis: VersionRanges = SERVED, clock: Clock | None = None, **limits: int
+        handler: Handler, *, apis: VersionRanges = SERVED, clock: Clock | None = None, **limits: Any
     ) -> Server:
         clock = clock or SystemClock()
         return await serve("127.0.0.1", 0, handler, apis=apis, clock=clock, log=log, limits=Limits(**limits))

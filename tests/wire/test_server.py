@@ -321,6 +321,38 @@ def test_half_a_request_and_then_silence_is_cut_off(run: Run[Any], start: Serve,
     assert log.reasons() == ["no more of a request for 100 ms, 8 bytes of it had come"]
 
 
+def test_unfinished_requests_of_all_connections_together_are_bounded(run: Run[Any], start: Serve, log: Lines) -> None:
+    async def story() -> None:
+        async with await start(answer, max_pending_bytes=5_000) as server:
+            first, second = await Wire.to(server), await Wire.to(server)
+            half = struct.pack(">i", 9_000) + bytes(2_996)
+            first.send(half)
+            await until(lambda: server.pending_bytes == 3_000)
+            second.send(half)
+            assert await second.rest() == b""
+            await until(lambda: server.pending_bytes == 3_000)
+            await assert_still_serving(server)
+            await first.close()
+            await until(lambda: server.pending_bytes == 0)
+
+    run(story)
+    assert log.reasons()[0] == "incomplete requests take more than 5000 bytes together"
+
+
+def test_an_api_may_have_a_smaller_frame_than_others(run: Run[Any], log: Lines) -> None:
+    async def story() -> None:
+        limits = Limits(max_frame_bytes_of={ApiKey.UNREGISTER_BROKER: 20})
+        server = await serve("127.0.0.1", 0, answer, apis=SERVED, clock=SystemClock(), log=log, limits=limits)
+        async with server:
+            wire = await Wire.to(server)
+            wire.send(encode_request(UnregisterBrokerRequest(broker_id=1), 0, 5, "a long name for a client"))
+            assert await wire.rest() == b""
+            await assert_still_serving(server)
+
+    run(story)
+    assert log.reasons() == ["UNREGISTER_BROKER of 40 bytes, at most 20 are taken"]
+
+
 def test_an_idle_connection_goes_without_a_word_and_one_that_waits_stays(
     run: Run[Any], start: Serve, log: Lines
 ) -> None:
