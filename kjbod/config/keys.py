@@ -150,7 +150,9 @@ class Config:
     )
     kjbod_probe_interval_ms: Annotated[int, _ms("Time between two probes of a directory.", at_least=10)] = 1000
     kjbod_probe_timeout_ms: Annotated[int, _ms("A probe that takes longer is judged.", at_least=10)] = 2000
-    kjbod_held_timeout_ms: Annotated[int, _ms("A held directory becomes failed after this.")] = 30_000
+    kjbod_held_timeout_ms: Annotated[int, _ms("A held directory becomes failed after this; 0: never.", at_least=0)] = (
+        30_000
+    )
     kjbod_storage_agent: Annotated[
         str, Key("Storage agent plug-in, a name in the entry-point group kjbod.storage.", pattern=r"[a-z][a-z0-9_-]*")
     ] = "posix"

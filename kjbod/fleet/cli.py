@@ -11,6 +11,7 @@ import signal
 import stat
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -24,6 +25,7 @@ from kjbod.fleet.svg import plural
 
 EXIT_OK, EXIT_DATA, EXIT_CANNOT_RUN = 0, 1, FleetError.exit_code
 EXIT_INTERRUPTED = 130
+_AGAIN_S = 0.05
 
 Progress = Callable[[str], None]
 OnError = Callable[[OSError], None]
@@ -41,7 +43,7 @@ def report(reports_dir: Path, out_dir: Path, master: str | None = None) -> int:
         print(f"[{(clock.monotonic_ms() - started_ms) / 1000:5.1f} s] {text}", flush=True)  # noqa: T201
 
     try:
-        with _terminated_as_interrupt():
+        with _interruptible():
             result = make_report(reports_dir, out_dir, master, progress)
     except FleetError as error:
         print(f"kjbod fleet report: {error}", file=sys.stderr)  # noqa: T201
@@ -181,21 +183,35 @@ def publish(work: Path, out_dir: Path) -> None:
 
 
 @contextlib.contextmanager
-def _terminated_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends the job as Ctrl-C does: with Spark's process and all temporary files gone."""
+def _interruptible() -> Iterator[None]:
+    """SIGTERM ends the job as Ctrl-C does: with Spark's process and all temporary files gone.
 
+    Python reports and forgets an exception in a weakref callback or a destructor, and py4j has one for each Java
+    object: an interrupt that falls there comes again a moment later.
+    """
     interrupted = False
+    again: list[threading.Timer] = []
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         nonlocal interrupted
         interrupted = True
         raise KeyboardInterrupt
 
+    def unraisable(caught: "sys.UnraisableHookArgs") -> None:
+        nonlocal interrupted
+        if not issubclass(caught.exc_type, KeyboardInterrupt):
+            hook_before(caught)
+            return
+        interrupted = True
+        again.append(threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGINT)))
+        again[-1].start()
+
     try:
-        before = signal.signal(signal.SIGTERM, interrupt)
+        handler_before = signal.signal(signal.SIGTERM, interrupt)
     except ValueError:  # not the main thread: signals are the caller's business
         yield
         return
+    hook_before, sys.unraisablehook = sys.unraisablehook, unraisable
     try:
         yield
     except Exception:
@@ -204,4 +220,7 @@ def _terminated_as_interrupt() -> Iterator[None]:
             raise KeyboardInterrupt from None
         raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for timer in again:
+            timer.cancel()
+        sys.unraisablehook = hook_before
+        signal.signal(signal.SIGTERM, handler_before)

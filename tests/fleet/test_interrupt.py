@@ -1,0 +1,35 @@
+"""Ctrl-C ends a report wherever it falls."""
+
+import time
+import weakref
+
+import pytest
+
+from kjbod.fleet.cli import _interruptible
+
+
+class Held:
+    """Something that a weak reference can point to."""
+
+
+def _interrupt(_reference: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_that_falls_into_a_weakref_callback_is_not_lost() -> None:
+    held = Held()
+    reference = weakref.ref(held, _interrupt)
+    with pytest.raises(KeyboardInterrupt), _interruptible():
+        del held  # Python reports what the callback raises, and goes on
+        assert reference() is None
+        while True:
+            time.sleep(0.001)
+
+
+def test_what_fails_after_a_lost_interrupt_is_the_interrupt() -> None:
+    held = Held()
+    reference = weakref.ref(held, _interrupt)
+    with pytest.raises(KeyboardInterrupt), _interruptible():
+        del held
+        assert reference() is None
+        raise ConnectionRefusedError("Spark's process was interrupted as well")
