@@ -239,10 +239,10 @@ class Story:
         self._claim(page.is_file(), f"the page is there, {page.stat().st_size // 1024 if page.exists() else 0} KiB")
         summary: dict[str, Any] = json.loads((layout.fleet / "report.json").read_text())
         disks = {str(disk.log_dir) for disk in self.cluster.disks.values()}
-        metadata = {str(layout.metadata(broker)) for broker in BROKERS}
         self._claim(
-            disks | metadata <= {row["path"] for row in summary["capacity"]},
-            f"it covers {len(disks)} disks, {len(metadata)} metadata directories, {len(summary['agents'])} brokers",
+            # Not its capacity: an agent that gives up seconds after its start may have sent no sample of a disk yet.
+            disks <= {row["path"] for row in summary["directories"]},
+            f"it covers the {len(disks)} disks of {len(summary['agents'])} brokers",
         )
         outcomes = sorted(incident["outcome"] for incident in summary["incidents"])
         self._claim(

@@ -68,16 +68,16 @@ def test_replicas_that_are_there_already_are_assigned_before_the_broker_is_unfen
 def test_a_failed_directory_is_reported_at_once_and_its_leaders_move(cluster: Cluster) -> None:
     cluster.start_controller()
     agents = [unfenced(cluster.start_agent(cluster.configure(node))) for node in (1, 2)]
-    cluster.create_topic("events", partitions=12, replication_factor=2)
+    cluster.create_topic("events", partitions=60, replication_factor=2)
     for agent in agents:
-        wait_assigned(agent, 12)
+        wait_assigned(agent, 60)
     fail_by_moving_away(cluster.directory(1, 2))
     failed = agents[0].wait_for_event("directory.failed")
     agents[0].wait_for_event("directory.offline.sent")
     acknowledged = agents[0].wait_for_event("directory.offline.acknowledged")
     moved = agents[0].wait_for_event("directory.leadership.moved")
     assert failed["path"] == str(cluster.directory(1, 2))
-    assert failed["partitions"] == 4
+    assert failed["partitions"] == 20
     assert failed["leaders"] == moved["leaders"] > 0
     assert acknowledged["directory_ids"] == [failed["directory_id"]]
     assert agents[0].running

@@ -20,10 +20,10 @@ def test_agents_live_through_disk_failures_under_a_real_kafka_controller(
     agents = {n: cluster.start_agent(cluster.configure(n, log_dir_failure_timeout_ms=2000)) for n in (1, 2, 3)}
     for agent in agents.values():
         agent.wait_for_event("agent.unfenced", 60)
-    cluster.create_topic("events", partitions=30, replication_factor=3)
+    cluster.create_topic("events", partitions=90, replication_factor=3)
     for agent in agents.values():
-        wait_assigned(agent, 30)
-    assert [len(names) for names in cluster.replicas(1, "events-*")] == [10, 10, 10]
+        wait_assigned(agent, 90)
+    assert [len(names) for names in cluster.replicas(1, "events-*")] == [30, 30, 30]
 
     cluster.directory(1, 2).rename(tmp_path / "away-2")
     agents[1].wait_for_event("directory.offline.acknowledged")
