@@ -23,9 +23,8 @@ from typing import Any, Final
 from kjbod.clock import Clock, SystemClock, system_random
 from kjbod.config import Config, load_config, require_broker
 from kjbod.config.endpoints import SECURITY_PROTOCOLS
-from kjbod.errors import EXIT_CONFIG, EXIT_FAILURE, ConfigError, KjbodError
+from kjbod.errors import EXIT_FAILURE, ConfigError, KjbodError
 from kjbod.ids import Uuid, random_uuid
-from kjbod.metadata.fetching import InconsistentClusterError
 from kjbod.metadata.follower import MetadataFollower
 from kjbod.runtime import systemd
 from kjbod.runtime.logging import configure_logging, flush_logging, get_logger
@@ -163,7 +162,7 @@ class Daemon:
                 for task in self._tasks:
                     task.cancel()
         except* KjbodError as group:
-            ended = Ended(_exit_code(_first(group)), str(_first(group)), clean=False)
+            ended = Ended(_first(group).exit_code, str(_first(group)), clean=False)
         except* Exception as group:  # noqa: BLE001  any bug in any part: the whole agent ends, and says so
             bug = _first(group)
             self._log.error("agent.crashed", exc_info=bug)
@@ -370,11 +369,6 @@ async def _wait_for_farewell(broker: Broker) -> None:
             await broker.farewell.wait()
     except TimeoutError:
         return
-
-
-def _exit_code(error: KjbodError) -> int:
-    """Disks of another cluster are a matter of configuration, whichever request learns it first."""
-    return EXIT_CONFIG if isinstance(error, InconsistentClusterError) else error.exit_code
 
 
 def _first(group: BaseExceptionGroup[Any]) -> Any:

@@ -32,7 +32,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from kjbod.errors import KjbodError, RemoteProtocolError
+from kjbod.errors import EXIT_CONFIG, KjbodError, RemoteProtocolError
 from kjbod.ids import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, ZERO, Uuid
 from kjbod.metadata.batches import RecordBatch, iter_batches
 from kjbod.metadata.image import MetadataImage, Replayer, image_of
@@ -60,7 +60,9 @@ _REPLICA_STATE_SINCE = 15
 
 
 class InconsistentClusterError(KjbodError):
-    """The controllers belong to another cluster than this node."""
+    """The controllers belong to another cluster than this node: a mistake of configuration."""
+
+    exit_code = EXIT_CONFIG
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ def parse(base: str, *changes: str) -> Config:
             key, value = change.split("=", 1)
             lines[key] = value
     text = "".join(f"{key}={value}\n" for key, value in lines.items())
-    return parse_config(text.encode(), source="server.properties", working_directory="/work", host="host1")
+    return parse_config(text.encode(), source="server.properties", working_directory="/home/a", host="host1")
 
 
 def problems(base: str, *changes: str) -> tuple[str, ...]:
@@ -145,7 +145,7 @@ def test_every_key_has_a_meaning_and_every_own_key_a_default() -> None:
         ("metadata.log.dir=/mnt/meta", "metadata_log_dir", "/mnt/meta"),
         ("cordoned.log.dirs=/mnt/d2", "cordoned_log_dirs", ("/mnt/d2",)),
         ("cordoned.log.dirs=*", "cordoned_log_dirs", ("/mnt/d1", "/mnt/d2", "/mnt/d3")),
-        ("log.dirs=a, b/c/,/x//y/../z", "log_dirs", ("/work/a", "/work/b/c", "/x/y/../z")),
+        ("log.dirs=a, b/c/,/x//y/../z", "log_dirs", ("/home/a/a", "/home/a/b/c", "/x/y/../z")),
         (
             "controller.quorum.voters=5@[::1]:9093,6@h:9094",
             "controller_quorum_voters",

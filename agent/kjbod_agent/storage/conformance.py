@@ -10,6 +10,7 @@ Faults are not part of it: which ones can be made is the implementation's affair
 :meth:`StorageConformance.hang` can make it hang.
 """
 
+import abc
 import asyncio
 import errno
 import random
@@ -37,18 +38,18 @@ async def errno_of(work: Awaitable[object]) -> int | None:
     return None
 
 
-class StorageConformance:
+class StorageConformance(abc.ABC):
     """Inherit, give the two or four methods, and run."""
 
     random = random.Random(858)
 
+    @abc.abstractmethod
     async def storage(self) -> StorageAgent:
         """A storage agent that was not started."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def new_directory(self) -> str:
         """The path of a new, empty log directory; the same storage agents can be asked for it."""
-        raise NotImplementedError
 
     def hang(self, path: str) -> Callable[[], None] | None:
         """Make every request of a directory wait; returns how to let go. None: cannot be done here."""
