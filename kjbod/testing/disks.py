@@ -18,14 +18,16 @@ The faults and what the kernel makes of them were measured; ext4 is mounted ``er
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from kjbod.testing import syscalls
 from kjbod.testing.errors import RigError
 from kjbod.testing.fusedisk import DiskControl, FaultMode, FuseDisk
+from kjbod.testing.table import OVER_MOUNT
 
-__all__ = ["FILE_SYSTEMS", "DiskControl", "FaultMode", "FileSystem", "RealDisk", "require_real_disks"]
+__all__ = ["FILE_SYSTEMS", "DiskControl", "FaultMode", "FileSystem", "RealDisk", "find_command", "require_real_disks"]
 
 _SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _MKFS_TIMEOUT_S = 60
@@ -70,13 +72,30 @@ def require_real_disks(fstype: str = "ext4") -> None:
                 f"real disks need {device}: {error.strerror} (modprobe {module}; in a container: --privileged)"
             ) from None
     mkfs = FILE_SYSTEMS[fstype].mkfs[0]
-    if _find(mkfs) is None:
+    if find_command(mkfs) is None:
         raise RigError(f"{mkfs}: command not found (apt-get install {FILE_SYSTEMS[fstype].package})")
 
 
-def _find(command: str) -> str | None:
-    # An ordinary user's PATH, kept by some forms of su and sudo, has no sbin.
+def find_command(command: str) -> str | None:
+    """The path of a command of the system, also where an ordinary user's PATH has no sbin; None if not installed."""
     return shutil.which(command, path=f"{os.environ.get('PATH', '')}:{_SYSTEM_PATH}")
+
+
+def make_file_system(fstype: str, image: Path, *, pass_fds: Sequence[int] = ()) -> None:
+    """Make a new, empty file system on a file, perhaps a descriptor that is passed on. Raises :class:`RigError`."""
+    name, *options = FILE_SYSTEMS[fstype].mkfs
+    result = subprocess.run(
+        [find_command(name) or name, *options, str(image)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=_MKFS_TIMEOUT_S,
+        pass_fds=pass_fds,
+        check=False,
+    )
+    if result.returncode:
+        lines = result.stdout.decode(errors="replace").strip().splitlines() or ["no output"]
+        raise RigError(f"{name} on {image}: exit code {result.returncode}: {lines[-1]}")
 
 
 class RealDisk(FuseDisk):
@@ -120,18 +139,7 @@ class RealDisk(FuseDisk):
 
     def format(self) -> None:
         """Make a new, empty file system; not while it is mounted."""
-        name, *options = self._file_system.mkfs
-        result = subprocess.run(
-            [_find(name) or name, *options, str(self.image)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_MKFS_TIMEOUT_S,
-            check=False,
-        )
-        if result.returncode:
-            lines = result.stdout.decode(errors="replace").strip().splitlines() or ["no output"]
-            raise RigError(f"{name} on {self.image}: exit code {result.returncode}: {lines[-1]}")
+        make_file_system(self.fstype, self.image)
 
     def mount(self) -> None:
         """Mount it (again), on a loop device that goes when nothing uses it any more; sets :attr:`device`."""
@@ -149,7 +157,7 @@ class RealDisk(FuseDisk):
 
     def over_mount(self) -> None:
         """Mount an empty tmpfs over it; :meth:`unmount` takes that away again."""
-        syscalls.mount("kjbod-over-mount", self.mount_point, "tmpfs", data="size=1m")
+        syscalls.mount(OVER_MOUNT, self.mount_point, "tmpfs", data="size=1m")
 
     def shutdown(self) -> None:
         """ext4 and XFS: shut the file system down as after a fatal error; EIO until unmounted and mounted again."""

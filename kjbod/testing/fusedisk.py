@@ -22,7 +22,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -33,9 +33,12 @@ from kjbod.testing.errors import RigError
 
 CONTROL_SOCKET = "control"
 """Name of the control socket in a disk's directory."""
+MAX_ORDER_BYTES = 64 << 10
+"""The longest order, and the longest answer."""
 TAG_VARIABLE = "KJBOD_DISK_TAG"
 """Environment variable whose value becomes part of the image's name, so that a run can tell its disks from others'."""
 _START_TIMEOUT_S = 20.0
+_OFFSETS_PER_ORDER = 4000
 _ANSWER_TIMEOUT_S = 20.0
 
 
@@ -54,7 +57,7 @@ class FaultMode(enum.StrEnum):
     ENOSPC = "enospc"
     """Writes fail as those of a thin pool that is full."""
     LOSE_WRITES = "lose-writes"
-    """Writes are acknowledged and forgotten."""
+    """Writes are acknowledged and forgotten, unless :meth:`DiskControl.recover_writes` ends it."""
     FLIP_READS = "flip-reads"
     """The first byte of every read is wrong."""
 
@@ -79,6 +82,70 @@ class DiskControl:
         """From the return of this call on, every request meets ``mode``; those held back before are answered in it."""
         self._ask({"do": "set", "mode": mode.value})
 
+    def recover_writes(self) -> None:
+        """End :attr:`FaultMode.LOSE_WRITES`, or any other mode; what was lost is stored after all."""
+        self._ask({"do": "set", "mode": FaultMode.OK.value, "recover": True})
+
+    def keep(self) -> None:
+        """Remember the content, and the size, for :meth:`restore`; nothing happens if something is kept already."""
+        self._ask({"do": "content", "how": "keep"})
+
+    def restore(self) -> bool:
+        """Go back to what :meth:`keep` remembered and forget it; False if nothing is kept.
+
+        Whoever has a file system mounted on the disk must let go of it first.
+        """
+        return bool(self._ask({"do": "content", "how": "restore"})["answer"])
+
+    def wipe(self) -> None:
+        """Make every stored byte zero."""
+        self._ask({"do": "content", "how": "wipe"})
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut the content, not the disk: reads behind it fail with EIO until something is written there or later."""
+        self._ask({"do": "content", "how": "truncate", "size_bytes": size_bytes})
+
+    def resize(self, size_bytes: int) -> None:
+        """Give the disk another size; a loop device on it has to be told (``LOOP_SET_CAPACITY``)."""
+        os.truncate(self.image_path(), size_bytes)
+
+    def rot(self) -> None:
+        """Flip one bit in each sector that has been written; what is written later is stored well."""
+        self._ask({"do": "content", "how": "rot"})
+
+    def scribble(self, offsets: Sequence[int], length: int) -> None:
+        """Overwrite so many stored bytes at each offset, past the kernel's caches."""
+        for start in range(0, len(offsets), _OFFSETS_PER_ORDER):
+            some = list(offsets[start : start + _OFFSETS_PER_ORDER])
+            self._ask({"do": "content", "how": "scribble", "offsets": some, "length": length})
+
+    def find(self, pattern: bytes, step: int, at: int = 0) -> list[int]:
+        """The offsets, multiples of ``step``, that have ``pattern`` ``at`` bytes behind them in the stored content."""
+        order = {"do": "content", "how": "find", "pattern": pattern.hex(), "step": step, "at": at}
+        found: list[int] = []
+        while True:
+            start = found[-1] + 1 if found else 0
+            some = self._ask({**order, "start": start, "limit": _OFFSETS_PER_ORDER})["answer"]
+            found += some
+            if len(some) < _OFFSETS_PER_ORDER:
+                return found
+
+    def fence(self) -> None:
+        """Fail from now on, with EIO, whoever has the image open: a loop device that is still held by somebody."""
+        self._ask({"do": "fence"})
+
+    def plug(self) -> None:
+        """After :meth:`kill`: serve the image again, with its content. What was open before stays dead."""
+        self._ask({"do": "plug"})
+
+    def image_path(self) -> Path:
+        """The file to put a loop device on."""
+        return self.directory / "fuse" / str(self._ask({"do": "counters"})["image"])
+
+    def state(self) -> dict[str, Any]:
+        """What the disk is doing: ``mode``, ``delay_us``, ``plugged``, ``size_bytes``, ``pid`` and the counters."""
+        return self._ask({"do": "counters"})
+
     def delay_us(self, delay_us: int) -> None:
         """Answer each later read, write and flush that many microseconds late; 0 ends it."""
         self._ask({"do": "delay", "delay_us": delay_us})
@@ -100,7 +167,7 @@ class DiskControl:
         self._ask({"do": "release"})
 
     def kill(self) -> None:
-        """Pull the disk out: every request fails from now on, also those that hang. It cannot be plugged in again."""
+        """Pull the disk out: every request fails from now on, also those that hang, until :meth:`plug`."""
         self._ask({"do": "kill"})
 
     def abort(self) -> None:
@@ -128,7 +195,7 @@ class DiskControl:
         with self._connect() as connection:
             try:
                 connection.send(json.dumps(request).encode())
-                answer = connection.recv(4096)
+                answer = connection.recv(MAX_ORDER_BYTES)
             except TimeoutError:
                 raise RigError(f"disk {self.directory}: its server did not answer in {_ANSWER_TIMEOUT_S:g} s") from None
             except OSError as error:
@@ -171,6 +238,11 @@ def short_path(directory: Path) -> Iterator[str]:
         os.close(fd)
 
 
+def image_name(directory: Path) -> str:
+    """Name of the image of a new disk with that directory: no other disk has it."""
+    return f"kjbod-{os.environ.get(TAG_VARIABLE, 'disk')}-{directory.name}"[:200]
+
+
 class FuseDisk(DiskControl):
     """A new disk of ``size_bytes`` and its remote control; :attr:`image` is the file to put a loop device on.
 
@@ -182,7 +254,7 @@ class FuseDisk(DiskControl):
         own = directory is None
         super().__init__(Path(tempfile.mkdtemp(prefix="kjbod-disk-")) if directory is None else directory)
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        name = f"kjbod-{os.environ.get(TAG_VARIABLE, 'disk')}-{self.directory.name}"[:60]
+        name = image_name(self.directory)
         self.image = self.directory / "fuse" / name
         self.size_bytes = size_bytes
         command = [sys.executable, "-P", "-m", "kjbod.testing.fuseserver", str(self.directory), name, str(size_bytes)]

@@ -23,12 +23,13 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from kjbod.testing import syscalls
-from kjbod.testing.fusedisk import CONTROL_SOCKET, FaultMode, short_path
+from kjbod.testing.fusedisk import CONTROL_SOCKET, MAX_ORDER_BYTES, FaultMode, short_path
+from kjbod.testing.table import is_own, mount_on
 
 MAX_IO_BYTES = 1 << 20
 _UNMOUNT_TIMEOUT_S = 10.0
@@ -40,7 +41,12 @@ _OPEN_DIRECT_IO = 1
 _IN_HEADER = struct.Struct("<IIQQIIIHH")  # len, opcode, unique, nodeid, uid, gid, pid, extension length, padding
 _OUT_HEADER = struct.Struct("<IiQ")  # len, -errno, unique
 _IO = struct.Struct("<QQI")  # fh, offset, size: the start of fuse_read_in and fuse_write_in
+_HANDLE = struct.Struct("<Q")  # the start of these two and of fuse_fsync_in
 _WRITE_IN_BYTES = 40
+_SETATTR_IN = struct.Struct("<IIQQ")  # valid, padding, fh, size: the start of fuse_setattr_in
+_FATTR_SIZE = 1 << 3
+_COPY_BYTES = 1 << 20
+_SECTOR_BYTES = 512
 _INIT_IN = struct.Struct("<IIII")  # major, minor, max_readahead, flags
 _INIT_OUT = struct.Struct("<IIIIHHIIHHI28x")
 _INIT_FLAGS = 1 << 0 | 1 << 5 | 1 << 15 | 1 << 22  # ASYNC_READ, BIG_WRITES, ASYNC_DIO, MAX_PAGES
@@ -108,12 +114,42 @@ class Request(NamedTuple):
     body: bytes
 
 
+def _extents(fd: int) -> Iterator[tuple[int, int]]:
+    """Where the sparse file has content: (offset, length), in pieces of at most ``_COPY_BYTES``."""
+    position = 0
+    while True:
+        try:
+            start = os.lseek(fd, position, os.SEEK_DATA)
+        except OSError:  # ENXIO: only a hole is left
+            return
+        position = os.lseek(fd, start, os.SEEK_HOLE)
+        for offset in range(start, position, _COPY_BYTES):
+            yield offset, min(_COPY_BYTES, position - offset)
+
+
+def _copy(source: int) -> int:
+    """A new memory file with the content of another; holes stay holes."""
+    target = os.memfd_create("kjbod-disk")
+    os.ftruncate(target, os.fstat(source).st_size)
+    for offset, length in _extents(source):
+        os.pwrite(target, os.pread(source, length, offset), offset)
+    return target
+
+
 class Image:
-    """The disk's content and what it answers."""
+    """The disk's content and what it answers.
+
+    The content is a memory file, not a mapping: it can be cut short and copied, holes included.
+    """
 
     def __init__(self, size_bytes: int) -> None:
-        self.memory = mmap.mmap(-1, size_bytes)
+        self.content = os.memfd_create("kjbod-disk")
         self.size_bytes = size_bytes
+        os.ftruncate(self.content, size_bytes)
+        self.lost: int | None = None
+        """While writes are lost: what the content would be without that."""
+        self.kept: tuple[int, int] | None = None
+        """The content and the size to which ``restore`` goes back."""
         self.counters = {"reads": 0, "writes": 0, "flushes": 0}
 
     def answer(self, mode: FaultMode, request: Request) -> int | bytes:
@@ -126,11 +162,80 @@ class Image:
             return b""
         _, offset, size = _IO.unpack_from(request.body)
         if opcode is Opcode.READ:
-            data = self.memory[offset : min(offset + size, self.size_bytes)]
-            return bytes([data[0] ^ 0xFF]) + data[1:] if mode is FaultMode.FLIP_READS and data else data
-        if mode is not FaultMode.LOSE_WRITES:
-            self.memory[offset : offset + size] = request.body[_WRITE_IN_BYTES : _WRITE_IN_BYTES + size]
+            return self._read(mode, offset, size)
+        target = self.content if self.lost is None else self.lost
+        os.pwrite(target, request.body[_WRITE_IN_BYTES : _WRITE_IN_BYTES + size], offset)
         return _WRITE_OUT.pack(size, 0)
+
+    def _read(self, mode: FaultMode, offset: int, size: int) -> int | bytes:
+        wanted = max(0, min(size, self.size_bytes - offset))
+        data = os.pread(self.content, wanted, offset)
+        if len(data) < wanted:  # beyond the end of a content that was cut short
+            return errno.EIO
+        return bytes([data[0] ^ 0xFF]) + data[1:] if mode is FaultMode.FLIP_READS and data else data
+
+    def lose_writes(self, lose: bool, *, recover: bool) -> None:
+        """Begin or end to lose writes; with ``recover`` those lost so far are stored after all."""
+        if lose and self.lost is None:
+            self.lost = _copy(self.content)
+        elif not lose and self.lost is not None:
+            unwanted = self.lost
+            if recover:
+                unwanted, self.content = self.content, self.lost
+            os.close(unwanted)
+            self.lost = None
+
+    def keep(self) -> None:
+        """Remember content and size, unless something is kept already."""
+        if self.kept is None:
+            self.kept = _copy(self.content), self.size_bytes
+
+    def restore(self) -> bool:
+        """Go back to what is kept; False when nothing is."""
+        if self.kept is None:
+            return False
+        self.lose_writes(False, recover=False)
+        os.close(self.content)
+        (self.content, self.size_bytes), self.kept = self.kept, None
+        return True
+
+    def wipe(self) -> None:
+        os.ftruncate(self.content, 0)
+        os.ftruncate(self.content, self.size_bytes)
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut the content, as ``truncate`` does with an image file that is in use: the device does not get smaller."""
+        os.ftruncate(self.content, size_bytes)
+
+    def resize(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        os.ftruncate(self.content, size_bytes)
+
+    def rot(self) -> None:
+        """Flip one bit in each sector that has been written."""
+        for offset, length in _extents(self.content):
+            data = bytearray(os.pread(self.content, length, offset))
+            for start in range(0, length, _SECTOR_BYTES):
+                sector = (offset + start) // _SECTOR_BYTES
+                # Anywhere in the first 64 bytes: a short file is hit too. The factor spreads it (Knuth).
+                data[start + (sector * 2654435761 >> 8) % 64] ^= 1 << sector % 8
+            os.pwrite(self.content, data, offset)
+
+    def scribble(self, offsets: Sequence[int], length: int) -> None:
+        """Overwrite stored bytes with a pattern that is nobody's structure."""
+        for offset in offsets:
+            os.pwrite(self.content, b"\xa5" * length, offset)
+
+    def find(self, pattern: bytes, step: int, at: int, start: int, limit: int) -> list[int]:
+        """The first offsets from ``start`` on, multiples of ``step``, with ``pattern`` so many bytes behind them."""
+        found = []
+        for offset, length in _extents(self.content):
+            data = os.pread(self.content, length, offset)
+            hits = (i for i in range(0, length, step) if data[i + at : i + at + len(pattern)] == pattern)
+            found += [offset + i for i in hits if offset + i >= start]
+            if len(found) >= limit:
+                break
+        return found[:limit]
 
 
 class FuseServer:
@@ -144,11 +249,22 @@ class FuseServer:
         self.delay_us = 0
         self.held: list[Request] = []
         self.later: list[tuple[int, int, Request]] = []  # heap of (due in ns, unique, request)
-        self.connected = True  # false once the kernel has let go of us
+        self.handle = 0  # of the newest open
+        self.fenced = 0  # opens up to this handle get EIO
         mount_point.mkdir(mode=0o700, exist_ok=True)
+        self.connect()
+
+    def connect(self) -> None:
+        """Mount; what was opened through a connection before stays dead."""
         self.fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+        self.connected = True  # false once the kernel has let go of us
         options = f"fd={self.fd},rootmode=40000,user_id=0,group_id=0,allow_other,max_read={MAX_IO_BYTES}"
-        syscalls.mount("kjbod-disk", mount_point, "fuse", data=options)
+        try:
+            syscalls.mount("kjbod-disk", self.mount_point, "fuse", data=options)
+        except OSError:
+            self.connected = False
+            os.close(self.fd)
+            raise
 
     def disconnect(self) -> None:
         """Let go of /dev/fuse: the kernel fails whatever waits, and whatever comes."""
@@ -157,7 +273,8 @@ class FuseServer:
         self.held.clear()
         self.later.clear()
 
-    def set_mode(self, mode: FaultMode) -> None:
+    def set_mode(self, mode: FaultMode, *, recover: bool = False) -> None:
+        self.image.lose_writes(mode is FaultMode.LOSE_WRITES, recover=recover)
         self.mode = mode
         waiting, self.held = self.held, []
         for request in waiting:
@@ -191,7 +308,9 @@ class FuseServer:
             self._serve_io(request)
 
     def _serve_io(self, request: Request) -> None:
-        if holds_back(self.mode, request.opcode):
+        if _HANDLE.unpack_from(request.body)[0] <= self.fenced:
+            self._reply(request, errno.EIO)
+        elif holds_back(self.mode, request.opcode):
             self.held.append(request)
         else:
             self._reply(request, self.image.answer(self.mode, request))
@@ -231,8 +350,22 @@ class FuseServer:
         size, mode, links = (0, 0o040700, 2) if node == _ROOT else (self.image.size_bytes, 0o100600, 1)
         return _ATTR.pack(node, size, (size + 511) // 512, *[0] * 6, mode, links, 0, 0, 0, 4096, 0)
 
+    def _setattr(self, request: Request) -> bytes:
+        valid, _, _, size = _SETATTR_IN.unpack_from(request.body)
+        if valid & _FATTR_SIZE and request.node == _IMAGE:
+            self.image.resize(size)
+        return self._getattr(request)
+
     def _open(self, request: Request) -> bytes:
-        return _OPEN_OUT.pack(1, _OPEN_DIRECT_IO if request.opcode == Opcode.OPEN else 0, 0)
+        self.handle += 1
+        return _OPEN_OUT.pack(self.handle, _OPEN_DIRECT_IO if request.opcode == Opcode.OPEN else 0, 0)
+
+    def fence(self) -> None:
+        """Fail every later request, and those held back, of whoever has the image open now."""
+        self.fenced = self.handle
+        waiting, self.held = self.held, []
+        for request in waiting:
+            self._serve_io(request)
 
     def _statfs(self, _request: Request) -> bytes:
         return _STATFS_OUT.pack(self.image.size_bytes // 4096, 0, 0, 2, 0, 4096, 255, 4096, 0)
@@ -242,7 +375,7 @@ _NAME_ANSWERS: dict[int, Callable[[FuseServer, Request], int | bytes]] = {
     Opcode.INIT: FuseServer._init,
     Opcode.LOOKUP: FuseServer._lookup,
     Opcode.GETATTR: FuseServer._getattr,
-    Opcode.SETATTR: FuseServer._getattr,
+    Opcode.SETATTR: FuseServer._setattr,
     Opcode.OPEN: FuseServer._open,
     Opcode.OPENDIR: FuseServer._open,
     Opcode.STATFS: FuseServer._statfs,
@@ -252,8 +385,9 @@ _NAME_ANSWERS: dict[int, Callable[[FuseServer, Request], int | bytes]] = {
 class Janitor:
     """Unmounts, in a thread of its own, what was built on the disk; :attr:`done_fd` becomes readable at the end."""
 
-    def __init__(self, fuse_mount_point: Path) -> None:
+    def __init__(self, fuse_mount_point: Path, image: str) -> None:
         self._fuse_mount_point = fuse_mount_point
+        self._image = image
         self._built: list[tuple[Path, bool]] = []
         self.done_fd, self._done_write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.started = False
@@ -269,13 +403,18 @@ class Janitor:
         try:
             for mount_point, _ in reversed(self._built):
                 with contextlib.suppress(OSError):
-                    syscalls.thaw(mount_point)
-                with contextlib.suppress(OSError):
-                    syscalls.umount_all(mount_point)
+                    self._unmount(mount_point)
             with contextlib.suppress(OSError):
                 syscalls.umount_all(self._fuse_mount_point)
         finally:
             os.write(self._done_write_fd, b"x")
+
+    def _unmount(self, mount_point: Path) -> None:
+        """What was made for this disk: by now somebody may have mounted a disk of his own there."""
+        while (mount := mount_on(mount_point)) is not None and is_own(mount, self._image):
+            with contextlib.suppress(OSError):
+                syscalls.thaw(mount_point)
+            syscalls.umount(mount_point, syscalls.MNT_DETACH)
 
     def remove_mount_points(self) -> None:
         for mount_point, remove in reversed(self._built):
@@ -289,7 +428,7 @@ class Program:
 
     def __init__(self, directory: Path, name: str, size_bytes: int) -> None:
         self.server = FuseServer(directory / "fuse", name, size_bytes)
-        self.janitor = Janitor(self.server.mount_point)
+        self.janitor = Janitor(self.server.mount_point, name)
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         with short_path(directory) as short:
             self.listener.bind(f"{short}/{CONTROL_SOCKET}")
@@ -342,11 +481,11 @@ class Program:
     def _order(self, fd: int) -> None:
         client = self.clients[fd]
         try:
-            packet = client.recv(4096)
+            packet = client.recv(MAX_ORDER_BYTES)
             if packet and (answer := self._obey(json.loads(packet))) is not None:
                 client.send(json.dumps(answer).encode())
                 packet = b""
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
             with contextlib.suppress(OSError):
                 client.send(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
             packet = b""
@@ -359,12 +498,29 @@ class Program:
         """Carry an order out; its answer, None when the end of the process is the answer."""
         match order["do"]:
             case "set":
-                self.server.set_mode(FaultMode(order["mode"]))
+                self.server.set_mode(FaultMode(order["mode"]), recover=bool(order.get("recover")))
             case "delay":
                 self.server.delay_us = int(order["delay_us"])
+            case "content":
+                return {"answer": self._change_content(order)}
+            case "fence":
+                self.server.fence()
+            case "plug":
+                self._plug()
             case "counters":
                 held = len(self.server.held) + len(self.server.later)
-                return {**self.server.image.counters, "held": held, "pid": os.getpid()}
+                size_bytes = self.server.image.size_bytes
+                name = self.server.name.decode()
+                return {
+                    **self.server.image.counters,
+                    "held": held,
+                    "pid": os.getpid(),
+                    "image": name,
+                    "size_bytes": size_bytes,
+                    "mode": self.server.mode.value,
+                    "delay_us": self.server.delay_us,
+                    "plugged": self.attached,
+                }
             case "janitor":
                 self.janitor.add(Path(order["path"]), bool(order["remove"]))
             case "release":
@@ -377,6 +533,38 @@ class Program:
             case unknown:
                 return {"error": f"unknown order {unknown!r}"}
         return {}
+
+    def _change_content(self, order: dict[str, Any]) -> object:
+        image = self.server.image
+        match order["how"]:
+            case "keep":
+                image.keep()
+            case "restore":
+                return image.restore()
+            case "wipe":
+                image.wipe()
+            case "truncate":
+                image.truncate(int(order["size_bytes"]))
+            case "rot":
+                image.rot()
+            case "scribble":
+                image.scribble(order["offsets"], int(order["length"]))
+            case "find":
+                numbers = (int(order[name]) for name in ("step", "at", "start", "limit"))
+                return image.find(bytes.fromhex(order["pattern"]), *numbers)
+            case unknown:
+                raise ValueError(f"unknown change of content {unknown!r}")
+        return None
+
+    def _plug(self) -> None:
+        """After a pull: serve the same content again, on a new FUSE mount at the same place."""
+        if self.attached or self.janitor.started:
+            return
+        with contextlib.suppress(OSError):
+            syscalls.umount(self.server.mount_point, syscalls.MNT_DETACH)
+        self.server.connect()
+        self.poll.register(self.server.fd, select.POLLIN)
+        self.attached = True
 
     def _release(self) -> None:
         with contextlib.suppress(KeyError):

@@ -3,7 +3,8 @@
 ``python -m kjbod.testing.namespaces COMMAND...`` enters them with unshare(1) and stays, as their init, between them and
 the command: it reaps orphans and passes SIGTERM on (an init without handlers is deaf to signals), and when the command
 has ended it looks for what that left behind: processes, mounts, loop devices. Whatever there is goes when the init
-ends; but it is named on standard error, and turns success into exit code 1.
+ends; but it is named on standard error, and turns success into exit code 1. For what would stay on the machine when all
+of it is killed there is a :mod:`~kjbod.testing.janitor` outside.
 
 A test session calls :func:`reexec` once at its start.
 """
@@ -21,6 +22,7 @@ from typing import NoReturn
 
 from kjbod.testing.errors import RigError
 from kjbod.testing.fusedisk import TAG_VARIABLE
+from kjbod.testing.janitor import start_janitor
 
 INSIDE_VARIABLE = "KJBOD_NAMESPACES"
 """Environment variable that is set for whatever runs in the namespaces."""
@@ -52,8 +54,16 @@ def command_in_namespaces(command: Sequence[str]) -> list[str]:
 
 
 def environment(tag: str) -> dict[str, str]:
-    """The environment for :func:`command_in_namespaces`; ``tag`` marks the disks that are made inside."""
+    """The environment for :func:`command_in_namespaces`; ``tag`` marks what is made inside and is the machine's."""
     return {**os.environ, INSIDE_VARIABLE: "1", TAG_VARIABLE: tag}
+
+
+def _enter(command: Sequence[str]) -> NoReturn:
+    """Become the namespaces around ``command``. The tag begins with that of the namespaces that we are in."""
+    tag = "-".join(filter(None, (os.environ.get(TAG_VARIABLE), f"run{os.getpid()}")))
+    start_janitor(tag)
+    entering = command_in_namespaces(command)
+    os.execvpe(entering[0], entering, environment(tag))
 
 
 def reexec() -> None:
@@ -64,8 +74,7 @@ def reexec() -> None:
     if inside():
         return
     require_namespaces()
-    command = command_in_namespaces([sys.executable, *sys.orig_argv[1:]])
-    os.execvpe(command[0], command, environment(f"run{os.getpid()}"))
+    _enter([sys.executable, *sys.orig_argv[1:]])
 
 
 def _mounts() -> set[str]:
@@ -155,8 +164,7 @@ def main(command: Sequence[str]) -> NoReturn:
         except RigError as error:
             sys.stderr.write(f"{error}\n")
             sys.exit(error.exit_code)
-        entering = command_in_namespaces(command)
-        os.execvpe(entering[0], entering, environment(f"run{os.getpid()}"))
+        _enter(command)
     mounts_before = _mounts()
     exit_code = _run_as_init(command)
     left = _left_behind(mounts_before)

@@ -10,14 +10,30 @@ import os
 import struct
 from pathlib import Path
 
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_REMOUNT = 32
+MS_NOATIME = 1024
+MS_NODIRATIME = 2048
 MS_BIND = 4096
 MS_REC = 16384
+MS_SHARED = 1 << 20
+MS_RELATIME = 1 << 21
+MS_STRICTATIME = 1 << 24
 MNT_DETACH = 2
 
 _FS_IOC_SHUTDOWN = 0x8004587D  # _IOR('X', 125, u32); ext4, xfs, f2fs
 _SHUTDOWN_NOLOGFLUSH = 2
 _FIFREEZE = 0xC0045877
 _FITHAW = 0xC0045878
+_FS_IOC_GETFLAGS = 0x80086601
+_FS_IOC_SETFLAGS = 0x40086602
+FS_IMMUTABLE_FL = 0x10
+_BLKFLSBUF = 0x1261
+_XFS_IOC_FSGEOMETRY_V1 = 0x80705864  # _IOR('X', 100, struct xfs_fsop_geom_v1), of which bytes 64 to 80 are the UUID
+_LOOP_SET_CAPACITY = 0x4C07
 _LOOP_CTL_GET_FREE = 0x4C82
 _LOOP_CONFIGURE = 0x4C0A  # Linux 5.8
 _LO_FLAGS_AUTOCLEAR = 4
@@ -38,7 +54,7 @@ def _check(result: int, call: str, path: str) -> None:
 def mount(source: str, target: Path, fstype: str, flags: int = 0, data: str = "") -> None:
     """mount(2). Raises OSError with the kernel's errno."""
     result = _libc.mount(
-        source.encode(), os.fsencode(target), fstype.encode() or None, ctypes.c_ulong(flags), data.encode() or None
+        os.fsencode(source), os.fsencode(target), fstype.encode() or None, ctypes.c_ulong(flags), data.encode() or None
     )
     _check(result, "mount", str(target))
 
@@ -58,6 +74,32 @@ def umount_all(target: Path, limit: int = 16) -> int:
                 return count
             raise
     return limit
+
+
+def filesystem_id(path: Path, fstype: str) -> str:
+    """What tells the file system of the directory ``path`` from all others, also after a reboot. Raises OSError.
+
+    ext4 and btrfs make their ``f_fsid`` of the UUID; that of XFS is just the device number (statfs(2)).
+    """
+    if fstype != "xfs":
+        return f"{os.statvfs(path).f_fsid:016x}"
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return fcntl.ioctl(fd, _XFS_IOC_FSGEOMETRY_V1, bytes(112))[64:80].hex()
+    finally:
+        os.close(fd)
+
+
+def disk_sequence(device: Path) -> int | None:
+    """A number that no other disk of this boot has had, not even one that got the same device (Linux 5.15), or None."""
+    number = os.stat(device).st_rdev
+    place = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve()
+    for directory in (place, place.parent):  # a partition's is its disk's
+        try:
+            return int((directory / "diskseq").read_text())
+        except (OSError, ValueError):
+            continue
+    return None
 
 
 def _directory_ioctl(path: Path, request: int, argument: int | bytes) -> None:
@@ -87,6 +129,51 @@ def thaw(path: Path) -> bool:
             return False
         raise
     return True
+
+
+def inode_flags(path: Path) -> int:
+    """FS_IOC_GETFLAGS, what ``lsattr`` shows. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        return int(struct.unpack("=i", fcntl.ioctl(fd, _FS_IOC_GETFLAGS, bytes(4)))[0])
+    finally:
+        os.close(fd)
+
+
+def set_inode_flags(path: Path, flags: int) -> None:
+    """FS_IOC_SETFLAGS, what ``chattr`` does. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(fd, _FS_IOC_SETFLAGS, struct.pack("=i", flags))
+    finally:
+        os.close(fd)
+
+
+def forget_buffers(device: Path) -> None:
+    """BLKFLSBUF: write back and forget what the kernel keeps of a block device, ext4's metadata among it."""
+    _device_ioctl(device, _BLKFLSBUF)
+
+
+def update_loop_capacity(device: Path) -> None:
+    """LOOP_SET_CAPACITY: have a loop device take over the size of its file, also under a mounted file system."""
+    _device_ioctl(device, _LOOP_SET_CAPACITY)
+
+
+def _device_ioctl(device: Path, request: int) -> None:
+    fd = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(fd, request, 0)
+    finally:
+        os.close(fd)
+
+
+def sync_filesystem(path: Path) -> None:
+    """syncfs(2). Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _check(_libc.syncfs(fd), "syncfs", str(path))
+    finally:
+        os.close(fd)
 
 
 def attach_loop(backing: Path) -> tuple[Path, int]:

@@ -272,6 +272,8 @@ def _pivot_root(root: Path) -> None:
         raise OSError(code, f"pivot_root: {os.strerror(code)}")
     os.chdir("/")
     syscalls.umount(Path("/old"), syscalls.MNT_DETACH)
+    # As on a real machine: what is mounted later reaches the mount namespaces of services, and nothing outside.
+    syscalls.mount("none", Path("/"), "", syscalls.MS_REC | syscalls.MS_SHARED)
 
 
 def main(directory: Path) -> NoReturn:

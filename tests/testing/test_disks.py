@@ -288,6 +288,46 @@ def test_an_order_that_makes_no_sense_is_refused_and_the_disk_goes_on() -> None:
         assert disk.counters().reads == 0
 
 
+def test_content_is_found_however_often_it_is_there() -> None:
+    with FuseDisk(40 << 20) as disk:
+        with open(disk.image, "r+b", buffering=0) as image:
+            for _ in range(9):
+                image.write((b"here" + bytes(508)) * 2048)
+        assert disk.find(b"here", 512) == list(range(0, 9 << 20, 512))
+        assert disk.find(b"ere", 512, 1) == list(range(0, 9 << 20, 512))
+        assert disk.find(b"nowhere", 512) == []
+
+
+def test_a_number_that_no_disk_has_is_refused_and_the_disk_goes_on() -> None:
+    with FuseDisk(1 << 20) as disk:
+        with pytest.raises(RigError, match="OverflowError"):
+            disk._ask({"do": "content", "how": "truncate", "size_bytes": 1 << 70})
+        assert disk.counters().reads == 0
+
+
+def test_restored_content_is_that_of_before_also_while_writes_are_lost() -> None:
+    with FuseDisk(1 << 20) as disk:
+        disk.keep()
+        disk.set(FaultMode.LOSE_WRITES)
+        with open(disk.image, "r+b", buffering=0) as image:
+            image.write(b"lost" * 1024)
+        assert disk.restore()
+        disk.recover_writes()
+        assert disk.image.read_bytes() == bytes(1 << 20)
+
+
+def test_a_mount_that_somebody_made_over_a_disk_outlives_it(real_disk: Make, tmp_path: Path) -> None:
+    place = tmp_path / "d1"
+    disk = RealDisk(place)
+    syscalls.mount("somebody", place, "tmpfs")
+    try:
+        disk.close()
+        assert Path("/proc/self/mounts").read_text().count(f"somebody {place} ") == 1
+    finally:
+        syscalls.umount_all(place)
+        place.rmdir()
+
+
 def test_real_disks_without_root_are_one_clear_line() -> None:
     program = (
         "import os; from kjbod.testing import disks, errors\n"

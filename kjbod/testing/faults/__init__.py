@@ -1,0 +1,28 @@
+"""Every way in which Linux lets a disk die, hang, lie or fill: injected, recorded, undone. Linux, root.
+
+::
+
+    with RealDisk(log_dir="kafka") as disk:
+        injection = inject("freeze", Target.of(disk), state_dir=tmp_path)
+        ...
+        undo(injection)
+
+The record of an injection is on disk before the deed, so that :func:`undo` also works in another process, after the
+first was killed at any moment. ``FAULTS[name].expect(fstype)`` says what the agent should make of it.
+``scripts/faults`` is the same for operators (:mod:`kjbod.testing.faults.cli`).
+"""
+
+from kjbod.testing.faults.catalog import FAULTS, inject, list_injections, undo
+from kjbod.testing.faults.model import DEFAULT_STATE_DIR, Expectation, Fault, Injection, Target
+
+__all__ = [
+    "DEFAULT_STATE_DIR",
+    "FAULTS",
+    "Expectation",
+    "Fault",
+    "Injection",
+    "Target",
+    "inject",
+    "list_injections",
+    "undo",
+]

@@ -1,0 +1,218 @@
+"""All faults, and the three things to do with them."""
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from kjbod.testing import syscalls
+from kjbod.testing.errors import RigError
+from kjbod.testing.faults import device, directory, filesystem, mount
+from kjbod.testing.faults.model import (
+    DEFAULT_STATE_DIR,
+    Fault,
+    Injection,
+    Options,
+    Target,
+    boot_id,
+    locked,
+    make_state_dir,
+    read_records,
+)
+from kjbod.testing.fusedisk import DiskGoneError
+from kjbod.testing.table import is_on_image, mount_above, mount_on
+
+_ORDER = (
+    *("eio", "eio-writes", "eio-reads", "device-gone", "lost-writes", "bit-rot", "wiped", "truncated", "shrunk"),
+    *("thin-pool-full", "hang", "hang-writes", "slow", "freeze"),
+    *("remount-ro", "bind-ro", "umount", "over-mount", "swapped-disk"),
+    *("ext4-error-continue", "ext4-error-remount-ro", "fs-shutdown", "metadata-damage"),
+    *("full", "no-inodes", "quota"),
+    *("immutable", "permissions", "directory-deleted", "meta-properties-replaced"),
+)
+_BY_NAME = {fault.name: fault for layer in (device, filesystem, mount, directory) for fault in layer.FAULTS}
+FAULTS: Mapping[str, Fault] = {name: _BY_NAME[name] for name in _ORDER}
+"""By name: what dies first, then what hangs, then what hides, then what fills."""
+
+
+def find_fault(name: str) -> Fault:
+    """Raises :class:`RigError` for an unknown name."""
+    try:
+        return FAULTS[name]
+    except KeyError:
+        raise RigError(f"no fault {name!r}: see scripts/faults list") from None
+
+
+def inject(
+    name: str,
+    target: Target,
+    *,
+    state_dir: Path = DEFAULT_STATE_DIR,
+    options: Mapping[str, int] | None = None,
+    for_s: float | None = None,
+    recorded: Callable[[Injection], None] = lambda injection: None,
+) -> Injection:
+    """Break ``target``. When it fails half-way it is undone; when the process dies half-way, :func:`undo` does it.
+
+    :param options: instead of the fault's default values.
+    :param for_s: noted in the record as the time after which it is to be undone; whoever passes it sees to that.
+    :param recorded: called between the record and the deed.
+
+    Raises:
+        RigError: unknown fault or option, not possible there, or something is already injected on this disk.
+    """
+    fault = find_fault(name)
+    fault.expect(target.fstype)
+    make_state_dir(state_dir)
+    _refuse_second(target, state_dir)
+    now_ms = time.time() * 1000
+    injection = Injection(
+        id=secrets.token_hex(3),
+        fault=name,
+        target=target,
+        state_dir=state_dir,
+        options=_options(fault, options or {}),
+        since_ms=now_ms,
+        until_ms=None if for_s is None else now_ms + for_s * 1000,
+        pid=os.getpid(),
+        boot=boot_id(),
+    )
+    with _plainly(fault, target):
+        mounted = _require_the_disk_itself(target)
+        injection = replace(injection, details={"mounted": mounted, **fault.prepare(injection)})
+    with injection.claimed():
+        try:
+            with locked(state_dir):
+                _refuse_second(target, state_dir, mounted["id"])
+                injection.save()
+            recorded(injection)
+            with _plainly(fault, target):
+                fault.arm(injection)
+                began_ms = time.time() * 1000
+                fault.deed(injection)
+                ended_ms = time.time() * 1000
+            injection = replace(injection, done=True, began_ms=began_ms, ended_ms=ended_ms)
+            injection.save()
+        except BaseException:
+            _undo(injection)
+            raise
+    return injection
+
+
+def undo(injection: Injection) -> None:
+    """Take a fault away, however far it came; nothing happens if it is not on record any more.
+
+    Raises:
+        RigError: it cannot be undone now; the record stays.
+    """
+    with injection.claimed():
+        _undo(injection)
+
+
+def list_injections(state_dir: Path = DEFAULT_STATE_DIR) -> list[Injection]:
+    """What is injected, or was begun, the oldest first. Raises :class:`RigError` for an unreadable record."""
+    return read_records(state_dir)
+
+
+def _undo(injection: Injection) -> None:
+    if not injection.record.exists():
+        injection.forget()  # the lock that asking made
+        return
+    fault = find_fault(injection.fault)
+    rebooted = injection.boot != boot_id()
+    if _disk_is_gone(injection.target) or (rebooted and not fault.survives_reboot):
+        _unmount_places(injection)
+    else:
+        if fault.survives_reboot:
+            _require_the_same_disk(injection)
+        with _plainly(fault, injection.target, f"; once more: {injection.undo_command}"):
+            fault.heal(injection)
+    injection.forget()
+
+
+def _require_the_same_disk(injection: Injection) -> None:
+    """What changed files must not be undone on another file system, should that be at the same place by now."""
+    target, was = injection.target, injection.details["mounted"]
+    mount = mount_on(target.mount_point)
+    # Device numbers and names are given to other disks: only the file system's own id tells.
+    same = mount is not None and mount.fstype == was["fstype"]
+    with _plainly(find_fault(injection.fault), target):
+        if not same or syscalls.filesystem_id(target.mount_point, was["fstype"]) != was["id"]:
+            raise RigError(
+                f"{target.mount_point}: the disk that {injection.fault} was injected on, {was['source']}, is not "
+                f"mounted there: mount it, then {injection.undo_command} (with --forget when it is no more)"
+            )
+    if Path(os.path.realpath(target.log_dir)) != target.log_dir:
+        raise RigError(f"{target.log_dir}: has become a symbolic link: move it away, then {injection.undo_command}")
+
+
+def forget(injection: Injection) -> None:
+    """Drop the record and mend nothing: for a disk that is no more."""
+    _unmount_places(injection)
+    injection.forget()
+
+
+def _unmount_places(injection: Injection) -> None:
+    for place in (injection.place, injection.other_place):
+        with contextlib.suppress(OSError):
+            syscalls.umount_all(place)
+
+
+def _disk_is_gone(target: Target) -> bool:
+    if target.disk is None:
+        return False
+    try:
+        target.disk.state()
+    except DiskGoneError:
+        return True
+    return False
+
+
+def _require_the_disk_itself(target: Target) -> dict[str, str]:
+    """That the place has the disk which is to break, and nobody else's by now; what is mounted there."""
+    mount = mount_on(target.mount_point)
+    if mount is None:
+        raise RigError(f"{target.mount_point}: nothing is mounted there")
+    if target.disk is None:
+        ours = target.device is None or mount.source == str(target.device)
+    else:
+        ours = is_on_image(mount, target.disk.image_path().name)
+    if not ours:
+        raise RigError(
+            f"{target.mount_point}: {mount.source}, which is mounted there, is not the disk that is to break"
+        )
+    if target.log_dir.is_symlink() or mount_above(target.log_dir.resolve()).mount_id != mount.mount_id:
+        raise RigError(f"{target.log_dir}: does not lie on {mount.source}")
+    filesystem_id = syscalls.filesystem_id(target.mount_point, mount.fstype)
+    return {"device": mount.device, "source": mount.source, "fstype": mount.fstype, "id": filesystem_id}
+
+
+def _refuse_second(target: Target, state_dir: Path, filesystem_id: str = "") -> None:
+    for other in read_records(state_dir):
+        # The same file system may be mounted at several places.
+        if other.target.mount_point == target.mount_point or other.details["mounted"]["id"] == filesystem_id:
+            raise RigError(
+                f"{target.mount_point}: {other.fault} is injected already, which comes first: {other.undo_command}"
+            )
+    if state_dir.stat().st_dev == target.mount_point.stat().st_dev:
+        raise RigError(f"{state_dir}: lies on the disk that is to break: choose another place with --state-dir")
+
+
+def _options(fault: Fault, chosen: Mapping[str, int]) -> Options:
+    for name in chosen:
+        if name not in fault.options:
+            raise RigError(f"{fault.name} has no option {name}")
+    return {**fault.options, **chosen}
+
+
+@contextlib.contextmanager
+def _plainly(fault: Fault, target: Target, advice: str = "") -> Iterator[None]:
+    """An error of the kernel as one line for a person."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or target.mount_point
+        raise RigError(f"{fault.name} on {target.mount_point}: {where}: {error.strerror}{advice}") from error

@@ -1,0 +1,87 @@
+"""Which disks may be broken, and how: scratch disks in every way, others only when named twice, some never."""
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+from kjbod.testing.errors import RigError
+from kjbod.testing.faults.model import Fault, Target
+from kjbod.testing.faults.scratch import find_disk
+from kjbod.testing.table import Mount, mount_above, unescape
+
+_NEVER = (
+    "/",
+    "/boot",
+    "/boot/efi",
+    "/usr",
+    "/usr/local",
+    "/opt",
+    "/etc",
+    "/var",
+    "/var/cache",
+    "/var/lib",
+    "/var/log",
+    "/var/tmp",
+    "/home",
+    "/root",
+    "/tmp",
+    "/dev",
+    "/proc",
+    "/sys",
+    "/run",
+)
+_SWAPS = Path("/proc/swaps")
+
+
+def find_target(fault: Fault, path: str, *, confirmed: str | None, state_dir: Path) -> Target:
+    """The target at ``path``: a scratch disk, or another one that ``confirmed`` names again.
+
+    Raises:
+        RigError: it may not be touched, or not in this way.
+    """
+    absolute = Path(os.path.abspath(path))
+    disk = find_disk(absolute, state_dir)
+    if disk is not None:
+        if not disk.is_alive():
+            raise RigError(f"{disk.path}: this scratch disk is gone: scripts/faults disk remove {disk.path}")
+        return disk.target()
+    if not absolute.is_dir():
+        raise RigError(f"{path}: no such directory")
+    real = absolute.resolve()
+    disk = find_disk(real, state_dir)
+    if disk is not None:
+        return find_target(fault, str(real), confirmed=confirmed, state_dir=state_dir)
+    mount = mount_above(real)
+    _refuse_the_system(path, mount, state_dir)
+    if confirmed != path:
+        again = f"--yes-this-disk {confirmed} is another path; " if confirmed is not None else ""
+        raise RigError(
+            f"{path}: not a scratch disk: {again}to break {mount.source} on {mount.mount_point}, which may hold "
+            f"somebody's data, repeat its path: --yes-this-disk {path}"
+        )
+    if fault.scratch_only:
+        raise RigError(
+            f"{path}: {fault.name} is for scratch disks only, --yes-this-disk or not: it could not be undone for "
+            "certain (scripts/faults disk create PATH makes one)"
+        )
+    return Target(real, mount.mount_point, mount.fstype, None, Path(mount.source))
+
+
+def _refuse_the_system(path: str, mount: Mount, state_dir: Path) -> None:
+    """What the machine, or this program, lives on is never touched."""
+    for place in (*map(Path, _NEVER), Path(__file__).parent, Path(sys.prefix), state_dir, Path.cwd()):
+        with contextlib.suppress(OSError):
+            other = mount_above(place.resolve())
+            if _is_same(mount, other):
+                raise RigError(f"{path}: lies on the same file system as {place}, which is never touched")
+    for line in _SWAPS.read_bytes().split(b"\n")[1:-1]:
+        swap = Path(unescape(line.split()[0]))
+        with contextlib.suppress(OSError):
+            if str(swap) == mount.source or (swap.is_file() and _is_same(mount, mount_above(swap.resolve()))):
+                raise RigError(f"{path}: swap {swap} lies there, which is never touched")
+
+
+def _is_same(mount: Mount, other: Mount) -> bool:
+    # The volumes of one btrfs have different device numbers.
+    return mount.device == other.device or (mount.source.startswith("/dev/") and mount.source == other.source)
