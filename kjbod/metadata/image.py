@@ -18,8 +18,9 @@ Three rules that are easy to miss:
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from kjbod.errors import KjbodError
 from kjbod.ids import MIGRATING, UNASSIGNED, Uuid, is_online
@@ -62,6 +63,8 @@ TOPIC = 2
 """``ConfigRecord.resource_type`` of a topic (``ConfigResource.Type``)."""
 BROKER = 4
 """``ConfigRecord.resource_type`` of a broker; the empty name is the default of all brokers."""
+
+T = TypeVar("T")
 
 RECOVERED = 0
 RECOVERING = 1
@@ -183,6 +186,12 @@ class BrokerRegistration:
         )
 
 
+@functools.lru_cache(maxsize=4096)
+def _shared(values: tuple[T, ...]) -> tuple[T, ...]:
+    """One tuple for all that are equal: few sets of brokers and directories serve very many partitions."""
+    return values
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRegistration:
     """A partition (``PartitionRegistration``). ``directories`` runs parallel to ``replicas``."""
@@ -208,9 +217,9 @@ class PartitionRegistration:
             ReplayError: the directories do not match the replicas, or the recovery state is unknown.
         """
         return cls(
-            replicas=record.replicas,
-            directories=_directories(record.directories, len(record.replicas), record),
-            isr=record.isr,
+            replicas=_shared(record.replicas),
+            directories=_shared(_directories(record.directories, len(record.replicas), record)),
+            isr=_shared(record.isr),
             removing_replicas=record.removing_replicas,
             adding_replicas=record.adding_replicas,
             leader=record.leader,
@@ -251,9 +260,9 @@ class PartitionRegistration:
         given = change.leader != NO_LEADER_CHANGE
         state = change.leader_recovery_state
         return PartitionRegistration(
-            replicas=replicas,
-            directories=directories,
-            isr=_changed(change.isr, self.isr),
+            replicas=_shared(replicas),
+            directories=_shared(directories),
+            isr=_shared(_changed(change.isr, self.isr)),
             removing_replicas=_changed(change.removing_replicas, self.removing_replicas),
             adding_replicas=_changed(change.adding_replicas, self.adding_replicas),
             leader=change.leader if given else self.leader,

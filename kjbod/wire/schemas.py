@@ -12,8 +12,10 @@ kio is imported on first use, one module per message and version: a command that
 import dataclasses
 import datetime
 import importlib
+import sys
 import types
 import typing
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal
 
@@ -57,12 +59,28 @@ def response_header_version(api_key: int, version: int) -> int:
     return 1 if response_schema(api_key, version).flexible else 0
 
 
+@cache
+def _kio_names() -> Mapping[int, str]:
+    """kio's name of each API. Where hypothesis is installed, kio describes its types to it when it is imported: a
+    second of processor time and some MiB, in each process, for nobody."""
+    unused = "hypothesis" not in sys.modules
+    if unused:
+        sys.modules["hypothesis"] = None  # type: ignore[assignment]
+    try:
+        import kio.static.primitive  # noqa: F401
+        from kio.schema.index import api_key_map
+    finally:
+        if unused:
+            del sys.modules["hypothesis"]
+    return api_key_map
+
+
 def _message_schema(api_key: int, version: int, side: Side) -> Schema:
-    from kio.schema.index import api_key_map
+    names = _kio_names()
     from kio.static.constants import EntityType
 
     try:
-        module = importlib.import_module(f"kio.schema.{api_key_map[api_key]}.v{version}.{side}")
+        module = importlib.import_module(f"kio.schema.{names[api_key]}.v{version}.{side}")
     except (KeyError, ModuleNotFoundError):
         raise LookupError(f"Kafka has no {side} of API {api_key} in version {version}") from None
     entity = next(
