@@ -1,5 +1,6 @@
 """How the command line tells what went wrong: one line per problem on stderr, never a traceback unless asked for."""
 
+import contextlib
 import os
 import sys
 import traceback
@@ -16,7 +17,7 @@ def report(error: KjbodError) -> int:
     _flush_logging()
     _show_traceback()
     for line in str(error).splitlines() or [type(error).__name__]:
-        click.echo(f"kjbod: {line}", err=True)
+        _say(f"kjbod: {line}")
     return error.exit_code
 
 
@@ -26,8 +27,17 @@ def report_bug(error: Exception) -> int:
     shown = _show_traceback()
     text = " ".join(str(error).split())
     hint = "" if shown else f"; {DEBUG_VARIABLE}=1 shows the traceback"
-    click.echo(f"kjbod: internal error: {type(error).__name__}: {text}{hint}", err=True)
+    _say(f"kjbod: internal error: {type(error).__name__}: {text}{hint}")
     return EXIT_FAILURE
+
+
+def _say(line: str) -> None:
+    """On stderr. A daemon's goes the way of its log: a stderr that nobody reads must not keep the process, and one
+    that is gone must not change its exit code."""
+    logging = sys.modules.get("kjbod.runtime.logging")
+    if logging is None or not logging.write_plain(line):
+        with contextlib.suppress(OSError):
+            click.echo(line, err=True)
 
 
 def _show_traceback() -> bool:

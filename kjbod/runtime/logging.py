@@ -61,13 +61,18 @@ class LineWriter:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._sealed = False
+        self._torn = False  # a line was written in part: its rest never comes
         self.dropped = 0
         """Lines that were not written: no room, or stderr is gone."""
 
-    def write(self, line: bytes) -> None:
+    def write(self, line: bytes, *, despite_seal: bool = False) -> None:
         """Queue one line, which ends in a newline; drop it when there is no room."""
         with self._changed:
-            if self._closed or self._pending_bytes + len(line) > self._pending_bytes_max:
+            if self._closed or (self._sealed and not despite_seal):
+                self.dropped += 1
+                return
+            if self._pending_bytes + len(line) > self._pending_bytes_max:
                 self._count_dropped(1)
                 return
             self._lines.append(line)
@@ -82,6 +87,11 @@ class LineWriter:
         with self._changed:
             return self._changed.wait_for(lambda: self._pending_bytes == 0, timeout_ms / 1000)
 
+    def seal(self) -> None:
+        """Take no more lines: the one that was queued last is the last one."""
+        with self._changed:
+            self._sealed = True
+
     def close(self, timeout_ms: int = EXIT_FLUSH_TIMEOUT_MS) -> None:
         """Flush and end the thread. A thread that is stuck in ``write`` is left alone: it is a daemon."""
         self.flush(timeout_ms)
@@ -95,16 +105,17 @@ class LineWriter:
 
     def _run(self) -> None:
         while (batch := self._take()) is not None:
-            lines, data = batch
+            lines, data, reported = batch
             written = self._write_all(data)
             with self._changed:
                 self._pending_bytes -= sum(map(len, lines))
                 if not written:
                     self._count_dropped(len(lines))
+                    self._unreported += reported
                 self._changed.notify_all()
 
-    def _take(self) -> tuple[list[bytes], bytes] | None:
-        """The next lines and the bytes to write for them; None at the end."""
+    def _take(self) -> tuple[list[bytes], bytes, int] | None:
+        """The next lines, the bytes to write for them, and how many dropped ones these tell of; None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._lines or self._closed)
             if not self._lines:
@@ -118,13 +129,16 @@ class LineWriter:
         data = b"".join(lines)
         if unreported and self._describe_dropped is not None:
             data = self._describe_dropped(unreported) + data
-        return lines, data
+        return lines, data, unreported
 
     def _write_all(self, data: bytes) -> bool:
-        view = memoryview(data)
+        # On a disk that was full for a while, the rest of a line must not swallow the next one.
+        view = memoryview(b"\n" + data if self._torn else data)
         while view:
             try:
-                view = view[os.write(self._fd, view) :]
+                size = os.write(self._fd, view)
+                self._torn = view[size - 1] != ord("\n") if size else self._torn
+                view = view[size:]
             except BlockingIOError:
                 # Somebody who shares the terminal or pipe with us made it non-blocking.
                 try:
@@ -242,6 +256,15 @@ def _renderer(journal: bool) -> Callable[[WrappedLogger, str, EventDict], bytes]
     return render_line
 
 
+def _keep_standard_descriptors() -> None:
+    """Started with a closed stderr, the next socket would get number 2, and our log lines."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
+
+
 _writer: LineWriter | None = None
 
 
@@ -253,6 +276,7 @@ def configure_logging(component: str, *, level: str = "info", fd: int = 2) -> No
     global _writer
     if _writer is not None:
         _writer.close()
+    _keep_standard_descriptors()
     processors: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -294,6 +318,24 @@ def _log_thread_crash(crash: threading.ExceptHookArgs) -> None:
 def get_logger(**fields: object) -> FilteringBoundLogger:
     """A logger that adds ``fields`` to each event. It may be made at import, before :func:`configure_logging`."""
     return cast(FilteringBoundLogger, structlog.get_logger(**fields))
+
+
+def write_plain(text: str) -> bool:
+    """Queue ``text`` as it is, for a person; False where :func:`configure_logging` was not called.
+
+    A daemon that is refused its start says so on stderr, and must not hang there when nobody reads it. One that fails
+    after its last line (:func:`seal_logging`) says that all the same.
+    """
+    if _writer is None:
+        return False
+    _writer.write(text.encode("utf-8", "replace") + b"\n", despite_seal=True)
+    return True
+
+
+def seal_logging() -> None:
+    """Whatever event is logged from now on is dropped: the line before this call is the last one."""
+    if _writer is not None:
+        _writer.seal()
 
 
 def flush_logging(timeout_ms: int = EXIT_FLUSH_TIMEOUT_MS) -> bool:

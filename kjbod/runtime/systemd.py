@@ -10,6 +10,9 @@ import os
 import socket
 from collections.abc import Mapping
 
+STATUS_BYTES_MAX = 2048
+"""systemd ignores a whole message, READY=1 included, that is longer than 4096 bytes (``NOTIFY_BUFFER_MAX``)."""
+
 
 def sd_notify(state: str, environ: Mapping[str, str] = os.environ) -> bool:
     """Send ``state`` (``KEY=value`` lines) to the socket of ``NOTIFY_SOCKET``, a path or an abstract name (``@``).
@@ -44,8 +47,14 @@ def notify_stopping(status: str) -> bool:
     return sd_notify(f"STOPPING=1\nSTATUS={_one_line(status)}")
 
 
+def notify_starting(timeout_ms: int) -> bool:
+    """The start is not complete and gets on: do not give it up within ``timeout_ms`` from now."""
+    return sd_notify(f"EXTEND_TIMEOUT_USEC={timeout_ms * 1000}")
+
+
 def notify_watchdog() -> bool:
-    """Alive. Call it from the work itself, see the top of the file."""
+    """Alive. Call it from the work itself, see the top of the file, and only after :func:`notify_ready`: systemd counts
+    from the first one on, also during a start."""
     return sd_notify("WATCHDOG=1")
 
 
@@ -64,4 +73,7 @@ def watchdog_interval_ms(environ: Mapping[str, str] = os.environ) -> int | None:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.splitlines())
+    line = " ".join(text.splitlines()).encode("utf-8", "replace")
+    if len(line) <= STATUS_BYTES_MAX:
+        return line.decode()
+    return line[: STATUS_BYTES_MAX - 3].decode("utf-8", "ignore") + "..."

@@ -18,7 +18,7 @@ import structlog
 
 from kjbod.ids import Uuid
 from kjbod.runtime import logging as kjbod_logging
-from kjbod.runtime.logging import LineWriter, configure_logging, flush_logging, get_logger
+from kjbod.runtime.logging import LineWriter, configure_logging, flush_logging, get_logger, seal_logging, write_plain
 
 
 @pytest.fixture(autouse=True)
@@ -43,12 +43,15 @@ class Log:
     def __init__(self) -> None:
         self._reader, self.fd = os.pipe()
 
-    def events(self) -> list[dict[str, Any]]:
+    def text(self) -> str:
         assert flush_logging(10_000)
         data = b""
         while select.select([self._reader], [], [], 0)[0] and (chunk := os.read(self._reader, 1 << 20)):
             data += chunk
-        return [json.loads(line) for line in data.splitlines()]
+        return data.decode()
+
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.text().splitlines()]
 
     def close(self) -> None:
         os.close(self._reader)
@@ -204,6 +207,46 @@ def test_a_reader_that_is_gone_does_not_stop_the_writer() -> None:
     assert writer.dropped == 10
     writer.close()
     os.close(descriptor)
+
+
+def test_after_a_write_that_broke_off_the_next_line_is_whole(tmp_path: Path) -> None:
+    limit = (
+        "import resource, signal, sys\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "from kjbod.runtime.logging import LineWriter\n"
+        "writer = LineWriter(2, describe_dropped=lambda count: b'dropped %d\\n' % count)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (6, resource.RLIM_INFINITY))\n"
+        "writer.write(b'first line\\n'); assert writer.flush(10_000)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)\n"
+        "writer.write(b'second line\\n'); writer.close(10_000)\n"
+    )
+    with (tmp_path / "log").open("wb") as log:
+        subprocess.run([sys.executable, "-c", limit], stderr=log, check=True, timeout=60)
+    assert (tmp_path / "log").read_bytes().splitlines() == [b"first ", b"dropped 1", b"second line"]
+
+
+def test_nothing_comes_after_the_last_line(log: Log) -> None:
+    configure_logging("agent", fd=log.fd)
+    get_logger().info("agent.stopped")
+    seal_logging()
+    get_logger().info("too.late")
+    assert [event["event"] for event in log.events()] == ["agent.stopped"]
+    # But for what the process itself dies of after that.
+    assert write_plain("kjbod: internal error") and flush_logging()
+    assert log.text() == "kjbod: internal error\n"
+
+
+@pytest.mark.parametrize("closed", [[2], [0, 1, 2]])
+def test_a_closed_stderr_is_not_mistaken_for_a_file_that_is_opened_later(closed: list[int], tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    code = (
+        "from kjbod.runtime.logging import configure_logging, get_logger\n"
+        f"configure_logging('agent'); file = open({str(victim)!r}, 'w')\n"
+        "get_logger().info('tick')\n"
+    )
+    closing = " ".join(f"{fd}>&-" for fd in closed)
+    subprocess.run(["sh", "-c", f'exec "$0" -c "$1" {closing}', sys.executable, code], check=True, timeout=60)
+    assert victim.read_bytes() == b""
 
 
 def test_the_last_lines_are_written_before_the_process_ends() -> None:

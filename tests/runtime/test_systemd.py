@@ -34,6 +34,13 @@ def test_the_service_manager_hears_how_we_are(manager: socket.socket) -> None:
     ]
 
 
+def test_a_long_status_is_cut_and_readiness_is_heard_all_the_same(manager: socket.socket) -> None:
+    assert systemd.notify_ready("\u00e4" * 10_000)
+    heard = manager.recv(100_000)
+    assert len(heard) < 4096, "systemd ignores what is longer"
+    assert heard.startswith(b"READY=1\nSTATUS=") and heard.decode().endswith("...")
+
+
 def test_a_service_manager_that_does_not_listen_stops_nothing(manager: socket.socket) -> None:
     for _ in range(10_000):
         if not systemd.notify_status("x" * 1000):
