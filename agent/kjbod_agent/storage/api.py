@@ -181,14 +181,17 @@ class ProbeResult:
 
     Attributes:
         duration_us: the whole request inside the worker.
-        steps: ``(name, microseconds)`` in order: ``identity``, ``meta``, ``open``, ``write``, ``fsync``, ``read``
-            and for a full probe ``create``, ``rename``, ``dirsync``, ``known``.
+        steps: ``(name, microseconds)`` in order: ``identity``, ``meta``, ``known``, ``replica``, ``open``, ``last``,
+            ``write``, ``fsync``, ``read`` and for a full probe ``create``, ``rename``, ``dirsync``; without those for
+            which there was nothing to do.
         full: whether the steps of a full probe were taken.
-        no_space: ``"ENOSPC"`` or ``"EDQUOT"`` when nothing new could be allocated although the medium is well; only a
-            full probe can tell.
+        no_space: ``"ENOSPC"`` or ``"EDQUOT"`` when nothing new could be allocated although the medium is well. As a
+            rule only a full probe can tell.
         identity: as compared.
         total_bytes: size of the file system.
         usable_bytes: what an unprivileged writer can still allocate.
+        written: False when there was no room even for the overwrite (``no_space`` says so), as a file system that
+            copies on write or a thin pool that is full has it: then only reading was proven.
     """
 
     duration_us: int
@@ -198,6 +201,7 @@ class ProbeResult:
     identity: MountIdentity
     total_bytes: int
     usable_bytes: int
+    written: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,9 +292,29 @@ class DirectoryAgent(Protocol):
     async def probe(self, *, full: bool, timeout_ms: int) -> ProbeResult:
         """Prove that this is the right directory and that its medium takes and gives back data.
 
-        Identity, ``directory.id`` read from the medium, overwrite of a preallocated file, fsync, drop of the page
-        cache, read, comparison; with ``full`` also create, fsync, rename, fsync of the directory, and old content of
-        a known file from the medium.
+        Identity; then what is old, from the medium: ``directory.id``, one block of a known file, ``partition.metadata``
+        of one replica, and what the last probe wrote; then overwrite of a preallocated file, fsync, drop of the page
+        cache, read, comparison; with ``full`` also create, fsync, rename, fsync of the directory. Blocks and replicas
+        take turns; the one that was bad has the next turn too, so that a second probe confirms it.
+
+        So a disk that fails, or that loses, changes or has lost what it holds, answers an error within so many probes:
+
+            ==============================================  ================================================
+            errors of all reads or all writes               1
+            writes acknowledged and lost                    1
+            wiped or truncated as a whole                   1
+            set back to an older state of itself            1 (2 within one life of the worker)
+            wiped or truncated where the known file is      64 (``worker.KNOWN_BLOCKS``); the first block of it: 1
+              in part (256 KiB in one place)                  to 64
+            wiped or truncated where replicas lie           the number of replicas here; on file systems that keep
+                                                              small files in their metadata (btrfs) never
+            elsewhere                                       never: nobody but the reader of those data can know
+            ==============================================  ================================================
+
+        Raises:
+            DirectoryError: also ``EILSEQ`` for wrong content, ``ESTALE`` for another directory.
+            WorkerUnavailable: also when something that is not kjbod's lies where a file of the probe has to be (a
+                directory, a link, a FIFO), or when another process writes to it; that is no fault of the disk.
         """
 
     async def create_replica(self, topic: str, partition: int, topic_id: Uuid, *, timeout_ms: int) -> None:

@@ -7,7 +7,6 @@ subclass: a worker process (:mod:`~kjbod_agent.storage.posix`) or a disk in memo
 """
 
 import asyncio
-import contextlib
 import itertools
 import json
 from abc import ABC, abstractmethod
@@ -156,6 +155,7 @@ class DirectoryClient(ABC):
             identity=MountIdentity(*answer["identity"]),
             total_bytes=total_bytes,
             usable_bytes=usable_bytes,
+            written=answer["written"],
         )
 
     async def create_replica(self, topic: str, partition: int, topic_id: Uuid, *, timeout_ms: int) -> None:
@@ -212,7 +212,7 @@ class DirectoryClient(ABC):
         except TimeoutError:
             raise self._overdue() from None
         finally:
-            with contextlib.suppress(ValueError):
+            if call in self._queue:  # an exception instead would print call and answer, for each request
                 self._queue.remove(call)
 
     def _overdue(self) -> DirectoryTimeout | WorkerUnavailable:
@@ -267,11 +267,15 @@ class DirectoryClient(ABC):
         self._pump()
 
     def _fail_all(self, reason: str) -> None:
-        """Every queued call fails."""
+        """Every queued call fails for a reason of our own."""
+        self._fail_queued(lambda: WorkerUnavailable(self._path, reason))
+
+    def _fail_queued(self, error: Callable[[], DirectoryTimeout | WorkerUnavailable]) -> None:
+        """Every queued call gets an error of its own."""
         queued, self._queue = self._queue, deque()
         for call in queued:
             if not call.answer.done():
-                call.answer.set_exception(WorkerUnavailable(self._path, reason))
+                call.answer.set_exception(error())
 
 
 def _fields(identity: MountIdentity) -> list[object]:

@@ -140,9 +140,29 @@ class StorageConformance(abc.ABC):
         for full in (True, False, True):
             result = await agent.probe(full=full, timeout_ms=TIMEOUT_MS)
             assert (result.full, result.no_space, result.identity) == (full, None, loaded.identity)
+            assert result.written
         again = await agent.load(timeout_ms=TIMEOUT_MS)
         assert again.replicas == loaded.replicas, "a probe must leave nothing that Kafka would take for a log"
         assert again.unknown_names == loaded.unknown_names
+        await storage.close()
+
+    async def test_replicas_that_come_move_and_go_between_probes_are_no_damage(self) -> None:
+        storage = await self.started()
+        agent = await self.formatted(storage)
+        topic_id = random_uuid(self.random)
+        for partition in range(3):
+            await agent.create_replica("t", partition, topic_id, timeout_ms=TIMEOUT_MS)
+        await agent.load(timeout_ms=TIMEOUT_MS)
+        gone = f"t-0.{'0' * 32}-delete"
+        for step in ("rename", "delete", "create"):
+            if step == "rename":
+                await agent.rename_replica("t-0", gone, timeout_ms=TIMEOUT_MS)
+            elif step == "delete":
+                await agent.delete_replica(gone, timeout_ms=TIMEOUT_MS)
+            else:
+                await agent.create_replica("t", 0, topic_id, timeout_ms=TIMEOUT_MS)
+            for _ in range(5):
+                await agent.probe(full=False, timeout_ms=TIMEOUT_MS)
         await storage.close()
 
     async def test_only_one_agent_holds_the_lock(self) -> None:

@@ -34,6 +34,8 @@ class MemoryDisk:
         number: which disk is in the place; another number is another disk.
         total_bytes: size.
         usable_bytes: what is left.
+        copies_on_write: when it is full, nothing can be overwritten either, as on btrfs.
+        wiped: nothing that was written before can be read; what is written from now on can.
         delay_ms: how long each request takes.
         locked_by: whoever holds ``.lock``.
         requests: how many were carried out.
@@ -46,6 +48,8 @@ class MemoryDisk:
     number: int = 1
     total_bytes: int = 1 << 30
     usable_bytes: int = 1 << 29
+    copies_on_write: bool = False
+    wiped: bool = False
     delay_ms: float = 0.0
     locked_by: object | None = None
     requests: int = 0
@@ -180,10 +184,14 @@ class MemoryDirectoryAgent(DirectoryClient):
             raise Refused(errno.ENOENT, "read of meta.properties")
         if directory_id is not None and found != directory_id:
             raise Refused(errno.ESTALE, "directory.id in meta.properties")
-        full_up = request["full"] and disk.usable_bytes <= 0
+        if disk.wiped:
+            raise Refused(errno.EILSEQ, "comparison of .kjbod_known block 0")
+        written = disk.usable_bytes > 0 or not disk.copies_on_write
+        full_up = not written or (request["full"] and disk.usable_bytes <= 0)
         return {
             "steps": [["fsync", round(disk.delay_ms * 1000)]],
             "no_space": "ENOSPC" if full_up else None,
+            "written": written,
             "identity": disk.identity(),
             "capacity": [disk.total_bytes, disk.usable_bytes],
         }

@@ -7,7 +7,8 @@ What a directory's channel can be in:
     ========= ============================ ================================================================
     state     entered by                   leaves by
     ========= ============================ ================================================================
-    absent    start; worker died           next call: a worker is asked for, at most one per RESPAWN_MS
+    absent    start; worker died           next call: a worker is asked for, at most one per RESPAWN_MS, and none
+                                           while one that an earlier agent left behind is stuck there
     idle      worker asked for; answer     next call: its request is sent
     busy      request sent                 answer: idle (to its caller, or to ``on_late_answer``);
                                            end of the socket: absent
@@ -19,7 +20,7 @@ A call that times out leaves ``busy`` as it is: no second worker, no second requ
 import asyncio
 import contextlib
 import itertools
-import json
+import marshal
 import os
 import signal
 import socket
@@ -30,14 +31,22 @@ from pathlib import Path
 from typing import Any
 
 from kjbod.errors import StorageError
-from kjbod_agent.storage import zygote
-from kjbod_agent.storage.api import StorageOptions
+from kjbod_agent.storage import leftovers, zygote
+from kjbod_agent.storage.api import DirectoryTimeout, StorageOptions, WorkerUnavailable
 from kjbod_agent.storage.client import Call, DirectoryClient
+from kjbod_agent.storage.worker import STATUS_SIZE, Unframer, frame
 
+RECEIVE_BYTES = 64 << 10
 RESPAWN_MS = 1000
 """Least time between two starts of one directory's worker, and of the zygote: a crash loop must stay cheap."""
 CLOSE_TIMEOUT_MS = 150
-_STATUS_SIZE = 128
+LEFTOVER_AGAIN_MS = 50
+"""Between two looks at a worker that an earlier agent left behind. One of a healthy disk waits for milliseconds."""
+LEFTOVER_TIMEOUT_MS = 3000
+"""A directory in which one is stuck for longer does not answer: long enough for the last call of a slow disk, and short
+since all directories wait for each other at the start."""
+LEFTOVER_FROZEN_TIMEOUT_MS = 9000
+"""The same on a frozen file system, which a snapshot may thaw at any moment; less than the time for a load."""
 _KEPT_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH")
 
 
@@ -49,7 +58,7 @@ class _Worker:
     channel: socket.socket
     status: int
     pid: int = 0
-    buffer: bytearray = field(default_factory=bytearray)
+    unframer: Unframer = field(default_factory=Unframer)
 
     def close(self) -> None:
         self.channel.close()
@@ -65,6 +74,8 @@ class PosixDirectoryAgent(DirectoryClient):
         self._worker: _Worker | None = None
         self._spawn_after_ms = 0
         self._pump_timer: asyncio.TimerHandle | None = None
+        self._leftover: leftovers.Leftover | None = None
+        self._leftover_since_ms = 0
 
     @property
     def worker_pid(self) -> int:
@@ -85,6 +96,8 @@ class PosixDirectoryAgent(DirectoryClient):
             return True
         now_ms = self._clock.monotonic_ms()
         delay_ms = max(self._spawn_after_ms, self._storage.not_before_ms()) - now_ms
+        if delay_ms <= 0 and self._waits_for_leftover(now_ms):
+            delay_ms = LEFTOVER_AGAIN_MS
         if delay_ms > 0:
             self._pump_timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._pump_again)
             return False
@@ -97,27 +110,47 @@ class PosixDirectoryAgent(DirectoryClient):
         asyncio.get_running_loop().add_reader(self._worker.channel.fileno(), self._readable)
         return True
 
+    def _waits_for_leftover(self, now_ms: int) -> bool:
+        """Whether a worker of an earlier agent is stuck here. After some time whoever waits is told so."""
+        before, self._leftover = self._leftover, self._storage.leftover(self._path)
+        if self._leftover is None:
+            return False
+        if before is None:
+            self._leftover_since_ms = now_ms
+        frozen = self._leftover.wchan == leftovers.FROZEN
+        if now_ms - self._leftover_since_ms >= (LEFTOVER_FROZEN_TIMEOUT_MS if frozen else LEFTOVER_TIMEOUT_MS):
+            self._fail_queued(self._overdue)
+        return True
+
+    def _overdue(self) -> DirectoryTimeout | WorkerUnavailable:
+        left = self._leftover
+        if self._current is not None or left is None:
+            return super()._overdue()
+        age_ms = self._clock.monotonic_ms() - self._leftover_since_ms
+        call = f"a call of an earlier agent, whose worker (pid {left.pid}) is stuck in it"
+        return DirectoryTimeout(age_ms, left.wchan, call, self._path)
+
     def _pump_again(self) -> None:
         self._pump_timer = None
         self._pump()
 
     def _transmit(self, request: dict[str, Any]) -> None:
-        line = json.dumps(request).encode() + b"\n"
+        message = frame(request)
         assert self._worker is not None
         try:
-            sent = self._worker.channel.send(line)
+            sent = self._worker.channel.send(message)
         except OSError as error:
             self._lose_worker(f"its worker is gone ({error})")
             return
-        if sent != len(line):  # the socket's buffer is empty whenever a request is sent, so this one is too long
-            self._lose_worker(f"a request of {len(line)} bytes does not fit")
+        if sent != len(message):  # the socket's buffer is empty whenever a request is sent, so this one is too long
+            self._lose_worker(f"a request of {len(message)} bytes does not fit")
 
     def _readable(self) -> None:
         worker = self._worker
         if worker is None:
             return
         try:
-            data = worker.channel.recv(1 << 18)
+            data = worker.channel.recv(RECEIVE_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -125,11 +158,8 @@ class PosixDirectoryAgent(DirectoryClient):
         if not data:
             self._lose_worker("its worker died")
             return
-        worker.buffer += data
-        while (end := worker.buffer.find(b"\n")) >= 0:
-            line = bytes(worker.buffer[:end])
-            del worker.buffer[: end + 1]
-            self._answered(json.loads(line))
+        for answer in worker.unframer.feed(data):
+            self._answered(answer)
 
     def _lose_worker(self, reason: str) -> None:
         worker, self._worker = self._worker, None
@@ -179,6 +209,7 @@ class PosixStorageAgent:
         self._start_after_ms = 0
         self._closed = False
         self._keeper_pid = 0
+        self._left_behind: dict[str, list[int]] = {}
 
     async def start(self) -> None:
         """Start the zygote.
@@ -187,6 +218,7 @@ class PosixStorageAgent:
             StorageError: it cannot be started.
         """
         try:
+            self._left_behind = leftovers.named_processes()
             self._start_zygote()
         except OSError as error:
             raise StorageError(f"the worker processes cannot be started with {sys.executable}: {error}") from None
@@ -208,7 +240,7 @@ class PosixStorageAgent:
         if self._control is None:
             return
         with contextlib.suppress(OSError):
-            self._control.send(b'{"op": "close"}')
+            self._control.send(marshal.dumps({"op": "close"}))
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._control.fileno())
@@ -218,6 +250,13 @@ class PosixStorageAgent:
             async with asyncio.timeout(CLOSE_TIMEOUT_MS / 1000):
                 await ended.wait()
         self._end_zygote()
+
+    def leftover(self, path: str) -> leftovers.Leftover | None:
+        """The worker that an earlier agent left in this directory and that is stuck there."""
+        if not self._left_behind:
+            return None
+        name = leftovers.worker_name(self.options.role, path)
+        return leftovers.stuck(name, self._left_behind.get(name, []))
 
     # the zygote ----------------------------------------------------------------------------------------------------
 
@@ -241,8 +280,9 @@ class PosixStorageAgent:
         status = os.memfd_create("kjbod-worker-status", os.MFD_CLOEXEC)
         number = next(self._ids)
         worker = _Worker(number, ours, status)
-        config = {"path": agent.path, "role": self.options.role}
-        request = json.dumps({"op": "spawn", "id": number, "config": config}).encode()
+        name = leftovers.worker_name(self.options.role, agent.path)
+        config = {"path": agent.path, "role": self.options.role, "name": name}
+        request = marshal.dumps({"op": "spawn", "id": number, "config": config})
         try:
             socket.send_fds(self._control, [request], [theirs.fileno(), status])
         except OSError:
@@ -262,6 +302,7 @@ class PosixStorageAgent:
         self._start_after_ms = self.options.clock.monotonic_ms() + RESPAWN_MS
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         arguments = [sys.executable, "-I", "-S", str(Path(zygote.__file__)), str(os.getpid())]
+        arguments.append(" " * zygote.TITLE_ROOM)
         environment = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
         # A descriptor that dup2 maps onto itself would stay close-on-exec.
         source = os.dup(theirs.fileno()) if theirs.fileno() == zygote.CONTROL_FD else theirs.fileno()
@@ -296,7 +337,7 @@ class PosixStorageAgent:
         if not text:  # its end is closed; the pidfd tells the rest
             asyncio.get_running_loop().remove_reader(self._control.fileno())
             return
-        message: dict[str, int] = json.loads(text)
+        message: dict[str, int] = marshal.loads(text)
         if "spawned" in message:
             self._spawned.pop(message["spawned"]).worker_has_pid(message["spawned"], message["pid"])
         elif "ready" in message:
@@ -344,7 +385,7 @@ def process_sleep(pid: int) -> tuple[str, str]:
 
 def _step_of(status: int, number: int) -> str:
     """The step in the status file, empty while it is not about this request."""
-    record = os.pread(status, _STATUS_SIZE, 0)
+    record = os.pread(status, STATUS_SIZE, 0)
     if len(record) < 9:
         return ""
     found, length = struct.unpack_from("=QB", record)

@@ -4,14 +4,14 @@ Runs in an interpreter started with ``python -I -S`` (see ``zygote.py``), so it 
 kjbod. It may get stuck in the kernel at any call, for ever. Therefore it holds nothing that the daemon needs: no
 inherited descriptor but its own socket, no lock (those are the keeper's), and it is never waited for.
 
-Protocol: JSON lines over a stream socket. One request at a time.
+Protocol: dicts of plain values over a stream socket, as :func:`frame` makes them. One request at a time.
 
     ``{"n": 7, "op": "probe", "expect": [identity, directory id], ...}``
     ``{"n": 7, "us": 4100, "ok": {...}}``                                  done
     ``{"n": 7, "us": 380, "errno": 5, "call": "fsync of .kjbod_probe"}``   the kernel, or a comparison, said no
     ``{"n": 7, "us": 10, "trouble": "..."}``                               our own trouble, not the disk's
 
-Before each step it writes the request's number and the step's name into a memory file that the daemon shares, so that
+Before each step it writes the request's number and the step's name into memory that it shares with the daemon, so that
 the daemon can tell where it is stuck.
 
 Sources of names and files: Kafka's ``LogManager``, ``UnifiedLog``, ``PartitionMetadataFile``,
@@ -19,29 +19,47 @@ Sources of names and files: Kafka's ``LogManager``, ``UnifiedLog``, ``PartitionM
 """
 
 # pathlib knows no dir_fd, and importing it costs every worker memory.
-# ruff: noqa: PTH119, PTH208
+# ruff: noqa: PTH102, PTH106, PTH108, PTH119, PTH208
+
+from __future__ import annotations
 
 import contextlib
 import ctypes
 import errno
 import fcntl
-import json
+import marshal
+import mmap
 import os
 import re
 import select
 import signal
 import socket
+import stat
 import struct
 import sys
 import time
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+TYPE_CHECKING = False  # importing typing costs memory
+if TYPE_CHECKING:
+    from typing import Any
 
 BLOCK = 4096
 STATUS_SIZE = 128
 """Bytes of the status record: request number (u64), length of the step's name (u8), the name (UTF-8)."""
+HEADER_SIZE = 4
+"""Bytes before each message: its length, little-endian."""
+RECEIVE_BYTES = 16 << 10
+SMALL_FILE_BYTES = 64 << 10
+"""More than ``meta.properties`` and the like ever have. A read of more memory costs more page faults, each time."""
 KNOWN_BLOCKS = 64
-"""Old known content: 64 blocks, one of them read from the medium by each full probe."""
+"""Old known content: 64 blocks, one of them read from the medium by each probe, in turn. A file of another size is of
+another version, and is replaced: change the size with the content."""
 
+FS_IOC_SETFLAGS = 0x40086602
+FS_NOCOW_FL = 0x00800000
+"""btrfs: overwrite in place, for which a full file system needs no room. Others refuse the flag."""
 FS_IOC_GETFSUUID = 0x80111500
 """``_IOR(0x15, 0, struct fsuuid2)``, include/uapi/linux/fs.h."""
 AT_EMPTY_PATH = 0x1000
@@ -49,6 +67,9 @@ STATX_MNT_ID = 0x1000
 STATX_MNT_ID_UNIQUE = 0x4000
 _STATX_MNT_ID_OFFSET = 144
 PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
+WARM_UP_PROBES = 20
+"""As many as the interpreter needs until it has adapted its code."""
 
 LOCK_ANSWER_TIMEOUT_MS = 1000
 """A keeper that does not answer within this is our own trouble."""
@@ -58,11 +79,16 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 PARTITION_METADATA = "partition.metadata"
 NOT_LOGS = ("remote-log-index-cache",)
 _SUFFIXED = re.compile(r"^(\S+)-(\S+)\.(\S+)-(delete|future|stray)$")
+_NONCE = re.compile(rb"kjbod probe ([0-9a-f]{24}) [0-9]+\n")
 _DIRECTORY_ID = re.compile(rb"^[ \t\f]*directory\.id[ \t\f]*[=: \t\f][ \t\f]*(\S*)[ \t\f]*\r?$", re.MULTILINE)
+
+_TOPIC_ID = re.compile(rb"version: ?(\d+)\r?\ntopic_id: ?(\S+)\s*")
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
-_libc = ctypes.CDLL(None, use_errno=True)
+_libc = ctypes.CDLL(None)
+_statx = getattr(_libc, "statx", None)
+_statx_buffer = ctypes.create_string_buffer(256)
 
 
 class Refused(Exception):  # noqa: N818  an answer, not an accident
@@ -86,6 +112,56 @@ def die_with_parent(parent: int) -> None:
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(0)
+
+
+def find_title() -> tuple[int, int]:
+    """Where this process, and each that it forks, has its command line: first byte and the one behind the last
+    (``arg_start`` and ``arg_end`` of proc_pid_stat(5)); zeros when this may not be known."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+        return int(fields[45]), int(fields[46])
+    return 0, 0
+
+
+def entitle(name: str, title: str, place: tuple[int, int]) -> None:
+    """Name this process: ``comm`` (15 bytes), and the command line as far as the old one reached.
+
+    The old one is overwritten where it is: ``place``, as :func:`find_title` found it before the fork.
+    """
+    _libc.prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
+    start, end = place
+    if 0 < start < end:
+        text = title.encode("utf-8", "surrogateescape")[: end - start - 1]
+        ctypes.memmove(start, text + bytes(end - start - len(text)), end - start)
+
+
+def frame(message: dict[str, Any]) -> bytes:
+    """A message as it goes over the socket: length, then the marshalled dict.
+
+    Both ends are the same interpreter running the same code, for which marshal is made. It is part of the interpreter,
+    where JSON is one more package to load into each worker.
+    """
+    data = marshal.dumps(message)
+    return len(data).to_bytes(HEADER_SIZE, "little") + data
+
+
+class Unframer:
+    """Takes bytes off a socket and gives messages."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+
+    def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
+        """All messages that are complete with ``data``."""
+        buffer = self._buffer + data if self._buffer else data
+        while len(buffer) >= HEADER_SIZE:
+            end = HEADER_SIZE + int.from_bytes(buffer[:HEADER_SIZE], "little")
+            if len(buffer) < end:
+                break
+            message: dict[str, Any] = marshal.loads(buffer[HEADER_SIZE:end])
+            buffer = buffer[end:]
+            yield message
+        self._buffer = buffer
 
 
 def parse_replica(name: str) -> tuple[str, int, str] | None:
@@ -114,7 +190,7 @@ def directory_id_of(content: bytes) -> str | None:
 
 def topic_id_of(content: bytes) -> str | None:
     """Text of the topic id in a ``partition.metadata``, None when it does not parse as version 0."""
-    found = re.fullmatch(rb"version: ?(\d+)\r?\ntopic_id: ?(\S+)\s*", content)
+    found = _TOPIC_ID.fullmatch(content)
     return found.group(2).decode("latin-1") if found is not None and int(found.group(1)) == 0 else None
 
 
@@ -126,15 +202,27 @@ def known_block(index: int) -> bytes:
     return (line * (BLOCK // len(line) + 1))[:BLOCK]
 
 
+def nonce_block(token: bytes, sequence: int) -> bytes:
+    """What probe number ``sequence`` of the worker with this token writes."""
+    line = b"kjbod probe %s %d\n" % (token, sequence)
+    return (line * (BLOCK // len(line) + 1))[:BLOCK]
+
+
+def token_of(content: bytes) -> bytes | None:
+    """The token of the worker whose probe wrote this; None when no probe did."""
+    found = _NONCE.match(content)
+    if found is None or content != (found.group() * (BLOCK // len(found.group()) + 1))[:BLOCK]:
+        return None
+    return found.group(1)
+
+
 def _statx_mount_id(fd: int, mask: int) -> int | None:
     """``stx_mnt_id`` of an open directory, None when this kernel or C library does not know this kind of id."""
-    statx = getattr(_libc, "statx", None)
-    buffer = ctypes.create_string_buffer(256)
-    if statx is None or statx(fd, b"", AT_EMPTY_PATH, mask, buffer) != 0:
+    if _statx is None or _statx(fd, b"", AT_EMPTY_PATH, mask, _statx_buffer) != 0:
         return None
-    if not struct.unpack_from("=I", buffer, 0)[0] & mask:
+    if not struct.unpack_from("=I", _statx_buffer, 0)[0] & mask:
         return None
-    return int(struct.unpack_from("=Q", buffer, _STATX_MNT_ID_OFFSET)[0])
+    return int(struct.unpack_from("=Q", _statx_buffer, _STATX_MNT_ID_OFFSET)[0])
 
 
 def identity_of(fd: int) -> list[Any]:
@@ -163,6 +251,10 @@ def _read_cold(fd: int, size: int, offset: int = 0) -> bytes:
     return os.pread(fd, size, offset)
 
 
+def _version(status: os.stat_result) -> tuple[int, int]:
+    return status.st_ino, status.st_mtime_ns
+
+
 def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
@@ -185,12 +277,19 @@ class Worker:
         self.probe_name = f".kjbod_probe{own}"
         self.created_name = f".kjbod_created{own}"
         self.known_name = f".kjbod_known{own}"
-        self._status = status
+        os.ftruncate(status, STATUS_SIZE)
+        self._status = mmap.mmap(status, STATUS_SIZE)
         self._keeper = keeper
         self._number = 0
         self._call = ""
         self._started = 0
         self._sequence = 0
+        self._known_index = 0
+        self._token = b"%08x%016x" % (os.getpid(), time.monotonic_ns())
+        self._places: deque[str] = deque()
+        """Replicas whose ``partition.metadata`` was found right: ``"1763737200000000000 topic-0"``, its time of change
+        then (``st_ctime_ns``) and the name. One object for each: there may be thousands, in each worker."""
+        self._last: tuple[tuple[int, int], bytes] | None = None
         self._steps: list[tuple[str, int]] = []
 
     # requests ------------------------------------------------------------------------------------------------------
@@ -217,42 +316,41 @@ class Worker:
     def _carry_out(self, request: dict[str, Any]) -> Any:
         operation = getattr(self, f"op_{request['op']}")
         identity, directory_id = request["expect"]
-        with self._open_root(identity) as root:
+        self._step(f"open of {self.path}")
+        root = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._check_identity(root, identity)
             return operation(root, request, directory_id)
+        finally:
+            os.close(root)
 
     def _elapsed_us(self) -> int:
         return (time.monotonic_ns() - self._started) // 1000
 
     def _note(self, call: str) -> None:
         text = call.encode("utf-8", "replace")[: STATUS_SIZE - 9]
-        os.pwrite(self._status, struct.pack("=QB", self._number, len(text)) + text, 0)
+        self._status[: 9 + len(text)] = struct.pack("=QB", self._number, len(text)) + text
 
     def _step(self, call: str) -> None:
         self._call = call
         self._note(call)
 
-    @contextlib.contextmanager
-    def _open_root(self, expected: list[Any] | None) -> Any:
-        """The log directory, open, after the check that it is still the one that was loaded."""
-        self._step(f"open of {self.path}")
-        root = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            self._step(f"identity of {self.path}")
-            self.identity = identity_of(root)
-            if expected is not None and self.identity != expected:
-                raise Refused(errno.ESTALE, self._call)
-            self._steps = [("identity", self._elapsed_us())]
-            yield root
-        finally:
-            os.close(root)
+    def _check_identity(self, root: int, expected: list[Any] | None) -> None:
+        """Whether an open directory is still the one that was loaded."""
+        self._step(f"identity of {self.path}")
+        self.identity = identity_of(root)
+        if expected is not None and self.identity != expected:
+            raise Refused(errno.ESTALE, self._call)
+        self._steps = [("identity", self._elapsed_us())]
 
     # files ---------------------------------------------------------------------------------------------------------
 
-    def _read(self, root: int, name: str, *, cold: bool = False, size: int = 1 << 20) -> bytes | None:
+    def _read(self, root: int, name: str, *, cold: bool = False, size: int = SMALL_FILE_BYTES) -> bytes | None:
         """Content of a small file, None when there is none."""
         self._step(f"read of {name}")
         try:
-            fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=root)
+            # Not blocking: a FIFO of this name must not stop the worker for ever.
+            fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=root)
         except FileNotFoundError:
             return None
         try:
@@ -260,14 +358,14 @@ class Worker:
         finally:
             os.close(fd)
 
-    def _replace(self, root: int, name: str, content: bytes, mode: int = 0o644) -> None:
-        """tmp, fsync, rename, fsync of the directory."""
+    def _replace(self, root: int, name: str, content: Iterable[bytes], mode: int = 0o644) -> None:
+        """tmp, fsync, rename, fsync of the directory. In pieces: a worker keeps the memory that it once needed."""
         temporary = name + ".tmp"
-        self._step(f"create of {temporary}")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode, dir_fd=root)
+        fd = self._create(root, temporary, mode)
         try:
             self._step(f"write of {temporary}")
-            _write_all(fd, content)
+            for piece in content:
+                _write_all(fd, piece)
             self._step(f"fsync of {temporary}")
             os.fsync(fd)
         finally:
@@ -275,6 +373,19 @@ class Worker:
         self._step(f"rename to {name}")
         os.rename(temporary, name, src_dir_fd=root, dst_dir_fd=root)
         self._sync_directory(root)
+
+    def _create(self, root: int, name: str, mode: int) -> int:
+        """Make a temporary file anew. What a crash left of it goes; a link of that name is not followed."""
+        self._step(f"create of {name}")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            return os.open(name, flags, mode, dir_fd=root)
+        except FileExistsError:
+            try:
+                os.unlink(name, dir_fd=root)
+            except IsADirectoryError:
+                raise Trouble(f"{name} is in the way: it is a directory; remove it") from None
+            return os.open(name, flags, mode, dir_fd=root)
 
     def _sync_directory(self, fd: int) -> None:
         self._step("fsync of the directory")
@@ -289,6 +400,7 @@ class Worker:
 
     def op_load(self, root: int, request: dict[str, Any], directory_id: str | None) -> dict[str, Any]:
         """Everything but the contents of ``partition.metadata``; those come in batches by :meth:`op_topic_ids`."""
+        self._places.clear()
         meta = self._read(root, META_PROPERTIES, cold=True)
         clean = self._read(root, CLEAN_SHUTDOWN)
         self._step(f"list of {self.path}")
@@ -307,13 +419,20 @@ class Worker:
 
     def op_topic_ids(self, root: int, request: dict[str, Any], directory_id: str | None) -> list[str | None]:
         """Topic ids of the replicas in ``names``, in order."""
-        contents = (self._read(root, f"{name}/{PARTITION_METADATA}") for name in request["names"])
-        return [None if content is None else topic_id_of(content) for content in contents]
+        return [self._topic_id(root, name) for name in request["names"]]
+
+    def _topic_id(self, root: int, name: str) -> str | None:
+        content = self._read(root, f"{name}/{PARTITION_METADATA}")
+        topic_id = None if content is None else topic_id_of(content)
+        if topic_id is not None:
+            changed_ns = os.stat(f"{name}/{PARTITION_METADATA}", dir_fd=root).st_ctime_ns
+            self._places.append(f"{changed_ns} {name}")
+        return topic_id
 
     def op_write_meta_properties(self, root: int, request: dict[str, Any], directory_id: str | None) -> str | None:
         """Replace ``meta.properties``; answers the directory id in it."""
         content = request["content"].encode("latin-1")
-        self._replace(root, META_PROPERTIES, content)
+        self._replace(root, META_PROPERTIES, [content])
         return directory_id_of(content)
 
     # locks ---------------------------------------------------------------------------------------------------------
@@ -339,7 +458,7 @@ class Worker:
     def _ask_keeper(self, question: str, *fds: int) -> bytes:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with ours, theirs:
-            text = json.dumps([question, self.path]).encode()
+            text = marshal.dumps([question, self.path])
             with contextlib.suppress(BlockingIOError):  # its queue is full: it stands still
                 socket.send_fds(self._keeper, [text], [theirs.fileno(), *fds], socket.MSG_DONTWAIT)
             theirs.close()
@@ -353,28 +472,40 @@ class Worker:
     # the probe -----------------------------------------------------------------------------------------------------
 
     def op_probe(self, root: int, request: dict[str, Any], directory_id: str | None) -> dict[str, Any]:
-        """See ``DirectoryAgent.probe``. Nothing is written before identity and directory id were found right."""
+        """See ``DirectoryAgent.probe``. Nothing is written before identity and directory id were found right.
+
+        What is old is read before anything is written, so that a disk that is full *and* dead is a dead one.
+        """
         if directory_id is not None:
             self._check_directory_id(root, directory_id)
             self._done("meta")
-        self._overwrite(root)
-        no_space: str | None = None
+        self._sequence += 1
+        known = self._check_known(root)
+        self._check_replica(root)
+        no_space = self._unless_full(self._overwrite, root)
+        written = no_space is None
         if request["full"]:
-            try:
-                self._create_and_rename(root)
-                self._check_known(root)
-            except OSError as error:
-                # The overwrite has proven the medium: this is a full disk and not a broken one.
-                if error.errno not in NO_SPACE:
-                    raise
-                no_space = errno.errorcode[error.errno]
-                self._remove_temporary(root)
+            if not known:
+                no_space = self._unless_full(self._write_known, root) or no_space
+            no_space = no_space or self._unless_full(self._create_and_rename, root)
         return {
             "steps": self._steps,
             "no_space": no_space,
+            "written": written,
             "identity": self.identity,
             "capacity": self._capacity(root),
         }
+
+    def _unless_full(self, step: Callable[[int], None], root: int) -> str | None:
+        """Take a step of the probe; the errno's name when there was no room for it."""
+        try:
+            step(root)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            self._remove_temporary(root)
+            return errno.errorcode[error.errno]
+        return None
 
     def _done(self, name: str) -> None:
         self._steps.append((name, self._elapsed_us() - sum(us for _, us in self._steps)))
@@ -390,41 +521,96 @@ class Worker:
         if found != expected:
             raise Refused(errno.ESTALE, f"directory.id in {META_PROPERTIES}")
 
+    def _open_own(self, root: int, name: str, flags: int) -> tuple[int, os.stat_result] | None:
+        """Open one of the probe's own files and nothing else that may have its name; None when there is none."""
+        self._step(f"open of {name}")
+        try:
+            fd = os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=root)
+        except FileNotFoundError:
+            return None
+        except PermissionError as error:
+            if error.errno == errno.EPERM:
+                raise
+            return None  # made by another user, before; where that matters, replacing it fails and tells
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                raise
+            raise Trouble(f"{name} is in the way: it is no regular file; remove it") from None
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+            os.close(fd)
+            raise Trouble(f"{name} is in the way: it is no regular file, or has other names; remove it")
+        return fd, status
+
     def _overwrite(self, root: int) -> None:
         name = self.probe_name
-        self._step(f"open of {name}")
-        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-        try:
-            fd = os.open(name, flags, dir_fd=root)
-            made = False
-        except FileNotFoundError:
-            fd = os.open(name, flags | os.O_CREAT, 0o600, dir_fd=root)
-            made = True
+        opened = self._open_own(root, name, os.O_RDWR)
+        if opened is None:
+            self._make_probe_file(root)
+            opened = self._open_own(root, name, os.O_RDWR)
+            if opened is None:
+                raise Refused(errno.EACCES, self._call)
+        fd, status = opened
         try:
             self._done("open")
-            self._sequence += 1
-            nonce = b"%d %d %d\n" % (os.getpid(), self._sequence, time.monotonic_ns())
-            data = (nonce * (BLOCK // len(nonce) + 1))[:BLOCK]
+            before = self._check_last(fd, status)
+            self._done("last")
+            data = nonce_block(self._token, self._sequence)
+            self._last = None  # until it is read back nobody knows what is there
             self._step(f"write of {name}")
             if os.pwrite(fd, data, 0) != BLOCK:
-                raise Refused(errno.ENOSPC, self._call)
+                raise OSError(errno.ENOSPC, "short write")
             self._done("write")
             self._step(f"fsync of {name}")
             os.fsync(fd)
             self._done("fsync")
             self._step(f"read of {name}")
-            if _read_cold(fd, BLOCK) != data:
-                raise Refused(errno.EILSEQ, f"comparison of {name}")
+            found = _read_cold(fd, BLOCK)
+            if found != data:
+                self._refuse_or_rival(found, before)
+            self._last = _version(os.fstat(fd)), data
             self._done("read")
         finally:
             os.close(fd)
-        if made:
-            self._sync_directory(root)
+
+    def _make_probe_file(self, root: int) -> None:
+        temporary = self.probe_name + ".tmp"
+        fd = self._create(root, temporary, 0o600)
+        try:
+            with contextlib.suppress(OSError):
+                fcntl.ioctl(fd, FS_IOC_SETFLAGS, struct.pack("=q", FS_NOCOW_FL))
+            _write_all(fd, bytes(BLOCK))
+            self._step(f"fsync of {temporary}")
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        self._step(f"rename to {self.probe_name}")
+        os.rename(temporary, self.probe_name, src_dir_fd=root, dst_dir_fd=root)
+        self._sync_directory(root)
+
+    def _check_last(self, fd: int, status: os.stat_result) -> bytes:
+        """What the medium holds now must be what the last probe wrote, if nobody has touched the file since.
+
+        Sees writes that a device acknowledged, gave back once and lost, and a disk set back to an older state. Nobody
+        else's write is taken for that: file and time of change must be as the last probe left them.
+        """
+        self._step(f"read of {self.probe_name}")
+        found = _read_cold(fd, BLOCK)
+        if self._last is not None and self._last[0] == _version(status) and found != self._last[1]:
+            raise Refused(errno.EILSEQ, f"comparison of {self.probe_name} with the last probe")
+        return found
+
+    def _refuse_or_rival(self, found: bytes, before: bytes) -> None:
+        """The medium does not hold what was just written: it is broken, or somebody else has written since."""
+        token = token_of(found)
+        if token not in (None, self._token) and found != before:
+            raise Trouble(f"another process writes to {self.probe_name}: two agents of one role watch this directory")
+        raise Refused(errno.EILSEQ, f"comparison of {self.probe_name}")
 
     def _create_and_rename(self, root: int) -> None:
         temporary = self.created_name + ".tmp"
         self._step(f"create of {temporary}")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=root)
+        fd = self._create(root, temporary, 0o600)
         try:
             _write_all(fd, known_block(0))
             self._step(f"fsync of {temporary}")
@@ -439,28 +625,68 @@ class Worker:
         self._done("dirsync")
 
     def _remove_temporary(self, root: int) -> None:
-        for name in (self.created_name, self.known_name):
+        for name in (self.created_name, self.known_name, self.probe_name):
             self._step(f"unlink of {name}.tmp")
             with contextlib.suppress(OSError):
                 os.unlink(name + ".tmp", dir_fd=root)
 
-    def _check_known(self, root: int) -> None:
-        """One block of old content from the medium. The number of blocks is how many full probes see all of it."""
+    def _check_known(self, root: int) -> bool:
+        """One block of old content from the medium; False when there is no such file of this version.
+
+        It was made by tmp, fsync, rename, so it is never there in part. Wrong content is damage; a wrong size is not,
+        since it is read from the file system's memory.
+        """
         name = self.known_name
-        self._step(f"open of {name}")
+        opened = self._open_own(root, name, os.O_RDONLY)
+        if opened is None:
+            return False
+        fd, status = opened
         try:
-            fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=root)
-        except FileNotFoundError:
-            self._replace(root, name, b"".join(known_block(index) for index in range(KNOWN_BLOCKS)), 0o600)
-            return
-        try:
-            index = self._sequence % KNOWN_BLOCKS
+            if status.st_size != KNOWN_BLOCKS * BLOCK:
+                return False
+            index = self._known_index
             self._step(f"read of {name} block {index}")
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead: one request
             if _read_cold(fd, BLOCK, index * BLOCK) != known_block(index):
                 raise Refused(errno.EILSEQ, f"comparison of {name} block {index}")
         finally:
             os.close(fd)
+        # Only now: the probe that is to confirm damage must meet the same block.
+        self._known_index = (index + 1) % KNOWN_BLOCKS
         self._done("known")
+        return True
+
+    def _write_known(self, root: int) -> None:
+        self._replace(root, self.known_name, map(known_block, range(KNOWN_BLOCKS)), 0o600)
+        self._done("known")
+
+    def _check_replica(self, root: int) -> None:
+        """``partition.metadata`` of the next replica from the medium: old content where the logs lie.
+
+        Only what was right before and has not been changed since is damaged when it no longer reads as it must. What
+        could not be read or is damaged stays the next one, so that the probe that is to confirm it meets it again.
+        """
+        if not self._places:
+            return
+        changed_ns, _, name = self._places[0].partition(" ")
+        self._step(f"open of {name}/{PARTITION_METADATA}")
+        try:
+            fd = os.open(f"{name}/{PARTITION_METADATA}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=root)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            self._places.popleft()  # deleted or moved
+            return
+        try:
+            self._step(f"read of {name}/{PARTITION_METADATA}")
+            found = topic_id_of(_read_cold(fd, BLOCK))
+            now_ns = os.fstat(fd).st_ctime_ns
+        finally:
+            os.close(fd)
+        if found is None and now_ns == int(changed_ns):
+            raise Refused(errno.EILSEQ, f"comparison of {name}/{PARTITION_METADATA}")
+        self._places.popleft()
+        if found is not None:
+            self._places.append(f"{now_ns} {name}")
+        self._done("replica")
 
     # replicas ------------------------------------------------------------------------------------------------------
 
@@ -481,7 +707,8 @@ class Worker:
                 if set(os.listdir(replica)) - {PARTITION_METADATA + ".tmp"}:
                     raise Refused(errno.EEXIST, f"create of {name}")
                 # No newline at the end: PartitionMetadataFile writes none.
-                self._replace(replica, PARTITION_METADATA, f"version: 0\ntopic_id: {topic_id}".encode())
+                self._replace(replica, PARTITION_METADATA, [f"version: 0\ntopic_id: {topic_id}".encode()])
+                self._places.append(f"0 {name}")
         finally:
             os.close(replica)
         self._sync_directory(root)
@@ -496,6 +723,7 @@ class Worker:
             os.stat(new_name, dir_fd=root, follow_symlinks=False)
             raise Refused(errno.EEXIST, self._call)
         os.rename(name, new_name, src_dir_fd=root, dst_dir_fd=root)
+        self._places.append(f"0 {new_name}")
         self._sync_directory(root)
 
     def op_delete_replica(self, root: int, request: dict[str, Any], directory_id: str | None) -> None:
@@ -528,19 +756,41 @@ class Worker:
 
     def op_write_clean_shutdown(self, root: int, request: dict[str, Any], directory_id: str | None) -> None:
         """As ``CleanShutdownFileHandler``."""
-        content = json.dumps({"version": 0, "brokerEpoch": request["epoch"]}, separators=(",", ":"))
-        self._replace(root, CLEAN_SHUTDOWN, content.encode())
+        self._replace(root, CLEAN_SHUTDOWN, [b'{"version":0,"brokerEpoch":%d}' % request["epoch"]])
 
 
 def run(config: dict[str, Any], channel: socket.socket, status: int, keeper: socket.socket) -> None:
     """Answer requests until the daemon closes its end."""
     worker = Worker(config["path"], config["role"], status, keeper)
-    buffer = b""
-    while data := channel.recv(1 << 16):
-        buffer += data
-        *lines, buffer = buffer.split(b"\n")
-        for line in lines:
-            channel.sendall(json.dumps(worker.answer(json.loads(line))).encode() + b"\n")
+    unframer = Unframer()
+    while data := channel.recv(RECEIVE_BYTES):
+        for request in unframer.feed(data):
+            channel.sendall(frame(worker.answer(request)))
+
+
+def warm_up() -> None:
+    """Make some probes of an empty directory in memory, in the process that forks the workers.
+
+    The interpreter writes into its code and its tables when it runs something for the first times, and every page that
+    is written to after the fork is one more page for each worker.
+    """
+    place = f"/dev/shm/kjbod-warm-up-{os.getpid()}"
+    status = os.memfd_create("kjbod-warm-up")
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    # Where there is no such file system, or it is full, the workers are a little larger.
+    with ours, theirs, contextlib.suppress(OSError):
+        os.mkdir(place, 0o700)
+        try:
+            worker = Worker(place, "broker", status, ours)
+            for number in range(WARM_UP_PROBES):
+                request = {"n": number, "op": "probe", "full": number % 2 == 0, "expect": [None, None]}
+                for received in Unframer().feed(frame(request)):
+                    frame(worker.answer(received))
+        finally:
+            for name in os.listdir(place):
+                os.unlink(f"{place}/{name}")
+            os.rmdir(place)
+    os.close(status)
 
 
 class Keeper:
@@ -586,7 +836,7 @@ def keep(questions: socket.socket) -> None:
         if not fds:
             continue
         with socket.socket(fileno=fds[0]) as reply, contextlib.suppress(OSError):
-            question, path = json.loads(text)
+            question, path = marshal.loads(text)
             reply.sendall(keeper.answer(question, path, list(fds[1:])))
 
 

@@ -11,7 +11,7 @@ one, which has nothing to inherit, and this one forks.
 It never touches a log directory, so it can always be killed; its children die with it (``PR_SET_PDEATHSIG``), the stuck
 ones as soon as the kernel lets go of them.
 
-Control protocol, JSON datagrams:
+Control protocol, dicts of plain values as marshalled datagrams:
 
     ``{"op": "spawn", "id": 3, "config": {...}}`` with two descriptors: the worker's socket and its status file
     ``{"op": "close"}``                             end the keeper and all workers that can be ended, then yourself
@@ -22,21 +22,28 @@ Control protocol, JSON datagrams:
 # Importing pathlib costs memory.
 # ruff: noqa: PTH100, PTH120
 
+from __future__ import annotations
+
 import contextlib
 import gc
-import json
+import marshal
 import os
 import select
 import signal
 import socket
 import sys
 from collections.abc import Callable
-from typing import Any
+
+TYPE_CHECKING = False  # importing typing costs memory
+if TYPE_CHECKING:
+    from typing import Any
 
 CONTROL_FD = 3
 CLOSE_TIMEOUT_MS = 100
 """How long ``close`` waits for the keeper, so that its locks are free when the daemon is told."""
 MAX_FD = 1 << 16
+TITLE_ROOM = 512
+"""Bytes of padding in the command line, where the processes write what they are for."""
 
 
 def main(parent: int) -> None:
@@ -52,18 +59,23 @@ def main(parent: int) -> None:
     from kjbod_agent.storage import worker
 
     worker.die_with_parent(parent)
+    title = worker.find_title()
+    worker.entitle("kjbod-zygote", "kjbod-zygote", title)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the daemon ends us, not the terminal and not systemd's cgroup sweep
+    worker.warm_up()
+    gc.collect()
     gc.disable()
     gc.freeze()  # keeps the collector from writing to pages that all workers share
-    Zygote(worker).serve()
+    Zygote(worker, title).serve()
 
 
 class Zygote:
     """The state of the process: its sockets and its children by pidfd."""
 
-    def __init__(self, worker: Any) -> None:
+    def __init__(self, worker: Any, title: tuple[int, int]) -> None:
         self._worker = worker
+        self._title = title
         self._pid = os.getpid()
         self._control = socket.socket(fileno=CONTROL_FD)
         self._questions, self._keeper_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -74,7 +86,7 @@ class Zygote:
     def serve(self) -> None:
         """Fork on request, tell who died; until the control socket closes."""
         self._poll.register(self._control, select.POLLIN)
-        self._keeper = self._fork(lambda: self._worker.keep(self._questions), keep=[self._questions.fileno()])
+        self._keeper = self._fork_keeper()
         self._tell(ready=self._keeper)
         while True:
             for fd, _ in self._poll.poll():
@@ -85,7 +97,7 @@ class Zygote:
 
     def _obey(self) -> bool:
         text, fds, _, _ = socket.recv_fds(self._control, 1 << 16, 2)
-        request: dict[str, Any] = json.loads(text) if text else {"op": "close"}
+        request: dict[str, Any] = marshal.loads(text) if text else {"op": "close"}
         if request["op"] == "close":
             self._close()
             return False
@@ -93,6 +105,8 @@ class Zygote:
         config = request["config"]
 
         def run() -> None:
+            title = f"kjbod-worker {config['role']} {config['path']}"
+            self._worker.entitle(config["name"], title, self._title)
             self._worker.run(config, socket.socket(fileno=channel), status, self._keeper_end)
 
         pid = self._fork(run, keep=[channel, status, self._keeper_end.fileno()])
@@ -100,6 +114,13 @@ class Zygote:
         os.close(status)
         self._tell(spawned=int(request["id"]), pid=pid)
         return True
+
+    def _fork_keeper(self) -> int:
+        def run() -> None:
+            self._worker.entitle("kjbod-keeper", "kjbod-keeper of the .lock files", self._title)
+            self._worker.keep(self._questions)
+
+        return self._fork(run, keep=[self._questions.fileno()])
 
     def _fork(self, body: Callable[[], None], *, keep: list[int]) -> int:
         """A child that runs ``body`` with no descriptors but these and the standard ones."""
@@ -128,12 +149,12 @@ class Zygote:
         if pid != self._keeper:
             self._tell(died=pid)
             return
-        self._keeper = self._fork(lambda: self._worker.keep(self._questions), keep=[self._questions.fileno()])
+        self._keeper = self._fork_keeper()
         self._tell(keeper=self._keeper)
 
     def _tell(self, **message: int) -> None:
         with contextlib.suppress(OSError):  # the daemon is gone: the end of the control socket comes next
-            self._control.send(json.dumps(message).encode())
+            self._control.send(marshal.dumps(message))
 
     def _close(self) -> None:
         for pid in self._children.values():
