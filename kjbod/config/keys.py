@@ -148,11 +148,85 @@ class Config:
     kjbod_host: Annotated[str, Key("This host in reports and advertised addresses.", pattern=r"[0-9a-zA-Z\-%._:]+")] = (
         ""
     )
-    kjbod_probe_interval_ms: Annotated[int, _ms("Time between two probes of a directory.", at_least=10)] = 1000
-    kjbod_probe_timeout_ms: Annotated[int, _ms("A probe that takes longer is judged.", at_least=10)] = 2000
-    kjbod_held_timeout_ms: Annotated[int, _ms("A held directory becomes failed after this; 0: never.", at_least=0)] = (
-        30_000
-    )
+    kjbod_probe_interval_ms: Annotated[
+        int,
+        _ms(
+            "Time between two probes of a directory. Shorter: an idle dead or hung disk is found sooner; costs an "
+            "fsync and some processor time each.",
+            at_least=10,
+        ),
+    ] = 1000
+    kjbod_probe_full_every: Annotated[
+        int,
+        Key(
+            "Each how many-th probe also creates, renames and reads old content. Larger: a full, wiped or truncated "
+            "disk is found later; smaller: more probes have twice the requests.",
+            at_least=1,
+        ),
+    ] = 10
+    kjbod_probe_timeout_ms: Annotated[
+        int,
+        _ms(
+            "A device that has had requests and completed none for this long is hung. Shorter: found sooner; a healthy "
+            "device must never need this long for a single request.",
+            at_least=100,
+        ),
+    ] = 1900
+    kjbod_blind_timeout_ms: Annotated[
+        int,
+        _ms(
+            "The same where the device has no counters, for one step of a probe. Shorter: found sooner; a slow device "
+            "must never need this long for one fsync, which is up to eight requests.",
+            at_least=100,
+        ),
+    ] = 10_000
+    kjbod_held_timeout_ms: Annotated[
+        int,
+        _ms(
+            "A directory that is held, frozen or throttled to nothing, becomes failed after this; 0: never. Shorter: "
+            "producers wait less for another leader; a snapshot that takes longer costs the directory.",
+            at_least=0,
+        ),
+    ] = 30_000
+    kjbod_slow_ms: Annotated[
+        int,
+        _ms("A probe that takes this long is slow; it is some five requests in a row. Slow is said, never failed."),
+    ] = 1000
+    kjbod_slow_probes: Annotated[
+        int,
+        Key(
+            "Slow probes in a row that make a directory slow. Fewer: said sooner, also for a burst of writes.",
+            at_least=1,
+        ),
+    ] = 2
+    kjbod_slow_recovery_probes: Annotated[
+        int,
+        Key("Quick probes in a row that end slowness. Fewer: said sooner, and may come and go.", at_least=1),
+    ] = 3
+    kjbod_strike_window_ms: Annotated[
+        int,
+        _ms(
+            "Two errors within this time are a failure although probes between them pass; damage that a file system "
+            "reports is remembered as long. Longer: a disk that fails now and then goes offline; 0: never by that.",
+            at_least=0,
+        ),
+    ] = 60_000
+    kjbod_host_fault_window_ms: Annotated[
+        int,
+        _ms(
+            "Disks that get into trouble within this time may have a fault of the host in common. Longer: an adapter "
+            "that dies slowly is recognized; a second disk that really dies by then may wait for the settling time.",
+            at_least=0,
+        ),
+    ] = 1000
+    kjbod_host_fault_settle_ms: Annotated[
+        int,
+        _ms(
+            "How long a failure waits when no other disk of the host is known to be well. Longer: an adapter may reset "
+            "for that long; when all disks really die, all are reported that much later.",
+            at_least=0,
+        ),
+    ] = 500
     kjbod_storage_agent: Annotated[
         str, Key("Storage agent plug-in, a name in the entry-point group kjbod.storage.", pattern=r"[a-z][a-z0-9_-]*")
     ] = "posix"

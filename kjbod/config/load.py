@@ -148,6 +148,7 @@ class _Loader:
         values |= self._read_directories()
         values |= self._read_own(roles or frozenset(), values)
         values |= self._read_endpoints(roles, values)
+        self._check_deadlines(values)
         if self._problems:
             raise ConfigError(*self._problems)
         return Config(**values)  # type: ignore[arg-type]  # the fields and their types are the table's
@@ -316,6 +317,19 @@ class _Loader:
             "kjbod_reports_dir": reports,
             "kjbod_metrics_listener": self._read_metrics_listener(),
         }
+
+    def _check_deadlines(self, values: Mapping[str, object]) -> None:
+        """What the deadlines of the verdict have to do with each other."""
+        probe_ms = values["kjbod_probe_timeout_ms"]
+        held_ms, blind_ms = values["kjbod_held_timeout_ms"], values["kjbod_blind_timeout_ms"]
+        for name, value, never in (("kjbod.held.timeout.ms", held_ms, 0), ("kjbod.blind.timeout.ms", blind_ms, None)):
+            if isinstance(probe_ms, int) and isinstance(value, int) and value != never and value < probe_ms:
+                self._wrong_given(name, value, f"expected at least kjbod.probe.timeout.ms={probe_ms}")
+
+    def _wrong_given(self, name: str, value: int, expected: str) -> None:
+        """As ``_wrong``, of a value that may be a default."""
+        default = "" if name in self._properties else " (the default)"
+        self._problems.append(f"{self._source}: {name}={value}{default}: {expected}")
 
     def _read_metrics_listener(self) -> HostPort | None:
         text = self._text("kjbod.metrics.listener")

@@ -109,13 +109,41 @@ def test_defaults_of_kjbods_own_keys() -> None:
     )
     assert (config.kjbod_probe_interval_ms, config.kjbod_probe_timeout_ms, config.kjbod_held_timeout_ms) == (
         1000,
-        2000,
+        1900,
         30000,
     )
+    assert config.kjbod_blind_timeout_ms == 10_000
+    assert (config.kjbod_slow_ms, config.kjbod_slow_probes, config.kjbod_slow_recovery_probes) == (1000, 2, 3)
+    assert (config.kjbod_strike_window_ms, config.kjbod_probe_full_every) == (60_000, 10)
+    assert (config.kjbod_host_fault_window_ms, config.kjbod_host_fault_settle_ms) == (1000, 500)
     assert config.kjbod_state_dir == "/var/lib/kjbod"
     assert config.kjbod_reports_dir == "/var/lib/kjbod/reports"
     assert config.kjbod_host == "host1"
     assert config.kjbod_metrics_listener is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        (["kjbod.held.timeout.ms=500"], "kjbod.held.timeout.ms=500: expected at least kjbod.probe.timeout.ms=1900"),
+        (["kjbod.blind.timeout.ms=1000"], "kjbod.blind.timeout.ms=1000: expected at least kjbod.probe.timeout.ms=1900"),
+        (
+            ["kjbod.probe.timeout.ms=20000"],
+            "kjbod.blind.timeout.ms=10000 (the default): expected at least kjbod.probe.timeout.ms=20000",
+        ),
+        (["kjbod.probe.full.every=0"], "kjbod.probe.full.every=0: expected a whole number from 1 to"),
+        (["kjbod.slow.ms=0"], "kjbod.slow.ms=0: expected a whole number from 1 to"),
+        (["kjbod.host.fault.settle.ms=-1"], "kjbod.host.fault.settle.ms=-1: expected a whole number from 0 to"),
+    ],
+)
+def test_deadlines_that_contradict_each_other_are_refused_in_one_line(lines: list[str], problem: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse(BROKER, *lines)
+    assert [problem in one for one in refused.value.problems] == [True]
+
+
+def test_a_held_directory_may_be_waited_for_for_ever() -> None:
+    assert parse(BROKER, "kjbod.held.timeout.ms=0").kjbod_held_timeout_ms == 0
 
 
 def test_reports_go_below_the_state_directory_unless_told_otherwise() -> None:
@@ -128,7 +156,7 @@ def test_every_key_has_a_meaning_and_every_own_key_a_default() -> None:
         assert setting.key.doc.endswith("."), name
         assert setting.field == name.replace(".", "_")
     own = [name for name in settings() if name.startswith("kjbod.")]
-    assert len(own) == 12
+    assert len(own) == 20
 
 
 @pytest.mark.parametrize(

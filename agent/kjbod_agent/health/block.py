@@ -7,12 +7,20 @@ above the device).
 What stands for the device of a mount:
 
     a partition            the whole disk: requests to another partition show as well that it is alive
-    dm, md, loop, NVMe     the device itself, which counts the requests that its users wait for
-    btrfs                  all devices of the file system, summed; mountinfo has no device number for it
-    anything else          none: overlay, FUSE, NFS, tmpfs. The verdict then has the deadline alone
+    dm, md, loop, zram     the device itself, which counts the requests that its users wait for
+    NVMe                   the device itself; where a multipath head does not count, its paths (:func:`below`)
+    btrfs                  all devices of the file system; mountinfo has no device number for it
+    a bind mount           as the file system that it shows a part of
+    overlay                none: which file system its upper directory is on cannot be known from here
+    anything else          none: FUSE, NFS, tmpfs. The verdict then has the deadline and the worker's steps
+
+Two directories share a device when the same disks lie at the bottom of both (:attr:`BlockDevice.disks`).
 """
 
-from dataclasses import dataclass
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kjbod_agent.health.mounts import Mount
@@ -20,6 +28,10 @@ from kjbod_agent.health.mounts import Mount
 SYS = Path("/sys")
 SECTOR_BYTES = 512
 """The unit of ``stat``, whatever the device's own sectors are."""
+_STAT_BYTES = 4096
+MAX_DEPTH = 8
+"""Layers of a stack that are looked through."""
+_NVME_HEAD = re.compile(r"nvme(\d+)n(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +46,7 @@ class BlockCounters:
         read_bytes: of these.
         writes: completed.
         write_bytes: of these.
+        flushes: completed; they are among ``completed`` as well. 0 before Linux 5.5.
         errors: requests that failed (``ioerr_cnt``); None where the driver does not count them: only SCSI does.
     """
 
@@ -45,6 +58,7 @@ class BlockCounters:
     writes: int = 0
     write_bytes: int = 0
     errors: int | None = None
+    flushes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +71,7 @@ class BlockDevice:
         model: of the disk, where the kernel tells.
         serial: of the disk, where the kernel tells.
         reason: why there are no counters; None when there are.
+        disks: kernel names of the disks at the bottom, below volumes and arrays.
     """
 
     names: tuple[str, ...]
@@ -64,6 +79,15 @@ class BlockDevice:
     model: str | None = None
     serial: str | None = None
     reason: str | None = None
+    disks: tuple[str, ...] = ()
+
+    def shares(self, other: "BlockDevice") -> bool:
+        """Whether what happens to one happens to the other: a disk below both, or the same mounted device."""
+        return self.device == other.device or not set(self.disks).isdisjoint(other.disks)
+
+    def without_counters(self, reason: str) -> "BlockDevice":
+        """The same, known to have none."""
+        return replace(self, names=(), reason=reason)
 
 
 def block_device_of(mount: Mount, sys: Path = SYS) -> BlockDevice:
@@ -75,46 +99,89 @@ def block_device_of(mount: Mount, sys: Path = SYS) -> BlockDevice:
     elif mount.fstype == "btrfs":
         names = _btrfs_devices(mount.source, sys)
         reason = None if names else f"no btrfs file system in {sys}/fs/btrfs has the device {mount.source}"
+    elif mount.fstype == "overlay":
+        names, reason = (), "overlay: the device of its upper directory cannot be known from here"
     else:
         names, reason = (), f"{mount.fstype} has no block device"
     if not names:
         return BlockDevice((), mount.device, reason=reason)
-    first = sys / "block" / names[0]
-    leaf = _leaf(first)
+    leaves = sorted({leaf for name in names for leaf in _leaves((sys / "block" / name).resolve())})
+    leaf = min(_leaves((sys / "block" / names[0]).resolve()))
     return BlockDevice(
         names,
-        _text(first / "dev") or mount.device,
+        _text(sys / "block" / names[0] / "dev") or mount.device,
         model=_text(leaf / "device" / "model"),
         serial=_text(leaf / "device" / "serial") or _text(leaf / "serial"),
+        disks=tuple(leaf.name for leaf in leaves),
     )
+
+
+def below(device: BlockDevice, sys: Path = SYS) -> BlockDevice | None:
+    """The devices one layer further down, for one whose own counters stand still; None when there are none.
+
+    A multipath head of NVMe, md and bio-based dm count on some kernels and not on others; what they lie on counts.
+    """
+    names = {found.name for name in device.names for found in _below((sys / "block" / name).resolve(), sys)}
+    return replace(device, names=tuple(sorted(names))) if names else None
 
 
 def read_counters(device: BlockDevice, sys: Path = SYS) -> BlockCounters | None:
-    """The counters now; None when there are none, as after a disk was pulled."""
-    sums = [0] * 17
-    for name in device.names:
-        fields = (_text(sys / "block" / name / "stat") or "").split()
-        if len(fields) < 11:
-            return None
-        for position, field in enumerate(fields[:17]):
-            sums[position] += int(field)
-    if not device.names:
-        return None
+    """The counters now, of several devices their sums; None when there are none, as after a disk was pulled."""
+    found = [_counters_of(name, sys) for name in device.names]
+    each = [counters for counters in found if counters is not None]
+    return total(each) if each and len(each) == len(found) else None
+
+
+def total(counters: Sequence[BlockCounters]) -> BlockCounters:
+    """The sums of at least one device's counters."""
+    if len(counters) == 1:
+        return counters[0]
+    errors = [c.errors for c in counters if c.errors is not None]
     return BlockCounters(
-        in_flight=sums[8],
-        completed=sums[0] + sums[4] + sums[11] + sums[15],  # reads, writes; Linux 4.18: discards; 5.5: flushes
-        busy_ms=sums[9],
-        reads=sums[0],
-        read_bytes=sums[2] * SECTOR_BYTES,
-        writes=sums[4],
-        write_bytes=sums[6] * SECTOR_BYTES,
-        errors=_errors(device.names, sys),
+        in_flight=sum(c.in_flight for c in counters),
+        completed=sum(c.completed for c in counters),
+        busy_ms=sum(c.busy_ms for c in counters),
+        reads=sum(c.reads for c in counters),
+        read_bytes=sum(c.read_bytes for c in counters),
+        writes=sum(c.writes for c in counters),
+        write_bytes=sum(c.write_bytes for c in counters),
+        errors=sum(errors) if len(errors) == len(counters) else None,
+        flushes=sum(c.flushes for c in counters),
     )
 
 
-def _errors(names: tuple[str, ...], sys: Path) -> int | None:
-    texts = [_text(sys / "block" / name / "device" / "ioerr_cnt") for name in names]
-    return sum(int(text, 16) for text in texts if text) if all(texts) else None
+def _counters_of(name: str, sys: Path) -> BlockCounters | None:
+    """This is read all the time, for each device: no pathlib here."""
+    fields = [int(field) for field in _content(f"{sys}/block/{name}/stat").split()]
+    if len(fields) < 11:
+        return None
+    fields += [0] * (17 - len(fields))  # Linux 4.18 added discards, 5.5 flushes
+    errors = _content(f"{sys}/block/{name}/device/ioerr_cnt") if name.startswith("sd") else b""
+    return BlockCounters(
+        in_flight=fields[8],
+        completed=fields[0] + fields[4] + fields[11] + fields[15],
+        busy_ms=fields[9],
+        reads=fields[0],
+        read_bytes=fields[2] * SECTOR_BYTES,
+        writes=fields[4],
+        write_bytes=fields[6] * SECTOR_BYTES,
+        errors=int(errors, 16) if errors else None,
+        flushes=fields[15],
+    )
+
+
+def _content(path: str) -> bytes:
+    """A file of sysfs; empty when it cannot be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, _STAT_BYTES)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
 
 
 def _whole_disk(link: Path) -> str | None:
@@ -131,26 +198,35 @@ def _btrfs_devices(source: str, sys: Path) -> tuple[str, ...]:
     mapped = {_text(path): path.parent.parent.name for path in sys.glob("block/dm-*/dm/name")}
     name = mapped.get(name, name)
     for devices in sys.glob("fs/btrfs/*/devices"):
-        links = sorted(devices.iterdir())
+        try:
+            links = sorted(devices.iterdir())
+        except OSError:  # unmounted just now
+            continue
         if name in {link.name for link in links}:
             return tuple(sorted({disk for link in links if (disk := _whole_disk(link)) is not None}))
     return ()
 
 
-def _leaf(device: Path) -> Path:
-    """The first physical device under a dm or md stack."""
-    for _ in range(8):
-        below = sorted((device / "slaves").glob("*"))
-        if not below:
-            break
-        device = below[0].resolve()
-        if (device / "partition").exists():
-            device = device.parent
-    return device
+def _below(device: Path, sys: Path) -> Iterator[Path]:
+    """Whole disks one layer further down."""
+    for slave in sorted((device / "slaves").glob("*")):
+        found = slave.resolve()
+        yield found.parent if (found / "partition").exists() else found
+    if head := _NVME_HEAD.fullmatch(device.name):
+        # The paths are hidden disks: nvme0c1n1 is namespace 1 of subsystem 0 by controller 1.
+        yield from (path.resolve() for path in sys.glob(f"block/nvme{head[1]}c*n{head[2]}"))
+
+
+def _leaves(device: Path, depth: int = MAX_DEPTH) -> set[Path]:
+    """The disks at the bottom of a stack."""
+    slaves = sorted((device / "slaves").glob("*")) if depth else []
+    if not slaves:
+        return {device.parent if (device / "partition").exists() else device}
+    return {leaf for slave in slaves for leaf in _leaves(slave.resolve(), depth - 1)}
 
 
 def _text(path: Path) -> str | None:
     try:
-        return path.read_text().strip() or None
+        return path.read_text(encoding="utf-8").strip() or None
     except (OSError, UnicodeDecodeError):
         return None

@@ -1,10 +1,20 @@
 """What a verdict rests on, for the log, for the report and in one line for people. Pure."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from kjbod_agent.health.block import BlockCounters, BlockDevice
-from kjbod_agent.health.verdict import Cause, Health
+from kjbod_agent.health.verdict import (
+    Cause,
+    Event,
+    Health,
+    MountChanged,
+    ProbeBlocked,
+    ProbeFailed,
+    ProbeImpossible,
+    ProbeSucceeded,
+)
+from kjbod_agent.storage.api import DirectoryError, ProbeResult, errno_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +36,9 @@ class Evidence:
         counters_before: of the device when the request was sent.
         counters_after: of the device now.
         no_counters: why there are none.
+        silent_ms: how long the device has had requests in flight and completed none.
+        written: of a full directory: whether what is there could still be overwritten.
+        kernel: what the kernel said of it lately, the oldest first.
         text: one line for people.
     """
 
@@ -43,16 +56,50 @@ class Evidence:
     counters_before: BlockCounters | None = None
     counters_after: BlockCounters | None = None
     no_counters: str | None = None
+    silent_ms: int | None = None
+    written: bool | None = None
+    kernel: tuple[str, ...] = ()
     text: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: without what is not known."""
-        return {name: value for name, value in asdict(self).items() if value not in (None, "")}
+        return {name: value for name, value in asdict(self).items() if value not in (None, "", ())}
+
+    def of_blocked(self, event: ProbeBlocked, limit_ms: int | None) -> "Evidence":
+        """With a request that is not answered; ``limit_ms`` when that makes it slow."""
+        return replace(
+            self,
+            call=event.call,
+            age_ms=event.age_ms,
+            limit_ms=limit_ms,
+            wchan=event.wchan,
+            counters_before=event.before,
+            counters_after=event.now,
+        )
+
+    def of_success(self, event: ProbeSucceeded, result: ProbeResult | None, limit_ms: int | None) -> "Evidence":
+        """With a probe that passed; ``limit_ms`` when it was slow."""
+        age_ms = None if result is None else result.duration_us / 1000
+        written = None if result is None or event.no_space is None else result.written
+        return replace(self, errno=event.no_space, call="probe", age_ms=age_ms, limit_ms=limit_ms, written=written)
+
+    def of_event(self, event: Event, error: DirectoryError | None) -> "Evidence":
+        """With what else can change a state."""
+        match event:
+            case ProbeFailed():
+                age_ms = None if error is None or not error.after_us else error.after_us / 1000
+                return replace(self, errno=errno_name(event.errno), call=event.call, age_ms=age_ms)
+            case MountChanged():
+                return replace(self, errno="ESTALE", call=str(event.change))
+            case ProbeImpossible():
+                return replace(self, call=event.reason)
+            case _:
+                return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A change of a directory's state.
+    """A change of a directory's state, or from a suspicion that cannot end as failed to one that can, or back.
 
     Attributes:
         path: the log directory as configured.
@@ -80,7 +127,8 @@ def device_text(device: BlockDevice) -> str:
 
 def describe(state: Health, cause: Cause, evidence: Evidence) -> str:
     """The line for people: which directory, what happened, how it is known."""
-    return "; ".join(part for part in (_what(state, cause, evidence), _device(evidence)) if part)
+    kernel = "" if state is Health.ONLINE or not evidence.kernel else f"kernel: {' | '.join(evidence.kernel)}"
+    return "; ".join(part for part in (_what(state, cause, evidence), _device(evidence), kernel) if part)
 
 
 def _what(state: Health, cause: Cause, evidence: Evidence) -> str:
@@ -97,7 +145,8 @@ def _what(state: Health, cause: Cause, evidence: Evidence) -> str:
         case Cause.MOUNT:
             return f"{path} {_verb(state)}: its mount is {call}"
         case Cause.HUNG:
-            return f"{path} {_verb(state)}: {call}{lasting}{asleep}, requests in flight and none completed"
+            silent = "" if evidence.silent_ms is None else f" for {evidence.silent_ms} ms"
+            return f"{path} {_verb(state)}: {call}{lasting}{asleep}, requests in flight and none completed{silent}"
         case Cause.HELD:
             return f"{path} stands still: {call}{lasting}{asleep}, nothing in flight (frozen or throttled)"
         case Cause.SLOW:
@@ -108,12 +157,24 @@ def _what(state: Health, cause: Cause, evidence: Evidence) -> str:
         case Cause.SILENT:
             return f"{path} {_verb(state)}: {call}{lasting}{asleep}, no answer"
         case Cause.FULL:
-            at = "nothing new can be allocated, overwriting works" if call == "probe" else f"at {call}{age}"
-            return f"{path} is full: {evidence.errno or 'ENOSPC'}, {at}"
+            return f"{path} is full: {evidence.errno or 'ENOSPC'}{_room(evidence, f' at {call}{age}')}"
+        case Cause.DAMAGE:
+            return f"{path} {_verb(state)}: its file system reports damage, although probes pass"
         case Cause.UNWATCHED:
             return f"{path} cannot be watched: {call}"
         case _:
             return f"{path} is {state}"
+
+
+def _room(evidence: Evidence, otherwise: str) -> str:
+    """What still can be done there: a file system that copies on write, or a thin pool, has no room for either."""
+    match evidence.written:
+        case True:
+            return ", nothing new can be allocated, overwriting works"
+        case False:
+            return ", nothing can be written, reading works"
+        case None:
+            return otherwise
 
 
 def _verb(state: Health) -> str:

@@ -136,7 +136,12 @@ def read_mounts(path: str = MOUNTINFO) -> tuple[Mount, ...]:
     Raises:
         OSError: there is no such file.
     """
-    return parse_mountinfo(Path(path).read_bytes())
+    return parse_mountinfo(read_mountinfo(path))
+
+
+def read_mountinfo(path: str = MOUNTINFO) -> bytes:
+    """The text of the mount table now; as :func:`read_mounts`."""
+    return Path(path).read_bytes()
 
 
 class MountWatcher:

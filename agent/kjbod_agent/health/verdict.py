@@ -17,95 +17,106 @@ Four facts decide the design.
        requests in flight and none completed all the time    the device is **hung**
        requests completed                                    it is **slow**: progress vetoes the deadline
        nothing in flight, none completed                     it is **held** above the device (frozen, throttled)
-       no counters to be had                                 only a longer deadline is left
+       no counters to be had                                 only a longer deadline is left, and the worker's steps:
+                                                             a probe that gets from one to the next makes progress
 
+   A device stands still for all who use it, so its silence counts from the first request that it swallowed, the
+   broker's own as well, and for each directory on it. Of a file system on several devices one hung device is enough.
 3. *Only time that was observed counts.* After a pause of this process or of the whole machine every age is long and
-   nobody has looked. So silence is added up from sample to sample, at most ``sample_gap_ms`` for each, and a worker
-   that is stopped, that waits for a processor, or that has not taken its request is no evidence at all.
-4. *All disks of a host do not die in the same second.* When they seem to, it is the adapter, the kernel, or us. Each
-   then has to be confirmed on its own after ``host_settle_ms``, and hung ones after twice the time.
+   nobody has looked. So silence is added up from sample to sample; one that comes later than ``sample_gap_ms`` adds
+   only what was planned. A worker that is stopped, that waits for a processor, or that has not taken its request is no
+   evidence at all.
+4. *All disks of a host do not die in the same second.* When they seem to, it is the adapter, the kernel, or us. So a
+   failure needs a witness: a directory on another device, not in trouble itself, whose probe began after the trouble
+   and passed (``witness.py``). A failure that is certain but for the witness is ``confirmed``, and final with the
+   first one, unless it had to wait for it: then it is looked at once more.
+   Without any, each directory has to be confirmed on its own after ``host_settle_ms``, and hung ones after twice the
+   time. A host with one device (left) needs no witness.
+5. *The kernel never decides.* What it says (:class:`KernelSaid`) asks for a full probe. Only damage that a file system
+   itself reports of its structures is remembered: probes may pass for ever beside it.
 
 Transitions
 ===========
 
-``failed`` is sticky until a restart, as in Kafka (``LogDirFailureChannel``). Rows are what happens, first match wins:
+``failed`` is sticky until a restart, as in Kafka (``LogDirFailureChannel``). Rows are what happens, first match wins;
+"settling" is what ``witness.must_settle`` says:
 
     ==================================================  ========================================================
     event                                               becomes
     ==================================================  ========================================================
     anything, when failed                               failed
     probe succeeded, but began before the suspicion     unchanged; probe again
+    probe succeeded, when a repeated error waits for    failed with a witness, else unchanged; after the settling
+      a witness                                         time as below
     probe succeeded, could not allocate                 full
     probe succeeded, not a full one, when full          full (only creating something new can tell)
     probe succeeded, took ``slow_ms`` or more: as       slow
       many in a row as ``slow_probes``, or when slow
-    probe succeeded, took ``slow_ms`` or more           online
-    probe succeeded, quick, when slow                   slow, until ``slow_recoveries`` in a row: online
+    probe succeeded, quick, when slow                   slow, until ``slow_recoveries`` in a row
+    probe succeeded, damage was reported within         suspect (damage)
+      ``strike_window_ms`` and before it began
     probe succeeded                                     online
     error that says nothing about the disk              unchanged (own work: probe at once)
     ENOSPC, EDQUOT                                      full
-    other error, when suspect of an error and the       failed (host fault: suspect, until the settling time)
+    other error, when suspect of an error and the       failed; settling: suspect, confirmed
       probe began after the suspicion
-    other error, second in ``strike_window_ms``         failed (host fault: suspect)
+    other error, second in ``strike_window_ms``         failed; settling: suspect, confirmed
     other error                                         suspect; probe at once
+    another directory is well, when confirmed           failed; confirmed longer than ``FRESH_MS`` ago: probe at
+                                                        once
     mount missing or other                              suspect; probe at once, which gets ESTALE
     mount missing or other, when suspect and blocked    failed: no probe can confirm it, and the table was read twice
     mount read-only, emergency_ro, shutdown             unchanged; probe at once, which gets EROFS or EIO
-    blocked, hung for ``probe_timeout_ms``              failed
-    blocked, hung for a quarter of it, not slow before  suspect
+    the kernel said something                           unchanged; full probe at once
+    blocked, device hung for ``probe_timeout_ms``, or   failed; settling: after twice the time
+      half as long again after a flush
     blocked, held for ``held_timeout_ms`` (0: never)    failed
-    blocked, held for ``probe_timeout_ms``              held
     blocked for ``blind_timeout_ms`` without counters   failed
-    blocked for ``blind_timeout_ms`` after an error     failed
+      in one step
+    blocked for ``blind_timeout_ms`` in one step after  failed
+      an error
+    blocked, held for ``probe_timeout_ms``, or for a    held
+      quarter of it where frozen file systems put one
+    blocked, hung for a quarter of it, not slow before  suspect
     blocked for ``probe_timeout_ms``, with progress     slow
     no probe possible for ``blind_timeout_ms``          suspect (unwatched): never failed by that alone
     ==================================================  ========================================================
 
-Bounds. An idle dead disk is failed at most one probe interval, one probe and one confirming probe after its death; a
-hung one after at most one interval, ``probe_timeout_ms`` and one sample; a held one after ``held_timeout_ms``; one
-without counters after ``blind_timeout_ms``.
+A silence that began with a flush may be two requests long (``silence.py``), and gets half as much time again.
+
+Bounds. An idle dead disk is failed at most one probe interval, one probe and one confirming probe after its death, or,
+without a witness, ``host_settle_ms`` and one probe later. A hung disk is failed ``probe_timeout_ms`` and one sample
+after the first request that it swallowed: at once on a busy disk, on an idle one that is the next probe. A held one
+after ``held_timeout_ms``; one without counters after ``blind_timeout_ms`` in one step.
 """
 
 import errno
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from kjbod_agent.health.block import BlockCounters
 from kjbod_agent.health.mounts import MountChange
+from kjbod_agent.health.silence import Blockage, ProbeBlocked, observe
+from kjbod_agent.health.state import Cause, DirectoryHealth, Health, HealthSettings
 
-
-class Health(StrEnum):
-    """What a log directory is in."""
-
-    ONLINE = "online"
-    SUSPECT = "suspect"
-    """Something is wrong and is being confirmed; not offline."""
-    FAILED = "failed"
-    """Offline until restart."""
-    SLOW = "slow"
-    """Answers late, but the device makes progress."""
-    HELD = "held"
-    """Stands still above the device: frozen for a snapshot, or throttled to nothing."""
-    FULL = "full"
-    """The medium is well and nothing new can be allocated."""
-
-
-class Cause(StrEnum):
-    """Why it is in that state."""
-
-    NONE = "none"
-    ERROR = "error"
-    REPEATED_ERRORS = "repeated-errors"
-    MOUNT = "mount"
-    HUNG = "hung"
-    HELD = "held"
-    SLOW = "slow"
-    SILENT = "silent"
-    """Blocked, and there are no counters, or an error came before."""
-    FULL = "full"
-    UNWATCHED = "unwatched"
-    """No probe is possible, for reasons of our own."""
+__all__ = [
+    "AnotherIsWell",
+    "Ask",
+    "Blockage",
+    "Cause",
+    "DirectoryHealth",
+    "Event",
+    "Health",
+    "HealthSettings",
+    "Judgement",
+    "KernelSaid",
+    "MountChanged",
+    "ProbeBlocked",
+    "ProbeFailed",
+    "ProbeImpossible",
+    "ProbeSucceeded",
+    "judge",
+    "next_sample_ms",
+]
 
 
 class Ask(StrEnum):
@@ -118,44 +129,6 @@ class Ask(StrEnum):
     """Probe when the settling time of a host fault has passed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthSettings:
-    """Deadlines of the verdict, in milliseconds. Shorter: a failure is known sooner, and a fault of a moment counts.
-
-    Attributes:
-        probe_interval_ms: between the starts of two probes of an idle directory (``kjbod.probe.interval.ms``).
-        probe_timeout_ms: silence without any progress that makes a device hung, and beyond which an answer is late
-            (``kjbod.probe.timeout.ms``). Must be longer than the slowest single request of a healthy device.
-        held_timeout_ms: standing still above the device (``kjbod.held.timeout.ms``); 0 waits for ever.
-        blind_timeout_ms: silence where the device has no counters.
-        slow_ms: a probe that took this long is slow; it is some five requests one after the other. Only the worker's
-            own time counts, not what the request waited in this process: that is no fault of the disk.
-        slow_probes: slow probes in a row that make a directory slow: one alone is a burst of somebody's writes.
-        slow_recoveries: quick probes in a row that end slowness.
-        strike_window_ms: two errors within this time are a failure although probes between them pass.
-        host_window_ms: all directories in trouble within this time are a host fault.
-        host_settle_ms: how long a directory of a host fault stays suspect at least.
-        sample_gap_ms: the most that one sample of a blocked probe may add to the silence.
-        full_probe_every: each how many-th probe is a full one.
-    """
-
-    probe_interval_ms: int = 1000
-    probe_timeout_ms: int = 2000
-    held_timeout_ms: int = 30_000
-    blind_timeout_ms: int = 10_000
-    slow_ms: int = 1000
-    slow_probes: int = 2
-    slow_recoveries: int = 3
-    strike_window_ms: int = 60_000
-    host_window_ms: int = 1000
-    host_settle_ms: int = 500
-    sample_gap_ms: int = 400
-    full_probe_every: int = 10
-
-
-# events -------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class ProbeSucceeded:
     """A probe came back well.
@@ -164,7 +137,7 @@ class ProbeSucceeded:
         begun_ms: when it was sent.
         duration_ms: how long the worker was at it.
         full: whether it also created and renamed.
-        no_space: errno name when nothing could be allocated.
+        no_space: errno name when there was no room, for something new or (where a file system copies) for anything.
     """
 
     begun_ms: int
@@ -191,29 +164,6 @@ class ProbeFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeBlocked:
-    """A sample of a request that has not been answered.
-
-    Attributes:
-        number: of the request; another number means progress.
-        call: the step it is in; empty while its worker has not taken it.
-        age_ms: since it was sent.
-        wchan: kernel function in which the worker sleeps; empty when unknown.
-        process_state: letter of ``/proc/PID/stat``; empty when unknown.
-        before: counters of the device when the request was sent, None when there are none.
-        now: counters at this sample.
-    """
-
-    number: int
-    call: str
-    age_ms: int
-    wchan: str = ""
-    process_state: str = ""
-    before: BlockCounters | None = None
-    now: BlockCounters | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ProbeImpossible:
     """No probe could be made for reasons that are not the disk's: the worker died, or could not be started."""
 
@@ -227,59 +177,19 @@ class MountChanged:
     change: MountChange
 
 
-Event = ProbeSucceeded | ProbeFailed | ProbeBlocked | ProbeImpossible | MountChanged
+@dataclass(frozen=True, slots=True)
+class KernelSaid:
+    """A source of kernel events spoke of the directory. ``damage``: as in ``KernelEvent``."""
 
-# state --------------------------------------------------------------------------------------------------------------
+    damage: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Blockage:
-    """What has been observed of the request that is not answered.
-
-    Attributes:
-        number: of the request.
-        sampled_ms: time of the last sample.
-        observed_ms: sum of all observed time.
-        hung_ms: observed time with requests in flight and none completed, up to now.
-        held_ms: observed time with nothing in flight and none completed, up to now.
-        blind_ms: observed time without counters.
-        counters: at the last sample that had any.
-    """
-
-    number: int
-    sampled_ms: int
-    observed_ms: int = 0
-    hung_ms: int = 0
-    held_ms: int = 0
-    blind_ms: int = 0
-    counters: BlockCounters | None = None
+class AnotherIsWell:
+    """A directory on another device passed a probe: there may be a witness now."""
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryHealth:
-    """All that the verdict remembers about one directory.
-
-    Attributes:
-        health: the state.
-        cause: why.
-        since_ms: when it entered this state.
-        trouble_ms: when it last became suspect, for the host fault guard; None while it has not.
-        strikes: times of errors that were not confirmed, within ``strike_window_ms``.
-        quick_probes: in a row, while slow.
-        slow_probes: in a row.
-        blockage: the request that is not answered.
-        unwatched_ms: since when no probe was possible.
-    """
-
-    health: Health = Health.ONLINE
-    cause: Cause = Cause.NONE
-    since_ms: int = 0
-    trouble_ms: int | None = None
-    strikes: tuple[int, ...] = ()
-    quick_probes: int = 0
-    slow_probes: int = 0
-    blockage: Blockage | None = None
-    unwatched_ms: int | None = None
+Event = ProbeSucceeded | ProbeFailed | ProbeBlocked | ProbeImpossible | MountChanged | KernelSaid | AnotherIsWell
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,12 +204,12 @@ NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN, errno.ENOSYS, errno.EINVAL})
 """Errors that speak of this process or host and not of a disk. Every other one is the disk's, as in Kafka, for which
 any IOException takes a log directory offline."""
-ABOUT_NAMES = frozenset({errno.EEXIST, errno.ENOENT, errno.ENOTEMPTY, errno.ENAMETOOLONG})
+FRESH_MS = 100
+"""A failure that waited longer than this for its witness is looked at once more: both may have come back together."""
+ABOUT_NAMES = frozenset(
+    {errno.EEXIST, errno.ENOENT, errno.ENOTEMPTY, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP}
+)
 """From the agent's own work these speak of a replica's name. From a probe ``ENOENT`` is a directory that is gone."""
-FROZEN = frozenset({"percpu_rwsem_wait", "__percpu_down_read", "percpu_down_read"})
-"""Where a writer to a frozen file system sleeps (``sb_start_write``). Held, whatever the device does for others."""
-NOT_WAITING_FOR_A_DISK = frozenset("TtRZXx")
-"""Process states: stopped by a signal, traced, wants a processor, dead. Not ``S``: FUSE waits in it at first."""
 
 
 def judge(
@@ -312,13 +222,13 @@ def judge(
         event: what happened.
         now_ms: monotonic time.
         settings: deadlines.
-        host_fault: what :func:`is_host_fault` says about all directories.
+        host_fault: what ``witness.must_settle`` says: nothing shows yet that the trouble is this device's alone.
     """
     if state.health is Health.FAILED:
         return Judgement(state)
     match event:
         case ProbeSucceeded():
-            return _succeeded(state, event, now_ms, settings)
+            return _succeeded(state, event, now_ms, settings, host_fault)
         case ProbeFailed():
             return _failed(state, event, now_ms, settings, host_fault)
         case ProbeBlocked():
@@ -327,19 +237,15 @@ def judge(
             return _unwatched(replace(state, blockage=None), now_ms, settings)
         case MountChanged():
             return _mount_changed(state, event, now_ms, settings, host_fault)
-
-
-def is_host_fault(directories: Collection[DirectoryHealth], now_ms: int, settings: HealthSettings) -> bool:
-    """Whether all directories of the host got into trouble within ``host_window_ms``.
-
-    Directories that failed before count no more; a host with one (other) directory has no such fault.
-    """
-    window = settings.host_window_ms + settings.host_settle_ms
-    alive = [d for d in directories if d.health is not Health.FAILED or now_ms - d.since_ms <= window]
-    if len(alive) < 2 or any(d.health not in (Health.SUSPECT, Health.FAILED) for d in alive):
-        return False
-    times = [d.trouble_ms if d.trouble_ms is not None else d.since_ms for d in alive]
-    return max(times) - min(times) <= settings.host_window_ms
+        case KernelSaid():
+            damaged_ms = now_ms if event.damage else state.damaged_ms
+            return Judgement(replace(state, damaged_ms=damaged_ms), Ask.PROBE)
+        case AnotherIsWell():
+            if state.confirmed is None or host_fault:
+                return Judgement(state)
+            if now_ms - state.confirmed_ms > FRESH_MS:
+                return Judgement(state, Ask.PROBE)
+            return Judgement(_enter(state, Health.FAILED, state.confirmed, now_ms))
 
 
 def next_sample_ms(state: DirectoryHealth, settings: HealthSettings) -> int:
@@ -347,28 +253,40 @@ def next_sample_ms(state: DirectoryHealth, settings: HealthSettings) -> int:
     blockage = state.blockage
     rest_ms = settings.sample_gap_ms // 2
     if blockage is not None:
-        for silent_ms in (blockage.hung_ms, blockage.held_ms, blockage.blind_ms):
-            if 0 < silent_ms < settings.probe_timeout_ms:
-                rest_ms = min(rest_ms, settings.probe_timeout_ms - silent_ms)
+        hung_ms = blockage.silent_device_ms(settings.own_silence_ms)
+        deadlines = [(hung_ms, settings.hung_after_ms(blockage))]
+        deadlines += [(silent_ms, settings.probe_timeout_ms) for silent_ms in (blockage.held_ms, blockage.blind_ms)]
+        for silent_ms, deadline_ms in deadlines:
+            if 0 < silent_ms < deadline_ms:
+                rest_ms = min(rest_ms, deadline_ms - silent_ms)
     return max(1, rest_ms)
 
 
 def _enter(state: DirectoryHealth, health: Health, cause: Cause, now_ms: int) -> DirectoryHealth:
     if state.health is health and (state.cause is cause or health is Health.ONLINE):
         return state
-    trouble_ms = now_ms if health is Health.SUSPECT and state.health is not Health.SUSPECT else state.trouble_ms
     since_ms = state.since_ms if state.health is health else now_ms
-    return replace(state, health=health, cause=cause, since_ms=since_ms, trouble_ms=trouble_ms)
+    confirmed = state.confirmed if health is Health.SUSPECT else None
+    after = replace(state, health=health, cause=cause, since_ms=since_ms, confirmed=confirmed)
+    return replace(after, trouble_ms=now_ms) if after.in_trouble and not state.in_trouble else after
 
 
 def _suspected_of_error(state: DirectoryHealth) -> bool:
     return state.health is Health.SUSPECT and state.cause in (Cause.ERROR, Cause.MOUNT)
 
 
-def _succeeded(state: DirectoryHealth, event: ProbeSucceeded, now_ms: int, settings: HealthSettings) -> Judgement:
+def _succeeded(
+    state: DirectoryHealth, event: ProbeSucceeded, now_ms: int, settings: HealthSettings, host_fault: bool
+) -> Judgement:
     if _suspected_of_error(state) and event.begun_ms < state.since_ms:
         return Judgement(state, Ask.PROBE)
-    state = replace(state, blockage=None, unwatched_ms=None)
+    state = replace(state, blockage=None, unwatched_ms=None, well_ms=event.begun_ms)
+    if state.confirmed is Cause.REPEATED_ERRORS:
+        if not host_fault:
+            return Judgement(_enter(state, Health.FAILED, Cause.REPEATED_ERRORS, now_ms))
+        if now_ms - state.since_ms < settings.host_settle_ms:
+            return Judgement(state, Ask.PROBE_SETTLED)
+    state = replace(state, confirmed=None)
     if event.no_space is not None or (state.health is Health.FULL and not event.full):
         return Judgement(_enter(state, Health.FULL, Cause.FULL, now_ms))
     is_slow = event.duration_ms >= settings.slow_ms
@@ -377,7 +295,17 @@ def _succeeded(state: DirectoryHealth, event: ProbeSucceeded, now_ms: int, setti
         return Judgement(_enter(replace(state, quick_probes=0), Health.SLOW, Cause.SLOW, now_ms))
     if state.health is Health.SLOW and state.quick_probes + 1 < settings.slow_recoveries:
         return Judgement(replace(state, quick_probes=state.quick_probes + 1))
-    return Judgement(_enter(replace(state, quick_probes=0), Health.ONLINE, Cause.NONE, now_ms))
+    return _well(replace(state, quick_probes=0), event, now_ms, settings)
+
+
+def _well(state: DirectoryHealth, event: ProbeSucceeded, now_ms: int, settings: HealthSettings) -> Judgement:
+    """Online, unless damage was reported lately."""
+    damaged_ms = state.damaged_ms
+    if damaged_ms is None or now_ms - damaged_ms >= settings.strike_window_ms:
+        return Judgement(_enter(replace(state, damaged_ms=None), Health.ONLINE, Cause.NONE, now_ms))
+    if event.begun_ms >= damaged_ms or state.cause is Cause.DAMAGE:
+        return Judgement(_enter(state, Health.SUSPECT, Cause.DAMAGE, now_ms))
+    return Judgement(_enter(state, Health.ONLINE, Cause.NONE, now_ms), Ask.PROBE)
 
 
 def _failed(
@@ -403,16 +331,17 @@ def _error(
     if _suspected_of_error(state):
         if not confirms:
             return Judgement(state, Ask.PROBE)
+        confirmed = state.confirmed or cause
         if host_fault and now_ms - state.since_ms < settings.host_settle_ms:
-            return Judgement(state, Ask.PROBE_SETTLED)
-        return Judgement(_enter(state, Health.FAILED, cause, now_ms))
-    recent = tuple(at for at in state.strikes if now_ms - at <= settings.strike_window_ms)
+            return Judgement(replace(state, confirmed=confirmed, confirmed_ms=now_ms), Ask.PROBE_SETTLED)
+        return Judgement(_enter(state, Health.FAILED, confirmed, now_ms))
+    recent = tuple(at for at in state.strikes if now_ms - at < settings.strike_window_ms)
     struck = replace(state, strikes=(*recent[-1:], now_ms))
     if recent and not host_fault:
         return Judgement(_enter(struck, Health.FAILED, Cause.REPEATED_ERRORS, now_ms))
-    if struck.health is Health.SUSPECT:  # suspect of silence so far: from here on it is the error that is confirmed
-        return Judgement(replace(struck, cause=cause, since_ms=now_ms), Ask.PROBE)
-    return Judgement(_enter(struck, Health.SUSPECT, cause, now_ms), Ask.PROBE)
+    suspect = replace(_enter(struck, Health.SUSPECT, cause, now_ms), since_ms=now_ms)
+    repeated = Cause.REPEATED_ERRORS if recent else None
+    return Judgement(replace(suspect, confirmed=repeated, confirmed_ms=now_ms), Ask.PROBE)
 
 
 def _mount_changed(
@@ -437,37 +366,10 @@ def _unwatched(state: DirectoryHealth, now_ms: int, settings: HealthSettings) ->
     return Judgement(state)
 
 
-def _observe(
-    blockage: Blockage | None, event: ProbeBlocked, now_ms: int, settings: HealthSettings
-) -> tuple[Blockage, bool]:
-    """The blockage with one more sample, and whether anything spoke of the disk."""
-    if blockage is None or blockage.number != event.number:
-        begun_ms = now_ms - min(event.age_ms, settings.sample_gap_ms)
-        blockage = Blockage(event.number, begun_ms, counters=event.before)
-    passed_ms = max(0, min(now_ms - blockage.sampled_ms, settings.sample_gap_ms))
-    if not event.call or event.process_state in NOT_WAITING_FOR_A_DISK:
-        return replace(blockage, sampled_ms=now_ms), False
-    earlier, now = blockage.counters, event.now
-    frozen = event.wchan in FROZEN
-    progress = earlier is not None and now is not None and now.completed != earlier.completed
-    silent = not progress and now is not None
-    hung = silent and now is not None and now.in_flight > 0 and not frozen
-    held = frozen or (silent and not hung)
-    return Blockage(
-        number=blockage.number,
-        sampled_ms=now_ms,
-        observed_ms=blockage.observed_ms + passed_ms,
-        hung_ms=blockage.hung_ms + passed_ms if hung else 0,
-        held_ms=blockage.held_ms + passed_ms if held else 0,
-        blind_ms=blockage.blind_ms + passed_ms if now is None and not frozen else 0,
-        counters=now or earlier,
-    ), True
-
-
 def _blocked(
     state: DirectoryHealth, event: ProbeBlocked, now_ms: int, settings: HealthSettings, host_fault: bool
 ) -> Judgement:
-    blockage, speaks = _observe(state.blockage, event, now_ms, settings)
+    blockage, speaks = observe(state.blockage, event, now_ms, settings.sample_gap_ms)
     state = replace(state, blockage=blockage)
     if not speaks:
         return _unwatched(state, now_ms, settings)
@@ -480,21 +382,23 @@ def _judge_blockage(
     state: DirectoryHealth, blockage: Blockage, settings: HealthSettings, host_fault: bool
 ) -> tuple[Health | None, Cause]:
     timeout_ms = settings.probe_timeout_ms
-    if blockage.hung_ms >= timeout_ms * (2 if host_fault else 1):
+    hung_ms = blockage.silent_device_ms(settings.own_silence_ms)
+    if hung_ms >= settings.hung_after_ms(blockage) * (2 if host_fault else 1):
         return Health.FAILED, Cause.HUNG
     if settings.held_timeout_ms and blockage.held_ms >= settings.held_timeout_ms:
         return Health.FAILED, Cause.HELD
-    silent_ms = blockage.observed_ms if _suspected_of_error(state) else blockage.blind_ms
+    silent_ms = blockage.step_ms if _suspected_of_error(state) else blockage.blind_ms
     if silent_ms >= settings.blind_timeout_ms:
         return Health.FAILED, Cause.SILENT
     if _suspected_of_error(state):
         return None, state.cause
-    if blockage.held_ms >= timeout_ms:
+    if blockage.held_ms >= timeout_ms or blockage.frozen_ms >= settings.notice_ms:
         return Health.HELD, Cause.HELD
-    if blockage.hung_ms >= timeout_ms // 4 and state.health is not Health.SLOW:
+    was_slow = state.health is Health.SLOW
+    if hung_ms >= settings.notice_ms and not was_slow:
         return Health.SUSPECT, Cause.HUNG
-    if blockage.blind_ms >= timeout_ms:
+    if blockage.blind_ms >= timeout_ms and not was_slow:
         return Health.SUSPECT, Cause.SILENT
-    if blockage.observed_ms >= timeout_ms and not (blockage.hung_ms or blockage.held_ms or blockage.blind_ms):
+    if blockage.observed_ms >= timeout_ms and not (hung_ms or blockage.held_ms or blockage.blind_ms):
         return Health.SLOW, Cause.SLOW
     return None, state.cause

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from kjbod_agent.health.block import BlockCounters, BlockDevice, block_device_of, read_counters
+from kjbod_agent.health.block import BlockCounters, BlockDevice, below, block_device_of, read_counters
 from kjbod_agent.health.mounts import Mount
 
 STAT = "     100    1     2     3      40    5    6    7     {in_flight}    55    66    7   0   0   0   3   0\n"
@@ -49,9 +49,9 @@ def test_a_partition_stands_for_its_whole_disk(sysfs: Sysfs) -> None:
     (disk / "device" / "serial").write_text("S1\n")
     sysfs.partition(disk, "sdb1", "8:17")
     device = block_device_of(mount("8:17"), sysfs.root)
-    assert device == BlockDevice(("sdb",), "8:16", model="ACME 4000", serial="S1")
+    assert device == BlockDevice(("sdb",), "8:16", model="ACME 4000", serial="S1", disks=("sdb",))
     assert read_counters(device, sysfs.root) == BlockCounters(
-        in_flight=2, completed=150, busy_ms=55, reads=100, read_bytes=1024, writes=40, write_bytes=3072
+        in_flight=2, completed=150, busy_ms=55, reads=100, read_bytes=1024, writes=40, write_bytes=3072, flushes=3
     )
     (disk / "device" / "ioerr_cnt").write_text("0x1f\n")
     counters = read_counters(device, sysfs.root)
@@ -65,7 +65,7 @@ def test_a_logical_volume_counts_itself_and_names_the_disk_below(sysfs: Sysfs) -
     volume = sysfs.disk("dm-3", "253:3", in_flight=1)
     (volume / "slaves" / "sdb1").symlink_to(partition)
     device = block_device_of(mount("253:3"), sysfs.root)
-    assert (device.names, device.serial) == (("dm-3",), "S1")
+    assert (device.names, device.serial, device.disks) == (("dm-3",), "S1", ("sdb",))
 
 
 def test_btrfs_is_the_sum_of_its_devices(sysfs: Sysfs) -> None:
@@ -73,17 +73,96 @@ def test_btrfs_is_the_sum_of_its_devices(sysfs: Sysfs) -> None:
         disk = sysfs.disk(name, f"8:{32 + 16 * number}", in_flight=1)
         (sysfs.root / "fs/btrfs/uuid-1/devices" / name).symlink_to(disk)
     device = block_device_of(mount("0:44", "btrfs", "/dev/sdd"), sysfs.root)
-    assert device.names == ("sdc", "sdd")
+    assert device.names == device.disks == ("sdc", "sdd")
     assert read_counters(device, sysfs.root) == BlockCounters(
-        in_flight=2, completed=300, busy_ms=110, reads=200, read_bytes=2048, writes=80, write_bytes=6144
+        in_flight=2, completed=300, busy_ms=110, reads=200, read_bytes=2048, writes=80, write_bytes=6144, flushes=6
     )
 
 
-@pytest.mark.parametrize("fstype", ["fuse.glusterfs", "overlay", "nfs4", "tmpfs"])
+def test_volumes_on_an_array_share_its_disks_and_count_themselves(sysfs: Sysfs) -> None:
+    disks = [sysfs.disk(name, number) for name, number in (("sdb", "8:16"), ("sdc", "8:32"))]
+    (disks[0] / "device" / "serial").write_text("S1\n")
+    array = sysfs.disk("md0", "9:0")
+    for disk in disks:
+        (array / "slaves" / disk.name).symlink_to(disk)
+    volumes = [sysfs.disk("dm-0", "253:0"), sysfs.disk("dm-1", "253:1")]
+    for volume in volumes:
+        (volume / "slaves" / "md0").symlink_to(array)
+    first, second = (block_device_of(mount(number), sysfs.root) for number in ("253:0", "253:1"))
+    assert (first.names, first.disks, first.serial) == (("dm-0",), ("sdb", "sdc"), "S1")
+    assert first.shares(second)
+    other = block_device_of(mount(sysfs_number(sysfs.disk("sdd", "8:48"))), sysfs.root)
+    assert not first.shares(other)
+    array_below = below(first, sysfs.root)
+    assert array_below is not None and array_below.names == ("md0",)
+    disks_below = below(array_below, sysfs.root)
+    assert disks_below is not None and disks_below.names == ("sdb", "sdc")
+    assert below(disks_below, sysfs.root) is None
+
+
+def sysfs_number(device: Path) -> str:
+    return (device / "dev").read_text().strip()
+
+
+def test_an_nvme_head_has_its_paths_below_and_not_those_of_another_namespace(sysfs: Sysfs) -> None:
+    sysfs.disk("nvme0n1", "259:0")
+    for minor, hidden in enumerate(("nvme0c0n1", "nvme0c1n1", "nvme0c1n2", "nvme1c0n1")):
+        sysfs.disk(hidden, f"0:{minor}")
+    device = block_device_of(mount("259:0"), sysfs.root)
+    assert device.names == ("nvme0n1",)
+    paths = below(device, sysfs.root)
+    assert paths is not None
+    assert paths.names == ("nvme0c0n1", "nvme0c1n1")
+    assert paths.shares(device)
+    counters = read_counters(paths, sysfs.root)
+    assert counters is not None and counters.completed == 300
+
+
+@pytest.mark.parametrize(("name", "number"), [("loop3", "7:3"), ("zram0", "252:0"), ("vda", "254:0")])
+def test_a_loop_device_and_its_like_stand_for_themselves(sysfs: Sysfs, name: str, number: str) -> None:
+    sysfs.disk(name, number)
+    device = block_device_of(mount(number), sysfs.root)
+    assert (device.names, device.reason, device.disks) == ((name,), None, (name,))
+    assert read_counters(device, sysfs.root) is not None
+    assert below(device, sysfs.root) is None
+
+
+def test_a_bind_mount_lies_on_the_device_of_the_file_system_that_it_shows(sysfs: Sysfs) -> None:
+    sysfs.disk("sdb", "8:16")
+    whole = block_device_of(mount("8:16"), sysfs.root)
+    bound = block_device_of(
+        Mount(41, 27, "8:16", "/kafka", "/mnt/kafka", "ext4", "/dev/sdb", frozenset({"rw"})), sysfs.root
+    )
+    assert bound == whole
+
+
+def test_directories_on_two_partitions_of_a_disk_share_it(sysfs: Sysfs) -> None:
+    disk = sysfs.disk("sdb", "8:16")
+    sysfs.partition(disk, "sdb1", "8:17")
+    sysfs.partition(disk, "sdb2", "8:18")
+    first, second = (block_device_of(mount(number), sysfs.root) for number in ("8:17", "8:18"))
+    assert first.shares(second)
+
+
+def test_a_stack_that_contains_itself_is_no_endless_walk(sysfs: Sysfs) -> None:
+    odd = sysfs.disk("dm-0", "253:0")
+    (odd / "slaves" / "dm-0").symlink_to(odd)
+    assert block_device_of(mount("253:0"), sysfs.root).names == ("dm-0",)
+
+
+@pytest.mark.parametrize("fstype", ["fuse.glusterfs", "nfs4", "tmpfs"])
 def test_a_file_system_without_a_device_says_so(sysfs: Sysfs, fstype: str) -> None:
     device = block_device_of(mount("0:50", fstype), sysfs.root)
     assert (device.names, device.reason) == ((), f"{fstype} has no block device")
     assert read_counters(device, sysfs.root) is None
+    assert device.shares(block_device_of(mount("0:50", fstype), sysfs.root))
+    assert not device.shares(block_device_of(mount("0:51", fstype), sysfs.root))
+
+
+def test_an_overlay_says_why_its_device_cannot_be_known(sysfs: Sysfs) -> None:
+    device = block_device_of(mount("0:50", "overlay"), sysfs.root)
+    assert device.names == ()
+    assert device.reason == "overlay: the device of its upper directory cannot be known from here"
 
 
 def test_a_disk_that_was_pulled_has_no_counters(sysfs: Sysfs) -> None:

@@ -3,62 +3,125 @@
 import asyncio
 import errno
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import pytest
+
 from kjbod.ids import random_directory_id
 from kjbod_agent.health.block import BlockCounters, BlockDevice
+from kjbod_agent.health.devices import IDLE_EVERY_MS
 from kjbod_agent.health.evidence import Verdict
-from kjbod_agent.health.monitor import HealthMonitor, NoSources
+from kjbod_agent.health.kernel import LINES_AT_ONCE, PROBES_AT_ONCE
+from kjbod_agent.health.monitor import WITNESSES, HealthMonitor, NoSources
 from kjbod_agent.health.mounts import Mount
+from kjbod_agent.health.sources.api import KernelEvent, Subject
 from kjbod_agent.health.verdict import Cause, Health, HealthSettings
-from kjbod_agent.storage.api import DirectoryAgent, LoadedDirectory, StorageOptions
+from kjbod_agent.storage.api import DirectoryAgent, DirectoryTimeout, LoadedDirectory, StorageOptions
 from kjbod_agent.storage.memory import MemoryDisk, MemoryStorageAgent
 
 Run = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]
 PATHS = ("/disk1", "/disk2", "/disk3")
+TWELVE = tuple(f"/disk{number}" for number in range(1, 13))
+RW = frozenset({"rw"})
 
 
 class Sources(NoSources):
-    """A host whose counters say what the disks in memory do, and whose mount table can be changed."""
+    """A host whose counters say what the disks in memory do, and whose mount table can be changed.
 
-    def __init__(self, disks: dict[str, MemoryDisk]) -> None:
+    Each disk is a device of its own, but for those in ``shared``, which all lie on the first of them.
+    """
+
+    def __init__(self, disks: dict[str, MemoryDisk], shared: tuple[str, ...] = ()) -> None:
         self.disks = disks
+        self.device_of = {
+            path: disks[shared[0]].number if path in shared else disk.number for path, disk in disks.items()
+        }
         self.table = tuple(
-            Mount(disk.number, 1000, f"8:{disk.number}", "/", path, "ext4", f"/dev/sd{disk.number}", frozenset({"rw"}))
+            Mount(disk.number, 1000, f"8:{disk.number}", "/", path, "ext4", f"/dev/sd{self.device_of[path]}", RW)
             for path, disk in disks.items()
         )
-        self.root = Mount(1000, 999, "8:0", "/", "/", "ext4", "/dev/sda", frozenset({"rw"}))
+        self.root = Mount(1000, 999, "8:0", "/", "/", "ext4", "/dev/sda", RW)
         self.counters = True
         self.frozen = False
+        self.busy = False
+        """Whether a device that hangs has swallowed somebody's request before we probe."""
+        self.counting = True
+        self.lower: BlockDevice | None = None
 
     def read_mounts(self) -> tuple[Mount, ...] | None:
         return (self.root, *self.table)
 
     def block_device_of(self, mount: Mount) -> BlockDevice:
-        return BlockDevice((mount.source.removeprefix("/dev/"),), mount.device, serial="S1")
+        name = mount.source.removeprefix("/dev/")
+        return BlockDevice((name,), mount.device, serial="S1", disks=(name,))
+
+    def below(self, device: BlockDevice) -> BlockDevice | None:
+        return self.lower
 
     def read_counters(self, device: BlockDevice) -> BlockCounters | None:
-        if not self.counters:
+        if not self.counters or not device.names:
             return None
-        disk = self.disks[f"/disk{device.names[0].removeprefix('sd')}"]
-        return BlockCounters(int(disk.hangs and not self.frozen), disk.requests, 0)
+        number = int(device.names[0].removeprefix("sd").removeprefix("below"))
+        disks = [disk for path, disk in self.disks.items() if self.device_of[path] == number]
+        waiting = sum(disk.hangs and not self.frozen and (self.busy or bool(disk._moving)) for disk in disks)
+        counting = self.counting or device.names[0].startswith("below")
+        return BlockCounters(waiting, sum(disk.requests for disk in disks) if counting else 7, 0)
+
+
+class Kernel:
+    """A source of kernel events that says what a test wants."""
+
+    name = "test"
+
+    def __init__(self, refuses: bool = False) -> None:
+        self.refuses = refuses
+        self.polls = 0
+
+    def start(self, subjects: Sequence[Subject], on_event: Callable[[KernelEvent], None]) -> Mapping[str, str | None]:
+        if self.refuses:
+            raise PermissionError(1, "Operation not permitted")
+        self.subjects = subjects
+        self.on_event = on_event
+        return {subject.path: "no such file system" if subject.path == "/disk3" else None for subject in subjects}
+
+    def poll(self) -> None:
+        self.polls += 1
+        if self.refuses:
+            raise OSError(5, "Input/output error")
+
+    def close(self) -> None:
+        self.closed = True
+        if self.refuses:
+            raise OSError(9, "Bad file descriptor")
+
+    def say(self, path: str, text: str = "I/O error, dev sd1", *, damage: bool = False) -> None:
+        self.on_event(KernelEvent(source=self.name, paths=(path,), text=text, damage=damage))
 
 
 class Host:
-    """Three formatted disks under watch."""
+    """Formatted disks under watch."""
 
-    def __init__(self, clock: Any, paths: tuple[str, ...] = PATHS, settings: HealthSettings | None = None) -> None:
+    def __init__(
+        self,
+        clock: Any,
+        paths: tuple[str, ...] = PATHS,
+        settings: HealthSettings | None = None,
+        shared: tuple[str, ...] = (),
+        kernel: tuple[Kernel, ...] = (),
+    ) -> None:
         self.clock = clock
         rng = random.Random(858)
         self.disks = {
             path: MemoryDisk(meta_properties=f"directory.id={random_directory_id(rng)}\n".encode(), number=number)
             for number, path in enumerate(paths, start=1)
         }
-        self.sources = Sources(self.disks)
+        self.sources = Sources(self.disks, shared)
+        self.kernel = kernel
         self.settings = settings or HealthSettings()
         self.verdicts: list[Verdict] = []
+        self.lines: list[tuple[str, dict[str, object]]] = []
         self.changed = asyncio.Event()
         self.storage = MemoryStorageAgent(StorageOptions(clock=clock), self.disks)
 
@@ -73,7 +136,13 @@ class Host:
             loaded = await agent.load(timeout_ms=1000)
             directories.append((agent, loaded, str(loaded.directory_id)))
         self.monitor = HealthMonitor(
-            directories, settings=self.settings, clock=self.clock, on_verdict=self._told, sources=self.sources
+            directories,
+            settings=self.settings,
+            clock=self.clock,
+            on_verdict=self._told,
+            sources=self.sources,
+            kernel_sources=self.kernel,
+            log=lambda event, fields: self.lines.append((event, fields)),
         )
         self.task = asyncio.ensure_future(self.monitor.run())
         await asyncio.sleep(2.5)
@@ -92,6 +161,12 @@ class Host:
                     return found[-1]
                 self.changed.clear()
                 await self.changed.wait()
+
+    def said(self, event: str) -> list[dict[str, object]]:
+        return [fields for name, fields in self.lines if name == event]
+
+    def requests(self) -> int:
+        return sum(disk.requests for disk in self.disks.values())
 
     def states(self) -> list[Health]:
         return [self.monitor.health(path).health for path in self.disks]
@@ -157,14 +232,14 @@ def test_failed_is_left_alone_until_restart(virtual: Run) -> None:
     virtual(main)
 
 
-def test_a_hung_disk_is_failed_two_seconds_after_the_probe_it_swallowed(virtual: Run) -> None:
+def test_an_idle_disk_that_hangs_is_failed_at_the_timeout_after_the_probe_it_swallowed(virtual: Run) -> None:
     async def main(clock: Any) -> None:
         async with Host(clock) as host:
             host.disks["/disk1"].hang()
-            verdict = await host.until("/disk1", Health.FAILED, within_ms=3010)
+            verdict = await host.until("/disk1", Health.FAILED, within_ms=2910)
             assert verdict.cause is Cause.HUNG
-            assert verdict.evidence.age_ms == 2000
-            assert "2000 ms" in verdict.evidence.text
+            assert verdict.evidence.age_ms == 1900
+            assert "1900 ms" in verdict.evidence.text
             assert host.states() == [Health.FAILED, Health.ONLINE, Health.ONLINE]
 
     virtual(main)
@@ -241,9 +316,22 @@ def test_a_full_disk_is_full_and_well_again_when_there_is_room(virtual: Run) -> 
     async def main(clock: Any) -> None:
         async with Host(clock) as host:
             host.disks["/disk1"].fill()
-            await host.until("/disk1", Health.FULL, within_ms=11_000)
+            verdict = await host.until("/disk1", Health.FULL, within_ms=11_000)
+            assert "is full: ENOSPC, nothing new can be allocated, overwriting works;" in verdict.evidence.text
             host.disks["/disk1"].usable_bytes = 1 << 20
             await host.until("/disk1", Health.ONLINE, within_ms=1050)
+
+    virtual(main)
+
+
+def test_a_full_disk_that_cannot_even_overwrite_is_full_and_says_so(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with Host(clock) as host:
+            host.disks["/disk1"].copies_on_write = True
+            host.disks["/disk1"].fill()
+            verdict = await host.until("/disk1", Health.FULL, within_ms=1050)
+            assert "is full: ENOSPC, nothing can be written, reading works;" in verdict.evidence.text
+            assert verdict.evidence.as_dict()["written"] is False
 
     virtual(main)
 
@@ -315,6 +403,25 @@ def test_a_mount_table_that_changes_all_the_time_is_read_at_a_bounded_rate(virtu
     virtual(main)
 
 
+def test_a_large_mount_table_that_changes_all_the_time_costs_a_tenth_of_the_time(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with Host(clock) as host:
+            read, readings = host.sources.read_mounts, 0
+
+            def large() -> tuple[Mount, ...] | None:
+                nonlocal readings
+                readings += 1
+                clock._virtual.now += 0.03
+                host.monitor._mounts_changed.set()
+                return read()
+
+            host.sources.read_mounts = large  # type: ignore[method-assign]
+            await asyncio.sleep(10)
+            assert 20 <= readings <= 34
+
+    virtual(main)
+
+
 def test_a_mount_table_that_contradicts_the_probe_decides_nothing(virtual: Run) -> None:
     async def main(clock: Any) -> None:
         async with Host(clock) as host:
@@ -337,3 +444,356 @@ def test_status_tells_what_reports_need(virtual: Run) -> None:
             assert status[0].directory_id.encode() in (host.disks["/disk1"].meta_properties or b"")
 
     virtual(main)
+
+
+# devices --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_busy_disk_that_hangs_is_failed_at_the_timeout_after_the_first_request_it_swallowed(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with Host(clock) as host:
+            host.sources.busy = True
+            host.disks["/disk1"].hang()
+            verdict = await host.until("/disk1", Health.FAILED, within_ms=1900 + IDLE_EVERY_MS)
+            assert (verdict.cause, verdict.evidence.silent_ms) == (Cause.HUNG, 1900)
+            assert (verdict.evidence.age_ms or 0) < 1900, "the probe came later than the fault"
+            assert "none completed for 1900 ms" in verdict.evidence.text
+
+    virtual(main)
+
+
+def test_a_second_directory_on_a_hung_device_needs_no_timeout_of_its_own(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with Host(clock, shared=("/disk1", "/disk2")) as host:
+            host.disks["/disk1"].hang()
+            host.disks["/disk2"].hang()
+            first = await host.until("/disk1", Health.FAILED, within_ms=2910)
+            second = await host.until("/disk2", Health.FAILED, within_ms=100)
+            assert {first.cause, second.cause} == {Cause.HUNG}
+            assert host.states()[2] is Health.ONLINE
+
+    virtual(main)
+
+
+def test_trouble_of_one_directory_has_the_other_on_its_device_probed_at_once_and_condemns_it_not(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with Host(clock, shared=("/disk1", "/disk2")) as host:
+            before = host.disks["/disk2"].requests
+            host.disks["/disk1"].fail(errno.EIO)
+            host.monitor.report_error("/disk1", errno.EIO, "create of t-0")
+            await host.until("/disk1", Health.FAILED, within_ms=20)
+            assert host.disks["/disk2"].requests > before
+            await asyncio.sleep(10)
+            assert host.states() == [Health.FAILED, Health.ONLINE, Health.ONLINE]
+
+    virtual(main)
+
+
+def test_a_host_with_a_single_device_has_no_host_fault_to_wait_for(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with Host(clock, paths=("/disk1", "/disk2"), shared=("/disk1", "/disk2")) as host:
+            for disk in host.disks.values():
+                disk.fail(errno.EIO)
+            host.monitor.report_error("/disk1", errno.EIO, "create of t-0")
+            await host.until("/disk1", Health.FAILED, within_ms=20)
+            await host.until("/disk2", Health.FAILED, within_ms=20)
+            assert host.said("host.fault") == []
+
+    virtual(main)
+
+
+def test_a_fault_of_the_whole_host_is_said_once(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with Host(clock) as host:
+            for disk in host.disks.values():
+                disk.fail(errno.EIO)
+            await asyncio.sleep(5)
+            assert host.states() == [Health.FAILED] * 3
+            assert host.said("host.fault") == [{"paths": list(PATHS), "settle_ms": 500}]
+
+    virtual(main)
+
+
+def test_trouble_of_one_disk_of_twelve_wakes_no_more_than_a_few_witnesses(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with Host(clock, paths=TWELVE) as host:
+            await asyncio.sleep(0.04)  # between two turns
+            before = host.requests()
+            host.disks["/disk5"].fail(errno.EIO)
+            host.monitor.report_error("/disk5", errno.EIO, "create of t-0")
+            await host.until("/disk5", Health.FAILED, within_ms=5)
+            others = host.requests() - before - 1
+            assert 1 <= others <= WITNESSES
+
+    virtual(main)
+
+
+def test_probes_out_of_turn_do_not_make_the_turns_of_all_disks_meet(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with Host(clock, paths=TWELVE) as host:
+            for path in TWELVE:
+                host.monitor.report_error(path, errno.EINVAL, "rename of t-0")  # says nothing, and asks for a probe
+            await asyncio.sleep(2)
+            most = 0
+            for _ in range(100):
+                before = host.requests()
+                await asyncio.sleep(0.01)
+                most = max(most, host.requests() - before)
+            assert most == 1
+
+    virtual(main)
+
+
+def test_counters_that_stand_still_while_probes_pass_are_given_up_and_that_is_said(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with Host(clock, paths=("/disk1",)) as host:
+            host.sources.counting = False
+            await asyncio.sleep(5)
+            assert [
+                (line["useless"], "stand still" in str(line["instead"])) for line in host.said("health.counters")
+            ] == [("sd1 8:1", True)]
+            host.disks["/disk1"].hang()
+            verdict = await host.until("/disk1", Health.FAILED, within_ms=11_100)
+            assert verdict.cause is Cause.SILENT
+            assert "no counters: the counters of sd1 stand still while probes pass" in verdict.evidence.text
+
+    virtual(main)
+
+
+def test_counters_that_stand_still_are_replaced_by_those_of_the_devices_below(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with Host(clock, paths=("/disk1",)) as host:
+            host.sources.counting = False
+            host.sources.lower = BlockDevice(("below1",), "8:1", serial="S1", disks=("sd1",))
+            await asyncio.sleep(5)
+            assert [line["instead"] for line in host.said("health.counters")] == ["below1 8:1"]
+            host.disks["/disk1"].hang()
+            assert (await host.until("/disk1", Health.FAILED, within_ms=2910)).cause is Cause.HUNG
+
+    virtual(main)
+
+
+# own work -------------------------------------------------------------------------------------------------------------
+
+
+def test_own_work_that_is_blocked_is_judged_as_a_probe_is(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with Host(clock) as host:
+            host.disks["/disk1"].hang()
+            agent = host.storage.directory("/disk1")
+            work = asyncio.ensure_future(
+                agent.create_replica("t", 0, random_directory_id(random.Random(1)), timeout_ms=60_000)
+            )
+            verdict = await host.until("/disk1", Health.FAILED, within_ms=2910)
+            assert verdict.cause is Cause.HUNG
+            assert verdict.evidence.call == "create_replica of memory"
+            work.cancel()
+
+    virtual(main)
+
+
+def test_an_error_that_own_work_gets_when_nobody_waits_for_it_any_more_is_an_error_all_the_same(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with Host(clock) as host:
+            disk, agent = host.disks["/disk1"], host.storage.directory("/disk1")
+            disk.hang()
+            with suppress(DirectoryTimeout):
+                await agent.create_replica("t", 0, random_directory_id(random.Random(1)), timeout_ms=50)
+            disk.heal()
+            disk.fail(errno.EIO, ["create_replica"])
+            verdict = await host.until("/disk1", Health.SUSPECT, within_ms=20)
+            assert (verdict.evidence.errno, verdict.evidence.call) == ("EIO", "create_replica of memory")
+            await host.until("/disk1", Health.ONLINE, within_ms=20)
+
+    virtual(main)
+
+
+def test_a_queue_of_own_work_does_not_keep_a_directory_from_being_probed_after_a_thaw(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with Host(clock) as host:
+            host.sources.frozen = True
+            disk, agent = host.disks["/disk1"], host.storage.directory("/disk1")
+            disk.hang()
+            topic_id = random_directory_id(random.Random(1))
+            works = [
+                asyncio.ensure_future(agent.create_replica("t", number, topic_id, timeout_ms=60_000))
+                for number in range(20)
+            ]
+            await host.until("/disk1", Health.HELD, within_ms=3010)
+            await asyncio.sleep(3)
+            disk.heal()
+            disk.delay_ms = 500
+            await host.until("/disk1", Health.ONLINE, within_ms=2500)
+            assert not all(work.done() for work in works)
+            await asyncio.gather(*works)
+
+    virtual(main)
+
+
+# what the kernel says -------------------------------------------------------------------------------------------------
+
+
+def test_a_kernel_event_is_answered_by_a_full_probe_at_once_and_explains_the_verdict(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        kernel = Kernel()
+        async with Host(clock, kernel=(kernel,)) as host:
+            host.disks["/disk1"].fail(errno.EIO)
+            kernel.say("/disk1", "I/O error, dev sd1, sector 8")
+            verdict = await host.until("/disk1", Health.FAILED, within_ms=20)
+            assert verdict.evidence.kernel == ("I/O error, dev sd1, sector 8",)
+            assert verdict.evidence.text.endswith("; kernel: I/O error, dev sd1, sector 8")
+            assert host.said("directory.kernel.event") == [
+                {"path": "/disk1", "source": "test", "text": "I/O error, dev sd1, sector 8"}
+            ]
+
+    virtual(main)
+
+
+def test_a_kernel_event_about_a_healthy_disk_costs_one_probe_and_a_line(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        kernel = Kernel()
+        async with Host(clock, kernel=(kernel,)) as host:
+            host.disks["/disk2"].fill()  # which only a full probe can see
+            kernel.say("/disk2")
+            await host.until("/disk2", Health.FULL, within_ms=20)
+            host.disks["/disk2"].usable_bytes = 1 << 20
+            await host.until("/disk2", Health.ONLINE, within_ms=1010)
+            before = host.disks["/disk1"].requests
+            kernel.say("/disk1")
+            kernel.say("/elsewhere")
+            await asyncio.sleep(0.01)
+            assert host.disks["/disk1"].requests == before + 1
+            assert host.states() == [Health.ONLINE] * 3
+
+    virtual(main)
+
+
+def test_a_kernel_event_during_a_probe_is_answered_by_one_that_begins_after_it(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        kernel = Kernel()
+        async with Host(clock, kernel=(kernel,)) as host:
+            host.disks["/disk1"].delay_ms = 50
+            kernel.say("/disk1", "the first")
+            await asyncio.sleep(0.01)  # its probe is on its way
+            probes = host.monitor.status()[0].probes
+            host.disks["/disk1"].fill()  # which only a full probe can see
+            kernel.say("/disk1", "the second")
+            kernel.say("/disk1", "the third")
+            await asyncio.sleep(0.2)
+            assert host.monitor.status()[0].probes == probes + 2, "the one under way, and one more for both"
+            assert host.states()[0] is Health.FULL
+
+    virtual(main)
+
+
+def test_a_flood_of_kernel_events_costs_a_healthy_disk_a_bounded_number_of_probes_and_lines(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        kernel = Kernel()
+        async with Host(clock, kernel=(kernel,)) as host:
+            before = host.disks["/disk1"].requests
+            for moment in range(10_000):
+                kernel.say("/disk1", f"sector {moment}")
+                await asyncio.sleep(0.001)
+            probes = host.disks["/disk1"].requests - before
+            assert probes <= PROBES_AT_ONCE + 2 * 10 + 1, "one in turn and one out of turn each second"
+            lines = host.said("directory.kernel.event")
+            assert len(lines) <= (LINES_AT_ONCE + 1) * 11
+            assert any(str(line["text"]).startswith("and 9") for line in lines), "the rest is counted"
+            assert host.verdicts == []
+
+    virtual(main)
+
+
+def test_damage_is_suspect_while_probes_pass_and_well_again_a_minute_after_the_last_report(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        kernel = Kernel()
+        async with Host(clock, kernel=(kernel,)) as host:
+            kernel.say("/disk1", "ext4 recorded an error (errors_count 1, was 0)", damage=True)
+            verdict = await host.until("/disk1", Health.SUSPECT, within_ms=20)
+            assert verdict.cause is Cause.DAMAGE
+            assert verdict.evidence.text == (
+                "/disk1 is suspect: its file system reports damage, although probes pass; device sd1 8:1, serial S1; "
+                "kernel: ext4 recorded an error (errors_count 1, was 0)"
+            )
+            await asyncio.sleep(59)
+            assert host.states()[0] is Health.SUSPECT
+            await host.until("/disk1", Health.ONLINE, within_ms=2000)
+
+    virtual(main)
+
+
+def test_damage_is_told_also_of_a_directory_that_was_suspect_of_an_error(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        kernel = Kernel()
+        async with Host(clock, kernel=(kernel,)) as host:
+            host.monitor.report_error("/disk1", errno.EIO, "create of t-0")
+            kernel.say("/disk1", "ext4 recorded an error (errors_count 1, was 0)", damage=True)
+            await asyncio.sleep(1)
+            told = [(verdict.state, verdict.cause) for verdict in host.verdicts]
+            assert told == [(Health.SUSPECT, Cause.ERROR), (Health.SUSPECT, Cause.DAMAGE)]
+
+    virtual(main)
+
+
+def test_each_source_says_at_start_whether_it_is_active_and_why_not(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        willing, refusing = Kernel(), Kernel(refuses=True)
+        async with Host(clock, kernel=(willing, refusing)) as host:
+            (line,) = host.said("health.sources")
+            kernel = line["kernel_events"]
+            assert kernel == {"test": "PermissionError: [Errno 1] Operation not permitted"}
+
+        async with Host(clock, kernel=(willing,)) as host:
+            (line,) = host.said("health.sources")
+            assert line["kernel_events"] == {
+                "test": {"/disk1": "active", "/disk2": "active", "/disk3": "no such file system"}
+            }
+            assert [subject.path for subject in willing.subjects] == list(PATHS)
+            await asyncio.sleep(10)
+            assert willing.polls >= 10
+        assert willing.closed
+
+    virtual(main)
+
+
+def test_a_source_that_breaks_costs_a_line_and_nothing_else(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        willing = Kernel()
+        async with Host(clock, kernel=(Kernel(refuses=True), willing)) as host:
+            host.disks["/disk1"].fail(errno.EIO)
+            await host.until("/disk1", Health.FAILED, within_ms=1050)
+            assert {line["source"] for line in host.said("health.source.trouble")} == {"test"}
+        assert willing.closed
+
+    virtual(main)
+
+
+@pytest.mark.parametrize("moment", ["a sample", "a late answer", "a kernel event"])
+def test_a_bug_in_a_callback_ends_the_monitor_and_leaves_no_disk_unwatched(virtual: Run, moment: str) -> None:
+    async def main(clock: Any) -> None:
+        def broken(verdict: Verdict) -> None:
+            raise ZeroDivisionError
+
+        kernel = Kernel()
+        async with Host(clock, kernel=(kernel,)) as host:
+            disk = host.disks["/disk1"]
+            if moment == "a kernel event":
+                host.monitor._feed = broken  # type: ignore[assignment]
+                kernel.say("/disk1")
+            elif moment == "a late answer":
+                host.sources.frozen = True
+                disk.hang()
+                await host.until("/disk1", Health.HELD, within_ms=3010)
+                host.monitor._on_verdict = broken
+                disk.heal()
+                disk.fail(errno.EIO)
+            else:
+                host.monitor._on_verdict = broken
+                disk.hang()
+            await asyncio.wait([host.task], timeout=3)
+            assert host.task.done()
+            assert host.task.exception() is not None
+
+    with pytest.raises(ExceptionGroup) as group:
+        virtual(main)
+    assert group.group_contains((ZeroDivisionError, TypeError))

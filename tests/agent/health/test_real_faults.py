@@ -7,7 +7,9 @@ import fcntl
 import os
 import random
 import struct
-from collections.abc import AsyncIterator, Callable
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,9 +18,13 @@ import pytest
 from kjbod.clock import SystemClock
 from kjbod.ids import random_directory_id
 from kjbod.testing import syscalls
-from kjbod.testing.disks import FaultMode, RealDisk
+from kjbod.testing.disks import FaultMode, RealDisk, require_real_disks
+from kjbod.testing.fusedisk import FuseDisk
+from kjbod.testing.processes import Processes, wait_until
 from kjbod_agent.health.evidence import Verdict
 from kjbod_agent.health.monitor import HealthMonitor
+from kjbod_agent.health.sources.api import KernelSource
+from kjbod_agent.health.sources.ext4 import Ext4Errors
 from kjbod_agent.health.verdict import Cause, Health, HealthSettings
 from kjbod_agent.storage.api import StorageOptions
 from kjbod_agent.storage.posix import PosixStorageAgent
@@ -29,7 +35,13 @@ Make = Callable[..., RealDisk]
 TIMEOUT_S = 20
 TIMEOUT_MS = 10_000
 QUICK = HealthSettings(
-    probe_interval_ms=150, probe_timeout_ms=800, held_timeout_ms=2000, slow_ms=400, full_probe_every=3
+    probe_interval_ms=150,
+    probe_timeout_ms=800,
+    held_timeout_ms=2000,
+    slow_ms=400,
+    full_probe_every=3,
+    strike_window_ms=3000,
+    sample_gap_ms=200,
 )
 PATIENT = HealthSettings(probe_interval_ms=600_000)
 """An interval too long for a second probe: what is seen is seen by something else."""
@@ -47,58 +59,70 @@ class Watch:
     """Disks under the eyes of a monitor, and what it said."""
 
     disks: list[RealDisk]
+    log_dirs: list[Path]
     monitor: HealthMonitor = field(init=False)
+    on_verdict: Callable[[Verdict], None] = lambda verdict: None
     verdicts: list[Verdict] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def told(self, verdict: Verdict) -> None:
         self.verdicts.append(verdict)
+        self.on_verdict(verdict)
         self.changed.set()
 
-    async def until(self, disk: RealDisk, state: Health) -> Verdict:
+    async def until(self, disk: RealDisk | Path, state: Health) -> Verdict:
+        path = disk if isinstance(disk, Path) else disk.log_dir
         async with asyncio.timeout(TIMEOUT_S):
             while True:
-                found = [v for v in self.verdicts if v.path == str(disk.log_dir) and v.state is state]
+                found = [v for v in self.verdicts if v.path == str(path) and v.state is state]
                 if found:
                     return found[-1]
                 self.changed.clear()
                 await self.changed.wait()
 
-    async def probed(self, disk: RealDisk, times: int) -> None:
+    async def probed(self, disk: RealDisk | Path, times: int) -> None:
         """Until that many more probes were answered."""
-        position = self.disks.index(disk)
+        position = self.log_dirs.index(disk if isinstance(disk, Path) else disk.log_dir)
         goal = self.monitor.status()[position].probes + times
         for _ in range(TIMEOUT_S * 100):
             if self.monitor.status()[position].probes >= goal:
                 return
             await asyncio.sleep(0.01)
-        raise AssertionError(f"{disk.log_dir}: not {times} more probes within {TIMEOUT_S} s")
+        raise AssertionError(f"{self.log_dirs[position]}: not {times} more probes within {TIMEOUT_S} s")
 
 
 @contextlib.asynccontextmanager
 async def watching(
-    *disks: RealDisk, lock: bool = True, settings: HealthSettings = QUICK, probes: int = 2
+    *disks: RealDisk,
+    lock: bool = True,
+    settings: HealthSettings = QUICK,
+    probes: int = 2,
+    also: Sequence[Path] = (),
+    kernel_sources: Sequence[KernelSource] = (),
 ) -> AsyncIterator[Watch]:
-    """Formatted disks under watch, each of them probed so often."""
+    """Formatted disks under watch, each of them probed so often; ``also`` further directories on them."""
     rng = random.Random(858)
     clock = SystemClock()
     storage = PosixStorageAgent(StorageOptions(clock=clock))
     await storage.start()
     directories = []
-    for disk in disks:
-        agent = storage.directory(str(disk.log_dir))
+    log_dirs = [*(disk.log_dir for disk in disks), *also]
+    for log_dir in log_dirs:
+        agent = storage.directory(str(log_dir))
         await agent.load(timeout_ms=TIMEOUT_MS)
         if lock:
             await agent.lock(timeout_ms=TIMEOUT_MS)
         await agent.write_meta_properties(meta_properties(rng), timeout_ms=TIMEOUT_MS)
         loaded = await agent.load(timeout_ms=TIMEOUT_MS)
         directories.append((agent, loaded, str(loaded.directory_id)))
-    watch = Watch(list(disks))
-    watch.monitor = HealthMonitor(directories, settings=settings, clock=clock, on_verdict=watch.told)
+    watch = Watch(list(disks), log_dirs)
+    watch.monitor = HealthMonitor(
+        directories, settings=settings, clock=clock, on_verdict=watch.told, kernel_sources=kernel_sources
+    )
     task = asyncio.ensure_future(watch.monitor.run())
     try:
-        for disk in disks:
-            await watch.probed(disk, probes)
+        for log_dir in log_dirs:
+            await watch.probed(log_dir, probes)
         yield watch
     finally:
         task.cancel()
@@ -136,7 +160,7 @@ FATAL: dict[str, tuple[Fault, str, str]] = {
     "writes fail": (lambda d: d.set(FaultMode.EIO_WRITES), "EIO", "fsync of .kjbod_probe"),
     "the disk is pulled": (lambda d: d.kill(), "EIO", ""),
     "writes are lost": (lambda d: d.set(FaultMode.LOSE_WRITES), "EILSEQ", "comparison of .kjbod_probe"),
-    "reads lie": (lambda d: d.set(FaultMode.FLIP_READS), "EILSEQ", "comparison of .kjbod_probe"),
+    "reads lie": (lambda d: d.set(FaultMode.FLIP_READS), "EILSEQ", "comparison of .kjbod_"),
     "the file system is shut down": (lambda d: d.shutdown(), "EIO", ""),
     "ext4 stops writing after an error of its own": (lambda d: d.trigger_fs_error(), "EROFS", "open of .kjbod_probe"),
     "the disk is unmounted": (lambda d: d.unmount(), "ESTALE", "identity"),
@@ -275,3 +299,102 @@ async def test_an_error_of_our_own_work_on_a_dead_disk_brings_the_verdict_withou
         watch.monitor.report_error(str(disk.log_dir), errno.EIO, "create of t-0")
         verdict = await watch.until(disk, Health.FAILED)
         assert verdict.evidence.errno == "EIO"
+
+
+async def test_reads_that_fail_for_a_moment_are_a_suspicion_that_ends(real_disk: Make) -> None:
+    disk, other = real_disk(), real_disk()
+    async with watching(disk, other) as watch:
+        watch.on_verdict = lambda verdict: disk.set(FaultMode.OK)  # before the probe that would confirm it
+        disk.set(FaultMode.EIO_READS)
+        assert (await watch.until(disk, Health.SUSPECT)).evidence.errno == "EIO"
+        verdict = await watch.until(disk, Health.ONLINE)
+        assert verdict.evidence.text.startswith(f"{disk.log_dir} is well again")
+        await watch.probed(disk, 3)
+        assert [v.state for v in watch.verdicts] == [Health.SUSPECT, Health.ONLINE]
+
+
+async def test_both_directories_of_a_hung_disk_are_failed_by_one_silence(real_disk: Make) -> None:
+    disk, healthy = real_disk(log_dir="kafka-1"), real_disk()
+    second = disk.mount_point / "kafka-2"
+    second.mkdir()
+    async with watching(disk, healthy, also=[second]) as watch:
+        disk.set(FaultMode.HANG)
+        verdicts = [await watch.until(disk, Health.FAILED), await watch.until(second, Health.FAILED)]
+        assert {verdict.cause for verdict in verdicts} == {Cause.HUNG}
+        apart_ms = abs(verdicts[0].at_ns - verdicts[1].at_ns) / 1e6
+        assert apart_ms < QUICK.probe_timeout_ms
+        await watch.probed(healthy, 3)
+        assert str(healthy.log_dir) not in {v.path for v in watch.verdicts}
+    disk.set(FaultMode.OK)
+
+
+WRITER = """
+import os, sys
+fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT, 0o600)
+while True:
+    os.pwrite(fd, bytes(4096), 0)
+    os.fsync(fd)
+"""
+
+
+async def test_a_busy_disk_that_hangs_is_judged_by_the_silence_since_the_writers_request(
+    real_disk: Make, processes: Processes
+) -> None:
+    disk = real_disk()
+    async with watching(disk, settings=PATIENT, probes=1) as watch:
+        processes.start([sys.executable, "-c", WRITER, str(disk.mount_point / "segment")], name="writer")
+        await asyncio.to_thread(wait_until, lambda: disk.counters().writes > 500, TIMEOUT_S, "500 writes")
+        disk.set(FaultMode.HANG)
+        verdict = await watch.until(disk, Health.FAILED)
+        assert verdict.cause is Cause.HUNG
+        age_ms, silent_ms = verdict.evidence.age_ms, verdict.evidence.silent_ms
+        assert age_ms is not None and silent_ms is not None
+        assert age_ms < silent_ms, "it is the writer's request that counts"
+    disk.set(FaultMode.OK)
+
+
+@contextlib.contextmanager
+def btrfs_over(mount_point: Path, *disks: FuseDisk) -> Iterator[None]:
+    """A btrfs that mirrors over all disks; the disks take it down at their end."""
+    mount_point.mkdir()
+    loops = [syscalls.attach_loop(disk.image) for disk in disks]
+    try:
+        names = [str(device) for device, _ in loops]
+        command = ["mkfs.btrfs", "-q", "-f", "-K", "-d", "raid1", "-m", "raid1", *names]
+        subprocess.run(command, check=True, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}, timeout=60)
+        options = ",".join(f"device={name}" for name in names)
+        syscalls.mount(names[0], mount_point, "btrfs", data=options)
+    finally:
+        for _, fd in loops:
+            os.close(fd)
+    try:
+        yield
+    finally:
+        syscalls.umount(mount_point, syscalls.MNT_DETACH)
+
+
+async def test_one_hung_device_of_a_btrfs_over_two_is_enough(
+    tmp_path: Path, machine_can: Callable[[Callable[[], None]], None]
+) -> None:
+    machine_can(lambda: require_real_disks("btrfs"))
+    log_dir = tmp_path / "kafka"
+    with FuseDisk(160 << 20) as first, FuseDisk(160 << 20) as second, btrfs_over(log_dir, first, second):
+        async with watching(also=[log_dir]) as watch:
+            assert len(watch.monitor.status()[0].device.names) == 2
+            second.set(FaultMode.HANG_WRITES)
+            verdict = await watch.until(log_dir, Health.FAILED)
+            assert verdict.cause is Cause.HUNG
+        second.set(FaultMode.OK)
+
+
+async def test_damage_that_ext4_reports_is_suspect_while_probes_pass_and_ends(real_disk: Make) -> None:
+    disk = real_disk()
+    syscalls.mount("none", disk.mount_point, "", MS_REMOUNT, data="errors=continue")
+    async with watching(disk, kernel_sources=[Ext4Errors()]) as watch:
+        disk.trigger_fs_error()
+        verdict = await watch.until(disk, Health.SUSPECT)
+        assert verdict.cause is Cause.DAMAGE
+        assert "errors_count" in " ".join(verdict.evidence.kernel)
+        assert "; kernel: " in verdict.evidence.text
+        await watch.until(disk, Health.ONLINE)
+        assert Health.FAILED not in {v.state for v in watch.verdicts}

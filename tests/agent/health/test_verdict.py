@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from kjbod_agent.health.block import BlockCounters
 from kjbod_agent.health.mounts import MountChange
 from kjbod_agent.health.verdict import (
+    AnotherIsWell,
     Ask,
     Cause,
     DirectoryHealth,
@@ -17,17 +19,19 @@ from kjbod_agent.health.verdict import (
     Health,
     HealthSettings,
     Judgement,
+    KernelSaid,
     MountChanged,
     ProbeBlocked,
     ProbeFailed,
     ProbeImpossible,
     ProbeSucceeded,
-    is_host_fault,
     judge,
     next_sample_ms,
 )
+from kjbod_agent.health.witness import is_host_fault, must_settle
 
 SETTINGS = HealthSettings()
+NOTHING_DONE = BlockCounters(0, 0, 0)
 HARD = [
     errno.EIO,
     errno.EROFS,
@@ -74,10 +78,11 @@ def blocked(
     process_state: str = "D",
     call: str = "fsync of .kjbod_probe",
     number: int = 1,
+    device_ms: int = 0,
 ) -> ProbeBlocked:
     now = BlockCounters(in_flight, completed, 0) if counters else None
     before = BlockCounters(0, 0, 0) if counters else None
-    return ProbeBlocked(number, call, age_ms, wchan, process_state, before, now)
+    return ProbeBlocked(number, call, age_ms, wchan, process_state, before, now, device_ms)
 
 
 def silence(until_ms: int, every_ms: int = 200, **sample: object) -> list[tuple[int, Event]]:
@@ -118,7 +123,9 @@ def test_own_work_that_fails_twice_is_a_failure_although_probes_pass() -> None:
     assert feed(events).state.health is Health.FAILED
 
 
-@pytest.mark.parametrize("number", [errno.EEXIST, errno.ENOENT, errno.ENOTEMPTY, errno.EINVAL, errno.EMFILE])
+@pytest.mark.parametrize(
+    "number", [errno.EEXIST, errno.ENOENT, errno.ENOTEMPTY, errno.ENOTDIR, errno.EINVAL, errno.EMFILE]
+)
 def test_own_work_that_fails_over_a_name_or_over_us_only_asks_for_a_probe(number: int) -> None:
     judgement = feed([(100, error(100, number, own_work=True))])
     assert (judgement.state.health, judgement.ask) == (Health.ONLINE, Ask.PROBE)
@@ -138,8 +145,8 @@ def test_a_full_disk_is_full_until_a_full_probe_could_allocate(number: int) -> N
 
 def test_a_device_that_completes_nothing_is_hung_at_the_timeout_and_not_before() -> None:
     assert feed(silence(400, in_flight=1)).state.health is Health.ONLINE
-    assert feed(silence(1800, in_flight=1)).state.health is Health.SUSPECT
-    verdict = feed(silence(2000, in_flight=1)).state
+    assert feed(silence(1890, every_ms=10, in_flight=1)).state.health is Health.SUSPECT
+    verdict = feed(silence(1900, every_ms=10, in_flight=1)).state
     assert (verdict.health, verdict.cause) == (Health.FAILED, Cause.HUNG)
 
 
@@ -149,7 +156,7 @@ def test_requests_that_the_probe_itself_completed_put_the_deadline_off_by_as_lit
     while state.health is not Health.FAILED:
         now_ms += next_sample_ms(state, SETTINGS)
         state = judge(state, blocked(now_ms, in_flight=1, completed=3), now_ms, SETTINGS).state
-    assert now_ms == 2020
+    assert now_ms == 1920
 
 
 def test_a_device_that_goes_on_completing_is_slow_for_ever() -> None:
@@ -159,7 +166,7 @@ def test_a_device_that_goes_on_completing_is_slow_for_ever() -> None:
 
 
 def test_a_frozen_file_system_is_held_at_the_timeout_and_failed_at_the_held_timeout() -> None:
-    assert feed(silence(1800)).state.health is Health.ONLINE
+    assert feed(silence(1890, every_ms=10)).state.health is Health.ONLINE
     assert feed(silence(29_800)).state.health is Health.HELD
     assert feed(silence(30_000)).state.cause is Cause.HELD
     assert feed(silence(30_000)).state.health is Health.FAILED
@@ -178,6 +185,12 @@ def test_a_frozen_file_system_on_a_busy_device_is_held_and_not_slow() -> None:
     assert feed(events).state.health is Health.HELD
 
 
+def test_where_the_worker_sleeps_tells_a_freeze_at_once() -> None:
+    assert feed(silence(400, wchan="percpu_rwsem_wait")).state.health is Health.ONLINE
+    assert feed(silence(600, wchan="percpu_rwsem_wait")).state.health is Health.HELD
+    assert feed(silence(600, wchan="percpu_rwsem_wait", counters=False)).state.health is Health.HELD
+
+
 def test_without_counters_only_the_longer_deadline_decides() -> None:
     assert feed(silence(9_800, counters=False)).state.health is Health.SUSPECT
     verdict = feed(silence(10_000, counters=False)).state
@@ -194,6 +207,23 @@ def test_an_error_and_then_silence_gets_no_benefit_of_progress() -> None:
 def test_a_worker_that_does_not_run_says_nothing_about_its_disk(sample: dict[str, str]) -> None:
     verdict = feed([(at, blocked(at, in_flight=1, **sample)) for at in range(200, 600_001, 200)]).state  # type: ignore[arg-type]
     assert (verdict.health, verdict.cause) == (Health.SUSPECT, Cause.UNWATCHED)
+
+
+def test_time_before_a_stopped_worker_was_seen_running_again_counts_for_no_silence() -> None:
+    stopped: list[tuple[int, Event]] = [(at, blocked(at, process_state="T")) for at in range(200, 1001, 200)]
+    frozen: list[tuple[int, Event]] = [
+        (at, blocked(at, counters=False, wchan="percpu_rwsem_wait")) for at in range(1200, 31_201, 200)
+    ]
+    assert feed([*stopped, *frozen[:-1]]).state.health is Health.HELD
+    assert feed([*stopped, *frozen]).state.health is Health.FAILED
+
+
+def test_a_request_that_was_under_way_before_anybody_looked_is_silent_from_the_first_sample_on() -> None:
+    events: list[tuple[int, Event]] = [
+        (at, replace(blocked(at, in_flight=1), before=None)) for at in range(1000, 2901, 100)
+    ]
+    assert feed(events[:-1]).state.health is Health.SUSPECT
+    assert feed(events).state.health is Health.FAILED
 
 
 def test_a_pause_of_the_whole_machine_fails_nothing() -> None:
@@ -302,10 +332,206 @@ def test_in_a_host_fault_each_directory_is_confirmed_after_the_settling_time() -
 
 def test_in_a_host_fault_hung_takes_twice_the_time() -> None:
     state = DirectoryHealth()
-    for now_ms, event in silence(3800, in_flight=1):
+    for now_ms, event in silence(3790, every_ms=10, in_flight=1):
         state = judge(state, event, now_ms, SETTINGS, host_fault=True).state
     assert state.health is Health.SUSPECT
-    assert judge(state, blocked(4000, in_flight=1), 4000, SETTINGS, host_fault=True).state.health is Health.FAILED
+    assert judge(state, blocked(3800, in_flight=1), 3800, SETTINGS, host_fault=True).state.health is Health.FAILED
+
+
+def _well_since(begun_ms: int, health: Health = Health.ONLINE, trouble_ms: int | None = None) -> DirectoryHealth:
+    return DirectoryHealth(health, well_ms=begun_ms, trouble_ms=trouble_ms)
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "settles"),
+    [
+        ([], False),
+        ([_well_since(501)], False),
+        ([_well_since(499)], True),
+        ([DirectoryHealth()], True),
+        ([_well_since(501, Health.SLOW)], False),
+        ([_in_trouble(700), _well_since(501)], False),
+        ([_in_trouble(700)], True),
+        ([_well_since(900, trouble_ms=600)], True),
+        ([_well_since(900, trouble_ms=-600)], False),
+        ([_in_trouble(700, Health.FAILED)], True),
+        ([_in_trouble(-90_000, Health.FAILED)], False),
+    ],
+    ids=[
+        "no other device",
+        "another was probed since and is well",
+        "another was well before",
+        "another was never probed",
+        "another is slow and passes probes",
+        "one of two others is well",
+        "the other is in trouble",
+        "the other was in trouble and came back",
+        "the other was in trouble long ago",
+        "the other has just failed",
+        "the other failed long ago",
+    ],
+)
+def test_a_failure_waits_until_another_device_is_known_to_be_well(
+    elsewhere: list[DirectoryHealth], settles: bool
+) -> None:
+    assert must_settle(_in_trouble(500), elsewhere, 1000, SETTINGS) is settles
+
+
+def test_a_confirmed_failure_is_final_with_the_first_witness() -> None:
+    suspect = feed([(100, error(90))]).state
+    confirmed = judge(suspect, error(101), 103, SETTINGS, host_fault=True)
+    assert (confirmed.state.health, confirmed.ask) == (Health.SUSPECT, Ask.PROBE_SETTLED)
+    assert judge(confirmed.state, AnotherIsWell(), 104, SETTINGS, host_fault=True).state.health is Health.SUSPECT
+    final = judge(confirmed.state, AnotherIsWell(), 104, SETTINGS).state
+    assert (final.health, final.cause) == (Health.FAILED, Cause.ERROR)
+
+
+def test_a_witness_that_comes_late_only_has_the_directory_looked_at_again() -> None:
+    suspect = feed([(100, error(90))]).state
+    confirmed = judge(suspect, error(101), 103, SETTINGS, host_fault=True).state
+    late = judge(confirmed, AnotherIsWell(), 400, SETTINGS)
+    assert (late.state.health, late.ask) == (Health.SUSPECT, Ask.PROBE)
+    assert judge(late.state, well(401), 405, SETTINGS).state.health is Health.ONLINE
+    assert judge(late.state, error(401), 405, SETTINGS).state.health is Health.FAILED
+
+
+def test_another_directorys_health_alone_makes_nothing_failed() -> None:
+    suspect = feed([(100, error(90))]).state
+    assert judge(suspect, AnotherIsWell(), 101, SETTINGS).state == suspect
+
+
+def test_a_repeated_error_waits_for_its_witness_although_probes_pass() -> None:
+    once = feed([(100, error(100, own_work=True)), (110, well(105))]).state
+    again = judge(once, error(9000, own_work=True), 9000, SETTINGS, host_fault=True).state
+    passed = judge(again, well(9001), 9005, SETTINGS, host_fault=True)
+    assert (passed.state.health, passed.ask) == (Health.SUSPECT, Ask.PROBE_SETTLED)
+    assert judge(passed.state, AnotherIsWell(), 9006, SETTINGS).state.cause is Cause.REPEATED_ERRORS
+    assert judge(passed.state, well(9501), 9505, SETTINGS, host_fault=True).state.health is Health.ONLINE
+
+
+# devices that directories share ---------------------------------------------------------------------------------------
+
+
+def test_the_silence_of_a_device_counts_from_the_request_that_it_swallowed_first() -> None:
+    events = [(at, blocked(at, in_flight=1, device_ms=900 + at)) for at in range(20, 1001, 20)]
+    verdict = feed(events).state
+    assert (verdict.health, verdict.cause, verdict.since_ms) == (Health.FAILED, Cause.HUNG, 1000)
+
+
+def test_a_silent_device_alone_fails_nothing_before_its_own_request_has_stood_still() -> None:
+    events = [(at, blocked(at, in_flight=1, device_ms=60_000)) for at in range(20, 941, 20)]
+    assert feed(events).state.health is Health.SUSPECT
+    assert feed([*events, (945, well(0, duration_ms=945))]).state.health is Health.ONLINE
+
+
+def test_one_hung_device_of_several_is_enough_whatever_the_others_complete() -> None:
+    events = [(at, blocked(at, in_flight=3, completed=at, device_ms=at)) for at in range(20, 1901, 20)]
+    verdict = feed(events).state
+    assert (verdict.health, verdict.cause) == (Health.FAILED, Cause.HUNG)
+
+
+def test_a_frozen_file_system_on_a_silent_device_is_held() -> None:
+    events = [(at, blocked(at, in_flight=1, device_ms=at, wchan="percpu_rwsem_wait")) for at in range(100, 5000, 100)]
+    assert feed(events).state.health is Health.HELD
+
+
+# slow devices ---------------------------------------------------------------------------------------------------------
+
+
+def test_without_counters_a_full_probe_of_sixteen_requests_of_a_second_each_is_slow() -> None:
+    steps = [f"step {at // 1000}" for at in range(0, 16_001, 200)]
+    events: list[tuple[int, Event]] = [
+        (at * 200, blocked(at * 200, counters=False, call=call)) for at, call in enumerate(steps)
+    ]
+    assert feed(events).state.health is Health.SLOW
+    done = [*events, (16_200, well(0, duration_ms=16_200, full=True))]
+    assert feed([*done, *[(17_000 + at, well(17_000 + at)) for at in range(3)]]).state.health is Health.ONLINE
+
+
+def test_without_counters_one_fsync_of_eight_requests_of_a_second_each_is_not_failed() -> None:
+    assert feed(silence(8000, counters=False)).state.health is Health.SUSPECT
+    assert feed([*silence(8000, counters=False), (8200, well(0, duration_ms=8200))]).state.health is Health.ONLINE
+
+
+def test_after_an_error_a_probe_that_gets_on_is_waited_for_and_one_that_stands_still_is_not() -> None:
+    suspect = feed([(100, error(90))]).state
+    getting_on = [(at, blocked(at, counters=False, call=f"step {at // 1000}")) for at in range(200, 16_001, 200)]
+    assert feed(getting_on, suspect).state.health is Health.SUSPECT
+    assert feed(silence(10_200, counters=False), suspect).state.health is Health.FAILED
+
+
+def test_a_device_that_takes_a_second_for_each_request_is_slow_and_never_failed() -> None:
+    events = [(at, blocked(at, in_flight=1, completed=at // 1000, device_ms=at % 1000)) for at in range(50, 60_000, 50)]
+    states = set()
+    state = DirectoryHealth()
+    for now_ms, event in events:
+        state = judge(state, event, now_ms, SETTINGS).state
+        states.add(state.health)
+    assert Health.FAILED not in states
+    assert state.health is Health.SLOW
+
+
+def test_two_requests_that_the_kernel_counts_as_one_behind_a_flush_are_not_a_hang() -> None:
+    """As measured at 1 s per request: the first flush is counted, then write and second flush together, 2 s later."""
+    events: list[tuple[int, Event]] = []
+    for at in range(20, 60_000, 20):
+        round_ms = at % 3000
+        done, flushes = at // 3000 * 3 + (round_ms >= 1000), at // 3000 * 2 + (round_ms >= 1000)
+        events.append(
+            (at, ProbeBlocked(1, "fsync", at, "", "D", NOTHING_DONE, BlockCounters(1, done, 0, flushes=flushes)))
+        )
+    state, states = DirectoryHealth(), set()
+    for now_ms, event in events:
+        state = judge(state, event, now_ms, SETTINGS).state
+        states.add(state.health)
+    assert states == {Health.ONLINE, Health.SUSPECT, Health.SLOW}
+
+
+def test_a_device_that_hangs_behind_a_flush_is_hung_half_as_much_later() -> None:
+    begun: Event = ProbeBlocked(1, "fsync", 20, "", "D", NOTHING_DONE, BlockCounters(1, 1, 0, flushes=1))
+    stuck = [
+        (at, ProbeBlocked(1, "fsync", at, "", "D", NOTHING_DONE, BlockCounters(1, 1, 0, flushes=1)))
+        for at in range(30, 2871, 10)
+    ]
+    assert feed([(20, begun), *stuck[:-1]]).state.health is Health.SUSPECT
+    assert feed([(20, begun), *stuck]).state.cause is Cause.HUNG
+    assert feed([(20, begun), *stuck]).state.health is Health.FAILED
+
+
+# what the kernel says -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", [False, True])
+def test_what_the_kernel_says_asks_for_a_probe_and_decides_nothing(damage: bool) -> None:
+    judgement = feed([(100, KernelSaid(damage))])
+    assert (judgement.state.health, judgement.ask) == (Health.ONLINE, Ask.PROBE)
+
+
+def test_a_kernel_event_without_damage_leaves_no_trace_when_the_probe_passes() -> None:
+    assert feed([(100, KernelSaid()), (110, well(101, full=True))]).state.health is Health.ONLINE
+
+
+def test_damage_that_a_file_system_reports_is_suspect_while_probes_pass_until_nothing_was_said_for_a_minute() -> None:
+    suspect = feed([(100, KernelSaid(damage=True)), (110, well(101))]).state
+    assert (suspect.health, suspect.cause) == (Health.SUSPECT, Cause.DAMAGE)
+    assert feed([(60_099, well(60_095))], suspect).state.health is Health.SUSPECT
+    assert feed([(60_101, well(60_096))], suspect).state.health is Health.ONLINE
+    again: list[tuple[int, Event]] = [(50_000, KernelSaid(damage=True)), (50_010, well(49_999)), (60_101, well(60_096))]
+    assert feed(again, suspect).state.health is Health.SUSPECT
+    assert feed([*again, (110_001, well(110_000))], suspect).state.health is Health.ONLINE
+
+
+def test_damage_is_not_proven_by_a_probe_that_began_before_it() -> None:
+    judgement = feed([(100, KernelSaid(damage=True)), (110, well(99))])
+    assert (judgement.state.health, judgement.ask) == (Health.ONLINE, Ask.PROBE)
+
+
+def test_a_damaged_file_system_that_gives_errors_is_confirmed_as_any_other() -> None:
+    damaged = feed([(100, KernelSaid(damage=True)), (110, well(101))]).state
+    assert not damaged.in_trouble
+    events: list[tuple[int, Event]] = [(5000, error(4990)), (5010, error(5001))]
+    verdict = feed(events, damaged).state
+    assert (verdict.health, verdict.cause, verdict.trouble_ms) == (Health.FAILED, Cause.ERROR, 5000)
 
 
 # no sequence may ----------------------------------------------------------------------------------------------------
@@ -338,6 +564,8 @@ any_event = st.one_of(
     ),
     st.builds(ProbeImpossible, st.just("died")),
     st.builds(MountChanged, st.sampled_from(MountChange)),
+    st.builds(KernelSaid, st.booleans()),
+    st.just(AnotherIsWell()),
 )
 
 
@@ -360,7 +588,21 @@ def test_failed_is_for_ever_and_nothing_is_failed_by_one_event(events: list[tupl
     st.lists(
         st.tuples(
             st.integers(1, 20_000),
-            st.sampled_from(["well", "slow", "full", "progress", "stopped", "died", "enospc", "read-only"]),
+            st.sampled_from(
+                [
+                    "well",
+                    "slow",
+                    "full",
+                    "progress",
+                    "steps",
+                    "stopped",
+                    "died",
+                    "enospc",
+                    "read-only",
+                    "kernel",
+                    "damage",
+                ]
+            ),
         ),
         max_size=200,
     )
@@ -374,6 +616,9 @@ def test_a_disk_that_makes_progress_is_never_failed(events: list[tuple[int, str]
             "slow": well(now_ms, duration_ms=15_000),
             "full": well(now_ms, full=True, no_space="ENOSPC"),
             "progress": blocked(gap_ms, in_flight=completed % 3, completed=completed),
+            "steps": blocked(gap_ms, counters=False, call=f"step {completed}", number=completed),
+            "kernel": KernelSaid(),
+            "damage": KernelSaid(damage=True),
             "stopped": blocked(gap_ms, in_flight=1, process_state="T"),
             "died": ProbeImpossible("its worker died"),
             "enospc": error(now_ms, errno.ENOSPC),
@@ -428,7 +673,11 @@ def test_a_disk_that_fell_silent_is_failed_within_its_deadline_whatever_came_bef
     for gap_ms, event in history:
         now_ms += gap_ms
         state = judge(state, event, now_ms, SETTINGS).state
-    deadline_ms = {"hung": 2000, "held": 30_000, "blind": 10_000}[kind] + 2 * every_ms
+    deadline_ms = {
+        "hung": SETTINGS.probe_timeout_ms,
+        "held": SETTINGS.held_timeout_ms,
+        "blind": SETTINGS.blind_timeout_ms,
+    }[kind] + 2 * every_ms
     begun_ms = now_ms
     while now_ms < begun_ms + deadline_ms:
         now_ms += every_ms

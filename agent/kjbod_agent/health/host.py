@@ -1,0 +1,86 @@
+"""What a host tells about its disks without any of them being touched: the mount table and the block counters."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from kjbod_agent.health import block, mounts
+from kjbod_agent.health.block import BlockCounters, BlockDevice
+from kjbod_agent.health.mounts import Mount
+
+
+class HostSources(Protocol):
+    """What the kernel tells about a host without any disk being touched. Never blocks."""
+
+    def read_mounts(self) -> tuple[Mount, ...] | None:
+        """The mount table, the same object while it is unchanged; None when this host or simulation has none."""
+
+    def block_device_of(self, mount: Mount) -> BlockDevice:
+        """What a mount lies on."""
+
+    def below(self, device: BlockDevice) -> BlockDevice | None:
+        """What that lies on in its turn; None when it is at the bottom."""
+
+    def read_counters(self, device: BlockDevice) -> BlockCounters | None:
+        """Counters of a device, the sums of several; None when there are none."""
+
+    def watch_mounts(self, changed: Callable[[], None]) -> tuple[Callable[[], None], str | None]:
+        """Call back at each change. Returns how to end that, and why it does not work (None when it does)."""
+
+
+class LinuxSources:
+    """``/proc`` and ``/sys`` of this host."""
+
+    def __init__(self) -> None:
+        self._mountinfo = b""
+        self._mounts: tuple[Mount, ...] = ()
+
+    def read_mounts(self) -> tuple[Mount, ...] | None:
+        """See ``HostSources``."""
+        try:
+            content = mounts.read_mountinfo()
+        except OSError:
+            return None
+        if content != self._mountinfo:
+            self._mountinfo, self._mounts = content, mounts.parse_mountinfo(content)
+        return self._mounts
+
+    def block_device_of(self, mount: Mount) -> BlockDevice:
+        """See ``HostSources``."""
+        return block.block_device_of(mount)
+
+    def below(self, device: BlockDevice) -> BlockDevice | None:
+        """See ``HostSources``."""
+        return block.below(device)
+
+    def read_counters(self, device: BlockDevice) -> BlockCounters | None:
+        """See ``HostSources``."""
+        return block.read_counters(device)
+
+    def watch_mounts(self, changed: Callable[[], None]) -> tuple[Callable[[], None], str | None]:
+        """See ``HostSources``."""
+        watcher = mounts.MountWatcher(changed)
+        return watcher.close, watcher.start()
+
+
+class NoSources:
+    """A host that tells nothing: probes and deadlines alone. For simulations."""
+
+    def read_mounts(self) -> tuple[Mount, ...] | None:
+        """See ``HostSources``."""
+        return None
+
+    def block_device_of(self, mount: Mount) -> BlockDevice:
+        """See ``HostSources``."""
+        return BlockDevice((), mount.device, reason="no sources")
+
+    def below(self, device: BlockDevice) -> BlockDevice | None:
+        """See ``HostSources``."""
+        return None
+
+    def read_counters(self, device: BlockDevice) -> BlockCounters | None:
+        """See ``HostSources``."""
+        return None
+
+    def watch_mounts(self, changed: Callable[[], None]) -> tuple[Callable[[], None], str | None]:
+        """See ``HostSources``."""
+        return (lambda: None), "no sources"

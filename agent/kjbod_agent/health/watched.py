@@ -1,0 +1,93 @@
+"""One directory under watch: what the monitor keeps about it, and what it tells of it."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kjbod_agent.health.block import BlockCounters, BlockDevice
+from kjbod_agent.health.devices import CounterCheck
+from kjbod_agent.health.mounts import Mount, MountChange
+from kjbod_agent.health.verdict import DirectoryHealth, Event
+from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, ProbeResult
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryStatus:
+    """What the monitor knows about a directory, for reports and status.
+
+    Attributes:
+        path: the log directory as configured.
+        directory_id: its id.
+        health: what the verdict remembers.
+        last_probe: the last one that succeeded.
+        probes: how many were answered, well or not.
+        probe_failures: how many of them with an error.
+        probe_histogram: how many of them took how long, by :func:`kjbod.fleet.schema.latency_bucket`.
+        blocked_ms: age of the request that is not answered; None when there is none.
+        device: what it lies on.
+        counters: of the device now.
+    """
+
+    path: str
+    directory_id: str
+    health: DirectoryHealth
+    last_probe: ProbeResult | None
+    probes: int
+    probe_failures: int
+    probe_histogram: Mapping[str, int]
+    blocked_ms: int | None
+    device: BlockDevice
+    counters: BlockCounters | None
+
+
+@dataclass(slots=True, eq=False)
+class Watched:
+    """One directory and what is going on with it."""
+
+    agent: DirectoryAgent
+    directory_id: str
+    real_path: str
+    mount_id: int
+    device: BlockDevice
+    mount: Mount | None
+    health: DirectoryHealth
+    round_ms: int
+    """When its coroutine last went round."""
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
+    probing: bool = False
+    full_next: bool = False
+    """Whether the next probe is to be a full one whatever its turn: the kernel said something."""
+    noticed_ms: int | None = None
+    """When its device's silence last asked for a probe."""
+    proof: tuple[Event, DirectoryError | None] | None = None
+    """What confirmed a failure that waits for a witness."""
+    settled: asyncio.TimerHandle | None = None
+    counter_check: CounterCheck = field(default_factory=CounterCheck)
+    change: MountChange = MountChange.OK
+    before: BlockCounters | None = None
+    """Counters of the device when the present probe was asked for."""
+    before_ms: int = 0
+    """When that was."""
+    sampler: asyncio.TimerHandle | None = None
+    last_probe: ProbeResult | None = None
+    probes: int = 0
+    probe_failures: int = 0
+    probe_histogram: Counter[str] = field(default_factory=Counter)
+
+    def status(self, counters: BlockCounters | None) -> DirectoryStatus:
+        """What is known now; ``counters`` of the device now."""
+        blocked = self.agent.blocked()
+        return DirectoryStatus(
+            path=self.agent.path,
+            directory_id=self.directory_id,
+            health=self.health,
+            last_probe=self.last_probe,
+            probes=self.probes,
+            probe_failures=self.probe_failures,
+            probe_histogram=self.probe_histogram,
+            blocked_ms=None if blocked is None else blocked.age_ms,
+            device=self.device,
+            counters=counters,
+        )
