@@ -5,7 +5,10 @@ Everything that decides is elsewhere and pure: :mod:`lifecycle`, :mod:`failures`
 does what they ask for. Nothing in it blocks and nothing in it touches a disk.
 
 What is due by time alone is found by :meth:`Broker.run_timers`, which sleeps until the next moment that any machine
-names, and pets the service manager's watchdog on its way round: a loop that does not get there is not alive.
+names. On its way round it pets the service manager's watchdog, provided that the parts that make an agent have moved
+since: heartbeats were answered or given up, every directory was probed or is known to be stuck, the mount table was
+read. So a loop that is blocked, and a task that is lost in a loop that is well, end the same way. Until the broker is
+unfenced for the first time it asks in the same way for more time to start: a restart brings no controller nearer.
 """
 
 import asyncio
@@ -58,6 +61,13 @@ ASSIGN_TIMEOUT_MS: Final = 10_000
 FAREWELL_TIMEOUT_MS: Final = 300
 IDLE_MS: Final = 1_000
 """The timer goes round at least this often."""
+STANDSTILL_MS: Final = 5_000
+"""How much longer than two intervals no heartbeat may end, well or not, before that is called standing still."""
+STANDSTILL_CONFIRMED_MS: Final = 2_000
+"""How long that must be seen before the watchdog is left unfed. After a pause of the whole process everything seems to
+have stood still, until it has had its turn."""
+STARTING_TIMEOUT_MS: Final = 60_000
+"""How long the service manager is asked, on each round, to wait for the end of the start."""
 TROUBLE_AGAIN_MS: Final = 60_000
 """A controller that does not answer is named again after this time."""
 CORDONED_HEALTH: Final = frozenset({Health.SLOW, Health.FULL, Health.HELD})
@@ -76,6 +86,8 @@ class Monitor(Protocol):
     """What is needed of :class:`kjbod_agent.health.monitor.HealthMonitor`."""
 
     def report_error(self, path: str, errno: int, call: str) -> None: ...
+
+    def standing_still(self, now_ms: int) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +135,7 @@ class Broker:
         timing: Kafka's timeouts.
         failures: usable directories and the failure timeout.
         paths: path of every directory that was read, by id, a metadata directory apart included.
+        unreadable: paths of those that could not be read at the start; for the status text.
         multiple: whether ``log.dirs`` has several entries: then the broker stays fenced until all is assigned.
         controlled_shutdown: ``controlled.shutdown.enable``.
         lifecycle_channel: to the controller, for registration and heartbeats.
@@ -148,6 +161,7 @@ class Broker:
         clock: Clock,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         log: Log,
+        unreadable: tuple[str, ...] = (),
     ) -> None:
         self.life = life.Lifecycle(identity=identity, timing=timing, features=registered_features({}))
         self.failures = failures
@@ -176,13 +190,19 @@ class Broker:
         self._health: dict[Uuid, Health] = {}
         self._trouble: _Trouble | None = None
         self._halt: Ended | None = None
+        self._unreadable = unreadable
         self._status = ""
+        self._ready_due = False
         self._unfenced_once = False
+        self._beaten_ms = clock.monotonic_ms()  # when a registration or heartbeat last ended, well or not
+        self._still_since_ms: int | None = None
+        self._still_told = False
 
     # ---------------------------------------------------------------------------------------------- what happens to it
 
     def start(self) -> None:
         """Register."""
+        self._beaten_ms = self._clock.monotonic_ms()
         self._feed(life.Start())
 
     def stop(self) -> None:
@@ -191,11 +211,17 @@ class Broker:
         self._feed(life.BeginShutdown(self._controlled_shutdown))
 
     def end(self, ended: Ended) -> None:
-        """Stop now; a controller that is there is told."""
+        """Stop now; a controller that is there is told. The first reason counts: see :attr:`halted`."""
         if self._halt is None:
             self._halt = ended
+            self._status = ended.reason
             systemd.notify_stopping(ended.reason)
             self._feed(life.Halt(ended.reason))
+
+    @property
+    def halted(self) -> Ended | None:
+        """What :meth:`end` was called with; None: it was not."""
+        return self._halt
 
     def on_leader(self, leader: Leader | None) -> None:
         """The active controller is another one, or there is none."""
@@ -319,7 +345,7 @@ class Broker:
         longest_ms = min(IDLE_MS, watchdog_interval_ms or IDLE_MS)
         while True:
             now_ms = self._clock.monotonic_ms()
-            systemd.notify_watchdog()
+            self._pet(now_ms)
             self._feed(life.TimePassed())
             self._send_assignments(now_ms)
             self.placement.review(self.assignments.expired(now_ms))
@@ -339,6 +365,28 @@ class Broker:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_ms / 1000):
                     await self._wake.wait()
+
+    def _pet(self, now_ms: int) -> None:
+        still = self._standing_still(now_ms)
+        if still is None:
+            self._still_since_ms, self._still_told = None, False
+        elif self._still_since_ms is None:
+            self._still_since_ms = now_ms
+        if self._still_since_ms is None or now_ms - self._still_since_ms < STANDSTILL_CONFIRMED_MS:
+            if self._unfenced_once and not self._ready_due:
+                systemd.notify_watchdog()
+            elif self.life.active:  # in a stop it would mean more time to stop
+                systemd.notify_starting(STARTING_TIMEOUT_MS)
+        elif not self._still_told:
+            self._still_told = True
+            self._log.error("agent.standing.still", reason=still)
+
+    def _standing_still(self, now_ms: int) -> str | None:
+        """Which part makes no progress although the event loop goes round, in words; None: none."""
+        silent_ms = now_ms - self._beaten_ms
+        if self.life.active and silent_ms > 2 * self.life.timing.heartbeat_interval_ms + STANDSTILL_MS:
+            return f"no request to the controller has ended, well or not, for {silent_ms} ms"
+        return None if self.monitor is None else self.monitor.standing_still(now_ms)
 
     def _check_deadlines(self, now_ms: int) -> None:
         if not failing.is_overdue(self.failures, now_ms):
@@ -492,9 +540,9 @@ class Broker:
         try:
             answer = await self._channel.request(prepare, timeout_ms=effect.timeout_ms)
         except (Disconnected, UnsupportedVersionError) as error:
-            self._feed(life.RequestFailed(effect.serial, str(error)))
+            self._beat_ended(life.RequestFailed(effect.serial, str(error)))
         else:
-            self._feed(life.RegistrationAnswered(effect.serial, answer.error_code, answer.broker_epoch))
+            self._beat_ended(life.RegistrationAnswered(effect.serial, answer.error_code, answer.broker_epoch))
 
     def _heartbeat(self, effect: life.SendHeartbeat) -> None:
         first = {d: self._offline[d].path for d in effect.news if not self._offline[d].sent}
@@ -511,13 +559,17 @@ class Broker:
                 lambda connection: _fitting(request, connection), timeout_ms=effect.timeout_ms
             )
         except (Disconnected, UnsupportedVersionError) as error:
-            self._feed(life.RequestFailed(effect.serial, str(error)))
+            self._beat_ended(life.RequestFailed(effect.serial, str(error)))
         else:
-            self._feed(
+            self._beat_ended(
                 life.HeartbeatAnswered(
                     effect.serial, answer.error_code, answer.is_caught_up, answer.is_fenced, answer.should_shut_down
                 )
             )
+
+    def _beat_ended(self, event: life.RegistrationAnswered | life.HeartbeatAnswered | life.RequestFailed) -> None:
+        self._beaten_ms = self._clock.monotonic_ms()
+        self._feed(event)
 
     def _say_farewell(self, request: BrokerHeartbeatRequest) -> None:
         if self._channel.leader is not None:
@@ -534,8 +586,8 @@ class Broker:
     def _unfenced(self) -> None:
         self._reporter.unfenced()
         if not self._unfenced_once:
-            self._unfenced_once = True
-            systemd.notify_ready(self._status_text())
+            self._unfenced_once = self._ready_due = True
+            self._tell_status()
 
     def _acknowledged(self, directory_ids: tuple[Uuid, ...]) -> None:
         now_ms = self._clock.monotonic_ms()
@@ -636,10 +688,17 @@ class Broker:
     # ---------------------------------------------------------------------------------------------------------- status
 
     def _tell_status(self) -> None:
+        """Tell the service manager what is new; what it did not take, in a moment of trouble of its own, again."""
+        if self._halt is not None:
+            return  # its last words say why
         text = self._status_text()
-        if text != self._status:
+        if self._ready_due:
+            taken = systemd.notify_ready(text)
+            self._ready_due = not taken
+        else:
+            taken = text == self._status or systemd.notify_status(text)
+        if taken:
             self._status = text
-            systemd.notify_status(text)
 
     def _status_text(self) -> str:
         parts = [self.life.state.name.lower().replace("_", " "), "fenced" if self.life.fenced else "unfenced"]
@@ -647,8 +706,9 @@ class Broker:
             parts.append(f"{len(self.placement.inventory.creating)} replicas to create")
         if self.assignments.queued:
             parts.append(f"{self.assignments.queued} assignments queued")
+        parts.extend(f"{path} could not be read at the start" for path in self._unreadable)
         parts.extend(
-            f"{failure.path} failed{'' if failure.settled else ', not yet recorded'}"
+            f"{failure.path} failed since {failure.since}{'' if failure.settled else ', not yet recorded'}"
             for failure in self.failures.failed
         )
         return ", ".join(parts)

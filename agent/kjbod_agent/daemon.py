@@ -7,18 +7,25 @@ heartbeats keeps partitions on the half that is dead.
 
 End: the broker's :attr:`~kjbod_agent.broker.Broker.ended` says how. After a disk failure nothing may keep the process:
 not a worker stuck in the kernel, a controller that does not answer, or a log that nobody reads. So a thread that does
-nothing else ends it :data:`HALT_TIMEOUT_MS` after the decision, whatever the event loop is doing then.
+nothing else, and is there from the start, ends it :data:`HALT_TIMEOUT_MS` after the decision, whatever the event loop
+is doing then. What fails after the decision is logged and does not change the exit code. Who ends the process says so
+first, once, in the last line of the log (``agent.stopped``) and in the service manager's status text.
+
+What that thread cannot end is a process of which another thread is stuck in the kernel. All that ever touches a log
+directory is in other processes; in this one are the files below ``kjbod.state.dir`` and ``kjbod.reports.dir``, and
+stderr. They belong on the host's own disk: when that hangs, nothing on the host ends.
 """
 
 import asyncio
+import faulthandler
 import os
 import random
 import signal
 import socket
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kjbod.clock import Clock, SystemClock, system_random
 from kjbod.config import Config, load_config, require_broker
@@ -26,18 +33,19 @@ from kjbod.config.endpoints import SECURITY_PROTOCOLS
 from kjbod.errors import EXIT_FAILURE, ConfigError, KjbodError
 from kjbod.ids import Uuid, random_uuid
 from kjbod.metadata.follower import MetadataFollower
-from kjbod.runtime import systemd
-from kjbod.runtime.logging import configure_logging, flush_logging, get_logger
+from kjbod.runtime import memory, systemd
+from kjbod.runtime.logging import configure_logging, flush_logging, get_logger, seal_logging
 from kjbod.runtime.loop import run as run_loop
-from kjbod.wire.messages import BrokerRegistrationRequestListener
+from kjbod.wire.frames import preload
+from kjbod.wire.messages import API, ApiKey, BrokerRegistrationRequestListener
 from kjbod_agent import lifecycle
 from kjbod_agent.broker import FAREWELL_TIMEOUT_MS, Broker, Ended
 from kjbod_agent.channel import ControllerChannel
 from kjbod_agent.failures import Failures
 from kjbod_agent.health.monitor import HealthMonitor
+from kjbod_agent.health.sources.linux import linux_sources
 from kjbod_agent.health.verdict import HealthSettings
 from kjbod_agent.hosting import Hosting
-from kjbod_agent.metrics import MetricsListener, Snapshot
 from kjbod_agent.placement import Placement
 from kjbod_agent.replicas import Inventory
 from kjbod_agent.reporting import Reporter, Sender
@@ -46,12 +54,31 @@ from kjbod_agent.start_up import Opened, mark_clean, open_directories
 from kjbod_agent.storage.api import StorageAgent, StorageOptions
 from kjbod_agent.storage.registry import create
 
+if TYPE_CHECKING:
+    from kjbod_agent.metrics import MetricsListener, Snapshot
+
 HALT_TIMEOUT_MS: Final = 900
 """From the decision to stop because of a disk to the end of the process, at most."""
 END_TIMEOUT_MS: Final = 5_000
 """The same for every other end, counted from the end of the controlled shutdown."""
+LEAVE_TIMEOUT_MS: Final = 1_000
+"""From the last line of the log to the end of the process. The event loop waits for the resolver when it is closed, ten
+seconds and more where no name server answers."""
 HALT_REPORTS_TIMEOUT_MS: Final = 200
 END_REPORTS_TIMEOUT_MS: Final = 1_000
+EXIT_NOW_FLUSH_TIMEOUT_MS: Final = 50
+TIDY_AFTER_MS: Final = 5_000
+"""Between two looks whether there are other replicas, and memory to give back."""
+CONTROLLED_SHUTDOWN_TIMEOUT_MS: Final = 30_000
+"""With :data:`END_TIMEOUT_MS` less than ``TimeoutStopSec=`` of the unit, so that the end is ours."""
+_SPOKEN: Final = (
+    ApiKey.API_VERSIONS,
+    ApiKey.FETCH,
+    ApiKey.FETCH_SNAPSHOT,
+    ApiKey.BROKER_REGISTRATION,
+    ApiKey.BROKER_HEARTBEAT,
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS,
+)
 
 
 def main(config_path: Path) -> int:
@@ -63,11 +90,20 @@ def main(config_path: Path) -> int:
     Raises:
         KjbodError: the agent could not start; one line says why, nothing was changed.
     """
-    config = load_config(config_path)
-    require_broker(config)
-    listeners = registered_listeners(config)
-    configure_logging("agent")
-    return run_loop(lambda: Daemon(config, listeners, SystemClock(), system_random()).run())
+    try:
+        config = load_config(config_path)
+        require_broker(config)
+        listeners = registered_listeners(config)
+        configure_logging("agent")
+        memory.economize()
+        # The watchdog ends a loop that hangs with SIGABRT: where it hung is then in the log.
+        faulthandler.enable(file=2)
+        # On a busy host this takes seconds, in which an event loop would neither heartbeat nor judge a disk.
+        preload({key: (API[key].max_version, API[key].max_version) for key in _SPOKEN})
+        return run_loop(lambda: Daemon(config, listeners, SystemClock(), system_random()).run())
+    except KjbodError as error:
+        systemd.notify_stopping(str(error))
+        raise
 
 
 def registered_listeners(config: Config) -> tuple[BrokerRegistrationRequestListener, ...]:
@@ -91,6 +127,34 @@ def registered_listeners(config: Config) -> tuple[BrokerRegistrationRequestListe
     )
 
 
+class _Deadline(threading.Thread):
+    """Calls ``end`` when the time is over. It is started before it is needed: a host in trouble may have no room for
+    another thread."""
+
+    def __init__(self, end: Callable[[], None], clock: Clock) -> None:
+        super().__init__(name="kjbod-end", daemon=True)
+        self._end = end
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._at_ms: int | None = None
+
+    def within(self, timeout_ms: int) -> None:
+        """There is so much time from now on, and never more than was left."""
+        at_ms = self._clock.monotonic_ms() + timeout_ms
+        with self._changed:
+            self._at_ms = at_ms if self._at_ms is None else min(at_ms, self._at_ms)
+            self._changed.notify()
+
+    def run(self) -> None:
+        with self._changed:
+            while (left_ms := self._left_ms()) is None or left_ms > 0:
+                self._changed.wait(None if left_ms is None else left_ms / 1000)
+        self._end()
+
+    def _left_ms(self) -> int | None:
+        return None if self._at_ms is None else self._at_ms - self._clock.monotonic_ms()
+
+
 class Daemon:
     """One run of the agent."""
 
@@ -108,6 +172,10 @@ class Daemon:
         self._log = get_logger()
         self._broker: Broker | None = None
         self._signals = 0
+        self._ended: Ended | None = None
+        self._deadline = _Deadline(self._exit_now, clock)
+        self._last_words = threading.Lock()
+        self._said = False
         self._main: asyncio.Task[Any] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._group: asyncio.TaskGroup
@@ -119,6 +187,7 @@ class Daemon:
             KjbodError: the start was refused.
         """
         self._main = asyncio.current_task()
+        self._deadline.start()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._signalled, number)
         options = StorageOptions(clock=self._clock, role=self._config.kjbod_role, log=self._note)
@@ -130,8 +199,10 @@ class Daemon:
         except asyncio.CancelledError:
             if not self._signals:
                 raise
-            self._log.info("agent.stopped", exit_code=0, reason="asked to stop before the directories were loaded")
-            return 0
+            ended = Ended(0, "asked to stop before the directories were loaded", clean=False)
+            self._say_stopped(ended)
+            self._limit(ended, LEAVE_TIMEOUT_MS)
+            return ended.exit_code
         finally:
             await storage.close()
 
@@ -166,7 +237,9 @@ class Daemon:
         except* Exception as group:  # noqa: BLE001  any bug in any part: the whole agent ends, and says so
             bug = _first(group)
             self._log.error("agent.crashed", exc_info=bug)
-            ended = Ended(EXIT_FAILURE, f"internal error: {type(bug).__name__}: {bug}", clean=False)
+            ended = _after_bug(bug)
+        if broker is not None and broker.halted is not None:
+            ended = broker.halted
         return await self._finish(ended, broker, storage, opened, reporter, reports)
 
     async def _finish(
@@ -179,6 +252,27 @@ class Daemon:
         reports: ReportWriter,
     ) -> int:
         self._limit(ended)
+        if not ended.clean:
+            systemd.notify_stopping(ended.reason)
+        try:
+            await self._leave(ended, broker, storage, opened, reporter, reports)
+        except Exception as bug:  # noqa: BLE001  the end has been decided
+            self._log.error("agent.crashed", exc_info=bug)
+            ended = ended if ended.exit_code else _after_bug(bug)
+        self._say_stopped(ended)
+        self._limit(ended, LEAVE_TIMEOUT_MS)
+        return ended.exit_code
+
+    async def _leave(
+        self,
+        ended: Ended,
+        broker: Broker | None,
+        storage: StorageAgent,
+        opened: Opened,
+        reporter: Reporter,
+        reports: ReportWriter,
+    ) -> None:
+        """Leave directories, workers and reports in good order."""
         if ended.clean and broker is not None:
             epoch = broker.life.broker_epoch
             epoch = opened.start_up.previous_broker_epoch if epoch == lifecycle.NO_EPOCH else epoch
@@ -186,7 +280,6 @@ class Daemon:
         await storage.close()
         reporter.stopped(ended.exit_code, ended.reason)
         await reports.close(END_REPORTS_TIMEOUT_MS if ended.exit_code == 0 else HALT_REPORTS_TIMEOUT_MS)
-        return ended.exit_code
 
     def _make_broker(self, opened: Opened, incarnation_id: Uuid, reporter: Reporter) -> Broker:
         config, start_up = self._config, opened.start_up
@@ -205,6 +298,7 @@ class Daemon:
                 heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
                 session_timeout_ms=config.broker_session_timeout_ms,
                 registration_timeout_ms=config.initial_broker_registration_timeout_ms,
+                controlled_shutdown_timeout_ms=CONTROLLED_SHUTDOWN_TIMEOUT_MS,
             ),
             failures=Failures(
                 timeout_ms=config.log_dir_failure_timeout_ms,
@@ -220,6 +314,7 @@ class Daemon:
             clock=self._clock,
             spawn=self._spawn,
             log=self._log,
+            unreadable=tuple(u.path for u in start_up.unreadable),
         )
         broker.placement = Placement(
             hosting=Hosting(config.node_id),
@@ -231,7 +326,7 @@ class Daemon:
         )
         return broker
 
-    async def _run_parts(self, broker: Broker, opened: Opened, reporter: Reporter) -> MetricsListener | None:
+    async def _run_parts(self, broker: Broker, opened: Opened, reporter: Reporter) -> "MetricsListener | None":
         """Start all that runs for as long as the agent."""
         monitor = self._monitor(broker, opened)
         broker.monitor = monitor
@@ -242,10 +337,13 @@ class Daemon:
         self._spawn(monitor.run())
         self._spawn(broker.placement.run())
         self._spawn(broker.run_timers(systemd.watchdog_interval_ms()))
+        self._spawn(self._save_memory(broker.placement))
         self._spawn(self._sample(broker, monitor, reporter, opened))
         where = self._config.kjbod_metrics_listener
         if where is None:
             return None
+        from kjbod_agent.metrics import MetricsListener  # some MiB, which only those pay who have the listener
+
         metrics = MetricsListener(lambda: _snapshot(broker, monitor, opened))
         await metrics.open(where.host, where.port)
         return metrics
@@ -262,9 +360,19 @@ class Daemon:
                 probe_interval_ms=config.kjbod_probe_interval_ms,
                 probe_timeout_ms=config.kjbod_probe_timeout_ms,
                 held_timeout_ms=config.kjbod_held_timeout_ms,
+                blind_timeout_ms=config.kjbod_blind_timeout_ms,
+                slow_ms=config.kjbod_slow_ms,
+                slow_probes=config.kjbod_slow_probes,
+                slow_recoveries=config.kjbod_slow_recovery_probes,
+                strike_window_ms=config.kjbod_strike_window_ms,
+                host_window_ms=config.kjbod_host_fault_window_ms,
+                host_settle_ms=config.kjbod_host_fault_settle_ms,
+                sample_gap_ms=min(HealthSettings().sample_gap_ms, config.kjbod_probe_timeout_ms // 4),
+                full_probe_every=config.kjbod_probe_full_every,
             ),
             clock=self._clock,
             on_verdict=broker.on_verdict,
+            kernel_sources=linux_sources(),
             log=self._note,
         )
 
@@ -326,6 +434,16 @@ class Daemon:
             reporter.sample_unreadable({u.path: u.directory_id for u in opened.start_up.unreadable})
             await asyncio.sleep(self._config.kjbod_reports_interval_ms / 1000)
 
+    async def _save_memory(self, placement: Placement) -> None:
+        """Tidy up after each burst of replicas, the one at the start included."""
+        tidied = -1
+        while True:
+            await asyncio.sleep(TIDY_AFTER_MS / 1000)
+            replicas = sum(placement.inventory.replica_count(directory) for directory in placement.agents)
+            if replicas != tidied and placement.published and not placement.busy:
+                tidied = replicas
+                memory.settle()
+
     # ------------------------------------------------------------------------------------------------- tasks and ending
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -345,20 +463,34 @@ class Daemon:
         else:
             self._broker.end(Ended(128 + number, f"{signal.Signals(number).name} again", clean=False))
 
-    def _limit(self, ended: Ended) -> None:
-        """From here on the process has so much time; the thread is a daemon and is not waited for."""
-        timeout_ms = END_TIMEOUT_MS if ended.clean else HALT_TIMEOUT_MS
-        timer = threading.Timer(timeout_ms / 1000, _exit_now, (ended.exit_code,))
-        timer.daemon = True
-        timer.start()
+    def _limit(self, ended: Ended, timeout_ms: int | None = None) -> None:
+        """From here on the process has so much time."""
+        if timeout_ms is None:
+            timeout_ms = END_TIMEOUT_MS if ended.clean else HALT_TIMEOUT_MS
+        self._ended = ended
+        self._deadline.within(timeout_ms)
+
+    def _exit_now(self) -> None:
+        assert self._ended is not None
+        self._say_stopped(self._ended)
+        flush_logging(EXIT_NOW_FLUSH_TIMEOUT_MS)
+        os._exit(self._ended.exit_code)
+
+    def _say_stopped(self, ended: Ended) -> None:
+        """The last line of the log. The first one who ends the process says it, and another one waits for that."""
+        if not self._last_words.acquire(timeout=EXIT_NOW_FLUSH_TIMEOUT_MS / 1000):
+            return
+        try:
+            if not self._said:
+                self._said = True
+                say = self._log.info if ended.exit_code == 0 else self._log.error
+                say("agent.stopped", exit_code=ended.exit_code, reason=ended.reason)
+                seal_logging()
+        finally:
+            self._last_words.release()
 
     def _note(self, event: str, fields: dict[str, object]) -> None:
         self._log.info(event, **fields)
-
-
-def _exit_now(exit_code: int) -> None:
-    flush_logging(50)
-    os._exit(exit_code)
 
 
 async def _wait_for_farewell(broker: Broker) -> None:
@@ -369,6 +501,10 @@ async def _wait_for_farewell(broker: Broker) -> None:
             await broker.farewell.wait()
     except TimeoutError:
         return
+
+
+def _after_bug(bug: BaseException) -> Ended:
+    return Ended(EXIT_FAILURE, f"internal error: {type(bug).__name__}: {bug}", clean=False)
 
 
 def _first(group: BaseExceptionGroup[Any]) -> Any:
@@ -392,8 +528,10 @@ def _inventory(opened: Opened) -> Inventory:
     return inventory
 
 
-def _snapshot(broker: Broker, monitor: HealthMonitor, opened: Opened) -> Snapshot:
+def _snapshot(broker: Broker, monitor: HealthMonitor, opened: Opened) -> "Snapshot":
     """The agent at this moment, for metrics."""
+    from kjbod_agent.metrics import Snapshot
+
     start_up, placement = opened.start_up, broker.placement
     leaders = placement.leaders() or {}
     health = {status.path: str(status.health.health) for status in monitor.status()}

@@ -9,10 +9,12 @@ what a directory is                                   what happens
 ids, node or cluster contradict each other            refuse
 ``__cluster_metadata-0`` outside the metadata dir     refuse
 no such directory (a missing mount), no file in it    refuse: kjbod makes no directory that should have been mounted
+                                                      (:mod:`start_up` calls it unreadable if it was one before)
 a sub-directory that is no replica                    refuse, as Kafka does
 two paths of one directory                            refuse
 no ``directory.id`` in its file                       one is drawn and written
-unreadable (error, hung, garbage), the metadata one   refuse
+unreadable (error, hung, garbage), the metadata one,  refuse
+or every one of ``log.dirs``
 unreadable, another one                               goes on without it: never registered, never reported, its
                                                       replicas are not made anew
 ====================================================  ================================================================
@@ -117,6 +119,7 @@ def examine(
     _require_owner(ensemble)
     read = {path: load for path, load in loads.items() if isinstance(load, LoadedDirectory)}
     usable = {path: load for path, load in read.items() if path in ensemble.properties}
+    _require_any(log_dirs, usable, ensemble, loads)
     _require_one_metadata_log(usable, metadata_log_dir)
     _require_distinct(usable)
     _require_replica_names(usable.values())
@@ -186,6 +189,15 @@ def _require_present(ensemble: Ensemble, loads: Mapping[str, Load]) -> None:
             f"No `meta.properties` found in {path}: is its disk mounted, and "
             "have you run `kjbod format` to format the directory?"
         )
+
+
+def _require_any(
+    log_dirs: Sequence[str], usable: Mapping[str, LoadedDirectory], ensemble: Ensemble, loads: Mapping[str, Load]
+) -> None:
+    """With ``metadata.log.dir`` apart the rules above are content without any log directory; ``LogManager`` is not."""
+    if not any(path in usable for path in log_dirs):
+        reasons = "; ".join(_why(ensemble, path, loads[path]) for path in log_dirs)
+        raise StartUpError(f"none of the log directories can be used: {reasons}")
 
 
 def _require_one_metadata_log(usable: Mapping[str, LoadedDirectory], metadata_log_dir: str) -> None:

@@ -61,9 +61,13 @@ class DirectoryFailure:
         """Whether the controller knows all that it has to know."""
         return self.reported and not self.misplaced
 
+    @property
+    def since(self) -> str:
+        """The moment of the verdict: ISO 8601, UTC, milliseconds."""
+        return datetime.fromtimestamp(self.since_wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
     def __str__(self) -> str:
-        since = datetime.fromtimestamp(self.since_wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
-        return f"log directory {self.path} ({self.directory_id}), failed since {since}: {self.cause}"
+        return f"log directory {self.path} ({self.directory_id}), failed since {self.since}: {self.cause}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

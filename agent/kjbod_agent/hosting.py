@@ -5,6 +5,7 @@ the image reports and keeps, for each partition with a replica here, what the ag
 assigned to and whether this broker leads it.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -20,6 +21,12 @@ class Hosted(NamedTuple):
     topic: str
     directory: Uuid
     leads: bool
+
+
+@functools.lru_cache(maxsize=4096)
+def _hosted(topic: str, directory: Uuid, leads: bool) -> Hosted:
+    """One object for all that are equal: few topics and directories have very many replicas."""
+    return Hosted(topic, directory, leads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,7 @@ class Hosting:
         return counts
 
     def _of(self, topic: str, registration: PartitionRegistration) -> Hosted:
-        return Hosted(topic, registration.directory(self.broker_id), registration.leader == self.broker_id)
+        return _hosted(topic, registration.directory(self.broker_id), registration.leader == self.broker_id)
 
     def _touched(self, change: Change) -> Iterator[tuple[TopicIdPartition, Hosted | None]]:
         if isinstance(change, PartitionChange):

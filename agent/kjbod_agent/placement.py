@@ -195,6 +195,7 @@ class Placement:
                     del self._due[partition]
                     self._review(partition)
                 await asyncio.sleep(0)
+            self._due.clear()  # an emptied dict keeps the table of its largest size
             self.owner.settled()
 
     def _review(self, partition: TopicIdPartition) -> None:
@@ -243,7 +244,7 @@ class Placement:
         directory = decision.directory_id
         assert directory is not None
         self._left.pop(decision.wanted.partition, None)
-        self._work[directory].add(lambda: self._make(decision.wanted, directory))
+        self._work[directory].add(functools.partial(self._make, decision.wanted, directory))
 
     async def _make(self, wanted: Wanted, directory: Uuid) -> None:
         """One attempt to make a replica directory."""

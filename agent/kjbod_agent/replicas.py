@@ -199,6 +199,8 @@ class Inventory:
 
     def __init__(self, online: Iterable[tuple[Uuid, str]], unread: Iterable[Uuid | None] = ()) -> None:
         self._contents = {directory: _Contents(path) for directory, path in online}
+        self._alone = {directory: (directory,) for directory in self._contents}
+        """One tuple for all replicas that lie in one directory only."""
         self._failed: set[Uuid] = set()
         self._unread = tuple(unread)
         self._copies: dict[TopicIdPartition, tuple[Uuid, ...]] = {}
@@ -257,7 +259,8 @@ class Inventory:
             return
         key = TopicIdPartition(topic_id, partition)
         if suffix == "":
-            self._copies[key] = (*self._copies.get(key, ()), directory_id)
+            others = self._copies.get(key)
+            self._copies[key] = (*others, directory_id) if others else self._alone[directory_id]
         elif suffix == "future":
             self._futures[key] = directory_id
 
@@ -272,7 +275,7 @@ class Inventory:
         creating = self._creating.pop(partition, None)
         if creating is None:
             return None
-        self._copies[partition] = (creating[0],)
+        self._copies[partition] = self._alone[creating[0]]
         self._avoid.pop(partition, None)
         return creating[0]
 

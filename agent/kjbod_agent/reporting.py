@@ -167,9 +167,7 @@ class Reporter:
         self.log.info("agent.stopping", reason=reason)
 
     def stopped(self, exit_code: int, reason: str) -> None:
-        """The last words."""
-        say = self.log.info if exit_code == 0 else self.log.error
-        say("agent.stopped", exit_code=exit_code, reason=reason)
+        """The last line of the report. That of the log, ``agent.stopped``, comes when the report is closed."""
         self._event(EventKind.AGENT_STOPPED, attrs={"reason": reason, "exit_code": str(exit_code)})
 
     def sample(

@@ -156,8 +156,9 @@ class FakeConnection:
 class World:
     """Broker 1 with two directories; a topic of four partitions comes with :meth:`topic`."""
 
-    def __init__(self, clock: Any, **failures: Any) -> None:
+    def __init__(self, clock: Any, *, unfenced: bool = True, **failures: Any) -> None:
         self.clock = clock
+        self._unfenced = unfenced
         self.log = Log()
         self.controller = Controller(clock)
         self.tasks: set[asyncio.Task[None]] = set()
@@ -214,7 +215,8 @@ class World:
         level = SUPPORTED_FEATURES[METADATA_VERSION][1]
         self.commit(FeatureLevelRecord(name=METADATA_VERSION, feature_level=level))
         self.broker.start()
-        await self.until(lambda: not self.broker.life.fenced)
+        if self._unfenced:
+            await self.until(lambda: not self.broker.life.fenced)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -267,13 +269,14 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> Counter[float]:
     """How often the timers went round, by the moment in virtual time."""
     counted: Counter[float] = Counter()
 
-    def count() -> bool:
+    def count(*_: object) -> bool:
         now = asyncio.get_running_loop().time()
         counted[now] += 1
         assert counted[now] < 100, "the timers go round and never yield to the event loop"
         return True
 
-    monkeypatch.setattr(systemd, "notify_watchdog", count)
+    for name in ("notify_watchdog", "notify_starting"):
+        monkeypatch.setattr(systemd, name, count)
     return counted
 
 

@@ -110,6 +110,20 @@ def test_su_13_the_previous_epoch_counts_only_when_all_directories_agree(
     assert start("/d1", "/d2", "/d3", **loads).previous_broker_epoch == previous
 
 
+def test_without_any_log_directory_there_is_no_start_though_the_metadata_directory_is_well() -> None:
+    bad = {path: DirectoryError(errno.EIO, "read of meta.properties", path) for path in ("/d2", "/d3")}
+    loads: dict[str, Load] = {"/d1": loaded("/d1"), **bad}
+    with pytest.raises(StorageError, match=r"none of the log directories can be used.*/d2.*/d3"):
+        examine(
+            node_id=1,
+            log_dirs=("/d2", "/d3"),
+            metadata_log_dir="/d1",
+            loads=loads,
+            remembered=IDS,
+            rng=random.Random(1),
+        )
+
+
 def test_su_13_a_directory_that_cannot_be_read_makes_the_last_shutdown_unclean() -> None:
     bad = DirectoryError(errno.EIO, "read", "/d2")
     start_up = start("/d1", "/d2", d1=loaded("/d1", epoch=5), d2=bad)
