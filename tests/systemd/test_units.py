@@ -1,24 +1,43 @@
 """The units, in a real systemd: with a stand-in for the programs where the unit is meant, and with the real ones."""
 
+import json
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kjbod.testing.disks import RealDisk
 from kjbod.testing.errors import RigError
 from kjbod.testing.kafka import broker_properties, controller_properties
-from kjbod.testing.processes import free_port, wait_until
+from kjbod.testing.processes import WaitTimeoutError, free_port, wait_until
 from kjbod.testing.systemd import BootedSystemd, require_systemd
+from kjbod_agent.daemon import CONTROLLED_SHUTDOWN_TIMEOUT_MS, END_TIMEOUT_MS
 
 pytestmark = pytest.mark.root
 
 UNITS = Path(__file__).parents[2] / "systemd"
 SERVICES = ("kjbod-agent", "kjbod-controller")
-EXPOSURE_MAX = 2.0  # of 10; "OK" in the words of systemd-analyze security
+DROP_INS = UNITS / "kjbod-agent.service.d"
+UNIT_D = "/run/systemd-units/kjbod-agent.service.d"
+JOURNAL = [
+    Path("/lib/systemd/system") / name
+    for name in ("systemd-journald.service", "systemd-journald.socket", "systemd-journald-dev-log.socket")
+]
+EXPOSURE = {  # of 10, as README.md states it; "OK" in the words of systemd-analyze security
+    "kjbod-agent": 1.5,
+    "kjbod-agent with kernel-events": 1.5,
+    "kjbod-agent with host-mounts": 3.1,
+    "kjbod-agent with stop-with-mount": 1.5,
+    "kjbod-agent@": 1.5,
+    "kjbod-controller": 1.4,
+}
 
 STAND_IN = (
     f"#!{sys.executable}\n"
@@ -40,6 +59,7 @@ if worker == 0:
             file.write("x")
     os.write(written, b"x")
     signal.pause()
+os.close(written)
 if "stuck" in settings:
     while open(f"/proc/{worker}/wchan").read() != settings["stuck"]:
         time.sleep(0.01)
@@ -63,22 +83,40 @@ StandardError=append:/run/kjbod.log
 """
 
 Boot = Callable[..., BootedSystemd]
+Disks = Callable[[int], list[RealDisk]]
 
 
 @pytest.fixture
-def boot(machine_can: Callable[[Callable[[], None]], None]) -> Iterator[Boot]:
+def boot(
+    machine_can: Callable[[Callable[[], None]], None],
+    real_disk: Callable[..., RealDisk],  # a disk that a booted system uses cannot be taken down before it
+) -> Iterator[Boot]:
     """Boots a systemd with our units, user and directories, and ``settings`` as the agent's configuration."""
     machine_can(require_systemd)
     with ExitStack() as stack:
 
-        def start(settings: str = "", *, binds: dict[Path, str] | None = None, real: bool = False) -> BootedSystemd:
-            files = {} if real else {"/opt/kjbod/bin/kjbod": STAND_IN}
+        def start(
+            settings: str = "",
+            *,
+            binds: dict[Path, str] | None = None,
+            real: bool = False,
+            with_drop_in: str = "",
+            settings_of_unit: str = "",
+            more_files: dict[str, str] | None = None,
+            journal: bool = False,
+        ) -> BootedSystemd:
+            files = {**({} if real else {"/opt/kjbod/bin/kjbod": STAND_IN}), **(more_files or {})}
             links = {"/opt/kjbod": sys.prefix} if real else {}
-            for service in SERVICES:
+            for service in (*SERVICES, "kjbod-agent@"):
                 files[f"/run/systemd-units/{service}.service.d/test.conf"] = DROP_IN
+            if with_drop_in:
+                name = f"{with_drop_in}.conf"
+                files[f"{UNIT_D}/{name}"] = (DROP_INS / name).read_text()
+            if settings_of_unit:
+                files[f"{UNIT_D}/zz.conf"] = settings_of_unit
             for kind in ("sysusers", "tmpfiles"):
                 files[f"/usr/lib/{kind}.d/kjbod.conf"] = (UNITS / f"{kind}.d" / "kjbod.conf").read_text()
-            units = [UNITS / f"{service}.service" for service in SERVICES]
+            units = [*UNITS.glob("*.service"), *UNITS.glob("examples/*"), *(JOURNAL if journal else ())]
             system = stack.enter_context(BootedSystemd(units, files=files, links=links, binds=binds))
             system.run("systemd-sysusers", "kjbod.conf")
             system.run("systemd-tmpfiles", "--create", "kjbod.conf")
@@ -88,20 +126,120 @@ def boot(machine_can: Callable[[Callable[[], None]], None]) -> Iterator[Boot]:
         yield start
 
 
-def test_systemd_finds_nothing_to_say_about_the_units(boot: Boot) -> None:
-    system = boot()
-    for service in SERVICES:
-        command = ("systemd-analyze", "verify", "--man=no", f"/run/systemd-units/{service}.service")
+@pytest.fixture
+def disks(real_disk: Callable[..., RealDisk]) -> Disks:
+    return lambda count: [real_disk() for _ in range(count)]
+
+
+@contextmanager
+def frozen(*disks: RealDisk) -> Iterator[None]:
+    """Thawed at the end, also of a test that fails: what is stuck in them would outlive the systemd."""
+    try:
+        for disk in disks:
+            disk.freeze()
+        yield
+    finally:
+        for disk in disks:
+            disk.thaw()
+
+
+@pytest.mark.parametrize("drop_in", ["", *sorted(path.stem for path in DROP_INS.iterdir())])
+def test_systemd_finds_nothing_to_say_about_the_units(boot: Boot, drop_in: str) -> None:
+    system = boot(with_drop_in=drop_in)
+    names = ["kjbod-agent.service"] if drop_in else [f"{name}.service" for name in (*SERVICES, "kjbod-agent@")]
+    for name in [*names, *(path.name for path in UNITS.glob("examples/*"))]:
+        command = ("systemd-analyze", "verify", "--man=no", "--recursive-errors=yes", f"/run/systemd-units/{name}")
         result = system.run(*command, check=False)
-        assert (result.returncode, result.stdout, result.stderr) == (0, "", ""), service
+        assert (result.returncode, result.stdout, result.stderr) == (0, "", ""), name
 
 
-@pytest.mark.parametrize("service", SERVICES)
-def test_the_units_keep_the_services_in_a_sandbox(boot: Boot, service: str) -> None:
+@pytest.mark.parametrize("service", EXPOSURE)
+def test_the_units_keep_the_services_in_a_sandbox_as_tight_as_it_is_said_to_be(
+    tmp_path: Path, machine_can: Callable[[Callable[[], None]], None], service: str
+) -> None:
+    machine_can(require_systemd)
+    name, _, drop_in = service.partition(" with ")
+    unit = tmp_path / f"{name}.service"
+    unit.write_text((UNITS / unit.name).read_text())
+    if drop_in:
+        directory = tmp_path / f"{unit.name}.d"
+        directory.mkdir()
+        (directory / f"{drop_in}.conf").write_text((DROP_INS / f"{drop_in}.conf").read_text())
+    command = ["systemd-analyze", "security", "--offline=true", str(unit)]
+    verdict = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    summary = verdict.splitlines()[-1]
+    found = re.search(r"Overall exposure level for .*: ([0-9.]+)", summary)
+    assert found is not None and float(found.group(1)) <= EXPOSURE[service], summary
+    assert f"| {EXPOSURE[service]} |" in (UNITS / "README.md").read_text()
+
+
+def test_the_template_differs_from_the_unit_by_its_paths_alone() -> None:
+    text = (UNITS / "kjbod-agent.service").read_text()
+    for one, many in (
+        ("Description=kjbod agent,", "Description=kjbod agent %i,"),
+        ("/etc/kjbod/agent.properties", "/etc/kjbod/%i/agent.properties"),
+        ("StateDirectory=kjbod\n", "StateDirectory=kjbod kjbod/%i\n"),
+    ):
+        assert one in text
+        text = text.replace(one, many)
+    assert (UNITS / "kjbod-agent@.service").read_text() == text
+
+
+def test_the_units_leave_the_agent_the_time_that_it_takes_to_stop_by_itself() -> None:
+    stop_s = re.search(r"^TimeoutStopSec=(\d+)s$", (UNITS / "kjbod-agent.service").read_text(), re.MULTILINE)
+    assert stop_s is not None
+    assert int(stop_s.group(1)) * 1000 > CONTROLLED_SHUTDOWN_TIMEOUT_MS + END_TIMEOUT_MS
+
+
+def test_several_agents_run_side_by_side_each_with_its_own_configuration_and_state(boot: Boot) -> None:
     system = boot()
-    verdict = system.run("systemd-analyze", "security", "--offline=true", str(f"/run/systemd-units/{service}.service"))
-    found = re.search(r"Overall exposure level for .*: ([0-9.]+)", verdict.stdout)
-    assert found is not None and float(found.group(1)) <= EXPOSURE_MAX, verdict.stdout
+    for name in ("left", "right"):
+        system.run("mkdir", "-p", f"/etc/kjbod/{name}")
+        system.write(f"/etc/kjbod/{name}/agent.properties", f"write=/var/lib/kjbod/{name}/file")
+        system.run("systemctl", "start", f"kjbod-agent@{name}")
+    assert [system.read(f"/var/lib/kjbod/{name}/file") for name in ("left", "right")] == ["x", "x"]
+
+
+def test_an_agent_without_privileges_gets_the_kernel_s_events_by_the_drop_in(boot: Boot) -> None:
+    # tracefs is one for the whole machine: an instance of our own, and the modes as they were.
+    tracefs, name = "/sys/kernel/tracing", f"kjbod-test-{os.getpid()}"
+    trace = f"{tracefs}/instances/{name}"
+    text = (DROP_INS / "kernel-events.conf").read_text().replace("instances/kjbod", f"instances/{name}")
+    system = boot(f"write={trace}/trace_marker", more_files={f"{UNIT_D}/kernel-events.conf": text})
+    if system.run("mount", "-t", "tracefs", "tracefs", tracefs, check=False).returncode:
+        pytest.skip("this kernel has no tracefs")
+    passages = (tracefs, f"{tracefs}/instances")
+    modes = system.run("stat", "-c", "%a", *passages).stdout.split()
+    try:
+        system.run("systemctl", "start", "kjbod-agent")
+        assert "tracing_mark_write: x" in system.read(f"{trace}/trace"), system.read(LOG)
+        assert system.show("kjbod-agent", "CapabilityBoundingSet") == {"CapabilityBoundingSet": ""}
+    finally:
+        system.run("systemctl", "stop", "kjbod-agent")
+        system.run("rmdir", trace)  # the instance is the kernel's, and outlives this systemd
+        for path, mode in zip(passages, modes, strict=True):
+            system.run("chmod", mode, path)
+
+
+def test_a_host_with_one_disk_can_have_its_agent_stopped_with_the_mount(boot: Boot) -> None:
+    mount = "[Mount]\nWhat=disk\nWhere=/mnt/d1\nType=tmpfs\n"
+    system = boot(with_drop_in="stop-with-mount")
+    system.write("/run/systemd-units/mnt-d1.mount", mount)
+    system.run("systemctl", "daemon-reload")
+    system.run("systemctl", "start", "kjbod-agent")
+    assert system.show("mnt-d1.mount", "ActiveState") == {"ActiveState": "active"}
+    system.run("umount", "/mnt/d1")
+    wait_until(lambda: system.show("kjbod-agent", "ActiveState")["ActiveState"] == "inactive", 30, "the agent to stop")
+
+
+def test_the_agent_waits_for_a_disk_that_it_can_do_without(boot: Boot) -> None:
+    system = boot()
+    mount = (UNITS / "examples/mnt-d1.mount").read_text()
+    system.write("/run/systemd-units/mnt-d1.mount", mount.replace("JobTimeoutSec=10s", "JobTimeoutSec=1s"))
+    system.run("systemctl", "daemon-reload")
+    system.run("systemctl", "start", "--no-block", "mnt-d1.mount", "kjbod-agent")
+    wait_until(lambda: system.show("kjbod-agent", "ActiveState")["ActiveState"] == "active", 40, "the agent to start")
+    assert system.show("mnt-d1.mount", "ActiveState") == {"ActiveState": "inactive"}, "its disk does not exist here"
 
 
 def test_the_agent_runs_unprivileged_is_ready_when_it_says_so_and_stops_cleanly(boot: Boot) -> None:
@@ -158,42 +296,226 @@ def test_a_log_directory_that_belongs_to_the_agent_is_writable_wherever_it_is(bo
     assert system.read("/mnt/d1/file") == "x"
 
 
-def test_stopping_with_a_worker_stuck_in_a_disk_is_quick_and_a_success(boot: Boot) -> None:
-    with RealDisk() as disk:
-        disk.mount_point.chmod(0o777)
-        system = boot("write=/mnt/d1/file stuck=percpu_rwsem_wait", binds={disk.mount_point: "/mnt/d1"})
-        disk.freeze()
+def test_stopping_with_a_worker_stuck_in_a_disk_is_quick_and_a_success(boot: Boot, disks: Disks) -> None:
+    (disk,) = disks(1)
+    disk.mount_point.chmod(0o777)
+    system = boot("write=/mnt/d1/file stuck=percpu_rwsem_wait", binds={disk.mount_point: "/mnt/d1"})
+    with frozen(disk):
         system.run("systemctl", "start", "kjbod-agent")
         # Far less than TimeoutStopSec= of the unit, which any other KillMode= would wait out.
         system.run("systemctl", "stop", "kjbod-agent", timeout_s=20)
         shown = system.show("kjbod-agent", "ActiveState", "Result")
         assert shown == {"ActiveState": "inactive", "Result": "success"}
-        disk.thaw()
 
 
 CLUSTER_ID = "kjbodInSystemd00000000"
+LOG = "/run/kjbod.log"
+BLOCK_ON_USR1 = "import signal, time\nsignal.signal(signal.SIGUSR1, lambda *_: time.sleep(1000))\n"
 
 
-def test_the_real_controller_and_agent_run_as_services_and_stop_cleanly(boot: Boot) -> None:
-    with RealDisk() as first, RealDisk() as second:
-        disks = {first.mount_point: "/mnt/d1", second.mount_point: "/mnt/d2"}
+class RealAgent:
+    """The real agent and controller as services, on disks that are mounted at ``/mnt/d1`` and so on."""
+
+    def __init__(self, boot: Boot, disks: list[RealDisk], *, settings: str = "", **options: Any) -> None:
+        paths = [f"/mnt/d{number}" for number in range(1, len(disks) + 1)]
         controller_port = free_port()
-        agent = broker_properties(1, free_port(), controller_port, [Path(path) for path in disks.values()])
-        system = boot(agent, binds=disks, real=True)
+        agent = broker_properties(1, free_port(), controller_port, [Path(path) for path in paths]) + settings
+        binds = {disk.mount_point: path for disk, path in zip(disks, paths, strict=True)}
+        self.system = boot(agent, binds=binds, real=True, **options)
         controller = controller_properties(3000, controller_port, Path("/var/lib/kjbod-controller/metadata"))
-        system.write("/etc/kjbod/controller.properties", controller)
-        system.run("install", "-d", "-o", "kjbod", "/var/lib/kjbod-controller", *disks.values())
-        for service, options in (("controller", ["--standalone"]), ("agent", [])):
+        # An agent that died is a duplicate of itself until its session has timed out.
+        self.system.write("/etc/kjbod/controller.properties", f"{controller}broker.session.timeout.ms=3000\n")
+        own = ["/var/lib/kjbod", "/var/lib/kjbod/metadata", "/var/lib/kjbod-controller"]
+        self.system.run("install", "-d", "-o", "kjbod", *own, *paths)
+        for service, more in (("controller", ["--standalone"]), ("agent", [])):
             path = f"/etc/kjbod/{service}.properties"
-            command = ["/opt/kjbod/bin/kjbod", "format", "-t", CLUSTER_ID, "-c", path, *options]
-            system.run("runuser", "-u", "kjbod", "--", *command)
+            command = ["/opt/kjbod/bin/kjbod", "format", "-t", CLUSTER_ID, "-c", path, *more]
+            self.system.run("runuser", "-u", "kjbod", "--", *command)
 
-        started = system.run("systemctl", "start", "kjbod-controller", "kjbod-agent", check=False)
-        assert started.returncode == 0, system.read("/run/kjbod.log")
+    def start(self) -> None:
+        started = self.system.run("systemctl", "start", "kjbod-controller", "kjbod-agent", check=False)
+        assert started.returncode == 0, self.system.read(LOG)
 
-        wait_until(lambda: '"agent.unfenced"' in system.read("/run/kjbod.log"), 60, "the agent to be unfenced")
-        system.run("systemctl", "stop", "kjbod-agent", "kjbod-controller")
-        for service in SERVICES:
-            shown = system.show(service, "ActiveState", "Result", "NRestarts")
-            expected = {"ActiveState": "inactive", "Result": "success", "NRestarts": "0"}
-            assert shown == expected, system.read("/run/kjbod.log")
+    def show(self, *properties: str) -> dict[str, str]:
+        return self.system.show("kjbod-agent", *properties)
+
+    def events(self, event: str, **fields: object) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.system.read(LOG).splitlines() if line.startswith("{")]
+        own = [line for line in lines if line.get("component") == "agent"]
+        return [e for e in own if e["event"] == event and all(e.get(k) == v for k, v in fields.items())]
+
+    def wait_for(self, event: str, count: int = 1, **fields: object) -> dict[str, Any]:
+        wait_until(lambda: len(self.events(event, **fields)) >= count, 60, f"{event} {fields} in the log")
+        return self.events(event, **fields)[count - 1]
+
+    def wait_for_restart(self, count: int) -> None:
+        def is_back() -> bool:
+            shown = self.show("ActiveState", "NRestarts")
+            return shown["ActiveState"] == "active" and int(shown["NRestarts"]) >= count
+
+        try:
+            wait_until(is_back, 60, f"restart {count} of the agent")
+        except WaitTimeoutError as error:
+            state = self.system.run("systemctl", "status", "kjbod-agent", check=False).stdout
+            raise AssertionError(f"{error}\n{state}\n{self.system.read(LOG)}") from error
+
+
+def test_the_real_controller_and_agent_run_as_services_and_stop_cleanly(boot: Boot, disks: Disks) -> None:
+    agent = RealAgent(boot, disks(2))
+    agent.start()
+    # Type=notify: the start is complete when the broker is unfenced.
+    assert agent.events("agent.unfenced"), agent.system.read(LOG)
+    assert agent.show("StatusText") == {"StatusText": "running, unfenced"}
+    agent.system.run("systemctl", "stop", "kjbod-agent", "kjbod-controller")
+    for service in SERVICES:
+        shown = agent.system.show(service, "ActiveState", "Result", "NRestarts")
+        expected = {"ActiveState": "inactive", "Result": "success", "NRestarts": "0"}
+        assert shown == expected, agent.system.read(LOG)
+
+
+def test_an_agent_that_waits_for_its_controller_is_not_given_up(boot: Boot, disks: Disks) -> None:
+    agent = RealAgent(boot, disks(1), settings_of_unit="[Service]\nTimeoutStartSec=4s\n")
+    agent.system.run("systemctl", "start", "--no-block", "kjbod-agent")
+    started = agent.wait_for("agent.started")["timestamp"]
+
+    def is_overdue() -> bool:
+        age = datetime.now(UTC) - datetime.fromisoformat(started)
+        return age.total_seconds() > 6
+
+    wait_until(is_overdue, 60, "TimeoutStartSec= to pass")
+    assert agent.show("ActiveState", "NRestarts") == {"ActiveState": "activating", "NRestarts": "0"}
+    agent.start()
+    assert agent.show("ActiveState", "NRestarts") == {"ActiveState": "active", "NRestarts": "0"}
+
+
+def test_an_agent_that_hangs_is_started_again(boot: Boot, disks: Disks) -> None:
+    agent = RealAgent(
+        boot,
+        disks(1),
+        settings_of_unit="[Service]\nWatchdogSec=4s\nTimeoutAbortSec=1s\nEnvironment=PYTHONPATH=/run/for-test\n",
+        more_files={"/run/for-test/sitecustomize.py": BLOCK_ON_USR1},
+    )
+    agent.start()
+    for count, signal in enumerate(("-STOP", "-USR1"), 1):
+        agent.system.run("kill", signal, agent.show("MainPID")["MainPID"])
+        agent.wait_for_restart(count)
+    # The loop that hung said where, as it was ended.
+    log = agent.system.read(LOG)
+    assert "Fatal Python error: Aborted" in log and "sitecustomize.py" in log
+    agent.system.run("systemctl", "stop", "kjbod-agent")
+    assert agent.show("ActiveState", "Result") == {"ActiveState": "inactive", "Result": "success"}
+
+
+def test_a_mistake_in_the_real_configuration_is_not_restarted_and_is_in_the_status(boot: Boot) -> None:
+    system = boot("process.roles=broker\nnode.id=one\n", real=True)
+    system.run("systemctl", "start", "kjbod-agent", check=False)
+    shown = system.show("kjbod-agent", "ActiveState", "NRestarts", "ExecMainStatus", "StatusText")
+    assert "node.id" in shown.pop("StatusText")
+    assert shown == {"ActiveState": "failed", "NRestarts": "0", "ExecMainStatus": "78"}
+
+
+def test_stopping_the_real_agent_does_not_wait_for_its_stuck_workers(boot: Boot, disks: Disks) -> None:
+    made = disks(3)
+    agent = RealAgent(boot, made, settings="metadata.log.dir=/var/lib/kjbod/metadata\nkjbod.held.timeout.ms=0\n")
+    agent.start()
+    with frozen(*made[:2]):
+        for path in ("/mnt/d1", "/mnt/d2"):
+            agent.wait_for("directory.verdict", path=path, state="held")
+        # Far less than TimeoutStopSec= of the unit, which any other KillMode= would wait out.
+        agent.system.run("systemctl", "stop", "kjbod-agent", timeout_s=20)
+        assert agent.show("ActiveState", "Result") == {"ActiveState": "inactive", "Result": "success"}
+    asked, stopped = (
+        datetime.fromisoformat(agent.events(event)[-1]["timestamp"]) for event in ("agent.signal", "agent.stopped")
+    )
+    assert (stopped - asked).total_seconds() < 5
+
+
+def test_a_missing_disk_is_named_and_the_last_one_to_fail_ends_the_agent_which_then_stays_down(
+    boot: Boot, disks: Disks
+) -> None:
+    agent = RealAgent(boot, disks(3), settings_of_unit="[Unit]\nStartLimitBurst=3\n")
+    system = agent.system
+    agent.start()
+    system.run("systemctl", "stop", "kjbod-agent")
+    system.run("umount", "/mnt/d2")
+    agent.start()
+    assert "/mnt/d2 could not be read at the start" in agent.show("StatusText")["StatusText"]
+    assert "mount its disk" in agent.wait_for("directory.unreadable")["reason"]
+    # The second of three dies, then the last one, which also has the cluster metadata.
+    system.run("umount", "-l", "/mnt/d3")
+    agent.wait_for("directory.offline.acknowledged")
+    assert "/mnt/d3 failed since 2" in agent.show("StatusText")["StatusText"]
+    system.run("umount", "-l", "/mnt/d1")
+    stopped = agent.wait_for("agent.stopped", exit_code=74)
+    assert "log directory /mnt/d1" in stopped["reason"] and "failed since" in stopped["reason"]
+    wait_until(lambda: agent.show("ActiveState")["ActiveState"] == "failed", 60, "systemd to give up")
+    shown = agent.show("NRestarts", "ExecMainStatus", "StatusText")
+    assert shown["ExecMainStatus"] == "1" and int(shown["NRestarts"]) <= 3
+    assert "/mnt/d1" in shown["StatusText"]
+
+
+FILL_STDERR = """
+import ctypes, os, socket, sys
+pidfd = os.pidfd_open(int(sys.argv[1]))
+stream = socket.socket(fileno=ctypes.CDLL(None).syscall(438, pidfd, 2, 0))  # pidfd_getfd(2)
+try:
+    while True:
+        stream.send(b"x" * 1000 + b"\\n", socket.MSG_DONTWAIT)
+except BlockingIOError:
+    print("full")
+"""
+
+
+def test_a_journald_that_stands_still_keeps_neither_the_agent_nor_its_end(boot: Boot, disks: Disks) -> None:
+    agent = RealAgent(
+        boot,
+        disks(1),
+        settings_of_unit="[Service]\nStandardOutput=journal\nStandardError=journal\nRestart=no\n",
+        more_files={"/etc/systemd/journald.conf.d/test.conf": "[Journal]\nStorage=volatile\nReadKMsg=no\n"},
+        journal=True,
+    )
+    system = agent.system
+    system.run("systemctl", "start", "systemd-journald")
+    agent.start()
+    journald = system.show("systemd-journald", "MainPID")["MainPID"]
+    system.run("kill", "-STOP", journald)
+    assert system.run(sys.executable, "-c", FILL_STDERR, agent.show("MainPID")["MainPID"]).stdout == "full\n"
+    system.run("umount", "-l", "/mnt/d1")
+    wait_until(lambda: agent.show("ActiveState")["ActiveState"] == "failed", 30, "the agent to end")
+    shown = agent.show("ExecMainStatus", "StatusText")
+    assert shown["ExecMainStatus"] == "74"
+    assert "log directory /mnt/d1" in shown["StatusText"] and "failed since 2" in shown["StatusText"]
+    system.run("kill", "-CONT", journald)
+
+
+def test_what_is_done_to_mounts_of_the_host_reaches_the_agent_in_its_sandbox(boot: Boot, disks: Disks) -> None:
+    made = disks(4)
+    agent = RealAgent(boot, made, settings="metadata.log.dir=/var/lib/kjbod/metadata\n")
+    agent.start()
+    pid = agent.show("MainPID")["MainPID"]
+    assert len({agent.system.run("readlink", f"/proc/{one}/ns/mnt").stdout for one in ("1", pid)}) == 2
+    # The locks of the agent are open files, which the kernel does not make read-only.
+    assert "busy" in agent.system.run("mount", "-o", "remount,ro", "/mnt/d4", check=False).stderr
+    # The fourth first, since nothing shall come of it: the option of a mount of the host is not that of the agent's.
+    agent.system.run("mount", "-o", "remount,ro,bind", "/mnt/d4")
+    assert "Read-only" in agent.system.run("touch", "/mnt/d4/file", check=False).stderr
+    agent.system.run("umount", "-l", "/mnt/d1")
+    agent.system.run("mount", "-t", "tmpfs", "over", "/mnt/d2")
+    made[2].trigger_fs_error()
+    for number in (1, 2, 3):
+        agent.wait_for("directory.failed", path=f"/mnt/d{number}")
+    agent.system.run("systemctl", "stop", "kjbod-agent")
+    assert not agent.events("directory.failed", path="/mnt/d4")
+
+
+def test_an_agent_in_the_mounts_of_the_host_sees_what_is_done_to_them_or_keeps_it_from_being_done(
+    boot: Boot, disks: Disks
+) -> None:
+    agent = RealAgent(boot, disks(2), with_drop_in="host-mounts")
+    agent.start()
+    pid = agent.show("MainPID")["MainPID"]
+    assert len({agent.system.run("readlink", f"/proc/{one}/ns/mnt").stdout for one in ("1", pid)}) == 1
+    assert "busy" in agent.system.run("mount", "-o", "remount,ro,bind", "/mnt/d2", check=False).stderr
+    agent.system.run("umount", "-l", "/mnt/d2")
+    agent.wait_for("directory.failed", path="/mnt/d2")
+    agent.system.run("systemctl", "stop", "kjbod-agent")
