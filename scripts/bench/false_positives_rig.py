@@ -1,0 +1,324 @@
+"""Agents, disks, control groups and swap for ``scripts/bench/false-positives``; everything is gone at the end."""
+
+import contextlib
+import ctypes
+import errno
+import gzip
+import json
+import os
+import random
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from kjbod.ids import random_uuid
+from kjbod.testing.disks import RealDisk
+from kjbod.testing.errors import RigError
+from kjbod.testing.kafka import broker_properties, controller_properties
+from kjbod.testing.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
+
+SWAP_BYTES = 256 << 20
+_START_TIMEOUT_S = 90.0
+_CGROUPS = Path("/sys/fs/cgroup")
+_PROCESS_MADVISE = 440
+_MADV_PAGEOUT = 21
+_CONTROLLER_ID = 3000
+
+
+def run(*command: str) -> None:
+    """Run to the end; :class:`RigError` with what it said when it fails."""
+    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if result.returncode:
+        lines = (result.stderr or result.stdout).strip().splitlines() or ["no output"]
+        raise RigError(f"{' '.join(command)}: exit code {result.returncode}: {lines[-1]}")
+
+
+# control groups -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ControlGroup:
+    """A control group of ours, v1 or v2."""
+
+    path: Path
+    version: int
+
+    def enter(self) -> list[str]:
+        """What to put before a command so that it runs in here."""
+        return ["sh", "-c", f'echo $$ > "{self.path}/cgroup.procs" && exec "$@"', "sh"]
+
+    def write(self, name: str, value: str) -> None:
+        """Set a value; raises OSError."""
+        (self.path / name).write_text(value)
+
+    def read(self, name: str) -> str:
+        """Read a value; raises OSError."""
+        return (self.path / name).read_text()
+
+
+def make_control_group(controller: str, name: str) -> ControlGroup:
+    """A group under ``blkio`` (v1) or ``io`` (v2), or under ``memory``. Raises :class:`RigError`: why there is none."""
+    v1 = _CGROUPS / {"io": "blkio"}.get(controller, controller)
+    if (v1 / "cgroup.procs").exists():
+        path, version = v1 / name, 1
+    else:
+        controllers = _CGROUPS / "cgroup.controllers"
+        if not controllers.exists() or controller not in controllers.read_text().split():
+            raise RigError(f"this kernel offers no {controller} control group, neither v1 nor v2")
+        path, version = _CGROUPS / name, 2
+    try:
+        if version == 2:
+            (_CGROUPS / "cgroup.subtree_control").write_text(f"+{controller}")
+        path.mkdir()
+    except OSError as error:
+        raise RigError(f"no control group {path}: {error.strerror}") from None
+    return ControlGroup(path, version)
+
+
+# swap -----------------------------------------------------------------------------------------------------------------
+
+
+class SwapFile:
+    """A swap file of the machine, used by whoever is short of memory: by our control group alone."""
+
+    def __init__(self, tag: str) -> None:
+        self.path = Path(f"/var/tmp/kjbod-{tag}-memory.swap")
+        try:
+            with open(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                os.posix_fallocate(file.fileno(), 0, SWAP_BYTES)
+            run("/sbin/mkswap", str(self.path))
+            run("/sbin/swapon", str(self.path))
+        except (OSError, RigError) as error:
+            self.path.unlink(missing_ok=True)
+            raise RigError(f"no swap file in /var/tmp: {error}") from None
+
+    def close(self) -> None:
+        """Take it away; what is in it goes back to memory."""
+        with contextlib.suppress(RigError):
+            run("/sbin/swapoff", str(self.path))
+        self.path.unlink(missing_ok=True)
+
+
+def page_out(pid: int) -> None:
+    """Ask the kernel to write all private memory of a process to swap, and to drop what it mapped of files."""
+    vectors = []
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            start, _, end = line.split(" ", 1)[0].partition("-")
+            if "[v" not in line:  # vdso, vvar, vsyscall
+                vectors.append((int(start, 16), int(end, 16) - int(start, 16)))
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno == errno.ESRCH:
+            return
+        raise
+    try:
+        for address, length in vectors:  # one by one: a mapping that is locked ends a call early
+            vector = (ctypes.c_size_t * 2)(address, length)
+            libc.syscall(_PROCESS_MADVISE, pidfd, ctypes.byref(vector), 1, _MADV_PAGEOUT, 0)
+    finally:
+        os.close(pidfd)
+
+
+def swapped_kib(pids: Sequence[int]) -> int:
+    """How much of these processes is in swap."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{pid}/status").read_text().splitlines()
+            total += sum(int(line.split()[1]) for line in status if line.startswith("VmSwap"))
+    return total
+
+
+# an agent and its disks -----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One agent under one condition.
+
+    Attributes:
+        name: of the condition.
+        disks: of the agent.
+        agent: its process.
+        controller: where it is registered.
+        reports: directory of its health reports.
+        chance: for what happens at random.
+        duration_s: how long the condition lasts.
+        notes: what a reader of the table should know.
+    """
+
+    name: str
+    disks: list[RealDisk]
+    agent: ManagedProcess
+    controller: ManagedProcess
+    reports: Path
+    chance: random.Random
+    duration_s: float
+    group: ControlGroup | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def workers(self) -> list[int]:
+        """Processes that touch disks for the agent, and those that fork them and keep the locks."""
+        try:
+            return [child.pid for child in psutil.Process(self.agent.pid).children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def disk_workers(self) -> list[int]:
+        """Those of them that have a parent among them: the zygote's children."""
+        try:
+            zygotes = psutil.Process(self.agent.pid).children()
+            return [child.pid for zygote in zygotes for child in zygote.children()]
+        except psutil.NoSuchProcess:
+            return []
+
+    def verdicts(self) -> list[dict[str, Any]]:
+        """All ``directory.verdict`` lines so far."""
+        return self.agent.events("directory.verdict")
+
+    def not_online(self) -> dict[str, str]:
+        """Directories whose last verdict is not ``online``."""
+        last = {line["path"]: line["state"] for line in self.verdicts()}
+        return {path: state for path, state in last.items() if state != "online"}
+
+    def offline_sent(self) -> int:
+        """How many directories were reported to the controller as offline."""
+        return sum(len(line["directory_ids"]) for line in self.agent.events("directory.offline.sent"))
+
+    def probes(self) -> tuple[int, float | None]:
+        """How many probes the reports tell of, and the longest in ms (bucket of 19 %: its upper end)."""
+        histogram: Counter[int] = Counter()
+        for path in [*self.reports.rglob("*.jsonl"), *self.reports.rglob("*.jsonl.gz")]:
+            content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+            for line in content.decode().splitlines():
+                with contextlib.suppress(ValueError):
+                    found = json.loads(line).get("probe_histogram") or {}
+                    histogram.update({int(bucket): count for bucket, count in found.items()})
+        if not histogram:
+            return 0, None
+        return histogram.total(), 2 ** ((max(histogram) + 1) / 4) / 1000
+
+
+class Rig:
+    """Work directory, controllers, members. Nothing of it is left when :meth:`close` returns."""
+
+    def __init__(self, work: Path, tag: str, processes: Processes, seed: int) -> None:
+        self.work = work
+        self.tag = tag
+        self.chance = random.Random(seed)
+        self._processes = processes
+        self._closing = contextlib.ExitStack()
+        self._cluster_id = str(random_uuid(random.SystemRandom()))
+        self._shared: tuple[ManagedProcess, int] | None = None
+        self._nodes = 0
+
+    def close(self) -> None:
+        """Take everything away, last first."""
+        self._processes.close()
+        self._closing.close()
+
+    def control_group(self, controller: str, name: str) -> ControlGroup:
+        """See :func:`make_control_group`; removed at the end."""
+        group = make_control_group(controller, f"kjbod-{self.tag}-{name}")
+        self._closing.callback(_remove_group, group.path)
+        return group
+
+    def swap(self) -> SwapFile:
+        """See :class:`SwapFile`; removed at the end."""
+        swap = SwapFile(self.tag)
+        self._closing.callback(swap.close)
+        return swap
+
+    def load(self, *command: str, name: str) -> ManagedProcess:
+        """Start something beside the agents."""
+        return self._processes.start(command, name=name)
+
+    def _controller(self, name: str) -> tuple[ManagedProcess, int]:
+        port, config = free_port(), self.work / f"{name}.properties"
+        config.write_text(controller_properties(_CONTROLLER_ID, port, self.work / name))
+        run(kjbod_command(), "format", "-t", self._cluster_id, "-c", str(config), "--standalone")
+        process = self._processes.kjbod("controller", "-c", str(config), name=name)
+        process.wait_for_event("controller.started", _START_TIMEOUT_S)
+        return process, port
+
+    def start(
+        self,
+        name: str,
+        disk_count: int,
+        duration_s: float,
+        *,
+        prefix: Sequence[str] = (),
+        own_controller: bool = False,
+        group: ControlGroup | None = None,
+    ) -> Member:
+        """An agent on new disks, registered; ``prefix`` goes before its command."""
+        if own_controller:
+            controller, port = self._controller(f"controller-{name}")
+        else:
+            self._shared = self._shared or self._controller("controller")
+            controller, port = self._shared
+        home = self.work / name
+        home.mkdir()
+        disks = [
+            self._closing.enter_context(RealDisk(home / "mnt" / f"disk{number}")) for number in range(1, disk_count + 1)
+        ]
+        self._nodes += 1
+        properties = {
+            # apart, or the loss of one disk would be the broker's
+            "metadata.log.dir": home / "metadata",
+            "kjbod.state.dir": home / "state",
+            "kjbod.host": name,
+            "kjbod.reports.dir": home / "reports",
+            "kjbod.reports.interval.ms": 1000,
+        }
+        config = home / "server.properties"
+        text = broker_properties(self._nodes, free_port(), port, [disk.log_dir for disk in disks])
+        config.write_text(text + "".join(f"{key}={value}\n" for key, value in properties.items()))
+        run(kjbod_command(), "format", "-t", self._cluster_id, "-c", str(config))
+        command = [*prefix, kjbod_command(), "agent", "-c", str(config)]
+        return Member(
+            name=name,
+            disks=disks,
+            agent=self._processes.start(command, name=f"agent-{name}"),
+            controller=controller,
+            reports=home / "reports",
+            chance=random.Random(self.chance.random()),
+            duration_s=duration_s,
+            group=group,
+        )
+
+
+def _remove_group(path: Path) -> None:
+    """A group can be removed once its last process is reaped."""
+
+    def removed() -> bool:
+        try:
+            path.rmdir()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    wait_until(removed, 20, f"the end of all processes in {path}")
+
+
+def wait_registered(members: Sequence[Member]) -> None:
+    """Until every agent may lead."""
+    for member in members:
+        member.agent.wait_for_event("agent.unfenced", _START_TIMEOUT_S)
+
+
+def every(seconds: float, until_s: float) -> Generator[float, None, None]:
+    """Waits of that many seconds until the monotonic clock says ``until_s``."""
+    while time.monotonic() < until_s:
+        yield seconds

@@ -1,0 +1,118 @@
+"""``scripts/bench/false-positives`` in a few seconds: it runs every condition, and leaves nothing behind."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kjbod.testing import namespaces
+from kjbod.testing.fusedisk import TAG_VARIABLE
+from kjbod.testing.processes import wait_until
+from scripts.bench.false_positives_conditions import CONDITIONS, find_libfaketime
+
+BENCH = (sys.executable, "-m", "scripts.bench.false_positives")
+ROOT = Path(__file__).parents[2]
+
+
+def _environment(temporary: Path) -> dict[str, str]:
+    """Without our namespaces, so that it makes its own and can be killed with all that is in them."""
+    ours = {name: value for name, value in os.environ.items() if name != namespaces.INSIDE_VARIABLE}
+    return {**ours, "TMPDIR": str(temporary)}
+
+
+def _swap_and_groups(tag: str) -> list[str]:
+    files = [str(path) for path in Path("/var/tmp").glob(f"kjbod-{tag}-*")]
+    swaps = [line for line in Path("/proc/swaps").read_text().splitlines() if f"/kjbod-{tag}-" in line]
+    cgroups = Path("/sys/fs/cgroup")
+    return [*files, *swaps, *(str(path) for at in ("", "*/") for path in cgroups.glob(f"{at}kjbod-{tag}-*"))]
+
+
+def _disks(tag: str) -> list[str]:
+    """Loop devices; one stays as long as its file system is frozen or somebody waits for it."""
+    found = []
+    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
+        try:
+            name = backing.read_text().strip()
+        except OSError:  # cleared while we looked
+            continue
+        if f"/kjbod-{tag}-" in name:
+            found.append(name)
+    return found
+
+
+@pytest.mark.root
+def test_a_few_seconds_of_every_condition_fail_no_directory(
+    tmp_path: Path, machine_can: Callable[[Callable[[], object]], None]
+) -> None:
+    machine_can(find_libfaketime)
+    command = [*BENCH, "--seconds", "4", "--out", str(tmp_path)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=_environment(tmp_path))
+    assert result.returncode == 0, result.stdout + result.stderr
+    with open(tmp_path / "false-positives.csv", newline="") as file:
+        rows = {row["condition"]: row for row in csv.DictReader(file)}
+    assert rows.keys() == CONDITIONS.keys()
+    for name, row in rows.items():
+        assert (row["wrong_failed"], row["offline_sent"], row["trouble"]) == ("0", "0", ""), row
+        assert int(row["probes"]) > 0, f"{name} was not probed"
+    assert int(rows["frozen"]["held"]) > 0, "the freeze did not reach the disks"
+    assert int(rows["slow-1s"]["slow"]) > 0, "the delay did not reach the disks"
+    assert "0 wrong failed, 0 reported offline" in result.stdout
+
+
+@contextmanager
+def _at_work(out: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """The benchmark with swap, control groups and file systems that are frozen; and its tag."""
+    command = [*BENCH, "--minutes", "5", "--conditions", "throttled,frozen,swap", "--out", str(out)]
+    with open(out / "stderr", "wb") as errors:
+        process = subprocess.Popen(command, cwd=ROOT, stderr=errors, start_new_session=True, env=_environment(out))
+    tag = f"{os.environ[TAG_VARIABLE]}-run{process.pid}"
+    log = out / "logs-1" / "agent-frozen.log"
+
+    def frozen() -> bool:
+        assert process.poll() is None, (out / "stderr").read_text()
+        return log.exists() and '"state":"held"' in log.read_text().replace(" ", "")
+
+    try:
+        wait_until(frozen, 90, "a held directory")
+        assert len(_swap_and_groups(tag)) >= 3
+        assert _disks(tag)
+        yield process, tag
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_its_end_at_any_moment_leaves_no_swap_no_control_group_and_no_frozen_disk(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with _at_work(tmp_path) as (process, tag):
+        if number is signal.SIGKILL:
+            process.kill()
+            assert process.wait(40) == -signal.SIGKILL
+        else:
+            os.killpg(process.pid, number)
+            assert process.wait(40) == 130, (tmp_path / "stderr").read_text()
+        wait_until(lambda: not _swap_and_groups(tag) + _disks(tag), 30, "an end of all that it made")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--conditions", "nonsense"], "no such condition: nonsense"),
+        (["--seconds", "0"], "the time must be more than 0"),
+        (["--seconds", "5", "--minutes", "1"], "not allowed with"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused_in_one_line(arguments: list[str], message: str) -> None:
+    result = subprocess.run([*BENCH, *arguments], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
