@@ -17,6 +17,7 @@ What stands for the device of a mount:
 Two directories share a device when the same disks lie at the bottom of both (:attr:`BlockDevice.disks`).
 """
 
+import functools
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -151,12 +152,18 @@ def total(counters: Sequence[BlockCounters]) -> BlockCounters:
 
 
 def _counters_of(name: str, sys: Path) -> BlockCounters | None:
-    """This is read all the time, for each device: no pathlib here."""
-    fields = [int(field) for field in _content(f"{sys}/block/{name}/stat").split()]
+    """This is read all the time, for each device: no pathlib here, and nothing is taken apart twice."""
+    content = _content(f"{sys}/block/{name}/stat")
+    errors = _content(f"{sys}/block/{name}/device/ioerr_cnt") if name.startswith("sd") else b""
+    return _parse(content, errors)
+
+
+@functools.lru_cache(maxsize=64)
+def _parse(content: bytes, errors: bytes) -> BlockCounters | None:
+    fields = [int(field) for field in content.split()]
     if len(fields) < 11:
         return None
     fields += [0] * (17 - len(fields))  # Linux 4.18 added discards, 5.5 flushes
-    errors = _content(f"{sys}/block/{name}/device/ioerr_cnt") if name.startswith("sd") else b""
     return BlockCounters(
         in_flight=fields[8],
         completed=fields[0] + fields[4] + fields[11] + fields[15],

@@ -236,7 +236,7 @@ class HealthMonitor:
 
     async def _probe_once(self, watched: Watched, *, full: bool) -> bool:
         begun_ms = self._clock.monotonic_ms()
-        watched.before, watched.before_ms = self._devices.read(watched.device, begun_ms).counters, begun_ms
+        self._check_counters(watched, begun_ms)
         watched.moved.clear()
         self._sample_after(watched, SAMPLE_AT_MS[0])
         try:
@@ -257,8 +257,7 @@ class HealthMonitor:
         watched.last_probe = result
         event = verdict.ProbeSucceeded(begun_ms, result.duration_us // 1000, full, result.no_space)
         self._feed(watched, event, result=result)
-        if result.written:  # else perhaps nothing had to go to the device
-            self._check_counters(watched)
+        watched.wrote = result.written  # else perhaps nothing had to go to the device
         return True
 
     def _answered(self, watched: Watched, duration_us: int, *, failed: bool = False) -> None:
@@ -270,12 +269,16 @@ class HealthMonitor:
         watched.probe_failures += failed
         watched.probe_histogram[latency_bucket(duration_us)] += 1
 
-    def _check_counters(self, watched: Watched) -> None:
-        after = self._devices.read(watched.device, self._clock.monotonic_ms()).counters
-        if watched.counter_check.passed(watched.before, after):
+    def _check_counters(self, watched: Watched, now_ms: int) -> None:
+        """Read them before a probe. Since they were read before the last one, that has moved them, if they count."""
+        earlier, wrote = watched.before, watched.wrote
+        watched.before, watched.before_ms = self._devices.read(watched.device, now_ms).counters, now_ms
+        watched.wrote = False
+        if not wrote or watched.counter_check.passed(earlier, watched.before):
             return
         useless, watched.device = watched.device, devices.instead_of(watched.device, self._sources)
         watched.counter_check.start_again()
+        watched.before = self._devices.read(watched.device, now_ms).counters
         fields: dict[str, object] = {"path": watched.agent.path, "useless": device_text(useless)}
         fields["instead"] = device_text(watched.device) if watched.device.reason is None else watched.device.reason
         self._log("health.counters", fields)

@@ -70,6 +70,8 @@ class Watched:
     """Counters of the device when the present probe was asked for."""
     before_ms: int = 0
     """When that was."""
+    wrote: bool = False
+    """Whether the last probe was answered and wrote."""
     sampler: asyncio.TimerHandle | None = None
     last_probe: ProbeResult | None = None
     probes: int = 0
