@@ -132,9 +132,9 @@ def rows(outcomes: Sequence[Outcome]) -> list[Row]:
 
 _HEAD = (
     f"{'fault':<25}{'fs':<6}{'load':<5}{'n':>2} {'verdict, seen by':<20}{'':<6}"
-    f"{'verdict, ms':>17}{'recorded, ms':>17}{'Kafka, ms':>15}{'ratio':>6}"
+    f"{'verdict, ms':>18}{'recorded, ms':>18}{'Kafka, ms':>13}{'ratio':>6}"
 )
-_UNDER = f"{'':<65}{'p50/p99/max':>17}{'p50/p99/max':>17}{'p50':>15}"
+_UNDER = f"{'':<65}{'p50/p99/max':>18}{'p50/p99/max':>18}{'p50':>13}"
 
 
 def table(found: Sequence[Row]) -> str:
@@ -145,7 +145,7 @@ def table(found: Sequence[Row]) -> str:
         lines.append(
             f"{row.cell.fault:<25}{row.cell.fstype:<6}{row.cell.load:<5}{len(row.runs) or len(row.kafka):>2} "
             f"{f'{row.got} {row.seen}'[:19]:<20}{mark:<6}"
-            f"{row.verdict!s:>17}{row.recorded!s:>17}{row.kafka_text:>15}{row.ratio:>6}"
+            f"{row.verdict!s:>18}{row.recorded!s:>18}{row.kafka_text:>13}{row.ratio:>6}"
         )
     return "\n".join(line.rstrip() for line in lines)
 
