@@ -100,7 +100,7 @@ def _processes() -> list[str]:
     return found
 
 
-def _loop_devices(tag: str) -> list[str]:
+def loop_devices(tag: str) -> list[str]:
     """Loop devices over images whose name carries ``tag``."""
     found = []
     for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
@@ -120,7 +120,7 @@ def _left_behind(mounts_before: set[str]) -> list[str]:
         _reap()
         left = [f"process {p}" for p in _processes()]
         left += [f"mount {m}" for m in sorted(_mounts() - mounts_before)]
-        left += [f"loop device {d}" for d in _loop_devices(os.environ.get(TAG_VARIABLE, ""))]
+        left += [f"loop device {d}" for d in loop_devices(os.environ.get(TAG_VARIABLE, ""))]
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(_POLL_S)

@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from kjbod.runtime.procfs import unescape
 from kjbod.testing import syscalls
 
-_ESCAPES = ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\043", b"#"), (b"\\134", b"\\"))
 _FLAGS = {
     "ro": syscalls.MS_RDONLY,
     "nosuid": syscalls.MS_NOSUID,
@@ -56,13 +56,6 @@ class Mount:
     def is_writable(self) -> bool:
         """Whether neither the mount nor the file system says that it takes no writes."""
         return not {"ro", "emergency_ro", "shutdown"} & {*self.options, *self.super_options}
-
-
-def unescape(field: bytes) -> str:
-    """A name as it stands in files of /proc, where blanks are octal numbers."""
-    for escape, character in _ESCAPES:  # the backslash last, or it would make new escapes
-        field = field.replace(escape, character)
-    return field.decode("utf-8", "surrogateescape")
 
 
 def mounts() -> list[Mount]:

@@ -33,19 +33,6 @@ def _swap_and_groups(tag: str) -> list[str]:
     return [*files, *swaps, *(str(path) for at in ("", "*/") for path in cgroups.glob(f"{at}kjbod-{tag}-*"))]
 
 
-def _disks(tag: str) -> list[str]:
-    """Loop devices; one stays as long as its file system is frozen or somebody waits for it."""
-    found = []
-    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
-        try:
-            name = backing.read_text().strip()
-        except OSError:  # cleared while we looked
-            continue
-        if f"/kjbod-{tag}-" in name:
-            found.append(name)
-    return found
-
-
 @pytest.mark.root
 def test_a_few_seconds_of_every_condition_fail_no_directory(
     tmp_path: Path, machine_can: Callable[[Callable[[], object]], None]
@@ -81,7 +68,7 @@ def _at_work(out: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     try:
         wait_until(frozen, 90, "a held directory")
         assert len(_swap_and_groups(tag)) >= 3
-        assert _disks(tag)
+        assert namespaces.loop_devices(tag)
         yield process, tag
     finally:
         process.kill()
@@ -100,7 +87,7 @@ def test_its_end_at_any_moment_leaves_no_swap_no_control_group_and_no_frozen_dis
         else:
             os.killpg(process.pid, number)
             assert process.wait(40) == 130, (tmp_path / "stderr").read_text()
-        wait_until(lambda: not _swap_and_groups(tag) + _disks(tag), 30, "an end of all that it made")
+        wait_until(lambda: not _swap_and_groups(tag) + namespaces.loop_devices(tag), 30, "an end of all that it made")
 
 
 @pytest.mark.parametrize(

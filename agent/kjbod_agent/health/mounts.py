@@ -17,8 +17,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO
 
+from kjbod.runtime.procfs import unescape
+
 MOUNTINFO = "/proc/self/mountinfo"
-_ESCAPES = ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\043", b"#"), (b"\\134", b"\\"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +61,10 @@ class MountChange(StrEnum):
     SHUTDOWN = "shutdown"
 
 
-def unescape(field: bytes) -> str:
-    """A field of mountinfo as the path it means: blank, tab, newline, ``#`` and backslash are written in octal."""
-    for escape, character in _ESCAPES:  # the backslash last, or it would make new escapes
-        field = field.replace(escape, character)
-    return field.decode("utf-8", "surrogateescape")
-
-
 def parse_mountinfo(content: bytes) -> tuple[Mount, ...]:
     """All mounts in the order of the file; lines that do not have its form are left out."""
-    mounts = (_parse_line(line) for line in content.splitlines())
+    # Not splitlines(): the kernel writes a carriage return in a name as it is.
+    mounts = (_parse_line(line) for line in content.split(b"\n"))
     return tuple(mount for mount in mounts if mount is not None)
 
 

@@ -5,10 +5,11 @@ import os
 import sys
 from pathlib import Path
 
+from kjbod.runtime.procfs import unescape
 from kjbod.testing.errors import RigError
 from kjbod.testing.faults.model import Fault, Target
 from kjbod.testing.faults.scratch import find_disk
-from kjbod.testing.table import Mount, mount_above, unescape
+from kjbod.testing.table import Mount, mount_above
 
 _NEVER = (
     "/",

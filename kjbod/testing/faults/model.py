@@ -178,18 +178,11 @@ class Injection:
         path = self.state_dir / f"{self.id}.lock"
         # Only for reading, and made before the record: undo needs no space and no writable file system.
         with _opened(path, os.O_RDONLY | os.O_CREAT) as lock:
-            deadline = time.monotonic() + CLAIM_TIMEOUT_S
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        raise RigError(
-                            f"fault {self.id} ({self.fault}): another process is still at it, perhaps stuck in the "
-                            f"kernel: undo the other faults of this disk, end process {self.pid}, then undo it again"
-                        ) from None
-                    time.sleep(0.02)
+            _lock(
+                lock,
+                f"fault {self.id} ({self.fault}): another process is still at it, perhaps stuck in the kernel: undo "
+                f"the other faults of this disk, end process {self.pid}, then undo it again",
+            )
             yield
 
     def forget(self) -> None:
@@ -330,16 +323,22 @@ def make_place(injection: Injection, place: Path | None = None) -> Path:
 def locked(state_dir: Path) -> Iterator[None]:
     """Only one process at a time makes a record. Raises :class:`RigError`."""
     with _opened(state_dir, os.O_RDONLY | os.O_DIRECTORY) as lock:
-        deadline = time.monotonic() + CLAIM_TIMEOUT_S
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise RigError(f"{state_dir}: another scripts/faults is at work: try again") from None
-                time.sleep(0.02)
+        _lock(lock, f"{state_dir}: another scripts/faults is at work: try again")
         yield
+
+
+def _lock(fd: int, refusal: str) -> None:
+    """Wait for the lock of an open file, at most CLAIM_TIMEOUT_S. Raises :class:`RigError` with ``refusal``."""
+    deadline = time.monotonic() + CLAIM_TIMEOUT_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise RigError(refusal) from None
+            time.sleep(0.02)
+        else:
+            return
 
 
 @contextlib.contextmanager

@@ -119,3 +119,9 @@ async def test_each_change_of_the_mount_table_is_told_and_silence_costs_nothing(
 def test_a_host_without_a_mount_table_says_why() -> None:
     watcher = MountWatcher(lambda: None, "/nonexistent/mountinfo")
     assert watcher.start() == "/nonexistent/mountinfo: No such file or directory"
+
+
+def test_a_carriage_return_in_a_name_neither_hides_a_mount_nor_makes_one() -> None:
+    line = b"36 25 7:3 / /mnt/d\r1 rw,relatime - ext4 /dev/loop3 rw\n"
+    (mount,) = parse_mountinfo(line)
+    assert mount.mount_point == "/mnt/d\r1"
