@@ -143,6 +143,26 @@ class Config:
     unclean_leader_election_enable: Annotated[bool, Key("Whether a replica out of sync may lead.")] = False
     delete_topic_enable: Annotated[bool, Key("Whether topics can be deleted.")] = True
 
+    # Moves between directories
+    replica_alter_log_dirs_io_max_bytes_per_second: Annotated[
+        int,
+        Key(
+            "What all moves between directories together may copy; a dynamic configuration of the broker goes before.",
+            unit="bytes/s",
+            at_least=0,
+            at_most=LONG_MAX,
+        ),
+    ] = LONG_MAX
+
+    # Authorization
+    authorizer_class_name: Annotated[
+        str, Key("Empty: everybody may do everything; else the ACLs in the metadata decide (StandardAuthorizer).")
+    ] = ""
+    super_users: Annotated[str, Key("Principals that may do everything: User:a;User:b.")] = ""
+    allow_everyone_if_no_acl_found: Annotated[bool, Key("Whether a resource without ACLs is open to everybody.")] = (
+        False
+    )
+
     # kjbod's own
     kjbod_role: Annotated[str, Key("What the agent is: the storage half of a broker.", choices=("broker",))] = "broker"
     kjbod_host: Annotated[str, Key("This host in reports and advertised addresses.", pattern=r"[0-9a-zA-Z\-%._:]+")] = (
@@ -227,6 +247,38 @@ class Config:
             at_least=0,
         ),
     ] = 500
+    kjbod_placement: Annotated[
+        str,
+        Key(
+            "Where a new replica goes: to the directory with the fewest replicas (as Kafka), with the most free bytes, "
+            "or by chance weighted by free bytes. Cordoned, slow and nearly full directories come last in each.",
+            choices=("replicas", "free-bytes", "weighted"),
+        ),
+    ] = "replicas"
+    kjbod_placement_full_percent: Annotated[
+        int,
+        Key("A directory that is used to this degree is nearly full for placement.", unit="%", at_least=1, at_most=100),
+    ] = 90
+    kjbod_assignment_timeout_ms: Annotated[
+        int,
+        _ms(
+            "A broker with several directories stays fenced until its assignments are recorded; one that was refused "
+            "or unanswered for this long is named and no longer waited for. Shorter: serves sooner; a replica whose "
+            "directory nobody knows may lead then."
+        ),
+    ] = 120_000
+    kjbod_move_bytes_per_second: Annotated[
+        int,
+        Key(
+            "What one move between directories may copy; replica.alter.log.dirs.io.max.bytes.per.second is for all.",
+            unit="bytes/s",
+            at_least=1,
+            at_most=LONG_MAX,
+        ),
+    ] = LONG_MAX
+    kjbod_move_concurrency: Annotated[
+        int, Key("Moves at a time that may read from, or write to, one directory.", at_least=1)
+    ] = 1
     kjbod_storage_agent: Annotated[
         str, Key("Storage agent plug-in, a name in the entry-point group kjbod.storage.", pattern=r"[a-z][a-z0-9_-]*")
     ] = "posix"

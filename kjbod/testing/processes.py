@@ -21,6 +21,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -57,22 +58,28 @@ def wait_until(predicate: Callable[[], T], timeout_s: float, what: str) -> T:
         time.sleep(_POLL_S)
 
 
-_given_ports: set[int] = set()
+_HELD_PORTS_MAX = 100
+_held_ports: deque[int] = deque()
+"""Descriptors."""
 
 
 def free_port() -> int:
-    """A loopback TCP port that nobody listens on; never the same twice in one process."""
+    """A loopback TCP port that nobody listens on, and that is given to nobody else, here or by another process, until
+    :data:`_HELD_PORTS_MAX` later ones were given or this process ends.
+
+    It stays bound, without listening, by a socket that lets others bind it too if they ask for that, as every server
+    does (SO_REUSEADDR) and the search for a free port does not.
+    """
     chooser = random.SystemRandom()
     for _ in range(1000):
         port = chooser.randrange(_FIRST_PORT, _LAST_PORT)
-        if port in _given_ports:
-            continue
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(OSError):
-                probe.bind(("127.0.0.1", port))
-                _given_ports.add(port)
-                return port
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as holder, contextlib.suppress(OSError):
+            holder.bind(("127.0.0.1", port))
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _held_ports.append(holder.detach())
+            if len(_held_ports) > _HELD_PORTS_MAX:
+                os.close(_held_ports.popleft())
+            return port
     raise RigError(f"no free TCP port between {_FIRST_PORT} and {_LAST_PORT}")
 
 

@@ -24,6 +24,9 @@ MAX_FRAME_BYTES = 104_857_600
 VersionRanges = Mapping[ApiKey, tuple[int, int]]
 """Lowest and highest version of each API."""
 
+_MAY_GO_ON = frozenset({ApiKey.METADATA})
+"""Requests behind which there may be more bytes: Kafka never looks there, and librdkafka (2.16) leaves three behind a
+flexible request for all topics."""
 _LENGTH = struct.Struct(">i")
 _PREAMBLE = struct.Struct(">hhi")
 _ERROR_CODE = struct.Struct(">h")
@@ -176,7 +179,8 @@ def decode_request(
     if max_bytes is not None and len(frame) > (most := max_bytes.get(api_key, len(frame))):
         raise MalformedMessageError(f"{api_key.name} of {len(frame)} bytes, at most {most} are taken")
     header, at = request_header_codec(schemas.request_header_version(api_key, version)).decode(frame)
-    message = request_codec(api_key, version).decode_exact(frame, at)
+    codec = request_codec(api_key, version)
+    message = codec.decode(frame, at)[0] if api_key in _MAY_GO_ON else codec.decode_exact(frame, at)
     return Request(api_key, version, correlation_id, header.client_id, message)
 
 

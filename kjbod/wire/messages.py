@@ -29,6 +29,12 @@ class ApiKey(IntEnum):
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
+    DESCRIBE_CONFIGS = 32
+    ALTER_REPLICA_LOG_DIRS = 34
+    DESCRIBE_LOG_DIRS = 35
+    INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
     DESCRIBE_QUORUM = 55
     ALTER_PARTITION = 56
     FETCH_SNAPSHOT = 59
@@ -925,6 +931,338 @@ class ControllerRegistrationRequest(RequestBody[ControllerRegistrationResponse])
     features: tuple[ControllerRegistrationRequestFeature, ...] = ()
 
 
+# ---------------------------------------------------------------- DescribeLogDirs (35)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeLogDirsRequestTopic:
+    """Partitions of one topic to tell of (Kafka: ``DescribableLogDirTopic``)."""
+
+    topic: str
+    partitions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeLogDirsResponsePartition:
+    """A replica: its size in bytes, and how many offsets it is behind (-1 unknown)."""
+
+    partition_index: int
+    partition_size: int
+    offset_lag: int
+    is_future_key: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeLogDirsResponseTopic:
+    """Replicas of one topic in one directory."""
+
+    name: str
+    partitions: tuple[DescribeLogDirsResponsePartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeLogDirsResponseResult:
+    """One log directory, by its absolute path; bytes from version 4 (KIP-827), cordons from 5 (KIP-1066)."""
+
+    error_code: int = 0
+    log_dir: str
+    topics: tuple[DescribeLogDirsResponseTopic, ...] = ()
+    total_bytes: int = ignorable(-1)
+    usable_bytes: int = ignorable(-1)
+    is_cordoned: bool = ignorable(False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeLogDirsResponse(ResponseBody):
+    """The log directories of the broker that was asked."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_LOG_DIRS
+    throttle_time_ms: int = 0
+    error_code: int = ignorable(0)
+    results: tuple[DescribeLogDirsResponseResult, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeLogDirsRequest(RequestBody[DescribeLogDirsResponse]):
+    """Asks what lies in which log directory (KIP-113); None is all topics."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_LOG_DIRS
+    topics: tuple[DescribeLogDirsRequestTopic, ...] | None = None
+
+
+# ---------------------------------------------------------------- AlterReplicaLogDirs (34)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterReplicaLogDirsRequestTopic:
+    """Partitions of one topic."""
+
+    name: str
+    partitions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterReplicaLogDirsRequestDir:
+    """A directory by its absolute path, and the replicas that are to lie in it."""
+
+    path: str
+    topics: tuple[AlterReplicaLogDirsRequestTopic, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterReplicaLogDirsResponsePartition:
+    """The outcome for one replica."""
+
+    partition_index: int
+    error_code: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterReplicaLogDirsResponseTopic:
+    """The outcome for one topic."""
+
+    topic_name: str
+    partitions: tuple[AlterReplicaLogDirsResponsePartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterReplicaLogDirsResponse(ResponseBody):
+    """The outcome, replica by replica."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.ALTER_REPLICA_LOG_DIRS
+    throttle_time_ms: int = 0
+    results: tuple[AlterReplicaLogDirsResponseTopic, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterReplicaLogDirsRequest(RequestBody[AlterReplicaLogDirsResponse]):
+    """Moves replicas between directories of the broker that is asked (KIP-113)."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.ALTER_REPLICA_LOG_DIRS
+    dirs: tuple[AlterReplicaLogDirsRequestDir, ...] = ()
+
+
+# ---------------------------------------------------------------- DescribeConfigs (32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeConfigsRequestResource:
+    """A resource; types: 2 topic, 4 broker. Keys None: all."""
+
+    resource_type: int
+    resource_name: str
+    configuration_keys: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeConfigsResponseSynonym:
+    """Where else a value may come from."""
+
+    name: str
+    value: str | None = None
+    source: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeConfigsResponseConfig:
+    """One value. Sources (``ConfigSource``): 1 topic, 2 broker, 3 default of all brokers, 4 static, 5 Kafka's."""
+
+    name: str
+    value: str | None = None
+    read_only: bool = False
+    config_source: int = ignorable(-1)
+    is_sensitive: bool = False
+    synonyms: tuple[DescribeConfigsResponseSynonym, ...] = ignorable(())
+    config_type: int = ignorable(0)
+    documentation: str | None = ignorable(None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeConfigsResponseResult:
+    """One resource."""
+
+    error_code: int = 0
+    error_message: str | None = None
+    resource_type: int
+    resource_name: str
+    configs: tuple[DescribeConfigsResponseConfig, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeConfigsResponse(ResponseBody):
+    """Configurations, resource by resource."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_CONFIGS
+    throttle_time_ms: int = 0
+    results: tuple[DescribeConfigsResponseResult, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeConfigsRequest(RequestBody[DescribeConfigsResponse]):
+    """Asks for the configuration of resources."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_CONFIGS
+    resources: tuple[DescribeConfigsRequestResource, ...] = ()
+    include_synonyms: bool = ignorable(False)
+    include_documentation: bool = ignorable(False)
+
+
+# ---------------------------------------------------------------- IncrementalAlterConfigs (44)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncrementalAlterConfigsRequestConfig:
+    """One change (Kafka: ``AlterableConfig``); operations: 0 set, 1 delete, 2 append, 3 subtract."""
+
+    name: str
+    config_operation: int = 0
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncrementalAlterConfigsRequestResource:
+    """Changes of one resource; types: 2 topic, 4 broker."""
+
+    resource_type: int
+    resource_name: str
+    configs: tuple[IncrementalAlterConfigsRequestConfig, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncrementalAlterConfigsResponseResource:
+    """The outcome for one resource."""
+
+    error_code: int = 0
+    error_message: str | None = None
+    resource_type: int
+    resource_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncrementalAlterConfigsResponse(ResponseBody):
+    """The outcome, resource by resource."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.INCREMENTAL_ALTER_CONFIGS
+    throttle_time_ms: int = 0
+    responses: tuple[IncrementalAlterConfigsResponseResource, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncrementalAlterConfigsRequest(RequestBody[IncrementalAlterConfigsResponse]):
+    """Changes configurations (KIP-339)."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.INCREMENTAL_ALTER_CONFIGS
+    resources: tuple[IncrementalAlterConfigsRequestResource, ...] = ()
+    validate_only: bool = False
+
+
+# ---------------------------------------------------------------- AlterPartitionReassignments (45)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartitionReassignmentsRequestPartition:
+    """The brokers that are to have a partition; None cancels what is in progress."""
+
+    partition_index: int
+    replicas: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartitionReassignmentsRequestTopic:
+    """Partitions of one topic."""
+
+    name: str
+    partitions: tuple[AlterPartitionReassignmentsRequestPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartitionReassignmentsResponsePartition:
+    """The outcome for one partition."""
+
+    partition_index: int
+    error_code: int = 0
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartitionReassignmentsResponseTopic:
+    """The outcome for one topic."""
+
+    name: str
+    partitions: tuple[AlterPartitionReassignmentsResponsePartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartitionReassignmentsResponse(ResponseBody):
+    """The outcome, partition by partition."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.ALTER_PARTITION_REASSIGNMENTS
+    throttle_time_ms: int = 0
+    allow_replication_factor_change: bool = ignorable(True)
+    error_code: int = 0
+    error_message: str | None = None
+    responses: tuple[AlterPartitionReassignmentsResponseTopic, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartitionReassignmentsRequest(RequestBody[AlterPartitionReassignmentsResponse]):
+    """Moves partitions between brokers (KIP-455)."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.ALTER_PARTITION_REASSIGNMENTS
+    timeout_ms: int = 60_000
+    allow_replication_factor_change: bool = True
+    topics: tuple[AlterPartitionReassignmentsRequestTopic, ...] = ()
+
+
+# ---------------------------------------------------------------- ListPartitionReassignments (46)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPartitionReassignmentsRequestTopic:
+    """Partitions of one topic."""
+
+    name: str
+    partition_indexes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPartitionReassignmentsResponsePartition:
+    """A reassignment in progress."""
+
+    partition_index: int
+    replicas: tuple[int, ...] = ()
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPartitionReassignmentsResponseTopic:
+    """Reassignments of one topic."""
+
+    name: str
+    partitions: tuple[ListPartitionReassignmentsResponsePartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPartitionReassignmentsResponse(ResponseBody):
+    """What is in progress."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.LIST_PARTITION_REASSIGNMENTS
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    error_message: str | None = None
+    topics: tuple[ListPartitionReassignmentsResponseTopic, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPartitionReassignmentsRequest(RequestBody[ListPartitionReassignmentsResponse]):
+    """Asks which reassignments are in progress; None is all."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.LIST_PARTITION_REASSIGNMENTS
+    timeout_ms: int = 60_000
+    topics: tuple[ListPartitionReassignmentsRequestTopic, ...] | None = None
+
+
 # ---------------------------------------------------------------- registry
 
 
@@ -947,6 +1285,12 @@ API: dict[ApiKey, ApiSpec] = {
         (ApiVersionsRequest, ApiVersionsResponse, 0, 4),
         (CreateTopicsRequest, CreateTopicsResponse, 2, 7),
         (DeleteTopicsRequest, DeleteTopicsResponse, 1, 6),
+        (DescribeConfigsRequest, DescribeConfigsResponse, 1, 4),
+        (AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse, 1, 2),
+        (DescribeLogDirsRequest, DescribeLogDirsResponse, 1, 5),
+        (IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, 0, 1),
+        (AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse, 0, 1),
+        (ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse, 0, 0),
         (DescribeQuorumRequest, DescribeQuorumResponse, 0, 2),
         (AlterPartitionRequest, AlterPartitionResponse, 2, 3),
         (FetchSnapshotRequest, FetchSnapshotResponse, 0, 1),

@@ -90,13 +90,17 @@ async def serve(
     log: Logger,
     limits: Limits | None = None,
     ssl_context: ssl.SSLContext | None = None,
+    preloaded: VersionRanges | None = None,
 ) -> "Server":
     """Listen on ``host`` and ``port`` (0: any free one) and answer the ``apis`` with ``handler``.
+
+    ``preloaded`` are the versions whose codecs are made now, all of ``apis`` by default; others when they are first
+    asked for, which takes some milliseconds of the event loop.
 
     Raises:
         KjbodError: the address cannot be listened on.
     """
-    preload(apis)
+    preload(apis if preloaded is None else preloaded)
     server = Server(handler, apis, limits or Limits(), clock, log)
     try:
         await server.listen(host, port, ssl_context)

@@ -156,7 +156,7 @@ def test_every_key_has_a_meaning_and_every_own_key_a_default() -> None:
         assert setting.key.doc.endswith("."), name
         assert setting.field == name.replace(".", "_")
     own = [name for name in settings() if name.startswith("kjbod.")]
-    assert len(own) == 20
+    assert len(own) == 25
 
 
 @pytest.mark.parametrize(
@@ -494,7 +494,11 @@ def test_the_readme_has_every_own_key_with_its_default() -> None:
     told = dict(re.findall(r"^\| `(kjbod\.[a-z.]+)` \| ([^|]+) \| [^|]+ \|$", readme, re.MULTILINE))
     own = {name: setting for name, setting in settings().items() if name.startswith("kjbod.")}
     assert told.keys() == own.keys()
-    special = {"kjbod.host": "(host name)", "kjbod.metrics.listener": "(off)"}
+    special = {
+        "kjbod.host": "(host name)",
+        "kjbod.metrics.listener": "(off)",
+        "kjbod.move.bytes.per.second": "(no limit)",
+    }
     special["kjbod.reports.dir"] = "`<state dir>/reports`"
     for name, setting in own.items():
         assert told[name] == special.get(name, str(setting.default)), name
