@@ -1,8 +1,8 @@
 """Who may ask what of the controller (``ControllerApis``, ``AuthHelper``).
 
-Brokers need CLUSTER_ACTION on the cluster resource, administrators ALTER, DESCRIBE, or CREATE and DELETE on it.
-:data:`REQUIRED` names the decision for every API; :class:`Authorizer` makes it. :class:`AllowAll` is the one there is
-while the listener takes PLAINTEXT only, where nobody has a name.
+Brokers need CLUSTER_ACTION on the cluster resource, administrators ALTER, DESCRIBE, ALTER_CONFIGS, or CREATE and DELETE
+on it. :data:`REQUIRED` names the decision for every API; :class:`Authorizer` makes it. :class:`AllowAll` is the one
+there is while the listener takes PLAINTEXT only, where nobody has a name.
 """
 
 from collections.abc import Mapping
@@ -24,6 +24,7 @@ class Operation(IntEnum):
     ALTER = 7
     DESCRIBE = 8
     CLUSTER_ACTION = 9
+    ALTER_CONFIGS = 11
 
 
 REQUIRED: Mapping[ApiKey, Operation | None] = MappingProxyType(
@@ -39,6 +40,9 @@ REQUIRED: Mapping[ApiKey, Operation | None] = MappingProxyType(
         ApiKey.UNREGISTER_BROKER: Operation.ALTER,
         ApiKey.CREATE_TOPICS: Operation.CREATE,
         ApiKey.DELETE_TOPICS: Operation.DELETE,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: Operation.ALTER,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS: Operation.DESCRIBE,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: Operation.ALTER_CONFIGS,
         ApiKey.DESCRIBE_CLUSTER: Operation.DESCRIBE,
         ApiKey.DESCRIBE_QUORUM: Operation.DESCRIBE,
         ApiKey.METADATA: Operation.DESCRIBE,

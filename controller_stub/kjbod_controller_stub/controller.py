@@ -34,6 +34,7 @@ from kjbod.metadata.records import (
 )
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
+    AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
     AlterPartitionResponse,
     AssignReplicasToDirsRequest,
@@ -47,15 +48,19 @@ from kjbod.wire.messages import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DescribeClusterRequest,
+    IncrementalAlterConfigsRequest,
+    ListPartitionReassignmentsRequest,
     MetadataRequest,
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
 from kjbod_controller_stub import describe
 from kjbod_controller_stub.cluster import SUPPORTED_FEATURES, Cluster, controller_record
+from kjbod_controller_stub.configs import alter_configs
 from kjbod_controller_stub.heartbeats import BrokerState, Contact, Heartbeats, Situation, next_state
 from kjbod_controller_stub.partitions import PartitionIndex
 from kjbod_controller_stub.placement import Shuffle
+from kjbod_controller_stub.reassignments import alter_reassignments, list_reassignments
 from kjbod_controller_stub.replication import Replication
 from kjbod_controller_stub.results import ApiError, Draft, Result
 from kjbod_controller_stub.rules import KIP_858, Rules
@@ -457,6 +462,18 @@ class Controller:
         draft = self._draft()
         return draft.result(self.topics.delete(draft, request))
 
+    def _alter_reassignments(
+        self, request: AlterPartitionReassignmentsRequest, context: Context, now_ms: int
+    ) -> Result:
+        return Result(answer=alter_reassignments(self.image, request))
+
+    def _list_reassignments(self, request: ListPartitionReassignmentsRequest, context: Context, now_ms: int) -> Result:
+        return Result(answer=list_reassignments())
+
+    def _alter_configs(self, request: IncrementalAlterConfigsRequest, context: Context, now_ms: int) -> Result:
+        draft = self._draft()
+        return draft.result(alter_configs(draft, request))
+
     def _describe_cluster(self, request: DescribeClusterRequest, context: Context, now_ms: int) -> Result:
         return Result(
             answer=describe.describe_cluster(
@@ -492,6 +509,9 @@ _HANDLERS: dict[type[Any], _Handler] = {
     ControllerRegistrationRequest: Controller._register_controller,
     CreateTopicsRequest: Controller._create_topics,
     DeleteTopicsRequest: Controller._delete_topics,
+    AlterPartitionReassignmentsRequest: Controller._alter_reassignments,
+    ListPartitionReassignmentsRequest: Controller._list_reassignments,
+    IncrementalAlterConfigsRequest: Controller._alter_configs,
     DescribeClusterRequest: Controller._describe_cluster,
     MetadataRequest: Controller._metadata,
 }

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from kjbod.ids import ZERO
 from kjbod.metadata.image import BrokerRegistration, MetadataImage, PartitionRegistration, Topic
 from kjbod.metadata.records import NO_LEADER, Endpoint
+from kjbod.topics import INTERNAL_TOPICS
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     DescribeClusterRequest,
@@ -27,7 +28,6 @@ CONTROLLERS = 2
 """``DescribeClusterRequest.endpoint_type`` (``EndpointType``)."""
 _TOPIC_IDS_SINCE = 12
 """Versions 10 and 11 have the field, but their answer has no place for a topic without a name (KAFKA-10774)."""
-_INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 
 def _endpoint(broker: BrokerRegistration) -> Endpoint | None:
@@ -118,7 +118,7 @@ def _topic(image: MetadataImage, topic: Topic) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
-        is_internal=topic.name in _INTERNAL_TOPICS,
+        is_internal=topic.name in INTERNAL_TOPICS,
         partitions=tuple(
             MetadataResponsePartition(
                 error_code=ErrorCode.LEADER_NOT_AVAILABLE if partition.leader == NO_LEADER else 0,

@@ -61,6 +61,9 @@ from kjbod.wire.messages import (
     DescribeQuorumRequest,
     FetchRequest,
     FetchSnapshotRequest,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    IncrementalAlterConfigsResponseResource,
     ResponseBody,
 )
 from kjbod.wire.server import Limits, Peer, Server, serve
@@ -79,16 +82,26 @@ from kjbod_controller_stub.results import Result
 from kjbod_controller_stub.rules import RULES
 from kjbod_controller_stub.topics import TopicDefaults
 
+_BROKERS_OWN = frozenset({ApiKey.DESCRIBE_CONFIGS, ApiKey.ALTER_REPLICA_LOG_DIRS, ApiKey.DESCRIBE_LOG_DIRS})
 SERVED: VersionRanges = {
     key: (12, spec.max_version) if key is ApiKey.FETCH else (spec.min_version, spec.max_version)
     for key, spec in API.items()
+    if key not in _BROKERS_OWN
 }
-"""What the controller offers: every message kjbod knows; of Fetch those versions that carry a leader epoch."""
+"""What the controller offers: every message kjbod knows but those of brokers; of Fetch those versions that carry a
+leader epoch."""
 
 FRAME_BYTES_MAX = 2 * 1024 * 1024
 """A request's size: 100,000 assignments in one take 2 MB. ``socket.request.max.bytes`` may lower it."""
 _LONG_REQUESTS = frozenset(
-    {ApiKey.ASSIGN_REPLICAS_TO_DIRS, ApiKey.ALTER_PARTITION, ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS}
+    {
+        ApiKey.ASSIGN_REPLICAS_TO_DIRS,
+        ApiKey.ALTER_PARTITION,
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    }
 )
 FRAME_BYTES_MAX_OF: Mapping[ApiKey, int] = {key: 256 * 1024 for key in API if key not in _LONG_REQUESTS}
 """All others are short. Metadata version 0 has room for an element in two bytes: 8 MiB of it take 8 s to decode."""
@@ -532,6 +545,15 @@ def _refusal(request: Request, code: int) -> ResponseBody:
         return DeleteTopicsResponse(
             responses=tuple(
                 DeleteTopicsResponseTopic(name=topic.name, topic_id=topic.topic_id, error_code=code) for topic in wanted
+            )
+        )
+    if isinstance(message, IncrementalAlterConfigsRequest):
+        return IncrementalAlterConfigsResponse(
+            responses=tuple(
+                IncrementalAlterConfigsResponseResource(
+                    error_code=code, resource_type=each.resource_type, resource_name=each.resource_name
+                )
+                for each in message.resources
             )
         )
     fields: dict[str, Any] = {"error_code": code}  # every other response has it at the top

@@ -4,7 +4,6 @@ A new partition's ISR is its active replicas, its leader the first of them, its 
 with one directory gets that one at once, any other chooses for itself and says so (``UNASSIGNED``).
 """
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from kjbod.ids import METADATA_TOPIC_NAME, ZERO, Uuid
 from kjbod.metadata import versions
 from kjbod.metadata.image import TOPIC, Change, MetadataImage, TopicCreated, TopicDeleted
 from kjbod.metadata.records import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from kjbod.topics import topic_name_problem
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     CreateTopicsRequest,
@@ -31,8 +31,6 @@ from kjbod_controller_stub.results import ApiError, Draft
 
 PARTITIONS_PER_REQUEST_MAX = 10_000
 """Records that one user request may make (``QuorumController.MAX_RECORDS_PER_USER_OP``)."""
-_NAME_LENGTH_MAX = 249
-_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _DYNAMIC_TOPIC_CONFIG = 1
 """``ConfigSource.TOPIC_CONFIG`` in a CreateTopics answer."""
 
@@ -315,18 +313,7 @@ def check_topic_name(name: str) -> None:
     Raises:
         ApiError: INVALID_TOPIC_EXCEPTION.
     """
-    problem = ""
-    if not name:
-        problem = "Topic name is invalid: the empty string is not allowed"
-    elif name in (".", ".."):
-        problem = 'Topic name is invalid: "." or ".." is not allowed'
-    elif len(name) > _NAME_LENGTH_MAX:
-        problem = f"Topic name is invalid: the length of '{name[:32]}...' is longer than the max allowed length 249"
-    elif not _LEGAL_NAME.fullmatch(name):
-        problem = (
-            f"Topic name is invalid: '{name}' contains one or more characters other than ASCII alphanumerics, "
-            "'.', '_' and '-'"
-        )
+    problem = topic_name_problem(name)
     if problem:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
 

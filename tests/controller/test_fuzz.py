@@ -1,33 +1,26 @@
 """A live controller under frames of real brokers that were damaged, and under any message that is well formed."""
 
 import asyncio
-import contextlib
-import dataclasses
 import json
 import random
 import struct
-import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kjbod.errors import UnsupportedVersionError
-from kjbod.ids import Uuid
-from kjbod.wire.codec import Field, Schema
-from kjbod.wire.frames import encode_request, request_codec
 from kjbod.wire.messages import MetadataRequest
 from kjbod_controller_stub import server as controller_server
 from kjbod_controller_stub.server import SERVED
 from tests.controller.conftest import Serving, Site
 from tests.controller.test_server import connect, create, join
 from tests.controller.world import CLUSTER_ID, directories
+from tests.wire.composer import Composer
 
 FRAMES = Path(__file__).parents[1] / "data" / "frames.jsonl"
 _ANSWER_TIMEOUT_S = 0.05
 _NUMBERS = (-1, 0, 1, 2, 3, 127, 128, 255, 32767, 2**31 - 1, -(2**31))
-_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
 
 def real_requests() -> list[bytes]:
@@ -57,57 +50,6 @@ def damaged(rng: random.Random, frame: bytes) -> bytes:
             case _:
                 data[2:4] = struct.pack(">h", rng.randrange(20))  # another version
     return bytes(data)
-
-
-class Composer:
-    """Well-formed messages of any served version, with names and ids among which some are the cluster's own."""
-
-    def __init__(self, rng: random.Random, ids: list[Uuid]) -> None:
-        self._rng = rng
-        self._ids = ids
-
-    def frame(self) -> bytes:
-        """One request without its length."""
-        while True:
-            key = self._rng.choice(list(SERVED))
-            version = self._rng.randint(*SERVED[key])
-            codec = request_codec(key, version)
-            with contextlib.suppress(UnsupportedVersionError):
-                return encode_request(self._struct(codec.schema, codec.cls), version, 1, "fuzz")[4:]
-
-    def _struct(self, schema: Schema, cls: type[Any]) -> Any:
-        hints = typing.get_type_hints(cls)
-        ours = {f.name for f in dataclasses.fields(cls)}
-        return cls(**{f.name: self._field(f, hints[f.name]) for f in schema.fields if f.name in ours})
-
-    def _field(self, field: Field, hint: Any) -> Any:
-        if field.nullable and self._rng.random() < 0.2:
-            return None
-        if field.array:
-            return tuple(self._one(field, hint) for _ in range(self._rng.randint(0, 3)))
-        return self._one(field, hint)
-
-    def _one(self, field: Field, hint: Any) -> Any:
-        if field.struct is not None:
-            return self._struct(field.struct, _dataclass_in(hint))
-        if field.kind in _BITS:
-            bits = _BITS[field.kind]
-            near = self._rng.choice((*range(-1, 4), 11, 3000, 2 ** (bits - 1) - 1, -(2 ** (bits - 1))))
-            return max(-(2 ** (bits - 1)), min(near, 2 ** (bits - 1) - 1))
-        choices: dict[str, tuple[Any, ...]] = {
-            "bool": (True, False),
-            "uint16": (0, 1, 9092, 65535),
-            "string": ("", "t", "u", "__cluster_metadata", CLUSTER_ID, "é" * 9),
-            "bytes": (b"", self._rng.randbytes(9)),
-            "uuid": (Uuid(bytes(16)), *self._ids),
-        }
-        return self._rng.choice(choices[field.kind])
-
-
-def _dataclass_in(hint: Any) -> type[Any]:
-    if dataclasses.is_dataclass(hint):
-        return typing.cast("type[Any]", hint)
-    return next(_dataclass_in(inner) for inner in typing.get_args(hint) if inner is not type(None))
 
 
 async def ask(port: int, frame: bytes) -> bool:
@@ -151,7 +93,7 @@ async def test_no_frame_stops_the_controller_or_leaves_a_state_that_replay_does_
     async with serving(site) as server, await connect(server.port) as connection:
         await join(connection, 1)
         created = await connection.request(create("t"), timeout_ms=5_000)
-        composer = Composer(rng, [created.topics[0].topic_id, *directories(1)])
+        composer = Composer(rng, [created.topics[0].topic_id, *directories(1)], SERVED)
         frames = (damaged(rng, rng.choice(real)) if rng.random() < 0.5 else composer.frame() for _ in range(1_500))
         answered = await bombard(server.port, frames)
         assert not bugs
