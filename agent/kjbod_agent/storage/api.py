@@ -31,7 +31,7 @@ returns, and has replaced files by tmp, fsync, rename, fsync of the directory.
 """
 
 import errno as errno_module
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -153,6 +153,8 @@ class LoadedDirectory:
         replicas: every replica directory, by name. ``__cluster_metadata-*`` is not among them.
         unknown_names: sub-directories whose names Kafka cannot parse (a broker refuses to start with them), such as
             ``lost+found``.
+        linked_names: symbolic links with the names of replicas. Kafka follows them and would take what is there for
+            its own, perhaps on a disk that nobody watches; kjbod does not, and leaves them alone.
         has_cluster_metadata: whether ``__cluster_metadata-0`` lies here.
         identity: which mount and directory this is; remembered, and compared by each later request.
         total_bytes: size of the file system.
@@ -173,6 +175,7 @@ class LoadedDirectory:
     usable_bytes: int
     clean_shutdown: bool
     clean_shutdown_epoch: int | None
+    linked_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +251,56 @@ class LateAnswer:
     error: DirectoryError | None
 
 
+@dataclass(frozen=True, slots=True)
+class FileStatus:
+    """One regular file of a replica.
+
+    Attributes:
+        name: without a directory.
+        size: its length in bytes.
+        mtime_ns: time of its last change, nanoseconds since the epoch. Copies keep it: Kafka's retention looks at it.
+        inode: ``st_ino``; another one is another file of the same name.
+        allocated: bytes that it takes on the medium (``st_blocks``); less than ``size`` for a sparse file.
+    """
+
+    name: str
+    size: int
+    mtime_ns: int
+    inode: int
+    allocated: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What :meth:`DirectoryAgent.read_piece` put into a buffer.
+
+    Attributes:
+        length: bytes that were read; less than asked for at the end of the file and where a hole begins or ends.
+        crc: CRC-32 (zlib) of them.
+        hole: whether they are a hole of the file; then the buffer was left as it was, and ``crc`` is that of zeros.
+    """
+
+    length: int
+    crc: int
+    hole: bool = False
+
+
+class CopyBuffer(Protocol):
+    """Memory that the workers of one storage agent share, cut into slots: so that what is copied from one directory to
+    another does not pass through the daemon."""
+
+    @property
+    def slots(self) -> int:
+        """How many slots."""
+
+    @property
+    def slot_bytes(self) -> int:
+        """Size of each."""
+
+    def close(self) -> None:
+        """Give it up. A worker that still uses it is not disturbed."""
+
+
 class DirectoryAgent(Protocol):
     """All work on one log directory. See the module for the promises that hold for each method.
 
@@ -272,6 +325,13 @@ class DirectoryAgent(Protocol):
         ``ESTALE`` before it writes anything. ``timeout_ms`` is for each piece of the work, not for the whole: a
         directory of ten thousand replicas on a cold disk takes its time.
         """
+
+    async def load_head(self, *, timeout_ms: int) -> LoadedDirectory:
+        """The first part of :meth:`load`, one request: all but the topic ids, which are None in its replicas."""
+
+    async def load_replicas(self, replicas: Sequence[Replica], *, timeout_ms: int) -> tuple[Replica, ...]:
+        """The second part of :meth:`load`: the same replicas with their topic ids. ``timeout_ms`` is for each piece of
+        the work; a probe goes between any two."""
 
     async def lock(self, *, timeout_ms: int) -> None:
         """Take ``.lock`` as Kafka does (``FileChannel.tryLock``, a POSIX write lock on the whole file).
@@ -332,13 +392,71 @@ class DirectoryAgent(Protocol):
                 names of replicas.
         """
 
-    async def delete_replica(self, name: str, *, timeout_ms: int) -> None:
-        """Remove a replica directory whose name ends in ``-delete`` and that holds nothing but what kjbod made.
+    async def delete_replica(self, name: str, topic_id: Uuid | None, *, timeout_ms: int) -> None:
+        """Remove a replica directory whose name ends in ``-delete``, ``-stray`` or ``-future``, with all regular files
+        in it. ``timeout_ms`` is for each piece of the work. Succeeds when it is not there. Who may be deleted is
+        decided by the caller; this only makes sure that it is the one that was meant.
 
         Raises:
-            DirectoryError: ``ENOTEMPTY``: there is something else in it, and nothing was removed; ``EINVAL``: not a
-                ``-delete`` name.
+            DirectoryError: ``ESTALE``: its ``partition.metadata`` has another topic id, and nothing was removed;
+                ``ENOTEMPTY``: something other than regular files is in it, and nothing was removed; ``EINVAL``: not
+                such a name.
         """
+
+    async def create_future(self, name: str, topic_id: Uuid, *, timeout_ms: int) -> None:
+        """Make ``<topic>-<partition>.<32 hex>-future`` with its ``partition.metadata``; as :meth:`create_replica`."""
+
+    async def replica_sizes(self, names: Sequence[str], *, suffix: str = "", timeout_ms: int) -> Mapping[str, int]:
+        """Lengths of all regular files of each replica together, in bytes; without those that are not there. With
+        ``suffix`` only files count whose names end in it: ``.log`` is what Kafka calls the size of a replica.
+        ``timeout_ms`` is for each piece of the work."""
+
+    async def log_end_offset(self, name: str, *, timeout_ms: int) -> int | None:
+        """The offset behind the last complete batch of a replica: 0 for one without segments, None when what is there
+        cannot be read as a log. Reads the end of the last segment only, from the last entry of its offset index."""
+
+    # ---- files of a replica, for moves: names are single names, of regular files; a link is not followed
+
+    async def list_files(self, name: str, *, timeout_ms: int) -> tuple[FileStatus, ...]:
+        """Regular files of a replica, by name. ``ENOENT``: no such replica. Something in it that is neither a file nor
+        a directory of Kafka's is ``EINVAL``."""
+
+    async def read_piece(
+        self, buffer: CopyBuffer, slot: int, name: str, file: str, offset: int, length: int, *, timeout_ms: int
+    ) -> Piece:
+        """Read up to ``length`` bytes of a file into a slot."""
+
+    async def write_piece(
+        self, buffer: CopyBuffer, slot: int, name: str, file: str, offset: int, piece: Piece, *, timeout_ms: int
+    ) -> None:
+        """Write what a slot holds into a file of a ``-future`` replica, made where it is missing; a hole stays one.
+        Durable only after :meth:`finish_file`, and proven only by :meth:`checksum`: the piece's CRC need not be
+        compared here, which would cost much of the throughput and find nothing that the proof does not.
+
+        Raises:
+            DirectoryError: ``EINVAL``: not a ``-future`` replica, or not a file that may be written.
+        """
+
+    async def finish_file(self, name: str, file: str, size: int, mtime_ns: int, *, timeout_ms: int) -> None:
+        """Give a file of a ``-future`` replica exactly this size and time, and make it durable, its name included."""
+
+    async def remove_file(self, name: str, file: str, *, timeout_ms: int) -> None:
+        """Remove a file of a ``-future`` replica; nothing happens when it is not there."""
+
+    async def checksum(self, name: str, file: str, offset: int, length: int, *, cold: bool, timeout_ms: int) -> Piece:
+        """CRC-32 of a part of a file, ``cold`` from the medium and not from the page cache."""
+
+    # ---- Kafka's checkpoint files: recovery-point-offset-checkpoint, log-start-offset-checkpoint,
+    # replication-offset-checkpoint, cleaner-offset-checkpoint
+
+    async def read_checkpoints(self, *, timeout_ms: int) -> Mapping[str, Mapping[tuple[str, int], int]]:
+        """Offsets by (topic, partition), by name of the file; without files that are missing or unreadable."""
+
+    async def change_checkpoints(
+        self, changes: Mapping[str, Mapping[tuple[str, int], int | None]], *, timeout_ms: int
+    ) -> None:
+        """Set offsets, or remove them (None), by name of the file, in Kafka's format; other lines stay as they are.
+        A file that is missing is made only where there is something to set; one that cannot be read is left alone."""
 
     async def clear_clean_shutdown(self, *, timeout_ms: int) -> None:
         """Remove ``.kafka_cleanshutdown``, as Kafka does right after it was read, so that a crash counts as one."""
@@ -371,6 +489,14 @@ class StorageAgent(Protocol):
 
     def directory(self, path: str) -> DirectoryAgent:
         """The agent of one log directory: always the same object for the same text. Touches nothing."""
+
+    def renew(self, path: str) -> DirectoryAgent:
+        """A new agent for this path, for a disk that was replaced; :meth:`directory` gives it from here on. The old one
+        is abandoned: its calls fail from now on, its lock is given up, a worker that is stuck stays stuck and keeps
+        nothing. Where the disk was not replaced and a worker is stuck in it, the new agent waits for that one."""
+
+    def copy_buffer(self, slots: int, slot_bytes: int) -> CopyBuffer:
+        """Memory for :meth:`DirectoryAgent.read_piece` and :meth:`DirectoryAgent.write_piece`."""
 
     async def close(self) -> None:
         """Give everything up: locks, workers, queued calls (they raise :class:`WorkerUnavailable`).

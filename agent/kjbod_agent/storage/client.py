@@ -7,11 +7,12 @@ subclass: a worker process (:mod:`~kjbod_agent.storage.posix`) or a disk in memo
 """
 
 import asyncio
+import dataclasses
 import itertools
 import json
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,18 +20,25 @@ from kjbod.clock import Clock
 from kjbod.ids import Uuid
 from kjbod_agent.storage.api import (
     BlockedCall,
+    CopyBuffer,
     DirectoryError,
     DirectoryTimeout,
+    FileStatus,
     LateAnswer,
     LoadedDirectory,
     MountIdentity,
+    Piece,
     ProbeResult,
     Replica,
     WorkerUnavailable,
 )
+from kjbod_agent.storage.checkpoints import CHECKPOINT_FILES, offsets
 
 TOPIC_IDS_PER_REQUEST = 100
 """Small files read by one request of a scan: some hundred milliseconds on a disk that seeks."""
+SENT_AHEAD = ("read_piece", "write_piece", "checksum")
+"""Pieces of a copy: of these the next one is sent while one is carried out, so that the worker takes it up at once and
+does not wait for its turn of the event loop. A probe then waits for two pieces at most."""
 
 
 @dataclass(slots=True, eq=False)
@@ -67,12 +75,17 @@ class DirectoryClient(ABC):
         self._numbers = itertools.count(1)
         self._queue: deque[Call] = deque()
         self._current: Call | None = None
+        self._ahead: Call | None = None
+        """Sent too, and begun as soon as the current one is answered."""
         self._identity: MountIdentity | None = None
         self._directory_id: str | None = None
         self._lock_wanted = False
         self._lock_lost = False
 
     # for subclasses ------------------------------------------------------------------------------------------------
+
+    _sends_ahead = False
+    """Whether :meth:`_transmit` takes a second request before the first one is answered."""
 
     @abstractmethod
     def _ready(self) -> bool:
@@ -95,6 +108,11 @@ class DirectoryClient(ABC):
 
     async def load(self, *, timeout_ms: int) -> LoadedDirectory:
         """See ``DirectoryAgent.load``."""
+        head = await self.load_head(timeout_ms=timeout_ms)
+        return dataclasses.replace(head, replicas=await self.load_replicas(head.replicas, timeout_ms=timeout_ms))
+
+    async def load_head(self, *, timeout_ms: int) -> LoadedDirectory:
+        """See ``DirectoryAgent.load_head``."""
         self._identity = self._directory_id = None
         found = await self._ask("load", timeout_ms)
         identity = MountIdentity(*found["identity"])
@@ -102,7 +120,6 @@ class DirectoryClient(ABC):
         self._directory_id = found["directory_id"]
         named = [(name, parsed) for name, parsed in found["names"] if parsed is not None]
         named = [(name, parsed) for name, parsed in named if not name.startswith("__cluster_metadata-")]
-        topic_ids = await self._topic_ids([name for name, _ in named], timeout_ms)
         total_bytes, usable_bytes = found["capacity"]
         clean = found["clean"]
         return LoadedDirectory(
@@ -110,8 +127,9 @@ class DirectoryClient(ABC):
             real_path=found["real_path"],
             meta_properties=None if found["meta"] is None else found["meta"].encode("latin-1"),
             directory_id=found["directory_id"],
-            replicas=tuple(Replica(name, parsed[0], parsed[1], topic_ids[name], parsed[2]) for name, parsed in named),
+            replicas=tuple(Replica(name, parsed[0], parsed[1], None, parsed[2]) for name, parsed in named),
             unknown_names=tuple(name for name, parsed in found["names"] if parsed is None),
+            linked_names=tuple(found["links"]),
             has_cluster_metadata=any(name == "__cluster_metadata-0" for name, _ in found["names"]),
             identity=identity,
             total_bytes=total_bytes,
@@ -119,6 +137,11 @@ class DirectoryClient(ABC):
             clean_shutdown=clean is not None,
             clean_shutdown_epoch=None if clean is None else _epoch_of(clean),
         )
+
+    async def load_replicas(self, replicas: Sequence[Replica], *, timeout_ms: int) -> tuple[Replica, ...]:
+        """See ``DirectoryAgent.load_replicas``."""
+        topic_ids = await self._topic_ids([replica.name for replica in replicas], timeout_ms)
+        return tuple(dataclasses.replace(replica, topic_id=topic_ids[replica.name]) for replica in replicas)
 
     async def _topic_ids(self, names: list[str], timeout_ms: int) -> dict[str, Uuid | None]:
         found: dict[str, Uuid | None] = {}
@@ -166,9 +189,95 @@ class DirectoryClient(ABC):
         """See ``DirectoryAgent.rename_replica``."""
         await self._ask("rename_replica", timeout_ms, name=name, new_name=new_name)
 
-    async def delete_replica(self, name: str, *, timeout_ms: int) -> None:
+    async def delete_replica(self, name: str, topic_id: Uuid | None, *, timeout_ms: int) -> None:
         """See ``DirectoryAgent.delete_replica``."""
-        await self._ask("delete_replica", timeout_ms, name=name)
+        text = None if topic_id is None else str(topic_id)
+        while await self._ask("delete_replica", timeout_ms, name=name, topic_id=text):
+            pass
+
+    async def create_future(self, name: str, topic_id: Uuid, *, timeout_ms: int) -> None:
+        """See ``DirectoryAgent.create_future``."""
+        await self._ask("create_future", timeout_ms, name=name, topic_id=str(topic_id))
+
+    async def replica_sizes(self, names: Sequence[str], *, suffix: str = "", timeout_ms: int) -> Mapping[str, int]:
+        """See ``DirectoryAgent.replica_sizes``."""
+        found: dict[str, int] = {}
+        left = list(names)
+        while left:
+            piece = left[:TOPIC_IDS_PER_REQUEST]
+            sizes = await self._ask("replica_sizes", timeout_ms, names=piece, suffix=suffix)
+            found.update((name, size) for name, size in zip(left, sizes, strict=False) if size is not None)
+            del left[: len(sizes)]
+        return found
+
+    async def log_end_offset(self, name: str, *, timeout_ms: int) -> int | None:
+        """See ``DirectoryAgent.log_end_offset``."""
+        state = None
+        while True:
+            found = await self._ask("log_end_offset", timeout_ms, name=name, state=state)
+            if "state" not in found:
+                end: int | None = found["end"]
+                return end
+            state = found["state"]
+
+    # files of a replica --------------------------------------------------------------------------------------------
+
+    async def list_files(self, name: str, *, timeout_ms: int) -> tuple[FileStatus, ...]:
+        """See ``DirectoryAgent.list_files``."""
+        return tuple(FileStatus(*fields) for fields in await self._ask("list_files", timeout_ms, name=name))
+
+    async def read_piece(
+        self, buffer: CopyBuffer, slot: int, name: str, file: str, offset: int, length: int, *, timeout_ms: int
+    ) -> Piece:
+        """See ``DirectoryAgent.read_piece``."""
+        place = _place(buffer, slot)
+        found = await self._ask(
+            "read_piece", timeout_ms, buffer=buffer, place=place, name=name, file=file, offset=offset, length=length
+        )
+        return Piece(*found)
+
+    async def write_piece(
+        self, buffer: CopyBuffer, slot: int, name: str, file: str, offset: int, piece: Piece, *, timeout_ms: int
+    ) -> None:
+        """See ``DirectoryAgent.write_piece``."""
+        place, fields = _place(buffer, slot), [piece.length, piece.crc, piece.hole]
+        await self._ask(
+            "write_piece", timeout_ms, buffer=buffer, place=place, name=name, file=file, offset=offset, piece=fields
+        )
+
+    async def finish_file(self, name: str, file: str, size: int, mtime_ns: int, *, timeout_ms: int) -> None:
+        """See ``DirectoryAgent.finish_file``."""
+        await self._ask("finish_file", timeout_ms, name=name, file=file, size=size, mtime_ns=mtime_ns)
+
+    async def remove_file(self, name: str, file: str, *, timeout_ms: int) -> None:
+        """See ``DirectoryAgent.remove_file``."""
+        await self._ask("remove_file", timeout_ms, name=name, file=file)
+
+    async def checksum(self, name: str, file: str, offset: int, length: int, *, cold: bool, timeout_ms: int) -> Piece:
+        """See ``DirectoryAgent.checksum``."""
+        found = await self._ask("checksum", timeout_ms, name=name, file=file, offset=offset, length=length, cold=cold)
+        return Piece(*found)
+
+    # checkpoints ---------------------------------------------------------------------------------------------------
+
+    async def read_checkpoints(self, *, timeout_ms: int) -> Mapping[str, Mapping[tuple[str, int], int]]:
+        """See ``DirectoryAgent.read_checkpoints``."""
+        found: dict[str, Mapping[tuple[str, int], int]] = {}
+        for name in CHECKPOINT_FILES:
+            content = await self._ask("read_checkpoint", timeout_ms, name=name)
+            read = None if content is None else offsets(content.encode("latin-1"))
+            if read is not None:
+                found[name] = read
+        return found
+
+    async def change_checkpoints(
+        self, changes: Mapping[str, Mapping[tuple[str, int], int | None]], *, timeout_ms: int
+    ) -> None:
+        """See ``DirectoryAgent.change_checkpoints``."""
+        for name, entries in changes.items():
+            fields = [[topic, partition, offset] for (topic, partition), offset in entries.items()]
+            if fields:
+                await self._ask("change_checkpoint", timeout_ms, name=name, changes=fields)
 
     async def clear_clean_shutdown(self, *, timeout_ms: int) -> None:
         """See ``DirectoryAgent.clear_clean_shutdown``."""
@@ -227,19 +336,36 @@ class DirectoryClient(ABC):
         return DirectoryTimeout(blocked.age_ms, blocked.wchan, blocked.call, self._path)
 
     def _pump(self) -> None:
-        """Send the next request when none is in progress."""
-        if self._current is not None or not self._queue or not self._ready() or not self._queue:
-            return
-        call = self._current = self._queue.popleft()
-        call.sent_ms = self._clock.monotonic_ms()
+        """Send the next request when none is in progress; one more when both are pieces of a copy."""
+        if self._current is None and self._queue and self._ready() and self._queue:
+            call = self._current = self._queue.popleft()
+            call.sent_ms = self._clock.monotonic_ms()
+            self._send(call)
+        if self._may_send_ahead():
+            self._ahead = self._queue.popleft()
+            self._send(self._ahead)
+
+    def _may_send_ahead(self) -> bool:
+        return (
+            self._sends_ahead
+            and self._current is not None
+            and self._ahead is None
+            and bool(self._queue)
+            and self._current.operation in SENT_AHEAD
+            and self._queue[0].operation in SENT_AHEAD
+        )
+
+    def _send(self, call: Call) -> None:
         expect = [None if self._identity is None else _fields(self._identity), self._directory_id]
         self._transmit({"n": call.number, "op": call.operation, "expect": expect, **call.arguments})
 
     def _answered(self, answer: dict[str, Any]) -> None:
         """An answer of the worker's protocol: to its caller, or to ``on_late_answer``."""
-        call, self._current = self._current, None
+        call, self._current, self._ahead = self._current, self._ahead, None
         if call is None:
             return
+        if self._current is not None:
+            self._current.sent_ms = self._clock.monotonic_ms()  # it begins now
         error: DirectoryError | WorkerUnavailable | None = None
         if "errno" in answer:
             error = DirectoryError(answer["errno"], answer["call"], self._path, after_us=answer["us"])
@@ -261,9 +387,10 @@ class DirectoryClient(ABC):
 
     def _lost(self, reason: str) -> None:
         """The worker is gone: whoever waits for it learns so, the next call gets another one."""
-        call, self._current = self._current, None
-        if call is not None and not call.answer.done():
-            call.answer.set_exception(WorkerUnavailable(self._path, reason))
+        lost, self._current, self._ahead = (self._current, self._ahead), None, None
+        for call in lost:
+            if call is not None and not call.answer.done():
+                call.answer.set_exception(WorkerUnavailable(self._path, reason))
         self._pump()
 
     def _fail_all(self, reason: str) -> None:
@@ -276,6 +403,17 @@ class DirectoryClient(ABC):
         for call in queued:
             if not call.answer.done():
                 call.answer.set_exception(error())
+
+
+def _place(buffer: CopyBuffer, slot: int) -> list[int]:
+    """Where a slot lies in the memory of its buffer: offset and length.
+
+    Raises:
+        IndexError: there is no such slot.
+    """
+    if not 0 <= slot < buffer.slots:
+        raise IndexError(f"slot {slot} of {buffer.slots}")
+    return [slot * buffer.slot_bytes, buffer.slot_bytes]
 
 
 def _fields(identity: MountIdentity) -> list[object]:

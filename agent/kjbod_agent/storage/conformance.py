@@ -5,6 +5,8 @@ A plug-in's own test suite (pytest with pytest-asyncio in auto mode)::
     class TestMine(StorageConformance):
         async def storage(self) -> StorageAgent: ...
         def new_directory(self) -> str: ...
+        def write_file(self, path: str, replica: str, file: str, content: bytes) -> None: ...
+        def read_file(self, path: str, replica: str, file: str) -> bytes | None: ...
 
 Faults are not part of it: which ones can be made is the implementation's affair. Those that hang a directory are, when
 :meth:`StorageConformance.hang` can make it hang.
@@ -12,21 +14,36 @@ Faults are not part of it: which ones can be made is the implementation's affair
 
 import abc
 import asyncio
+import binascii
 import errno
 import random
+import struct
 from collections.abc import Awaitable, Callable
 
-from kjbod.ids import random_directory_id, random_uuid
+from kjbod.ids import Uuid, random_directory_id, random_uuid
 from kjbod_agent.storage.api import (
     DirectoryAgent,
     DirectoryError,
     DirectoryTimeout,
     LateAnswer,
+    Piece,
     StorageAgent,
     WorkerUnavailable,
 )
+from kjbod_agent.storage.checkpoints import CHECKPOINT_FILES, HIGH_WATERMARK, LOG_START, RECOVERY_POINT
 
 TIMEOUT_MS = 10_000
+SLOT_BYTES = 1 << 16
+FUTURE = f"t-0.{'a' * 32}-future"
+STRAY = f"t-0.{'b' * 32}-stray"
+DELETED = f"t-0.{'c' * 32}-delete"
+LOG = f"{0:020d}.log"
+
+
+def batch(offset: int, records: int, payload: int = 100) -> bytes:
+    """A record batch of magic 2 as far as the end of a log is concerned: header, and so many bytes behind it."""
+    header = struct.pack(">iBIHi", 0, 2, 0, 0, records - 1)
+    return struct.pack(">qi", offset, 49 + payload) + header + bytes(49 - len(header) + payload)
 
 
 async def errno_of(work: Awaitable[object]) -> int | None:
@@ -39,7 +56,7 @@ async def errno_of(work: Awaitable[object]) -> int | None:
 
 
 class StorageConformance(abc.ABC):
-    """Inherit, give the two or four methods, and run."""
+    """Inherit, give the four or five methods, and run."""
 
     random = random.Random(858)
 
@@ -50,6 +67,15 @@ class StorageConformance(abc.ABC):
     @abc.abstractmethod
     def new_directory(self) -> str:
         """The path of a new, empty log directory; the same storage agents can be asked for it."""
+
+    @abc.abstractmethod
+    def write_file(self, path: str, replica: str, file: str, content: bytes) -> None:
+        """Give a file this content, as a broker that owns the log directory ``path`` would. The replica is there; when
+        it is empty, ``file`` lies in the log directory itself."""
+
+    @abc.abstractmethod
+    def read_file(self, path: str, replica: str, file: str) -> bytes | None:
+        """Its content; None when there is none."""
 
     def hang(self, path: str) -> Callable[[], None] | None:
         """Make every request of a directory wait; returns how to let go. None: cannot be done here."""
@@ -125,12 +151,239 @@ class StorageConformance(abc.ABC):
         assert await errno_of(agent.rename_replica("t-0", "t-1", timeout_ms=TIMEOUT_MS)) == errno.EEXIST
         assert await errno_of(agent.rename_replica("t-7", "t-8", timeout_ms=TIMEOUT_MS)) == errno.ENOENT
         assert await errno_of(agent.rename_replica("t-0", "../t-0", timeout_ms=TIMEOUT_MS)) == errno.EINVAL
-        assert await errno_of(agent.delete_replica("t-0", timeout_ms=TIMEOUT_MS)) == errno.EINVAL
+        assert await errno_of(agent.delete_replica("t-0", topic_id, timeout_ms=TIMEOUT_MS)) == errno.EINVAL
         await agent.rename_replica("t-0", gone, timeout_ms=TIMEOUT_MS)
         loaded = await agent.load(timeout_ms=TIMEOUT_MS)
         assert [(r.name, r.suffix) for r in loaded.replicas] == [(gone, "delete"), ("t-1", "")]
-        await agent.delete_replica(gone, timeout_ms=TIMEOUT_MS)
+        await agent.delete_replica(gone, topic_id, timeout_ms=TIMEOUT_MS)
         assert [r.name for r in (await agent.load(timeout_ms=TIMEOUT_MS)).replicas] == ["t-1"]
+        await storage.close()
+
+    async def test_a_replica_of_another_topic_or_kind_is_never_removed(self) -> None:
+        storage = await self.started()
+        agent = await self.formatted(storage)
+        topic_id, other = random_uuid(self.random), random_uuid(self.random)
+        await agent.create_replica("t", 0, topic_id, timeout_ms=TIMEOUT_MS)
+        self.write_file(agent.path, "t-0", LOG, b"data")
+        for name in ("t-0", "lost+found", f"../{DELETED}"):
+            assert await errno_of(agent.delete_replica(name, topic_id, timeout_ms=TIMEOUT_MS)) == errno.EINVAL
+        before = "t-0"
+        for name in (STRAY, DELETED):
+            await agent.rename_replica(before, name, timeout_ms=TIMEOUT_MS)
+            for wrong in (other, None):
+                assert await errno_of(agent.delete_replica(name, wrong, timeout_ms=TIMEOUT_MS)) == errno.ESTALE
+            assert self.read_file(agent.path, name, LOG) == b"data"
+            before = name
+        await storage.close()
+
+    async def test_every_kind_of_replica_that_may_go_goes_with_all_its_files_and_once_is_enough(self) -> None:
+        storage = await self.started()
+        agent = await self.formatted(storage)
+        topic_id = random_uuid(self.random)
+        for name in (STRAY, FUTURE, DELETED):
+            await agent.create_replica("t", 0, topic_id, timeout_ms=TIMEOUT_MS)
+            for number in range(120):
+                self.write_file(agent.path, "t-0", f"{number:020d}.log", b"data")
+            await agent.rename_replica("t-0", name, timeout_ms=TIMEOUT_MS)
+            await agent.delete_replica(name, topic_id, timeout_ms=TIMEOUT_MS)
+            await agent.delete_replica(name, topic_id, timeout_ms=TIMEOUT_MS)
+            assert (await agent.load(timeout_ms=TIMEOUT_MS)).replicas == ()
+        await storage.close()
+
+    async def test_a_name_at_the_limit_is_renamed_and_removed_and_a_longer_one_refused(self) -> None:
+        storage = await self.started()
+        agent = await self.formatted(storage)
+        topic_id = random_uuid(self.random)
+        unique = "d" * 32
+        topic = "x" * (255 - len(f"-0.{unique}-stray"))
+        await agent.create_replica(topic, 0, topic_id, timeout_ms=TIMEOUT_MS)
+        stray = f"{topic}-0.{unique}-stray"
+        assert len(stray) == 255
+        longer = agent.rename_replica(f"{topic}-0", f"{topic}-0.{unique}-delete", timeout_ms=TIMEOUT_MS)
+        assert await errno_of(longer) == errno.ENAMETOOLONG
+        await agent.rename_replica(f"{topic}-0", stray, timeout_ms=TIMEOUT_MS)
+        assert [replica.name for replica in (await agent.load(timeout_ms=TIMEOUT_MS)).replicas] == [stray]
+        await agent.delete_replica(stray, topic_id, timeout_ms=TIMEOUT_MS)
+        assert (await agent.load(timeout_ms=TIMEOUT_MS)).replicas == ()
+        await storage.close()
+
+    async def test_partition_metadata_that_kafka_would_not_take_leaves_a_replica_without_topic_id(self) -> None:
+        storage = await self.started()
+        agent = await self.formatted(storage)
+        topic_id = random_uuid(self.random)
+        whole = f"version: 0\ntopic_id: {topic_id}"
+        contents = {
+            whole: topic_id,
+            whole + "\n": topic_id,
+            whole[:-1]: None,
+            "": None,
+            f"version: 1\ntopic_id: {topic_id}": None,
+            f"version: -1\ntopic_id: {topic_id}": None,
+            f"version: 0\ntopic_id: {Uuid(bytes(16))}": None,
+        }
+        await agent.create_replica("t", 0, topic_id, timeout_ms=TIMEOUT_MS)
+        for content, expected in contents.items():
+            self.write_file(agent.path, "t-0", "partition.metadata", content.encode())
+            (replica,) = (await agent.load(timeout_ms=TIMEOUT_MS)).replicas
+            assert replica.topic_id == expected, content
+            if expected is None:
+                again = agent.create_replica("t", 0, topic_id, timeout_ms=TIMEOUT_MS)
+                assert await errno_of(again) == errno.EEXIST, "nothing that is there is overwritten"
+        await storage.close()
+
+    async def test_what_is_copied_into_a_future_replica_is_there_byte_for_byte(self) -> None:
+        storage = await self.started()
+        source, destination = await self.formatted(storage), await self.formatted(storage)
+        topic_id = random_uuid(self.random)
+        await source.create_replica("t", 0, topic_id, timeout_ms=TIMEOUT_MS)
+        await destination.create_future(FUTURE, topic_id, timeout_ms=TIMEOUT_MS)
+        content = self.random.randbytes(2 * SLOT_BYTES + 77)
+        self.write_file(source.path, "t-0", LOG, content)
+        buffer = storage.copy_buffer(2, SLOT_BYTES)
+        assert (buffer.slots, buffer.slot_bytes) == (2, SLOT_BYTES)
+        for slot, offset in ((0, 0), (1, SLOT_BYTES), (0, 2 * SLOT_BYTES)):
+            piece = await source.read_piece(buffer, slot, "t-0", LOG, offset, SLOT_BYTES, timeout_ms=TIMEOUT_MS)
+            part = content[offset : offset + SLOT_BYTES]
+            assert piece == Piece(len(part), binascii.crc32(part))
+            await destination.write_piece(buffer, slot, FUTURE, LOG, offset, piece, timeout_ms=TIMEOUT_MS)
+        await destination.finish_file(FUTURE, LOG, len(content), 1_700_000_000_123_456_789, timeout_ms=TIMEOUT_MS)
+        buffer.close()
+        assert self.read_file(destination.path, FUTURE, LOG) == content
+        for cold in (False, True):
+            found = await destination.checksum(FUTURE, LOG, 100, len(content), cold=cold, timeout_ms=TIMEOUT_MS)
+            assert (found.length, found.crc) == (len(content) - 100, binascii.crc32(content[100:]))
+        files = {status.name: status for status in await destination.list_files(FUTURE, timeout_ms=TIMEOUT_MS)}
+        assert sorted(files) == [LOG, "partition.metadata"]
+        assert (files[LOG].size, files[LOG].mtime_ns) == (len(content), 1_700_000_000_123_456_789)
+        await storage.close()
+
+    async def test_holes_are_written_and_files_of_a_future_replica_cut_and_removed(self) -> None:
+        storage = await self.started()
+        agent = await self.formatted(storage)
+        topic_id = random_uuid(self.random)
+        await agent.create_future(FUTURE, topic_id, timeout_ms=TIMEOUT_MS)
+        self.write_file(agent.path, FUTURE, LOG, b"x" * 10_000)
+        buffer = storage.copy_buffer(1, SLOT_BYTES)
+        hole = Piece(9_000, binascii.crc32(bytes(9_000)), hole=True)
+        await agent.write_piece(buffer, 0, FUTURE, LOG, 5_000, hole, timeout_ms=TIMEOUT_MS)
+        assert self.read_file(agent.path, FUTURE, LOG) == b"x" * 5_000 + bytes(9_000)
+        await agent.finish_file(FUTURE, LOG, 6_000, 0, timeout_ms=TIMEOUT_MS)
+        assert self.read_file(agent.path, FUTURE, LOG) == b"x" * 5_000 + bytes(1_000)
+        await agent.finish_file(FUTURE, "new", 0, 0, timeout_ms=TIMEOUT_MS)
+        assert self.read_file(agent.path, FUTURE, "new") == b""
+        for _ in range(2):
+            await agent.remove_file(FUTURE, "new", timeout_ms=TIMEOUT_MS)
+        assert self.read_file(agent.path, FUTURE, "new") is None
+        buffer.close()
+        await storage.close()
+
+    async def test_only_files_of_a_future_replica_can_be_written_and_not_what_tells_whose_it_is(self) -> None:
+        storage = await self.started()
+        agent = await self.formatted(storage)
+        topic_id = random_uuid(self.random)
+        await agent.create_replica("t", 0, topic_id, timeout_ms=TIMEOUT_MS)
+        await agent.create_future(FUTURE, topic_id, timeout_ms=TIMEOUT_MS)
+        self.write_file(agent.path, "t-0", LOG, b"data")
+        buffer = storage.copy_buffer(1, SLOT_BYTES)
+        piece = await agent.read_piece(buffer, 0, "t-0", LOG, 0, 4, timeout_ms=TIMEOUT_MS)
+        for name, file in (("t-0", LOG), (FUTURE, "partition.metadata"), (FUTURE, "../x"), (FUTURE, ".."), ("", "x")):
+            for work in (
+                agent.write_piece(buffer, 0, name, file, 0, piece, timeout_ms=TIMEOUT_MS),
+                agent.finish_file(name, file, 0, 0, timeout_ms=TIMEOUT_MS),
+                agent.remove_file(name, file, timeout_ms=TIMEOUT_MS),
+            ):
+                assert await errno_of(work) == errno.EINVAL
+        assert self.read_file(agent.path, "t-0", LOG) == b"data"
+        missing = agent.read_piece(buffer, 0, "t-0", "missing", 0, 4, timeout_ms=TIMEOUT_MS)
+        assert await errno_of(missing) == errno.ENOENT
+        assert await errno_of(agent.list_files("t-7", timeout_ms=TIMEOUT_MS)) == errno.ENOENT
+        buffer.close()
+        await storage.close()
+
+    async def test_sizes_are_those_of_the_replicas_that_are_there(self) -> None:
+        storage = await self.started()
+        agent = await self.formatted(storage)
+        names = [f"t-{partition}" for partition in range(250)]
+        topic_id = random_uuid(self.random)
+        for partition in (3, 240):
+            await agent.create_replica("t", partition, topic_id, timeout_ms=TIMEOUT_MS)
+            self.write_file(agent.path, f"t-{partition}", LOG, bytes(1000))
+        metadata = len(f"version: 0\ntopic_id: {topic_id}")
+        sizes = await agent.replica_sizes(names, timeout_ms=TIMEOUT_MS)
+        assert sizes == {"t-3": 1000 + metadata, "t-240": 1000 + metadata}
+        assert await agent.replica_sizes(names, suffix=".log", timeout_ms=TIMEOUT_MS) == {"t-3": 1000, "t-240": 1000}
+        await storage.close()
+
+    async def test_the_end_of_a_log_is_behind_its_last_complete_batch(self) -> None:
+        storage = await self.started()
+        agent = await self.formatted(storage)
+        await agent.create_replica("t", 0, random_uuid(self.random), timeout_ms=TIMEOUT_MS)
+        assert await agent.log_end_offset("t-0", timeout_ms=TIMEOUT_MS) == 0
+        legacy = struct.pack(">qiIb", 44, 22, 0, 1) + bytes(17)
+        self.write_file(agent.path, "t-0", LOG, b"not read: it is not the last segment")
+        for content, end in (
+            (b"", 42),
+            (batch(42, 3), 45),
+            (batch(42, 3) + batch(45, 10), 55),
+            (batch(42, 3) + batch(45, 10)[:-1], 45),
+            (batch(42, 3) + bytes(5000), 45),
+            (batch(42, 1) + legacy, 45),
+            (b"garbage that is long enough for a header of a batch", None),
+        ):
+            self.write_file(agent.path, "t-0", f"{42:020d}.log", content)
+            assert await agent.log_end_offset("t-0", timeout_ms=TIMEOUT_MS) == end, content[:20]
+        assert await errno_of(agent.log_end_offset("t-7", timeout_ms=TIMEOUT_MS)) == errno.ENOENT
+        await storage.close()
+
+    async def test_checkpoints_are_changed_in_kafka_s_format_and_others_lines_stay(self) -> None:
+        storage = await self.started()
+        agent = await self.formatted(storage)
+        assert await agent.read_checkpoints(timeout_ms=TIMEOUT_MS) == {}
+        self.write_file(agent.path, "", HIGH_WATERMARK, b"0\n2\nother 1 5\nt 0 7\n")
+        self.write_file(agent.path, "", LOG_START, b"0\n2\nother 1 5\n")
+        await agent.change_checkpoints(
+            {
+                HIGH_WATERMARK: {("t", 0): 9, ("t", 1): 1},
+                LOG_START: {("t", 0): 3},
+                RECOVERY_POINT: {("t", 0): None},
+            },
+            timeout_ms=TIMEOUT_MS,
+        )
+        high = self.read_file(agent.path, "", HIGH_WATERMARK)
+        assert high is not None
+        assert high.startswith(b"0\n3\nother 1 5\n")
+        assert sorted(high.splitlines()) == [b"0", b"3", b"other 1 5", b"t 0 9", b"t 1 1"]
+        assert self.read_file(agent.path, "", LOG_START) == b"0\n2\nother 1 5\n", "unreadable, so left alone"
+        assert self.read_file(agent.path, "", RECOVERY_POINT) is None
+        found = await agent.read_checkpoints(timeout_ms=TIMEOUT_MS)
+        assert found == {HIGH_WATERMARK: {("other", 1): 5, ("t", 0): 9, ("t", 1): 1}}
+        self.write_file(agent.path, "", LOG_START, b"")
+        await agent.change_checkpoints({name: {("t", 0): None} for name in CHECKPOINT_FILES}, timeout_ms=TIMEOUT_MS)
+        assert self.read_file(agent.path, "", HIGH_WATERMARK) == b"0\n2\nother 1 5\nt 1 1\n"
+        assert self.read_file(agent.path, "", LOG_START) == b""
+        foreign = agent.change_checkpoints({"meta.properties": {("t", 0): 1}}, timeout_ms=TIMEOUT_MS)
+        assert await errno_of(foreign) == errno.EINVAL
+        await storage.close()
+
+    async def test_a_renewed_agent_works_where_the_old_one_is_abandoned(self) -> None:
+        storage = await self.started()
+        old = await self.formatted(storage)
+        await old.lock(timeout_ms=TIMEOUT_MS)
+        new = storage.renew(old.path)
+        assert new is not old
+        assert storage.directory(old.path) is new
+        try:
+            await old.probe(full=False, timeout_ms=TIMEOUT_MS)
+        except WorkerUnavailable:
+            pass
+        else:
+            raise AssertionError("an abandoned agent did some work")
+        await new.load(timeout_ms=TIMEOUT_MS)
+        await new.lock(timeout_ms=TIMEOUT_MS)
+        await new.probe(full=True, timeout_ms=TIMEOUT_MS)
+        other = await self.started()
+        assert await errno_of(other.directory(old.path).lock(timeout_ms=TIMEOUT_MS)) == errno.EAGAIN
+        await other.close()
         await storage.close()
 
     async def test_a_healthy_directory_passes_every_probe(self) -> None:
@@ -158,7 +411,7 @@ class StorageConformance(abc.ABC):
             if step == "rename":
                 await agent.rename_replica("t-0", gone, timeout_ms=TIMEOUT_MS)
             elif step == "delete":
-                await agent.delete_replica(gone, timeout_ms=TIMEOUT_MS)
+                await agent.delete_replica(gone, topic_id, timeout_ms=TIMEOUT_MS)
             else:
                 await agent.create_replica("t", 0, topic_id, timeout_ms=TIMEOUT_MS)
             for _ in range(5):

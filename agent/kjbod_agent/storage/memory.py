@@ -9,17 +9,28 @@ is durable when it is answered. What a crash can do is to come between the carry
 """
 
 import asyncio
+import binascii
 import errno
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kjbod_agent.storage.api import StorageOptions
+from kjbod_agent.storage.api import CopyBuffer, StorageOptions
+from kjbod_agent.storage.checkpoints import CHECKPOINT_FILES, changed
 from kjbod_agent.storage.client import Call, DirectoryClient
-from kjbod_agent.storage.worker import Refused, directory_id_of, parse_replica, topic_id_of
+from kjbod_agent.storage.segments import LogEnd, segment_base
+from kjbod_agent.storage.worker import (
+    PARTITION_METADATA,
+    Refused,
+    delete_form,
+    directory_id_of,
+    parse_replica,
+    topic_id_of,
+)
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+DELETABLE = ("delete", "stray", "future")
 
 
 @dataclass(eq=False)
@@ -29,6 +40,9 @@ class MemoryDisk:
     Attributes:
         meta_properties: the file's content; None: not formatted.
         directories: sub-directories by name; the value is the content of ``partition.metadata``, None without one.
+        files: other files of a replica: content by name, by name of its directory. Assign another content and it has
+            changed now; delete the name from ``inodes`` too and it is another file.
+        checkpoints: content of Kafka's checkpoint files, by name.
         clean_shutdown: content of ``.kafka_cleanshutdown``; None without one.
         present: False: the directory is not there.
         number: which disk is in the place; another number is another disk.
@@ -43,6 +57,8 @@ class MemoryDisk:
 
     meta_properties: bytes | None = None
     directories: dict[str, bytes | None] = field(default_factory=dict)
+    files: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    checkpoints: dict[str, bytes] = field(default_factory=dict)
     clean_shutdown: bytes | None = None
     present: bool = True
     number: int = 1
@@ -53,6 +69,10 @@ class MemoryDisk:
     delay_ms: float = 0.0
     locked_by: object | None = None
     requests: int = 0
+    inodes: dict[tuple[str, str], int] = field(default_factory=dict)
+    _next: int = 100
+    _times: dict[tuple[str, str], tuple[bytes, int]] = field(default_factory=dict)
+    """Content when the time of change was set, and that time in ns: another content has changed since."""
     _errors: dict[str, int] = field(default_factory=dict)
     _hangs: bool = False
     _moving: list[Callable[[], None]] = field(default_factory=list)
@@ -95,6 +115,77 @@ class MemoryDisk:
     def identity(self) -> list[Any]:
         """The fields of ``MountIdentity``."""
         return [self.number, self.number, f"0:{self.number}", 2, f"{self.number:x}", None]
+
+    # files of replicas ---------------------------------------------------------------------------------------------
+
+    def content(self, name: str, file: str) -> bytes | None:
+        """Content of a file of a replica, None when there is none."""
+        if file == PARTITION_METADATA:
+            return self.directories.get(name)
+        return self.files.get(name, {}).get(file)
+
+    def file_names(self, name: str) -> list[str]:
+        """All files of a replica, sorted."""
+        own = [] if self.directories[name] is None else [PARTITION_METADATA]
+        return sorted([*own, *self.files.get(name, {})])
+
+    def status(self, name: str, file: str) -> list[Any]:
+        """The fields of ``FileStatus``."""
+        content, key = self.content(name, file) or b"", (name, file)
+        if key not in self.inodes:
+            self._next += 1
+            self.inodes[key] = self._next
+        if key not in self._times or self._times[key][0] != content:
+            self._next += 1
+            self._times[key] = content, self._next * 1_000_000
+        return [file, len(content), self._times[key][1], self.inodes[key], len(content)]
+
+    def put(self, name: str, file: str, content: bytes, mtime_ns: int | None = None) -> None:
+        """Give a file this content, when there is room for it; and this time of change.
+
+        Raises:
+            Refused: ENOSPC.
+        """
+        growth = len(content) - len(self.content(name, file) or b"")
+        if growth > self.usable_bytes or (growth >= 0 and self.usable_bytes <= 0 and content):
+            raise Refused(errno.ENOSPC, f"write of {name}/{file}")
+        self.usable_bytes -= growth
+        self.files.setdefault(name, {})[file] = content
+        if mtime_ns is not None:
+            self._times[name, file] = content, mtime_ns
+
+    def remove(self, name: str, file: str) -> None:
+        """Remove a file, which need not be there."""
+        content = self.files.get(name, {}).pop(file, None)
+        self.usable_bytes += len(content or b"")
+        self.inodes.pop((name, file), None)
+        self._times.pop((name, file), None)
+
+    def rename(self, name: str, new_name: str) -> None:
+        """Rename a replica, with all that belongs to it."""
+        self.directories[new_name] = self.directories.pop(name)
+        if name in self.files:
+            self.files[new_name] = self.files.pop(name)
+        for file in self.file_names(new_name):
+            if (name, file) in self.inodes:
+                self.inodes[new_name, file] = self.inodes.pop((name, file))
+            if (name, file) in self._times:
+                self._times[new_name, file] = self._times.pop((name, file))
+
+
+@dataclass(eq=False)
+class MemoryCopyBuffer:
+    """Slots in memory. Implements ``CopyBuffer``."""
+
+    slots: int
+    slot_bytes: int
+    memory: list[bytearray] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.memory = [bytearray() for _ in range(self.slots)]
+
+    def close(self) -> None:
+        """See ``CopyBuffer.close``."""
 
 
 class MemoryDirectoryAgent(DirectoryClient):
@@ -154,6 +245,7 @@ class MemoryDirectoryAgent(DirectoryClient):
             "directory_id": None if meta is None else directory_id_of(meta),
             "clean": None if clean is None else clean.decode("latin-1"),
             "names": [[name, parse_replica(name)] for name in sorted(disk.directories)],
+            "links": [],
             "real_path": self._path,
             "identity": disk.identity(),
             "capacity": [disk.total_bytes, disk.usable_bytes],
@@ -197,33 +289,161 @@ class MemoryDirectoryAgent(DirectoryClient):
         }
 
     def _op_create_replica(self, request: dict[str, Any], directory_id: str | None) -> None:
+        self._create(request, "")
+
+    def _op_create_future(self, request: dict[str, Any], directory_id: str | None) -> None:
+        self._create(request, "future")
+
+    def _create(self, request: dict[str, Any], suffix: str) -> None:
         name, topic_id = request["name"], request["topic_id"]
+        self._named(name, f"create of {name}", suffix)
         content = self.disk.directories.get(name)
         if content is not None and topic_id_of(content) != topic_id:
+            raise Refused(errno.EEXIST, f"create of {name}")
+        if content is None and self.disk.files.get(name):
             raise Refused(errno.EEXIST, f"create of {name}")
         if content is None:
             self._write(name)
             self.disk.directories[name] = f"version: 0\ntopic_id: {topic_id}".encode()
 
+    def _named(self, name: str, call: str, *suffixes: str) -> None:
+        parsed = parse_replica(name)
+        if "/" in name or parsed is None or (suffixes and parsed[2] not in suffixes):
+            raise Refused(errno.EINVAL, call)
+
     def _op_rename_replica(self, request: dict[str, Any], directory_id: str | None) -> None:
         name, new_name = request["name"], request["new_name"]
         call = f"rename of {name} to {new_name}"
-        if not all("/" not in part and parse_replica(part) for part in (name, new_name)):
-            raise Refused(errno.EINVAL, call)
+        for part in (name, new_name):
+            self._named(part, call)
         if new_name in self.disk.directories:
             raise Refused(errno.EEXIST, call)
         if name not in self.disk.directories:
             raise Refused(errno.ENOENT, call)
-        self.disk.directories[new_name] = self.disk.directories.pop(name)
+        if len(new_name.encode()) > 255:
+            raise Refused(errno.ENAMETOOLONG, call)
+        self.disk.rename(name, new_name)
 
-    def _op_delete_replica(self, request: dict[str, Any], directory_id: str | None) -> None:
-        name = request["name"]
-        parsed = parse_replica(name)
-        if "/" in name or parsed is None or parsed[2] != "delete":
-            raise Refused(errno.EINVAL, f"delete of {name}")
+    def _op_delete_replica(self, request: dict[str, Any], directory_id: str | None) -> bool:
+        name, disk = request["name"], self.disk
+        self._named(name, f"delete of {name}", *DELETABLE)
+        for known in (name, delete_form(name)):
+            if known not in disk.directories:
+                continue
+            content = disk.directories[known]
+            found = None if content is None else topic_id_of(content)
+            if found != request["topic_id"] and (content is not None or disk.files.get(known)):
+                raise Refused(errno.ESTALE, f"comparison of {known}/{PARTITION_METADATA}")
+            for file in disk.file_names(known):
+                disk.remove(known, file)
+            disk.files.pop(known, None)
+            del disk.directories[known]
+        return False
+
+    # files of a replica --------------------------------------------------------------------------------------------
+
+    def _op_replica_sizes(self, request: dict[str, Any], directory_id: str | None) -> list[int | None]:
+        return [
+            sum(
+                len(self.disk.content(name, file) or b"")
+                for file in self.disk.file_names(name)
+                if file.endswith(request["suffix"])
+            )
+            if name in self.disk.directories
+            else None
+            for name in request["names"]
+        ]
+
+    def _replica(self, request: dict[str, Any], call: str, *suffixes: str) -> str:
+        """The name of a replica that must be there."""
+        name: str = request["name"]
+        self._named(name, call, *suffixes)
         if name not in self.disk.directories:
-            raise Refused(errno.ENOENT, f"delete of {name}")
-        del self.disk.directories[name]
+            raise Refused(errno.ENOENT, call)
+        return name
+
+    def _content(self, request: dict[str, Any], call: str) -> bytes:
+        name = self._replica(request, call)
+        content = self.disk.content(name, request["file"])
+        if content is None:
+            raise Refused(errno.ENOENT, call)
+        return content
+
+    def _op_log_end_offset(self, request: dict[str, Any], directory_id: str | None) -> dict[str, Any]:
+        name = self._replica(request, f"list of {request['name']}")
+        bases = [base for file in self.disk.file_names(name) if (base := segment_base(file)) is not None]
+        if not bases:
+            return {"end": 0}
+        content = self.disk.files[name][f"{max(bases):020d}.log"]
+        end = LogEnd(max(bases), len(content), lambda offset, size: content[offset : offset + size])
+        end.advance(len(content))
+        return {"end": end.offset}
+
+    def _op_list_files(self, request: dict[str, Any], directory_id: str | None) -> list[list[Any]]:
+        name = self._replica(request, f"list of {request['name']}")
+        return [self.disk.status(name, file) for file in self.disk.file_names(name)]
+
+    def _op_read_piece(self, request: dict[str, Any], directory_id: str | None) -> list[Any]:
+        content = self._content(request, f"read of {request['name']}/{request['file']}")
+        offset, place = request["offset"], request["place"]
+        data = content[offset : offset + min(request["length"], place[1])]
+        self._slot(request)[:] = data
+        return [len(data), binascii.crc32(data), False]
+
+    def _slot(self, request: dict[str, Any]) -> bytearray:
+        buffer: MemoryCopyBuffer = request["buffer"]
+        offset: int = request["place"][0]
+        return buffer.memory[offset // buffer.slot_bytes]
+
+    def _op_write_piece(self, request: dict[str, Any], directory_id: str | None) -> None:
+        file, (length, crc, hole) = request["file"], request["piece"]
+        call = f"write of {request['name']}/{file}"
+        name = self._replica(request, call, "future")
+        self._single(file, call)
+        data = bytes(length) if hole else bytes(self._slot(request)[:length])
+        if binascii.crc32(data) != crc or len(data) != length:
+            raise Refused(errno.EILSEQ, f"comparison of the slot for {name}/{file}")
+        before = self.disk.content(name, file) or b""
+        offset = request["offset"]
+        self.disk.put(name, file, before[:offset].ljust(offset, b"\0") + data + before[offset + length :])
+
+    def _single(self, file: str, call: str) -> None:
+        if "/" in file or file in ("", ".", "..", PARTITION_METADATA):
+            raise Refused(errno.EINVAL, call)
+
+    def _op_finish_file(self, request: dict[str, Any], directory_id: str | None) -> None:
+        file, size = request["file"], request["size"]
+        call = f"write of {request['name']}/{file}"
+        name = self._replica(request, call, "future")
+        self._single(file, call)
+        content = (self.disk.content(name, file) or b"")[:size].ljust(size, b"\0")
+        self.disk.put(name, file, content, request["mtime_ns"])
+
+    def _op_remove_file(self, request: dict[str, Any], directory_id: str | None) -> None:
+        call = f"unlink of {request['name']}/{request['file']}"
+        name = self._replica(request, call, "future")
+        self._single(request["file"], call)
+        self.disk.remove(name, request["file"])
+
+    def _op_checksum(self, request: dict[str, Any], directory_id: str | None) -> list[Any]:
+        content = self._content(request, f"read of {request['name']}/{request['file']}")
+        data = content[request["offset"] : request["offset"] + request["length"]]
+        return [len(data), binascii.crc32(data), False]
+
+    # checkpoints ---------------------------------------------------------------------------------------------------
+
+    def _op_read_checkpoint(self, request: dict[str, Any], directory_id: str | None) -> str | None:
+        content = self.disk.checkpoints.get(request["name"])
+        return None if content is None else content.decode("latin-1")
+
+    def _op_change_checkpoint(self, request: dict[str, Any], directory_id: str | None) -> None:
+        name = request["name"]
+        if name not in CHECKPOINT_FILES:
+            raise Refused(errno.EINVAL, f"write of {name}")
+        content = changed(self.disk.checkpoints.get(name), [(t, p, o) for t, p, o in request["changes"]])
+        if content is not None:
+            self._write(name)
+            self.disk.checkpoints[name] = content
 
     def _op_clear_clean_shutdown(self, request: dict[str, Any], directory_id: str | None) -> None:
         self.disk.clean_shutdown = None
@@ -264,6 +484,16 @@ class MemoryStorageAgent:
             disk = self.disks.setdefault(path, MemoryDisk(number=len(self.disks) + 1))
             self._directories[path] = MemoryDirectoryAgent(path, disk, self._options)
         return self._directories[path]
+
+    def renew(self, path: str) -> MemoryDirectoryAgent:
+        """See ``StorageAgent.renew``."""
+        if (old := self._directories.pop(path, None)) is not None:
+            old.shut()
+        return self.directory(path)
+
+    def copy_buffer(self, slots: int, slot_bytes: int) -> CopyBuffer:
+        """See ``StorageAgent.copy_buffer``."""
+        return MemoryCopyBuffer(slots, slot_bytes)
 
     async def close(self) -> None:
         """See ``StorageAgent.close``."""

@@ -21,6 +21,7 @@ import asyncio
 import contextlib
 import itertools
 import marshal
+import mmap
 import os
 import signal
 import socket
@@ -32,7 +33,7 @@ from typing import Any
 
 from kjbod.errors import StorageError
 from kjbod_agent.storage import leftovers, zygote
-from kjbod_agent.storage.api import DirectoryTimeout, StorageOptions, WorkerUnavailable
+from kjbod_agent.storage.api import CopyBuffer, DirectoryTimeout, StorageOptions, WorkerUnavailable
 from kjbod_agent.storage.client import Call, DirectoryClient
 from kjbod_agent.storage.worker import STATUS_SIZE, Unframer, frame
 
@@ -47,6 +48,7 @@ LEFTOVER_TIMEOUT_MS = 3000
 since all directories wait for each other at the start."""
 LEFTOVER_FROZEN_TIMEOUT_MS = 9000
 """The same on a frozen file system, which a snapshot may thaw at any moment; less than the time for a load."""
+ABANDONED = "the disk was replaced, and this agent of the old one abandoned"
 _KEPT_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH")
 
 
@@ -55,6 +57,7 @@ class _Worker:
     """The daemon's end of a worker process."""
 
     number: int
+    name: str
     channel: socket.socket
     status: int
     pid: int = 0
@@ -65,8 +68,36 @@ class _Worker:
         os.close(self.status)
 
 
+class PosixCopyBuffer:
+    """Slots in a memory file, which goes to a worker with each request that uses it. Implements ``CopyBuffer``."""
+
+    def __init__(self, slots: int, slot_bytes: int) -> None:
+        self._fd = -1
+        if slots < 1 or slot_bytes < 1 or slot_bytes % mmap.ALLOCATIONGRANULARITY:
+            raise ValueError(f"{slots} slots of {slot_bytes} bytes: each has to be whole pages")
+        self.slots = slots
+        self.slot_bytes = slot_bytes
+        self._fd = os.memfd_create("kjbod-copy", os.MFD_CLOEXEC)
+        os.ftruncate(self._fd, slots * slot_bytes)
+
+    def fileno(self) -> int:
+        """The memory file; -1 when it was closed."""
+        return self._fd
+
+    def close(self) -> None:
+        """See ``CopyBuffer.close``."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class PosixDirectoryAgent(DirectoryClient):
     """All work on one log directory, done by its worker process. Implements ``DirectoryAgent``."""
+
+    _sends_ahead = True
 
     def __init__(self, path: str, storage: "PosixStorageAgent") -> None:
         super().__init__(path, storage.options.clock)
@@ -76,6 +107,7 @@ class PosixDirectoryAgent(DirectoryClient):
         self._pump_timer: asyncio.TimerHandle | None = None
         self._leftover: leftovers.Leftover | None = None
         self._leftover_since_ms = 0
+        self._abandoned = False
 
     @property
     def worker_pid(self) -> int:
@@ -90,6 +122,9 @@ class PosixDirectoryAgent(DirectoryClient):
         return _step_of(worker.status, call.number), worker.pid, state, wchan
 
     def _ready(self) -> bool:
+        if self._abandoned:
+            self._fail_all(ABANDONED)
+            return False
         if self._pump_timer is not None:
             return False
         if self._worker is not None:
@@ -135,14 +170,21 @@ class PosixDirectoryAgent(DirectoryClient):
         self._pump()
 
     def _transmit(self, request: dict[str, Any]) -> None:
+        buffer = request.pop("buffer", None)
         message = frame(request)
         assert self._worker is not None
+        if buffer is not None and buffer.fileno() < 0:
+            self._answered({"trouble": "the copy buffer was closed before its turn came", "us": 0})
+            return
         try:
-            sent = self._worker.channel.send(message)
+            if buffer is None:
+                sent = self._worker.channel.send(message)
+            else:
+                sent = socket.send_fds(self._worker.channel, [message], [buffer.fileno()])
         except OSError as error:
             self._lose_worker(f"its worker is gone ({error})")
             return
-        if sent != len(message):  # the socket's buffer is empty whenever a request is sent, so this one is too long
+        if sent != len(message):  # the socket's buffer has one small request at most, so this one is too long
             self._lose_worker(f"a request of {len(message)} bytes does not fit")
 
     def _readable(self) -> None:
@@ -169,6 +211,10 @@ class PosixDirectoryAgent(DirectoryClient):
             self._storage.options.log("worker.died", {"path": self._path, "pid": worker.pid, "reason": reason})
         self._lost(reason)
 
+    def worker_name_and_pid(self) -> tuple[str, int]:
+        """What the process is called and its pid; empty and 0 while there is none."""
+        return ("", 0) if self._worker is None else (self._worker.name, self._worker.pid)
+
     # for the storage agent -----------------------------------------------------------------------------------------
 
     def worker_has_pid(self, channel: int, pid: int) -> None:
@@ -180,13 +226,21 @@ class PosixDirectoryAgent(DirectoryClient):
         """The keeper died: the next call takes the lock again first, and fails when somebody else has it."""
         self._lock_lost = self._lock_wanted
 
-    def shut(self) -> None:
+    def abandon(self) -> None:
+        """Forget the worker, end it if it can be ended, and fail every call from now on."""
+        pid = self.worker_pid
+        self._abandoned = True
+        self.shut(ABANDONED)
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def shut(self, reason: str = "the storage agent was closed") -> None:
         """Forget the worker and fail every waiting call."""
         if self._pump_timer is not None:
             self._pump_timer.cancel()
             self._pump_timer = None
         self._spawn_after_ms = 0  # so that a later call fails at once
-        reason = "the storage agent was closed"
         self._fail_all(reason)
         worker, self._worker = self._worker, None
         if worker is not None:
@@ -226,6 +280,28 @@ class PosixStorageAgent:
     def directory(self, path: str) -> PosixDirectoryAgent:
         """See ``StorageAgent.directory``."""
         return self._directories.setdefault(path, PosixDirectoryAgent(path, self))
+
+    def renew(self, path: str) -> PosixDirectoryAgent:
+        """See ``StorageAgent.renew``. A worker that stays stuck in the old disk counts as one that was left behind:
+        where the new agent would work on that very disk again it waits for it."""
+        old = self._directories.pop(path, None)
+        if old is not None:
+            name, pid = old.worker_name_and_pid()
+            old.abandon()
+            if pid:
+                self._left_behind.setdefault(name, []).append(pid)
+            self._unlock(path)
+        return self.directory(path)
+
+    def _unlock(self, path: str) -> None:
+        """Have the keeper let go of a lock whose directory cannot be asked."""
+        if self._control is not None:
+            with contextlib.suppress(OSError):  # the zygote is gone, and the lock with it
+                self._control.send(marshal.dumps({"op": "unlock", "path": path}))
+
+    def copy_buffer(self, slots: int, slot_bytes: int) -> CopyBuffer:
+        """See ``StorageAgent.copy_buffer``. Takes ``slots * slot_bytes`` of memory as it is used."""
+        return PosixCopyBuffer(slots, slot_bytes)
 
     def process_ids(self) -> tuple[int, ...]:
         """Zygote, keeper and workers; for status and for measurements."""
@@ -279,8 +355,8 @@ class PosixStorageAgent:
         ours.setblocking(False)
         status = os.memfd_create("kjbod-worker-status", os.MFD_CLOEXEC)
         number = next(self._ids)
-        worker = _Worker(number, ours, status)
         name = leftovers.worker_name(self.options.role, agent.path)
+        worker = _Worker(number, name, ours, status)
         config = {"path": agent.path, "role": self.options.role, "name": name}
         request = marshal.dumps({"op": "spawn", "id": number, "config": config})
         try:

@@ -19,7 +19,7 @@ Sources of names and files: Kafka's ``LogManager``, ``UnifiedLog``, ``PartitionM
 """
 
 # pathlib knows no dir_fd, and importing it costs every worker memory.
-# ruff: noqa: PTH102, PTH106, PTH108, PTH119, PTH208
+# ruff: noqa: PTH102, PTH106, PTH108, PTH208
 
 from __future__ import annotations
 
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 BLOCK = 4096
+NAME_BYTES = 255
+"""Longest name of a file (NAME_MAX), and of a replica directory in Kafka."""
 STATUS_SIZE = 128
 """Bytes of the status record: request number (u64), length of the step's name (u8), the name (UTF-8)."""
 HEADER_SIZE = 4
@@ -82,7 +84,9 @@ _SUFFIXED = re.compile(r"^(\S+)-(\S+)\.(\S+)-(delete|future|stray)$")
 _NONCE = re.compile(rb"kjbod probe ([0-9a-f]{24}) [0-9]+\n")
 _DIRECTORY_ID = re.compile(rb"^[ \t\f]*directory\.id[ \t\f]*[=: \t\f][ \t\f]*(\S*)[ \t\f]*\r?$", re.MULTILINE)
 
-_TOPIC_ID = re.compile(rb"version: ?(\d+)\r?\ntopic_id: ?(\S+)\s*")
+_TOPIC_ID = re.compile(rb"version: ?(\d+)\r?\ntopic_id: ?([A-Za-z0-9_-]{22})={0,2}\s*")
+_ZERO_ID = re.compile(rb"A{21}[A-P]")
+"""The last character has two bits of the id."""
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -182,6 +186,22 @@ def parse_replica(name: str) -> tuple[str, int, str] | None:
     return topic, int(partition), suffix
 
 
+UNFINISHED = ".kjbod-new-delete"
+"""The end of the name under which a replica is made before it gets its own: nothing is in it but its metadata."""
+
+
+def delete_form(name: str) -> str:
+    """The name under which a replica directory is removed: that of a future or stray one with the other suffix, the
+    topic cut where it would get too long (``UnifiedLog.logDeleteDirName``)."""
+    stem, _, tail = name.rpartition(".")
+    unique, _, suffix = tail.rpartition("-")
+    if suffix == "delete":
+        return name
+    topic, _, partition = stem.rpartition("-")
+    rest = f"-{partition}.{unique}-delete"
+    return os.fsdecode(os.fsencode(topic)[: NAME_BYTES - len(os.fsencode(rest))]) + rest
+
+
 def directory_id_of(content: bytes) -> str | None:
     """Value of ``directory.id`` in a ``meta.properties``; the last one wins, as in ``java.util.Properties``."""
     found = _DIRECTORY_ID.findall(content)
@@ -189,9 +209,12 @@ def directory_id_of(content: bytes) -> str | None:
 
 
 def topic_id_of(content: bytes) -> str | None:
-    """Text of the topic id in a ``partition.metadata``, None when it does not parse as version 0."""
+    """Text of the topic id in a ``partition.metadata``; None when it is not one of version 0 with an id other than
+    zero (``PartitionMetadataFile.PartitionMetadataReadBuffer``)."""
     found = _TOPIC_ID.fullmatch(content)
-    return found.group(2).decode("latin-1") if found is not None and int(found.group(1)) == 0 else None
+    if found is None or int(found.group(1)) != 0 or _ZERO_ID.fullmatch(found.group(2)):
+        return None
+    return found.group(2).decode("latin-1")
 
 
 def known_block(index: int) -> bytes:
@@ -404,14 +427,20 @@ class Worker:
         meta = self._read(root, META_PROPERTIES, cold=True)
         clean = self._read(root, CLEAN_SHUTDOWN)
         self._step(f"list of {self.path}")
+        names, links = [], []
         with os.scandir(root) as entries:
-            names = sorted(entry.name for entry in entries if entry.is_dir())
+            for entry in entries:
+                if entry.is_symlink() and parse_replica(entry.name):
+                    links.append(entry.name)  # not followed: what it leads to may be on a disk that hangs
+                elif entry.is_dir():
+                    names.append(entry.name)
         self._step(f"realpath of {self.path}")
         return {
             "meta": None if meta is None else meta.decode("latin-1"),
             "directory_id": None if meta is None else directory_id_of(meta),
             "clean": None if clean is None else clean.decode("latin-1"),
-            "names": [[name, parse_replica(name)] for name in names if name not in NOT_LOGS],
+            "names": [[name, parse_replica(name)] for name in sorted(names) if name not in NOT_LOGS],
+            "links": sorted(links),
             "real_path": os.path.realpath(self.path),
             "identity": self.identity,
             "capacity": self._capacity(root),
@@ -688,63 +717,6 @@ class Worker:
             self._places.append(f"{now_ns} {name}")
         self._done("replica")
 
-    # replicas ------------------------------------------------------------------------------------------------------
-
-    def op_create_replica(self, root: int, request: dict[str, Any], directory_id: str | None) -> None:
-        """Directory first, then ``partition.metadata``: no name that Kafka cannot parse ever exists."""
-        name, topic_id = request["name"], request["topic_id"]
-        self._step(f"mkdir of {name}")
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(name, 0o755, dir_fd=root)
-        replica = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
-        try:
-            content = self._read(replica, PARTITION_METADATA)
-            if content is not None:
-                if topic_id_of(content) != topic_id:
-                    raise Refused(errno.EEXIST, f"create of {name}")
-            else:
-                self._step(f"list of {name}")
-                if set(os.listdir(replica)) - {PARTITION_METADATA + ".tmp"}:
-                    raise Refused(errno.EEXIST, f"create of {name}")
-                # No newline at the end: PartitionMetadataFile writes none.
-                self._replace(replica, PARTITION_METADATA, [f"version: 0\ntopic_id: {topic_id}".encode()])
-                self._places.append(f"0 {name}")
-        finally:
-            os.close(replica)
-        self._sync_directory(root)
-
-    def op_rename_replica(self, root: int, request: dict[str, Any], directory_id: str | None) -> None:
-        """Rename, refusing to replace: ``rename`` would silently take the place of an empty directory."""
-        name, new_name = request["name"], request["new_name"]
-        self._step(f"rename of {name} to {new_name}")
-        if not all(part == os.path.basename(part) and parse_replica(part) for part in (name, new_name)):
-            raise Refused(errno.EINVAL, self._call)
-        with contextlib.suppress(FileNotFoundError):
-            os.stat(new_name, dir_fd=root, follow_symlinks=False)
-            raise Refused(errno.EEXIST, self._call)
-        os.rename(name, new_name, src_dir_fd=root, dst_dir_fd=root)
-        self._places.append(f"0 {new_name}")
-        self._sync_directory(root)
-
-    def op_delete_replica(self, root: int, request: dict[str, Any], directory_id: str | None) -> None:
-        """Remove what :meth:`op_create_replica` made, and nothing else."""
-        name = request["name"]
-        self._step(f"delete of {name}")
-        parsed = parse_replica(name)
-        if name != os.path.basename(name) or parsed is None or parsed[2] != "delete":
-            raise Refused(errno.EINVAL, self._call)
-        replica = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
-        try:
-            entries = set(os.listdir(replica))
-            if entries - {PARTITION_METADATA, PARTITION_METADATA + ".tmp"}:
-                raise Refused(errno.ENOTEMPTY, self._call)
-            for entry in entries:
-                os.unlink(entry, dir_fd=replica)
-        finally:
-            os.close(replica)
-        os.rmdir(name, dir_fd=root)
-        self._sync_directory(root)
-
     # clean shutdown ------------------------------------------------------------------------------------------------
 
     def op_clear_clean_shutdown(self, root: int, request: dict[str, Any], directory_id: str | None) -> None:
@@ -757,15 +729,6 @@ class Worker:
     def op_write_clean_shutdown(self, root: int, request: dict[str, Any], directory_id: str | None) -> None:
         """As ``CleanShutdownFileHandler``."""
         self._replace(root, CLEAN_SHUTDOWN, [b'{"version":0,"brokerEpoch":%d}' % request["epoch"]])
-
-
-def run(config: dict[str, Any], channel: socket.socket, status: int, keeper: socket.socket) -> None:
-    """Answer requests until the daemon closes its end."""
-    worker = Worker(config["path"], config["role"], status, keeper)
-    unframer = Unframer()
-    while data := channel.recv(RECEIVE_BYTES):
-        for request in unframer.feed(data):
-            channel.sendall(frame(worker.answer(request)))
 
 
 def warm_up() -> None:

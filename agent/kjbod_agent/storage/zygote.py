@@ -14,6 +14,7 @@ ones as soon as the kernel lets go of them.
 Control protocol, dicts of plain values as marshalled datagrams:
 
     ``{"op": "spawn", "id": 3, "config": {...}}`` with two descriptors: the worker's socket and its status file
+    ``{"op": "unlock", "path": ...}``               have the keeper let go, since no worker can be asked to
     ``{"op": "close"}``                             end the keeper and all workers that can be ended, then yourself
     ``{"ready": pid of the keeper}``  ``{"spawned": 3, "pid": 4711}``  ``{"died": 4711}``
     ``{"keeper": pid}``                             there is a new keeper: all locks are gone
@@ -56,7 +57,7 @@ def main(parent: int) -> None:
     with contextlib.suppress(PermissionError):  # already the leader of a session
         os.setsid()
     os.closerange(CONTROL_FD + 1, MAX_FD)
-    from kjbod_agent.storage import worker
+    from kjbod_agent.storage import replica_worker, worker
 
     worker.die_with_parent(parent)
     title = worker.find_title()
@@ -67,14 +68,15 @@ def main(parent: int) -> None:
     gc.collect()
     gc.disable()
     gc.freeze()  # keeps the collector from writing to pages that all workers share
-    Zygote(worker, title).serve()
+    Zygote(worker, replica_worker.run, title).serve()
 
 
 class Zygote:
     """The state of the process: its sockets and its children by pidfd."""
 
-    def __init__(self, worker: Any, title: tuple[int, int]) -> None:
+    def __init__(self, worker: Any, run: Callable[..., None], title: tuple[int, int]) -> None:
         self._worker = worker
+        self._run = run
         self._title = title
         self._pid = os.getpid()
         self._control = socket.socket(fileno=CONTROL_FD)
@@ -101,19 +103,29 @@ class Zygote:
         if request["op"] == "close":
             self._close()
             return False
+        if request["op"] == "unlock":
+            self._unlock(request["path"])
+            return True
         channel, status = fds
         config = request["config"]
 
         def run() -> None:
             title = f"kjbod-worker {config['role']} {config['path']}"
             self._worker.entitle(config["name"], title, self._title)
-            self._worker.run(config, socket.socket(fileno=channel), status, self._keeper_end)
+            self._run(config, socket.socket(fileno=channel), status, self._keeper_end)
 
         pid = self._fork(run, keep=[channel, status, self._keeper_end.fileno()])
         os.close(channel)
         os.close(status)
         self._tell(spawned=int(request["id"]), pid=pid)
         return True
+
+    def _unlock(self, path: str) -> None:
+        """Nobody waits for the answer: what is asked of the keeper after this comes after it."""
+        reply, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with reply, theirs, contextlib.suppress(BlockingIOError):  # its queue is full: it stands still
+            question = marshal.dumps(["unlock", path])
+            socket.send_fds(self._keeper_end, [question], [theirs.fileno()], socket.MSG_DONTWAIT)
 
     def _fork_keeper(self) -> int:
         def run() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kjbod_agent.storage.worker import Worker
+from kjbod_agent.storage.replica_worker import ReplicaWorker
 
 DIRECTORY_ID = "9bFlIkpYt5HfavHYMD5hzQ"
 TOPIC_ID = "c6m-9Jm7RNy70qTyyK9b2Q"
@@ -21,7 +21,7 @@ class Here:
         self.path = path
         self._status = os.memfd_create("status")
         self._keeper, self._ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.worker = Worker(str(path), role, self._status, self._ours)
+        self.worker = ReplicaWorker(str(path), role, self._status, self._ours)
         self._expect: list[Any] = [None, None]
 
     def __enter__(self) -> Self:

@@ -25,6 +25,18 @@ class TestMemory(StorageConformance):
         self.disks[f"/disk{number}"] = MemoryDisk(number=number)
         return f"/disk{number}"
 
+    def write_file(self, path: str, replica: str, file: str, content: bytes) -> None:
+        disk = self.disks[path]
+        if not replica:
+            disk.checkpoints[file] = content
+        elif file == "partition.metadata":
+            disk.directories[replica] = content
+        else:
+            disk.files.setdefault(replica, {})[file] = content
+
+    def read_file(self, path: str, replica: str, file: str) -> bytes | None:
+        return self.disks[path].content(replica, file) if replica else self.disks[path].checkpoints.get(file)
+
     def hang(self, path: str) -> Callable[[], None] | None:
         self.disks[path].hang()
         return self.disks[path].heal

@@ -34,7 +34,18 @@ async def until(condition: Callable[[], bool], what: str) -> None:
         await asyncio.sleep(0.005)
 
 
-class TestPosix(StorageConformance):
+class InFiles(StorageConformance):
+    """What a broker has in a log directory."""
+
+    def write_file(self, path: str, replica: str, file: str, content: bytes) -> None:
+        (Path(path) / replica / file).write_bytes(content)
+
+    def read_file(self, path: str, replica: str, file: str) -> bytes | None:
+        place = Path(path) / replica / file
+        return place.read_bytes() if place.exists() else None
+
+
+class TestPosix(InFiles):
     @pytest.fixture(autouse=True)
     def _place(self, tmp_path: Path) -> None:
         self.place = tmp_path
@@ -50,7 +61,7 @@ class TestPosix(StorageConformance):
 
 
 @pytest.mark.root
-class TestPosixOnRealDisks(StorageConformance):
+class TestPosixOnRealDisks(InFiles):
     @pytest.fixture(autouse=True)
     def _place(self, real_disk: Callable[..., RealDisk]) -> None:
         self.real_disk = real_disk

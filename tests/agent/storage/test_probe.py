@@ -154,7 +154,7 @@ def test_replicas_that_come_change_and_go_are_no_damage(here: Here, tmp_path: Pa
     (tmp_path / "t-2").write_bytes(b"")
     here.ask("rename_replica", name="t-3", new_name=f"t-3.{'0' * 32}-delete")
     assert here.probes(8) == ["ok"] * 8
-    here.ask("delete_replica", name=f"t-3.{'0' * 32}-delete")
+    here.ask("delete_replica", name=f"t-3.{'0' * 32}-delete", topic_id=TOPIC_ID)
     assert here.probes(8) == ["ok"] * 8
 
 

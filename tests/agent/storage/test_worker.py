@@ -1,5 +1,6 @@
 """The worker's own rules: names, contents and the files it leaves."""
 
+import errno
 import json
 import os
 import socket
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 from kjbod_agent.storage import worker
-from kjbod_agent.storage.worker import Worker, directory_id_of, known_block, parse_replica, topic_id_of
+from kjbod_agent.storage.replica_worker import ReplicaWorker
+from kjbod_agent.storage.worker import directory_id_of, known_block, parse_replica, topic_id_of
 
 
 @pytest.mark.parametrize(
@@ -63,64 +65,65 @@ def test_partition_metadata_is_read_as_kafka_reads_it(content: bytes, topic_id: 
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Iterator[Worker]:
+def here(tmp_path: Path) -> Iterator[ReplicaWorker]:
     """A worker in this process, without a keeper."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     status = os.memfd_create("status")
     with ours, theirs:
-        yield Worker(str(tmp_path), "broker", status, ours)
+        yield ReplicaWorker(str(tmp_path), "broker", status, ours)
     os.close(status)
 
 
-def ask(here: Worker, operation: str, **arguments: Any) -> dict[str, Any]:
+def ask(here: ReplicaWorker, operation: str, **arguments: Any) -> dict[str, Any]:
     request = {"n": 1, "op": operation, "expect": [None, None], **arguments}
     return json.loads(json.dumps(here.answer(json.loads(json.dumps(request)))))  # type: ignore[no-any-return]
 
 
-def test_a_probe_leaves_plain_files_only_which_kafka_ignores(here: Worker, tmp_path: Path) -> None:
+def test_a_probe_leaves_plain_files_only_which_kafka_ignores(here: ReplicaWorker, tmp_path: Path) -> None:
     for _ in range(3):
         assert "ok" in ask(here, "probe", full=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == [".kjbod_created", ".kjbod_known", ".kjbod_probe"]
     assert all(stat.S_ISREG(p.stat().st_mode) for p in tmp_path.iterdir())
 
 
-def test_the_known_file_holds_known_blocks(here: Worker, tmp_path: Path) -> None:
+def test_the_known_file_holds_known_blocks(here: ReplicaWorker, tmp_path: Path) -> None:
     ask(here, "probe", full=True)
     content = (tmp_path / ".kjbod_known").read_bytes()
     assert content == b"".join(known_block(index) for index in range(worker.KNOWN_BLOCKS))
 
 
-def test_a_new_replica_is_byte_for_byte_what_kafka_makes(here: Worker, tmp_path: Path) -> None:
+def test_a_new_replica_is_byte_for_byte_what_kafka_makes(here: ReplicaWorker, tmp_path: Path) -> None:
     ask(here, "create_replica", name="t-0", topic_id="c6m-9Jm7RNy70qTyyK9b2Q")
     assert [p.name for p in (tmp_path / "t-0").iterdir()] == ["partition.metadata"]
     content = (tmp_path / "t-0" / "partition.metadata").read_bytes()
     assert content == b"version: 0\ntopic_id: c6m-9Jm7RNy70qTyyK9b2Q"
 
 
-def test_a_replica_that_a_crash_left_half_made_is_completed(here: Worker, tmp_path: Path) -> None:
+def test_a_replica_that_a_crash_left_half_made_is_completed(here: ReplicaWorker, tmp_path: Path) -> None:
     (tmp_path / "t-0").mkdir()
     (tmp_path / "t-0" / "partition.metadata.tmp").write_bytes(b"ver")
     assert "ok" in ask(here, "create_replica", name="t-0", topic_id="c6m-9Jm7RNy70qTyyK9b2Q")
     assert [p.name for p in (tmp_path / "t-0").iterdir()] == ["partition.metadata"]
 
 
-def test_a_log_with_data_and_without_topic_id_is_not_taken_over(here: Worker, tmp_path: Path) -> None:
+def test_a_log_with_data_and_without_topic_id_is_not_taken_over(here: ReplicaWorker, tmp_path: Path) -> None:
     (tmp_path / "t-0").mkdir()
     (tmp_path / "t-0" / "00000000000000000000.log").write_bytes(b"data")
     assert ask(here, "create_replica", name="t-0", topic_id="c6m-9Jm7RNy70qTyyK9b2Q")["errno"] == 17
     assert (tmp_path / "t-0" / "00000000000000000000.log").read_bytes() == b"data"
 
 
-def test_a_deleted_replica_with_somebody_elses_data_stays(here: Worker, tmp_path: Path) -> None:
+def test_a_deleted_replica_with_somebody_elses_data_stays(here: ReplicaWorker, tmp_path: Path) -> None:
     gone = tmp_path / f"t-0.{'0' * 32}-delete"
-    gone.mkdir()
+    (gone / "somebody's").mkdir(parents=True)
     (gone / "partition.metadata").write_bytes(b"version: 0\ntopic_id: c6m-9Jm7RNy70qTyyK9b2Q")
     (gone / "00000000000000000000.log").write_bytes(b"data")
-    assert ask(here, "delete_replica", name=gone.name)["errno"] == 39
-    assert len(list(gone.iterdir())) == 2
+    answer = ask(here, "delete_replica", name=gone.name, topic_id="c6m-9Jm7RNy70qTyyK9b2Q")
+    assert answer["errno"] == errno.ENOTEMPTY
+    assert len(list(gone.iterdir())) == 3
 
 
-def test_a_missing_directory_is_never_made(here: Worker, tmp_path: Path) -> None:
+def test_a_missing_directory_is_never_made(here: ReplicaWorker, tmp_path: Path) -> None:
     tmp_path.rmdir()
     for operation in ("load", "probe", "lock", "unlock", "clear_clean_shutdown"):
         assert ask(here, operation, full=True)["errno"] == 2
@@ -128,7 +131,7 @@ def test_a_missing_directory_is_never_made(here: Worker, tmp_path: Path) -> None
     tmp_path.mkdir()
 
 
-def test_a_bug_of_ours_is_not_reported_as_a_broken_disk(here: Worker) -> None:
+def test_a_bug_of_ours_is_not_reported_as_a_broken_disk(here: ReplicaWorker) -> None:
     answer = ask(here, "create_replica", name=7)
     assert "errno" not in answer
     assert "TypeError" in answer["trouble"] or "trouble" in answer

@@ -1,0 +1,259 @@
+"""What a worker does with replicas that are not what they should be: nothing is followed, nothing is deleted."""
+
+import binascii
+import errno
+import os
+import random
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kjbod_agent.storage import replica_worker
+from kjbod_agent.storage.checkpoints import HIGH_WATERMARK, changed, offsets
+from kjbod_agent.storage.conformance import batch
+from kjbod_agent.storage.segments import last_indexed
+from kjbod_agent.storage.worker import delete_form, parse_replica
+from tests.agent.storage.here import TOPIC_ID, Here
+
+FUTURE = f"t-0.{'a' * 32}-future"
+STRAY = f"t-0.{'b' * 32}-stray"
+DELETED = f"t-0.{'c' * 32}-delete"
+LOG = f"{0:020d}.log"
+METADATA = f"version: 0\ntopic_id: {TOPIC_ID}"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Here]:
+    (tmp_path / "dir").mkdir()
+    with Here(tmp_path / "dir") as worker:
+        yield worker
+
+
+def replica(place: Path) -> Path:
+    place.mkdir()
+    (place / "partition.metadata").write_text(METADATA)
+    (place / LOG).write_bytes(b"data")
+    return place
+
+
+def every_change(here: Here, name: str) -> dict[str, dict[str, Any]]:
+    """The answers to all that could harm what has this name."""
+    file = {"name": name, "file": LOG}
+    with_buffer = {**file, "offset": 0, "place": [0, 4096], "piece": [1, 0, False]}
+    here.worker.fds = (os.memfd_create("buffer"),)
+    os.ftruncate(here.worker.fds[0], 4096)
+    answers = {
+        "create_future": here.ask("create_future", name=name, topic_id=TOPIC_ID),
+        "rename_replica": here.ask("rename_replica", name=name, new_name=DELETED),
+        "delete_replica": here.ask("delete_replica", name=name, topic_id=TOPIC_ID),
+        "write_piece": here.ask("write_piece", **with_buffer),
+        "finish_file": here.ask("finish_file", **file, size=0, mtime_ns=0),
+        "remove_file": here.ask("remove_file", **file),
+        "list_files": here.ask("list_files", name=name),
+        "log_end_offset": here.ask("log_end_offset", name=name, state=None),
+    }
+    os.close(here.worker.fds[0])
+    here.worker.fds = ()
+    return answers
+
+
+def test_a_link_out_of_the_tree_is_told_and_never_followed(here: Here, tmp_path: Path) -> None:
+    outside = replica(tmp_path / "outside")
+    for name in ("t-0", FUTURE):
+        (here.path / name).symlink_to(outside)
+    (here.path / "elsewhere").symlink_to(tmp_path / "outside")
+    loaded = here.ask("load")["ok"]
+    assert loaded["links"] == ["t-0", FUTURE]
+    assert [name for name, _ in loaded["names"]] == ["elsewhere"], "as Kafka has it: it cannot parse that name"
+    for operation, answer in every_change(here, FUTURE).items():
+        assert answer["errno"] in (errno.ENOTDIR, errno.EEXIST, errno.ELOOP), operation
+    assert here.ask("create_replica", name="t-0", topic_id=TOPIC_ID)["errno"] == errno.EEXIST
+    assert here.ask("replica_sizes", names=["t-0"], suffix="")["ok"] == [None]
+    assert {path.name for path in outside.iterdir()} == {LOG, "partition.metadata"}
+    assert (outside / LOG).read_bytes() == b"data"
+    assert os.readlink(here.path / FUTURE) == str(outside)
+
+
+@pytest.mark.parametrize("kind", ["file", "fifo"])
+def test_a_file_with_the_name_of_a_replica_stays_and_stops_nothing(here: Here, kind: str) -> None:
+    place = here.path / FUTURE
+    place.write_bytes(b"by hand") if kind == "file" else os.mkfifo(place)
+    loaded = here.ask("load")["ok"]
+    assert (loaded["links"], loaded["names"]) == ([], []), "Kafka looks at directories alone"
+    for operation, answer in every_change(here, FUTURE).items():
+        assert answer["errno"] in (errno.ENOTDIR, errno.EEXIST), operation
+    assert place.exists()
+
+
+@pytest.mark.parametrize("kind", ["directory", "link", "fifo"])
+def test_a_replica_with_something_in_it_that_is_no_file_is_not_removed_even_in_part(
+    here: Here, tmp_path: Path, kind: str
+) -> None:
+    inside = replica(here.path / STRAY) / "zzz"
+    if kind == "directory":
+        inside.mkdir()
+    elif kind == "link":
+        inside.symlink_to(tmp_path)
+    else:
+        os.mkfifo(inside)
+    answer = here.ask("delete_replica", name=STRAY, topic_id=TOPIC_ID)
+    assert (answer["errno"], "no regular file" in answer["call"]) == (errno.ENOTEMPTY, True)
+    assert {path.name for path in (here.path / STRAY).iterdir()} == {LOG, "partition.metadata", "zzz"}
+    assert here.ask("list_files", name=STRAY)["errno"] == errno.EINVAL
+
+
+def test_a_link_in_a_future_replica_is_not_written_through(here: Here, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_bytes(b"precious")
+    place = replica(here.path / FUTURE)
+    (place / LOG).unlink()
+    (place / LOG).symlink_to(tmp_path / "precious")
+    os.link(tmp_path / "precious", place / "other.log")
+    for file in (LOG, "other.log"):
+        assert here.ask("finish_file", name=FUTURE, file=file, size=0, mtime_ns=0)["errno"] in (
+            errno.ELOOP,
+            errno.EINVAL,
+        )
+    assert (tmp_path / "precious").read_bytes() == b"precious"
+
+
+def test_a_rest_of_an_interrupted_removal_is_removed_when_it_is_asked_for_again(here: Here) -> None:
+    place = replica(here.path / delete_form(STRAY))
+    (place / LOG).unlink()
+    assert here.ask("delete_replica", name=STRAY, topic_id=TOPIC_ID)["ok"] is False
+    assert list(here.path.iterdir()) == []
+
+
+def test_an_empty_rest_has_no_topic_id_any_more_and_goes_too(here: Here) -> None:
+    (here.path / DELETED).mkdir()
+    assert here.ask("delete_replica", name=DELETED, topic_id=TOPIC_ID)["ok"] is False
+    assert list(here.path.iterdir()) == []
+
+
+def test_a_rest_of_an_interrupted_creation_is_taken_by_kafka_for_deleted_and_used_again(here: Here) -> None:
+    rest = here.path / "t-0.kjbod-new-delete"
+    rest.mkdir()
+    (rest / "partition.metadata").write_text("version: 0\ntopic_id: 9bFlIkpYt5HfavHYMD5hzQ")
+    assert parse_replica(rest.name) == ("t", 0, "delete")
+    assert "ok" in here.ask("create_replica", name="t-0", topic_id=TOPIC_ID)
+    assert [path.name for path in here.path.iterdir()] == ["t-0"]
+    assert (here.path / "t-0" / "partition.metadata").read_text() == METADATA
+
+
+def test_names_of_deleted_replicas_never_get_too_long() -> None:
+    longest = f"{'x' * 240}-0.{'a' * 7}-stray"
+    assert len(longest) == 256
+    assert len(delete_form(longest)) == 255
+    assert delete_form(STRAY) == f"t-0.{'b' * 32}-delete"
+    assert delete_form(DELETED) == DELETED
+    assert parse_replica(delete_form(longest)) == ("x" * 238, 0, "delete")
+
+
+def test_large_removals_are_cut_up(here: Here) -> None:
+    place = replica(here.path / DELETED)
+    for number in range(3 * replica_worker.UNLINKS_PER_REQUEST):
+        (place / f"{number:020d}.log").write_bytes(b"")
+    answers: list[bool] = []
+    while not answers or answers[-1]:
+        assert here.path.joinpath(DELETED, "partition.metadata").exists(), "it says whose the rest is"
+        answers.append(here.ask("delete_replica", name=DELETED, topic_id=TOPIC_ID)["ok"])
+    assert answers == [True, True, True, False]
+
+
+def test_the_end_of_a_log_is_found_from_its_index_and_a_wrong_index_does_no_harm(here: Here) -> None:
+    place = replica(here.path / "t-0")
+    batches = [batch(offset, 1) for offset in range(1000)]
+    content = b"".join(batches)
+    (place / LOG).write_bytes(content)
+    index = b"".join(struct.pack(">iI", offset, offset * len(batches[0])) for offset in range(40, 1000, 40))
+    for entries, zeros in ((index, 0), (index, 10 << 20), (b"", 4096), (struct.pack(">iI", 7, 33), 0)):
+        (place / f"{0:020d}.index").write_bytes(entries + bytes(zeros))
+        answer = here.ask("log_end_offset", name="t-0", state=None)
+        assert answer["ok"] == {"end": 1000}
+    (place / LOG).write_bytes(content[: 100 * len(batches[0]) + 5])
+    (place / f"{0:020d}.index").write_bytes(index)
+    assert here.ask("log_end_offset", name="t-0", state=None)["ok"] == {"end": 100}
+
+
+def test_a_log_without_index_is_read_in_several_requests(here: Here) -> None:
+    place = replica(here.path / "t-0")
+    count = 2 * replica_worker.BATCHES_PER_REQUEST + 10
+    (place / LOG).write_bytes(b"".join(batch(offset, 1, payload=0) for offset in range(count)))
+    answers = [here.ask("log_end_offset", name="t-0", state=None)["ok"]]
+    while "state" in answers[-1]:
+        answers.append(here.ask("log_end_offset", name="t-0", state=answers[-1]["state"])["ok"])
+    assert answers[-1] == {"end": count}
+    assert len(answers) == 3
+
+
+@pytest.mark.parametrize("used", range(0, 70, 7))
+def test_the_last_entry_of_a_preallocated_index_is_found(used: int) -> None:
+    content = b"".join(struct.pack(">iI", number, number * 4096) for number in range(1, used + 1)) + bytes(800)
+    assert last_indexed(len(content), lambda offset, size: content[offset : offset + size]) == used * 4096
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"0\n",
+        b"1\n0\n",
+        b"0\n2\nt 0 5\n",
+        b"0\n1\nt 0 5\nu 0 5\n",
+        b"0\n1\nt 0\n",
+        b"0\n1\nt x 5\n",
+        b"0\n1\nt 0 5 6\n",
+        b"\x00\x00",
+    ],
+)
+def test_a_checkpoint_that_kafka_cannot_read_is_left_alone(here: Here, content: bytes) -> None:
+    assert offsets(content) is None
+    assert changed(content, [("t", 0, 9)]) is None
+    (here.path / HIGH_WATERMARK).write_bytes(content)
+    assert "ok" in here.ask("change_checkpoint", name=HIGH_WATERMARK, changes=[["t", 0, 9]])
+    assert (here.path / HIGH_WATERMARK).read_bytes() == content
+
+
+def test_checkpoints_are_byte_for_byte_what_kafka_writes(here: Here) -> None:
+    here.ask("change_checkpoint", name=HIGH_WATERMARK, changes=[["t", 0, 9], ["__consumer_offsets", 49, 0]])
+    assert (here.path / HIGH_WATERMARK).read_bytes() == b"0\n2\nt 0 9\n__consumer_offsets 49 0\n"
+    here.ask("change_checkpoint", name=HIGH_WATERMARK, changes=[["t", 0, None], ["__consumer_offsets", 49, None]])
+    assert (here.path / HIGH_WATERMARK).read_bytes() == b"0\n0\n"
+    assert [path.name for path in here.path.iterdir()] == [HIGH_WATERMARK]
+
+
+def test_a_large_checkpoint_is_read_whole(here: Here) -> None:
+    lines = b"".join(b"topic-%05d 0 %d\n" % (number, number) for number in range(20_000))
+    (here.path / HIGH_WATERMARK).write_bytes(b"0\n20000\n" + lines)
+    here.ask("change_checkpoint", name=HIGH_WATERMARK, changes=[["topic-00007", 0, None]])
+    found = offsets((here.path / HIGH_WATERMARK).read_bytes())
+    assert found is not None
+    assert len(found) == 19_999
+
+
+def test_pieces_are_read_up_to_holes_and_at_odd_places(here: Here) -> None:
+    place = replica(here.path / "t-0")
+    content = random.Random(1).randbytes(1 << 20)
+    with (place / LOG).open("wb") as log:
+        log.write(content)
+        log.seek(3 << 20)
+        log.write(content[:5000])
+    here.worker.fds = (os.memfd_create("buffer"),)
+    os.ftruncate(here.worker.fds[0], 8 << 20)
+
+    def read(offset: int, length: int) -> list[Any]:
+        request = {"name": "t-0", "file": LOG, "offset": offset, "length": length, "place": [4 << 20, 4 << 20]}
+        answer: list[Any] = here.ask("read_piece", **request)["ok"]
+        return answer
+
+    try:
+        assert read(0, 4 << 20) == [1 << 20, binascii.crc32(content), False]
+        assert os.pread(here.worker.fds[0], 1 << 20, 4 << 20) == content
+        assert read(1 << 20, 4 << 20) == [2 << 20, binascii.crc32(bytes(2 << 20)), True]
+        assert read(3 << 20, 4 << 20) == [5000, binascii.crc32(content[:5000]), False]
+        assert read(123, 777_777) == [777_777, binascii.crc32(content[123 : 123 + 777_777]), False]
+        assert read(3 << 20, 300_000) == [5000, binascii.crc32(content[:5000]), False]
+        assert read(4 << 20, 10) == [0, 0, False]
+    finally:
+        os.close(here.worker.fds[0])
