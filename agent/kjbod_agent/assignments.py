@@ -19,10 +19,20 @@ fenced until it is zero.
 * ``told`` keeps the comparison of metadata and disk from queueing the same again in the moments between the answer and
   the record (a real broker was seen to repeat a request 80 ms later). It expires: a controller that answers and
   records nothing is asked again.
+
+*Who waits for it.* KIP-858 keeps a broker with several directories fenced until the queue is empty; shipped Kafka does
+not wait at all, and one assignment that a controller refuses for ever would keep a broker fenced for ever. Here the
+broker waits, and ``kjbod.assignment.timeout.ms`` decides: what was refused or unanswered for so long is *overdue*. It
+is no longer waited for, and is sent on for as long as it takes. The time is the controller's: it starts anew when there
+is another one, or when the one that was silent answers again (:meth:`Assignments.patience`). What was only never its
+turn, among a hundred thousand, while the controller takes the others, is not overdue.
+
+Progress is counted from the moment the queue was last empty: so many of so many.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,8 +55,11 @@ BACKOFF_MS: Final = 100
 BACKOFF_MS_MAX: Final = 10_000
 TOLD_MS_MAX: Final = 5_000
 """How long an answered assignment may stay out of the metadata before it is sent again."""
-STUCK_MS: Final = 120_000
-"""From this age on a failing assignment is worth a line (Kafka's two minutes)."""
+TIMEOUT_MS: Final = 120_000
+"""``kjbod.assignment.timeout.ms`` unless told otherwise: the two minutes after which Kafka logs an error."""
+NAMED_MS: Final = 5_000
+"""An assignment in trouble is worth a line from this age on: what a short trouble is ends by itself."""
+NO_ANSWER: Final = "the controller left it out of its answer"
 
 IsOurs = Callable[[TopicIdPartition], bool]
 """Whether a partition exists in the metadata image with a replica on this broker."""
@@ -60,8 +73,11 @@ class Assignment:
     since_ms: int
     """When it was first submitted."""
     attempts: int = 0
+    """How often it was sent in vain."""
     not_before_ms: int = 0
     """Not sent before this moment: it was refused."""
+    error: str = ""
+    """Why the last attempt was in vain: the name of an error code, or what became of the whole request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +89,37 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
+class Stuck:
+    """An assignment that the controller refuses, or does not answer."""
+
+    partition: TopicIdPartition
+    directory_id: Uuid
+    since_ms: int
+    """When the controller, this one, could have taken it first."""
+    attempts: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the queue is, counted from when it was last empty."""
+
+    done: int
+    """Assignments that the controller has acknowledged."""
+    total: int
+    """These, and those still to come."""
+
+    def __str__(self) -> str:
+        return f"assigning {self.done:,} of {self.total:,}"
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What one answer, or none, did to the queue."""
 
     accepted: Mapping[TopicIdPartition, Uuid]
-    failed: Mapping[TopicIdPartition, int]
-    """Error code by partition, -1 for a partition that was not answered. They are queued again."""
+    failed: Mapping[TopicIdPartition, int | None]
+    """Error code by partition, None for a partition that was not answered. They are queued again."""
     error: str = ""
     """Why the whole request failed."""
 
@@ -92,22 +133,40 @@ class Assignments:
     """The queue. All times are monotonic milliseconds.
 
     ``ready`` to send, ``in_flight`` in the request that is out, ``told`` and not yet in the metadata.
+
+    Args:
+        broker_id: ours.
+        partitions_per_request_max: limit of one request.
+        timeout_ms: ``kjbod.assignment.timeout.ms``: from this age on one that is in trouble is overdue.
     """
 
-    def __init__(self, broker_id: int, partitions_per_request_max: int = PARTITIONS_PER_REQUEST_MAX) -> None:
+    def __init__(
+        self,
+        broker_id: int,
+        partitions_per_request_max: int = PARTITIONS_PER_REQUEST_MAX,
+        timeout_ms: int = TIMEOUT_MS,
+    ) -> None:
         self.broker_id = broker_id
         self.ready: dict[TopicIdPartition, Assignment] = {}
         self.in_flight: dict[TopicIdPartition, Assignment] = {}
         self.told: dict[TopicIdPartition, Told] = {}
         self.failures = 0
         """Requests in a row that failed as a whole."""
+        self.timeout_ms = timeout_ms
         self._limit = partitions_per_request_max
         self._send_ms: int | None = None
+        self._patience_ms = 0  # since when this controller could have taken what is queued
+        self._done = 0
 
     @property
     def queued(self) -> int:
         """``QueuedReplicaToDirAssignments``: assignments that the controller has not acknowledged."""
         return len(self.ready) + len(self.in_flight)
+
+    @property
+    def progress(self) -> Progress:
+        """How many of how many the controller has acknowledged since the queue was last empty."""
+        return Progress(self._done, self._done + self.queued)
 
     def target(self, partition: TopicIdPartition) -> Uuid | None:
         """The directory that the controller has been told, or will be; None when the metadata are the last word."""
@@ -118,6 +177,8 @@ class Assignments:
         """Queue an assignment; nothing happens when just this is the last one already."""
         if self.target(partition) == directory_id:
             return
+        if not self.queued:
+            self._done = 0
         self.told.pop(partition, None)
         self.ready[partition] = Assignment(directory_id, now_ms)
         self._schedule(now_ms, earliest_ms=now_ms)
@@ -135,7 +196,8 @@ class Assignments:
 
     def expired(self, now_ms: int) -> list[TopicIdPartition]:
         """Forget what was answered too long ago without a record, and say which: to be compared again."""
-        old = [p for p, a in self.told.items() if now_ms - a.at_ms >= TOLD_MS_MAX]
+        # The oldest come first: looking at all of a hundred thousand, each time, would cost more than all else here.
+        old = [p for p, _ in itertools.takewhile(lambda item: now_ms - item[1].at_ms >= TOLD_MS_MAX, self.told.items())]
         for partition in old:
             del self.told[partition]
         return old
@@ -177,17 +239,19 @@ class Assignments:
             for partition in topic.partitions
         }
         accepted: dict[TopicIdPartition, Uuid] = {}
-        failed: dict[TopicIdPartition, int] = {}
+        failed: dict[TopicIdPartition, int | None] = {}
         sent, self.in_flight = self.in_flight, {}
         for partition, assignment in sent.items():
-            code = codes.get((assignment.directory_id, partition), -1)
+            code = codes.get((assignment.directory_id, partition))
             if code == ErrorCode.NONE:
                 accepted[partition] = assignment.directory_id
+                self._done += 1
                 if partition not in self.ready:
                     self.told[partition] = Told(assignment.directory_id, now_ms)
             else:
                 failed[partition] = code
-                self._again(partition, assignment, now_ms + backoff_ms(assignment.attempts))
+                error = NO_ANSWER if code is None else error_name(code)
+                self._again(partition, assignment, now_ms + backoff_ms(assignment.attempts), error)
         self.failures = 0
         self._schedule(now_ms, self._earliest_ms())
         return Outcome(accepted, failed)
@@ -197,7 +261,7 @@ class Assignments:
         sent, self.in_flight = self.in_flight, {}
         self.failures += 1
         for partition, assignment in sent.items():
-            self._again(partition, assignment, assignment.not_before_ms)
+            self._again(partition, assignment, assignment.not_before_ms, error)
         self._send_ms = None
         self._schedule(now_ms, self._earliest_ms())
         return Outcome({}, {}, error)
@@ -207,19 +271,46 @@ class Assignments:
         if self.failures and not self.in_flight and self.ready:
             self._send_ms = now_ms
 
-    def stuck(self, now_ms: int) -> list[tuple[TopicIdPartition, Assignment]]:
-        """Assignments that have been refused for minutes, oldest first."""
-        old = [(p, a) for p, a in self.ready.items() if a.attempts and now_ms - a.since_ms >= STUCK_MS]
-        return sorted(old, key=lambda item: item[1].since_ms)
+    def patience(self, now_ms: int) -> None:
+        """Another controller, or one that was away and is back: nothing that it has not seen is overdue."""
+        self._patience_ms = now_ms
 
-    def _again(self, partition: TopicIdPartition, assignment: Assignment, not_before_ms: int) -> None:
+    def stuck(self, now_ms: int, age_ms: int = NAMED_MS) -> list[Stuck]:
+        """Assignments that this controller has refused or left unanswered for ``age_ms``, oldest first."""
+        old = [
+            Stuck(partition, a.directory_id, max(a.since_ms, self._patience_ms), a.attempts, a.error)
+            for partition, a in self._in_trouble(now_ms, age_ms)
+        ]
+        return sorted(old, key=lambda one: (one.since_ms, -one.attempts, one.partition))
+
+    def holding(self, now_ms: int) -> int:
+        """How many queued assignments keep a broker with several directories fenced: those that are not overdue."""
+        return self.queued - sum(1 for _ in self._in_trouble(now_ms, self.timeout_ms))
+
+    def _in_trouble(self, now_ms: int, age_ms: int) -> Iterator[tuple[TopicIdPartition, Assignment]]:
+        if now_ms - self._patience_ms < age_ms:
+            return
+        for partition, assignment in self.in_flight.items():
+            if now_ms - assignment.since_ms >= age_ms:
+                yield partition, assignment
+        for partition, assignment in self.ready.items():
+            if now_ms - assignment.since_ms >= age_ms and (assignment.attempts or self.failures):
+                yield partition, assignment
+
+    def _again(self, partition: TopicIdPartition, assignment: Assignment, not_before_ms: int, error: str) -> None:
         if partition not in self.ready:
             self.ready[partition] = dataclasses.replace(
-                assignment, attempts=assignment.attempts + 1, not_before_ms=not_before_ms
+                assignment, attempts=assignment.attempts + 1, not_before_ms=not_before_ms, error=error
             )
 
     def _earliest_ms(self) -> int:
-        return min((a.not_before_ms for a in self.ready.values()), default=0)
+        earliest_ms: int | None = None
+        for assignment in self.ready.values():
+            if not assignment.not_before_ms:
+                return 0  # as a rule the first one: what was refused is queued behind the others
+            if earliest_ms is None or assignment.not_before_ms < earliest_ms:
+                earliest_ms = assignment.not_before_ms
+        return earliest_ms or 0
 
     def _schedule(self, now_ms: int, earliest_ms: int) -> None:
         """Plan the next attempt, not before ``earliest_ms``; one that is planned earlier stays."""

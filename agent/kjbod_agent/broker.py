@@ -1,8 +1,8 @@
 """The agent in role ``broker``: the pure machines and what they need to be carried out.
 
-Everything that decides is elsewhere and pure: :mod:`lifecycle`, :mod:`failures`, :mod:`assignments`, :mod:`replicas`,
-:mod:`kjbod_agent.health.verdict`. :class:`Broker` feeds them with what happens, on one event loop, without a lock, and
-does what they ask for. Nothing in it blocks and nothing in it touches a disk.
+Everything that decides is elsewhere and pure: :mod:`lifecycle`, :mod:`failures`, :mod:`assignments`,
+:mod:`.replicas.table`, :mod:`.moves.machine`, :mod:`.health.verdict`. :class:`Broker` feeds them with what happens, on
+one event loop, without a lock, and does what they ask for. Nothing in it blocks and nothing in it touches a disk.
 
 What is due by time alone is found by :meth:`Broker.run_timers`, which sleeps until the next moment that any machine
 names. On its way round it pets the service manager's watchdog, provided that the parts that make an agent have moved
@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import re
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -25,6 +25,7 @@ from kjbod.errors import EXIT_CONFIG, EXIT_DISK_FAILURE, EXIT_FAILURE, Unsupport
 from kjbod.ids import Uuid
 from kjbod.metadata.fetching import Committed, Leader, Snapshot
 from kjbod.metadata.image import (
+    BROKER,
     BrokerChange,
     BrokerRegistration,
     Change,
@@ -34,6 +35,7 @@ from kjbod.metadata.image import (
     changes_between,
     image_of,
 )
+from kjbod.metadata.records import NO_LEADER
 from kjbod.metadata.versions import CORDONED_LOG_DIRS, DIRECTORY_ASSIGNMENT
 from kjbod.runtime import systemd
 from kjbod.wire.client import Connection, Disconnected
@@ -46,15 +48,22 @@ from kjbod.wire.messages import (
 )
 from kjbod_agent import failures as failing
 from kjbod_agent import lifecycle as life
+from kjbod_agent.assignments import TIMEOUT_MS as ASSIGNMENT_TIMEOUT_MS
 from kjbod_agent.assignments import Assignments, Outcome
 from kjbod_agent.channel import ControllerChannel
+from kjbod_agent.directories.additions import Added
+from kjbod_agent.directories.cleanness import Cleanness
+from kjbod_agent.directories.rules import Directory
 from kjbod_agent.features import registered_features
+from kjbod_agent.fencing import Fencing
 from kjbod_agent.health.evidence import Verdict
 from kjbod_agent.health.verdict import Health
+from kjbod_agent.moves.mover import Mover
 from kjbod_agent.partitions import TopicIdPartition
-from kjbod_agent.placement import Placement
+from kjbod_agent.replicas.inventory import Wanted
+from kjbod_agent.replicas.placement import Placement
 from kjbod_agent.reporting import Log, Reporter
-from kjbod_agent.storage.api import DirectoryError
+from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, Replica
 
 ASSIGN_TIMEOUT_MS: Final = 10_000
 """For one AssignReplicasToDirs. Kafka waits 60 s; a controller that does not answer in 10 is better asked anew."""
@@ -70,6 +79,7 @@ STARTING_TIMEOUT_MS: Final = 60_000
 """How long the service manager is asked, on each round, to wait for the end of the start."""
 TROUBLE_AGAIN_MS: Final = 60_000
 """A controller that does not answer is named again after this time."""
+MOVE_RATE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
 CORDONED_HEALTH: Final = frozenset({Health.SLOW, Health.FULL, Health.HELD})
 """States in which a directory should get no new replicas (KIP-1066)."""
 
@@ -144,6 +154,7 @@ class Broker:
         clock: the time.
         spawn: runs a coroutine in the daemon's TaskGroup.
         log: for what has no place in the health report.
+        assignment_timeout_ms: ``kjbod.assignment.timeout.ms``.
     """
 
     def __init__(
@@ -162,18 +173,31 @@ class Broker:
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         log: Log,
         unreadable: tuple[str, ...] = (),
+        assignment_timeout_ms: int = ASSIGNMENT_TIMEOUT_MS,
     ) -> None:
         self.life = life.Lifecycle(identity=identity, timing=timing, features=registered_features({}))
         self.failures = failures
-        self.assignments = Assignments(identity.broker_id)
+        self.assignments = Assignments(identity.broker_id, timeout_ms=assignment_timeout_ms)
         self.image = MetadataImage()
         self.ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
         self.farewell: asyncio.Event | None = None
         """Set when the farewell was answered or has failed; None when there is none."""
+        self.caught_up = asyncio.Event()
+        """Set when the metadata are known for the first time."""
         self.placement: Placement
+        self.mover: Mover
+        self.cleanness: Cleanness | None = None
         self.monitor: Monitor | None = None
+        self.fencing = Fencing(
+            assignments=self.assignments,
+            multiple=multiple,
+            name=self._partition_name,
+            path=lambda directory: self._paths.get(directory, str(directory)),
+            wall_ms=self._wall_ms_at,
+            log=log,
+        )
         self._replayer = Replayer(self.image)
-        self._paths = paths
+        self._paths = dict(paths)
         self._log_dirs = frozenset(identity.log_dirs)
         self._multiple = multiple
         self._controlled_shutdown = controlled_shutdown
@@ -191,6 +215,8 @@ class Broker:
         self._trouble: _Trouble | None = None
         self._halt: Ended | None = None
         self._unreadable = unreadable
+        self._registering: list[tuple[Added, asyncio.Future[bool]]] = []
+        self._answered: set[Uuid] = set()
         self._status = ""
         self._ready_due = False
         self._unfenced_once = False
@@ -231,6 +257,7 @@ class Broker:
         if leader is not None:
             if not sent_by_itself:  # else the first registration would go out twice
                 self._feed(life.ControllerFound())
+            self.assignments.patience(self._clock.monotonic_ms())
             self.assignments.hurry(self._clock.monotonic_ms())
             self._wake.set()
 
@@ -283,6 +310,119 @@ class Broker:
         # All that takes time in proportion to the number of replicas comes after the heartbeat is on its way.
         asyncio.get_running_loop().call_soon(self._account_for_failures)
 
+    # ---------------------------------------------------------------- directories that are loaded, or added, as it runs
+
+    def is_offline(self, directory_id: Uuid) -> bool:
+        """See :class:`kjbod_agent.directories.loading.LoadingOwner`."""
+        return directory_id in self._offline
+
+    def directory_loaded(self, directory: Directory, agent: DirectoryAgent, replicas: Sequence[Replica]) -> None:
+        """See :class:`kjbod_agent.directories.loading.LoadingOwner`."""
+        self.placement.add_directory(directory.directory_id, agent, directory.path, replicas)
+        self._check_ready()
+        self._wake.set()
+
+    def directory_missing(self, path: str, directory_id: Uuid | None) -> None:
+        """See :class:`kjbod_agent.directories.loading.LoadingOwner`."""
+        self._unreadable = (*self._unreadable, path)
+        if directory_id is not None:
+            self.placement.fail(directory_id)
+        self._check_ready()
+        self._wake.set()
+
+    def why_not_now(self, directories: int, failed: Uuid | None) -> str | None:
+        """See :class:`kjbod_agent.directories.additions.AdditionsOwner`."""
+        if self.life.state in (life.BrokerState.PENDING_CONTROLLED_SHUTDOWN, life.BrokerState.SHUTTING_DOWN):
+            return "cannot be added: the agent stops"
+        if directories > 1 and not self._multiple:
+            if not self.placement.published:
+                return "waits for the metadata of the cluster: try again when there is a controller"
+            if self.image.metadata_version < DIRECTORY_ASSIGNMENT:
+                return "waits for metadata.version 3.7-IV2 or later (kafka-features upgrade): several log.dirs need it"
+        failure = None if failed is None else self.failures.of(failed)
+        if failure is not None and not failure.settled:
+            return f"waits for the controller to record that its directory {failed} failed: try again soon"
+        return None
+
+    def registered_elsewhere(self) -> Mapping[Uuid, int]:
+        """See :class:`kjbod_agent.directories.additions.AdditionsOwner`."""
+        own = self.life.identity.broker_id
+        return {d: number for number, one in self.image.brokers.items() if number != own for d in one.log_dirs}
+
+    def directory_added(self, added: Added) -> asyncio.Future[bool]:
+        """See :class:`kjbod_agent.directories.additions.AdditionsOwner`."""
+        directory_id, path = added.directory.directory_id, added.directory.path
+        self._paths[directory_id] = path
+        self._log_dirs = frozenset(added.log_dirs)
+        self._multiple = self.fencing.multiple = self._multiple or len(added.log_dirs) > 1
+        self._unreadable = tuple(p for p in self._unreadable if p != path)
+        for gone in (*added.retired, directory_id):
+            self.failures = failing.retired(self.failures, gone)
+            self._offline.pop(gone, None)
+            self._health.pop(gone, None)
+        self.failures = failing.added(self.failures, directory_id)
+        self.placement.inventory.begin_directory(directory_id, path)
+        taken: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._registering.append((added, taken))
+        self._feed(life.RegisterAgain(added.log_dirs, frozenset({directory_id})))
+        self._cordon()
+        return taken
+
+    def directory_taken(self, added: Added, replicas: Sequence[Replica]) -> None:
+        """See :class:`kjbod_agent.directories.additions.AdditionsOwner`."""
+        directory_id = added.directory.directory_id
+        for gone in (*added.retired, directory_id, *((None,) if added.unknown else ())):
+            self.placement.forget_directory(gone)
+        self.placement.add_directory(directory_id, added.agent, added.directory.path, replicas)
+        self.mover.directory_replaced(directory_id)
+        if directory_id in self._offline:  # it failed meanwhile
+            self.mover.directory_failed(directory_id)
+            for partition in self.placement.fail(directory_id):
+                self.assign(partition, directory_id)
+        else:
+            self._lead_again(directory_id, replicas)
+        self._check_ready()
+        self._wake.set()
+
+    def _lead_again(self, directory_id: Uuid, replicas: Sequence[Replica]) -> None:
+        """A registration elects no leader; an assignment does, also of what is recorded already
+        (``PartitionChangeBuilder``). So partitions that lost their last leader with a directory get it back with it."""
+        for replica in replicas:
+            if replica.topic_id is None or replica.suffix:
+                continue
+            partition = TopicIdPartition(replica.topic_id, replica.partition)
+            hosted = self.placement.hosting.partitions.get(partition)
+            known = self.image.partition(partition.topic_id, partition.partition)
+            if hosted and hosted.directory == directory_id and known is not None and known.leader == NO_LEADER:
+                self.assign(partition, directory_id)
+
+    def directory_refused(self, added: Added, reason: str) -> None:
+        """See :class:`kjbod_agent.directories.additions.AdditionsOwner`."""
+        self.directory_failed(added.directory.directory_id, "controller", reason, self._clock.monotonic_ms())
+
+    def _registered(self, effect: life.Registered) -> None:
+        self._reporter.registered(effect.broker_epoch)
+        self._answered = set(effect.log_dirs)
+        self._check_registering()
+
+    def _check_registering(self) -> None:
+        """See in the metadata what became of a registration that was answered: a controller by the KIP does not bring a
+        directory back that has failed under this incarnation."""
+        own = self.image.brokers.get(self.life.identity.broker_id)
+        if not self._registering or own is None or own.incarnation_id != self.life.identity.incarnation_id:
+            return
+        waiting, self._registering = self._registering, []
+        without = self.image.metadata_version < DIRECTORY_ASSIGNMENT
+        for added, taken in waiting:
+            answered = added.directory.directory_id in self._answered and self._answered.isdisjoint(added.retired)
+            there = added.directory.directory_id in own.log_dirs and not set(added.retired) & set(own.log_dirs)
+            if answered and (there or without):
+                taken.set_result(True)
+            elif answered and self.life.registered and self.life.caught_up:
+                taken.set_result(False)
+            else:
+                self._registering.append((added, taken))
+
     def _account_for_failures(self) -> None:
         """Say what failed directories held, and see to the replicas in them."""
         for directory_id, offline in self._offline.items():
@@ -295,6 +435,7 @@ class Broker:
             self._reporter.directory_failed(
                 directory_id, offline.path, offline.cause, offline.text, partitions=partitions, leaders=leaders
             )
+            self.mover.directory_failed(directory_id)  # before: what it promotes now no longer lies there
             for partition in self.placement.fail(directory_id):
                 self.assign(partition, directory_id)
         self._wake.set()
@@ -307,7 +448,7 @@ class Broker:
     # ------------------------------------------------------------------------------------- what the placement tells it
 
     def assign(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
-        """See :class:`kjbod_agent.placement.PlacementOwner`."""
+        """See :class:`kjbod_agent.replicas.placement.PlacementOwner`."""
         now_ms = self._clock.monotonic_ms()
         if directory_id in self._offline and partition not in self.assignments.told:
             self.failures = failing.misplaced(self.failures, directory_id, [partition], now_ms)
@@ -317,26 +458,62 @@ class Broker:
         self._wake.set()
 
     def forget(self, partition: TopicIdPartition) -> None:
-        """See :class:`kjbod_agent.placement.PlacementOwner`."""
+        """See :class:`kjbod_agent.replicas.placement.PlacementOwner`."""
         self.assignments.discard(partition)
         self.failures = failing.placed(self.failures, [partition])
 
     def created(self, topic: str, partition: TopicIdPartition, directory_id: Uuid) -> None:
-        """See :class:`kjbod_agent.placement.PlacementOwner`."""
+        """See :class:`kjbod_agent.replicas.placement.PlacementOwner`."""
         self._reporter.replica_created(topic, partition, directory_id, self._paths[directory_id])
 
+    def resume_move(self, wanted: Wanted, directory_id: Uuid, future_name: str) -> None:
+        """See :class:`kjbod_agent.replicas.placement.PlacementOwner`."""
+        self.mover.resume(wanted, directory_id, future_name)
+
     def work_failed(self, directory_id: Uuid, error: DirectoryError) -> None:
-        """See :class:`kjbod_agent.placement.PlacementOwner`."""
+        """See :class:`kjbod_agent.replicas.placement.PlacementOwner`."""
         if self.monitor is not None:
             self.monitor.report_error(self._paths[directory_id], error.errno, error.call)
 
     def refuse(self, reason: str) -> None:
-        """See :class:`kjbod_agent.placement.PlacementOwner`."""
+        """See :class:`kjbod_agent.replicas.placement.PlacementOwner`."""
         self.end(Ended(EXIT_FAILURE, reason, clean=False))
 
     def settled(self) -> None:
-        """See :class:`kjbod_agent.placement.PlacementOwner`."""
+        """See :class:`kjbod_agent.replicas.placement.PlacementOwner`."""
         self._check_ready()
+
+    # ------------------------------------------------------------------------------------------ what the mover tells it
+
+    def assign_move(self, partition: TopicIdPartition, directory_id: Uuid) -> bool:
+        """See :class:`kjbod_agent.moves.mover.MoveOwner`."""
+        if self.cleanness is not None:
+            self.cleanness.moving(self.placement.inventory.locate(partition), directory_id)
+        self.assign(partition, directory_id)
+        return partition in self.assignments.ready or partition in self.assignments.in_flight
+
+    def find_partition(self, topic: str, partition: int) -> TopicIdPartition | None:
+        """See :class:`kjbod_agent.moves.mover.MoveOwner`."""
+        topic_id = self.image.topic_ids.get(topic)
+        known = topic_id is not None and self.image.partition(topic_id, partition) is not None
+        return TopicIdPartition(topic_id, partition) if known and topic_id is not None else None
+
+    def cordoned(self) -> frozenset[Uuid]:
+        """See :class:`kjbod_agent.moves.mover.MoveOwner`."""
+        is_cordoned = self.placement.inventory.chooser.is_cordoned
+        return frozenset(d for d in self._log_dirs if is_cordoned(d))
+
+    def _follow_move_rate(self) -> None:
+        """A dynamic configuration of this broker goes before that of all brokers."""
+        names = (str(self.life.identity.broker_id), "")
+        values = (self.image.configs.get((BROKER, name), {}).get(MOVE_RATE, "") for name in names)
+        self.mover.set_rate(next((int(value) for value in values if value.isdecimal()), None))
+
+    def _tell_mover(self, outcome: Outcome) -> None:
+        """What the controller answered, unless something newer waits to be told it."""
+        for partition, directory_id in outcome.accepted.items():
+            if partition not in self.assignments.ready:
+                self.mover.acknowledged(partition, directory_id)
 
     # -------------------------------------------------------------------------------------------------------- its time
 
@@ -351,6 +528,7 @@ class Broker:
             self.placement.review(self.assignments.expired(now_ms))
             self._check_deadlines(now_ms)
             self._check_ready()
+            self.fencing.tell(now_ms, fenced=not self.life.ready_to_unfence, work=self._work_text())
             self._tell_status()
             # What was done just now woke this very loop; waiting for it would never yield to the others.
             self._wake.clear()
@@ -404,10 +582,14 @@ class Broker:
     def _applied(self, changes: list[Change]) -> None:
         self._feed(life.MetadataApplied(self.image.offset))
         self._follow_registration(changes)
+        self._follow_move_rate()
         if not self.placement.published:
             return
         now_ms = self._clock.monotonic_ms()
-        for update in self.placement.follow(changes):
+        updates = self.placement.follow(changes, self.image)
+        self._cordon()
+        self.mover.follow(updates)
+        for update in updates:
             if update.new is not None:
                 self._recorded(update.partition, update.new.directory)
         if self._offline:
@@ -453,7 +635,9 @@ class Broker:
 
     def _cordon(self) -> None:
         supported = self.image.metadata_version >= CORDONED_LOG_DIRS
-        cordoned = tuple(sorted(d for d in self._log_dirs if self._health.get(d) in CORDONED_HEALTH))
+        by_hand = self.cordoned()
+        ill = {d for d in self._log_dirs if self._health.get(d) in CORDONED_HEALTH}
+        cordoned = tuple(sorted(ill | by_hand))
         self._feed(life.Cordoned(cordoned if supported else None))
 
     def _check_moved(self) -> None:
@@ -478,8 +662,12 @@ class Broker:
         """KIP-858: a broker with several directories stays fenced until nothing is left to assign."""
         if self.life.ready_to_unfence or not self.placement.published or self.placement.busy:
             return
-        if self._multiple and self.assignments.queued:
+        if self.placement.inventory.loading:
             return
+        now_ms = self._clock.monotonic_ms()
+        if self.fencing.holds(now_ms):
+            return
+        self.fencing.waives(now_ms)
         self._feed(life.ReadyToUnfence())
 
     # ------------------------------------------------------------------------------------------------------- lifecycle
@@ -499,6 +687,7 @@ class Broker:
             self._pumping = False
         if self._trouble is not None and self.life.failures == 0:
             self._recovered(self._trouble)
+        self._check_registering()
         self._wake.set()
 
     def _carry_out(self, effect: life.Effect) -> None:
@@ -511,10 +700,12 @@ class Broker:
                 self._say_farewell(request)
             case life.ForgetController():
                 self._channel.forget()
-            case life.Registered(broker_epoch):
-                self._reporter.registered(broker_epoch)
+            case life.Registered():
+                self._registered(effect)
             case life.CaughtUp():
                 self.placement.publish(self.image)
+                self._cordon()
+                self.caught_up.set()
             case life.Unfenced():
                 self._unfenced()
             case life.Fenced():
@@ -618,6 +809,7 @@ class Broker:
     def _recovered(self, trouble: _Trouble) -> None:
         """The controller answers again."""
         self._trouble = None
+        self.assignments.patience(self._clock.monotonic_ms())
         self._log.info(
             "controller.request.recovered",
             failures=trouble.failures,
@@ -658,32 +850,21 @@ class Broker:
         self._assigned(outcome)
 
     def _assigned(self, outcome: Outcome) -> None:
-        if outcome.error:
-            self._log.warning("assignments.failed", reason=outcome.error, queued=self.assignments.queued)
-        if outcome.failed:
-            codes = sorted({life.error_name(code) if code >= 0 else "no answer" for code in outcome.failed.values()})
-            self._log.warning("assignments.refused", count=len(outcome.failed), errors=codes)
+        self.fencing.answered(outcome, self._clock.monotonic_ms())
         if outcome.accepted:
             self._reporter.assignments_acknowledged(len(outcome.accepted))
             in_failed = [p for p, d in outcome.accepted.items() if d in self._offline]
             self.failures = failing.placed(self.failures, in_failed)
-        self._name_stuck()
+        self._tell_mover(outcome)
         self._check_ready()
         self._wake.set()
 
-    def _name_stuck(self) -> None:
-        stuck = self.assignments.stuck(self._clock.monotonic_ms())
-        if stuck:
-            partition, assignment = stuck[0]
-            hosted = self.placement.hosting.partitions.get(partition)
-            self._log.error(
-                "assignments.stuck",
-                count=len(stuck),
-                topic=None if hosted is None else hosted.topic,
-                partition=partition.partition,
-                directory_id=str(assignment.directory_id),
-                attempts=assignment.attempts,
-            )
+    def _partition_name(self, partition: TopicIdPartition) -> str:
+        hosted = self.placement.hosting.partitions.get(partition)
+        return f"{partition.topic_id if hosted is None else hosted.topic}-{partition.partition}"
+
+    def _wall_ms_at(self, monotonic_ms: int) -> int:
+        return self._clock.wall_ms() - (self._clock.monotonic_ms() - monotonic_ms)
 
     # ---------------------------------------------------------------------------------------------------------- status
 
@@ -700,12 +881,18 @@ class Broker:
         if taken:
             self._status = text
 
+    def _work_text(self) -> list[str]:
+        """What is being done in the directories, as long as it is."""
+        inventory = self.placement.inventory
+        parts = [f"{inventory.path(d)} is being loaded" for d in inventory.loading]
+        if self.placement.inventory.creating:
+            parts.append(f"{len(self.placement.inventory.creating):,} replicas to create")
+        return parts
+
     def _status_text(self) -> str:
         parts = [self.life.state.name.lower().replace("_", " "), "fenced" if self.life.fenced else "unfenced"]
-        if self.placement.inventory.creating:
-            parts.append(f"{len(self.placement.inventory.creating)} replicas to create")
-        if self.assignments.queued:
-            parts.append(f"{self.assignments.queued} assignments queued")
+        parts.extend(self._work_text())
+        parts.extend(self.fencing.words(self._clock.monotonic_ms()))
         parts.extend(f"{path} could not be read at the start" for path in self._unreadable)
         parts.extend(
             f"{failure.path} failed since {failure.since}{'' if failure.settled else ', not yet recorded'}"

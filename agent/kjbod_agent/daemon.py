@@ -1,9 +1,10 @@
 """The agent's composition root: makes the parts, joins them, and owns the order of start and end.
 
-Start: configuration, state directory, directories (:mod:`start_up`), then everything that runs for as long as the
-agent: metadata follower, health monitor, placement, timers, samples, metrics. They are tasks of one TaskGroup. When
-one of them ends with an error the process ends with its reason: half an agent is worse than none, because the half that
-heartbeats keeps partitions on the half that is dead.
+Start: configuration, state directory, directories (:mod:`.directories.start_up`), then everything that runs for as long
+as the agent: metadata follower, health monitor, placement, mover, timers, samples, metrics, listeners; and what reads
+the replicas (:mod:`.directories.loading`). Directories may be added later (:mod:`.directories.additions`). They are
+tasks of one TaskGroup. When one of them ends with an error the process ends with its reason: half an agent is worse
+than none, because the half that heartbeats keeps partitions on the half that is dead.
 
 End: the broker's :attr:`~kjbod_agent.broker.Broker.ended` says how. After a disk failure nothing may keep the process:
 not a worker stuck in the kernel, a controller that does not answer, or a log that nobody reads. So a thread that does
@@ -23,39 +24,52 @@ import random
 import signal
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from kjbod.clock import Clock, SystemClock, system_random
 from kjbod.config import Config, load_config, require_broker
 from kjbod.config.endpoints import SECURITY_PROTOCOLS
 from kjbod.errors import EXIT_FAILURE, ConfigError, KjbodError
 from kjbod.ids import Uuid, random_uuid
+from kjbod.metadata.fetching import Leader
 from kjbod.metadata.follower import MetadataFollower
 from kjbod.runtime import memory, systemd
+from kjbod.runtime.control import SOCKET_NAME, ControlError, ControlServer
 from kjbod.runtime.logging import configure_logging, flush_logging, get_logger, seal_logging
 from kjbod.runtime.loop import run as run_loop
 from kjbod.wire.frames import preload
 from kjbod.wire.messages import API, ApiKey, BrokerRegistrationRequestListener
 from kjbod_agent import lifecycle
+from kjbod_agent.admin.control import Control, ControlParts
+from kjbod_agent.admin.forwarding import Forwarder
+from kjbod_agent.admin.listener import PRELOADED, Listeners, Parts, broker_listeners
+from kjbod_agent.admin.view import View, log_directories
 from kjbod_agent.broker import FAREWELL_TIMEOUT_MS, Broker, Ended
 from kjbod_agent.channel import ControllerChannel
+from kjbod_agent.directories.additions import AdditionError, Additions
+from kjbod_agent.directories.cleanness import Cleanness
+from kjbod_agent.directories.loading import Loading
+from kjbod_agent.directories.start_up import Opened, Remembering, mark_clean, open_directories
 from kjbod_agent.failures import Failures
 from kjbod_agent.health.monitor import HealthMonitor
 from kjbod_agent.health.sources.linux import linux_sources
-from kjbod_agent.health.verdict import HealthSettings
-from kjbod_agent.hosting import Hosting
-from kjbod_agent.placement import Placement
-from kjbod_agent.replicas import Inventory
+from kjbod_agent.health.verdict import Health, HealthSettings
+from kjbod_agent.moves.mover import Mover
+from kjbod_agent.replicas.choice import Capacity, Chooser, Policy, Site
+from kjbod_agent.replicas.hosting import Hosting, cordoned_log_dirs
+from kjbod_agent.replicas.inventory import Inventory
+from kjbod_agent.replicas.placement import Placement
+from kjbod_agent.replicas.stray_memory import Note, StrayMemory
 from kjbod_agent.reporting import Reporter, Sender
 from kjbod_agent.reports import Limits, ReportWriter
-from kjbod_agent.start_up import Opened, mark_clean, open_directories
 from kjbod_agent.storage.api import StorageAgent, StorageOptions
 from kjbod_agent.storage.registry import create
 
 if TYPE_CHECKING:
     from kjbod_agent.metrics import MetricsListener, Snapshot
+    from kjbod_agent.metrics import Move as MoveMetric
 
 HALT_TIMEOUT_MS: Final = 900
 """From the decision to stop because of a disk to the end of the process, at most."""
@@ -94,12 +108,13 @@ def main(config_path: Path) -> int:
         config = load_config(config_path)
         require_broker(config)
         listeners = registered_listeners(config)
+        broker_listeners(config)
         configure_logging("agent")
         memory.economize()
         # The watchdog ends a loop that hangs with SIGABRT: where it hung is then in the log.
         faulthandler.enable(file=2)
         # On a busy host this takes seconds, in which an event loop would neither heartbeat nor judge a disk.
-        preload({key: (API[key].max_version, API[key].max_version) for key in _SPOKEN})
+        preload({key: (API[key].max_version, API[key].max_version) for key in _SPOKEN} | dict(PRELOADED))
         return run_loop(lambda: Daemon(config, listeners, SystemClock(), system_random()).run())
     except KjbodError as error:
         systemd.notify_stopping(str(error))
@@ -169,6 +184,8 @@ class Daemon:
         self._listeners = listeners
         self._clock = clock
         self._rng = rng
+        self._stray_memory = StrayMemory(Path(config.kjbod_state_dir), config.node_id)
+        self._stray_notes: dict[tuple[Uuid, str], Note] = {}
         self._log = get_logger()
         self._broker: Broker | None = None
         self._signals = 0
@@ -179,6 +196,13 @@ class Daemon:
         self._main: asyncio.Task[Any] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._group: asyncio.TaskGroup
+        self._storage: StorageAgent
+        self._additions: Additions | None = None
+        self.remembering: Remembering
+        self.view: View
+        self._listeners_open: Listeners | None = None
+        self._control: ControlServer | None = None
+        self._forward_channel: ControllerChannel
 
     async def run(self) -> int:
         """Start, serve, end.
@@ -191,10 +215,11 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._signalled, number)
         options = StorageOptions(clock=self._clock, role=self._config.kjbod_role, log=self._note)
-        storage = create(self._config.kjbod_storage_agent, options)
+        storage = self._storage = create(self._config.kjbod_storage_agent, options)
+        self.remembering = Remembering(self._config, self._log)
         try:
             await storage.start()
-            opened = await open_directories(self._config, storage, self._clock, self._rng, self._log)
+            opened = await open_directories(self._config, storage, self._clock, self._rng, self._log, self.remembering)
             return await self._serve(storage, opened)
         except asyncio.CancelledError:
             if not self._signals:
@@ -204,13 +229,26 @@ class Daemon:
             self._limit(ended, LEAVE_TIMEOUT_MS)
             return ended.exit_code
         finally:
+            self.remembering.close()
             await storage.close()
+
+    async def add_directory(self, path: str) -> str:
+        """Add a directory of ``log.dirs`` while the agent runs, see :mod:`kjbod_agent.directories.additions`; one
+        line that says what was done.
+
+        Raises:
+            KjbodError: it cannot be added (now); one line says why and what to do, or what is waited for.
+        """
+        if self._additions is None:
+            raise AdditionError(f"{path}: the agent is still starting: try again soon")
+        return await self._additions.add(path)
 
     # ------------------------------------------------------------------------------------------------------- the parts
 
     async def _serve(self, storage: StorageAgent, opened: Opened) -> int:
         """From loaded directories to the exit code."""
         incarnation_id = random_uuid(self._rng)
+        self._stray_notes = await asyncio.to_thread(self._stray_memory.load)
         reports = self._reports(incarnation_id)
         await reports.start()
         reporter = self._reporter(opened, incarnation_id, reports)
@@ -228,6 +266,9 @@ class Daemon:
                 self._limit(ended)
                 reporter.stopping(ended.reason)
                 await _wait_for_farewell(broker)
+                await broker.mover.close()
+                if self._listeners_open is not None:
+                    await self._listeners_open.close()
                 if metrics is not None:
                     metrics.close()
                 for task in self._tasks:
@@ -273,10 +314,16 @@ class Daemon:
         reports: ReportWriter,
     ) -> None:
         """Leave directories, workers and reports in good order."""
+        if self._listeners_open is not None:
+            await self._listeners_open.close()
+        if self._control is not None:
+            self._control.close()
         if ended.clean and broker is not None:
             epoch = broker.life.broker_epoch
             epoch = opened.start_up.previous_broker_epoch if epoch == lifecycle.NO_EPOCH else epoch
-            await mark_clean(opened, [d for d in opened.agents if d in broker.failures.usable], epoch)
+            clean = set() if broker.cleanness is None else broker.cleanness.clean()
+            usable = broker.failures.usable & clean
+            await mark_clean(opened, [d for d in opened.agents if d in usable], epoch)
         await storage.close()
         reporter.stopped(ended.exit_code, ended.reason)
         await reports.close(END_REPORTS_TIMEOUT_MS if ended.exit_code == 0 else HALT_REPORTS_TIMEOUT_MS)
@@ -314,7 +361,8 @@ class Daemon:
             clock=self._clock,
             spawn=self._spawn,
             log=self._log,
-            unreadable=tuple(u.path for u in start_up.unreadable),
+            unreadable=tuple(u.path for u in start_up.unreadable if u.path not in opened.late),
+            assignment_timeout_ms=config.kjbod_assignment_timeout_ms,
         )
         broker.placement = Placement(
             hosting=Hosting(config.node_id),
@@ -323,22 +371,60 @@ class Daemon:
             owner=broker,
             unique=lambda: self._rng.randbytes(16).hex(),
             log=self._log,
+            clock=self._clock,
+            delete_delay_ms=config.file_delete_delay_ms,
+            memory=self._stray_memory,
+            notes=self._stray_notes,
         )
+        broker.placement.inventory.chooser = Chooser(
+            cast("Policy", config.kjbod_placement), config.kjbod_placement_full_percent, self._rng.random
+        )
+        broker.mover = self._make_mover(broker, opened)
         return broker
+
+    def _make_mover(self, broker: Broker, opened: Opened) -> Mover:
+        config = self._config
+        return Mover(
+            placement=broker.placement,
+            storage=self._storage,
+            owner=broker,
+            directories=lambda: {e.path: e.directory_id for e in log_directories(opened, self.remembering.memory)},
+            unique=lambda: self._rng.randbytes(16).hex(),
+            clock=self._clock,
+            log=self._log,
+            concurrency=config.kjbod_move_concurrency,
+            bytes_per_second=config.kjbod_move_bytes_per_second,
+            total_bytes_per_second=config.replica_alter_log_dirs_io_max_bytes_per_second,
+        )
 
     async def _run_parts(self, broker: Broker, opened: Opened, reporter: Reporter) -> "MetricsListener | None":
         """Start all that runs for as long as the agent."""
         monitor = self._monitor(broker, opened)
         broker.monitor = monitor
+        broker.placement.sites = lambda: _sites(broker, monitor, opened, self._config)
+        self._tell_links(opened)
+        broker.cleanness = Cleanness(
+            lambda: opened.start_up.log_dirs,
+            # Not before there is nothing more urgent to read.
+            lambda d: opened.agents.get(d) if broker.life.ready_to_unfence and d in broker.failures.usable else None,
+            lambda: bool(opened.start_up.unreadable),
+        )
+        self._spawn(broker.cleanness.run())
         now_ms = self._clock.monotonic_ms()
         for directory_id, reason in opened.failed.items():
             broker.directory_failed(directory_id, "error", reason, now_ms)
+        self._forward_channel = self._channel()
         self._spawn(self._follower(broker, opened).run())
         self._spawn(monitor.run())
         self._spawn(broker.placement.run())
+        self._spawn(broker.mover.run())
         self._spawn(broker.run_timers(systemd.watchdog_interval_ms()))
         self._spawn(self._save_memory(broker.placement))
+        self._spawn(self._loading(broker, monitor, opened).run())
+        self._spawn(self.remembering.keep_current(monitor.status, self._clock))
         self._spawn(self._sample(broker, monitor, reporter, opened))
+        await self._listen(broker, monitor, opened)
+        await self._open_control(broker, monitor, opened)
         where = self._config.kjbod_metrics_listener
         if where is None:
             return None
@@ -347,6 +433,81 @@ class Daemon:
         metrics = MetricsListener(lambda: _snapshot(broker, monitor, opened))
         await metrics.open(where.host, where.port)
         return metrics
+
+    async def _listen(self, broker: Broker, monitor: HealthMonitor, opened: Opened) -> None:
+        """Open the listeners; requests wait until the metadata are known."""
+        self.view = View(
+            lambda: log_directories(opened, self.remembering.memory),
+            broker=broker,
+            monitor=monitor,
+            clock=self._clock,
+            spawn=self._spawn,
+        )
+        parts = Parts(
+            broker=broker,
+            view=self.view,
+            mover=lambda: broker.mover,
+            forwarder=Forwarder(self._forward_channel, self._clock),
+            cluster_id=opened.start_up.cluster_id,
+        )
+        self._listeners_open = Listeners(self._config, parts, clock=self._clock, log=self._log)
+        await self._listeners_open.open()
+
+    async def _open_control(self, broker: Broker, monitor: HealthMonitor, opened: Opened) -> None:
+        """Open the control socket. An agent without one still watches its disks: why there is none is only said."""
+        parts = ControlParts(
+            broker=broker,
+            mover=lambda: broker.mover,
+            view=self.view,
+            causes=lambda: {status.path: str(status.health.cause) for status in monitor.status()},
+            log_dirs=lambda: log_directories(opened, self.remembering.memory),
+            add_directory=self.add_directory,
+            spawn=self._spawn,
+        )
+        control = ControlServer(
+            Path(self._config.kjbod_state_dir) / SOCKET_NAME,
+            Control(parts).handlers(),
+            log=self._log,
+            identity={"node": self._config.node_id},
+        )
+        try:
+            await control.open()
+        except ControlError as error:
+            self._log.error("control.unavailable", reason=str(error))
+        else:
+            self._control = control
+
+    def _tell_links(self, opened: Opened) -> None:
+        """Kafka would follow a link with the name of a replica, perhaps to a disk that nobody watches."""
+        for directory in opened.start_up.log_dirs:
+            for name in directory.loaded.linked_names:
+                self._log.warning(
+                    "replica.linked",
+                    path=f"{directory.path}/{name}",
+                    reason="a symbolic link is not followed and not changed: move what it leads to into its place",
+                )
+
+    def _loading(self, broker: Broker, monitor: HealthMonitor, opened: Opened) -> Loading:
+        additions = self._additions = Additions(
+            config=self._config,
+            storage=self._storage,
+            opened=opened,
+            remembering=self.remembering,
+            owner=broker,
+            monitor=monitor,
+            clock=self._clock,
+            rng=self._rng,
+            log=self._log,
+            spawn=self._spawn,
+        )
+        return Loading(
+            opened,
+            broker,
+            adopt=lambda path: additions.add(path, renew=False),
+            agent_at=self._storage.directory,
+            clock=self._clock,
+            log=self._log,
+        )
 
     def _monitor(self, broker: Broker, opened: Opened) -> HealthMonitor:
         config = self._config
@@ -377,6 +538,10 @@ class Daemon:
         )
 
     def _follower(self, broker: Broker, opened: Opened) -> MetadataFollower:
+        def on_leader(leader: Leader | None) -> None:
+            broker.on_leader(leader)
+            self._forward_channel.set_leader(leader)
+
         config = self._config
         voters = {voter.id: (voter.host, voter.port) for voter in config.controller_quorum_voters}
         servers = [(server.host, server.port) for server in config.controller_quorum_bootstrap_servers]
@@ -387,7 +552,7 @@ class Daemon:
             rng=self._rng,
             on_committed=broker.on_committed,
             on_snapshot=broker.on_snapshot,
-            on_leader=broker.on_leader,
+            on_leader=on_leader,
             cluster_id=opened.start_up.cluster_id,
             replica_id=config.node_id,
             directory_id=opened.start_up.metadata.directory_id,
@@ -516,16 +681,40 @@ def _first(group: BaseExceptionGroup[Any]) -> Any:
 
 
 def _inventory(opened: Opened) -> Inventory:
-    """What lies where, from what the directories said when they were loaded."""
+    """Which directories there are; what lies in them is told when they are loaded. Those that are late may yet come."""
     start_up = opened.start_up
-    inventory = Inventory(
-        [(d.directory_id, d.path) for d in start_up.log_dirs],
-        [u.directory_id for u in start_up.unreadable],
+    late = [(u.directory_id, u.path) for u in start_up.unreadable if u.path in opened.late and u.directory_id]
+    return Inventory(
+        [*((d.directory_id, d.path) for d in start_up.log_dirs), *late],
+        # One that is late, and whose id nobody remembers, may hold anything as long as it is not there.
+        [u.directory_id for u in start_up.unreadable if u.path not in opened.late or u.directory_id is None],
+        # Nothing of them was read, not of those either that have failed since: they may hold anything.
+        loading=[*(d.directory_id for d in start_up.log_dirs), *(directory_id for directory_id, _ in late)],
     )
-    for directory in start_up.log_dirs:
-        for replica in directory.loaded.replicas:
-            inventory.add(directory.directory_id, replica.name, replica.partition, replica.topic_id, replica.suffix)
-    return inventory
+
+
+def _sites(broker: Broker, monitor: HealthMonitor, opened: Opened, config: Config) -> dict[Uuid, Site]:
+    """How each directory is now, for the choice where a new replica goes."""
+    directories = opened.start_up.log_dirs
+    paths = [directory.path for directory in directories]
+    cordoned = cordoned_log_dirs(broker.image, config.node_id, config.cordoned_log_dirs, paths)
+    watched = {status.path: status for status in monitor.status()}
+    moving: dict[Uuid, int] = {}
+    for move in broker.mover.moves:
+        moving[move.destination] = moving.get(move.destination, 0) + max(0, move.total_bytes - move.copied_bytes)
+    sites = {}
+    for directory in directories:
+        status = watched.get(directory.path)
+        sample = directory.loaded if status is None or status.last_probe is None else status.last_probe
+        health = Health.ONLINE if status is None else status.health.health
+        sites[directory.directory_id] = Site(
+            capacity=Capacity(sample.total_bytes, sample.usable_bytes),
+            doubtful=health in (Health.SLOW, Health.HELD, Health.SUSPECT),
+            no_room=health is Health.FULL,
+            cordoned=directory.path in cordoned,
+            moving_bytes=moving.get(directory.directory_id, 0),
+        )
+    return sites
 
 
 def _snapshot(broker: Broker, monitor: HealthMonitor, opened: Opened) -> "Snapshot":
@@ -546,7 +735,30 @@ def _snapshot(broker: Broker, monitor: HealthMonitor, opened: Opened) -> "Snapsh
         health=dict(_worst(health, failed | {u.path for u in start_up.unreadable})),
         replicas={d.path: placement.inventory.replica_count(d.directory_id) for d in start_up.log_dirs},
         leaders={d.path: leaders.get(d.directory_id, 0) for d in start_up.log_dirs},
+        stuck_assignments=broker.fencing.stuck,
+        creating=len(placement.inventory.creating),
+        loading={d.path: len(d.loaded.replicas) if d.directory_id in opened.loading else 0 for d in start_up.log_dirs},
+        strays=len(placement.strays),
+        moves=_moves(broker, {d.directory_id: d.path for d in start_up.log_dirs}),
     )
+
+
+def _moves(broker: Broker, paths: Mapping[Uuid, str]) -> "list[MoveMetric]":
+    from kjbod_agent.metrics import Move as MoveMetric
+
+    return [
+        MoveMetric(
+            topic=view.topic,
+            partition=view.partition.partition,
+            source="" if view.source is None else paths.get(view.source, str(view.source)),
+            destination=paths.get(view.destination, str(view.destination)),
+            state="waiting" if view.waiting else str(view.state.value),
+            total_bytes=view.total_bytes,
+            copied_bytes=view.copied_bytes,
+            bytes_per_second=view.bytes_per_second,
+        )
+        for view in broker.mover.moves
+    ]
 
 
 def _worst(health: dict[str, str], failed: set[str]) -> Iterator[tuple[str, str]]:

@@ -24,7 +24,9 @@ image says that leadership came, the process stops.
 Three failures leave nothing to wait for: the last usable directory (which is also the only one of a single-directory
 broker), all of them, and the one with the metadata.
 
-A directory stays failed until the process ends, as in Kafka.
+A directory stays failed until the process ends, as in Kafka, or until a person adds its path again (``kjbod dirs
+add``): :func:`added` when the same disk is well again, :func:`retired` when another one took its place. Only a settled
+failure may be retired, since the registration that follows moves no leader.
 """
 
 import dataclasses
@@ -121,6 +123,17 @@ def directory_failed(
     if not after.usable:
         return after, Stop(f"no log directory is left: {'; '.join(map(str, after.failed))}")
     return after, None
+
+
+def added(state: Failures, directory_id: Uuid) -> Failures:
+    """A directory can be used from now on: a new one, or one that had failed and is well again."""
+    failed = tuple(f for f in state.failed if f.directory_id != directory_id)
+    return dataclasses.replace(state, usable=state.usable | {directory_id}, failed=failed)
+
+
+def retired(state: Failures, directory_id: Uuid) -> Failures:
+    """The disk of a failed directory was replaced, and the controller is to forget its id."""
+    return dataclasses.replace(state, failed=tuple(f for f in state.failed if f.directory_id != directory_id))
 
 
 def misplaced(state: Failures, directory_id: Uuid, partitions: Iterable[TopicIdPartition], now_ms: int) -> Failures:

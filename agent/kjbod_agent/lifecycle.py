@@ -37,6 +37,13 @@ since (so do Kafka's): leaving them out would leave partitions led on them as th
 leader. It revives them for a moment, hence what was acknowledged no longer is (:class:`OfflineForgotten`), and the
 heartbeat that follows at once puts them offline again.
 
+Directories that are added while the broker runs (a disk was replaced, or ``log.dirs`` grew) go the same way: Kafka has
+no request for them, but a registration of the same incarnation replaces the list and leaves epoch and fencing as they
+are. :class:`RegisterAgain` brings the new list. What is no longer in it is not reported offline any more (KIP-858 would
+answer LOG_DIR_NOT_FOUND), and must have been recorded as offline before, because the registration moves no leader. What
+is called ``revived`` was offline and is well again. A list that changes while a registration is on its way is sent once
+more.
+
 Stopping: from RUNNING a controlled shutdown, WantShutDown until ShouldShutDown. Two bounds: the whole takes at most
 ``controlled_shutdown_timeout_ms``; and a controller that has been silent for a session timeout has fenced this broker
 already, or is gone: nothing is left to wait for. (Kafka waits five minutes for a dead controller.) :class:`Halt`, the
@@ -148,7 +155,8 @@ REGISTRATION_REMEDIES: Final[Mapping[int, Remedy]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What the broker registers, the same for the life of the process. ``log_dirs`` are sorted on the way out."""
+    """What the broker registers; all but ``log_dirs``, which are sorted on the way out, is the same for the life of the
+    process."""
 
     broker_id: int
     cluster_id: str
@@ -179,6 +187,8 @@ class InFlight:
     serial: int
     heartbeat: bool
     offline: tuple[Uuid, ...] = ()
+    log_dirs: tuple[Uuid, ...] = ()
+    """Of a registration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,8 +321,13 @@ class ReadyToUnfence:
 
 @dataclass(frozen=True, slots=True)
 class RegisterAgain:
-    """The controller has a registration without what it should hold, e.g. directories before they were supported
-    (``BrokerRegistrationTracker``)."""
+    """The controller has a registration without what it should hold: directories before they were supported
+    (``BrokerRegistrationTracker``), or those that were added since."""
+
+    log_dirs: tuple[Uuid, ...] | None = None
+    """The directories from now on; None: as before."""
+    revived: frozenset[Uuid] = frozenset()
+    """Those of them that had failed and are well again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,9 +399,10 @@ class ForgetController:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The controller knows this incarnation under this epoch."""
+    """The controller knows this incarnation under this epoch, with these directories."""
 
     broker_epoch: int
+    log_dirs: tuple[Uuid, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -505,7 +521,12 @@ def _retry_ms(life: Lifecycle) -> int:
 def _send(life: Lifecycle) -> Step:
     """Send what is due, now. Nothing is in flight."""
     serial = life.serial + 1
-    in_flight = InFlight(serial=serial, heartbeat=life.registered, offline=life.offline if life.registered else ())
+    in_flight = InFlight(
+        serial=serial,
+        heartbeat=life.registered,
+        offline=life.offline if life.registered else (),
+        log_dirs=() if life.registered else life.identity.log_dirs,
+    )
     sent = dataclasses.replace(life, serial=serial, in_flight=in_flight, next_send_ms=None, news=False)
     timeout_ms = life.timing.heartbeat_interval_ms
     if life.registered:
@@ -595,12 +616,14 @@ def _on_registration(life: Lifecycle, event: RegistrationAnswered, now_ms: int) 
     if not _is_current(life, event.serial):
         return life, ()
     if event.error_code == ErrorCode.NONE:
+        assert life.in_flight is not None
+        current = life.in_flight.log_dirs == life.identity.log_dirs
         deadline_ms = life.deadline_ms if life.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN else None
         revived = tuple(d for d in life.offline if d in life.recorded)
         registered, effects = _send(
             dataclasses.replace(
                 life,
-                registered=True,
+                registered=current,  # else it is sent once more, with what was added meanwhile
                 broker_epoch=event.broker_epoch,
                 caught_up=False,
                 recorded=frozenset(),
@@ -610,7 +633,7 @@ def _on_registration(life: Lifecycle, event: RegistrationAnswered, now_ms: int) 
             )
         )
         forgotten: Effects = (OfflineForgotten(revived),) if revived else ()
-        return registered, (Registered(event.broker_epoch), *forgotten, *effects)
+        return registered, (Registered(event.broker_epoch, life.in_flight.log_dirs), *forgotten, *effects)
     reason = f"registration answered {error_name(event.error_code)}"
     remedy = REGISTRATION_REMEDIES.get(event.error_code, Remedy.RETRY)
     if remedy is Remedy.GIVE_UP and life.broker_epoch == NO_EPOCH:
@@ -637,7 +660,7 @@ def _on_heartbeat(life: Lifecycle, event: HeartbeatAnswered, now_ms: int) -> Ste
 
 def _on_good_heartbeat(life: Lifecycle, event: HeartbeatAnswered, now_ms: int) -> Step:
     assert life.in_flight is not None
-    news = tuple(d for d in life.in_flight.offline if d not in life.recorded)
+    news = tuple(d for d in life.in_flight.offline if d in life.unrecorded)
     after = dataclasses.replace(
         life,
         in_flight=None,
@@ -723,7 +746,15 @@ def _on_ready(life: Lifecycle, _event: ReadyToUnfence, _now_ms: int) -> Step:
     return _soon(ready) if life.registered else (ready, ())
 
 
-def _on_register_again(life: Lifecycle, _event: RegisterAgain, _now_ms: int) -> Step:
+def _on_register_again(life: Lifecycle, event: RegisterAgain, _now_ms: int) -> Step:
+    if event.log_dirs is not None:
+        kept = frozenset(event.log_dirs) - event.revived
+        life = dataclasses.replace(
+            life,
+            identity=dataclasses.replace(life.identity, log_dirs=event.log_dirs),
+            offline=tuple(d for d in life.offline if d in kept),
+            recorded=life.recorded & kept,
+        )
     if not life.registered:
         return life, ()
     return _soon(dataclasses.replace(life, registered=False))

@@ -2,12 +2,17 @@
 
 Names are Kafka's where it has them, written as the JMX exporter writes them by default. Nothing is kept: a scrape reads
 the state of the agent, on the event loop, without I/O.
+
+``QueuedReplicaToDirAssignments`` is there three times, because dashboards look for it in three places: as KIP-858 has
+it (``kafka.server:type=KafkaServer``), as Kafka 3.7 to 4.x has it (``org.apache.kafka.server:type=AssignmentsManager``,
+gone in 5.0), and as Kafka has it since 4.2 (``kafka.server:type=AssignmentsManager``, KIP-1100).
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -26,6 +31,28 @@ class MetricsListenerError(StorageError):
     """The metrics listener cannot be opened."""
 
 
+QUEUED_ASSIGNMENTS: Final = (
+    "kafka_server_KafkaServer_QueuedReplicaToDirAssignments",
+    "org_apache_kafka_server_AssignmentsManager_QueuedReplicaToDirAssignments",
+    "kafka_server_AssignmentsManager_QueuedReplicaToDirAssignments",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A move of a replica between two directories."""
+
+    topic: str
+    partition: int
+    source: str
+    """Path; the directory's id where it has none."""
+    destination: str
+    state: str
+    total_bytes: int
+    copied_bytes: int
+    bytes_per_second: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """The agent at one moment."""
@@ -40,6 +67,14 @@ class Snapshot:
     health: Mapping[str, str]
     replicas: Mapping[str, int]
     leaders: Mapping[str, int]
+    stuck_assignments: int = 0
+    """Of the queued ones: those that the controller refuses or does not answer."""
+    loading: Mapping[str, int] = field(default_factory=dict)
+    """Replicas that are still to be read, by path of each configured directory; 0 when it is loaded."""
+    creating: int = 0
+    """Replicas that are being created."""
+    moves: Sequence[Move] = ()
+    strays: int = 0
 
 
 def _per_directory(name: str, text: str, values: Iterable[tuple[str, float]]) -> Metric:
@@ -47,6 +82,37 @@ def _per_directory(name: str, text: str, values: Iterable[tuple[str, float]]) ->
     for path, value in values:
         family.add_metric([path], value)
     return family
+
+
+def _replica_work(now: Snapshot) -> Iterator[Metric]:
+    """What is being done with replicas: loaded, created, moved, left as strays."""
+    loading = GaugeMetricFamily(
+        "kafka_log_LogManager_remainingLogsToRecover", "Replicas that are still to be read.", labels=["dir"]
+    )
+    for path, count in now.loading.items():
+        loading.add_metric([path], count)
+    yield loading
+    yield GaugeMetricFamily("kjbod_replicas_creating", "Replicas that are being created.", now.creating)
+    yield GaugeMetricFamily("kjbod_strays", "Replicas that the metadata do not know, kept aside.", now.strays)
+    states = Counter(move.state for move in now.moves)
+    moves = GaugeMetricFamily("kjbod_moves", "Moves of replicas between directories.", labels=["state"])
+    for state, count in sorted(states.items()):
+        moves.add_metric([state], count)
+    yield moves
+    yield from _per_move(now.moves)
+
+
+def _per_move(moves: Sequence[Move]) -> Iterator[Metric]:
+    labels = ["topic", "partition", "source", "destination"]
+    total = GaugeMetricFamily("kjbod_move_bytes", "Size of a replica that is being moved.", labels=labels)
+    copied = GaugeMetricFamily("kjbod_move_copied_bytes", "How much of it is copied.", labels=labels)
+    rate = GaugeMetricFamily("kjbod_move_bytes_per_second", "How fast it is copied.", labels=labels)
+    for move in moves:
+        values = [move.topic, str(move.partition), move.source, move.destination]
+        total.add_metric(values, move.total_bytes)
+        copied.add_metric(values, move.copied_bytes)
+        rate.add_metric(values, move.bytes_per_second)
+    yield from (total, copied, rate)
 
 
 class AgentCollector(Collector):
@@ -59,8 +125,10 @@ class AgentCollector(Collector):
         """All metrics of this moment."""
         now = self._read()
         queued = "Replica-to-directory assignments that the controller has not acknowledged (KIP-858)."
-        for owner in ("kafka_server_AssignmentsManager", "kafka_server_KafkaServer"):
-            yield GaugeMetricFamily(f"{owner}_QueuedReplicaToDirAssignments", queued, now.queued_assignments)
+        for name in QUEUED_ASSIGNMENTS:
+            yield GaugeMetricFamily(name, queued, now.queued_assignments)
+        stuck = "Queued assignments that the controller refuses or does not answer."
+        yield GaugeMetricFamily("kjbod_assignments_stuck", stuck, now.stuck_assignments)
         offline = sum(now.offline.values())
         yield GaugeMetricFamily("kafka_log_LogManager_OfflineLogDirectoryCount", "Log directories offline.", offline)
         yield _per_directory(
@@ -74,6 +142,7 @@ class AgentCollector(Collector):
         yield GaugeMetricFamily("kjbod_metadata_offset", "Last metadata offset applied.", now.metadata_offset)
         yield _per_directory("kjbod_log_directory_replicas", "Replicas.", now.replicas.items())
         yield _per_directory("kjbod_log_directory_leaders", "Replicas that lead.", now.leaders.items())
+        yield from _replica_work(now)
         states = GaugeMetricFamily(
             "kjbod_log_directory_health", "1 for the state of a directory.", labels=["logDirectory", "state"]
         )

@@ -58,7 +58,7 @@ class Reporter:
     reports: Reports
     _samples: int = 0
     _before: dict[str, tuple[int, int, Counter[str]]] = field(default_factory=dict)
-    """Probes, failed probes and histogram of the last sample, by path."""
+    """Probes, failed probes and histogram of the last sample, by path and directory id."""
     _evidence: dict[str, Evidence] = field(default_factory=dict)
 
     def started(self, log_dirs: Mapping[str, Uuid], unreadable: Mapping[str, str]) -> None:
@@ -202,8 +202,11 @@ class Reporter:
     ) -> Sample:
         probe, counters = status.last_probe, status.counters
         steps = {} if probe is None else dict(probe.steps)
-        probes, failures, histogram = self._before.get(status.path, (0, 0, Counter()))
-        self._before[status.path] = (status.probes, status.probe_failures, Counter(status.probe_histogram))
+        disk = f"{status.path} {status.directory_id}"
+        probes, failures, histogram = self._before.get(disk, (0, 0, Counter()))
+        if status.probes < probes:  # it was away and was added again: its probes are counted anew
+            probes, failures, histogram = 0, 0, Counter()
+        self._before[disk] = (status.probes, status.probe_failures, Counter(status.probe_histogram))
         since_wall_ms = self.clock.wall_ms() - (self.clock.monotonic_ms() - status.health.since_ms)
         return Sample(
             ts=self.clock.wall_ms(),

@@ -101,6 +101,8 @@ class HealthMonitor:
         )
         self._host_fault_told = False
         self._bug: asyncio.Future[None] | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+        self._no_mount_events: str | None = None
 
     def _watch_of(
         self, agent: DirectoryAgent, loaded: LoadedDirectory, directory_id: str, table: tuple[Mount, ...] | None
@@ -128,9 +130,11 @@ class HealthMonitor:
         close, reason = self._sources.watch_mounts(self._mounts_changed.set)
         try:
             self._tell_sources(reason, self._kernel.start([self._subject(w) for w in self._watched.values()]))
+            self._no_mount_events = reason
             for watched in self._watched.values():
                 watched.agent.on_late_answer = self._late_answer
             async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
                 tasks.create_task(_result_of(self._bug))
                 tasks.create_task(self._watch_mounts())
                 tasks.create_task(self._watch_devices())
@@ -138,14 +142,62 @@ class HealthMonitor:
                 for position, watched in enumerate(self._watched.values()):
                     # Spread over the interval: twelve probes in one millisecond would wait for each other.
                     delay_ms = position * self._settings.probe_interval_ms // len(self._watched)
-                    tasks.create_task(self._watch(watched, delay_ms))
+                    watched.task = tasks.create_task(self._watch(watched, delay_ms))
         finally:
-            self._stopping = True
+            self._stopping, self._tasks = True, None
             close()
             self._kernel.close()
             for watched in self._watched.values():
                 watched.agent.on_late_answer = None
                 self._stop_sampling(watched)
+
+    def add(self, agent: DirectoryAgent, loaded: LoadedDirectory, directory_id: str) -> None:
+        """Watch one more directory from now on, or another disk under the path of one that is watched: all that was
+        known about the one before is forgotten."""
+        path = agent.path
+        if path in self._watched:
+            self._forget(self._watched[path])
+        watched = self._watch_of(agent, loaded, directory_id, self._sources.read_mounts())
+        self._watched[path] = watched
+        if self._tasks is None:
+            return  # not running yet, or no longer
+        agent.on_late_answer = self._late_answer
+        watched.task = self._tasks.create_task(self._watch(watched, 0))
+        self._start_sources_again()
+
+    def not_mounted(self, path: str, loaded: LoadedDirectory) -> str | None:
+        """Why a directory at ``path`` cannot be the disk that is to be watched there from now on, in words that follow
+        the path: what was watched there was a disk of its own, and this lies on another one's file system, below which
+        the disk would be mounted. None: nothing speaks against it."""
+        watched = self._watched.get(path)
+        before = None if watched is None else watched.mount
+        now = next((m for m in self._sources.read_mounts() or () if m.mount_id == loaded.identity.mount_id), None)
+        if before is None or now is None or now.mount_point == before.mount_point:
+            return None
+        if not before.mount_point.startswith(now.mount_point.rstrip("/") + "/"):
+            return None
+        return f"lies on the file system of {now.mount_point} now: mount its disk on {before.mount_point} first"
+
+    def remove(self, path: str) -> None:
+        """Watch a directory no more. Nothing happens when it is not watched."""
+        watched = self._watched.pop(path, None)
+        if watched is not None:
+            self._forget(watched)
+
+    def _forget(self, watched: Watched) -> None:
+        watched.agent.on_late_answer = None
+        self._stop_sampling(watched)
+        if watched.settled is not None:
+            watched.settled.cancel()
+        if watched.task is not None:
+            watched.task.cancel()
+
+    def _start_sources_again(self) -> None:
+        """The kernel's events are asked for by device, and another one is there. Those of directories that have failed
+        are not asked for any more: it would touch their disks."""
+        self._kernel.close()
+        living = [watched for watched in self._watched.values() if watched.health.health is not Health.FAILED]
+        self._tell_sources(self._no_mount_events, self._kernel.start([self._subject(watched) for watched in living]))
 
     def _call(self, call: Callable[[], None]) -> None:
         """For callbacks of the event loop, which only logs what they raise: the disk would be watched no more."""
@@ -177,7 +229,8 @@ class HealthMonitor:
         """The agent's own work on a directory got an error: it is suspect from now on and is probed at once."""
         now_ms = self._clock.monotonic_ms()
         error = DirectoryError(errno, call, path)
-        self._feed(self._watched[path], verdict.ProbeFailed(now_ms, errno, call, own_work=True), error=error)
+        if path in self._watched:  # else it was never read, or is no longer watched
+            self._feed(self._watched[path], verdict.ProbeFailed(now_ms, errno, call, own_work=True), error=error)
 
     def standing_still(self, now_ms: int) -> str | None:
         """A part that has not gone round for much longer than it may, in words; None while all do.
@@ -366,8 +419,10 @@ class HealthMonitor:
             watched.wake.set()
 
     def _kernel_said(self, path: str, damage: bool) -> None:
-        self._watched[path].full_next = True
-        self._call(lambda: self._feed(self._watched[path], verdict.KernelSaid(damage)))
+        watched = self._watched.get(path)
+        if watched is not None:
+            watched.full_next = True
+            self._call(lambda: self._feed(watched, verdict.KernelSaid(damage)))
 
     # the mount table -----------------------------------------------------------------------------------------------
 
@@ -481,8 +536,8 @@ class HealthMonitor:
     def _tell_host_fault(self, now_ms: int) -> None:
         """Once for each: everything on this host is in trouble, so it may not be the disks."""
         states = [watched.health for watched in self._watched.values()]
-        first = next(iter(self._watched.values()))
-        fault = is_host_fault(states, now_ms, self._settings) and bool(self._others(first))
+        first = next(iter(self._watched.values()), None)
+        fault = first is not None and is_host_fault(states, now_ms, self._settings) and bool(self._others(first))
         if fault and not self._host_fault_told:
             self._log("host.fault", {"paths": list(self._watched), "settle_ms": self._settings.host_settle_ms})
         self._host_fault_told = fault

@@ -27,6 +27,7 @@ class DirectoryStatus:
         blocked_ms: age of the request that is not answered; None when there is none.
         device: what it lies on.
         counters: of the device now.
+        file_system: of the mount, ``"ext4"``; None where the mount table does not tell.
     """
 
     path: str
@@ -39,6 +40,7 @@ class DirectoryStatus:
     blocked_ms: int | None
     device: BlockDevice
     counters: BlockCounters | None
+    file_system: str | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -77,6 +79,8 @@ class Watched:
     probes: int = 0
     probe_failures: int = 0
     probe_histogram: Counter[str] = field(default_factory=Counter)
+    task: asyncio.Task[None] | None = None
+    """Sends its probes."""
 
     def status(self, counters: BlockCounters | None) -> DirectoryStatus:
         """What is known now; ``counters`` of the device now."""
@@ -92,4 +96,5 @@ class Watched:
             blocked_ms=None if blocked is None else blocked.age_ms,
             device=self.device,
             counters=counters,
+            file_system=None if self.mount is None else self.mount.fstype,
         )

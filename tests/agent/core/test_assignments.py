@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kjbod.ids import Uuid
+from kjbod.ids import UNASSIGNED, Uuid
+from kjbod.metadata.image import MetadataImage, Replayer
+from kjbod.metadata.records import PartitionRecord, TopicRecord
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     AssignReplicasToDirsRequest,
@@ -19,6 +21,7 @@ from kjbod.wire.messages import (
 )
 from kjbod_agent.assignments import LINGER_MS, TOLD_MS_MAX, Assignments, backoff_ms
 from kjbod_agent.partitions import TopicIdPartition
+from kjbod_agent.replicas.hosting import Hosting
 
 D1, D2 = Uuid.of(2, 1), Uuid.of(2, 2)
 T1, T2 = Uuid.of(3, 1), Uuid.of(3, 2)
@@ -56,6 +59,19 @@ def answer(
             )
             for directory in request.directories
         )
+    )
+
+
+def partition_record(number: int, replicas: tuple[int, ...]) -> PartitionRecord:
+    return PartitionRecord(
+        partition_id=number,
+        topic_id=T1,
+        replicas=replicas,
+        isr=replicas,
+        leader=replicas[0],
+        leader_epoch=0,
+        partition_epoch=0,
+        directories=(UNASSIGNED,) * len(replicas),
     )
 
 
@@ -118,7 +134,7 @@ def test_am_4_one_refused_partition_does_not_hold_up_the_other(missing: bool) ->
     response = answer(request, leave_out=(P0,)) if missing else answer(request, {P0: ErrorCode.UNKNOWN_TOPIC_ID})
     outcome = queue.answered(response, 120)
     assert outcome.accepted == {P1: D1}
-    assert outcome.failed == {P0: -1 if missing else ErrorCode.UNKNOWN_TOPIC_ID}
+    assert outcome.failed == {P0: None if missing else ErrorCode.UNKNOWN_TOPIC_ID}
     assert (queue.queued, queue.failures) == (1, 0)
     assert sent(take(queue, queue.wakeup_ms() or 0)) == {P0: D1}
 
@@ -133,8 +149,10 @@ def test_am_4_a_partition_that_is_refused_for_ever_is_asked_less_and_less_often(
         queue.answered(answer(take(queue, now_ms), {P0: ErrorCode.UNKNOWN_SERVER_ERROR}), now_ms)
     gaps = [b - a for a, b in itertools.pairwise(times)]
     assert gaps == [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]
-    assert queue.stuck(now_ms) == []
-    assert [p for p, _ in queue.stuck(now_ms + 120_000)] == [P0]
+    assert queue.stuck(now_ms, now_ms + 1) == []
+    (stuck,) = queue.stuck(now_ms + 120_000)
+    assert (stuck.partition, stuck.directory_id, stuck.attempts) == (P0, D1, 10)
+    assert stuck.error == "UNKNOWN_SERVER_ERROR"
 
 
 @pytest.mark.parametrize("code", [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.NOT_CONTROLLER, 12345])
@@ -170,6 +188,23 @@ def test_am_7_the_next_attempt_follows_kafka_s_delays() -> None:
     take(queue, 1_060)
     assert queue.wakeup_ms() is None
     assert [backoff_ms(k) for k in (1, 2, 3, 6, 7, 50)] == [200, 400, 800, 6_400, 10_000, 10_000]
+
+
+def test_am_8_only_what_the_metadata_give_to_this_broker_is_sent() -> None:
+    """Topic unknown, partition unknown, broker no replica of it, and the one that is right (``AssignmentTest``)."""
+    image = MetadataImage()
+    replayer = Replayer(image)
+    records = [TopicRecord(name="t", topic_id=T1), *(partition_record(n, (n + 1,)) for n in (0, 1))]
+    for offset, record in enumerate(records):
+        replayer.replay(offset, 1, record)
+    hosting = Hosting(1)
+    hosting.load(image)
+    queue = Assignments(1)
+    for partition in (TopicIdPartition(T2, 0), TopicIdPartition(T1, 7), P1, P0):
+        queue.submit(partition, D1, 0)
+    request = queue.take(5, hosting.__contains__, 100)
+    assert request is not None and sent(request) == {P0: D1}
+    assert queue.queued == 1
 
 
 def test_am_9_the_2251st_partition_goes_into_the_next_request() -> None:
@@ -221,6 +256,65 @@ def test_a_new_controller_is_asked_without_waiting_for_the_backoff() -> None:
     queue.failed("Disconnected", 110)
     queue.hurry(115)
     assert sent(take(queue, 115)) == {P0: D1}
+
+
+def test_progress_is_counted_from_when_the_queue_was_last_empty() -> None:
+    queue = Assignments(1, partitions_per_request_max=2)
+    for number in range(5):
+        queue.submit(TopicIdPartition(T1, number), D1, 0)
+    assert str(queue.progress) == "assigning 0 of 5"
+    queue.answered(answer(take(queue, 0)), 30)
+    assert (queue.progress.done, queue.progress.total) == (2, 5)
+    while queue.queued:
+        queue.answered(answer(take(queue, queue.wakeup_ms() or 0)), 200)
+    queue.submit(P0, D2, 300)
+    assert (queue.progress.done, queue.progress.total) == (0, 1)
+
+
+def test_what_is_refused_or_unanswered_for_the_timeout_is_no_longer_waited_for_and_sent_on() -> None:
+    queue = Assignments(1, timeout_ms=1_000)
+    queue.submit(P0, D1, 0)
+    queue.submit(P1, D1, 0)
+    request = take(queue, 100)
+    queue.answered(answer(request, {P0: ErrorCode.UNKNOWN_SERVER_ERROR}), 130)
+    assert queue.holding(999) == 1
+    assert queue.holding(1_000) == 0
+    assert queue.queued == 1
+    assert [(s.partition, s.error) for s in queue.stuck(1_000, 1_000)] == [(P0, "UNKNOWN_SERVER_ERROR")]
+    assert sent(take(queue, 1_000)) == {P0: D1}
+    queue.submit(P1, D2, 1_000)
+    assert queue.holding(1_500) == 1, "the newer one has its own time"
+
+
+def test_an_answer_that_never_comes_is_overdue_too_and_says_so() -> None:
+    queue = Assignments(1, timeout_ms=1_000)
+    queue.submit(P0, D1, 0)
+    take(queue, 100)
+    assert queue.holding(1_000) == 0
+    queue.failed("controller did not answer within 10000 ms", 10_100)
+    assert queue.stuck(10_100)[0].error == "controller did not answer within 10000 ms"
+
+
+def test_what_only_waits_for_its_turn_is_not_overdue() -> None:
+    queue = Assignments(1, partitions_per_request_max=1, timeout_ms=1_000)
+    queue.submit(P0, D1, 0)
+    queue.submit(P1, D1, 0)
+    queue.answered(answer(take(queue, 5_000)), 5_030)
+    assert queue.holding(5_030) == 1
+    take(queue, 5_030 + LINGER_MS)
+    queue.failed("Disconnected", 5_200)
+    assert queue.holding(5_200) == 0, "now that requests fail, it is"
+
+
+def test_the_time_starts_anew_with_a_controller_that_is_new_or_back() -> None:
+    queue = Assignments(1, timeout_ms=1_000)
+    queue.submit(P0, D1, 0)
+    take(queue, 100)
+    queue.failed("Disconnected", 110)
+    queue.patience(50_000)
+    assert queue.holding(50_999) == 1
+    assert queue.holding(51_000) == 0
+    assert queue.stuck(60_000)[0].since_ms == 50_000
 
 
 @settings(max_examples=200, deadline=None)

@@ -12,7 +12,14 @@ import pytest
 from kjbod.errors import EXIT_DISK_FAILURE
 from kjbod.ids import UNASSIGNED, Uuid
 from kjbod.metadata.fetching import Committed, Leader
-from kjbod.metadata.records import FeatureLevelRecord, PartitionChangeRecord, PartitionRecord, Record, TopicRecord
+from kjbod.metadata.records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    Record,
+    TopicRecord,
+)
 from kjbod.metadata.versions import METADATA_VERSION, SUPPORTED_FEATURES
 from kjbod.runtime import systemd
 from kjbod.wire.client import Disconnected, RequestTimedOut
@@ -33,12 +40,13 @@ from kjbod_agent import lifecycle as life
 from kjbod_agent.broker import Broker
 from kjbod_agent.channel import ControllerChannel
 from kjbod_agent.failures import Failures
-from kjbod_agent.hosting import Hosting
-from kjbod_agent.placement import Placement
-from kjbod_agent.replicas import Inventory
+from kjbod_agent.moves.mover import Mover
+from kjbod_agent.replicas.hosting import Hosting
+from kjbod_agent.replicas.inventory import Inventory
+from kjbod_agent.replicas.placement import Placement
 from kjbod_agent.reporting import Reporter, Sender
 from kjbod_agent.storage.api import StorageOptions
-from kjbod_agent.storage.memory import MemoryDirectoryAgent, MemoryDisk
+from kjbod_agent.storage.memory import MemoryDirectoryAgent, MemoryDisk, MemoryStorageAgent
 
 Run = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]
 D1, D2 = Uuid.of(2, 1), Uuid.of(2, 2)
@@ -191,6 +199,18 @@ class World:
             owner=self.broker,
             unique=lambda: "0" * 32,
             log=self.log,
+        )
+        self.broker.mover = Mover(
+            placement=self.broker.placement,
+            storage=MemoryStorageAgent(options),
+            owner=self.broker,
+            directories=lambda: {"/d1": D1, "/d2": D2},
+            unique=lambda: "1" * 32,
+            clock=clock,
+            log=self.log,
+            concurrency=1,
+            bytes_per_second=1 << 30,
+            total_bytes_per_second=1 << 30,
         )
 
     def channel(self) -> ControllerChannel:
@@ -417,5 +437,68 @@ def test_a_replica_that_the_metadata_take_out_of_a_failed_directory_has_to_be_as
             await world.until(world.broker.ended.done)
             assert world.broker.ended.result().exit_code == EXIT_DISK_FAILURE
             assert "could not be assigned" in world.broker.ended.result().reason
+
+    virtual(main)
+
+
+def test_a_move_is_promoted_after_the_controllers_answer_and_its_echo_is_not_taken_for_a_move_by_hand(
+    virtual: Run,
+) -> None:
+    async def main(clock: Any) -> None:
+        async with World(clock) as world:
+            world.spawn(world.broker.mover.run())
+            world.topic((D1,) * 2)
+            await world.until(lambda: "t-0" in world.disks[D1].directories)
+            world.controller.assign_error = ErrorCode.NOT_CONTROLLER
+            assert world.broker.mover.alter("t", 0, "/d2") == ErrorCode.NONE
+            await asyncio.sleep(30)
+            assert [str(move.state) for move in world.broker.mover.moves] == ["queued"]
+            assert "t-0" in world.disks[D1].directories
+            world.controller.requests.clear()
+            world.controller.assign_error = ErrorCode.NONE
+            await world.until(lambda: bool(world.controller.of(AssignReplicasToDirsRequest)))
+            world.record_assignments()  # before the answer is there
+            await world.until(lambda: world.broker.mover.moves == ())
+            await asyncio.sleep(30)
+            (request,) = world.controller.of(AssignReplicasToDirsRequest)
+            assert [d.id_ for d in request.directories] == [D2]
+            assert "t-0" in world.disks[D2].directories and "t-0" not in world.disks[D1].directories
+
+    virtual(main)
+
+
+def test_a_disk_that_fails_in_a_move_is_told_with_the_replicas_that_lie_on_it(virtual: Run) -> None:
+    """The controller had agreed to the destination, which holds nothing but a future replica when the source fails
+    before both were seen to be equal again: it is told the truth, so that it moves the leader."""
+
+    async def main(clock: Any) -> None:
+        async with World(clock) as world:
+            world.spawn(world.broker.mover.run())
+            world.topic((D2,))
+            await world.until(lambda: "t-0" in world.disks[D2].directories)
+            world.controller.assign_error = ErrorCode.NOT_CONTROLLER
+            world.broker.mover.alter("t", 0, "/d1")
+            await world.until(lambda: [str(move.state) for move in world.broker.mover.moves] == ["queued"])
+            world.controller.assign_error = ErrorCode.NONE
+            world.broker.directory_failed(D2, "error", "it died", clock.monotonic_ms())
+            await world.until(lambda: bool(world.broker.failures.failed) and world.broker.failures.failed[0].settled)
+            assert world.broker.mover.moves == ()
+            told = [d.id_ for r in world.controller.of(AssignReplicasToDirsRequest) for d in r.directories]
+            assert told[-1] == D2
+
+    virtual(main)
+
+
+def test_the_throttle_of_all_moves_follows_the_configuration_of_this_broker_before_that_of_all(
+    virtual: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(clock: Any) -> None:
+        async with World(clock) as world:
+            rates: list[int | None] = []
+            monkeypatch.setattr(world.broker.mover, "set_rate", rates.append)
+            name = "replica.alter.log.dirs.io.max.bytes.per.second"
+            for resource, value in (("", "300"), ("1", "200"), ("2", "100"), ("1", None), ("", None)):
+                world.commit(ConfigRecord(resource_type=4, resource_name=resource, name=name, value=value))
+            assert rates == [300, 200, 200, 300, None]
 
     virtual(main)

@@ -10,7 +10,19 @@ import pytest
 
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid
-from kjbod_agent.directories import KNOWN_DIRECTORIES_NAME, KnownDirectories, Load, StartUp, StartUpError, examine
+from kjbod_agent.directories.rules import (
+    KNOWN_DIRECTORIES_NAME,
+    RETIRED_MAX,
+    KnownDirectories,
+    KnownDirectory,
+    Load,
+    Memory,
+    Retired,
+    StartUp,
+    StartUpError,
+    examine,
+    examine_addition,
+)
 from kjbod_agent.storage.api import DirectoryError, DirectoryTimeout, LoadedDirectory, MountIdentity, WorkerUnavailable
 
 IDS = {path: Uuid.of(7, n) for n, path in enumerate(("/d1", "/d2", "/d3"), start=1)}
@@ -130,19 +142,137 @@ def test_su_13_a_directory_that_cannot_be_read_makes_the_last_shutdown_unclean()
     assert start_up.previous_broker_epoch == -1
 
 
-def test_ids_are_remembered_outside_the_disks(tmp_path: Path) -> None:
+KNOWN = Memory(
+    {
+        "/d1": KnownDirectory(IDS["/d1"], "sdb1 8:17", "S123", 1_763_000_000_000),
+        "/d2": KnownDirectory(IDS["/d2"], seen_ms=1_763_000_000_000),
+    },
+    (Retired(Uuid.of(7, 9), "/d1", 1_762_000_000_000, IDS["/d1"]),),
+)
+
+
+def test_what_lies_where_is_remembered_outside_the_disks_with_device_serial_and_what_was_replaced(
+    tmp_path: Path,
+) -> None:
     state = tmp_path / "new" / "state"
     KnownDirectories(state, 1).load()
-    KnownDirectories(state, 1).save(IDS)
-    assert KnownDirectories(state, 1).load() == IDS
-    assert KnownDirectories(state, 2).load() == {}
-    assert json.loads((state / KNOWN_DIRECTORIES_NAME).read_text())["version"] == 1
+    KnownDirectories(state, 1).save(KNOWN)
+    assert KnownDirectories(state, 1).load() == KNOWN
+    assert KnownDirectories(state, 2).load() == Memory()
+    document = json.loads((state / KNOWN_DIRECTORIES_NAME).read_text())
+    assert document["version"] == 2
+    assert document["directories"]["/d1"]["directory_id"] == str(IDS["/d1"])
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"version":1,"node_id":1,"directories":{"/d1":"?"}}'])
+def test_the_memory_of_an_agent_before_this_version_is_read(tmp_path: Path) -> None:
+    document = {"version": 1, "node_id": 1, "directories": {path: str(known) for path, known in IDS.items()}}
+    (tmp_path / KNOWN_DIRECTORIES_NAME).write_text(json.dumps(document))
+    assert KnownDirectories(tmp_path, 1).load().ids == IDS
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"version":1,"node_id":1,"directories":{"/d1":"?"}}',
+        b'{"version":2,"node_id":1,"directories":{"/d1":"AAAAAAAAAAcAAAAAAAAAAQ"},"retired":[]}',
+        b'{"version":2,"node_id":1,"directories":{}}',
+        b'{"version":3,"node_id":1,"directories":{},"retired":[]}',
+    ],
+)
 def test_a_memory_that_is_garbage_is_forgotten_and_not_fatal(tmp_path: Path, content: bytes) -> None:
     (tmp_path / KNOWN_DIRECTORIES_NAME).write_bytes(content)
-    assert KnownDirectories(tmp_path, 1).load() == {}
+    assert KnownDirectories(tmp_path, 1).load() == Memory()
+
+
+A, B, C = (Uuid.of(8, n) for n in (1, 2, 3))
+
+
+def test_a_disk_that_another_one_takes_the_place_of_is_retired_and_no_longer_so_when_it_is_back() -> None:
+    memory = Memory().seen("/d1", A, 1).seen("/d1", B, 2)
+    assert memory.ids == {"/d1": B}
+    assert memory.retired == (Retired(A, "/d1", 2, B),)
+    assert memory.retired_as(A) is not None and memory.retired_as(B) is None
+    back = memory.seen("/d1", A, 3)
+    assert back.ids == {"/d1": A} and back.retired == (Retired(B, "/d1", 3, A),)
+
+
+def test_disks_that_changed_places_are_not_retired() -> None:
+    before = Memory().seen("/d1", A, 1).seen("/d2", B, 1)
+    after = before.seen("/d1", B, 2).seen("/d2", A, 2)
+    assert after.ids == {"/d1": B, "/d2": A} and after.retired == ()
+
+
+def test_a_directory_seen_again_keeps_its_device_and_another_one_does_not_inherit_it() -> None:
+    memory = Memory().seen("/d1", A, 1).on_device("/d1", "sdb1 8:17", "S1")
+    assert memory.seen("/d1", A, 5).directories["/d1"] == KnownDirectory(A, "sdb1 8:17", "S1", 5)
+    assert memory.seen("/d1", B, 5).directories["/d1"] == KnownDirectory(B, None, None, 5)
+
+
+def test_the_memory_of_replaced_disks_is_bounded() -> None:
+    memory = Memory()
+    for n in range(RETIRED_MAX + 5):
+        memory = memory.seen("/d1", Uuid.of(9, n), n)
+    assert len(memory.retired) == RETIRED_MAX
+    assert memory.retired[-1].directory_id == Uuid.of(9, RETIRED_MAX + 3)
+
+
+# ------------------------------------------------------------------------------------------------ a directory is added
+
+
+def add(load: Load, path: str = "/d3", registered: dict[Uuid, int] | None = None) -> Uuid:
+    """To an agent with /d1 and /d2."""
+    own = {known: IDS[known] for known in ("/d1", "/d2") if known != path}
+    addition = examine_addition(
+        load,
+        path=path,
+        metadata_log_dir="/d1",
+        node_id=1,
+        cluster_id="c",
+        own=own,
+        real_paths={known: known for known in own},
+        registered=registered or {},
+        rng=random.Random(1),
+    )
+    return addition.directory.directory_id
+
+
+def test_a_formatted_disk_is_added_with_the_id_that_it_has() -> None:
+    assert add(loaded("/d3")) == IDS["/d3"]
+
+
+def test_a_disk_that_was_formatted_before_ids_is_added_with_a_new_one() -> None:
+    assert add(loaded("/d3", meta("/d3", with_id=False))) not in IDS.values()
+
+
+@pytest.mark.parametrize(
+    ("load", "said"),
+    [
+        (DirectoryError(errno.ENOENT, "open of /d3", "/d3"), "does not exist: mount its disk"),
+        (replace(loaded("/d3"), meta_properties=None), "is its disk mounted, and have you run `kjbod format`"),
+        (DirectoryError(errno.EIO, "read of meta.properties", "/d3"), "unmount the dead disk, mount the new one"),
+        (DirectoryTimeout(10_000, "io_schedule", "open of /d3", "/d3"), "unmount the dead disk, mount the new one"),
+        (loaded("/d3", b"version=1\nnode.id=what\n"), "cannot be read"),
+        (loaded("/d3", meta("/d3", node=2)), "Stored node id 2 doesn't match previous node id 1"),
+        (loaded("/d3", meta("/d3", cluster="other")), "Expected c, but read other"),
+        (loaded("/d3", b"version=0\n"), "has no node.id and no cluster.id"),
+        (loaded("/d3", meta("/d2")), "has the directory.id .* of /d2: mount each disk once"),
+        (replace(loaded("/d3"), real_path="/d2"), "are the same directory /d2"),
+        (replace(loaded("/d3"), has_cluster_metadata=True), "unexpected metadata location"),
+        (replace(loaded("/d3"), unknown_names=("lost+found",)), "lost.found, whose name is not of the form"),
+        (WorkerUnavailable("/d3", "its worker died"), "its worker died"),
+    ],
+)
+def test_a_directory_that_does_not_fit_is_refused_with_what_to_do(load: Load, said: str) -> None:
+    with pytest.raises(StorageError, match=said):
+        add(load)
+
+
+def test_a_disk_of_another_broker_is_refused() -> None:
+    with pytest.raises(StorageError, match="which broker 4 has registered"):
+        add(loaded("/d3"), registered={IDS["/d3"]: 4})
 
 
 def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from kjbod.ids import Uuid
 from kjbod_agent.failures import (
     Failures,
     Stop,
+    added,
     decide,
     directory_failed,
     forgotten,
@@ -14,6 +15,7 @@ from kjbod_agent.failures import (
     next_deadline_ms,
     placed,
     reported,
+    retired,
 )
 from kjbod_agent.failures import misplaced as place_elsewhere
 from kjbod_agent.partitions import TopicIdPartition
@@ -178,3 +180,25 @@ def test_a_replica_that_the_metadata_take_out_of_a_settled_directory_starts_a_ne
     assert decide(state, leads_some, 100_000) is None
     assert decide(state, leads_some, 100_000 + state.timeout_ms) is not None
     assert place_elsewhere(state, A, [P], 110_000) == state, "the same again does not put it off"
+
+
+def test_a_replaced_disk_leaves_the_failures_and_the_new_one_is_one_more_to_live_on() -> None:
+    state, _ = fail(healthy(A, B), A, 0)
+    state = added(retired(reported(state, [A]), A), C)
+    assert (state.usable, state.failed) == (frozenset({B, C}), ())
+    after, stop = fail(state, B, 1_000)
+    assert stop is None and after.usable == {C}
+
+
+def test_a_disk_that_is_well_again_may_fail_again_with_a_deadline_of_its_own() -> None:
+    state, _ = fail(healthy(A, B), A, 0)
+    state, _ = fail(added(reported(state, [A]), A), A, 50_000)
+    failure = state.of(A)
+    assert failure is not None and not failure.reported and failure.deadline_ms == 50_000 + TIMEOUT_MS
+
+
+def test_other_failures_keep_their_deadlines_when_a_disk_is_replaced() -> None:
+    state, _ = fail(healthy(A, B, C), A, 0)
+    state, _ = fail(state, B, 10_000)
+    after = added(retired(reported(state, [A]), A), METADATA)
+    assert after.of(B) == state.of(B)

@@ -1,10 +1,23 @@
 """The index of this broker's replicas over the metadata image."""
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from kjbod.ids import UNASSIGNED, Uuid
-from kjbod.metadata.image import MetadataImage
-from kjbod.metadata.records import PartitionChangeRecord, PartitionRecord, Record, RemoveTopicRecord, TopicRecord
-from kjbod_agent.hosting import Hosted, Hosting, Update
+from kjbod.metadata.image import BROKER, MetadataImage, changes_between, image_of
+from kjbod.metadata.records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    Record,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from kjbod.metadata.versions import DIRECTORY_ASSIGNMENT, METADATA_VERSION
 from kjbod_agent.partitions import TopicIdPartition
+from kjbod_agent.replicas.hosting import Hosted, Hosting, Update, cordoned_log_dirs
 
 D1, D2 = Uuid.of(2, 1), Uuid.of(2, 2)
 TOPIC = Uuid.of(3, 1)
@@ -72,3 +85,94 @@ def test_leaders_are_counted_where_their_replica_really_lies() -> None:
     world = World()
     world.replay(TopicRecord(name="t", topic_id=TOPIC), partition(0, (1, 2), 1), partition(1, (1, 2), 2))
     assert world.hosting.leaders_by(lambda _p, _h: D2) == {D2: 1}
+
+
+# ------------------------------------------------------------------------------------------------- counted in steps
+
+TOPICS = tuple(Uuid.of(5, n) for n in range(6))
+
+
+def _of(topic_id: Uuid, number: int, replicas: tuple[int, ...]) -> PartitionRecord:
+    return PartitionRecord(
+        partition_id=number,
+        topic_id=topic_id,
+        replicas=replicas,
+        isr=replicas,
+        leader=replicas[0],
+        leader_epoch=0,
+        partition_epoch=0,
+        directories=(UNASSIGNED,) * len(replicas),
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["delete", "away", "here", "grow"])), max_size=8),
+    st.lists(st.integers(0, 3), min_size=8, max_size=8),
+    st.booleans(),
+)
+def test_what_changes_while_a_big_image_is_counted_is_told_as_what_it_was(
+    changes: list[tuple[int, str]], pauses: list[int], snapshot: bool
+) -> None:
+    image = MetadataImage()
+    image.replay(FeatureLevelRecord(name=METADATA_VERSION, feature_level=DIRECTORY_ASSIGNMENT))
+    for topic_id in TOPICS:
+        image.replay(TopicRecord(name=f"t{topic_id}", topic_id=topic_id))
+        image.replay(_of(topic_id, 0, (1, 2)))
+        image.replay(_of(topic_id, 1, (2, 1)))
+    known = {(t.id, n) for t, n, _ in image.replicas_of(1)}
+    hosting, current = Hosting(1), [image]
+    steps = hosting.load_in_steps(lambda: current[0], 2)
+    for (index, kind), pause in zip(changes, pauses, strict=False):
+        for _ in range(pause):
+            next(steps, None)
+        topic_id = TOPICS[index]
+        if topic_id not in current[0].topics:
+            continue
+        record: Record = {
+            "delete": RemoveTopicRecord(topic_id=topic_id),
+            "away": PartitionChangeRecord(
+                partition_id=0, topic_id=topic_id, replicas=(3,), isr=(3,), leader=3, directories=(D1,)
+            ),
+            "here": PartitionChangeRecord(
+                partition_id=0, topic_id=topic_id, replicas=(1,), isr=(1,), leader=1, directories=(D1,)
+            ),
+            "grow": _of(topic_id, 2, (1,)),
+        }[kind]
+        if snapshot:
+            old = current[0]
+            current[0] = image_of(old.to_records())
+            current[0].replay(record)
+            told = list(changes_between(old, current[0]))
+        else:
+            told = [change for change in [image.replay(record)] if change is not None]
+        for update in hosting.apply(told):
+            before = (update.partition.topic_id, update.partition.partition) in known
+            assert (update.old is not None) == before, "what was this broker's is not new"
+        known = {(t.id, n) for t, n, _ in current[0].replicas_of(1)}
+    for _ in steps:
+        pass
+    fresh = Hosting(1)
+    fresh.load(current[0])
+    assert hosting.partitions == fresh.partitions
+
+
+# ------------------------------------------------------------------------------------------------------------ cordoned
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "expected"),
+    [
+        ({}, {"/d1"}),
+        ({"": "/d2"}, {"/d2"}),
+        ({"1": "/d3, /d2", "": "*"}, {"/d2", "/d3"}),
+        ({"1": "*"}, {"/d1", "/d2", "/d3"}),
+        ({"1": ""}, set()),
+        ({"2": "*"}, {"/d1"}),
+    ],
+)
+def test_co_3_directories_are_cordoned_by_the_nearest_setting(dynamic: dict[str, str], expected: set[str]) -> None:
+    image = MetadataImage()
+    for broker, value in dynamic.items():
+        image.replay(ConfigRecord(resource_type=BROKER, resource_name=broker, name="cordoned.log.dirs", value=value))
+    assert cordoned_log_dirs(image, 1, ["/d1"], ["/d1", "/d2", "/d3"]) == expected

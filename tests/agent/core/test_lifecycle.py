@@ -192,6 +192,63 @@ def test_lc_7_registering_again_uses_the_new_epoch() -> None:
     assert script.one(SendHeartbeat).request.broker_epoch == 1200
 
 
+D = Uuid.of(1, 4)
+
+
+def failed_and_recorded(directory: Uuid) -> Script:
+    script = Script().running().on(DirectoryFailed(directory)).heartbeat_ok()
+    assert directory in script.life.recorded
+    return script
+
+
+def test_a_replaced_disk_is_registered_by_the_same_incarnation_and_the_old_one_is_never_reported_again() -> None:
+    script = failed_and_recorded(A)
+    request = script.on(RegisterAgain((B, C, D), frozenset({D}))).one(SendRegistration).request
+    assert request.log_dirs == (B, C, D)
+    assert request.incarnation_id == script.life.identity.incarnation_id
+    script.on(RegistrationAnswered(script.life.serial, 0, 1000))
+    assert script.one(Registered).log_dirs == (B, C, D)
+    script.none(OfflineForgotten)
+    heartbeat = script.one(SendHeartbeat).request
+    assert (heartbeat.offline_log_dirs, heartbeat.want_fence) == ((), False)
+    assert script.heartbeat_ok().life.state is BrokerState.RUNNING
+
+
+def test_the_same_disk_back_again_is_online_and_others_that_failed_are_reported_again() -> None:
+    script = failed_and_recorded(A).on(DirectoryFailed(B)).heartbeat_ok()
+    script.on(RegisterAgain((A, B, C), frozenset({A}))).one(SendRegistration)
+    script.on(RegistrationAnswered(script.life.serial, 0, 1000))
+    assert script.one(OfflineForgotten).directory_ids == (B,)
+    assert script.one(SendHeartbeat).request.offline_log_dirs == (B,)
+    script.on(DirectoryFailed(A))
+    script.heartbeat_ok()
+    assert script.one(SendHeartbeat).request.offline_log_dirs == (B, A)
+
+
+def test_a_heartbeat_that_was_out_when_a_disk_was_replaced_acknowledges_nothing_of_it() -> None:
+    script = Script().running().on(DirectoryFailed(A))
+    script.on(RegisterAgain((B, C, D), frozenset({D})))
+    script.heartbeat_ok()
+    script.none(OfflineAcknowledged)
+    assert script.one(SendRegistration).request.log_dirs == (B, C, D)
+
+
+def test_a_directory_that_is_added_while_a_registration_is_out_is_registered_with_the_next_one() -> None:
+    script = Script().on(Start()).on(RegisterAgain((A, B, C, D)))
+    script.none(SendRegistration)
+    script.on(RegistrationAnswered(script.life.serial, 0, 7))
+    assert script.one(Registered).log_dirs == (A, B, C)
+    assert script.one(SendRegistration).request.log_dirs == (A, B, C, D)
+    script.on(RegistrationAnswered(script.life.serial, 0, 7))
+    assert script.one(Registered).log_dirs == (A, B, C, D)
+    script.one(SendHeartbeat)
+
+
+def test_a_directory_that_is_added_before_the_start_is_in_the_first_registration() -> None:
+    script = Script().on(RegisterAgain((A, D)))
+    assert script.on(Start()).one(SendRegistration).request.log_dirs == (A, D)
+
+
 def test_a_directory_that_fails_while_a_heartbeat_is_out_goes_into_the_next_one_at_once_and_counts_only_then() -> None:
     script = Script().running().after(2000)
     script.on(DirectoryFailed(A))
@@ -353,7 +410,7 @@ moves = st.one_of(
     st.builds(lambda code: ("answer", code), answers),
     st.just(("lost", 0)),
     st.builds(lambda ms: ("time", ms), st.integers(0, 3000)),
-    st.builds(lambda d: ("fail", d), st.sampled_from([A, B, C])),
+    st.builds(lambda kind, n: (kind, n), st.sampled_from(["fail", "fail", "replace", "back"]), st.integers(0, 2)),
     st.sampled_from([("ready", 0), ("controller", 0), ("again", 0), ("late", 0)]),
 )
 
@@ -367,6 +424,8 @@ def test_whatever_happens_one_request_is_out_all_failures_are_in_it_and_somethin
     failed: list[Uuid] = []
     acknowledged: set[Uuid] = set()
     carried: dict[int, tuple[Uuid, ...]] = {}
+    registered: set[Uuid] = set()
+    fresh = (Uuid.of(4, n) for n in itertools.count())
 
     def check() -> None:
         sent = [e for e in script.effects if isinstance(e, SendHeartbeat | SendRegistration)]
@@ -376,6 +435,7 @@ def test_whatever_happens_one_request_is_out_all_failures_are_in_it_and_somethin
                 carried[effect.serial] = effect.request.offline_log_dirs
                 assert effect.request.offline_log_dirs == tuple(failed)
                 assert effect.request.want_fence is not script.life.ready_to_unfence
+                assert set(script.life.identity.log_dirs) == registered, "nothing is said before all are registered"
             if isinstance(effect, OfflineAcknowledged):
                 acknowledged.update(effect.directory_ids)
             if isinstance(effect, OfflineForgotten):
@@ -392,8 +452,10 @@ def test_whatever_happens_one_request_is_out_all_failures_are_in_it_and_somethin
             if flight.heartbeat:
                 script.on(HeartbeatAnswered(serial, value, caught_up, fenced))
                 if value == 0:
-                    assert set(carried[serial]) <= set(script.life.recorded)
+                    assert set(carried[serial]) & set(failed) <= set(script.life.recorded)
             else:
+                if value == 0:
+                    registered = set(flight.log_dirs)
                 script.on(RegistrationAnswered(serial, value, 7))
         elif kind == "late":
             script.on(HeartbeatAnswered(serial - 1, 0, True, False))
@@ -404,15 +466,22 @@ def test_whatever_happens_one_request_is_out_all_failures_are_in_it_and_somethin
             if not script.life.active:
                 return
         elif kind == "fail":
-            if value not in failed:
-                failed.append(value)
-            script.on(DirectoryFailed(value))
+            directory = script.life.identity.log_dirs[value]
+            if directory not in failed:
+                failed.append(directory)
+            script.on(DirectoryFailed(directory))
         elif kind == "ready":
             script.on(ReadyToUnfence())
         elif kind == "controller":
             script.on(ControllerFound())
         elif kind == "again":
             script.on(RegisterAgain())
+        elif kind in ("replace", "back") and failed:
+            gone = failed.pop(value % len(failed))
+            acknowledged.discard(gone)
+            new = gone if kind == "back" else next(fresh)
+            log_dirs = tuple(new if d == gone else d for d in script.life.identity.log_dirs)
+            script.on(RegisterAgain(log_dirs, frozenset({new})))
         else:
             continue
         check()

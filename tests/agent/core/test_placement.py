@@ -13,10 +13,10 @@ from kjbod.ids import UNASSIGNED, Uuid
 from kjbod.metadata.image import MetadataImage
 from kjbod.metadata.records import PartitionRecord, RemoveTopicRecord, TopicRecord
 from kjbod.runtime.logging import get_logger
-from kjbod_agent.hosting import Hosting
 from kjbod_agent.partitions import TopicIdPartition
-from kjbod_agent.placement import Placement
-from kjbod_agent.replicas import Inventory
+from kjbod_agent.replicas.hosting import Hosting
+from kjbod_agent.replicas.inventory import Inventory, Wanted
+from kjbod_agent.replicas.placement import Placement
 from kjbod_agent.storage.api import DirectoryError, StorageOptions
 from kjbod_agent.storage.memory import MemoryDirectoryAgent, MemoryDisk
 
@@ -32,6 +32,7 @@ class Owner:
     forgotten: list[TopicIdPartition] = field(default_factory=list)
     errors: list[int] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    resumed: list[tuple[TopicIdPartition, Uuid, str]] = field(default_factory=list)
 
     def assign(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
         self.assigned[partition] = directory_id
@@ -41,6 +42,9 @@ class Owner:
 
     def created(self, topic: str, partition: TopicIdPartition, directory_id: Uuid) -> None:
         pass
+
+    def resume_move(self, wanted: Wanted, directory_id: Uuid, future_name: str) -> None:
+        self.resumed.append((wanted.partition, directory_id, future_name))
 
     def work_failed(self, directory_id: Uuid, error: DirectoryError) -> None:
         self.errors.append(error.errno)

@@ -63,3 +63,11 @@ def test_probes_are_counted_since_the_sample_before() -> None:
     first, second = sampled(status(), later)
     assert (first.probes, first.probe_failures, first.probe_histogram) == (10, 1, {"40": 9, "50": 1})
     assert (second.probes, second.probe_failures, second.probe_histogram) == (3, 0, {"40": 1, "60": 2})
+
+
+def test_probes_of_another_disk_under_the_same_path_or_of_one_that_is_back_are_counted_anew() -> None:
+    new = status(directory_id="D2", probes=12, probe_failures=0, probe_histogram={"40": 12})
+    back = status(probes=2, probe_failures=0, probe_histogram={"40": 2})
+    _, second, third = sampled(status(), new, back)
+    assert (second.probes, second.probe_failures, second.probe_histogram) == (12, 0, {"40": 12})
+    assert (third.probes, third.probe_failures, third.probe_histogram) == (2, 0, {"40": 2})

@@ -1,8 +1,7 @@
 """What the start does that is not a rule for directories."""
 
 import errno
-import os
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -13,28 +12,46 @@ from structlog.testing import capture_logs
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid
 from kjbod.runtime.logging import get_logger
-from kjbod_agent.directories import KnownDirectories
-from kjbod_agent.reports import DaemonThreadExecutor
-from kjbod_agent.start_up import BLOCKED_MS, Opened, _remember, _without_missing, mark_clean
+from kjbod_agent.directories.rules import Directory, Memory, StartUpError
+from kjbod_agent.directories.start_up import (
+    BLOCKED_MS,
+    LOAD_TIMEOUT_MS,
+    PATIENCE_MS,
+    Opened,
+    Remembering,
+    _without_missing,
+    mark_clean,
+)
 from kjbod_agent.storage.api import BlockedCall, DirectoryError, Replica
+from tests.agent.core.opened import Disks, config_of
 from tests.agent.core.test_directories import loaded
 
 
-class FullDisk(KnownDirectories):
-    """A state directory on a full disk."""
+async def test_a_full_state_directory_is_said_and_keeps_no_broker_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Memory) -> None:
+        raise StartUpError(f"kjbod.state.dir={tmp_path}: No space left on device")
 
-    def save(self, directories: Mapping[str, Uuid]) -> None:
-        raise self._unusable(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-
-
-async def test_a_full_state_directory_is_said_and_keeps_no_broker_from_starting(tmp_path: Path) -> None:
-    executor = DaemonThreadExecutor("test")
     with capture_logs() as logs:
-        await _remember(executor, FullDisk(tmp_path, 1), {"/d1": Uuid.of(1, 1)}, get_logger(), str(tmp_path))
-    executor.shutdown(wait=False)
+        remembering = Remembering(config_of(["/d1"], state_dir=tmp_path), get_logger())
+        await remembering.load()
+        monkeypatch.setattr(remembering._file, "save", full)
+        await remembering.change(Memory().seen("/d1", Uuid.of(1, 1), 0))
+    remembering.close()
     (line,) = logs
     assert line["event"] == "state.not.saved"
     assert f"kjbod.state.dir={tmp_path}" in line["reason"] and "No space left" in line["reason"]
+
+
+async def test_the_memory_is_saved_when_it_changed_and_read_at_the_next_start(tmp_path: Path) -> None:
+    config = config_of(["/d1"], state_dir=tmp_path)
+    remembering = Remembering(config, get_logger())
+    await remembering.change((await remembering.load()).seen("/d1", Uuid.of(1, 1), 7))
+    again = Remembering(config, get_logger())
+    assert (await again.load()).ids == {"/d1": Uuid.of(1, 1)}
+    for one in (remembering, again):
+        one.close()
 
 
 IDS = {"/d1": Uuid.of(1, 1), "/d2": Uuid.of(1, 2)}
@@ -90,3 +107,140 @@ async def test_a_stop_asks_nothing_of_a_directory_that_does_not_answer() -> None
     }
     await mark_clean(Opened(cast(Any, None), cast(Any, agents), {}), list(agents), 7)
     assert [agent.epochs for agent in agents.values()] == [[7], [7], []]
+
+
+async def test_su_12_a_directory_that_was_not_loaded_completely_is_marked_clean_only_if_it_was_before() -> None:
+    agents = {Uuid.of(1, n): Marked(None) for n in (1, 2, 3, 4)}
+    start_up = cast(Any, None)
+    opened = Opened(start_up, cast(Any, agents), {}, loading={Uuid.of(1, 1), Uuid.of(1, 2)}, unprepared={Uuid.of(1, 4)})
+    directories = [
+        Directory(f"/d{n}", Uuid.of(1, n), loaded(f"/d{n}", epoch=[5, None, None, 5][n - 1])) for n in (1, 2)
+    ]
+    opened.start_up = cast(Any, type("Some", (), {"log_dirs": directories}))
+    await mark_clean(opened, list(agents), 7)
+    assert [agent.epochs for agent in agents.values()] == [[7], [], [7], []]
+
+
+# ------------------------------------------------------------------------------------------- nobody waits for one disk
+
+Run = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]
+PATHS = ("/d1", "/d2", "/d3")
+
+
+async def opened_after(disks: Disks, clock: Any) -> tuple[Opened, int]:
+    begun_ms = clock.monotonic_ms()
+    opened = await disks.open()
+    return opened, clock.monotonic_ms() - begun_ms
+
+
+def test_a_known_directory_that_hangs_at_the_start_is_late_and_the_others_go_on(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks(clock, PATHS)
+        disks["/d2"].hang()
+        opened, took_ms = await opened_after(disks, clock)
+        assert took_ms == PATIENCE_MS
+        assert opened.late == {"/d2"}
+        assert [d.path for d in opened.start_up.log_dirs] == ["/d1", "/d3"]
+        assert [(u.path, u.directory_id) for u in opened.start_up.unreadable] == [("/d2", disks.ids["/d2"])]
+        assert opened.loading == {disks.ids["/d1"], disks.ids["/d3"]}
+        assert not disks.log.of("directory.unreadable")
+
+    virtual(main)
+
+
+def test_a_slow_directory_is_waited_for_a_little(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks(clock, PATHS)
+        disks["/d2"].delay_ms = 1500
+        opened, _ = await opened_after(disks, clock)
+        assert not opened.late and len(opened.start_up.log_dirs) == 3
+
+    virtual(main)
+
+
+def test_a_directory_that_nobody_remembers_is_waited_for_since_it_may_be_a_mistake(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks(clock, PATHS, remembered=())
+        disks["/d2"].hang()
+        opened, took_ms = await opened_after(disks, clock)
+        assert took_ms == LOAD_TIMEOUT_MS
+        assert [u.path for u in opened.start_up.unreadable] == ["/d2"]
+
+    virtual(main)
+
+
+def test_without_the_metadata_directory_there_is_no_start(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks(clock, PATHS)
+        disks["/d1"].hang()
+        with pytest.raises(StorageError, match="metadata log directory /d1"):
+            await disks.open()
+        assert clock.monotonic_ms() == LOAD_TIMEOUT_MS
+
+    virtual(main)
+
+
+def test_when_no_log_directory_answers_all_get_their_full_time(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks(clock, PATHS, metadata="/m")
+        for path in PATHS:
+            disks[path].hang()
+        clock.call_later(6, disks["/d2"].heal)
+        opened, _ = await opened_after(disks, clock)
+        assert [d.path for d in opened.start_up.log_dirs] == ["/d2"]
+
+    virtual(main)
+
+
+def test_a_directory_that_hangs_when_it_is_to_be_locked_is_registered_and_prepared_later(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks(clock, PATHS)
+        disks["/d2"].delay_ms = 3000
+        clock.call_later(3.2, disks["/d2"].hang)
+        opened, took_ms = await opened_after(disks, clock)
+        assert took_ms == 3000 + PATIENCE_MS
+        assert opened.unprepared == {disks.ids["/d2"]} and not opened.failed
+        assert len(opened.start_up.log_dirs) == 3
+
+    virtual(main)
+
+
+def test_a_directory_that_another_process_holds_ends_the_start(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks(clock, PATHS)
+        disks["/d2"].locked_by = object()
+        with pytest.raises(StorageError, match=r"/d2 is in use: another process holds /d2/\.lock"):
+            await disks.open()
+
+    virtual(main)
+
+
+def test_a_replaced_disk_and_one_that_is_back_are_each_said_once(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks(clock, PATHS)
+        old = disks.ids["/d2"]
+        new = disks.replace("/d2")
+        await disks.open()
+        (line,) = disks.log.of("directory.replaced")
+        assert (line["path"], line["directory_id"], line["before"]) == ("/d2", str(new), str(old))
+        assert disks.remembering.memory.ids["/d2"] == new
+        retired = disks.remembering.memory.retired_as(old)
+        assert retired is not None and (retired.path, retired.replaced_by) == ("/d2", new)
+        disks.restart()
+        disks.format("/d2", old)
+        await disks.open()
+        (line,) = disks.log.of("directory.returned")
+        assert (line["path"], line["directory_id"], line["replaced_by"]) == ("/d2", str(old), str(new))
+        assert "strays" in line["reason"]
+
+    virtual(main)
+
+
+def test_one_disk_under_two_paths_is_refused(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks(clock, PATHS)
+        disks.format("/d3", disks.ids["/d2"])
+        with pytest.raises(StorageError, match="Duplicate directory ID"):
+            await disks.open()
+
+    virtual(main)

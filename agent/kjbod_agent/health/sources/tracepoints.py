@@ -178,6 +178,7 @@ class BlockErrors:
     def _locate(self, subjects: Sequence[Subject]) -> None:
         """Which log directories a number is about: that of a device, or that of a file system without one (btrfs)."""
         devices = DeviceMap(subjects, self._sys)
+        self._paths, self._labels, self._rest = {}, {}, b""
         for number, name in devices.numbers.items():
             self._paths[number], self._labels[number] = devices.names[name], name
         for subject in subjects:

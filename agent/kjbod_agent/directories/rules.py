@@ -26,10 +26,10 @@ cannot say which directory id it had.
 import errno
 import json
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from kjbod.errors import StorageError
 from kjbod.files import make_directories, write_atomically
@@ -45,6 +45,8 @@ from kjbod.meta_properties import (
 from kjbod_agent.storage.api import DirectoryError, LoadedDirectory, WorkerUnavailable, errno_name
 
 KNOWN_DIRECTORIES_NAME: Final = "known_directories.json"
+RETIRED_MAX: Final = 100
+"""Disks that are remembered after they were replaced: more than a host ever sees."""
 NO_EPOCH: Final = -1
 _ABSENT: Final = frozenset({errno.ENOENT})
 
@@ -243,7 +245,147 @@ def _previous_epoch(directories: Sequence[Directory | None]) -> int:
     return NO_EPOCH if only is None else only
 
 
+# ------------------------------------------------------------------------------------------------ a directory is added
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """A directory that may be added to a running agent."""
+
+    directory: Directory
+    to_write: MetaProperties | None
+    """Its file with a new ``directory.id``, where it has none yet."""
+
+
+def examine_addition(
+    load: Load,
+    *,
+    path: str,
+    metadata_log_dir: str,
+    node_id: int,
+    cluster_id: str,
+    own: Mapping[str, Uuid],
+    real_paths: Mapping[str, str],
+    registered: Mapping[Uuid, int],
+    rng: random.Random,
+) -> Addition:
+    """The rules of :func:`examine` for one more directory.
+
+    Args:
+        load: what its worker said.
+        path: where it is.
+        metadata_log_dir: ``metadata.log.dir``, another one.
+        node_id: of this broker.
+        cluster_id: of this broker.
+        own: directory ids of the *other* directories of this agent, failed ones included, by path.
+        real_paths: where those of them that were read really are, by path.
+        registered: ids that other brokers have registered, and by whom.
+        rng: for a missing id.
+
+    Raises:
+        StorageError: one line that says why it cannot be added and what to do. Nothing was changed.
+    """
+    if isinstance(load, WorkerUnavailable):
+        raise load
+    ensemble = load_ensemble({path: _content(load)})
+    if path in ensemble.errors:
+        raise StartUpError(
+            f"{path} cannot be read: {_why(ensemble, path, load)}: unmount the dead disk, mount the new one there and "
+            "run `kjbod format --ignore-formatted`"
+        )
+    _require_present(ensemble, {path: load})
+    verify_ensemble(ensemble, cluster_id=cluster_id, node_id=node_id, require=Requirement.AT_LEAST_ONE_VALID)
+    _require_owner(ensemble)
+    assert isinstance(load, LoadedDirectory)  # all else is an error, or empty
+    _require_one_metadata_log({path: load}, metadata_log_dir)
+    for other, real_path in sorted(real_paths.items()):
+        if real_path == load.real_path:
+            raise StartUpError(f"log directories {other} and {path} are the same directory {real_path}")
+    _require_replica_names([load])
+    to_write = with_directory_ids(ensemble, rng).get(path)
+    directory_id = _id_of(to_write or ensemble.properties[path])
+    _require_unused(path, directory_id, own, registered)
+    return Addition(Directory(path, directory_id, load), to_write)
+
+
+def _require_unused(path: str, directory_id: Uuid, own: Mapping[str, Uuid], registered: Mapping[Uuid, int]) -> None:
+    for other, used in sorted(own.items()):
+        if used == directory_id:
+            raise StartUpError(
+                f"{path} has the directory.id {directory_id} of {other}: mount each disk once, at its own path, and "
+                "take a copy of a disk out of log.dirs"
+            )
+    if directory_id in registered:
+        raise StartUpError(
+            f"{path} has the directory.id {directory_id}, which broker {registered[directory_id]} has registered: this "
+            "disk belongs to that broker"
+        )
+
+
 # ---------------------------------------------------------------------------------------------------------- the memory
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDirectory:
+    """The directory that was last seen under a path."""
+
+    directory_id: Uuid
+    device: str | None = None
+    """Names of the block device, where known."""
+    serial: str | None = None
+    seen_ms: int | None = None
+    """Wall clock of the last moment at which it was known to be there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """A directory whose disk was replaced by another one."""
+
+    directory_id: Uuid
+    path: str
+    """Where it was."""
+    at_ms: int
+    """Wall clock of the moment at which that was found."""
+    replaced_by: Uuid
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What is remembered outside the disks. A value: each change gives another one."""
+
+    directories: Mapping[str, KnownDirectory] = field(default_factory=dict)
+    """By path."""
+    retired: tuple[Retired, ...] = ()
+    """The last :data:`RETIRED_MAX` of them, in the order in which they were replaced."""
+
+    @property
+    def ids(self) -> dict[str, Uuid]:
+        """Directory ids by path."""
+        return {path: known.directory_id for path, known in self.directories.items()}
+
+    def retired_as(self, directory_id: Uuid) -> Retired | None:
+        """How a directory was retired; None when it was not."""
+        return next((one for one in self.retired if one.directory_id == directory_id), None)
+
+    def seen(self, path: str, directory_id: Uuid, at_ms: int) -> "Memory":
+        """A directory lies under a path. The one that was there before is retired; this one is not any longer."""
+        before = self.directories.get(path)
+        retired = tuple(one for one in self.retired if one.directory_id != directory_id)
+        if before is not None and before.directory_id == directory_id:
+            return Memory({**self.directories, path: replace(before, seen_ms=at_ms)}, retired)
+        directories = {**self.directories, path: KnownDirectory(directory_id, seen_ms=at_ms)}
+        if before is not None and before.directory_id not in {known.directory_id for known in directories.values()}:
+            retired = (*retired, Retired(before.directory_id, path, at_ms, directory_id))[-RETIRED_MAX:]
+        return Memory(directories, retired)
+
+    def on_device(self, path: str, device: str | None, serial: str | None) -> "Memory":
+        """What the directory under a path lies on."""
+        known = replace(self.directories[path], device=device, serial=serial)
+        return Memory({**self.directories, path: known}, self.retired)
+
+    def only(self, paths: Collection[str]) -> "Memory":
+        """Without paths that are not configured any more."""
+        return Memory({path: known for path, known in self.directories.items() if path in paths}, self.retired)
 
 
 class KnownDirectories:
@@ -258,8 +400,8 @@ class KnownDirectories:
         self._path = state_dir / KNOWN_DIRECTORIES_NAME
         self._node_id = node_id
 
-    def load(self) -> dict[str, Uuid]:
-        """Ids by path; empty where there is no file, or none that can be used: it is only a memory.
+    def load(self) -> Memory:
+        """What was saved; nothing where there is no file, or none that can be used: it is only a memory.
 
         Raises:
             StartUpError: the state directory cannot be made or read.
@@ -268,28 +410,22 @@ class KnownDirectories:
             make_directories(self._path.parent)
             content = self._path.read_bytes()
         except FileNotFoundError:
-            return {}
+            return Memory()
         except OSError as error:
             raise self._unusable(error) from None
         try:
             document = json.loads(content)
-            if document["version"] != 1 or document["node_id"] != self._node_id:
-                return {}
-            return {str(path): Uuid.parse(text) for path, text in document["directories"].items()}
+            return _memory_of(document) if document["node_id"] == self._node_id else Memory()
         except (ValueError, KeyError, TypeError, AttributeError):
-            return {}
+            return Memory()
 
-    def save(self, directories: Mapping[str, Uuid]) -> None:
+    def save(self, memory: Memory) -> None:
         """Replace the memory.
 
         Raises:
             StartUpError: the file cannot be written.
         """
-        document = {
-            "version": 1,
-            "node_id": self._node_id,
-            "directories": {path: str(directory_id) for path, directory_id in sorted(directories.items())},
-        }
+        document = {"version": 2, "node_id": self._node_id, **_document_of(memory)}
         try:
             write_atomically(self._path, json.dumps(document, indent=2).encode() + b"\n")
         except OSError as error:
@@ -300,3 +436,31 @@ class KnownDirectories:
         return StartUpError(
             f"kjbod.state.dir={self._path.parent}: {where}: {error.strerror}: it must be writable, outside log.dirs"
         )
+
+
+def _memory_of(document: Mapping[str, Any]) -> Memory:
+    """The memory in a file of version 1 (ids by path) or 2."""
+    if document["version"] == 1:
+        return Memory({str(path): KnownDirectory(Uuid.parse(text)) for path, text in document["directories"].items()})
+    if document["version"] != 2:
+        return Memory()
+    directories = {
+        str(path): KnownDirectory(Uuid.parse(one["directory_id"]), one["device"], one["serial"], one["seen_ms"])
+        for path, one in document["directories"].items()
+    }
+    retired = (
+        Retired(Uuid.parse(one["directory_id"]), one["path"], one["at_ms"], Uuid.parse(one["replaced_by"]))
+        for one in document["retired"]
+    )
+    return Memory(directories, tuple(retired))
+
+
+def _document_of(memory: Memory) -> dict[str, object]:
+    return {
+        "directories": {path: _plain(known) for path, known in sorted(memory.directories.items())},
+        "retired": [_plain(one) for one in memory.retired],
+    }
+
+
+def _plain(one: KnownDirectory | Retired) -> dict[str, object]:
+    return {key: str(value) if isinstance(value, Uuid) else value for key, value in asdict(one).items()}

@@ -1,0 +1,1 @@
+"""What people and their tools ask: the listener, the control socket, and what they see."""

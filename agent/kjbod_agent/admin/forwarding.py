@@ -1,0 +1,292 @@
+"""Requests that only the controller can carry out: what of them a client may ask, and how they get there.
+
+A broker of Kafka 4 wraps such a request into an Envelope, with the principal of its client, and the controller decides.
+kjbod sends it as it is, in the agent's own name, which a controller lets do everything (as it must let a broker). So
+the listener decides first, by the same rules as ``ControllerApis``: what a client may not is answered here, item by
+item, and the rest is sent. One difference remains: a controller's own quotas and its audit log see the agent.
+
+What is sent is repeated until there is an answer or the client's time is over, for an election takes some seconds:
+after NOT_CONTROLLER, and after a connection that broke, as ``ForwardingManager`` does. So a change may be made twice,
+as with Kafka's brokers: a second CreateTopics then says TOPIC_ALREADY_EXISTS.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from kjbod.clock import Clock
+from kjbod.errors import UnsupportedVersionError
+from kjbod.metadata.image import TOPIC, MetadataImage
+from kjbod.wire.client import Connection, Disconnected
+from kjbod.wire.error_codes import ErrorCode
+from kjbod.wire.messages import (
+    API,
+    ApiKey,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    CreateTopicsResponseTopic,
+    DeleteTopicsRequest,
+    DeleteTopicsRequestTopic,
+    DeleteTopicsResponse,
+    DeleteTopicsResponseTopic,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestResource,
+    IncrementalAlterConfigsResponse,
+    IncrementalAlterConfigsResponseResource,
+    RequestBody,
+    ResponseBody,
+)
+from kjbod_agent.admin.acls import Acls, Operation, ResourceType
+from kjbod_agent.channel import ControllerChannel
+
+TIMEOUT_MS_MAX: Final = 30_000
+"""``request.timeout.ms``: how long a client waits at most."""
+RETRY_MS: Final = 100
+CONCURRENT_MAX: Final = 16
+"""Requests of all clients that are on their way to the controller."""
+DELETE_BY_TOPIC_SINCE: Final = 6
+"""DeleteTopics version from which on ``topics`` is used, and ids; before, ``topic_names``."""
+
+CLUSTER_OPERATIONS: Final[Mapping[ApiKey, Operation]] = {
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Operation.ALTER,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Operation.DESCRIBE,
+}
+"""What the APIs that are allowed or refused as a whole need on the cluster."""
+FORWARDED: Final = frozenset(
+    {*CLUSTER_OPERATIONS, ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.INCREMENTAL_ALTER_CONFIGS}
+)
+
+_CLUSTER, _TOPIC = ResourceType.CLUSTER, ResourceType.TOPIC
+_MESSAGES: Final = {
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Screened:
+    """A request after authorization.
+
+    Attributes:
+        allowed: what may be sent; None: nothing.
+        merge: makes the client's answer of the controller's; of None when nothing was sent.
+    """
+
+    allowed: RequestBody[Any] | None
+    merge: Callable[[Any], ResponseBody]
+
+
+def screen(request: RequestBody[Any], image: MetadataImage, acls: Acls) -> Screened:
+    """Take out what the client may not do."""
+    match request:
+        case CreateTopicsRequest():
+            return _screen_create(request, acls)
+        case DeleteTopicsRequest():
+            return _screen_delete(request, image, acls)
+        case IncrementalAlterConfigsRequest():
+            return _screen_configs(request, acls)
+    if acls.allow(CLUSTER_OPERATIONS[request.API_KEY], _CLUSTER):
+        return Screened(request, lambda answer: answer)
+    refused = refusal(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    return Screened(None, lambda _: refused)
+
+
+def _screen_create(request: CreateTopicsRequest, acls: Acls) -> Screened:
+    anything = acls.allow(Operation.CREATE, _CLUSTER)
+    names = dict.fromkeys(topic.name for topic in request.topics)
+    refused = {name for name in names if not (anything or acls.allow(Operation.CREATE, _TOPIC, name))}
+    allowed = tuple(topic for topic in request.topics if topic.name not in refused)
+
+    def merge(answer: CreateTopicsResponse | None) -> ResponseBody:
+        made = () if answer is None else tuple(_without_secrets(topic, acls) for topic in answer.topics)
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        mine = tuple(
+            CreateTopicsResponseTopic(name=name, error_code=code, error_message=_MESSAGES[code])
+            for name in names
+            if name in refused
+        )
+        return CreateTopicsResponse(topics=(*made, *mine))
+
+    return Screened(dataclasses.replace(request, topics=allowed) if allowed else None, merge)
+
+
+def _without_secrets(topic: CreateTopicsResponseTopic, acls: Acls) -> CreateTopicsResponseTopic:
+    """The configuration of a new topic is for those who may describe it."""
+    if topic.error_code or acls.allow(Operation.DESCRIBE_CONFIGS, _TOPIC, topic.name):
+        return topic
+    return dataclasses.replace(
+        topic,
+        topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        num_partitions=-1,
+        replication_factor=-1,
+        configs=(),
+    )
+
+
+def _screen_delete(request: DeleteTopicsRequest, image: MetadataImage, acls: Acls) -> Screened:
+    wanted = (*request.topics, *(DeleteTopicsRequestTopic(name=name) for name in request.topic_names))
+    refused: list[DeleteTopicsResponseTopic] = []
+    allowed: list[DeleteTopicsRequestTopic] = []
+    for topic in wanted:
+        known = image.topics.get(topic.topic_id)
+        name = topic.name if topic.name is not None or known is None else known.name
+        if name is None or acls.allow(Operation.DELETE, _TOPIC, name):
+            allowed.append(topic)
+            continue
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        seen = topic.name is not None or acls.allow(Operation.DESCRIBE, _TOPIC, name)
+        refused.append(
+            DeleteTopicsResponseTopic(
+                name=name if seen else None, topic_id=topic.topic_id, error_code=code, error_message=_MESSAGES[code]
+            )
+        )
+
+    def merge(answer: DeleteTopicsResponse | None) -> ResponseBody:
+        return DeleteTopicsResponse(responses=(*(() if answer is None else answer.responses), *refused))
+
+    rest = dataclasses.replace(request, topics=tuple(allowed), topic_names=())
+    return Screened(rest if allowed else None, merge)
+
+
+def _screen_configs(request: IncrementalAlterConfigsRequest, acls: Acls) -> Screened:
+    refused: list[IncrementalAlterConfigsResponseResource] = []
+    allowed: list[IncrementalAlterConfigsRequestResource] = []
+    for resource in request.resources:
+        code = _config_refusal(resource, acls)
+        if code is None:
+            allowed.append(resource)
+        else:
+            refused.append(_refused_resource(resource, code))
+
+    def merge(answer: IncrementalAlterConfigsResponse | None) -> ResponseBody:
+        return IncrementalAlterConfigsResponse(responses=(*(() if answer is None else answer.responses), *refused))
+
+    return Screened(dataclasses.replace(request, resources=tuple(allowed)) if allowed else None, merge)
+
+
+def _config_refusal(resource: IncrementalAlterConfigsRequestResource, acls: Acls) -> ErrorCode | None:
+    if resource.resource_type == TOPIC:
+        allowed = acls.allow(Operation.ALTER_CONFIGS, _TOPIC, resource.resource_name)
+        return None if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if resource.resource_type == _GROUP_RESOURCE:
+        allowed = acls.allow(Operation.ALTER_CONFIGS, ResourceType.GROUP, resource.resource_name)
+        return None if allowed else ErrorCode.GROUP_AUTHORIZATION_FAILED
+    if not acls.allow(Operation.ALTER_CONFIGS, _CLUSTER):
+        return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    return ErrorCode.INVALID_REQUEST if resource.resource_type == _LOGGER_RESOURCE else None
+
+
+_LOGGER_RESOURCE: Final = 8
+"""``ConfigResource.Type.BROKER_LOGGER``: log4j of the broker itself, which an agent has not."""
+_GROUP_RESOURCE: Final = 32
+
+
+def _refused_resource(
+    resource: IncrementalAlterConfigsRequestResource, code: ErrorCode, message: str | None = None
+) -> IncrementalAlterConfigsResponseResource:
+    return IncrementalAlterConfigsResponseResource(
+        error_code=code,
+        error_message=message or _MESSAGES.get(code, "A kjbod agent has no loggers to configure."),
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
+
+
+def refusal(request: RequestBody[Any], code: ErrorCode, message: str | None = None) -> ResponseBody:
+    """The answer that says only ``code``, for each item where the answer has items."""
+    message = message or _MESSAGES.get(code)
+    match request:
+        case CreateTopicsRequest():
+            names = dict.fromkeys(topic.name for topic in request.topics)
+            return CreateTopicsResponse(
+                topics=tuple(
+                    CreateTopicsResponseTopic(name=name, error_code=code, error_message=message) for name in names
+                )
+            )
+        case DeleteTopicsRequest():
+            return DeleteTopicsResponse(
+                responses=tuple(
+                    DeleteTopicsResponseTopic(
+                        name=topic.name, topic_id=topic.topic_id, error_code=code, error_message=message
+                    )
+                    for topic in request.topics
+                )
+            )
+        case IncrementalAlterConfigsRequest():
+            return IncrementalAlterConfigsResponse(
+                responses=tuple(_refused_resource(each, code, message) for each in request.resources)
+            )
+    fields: dict[str, Any] = {"error_code": code, "error_message": message}
+    return API[request.API_KEY].response(**fields)
+
+
+class Forwarder:
+    """Sends requests to whoever is the active controller.
+
+    Args:
+        channel: a channel of its own, so that no client delays a heartbeat or an assignment.
+        clock: the time.
+    """
+
+    def __init__(self, channel: ControllerChannel, clock: Clock) -> None:
+        self._channel = channel
+        self._clock = clock
+        self._turn = asyncio.Semaphore(CONCURRENT_MAX)
+
+    async def send(self, request: RequestBody[Any]) -> ResponseBody:
+        """The controller's answer; a refusal with REQUEST_TIMED_OUT where there is none in time."""
+        deadline_ms = self._clock.monotonic_ms() + _timeout_ms(request)
+        reason = "no controller is known"
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout((deadline_ms - self._clock.monotonic_ms()) / 1000), self._turn:
+                while True:
+                    try:
+                        answer = await self._attempt(request, deadline_ms)
+                    except UnsupportedVersionError as error:
+                        return refusal(request, ErrorCode.UNSUPPORTED_VERSION, str(error))
+                    except Disconnected as error:
+                        reason = str(error)
+                    else:
+                        if ErrorCode.NOT_CONTROLLER not in _codes(answer):
+                            return answer
+                        reason = "the controller that was asked is no longer active"
+                    self._channel.forget()
+                    await asyncio.sleep(RETRY_MS / 1000)
+        return refusal(request, ErrorCode.REQUEST_TIMED_OUT, f"The controller did not answer: {reason}")
+
+    async def _attempt(self, request: RequestBody[Any], deadline_ms: int) -> ResponseBody:
+        left_ms = max(1, deadline_ms - self._clock.monotonic_ms())
+        answer: ResponseBody = await self._channel.request(
+            lambda connection: _fitting(request, connection), timeout_ms=left_ms
+        )
+        return answer
+
+
+def _timeout_ms(request: RequestBody[Any]) -> int:
+    asked = getattr(request, "timeout_ms", TIMEOUT_MS_MAX)
+    return max(1_000, min(asked, TIMEOUT_MS_MAX))
+
+
+def _fitting(request: RequestBody[Any], connection: Connection) -> RequestBody[Any]:
+    """The request for this controller: topics to delete have another place before version 6."""
+    if not isinstance(request, DeleteTopicsRequest):
+        return request
+    if connection.version_of(ApiKey.DELETE_TOPICS) >= DELETE_BY_TOPIC_SINCE:
+        return request
+    return dataclasses.replace(request, topics=(), topic_names=tuple(_names(request)))
+
+
+def _names(request: DeleteTopicsRequest) -> Iterator[str]:
+    for topic in request.topics:
+        if topic.name is None:
+            raise UnsupportedVersionError("the controller cannot delete topics by id")
+        yield topic.name
+
+
+def _codes(answer: ResponseBody) -> set[int]:
+    """The error codes of an answer: at its top, or one level below."""
+    items: tuple[Any, ...] = getattr(answer, "topics", None) or getattr(answer, "responses", None) or ()
+    return {int(getattr(each, "error_code", 0)) for each in (answer, *items)}

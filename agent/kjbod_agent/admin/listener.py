@@ -1,0 +1,282 @@
+"""The broker's listeners: the Kafka requests that admin clients send to it, and nothing of a data plane.
+
+============================  ==========================================================================================
+Metadata, DescribeCluster     from the metadata image, as a broker answers (:mod:`.answers`)
+DescribeConfigs               dynamic configurations, from the image
+DescribeLogDirs               from :mod:`.view`, in bounded time whatever a disk does; DESCRIBE on CLUSTER
+AlterReplicaLogDirs           to the mover, replica by replica; ALTER on CLUSTER
+CreateTopics and the like     authorized here, carried out by the controller (:mod:`.forwarding`)
+============================  ==========================================================================================
+
+What is not served is not offered: clients see it in ApiVersions, and say so. Every entry of ``listeners`` that is not a
+controllers' one is bound at the start, before the broker registers, so that an address that is taken ends the start
+with one line. Requests that come before the metadata are known wait for them. A fenced broker answers as any other.
+
+All that a peer can cost is bounded: connections, the size of a request, and one request of a connection at a time,
+since an answer about a hundred thousand replicas has some megabytes.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from kjbod.clock import Clock
+from kjbod.config import Config
+from kjbod.config.endpoints import Listener
+from kjbod.errors import ConfigError, KjbodError
+from kjbod.metadata.image import MetadataImage
+from kjbod.metadata.versions import SUPPORTED_FEATURES
+from kjbod.wire.connection import Features, api_versions_response
+from kjbod.wire.error_codes import ErrorCode
+from kjbod.wire.frames import Request, VersionRanges
+from kjbod.wire.messages import (
+    API,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirsResponsePartition,
+    AlterReplicaLogDirsResponseTopic,
+    ApiKey,
+    ApiVersionsRequest,
+    DescribeClusterRequest,
+    DescribeConfigsRequest,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    MetadataRequest,
+    ResponseBody,
+)
+from kjbod.wire.server import Limits, Logger, Peer, Server, serve
+from kjbod_agent.admin import answers
+from kjbod_agent.admin.acls import Acls, Operation, ResourceType, Rules
+from kjbod_agent.admin.answers import Self
+from kjbod_agent.admin.forwarding import FORWARDED, Forwarder, screen
+from kjbod_agent.admin.view import SLICE, View
+
+SERVED: Final[VersionRanges] = {
+    key: (API[key].min_version, API[key].max_version)
+    for key in (
+        ApiKey.METADATA,
+        ApiKey.API_VERSIONS,
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.ALTER_REPLICA_LOG_DIRS,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        ApiKey.DESCRIBE_CLUSTER,
+    )
+}
+"""What is offered."""
+PRELOADED: Final[VersionRanges] = {key: (high, high) for key, (_, high) in SERVED.items()}
+"""What tools of today ask in. The codecs of all versions would take 7 MiB."""
+FRAME_BYTES_MAX: Final = 1024 * 1024
+"""Of a request; 20,000 partitions in one. ``socket.request.max.bytes`` may lower it."""
+FRAME_BYTES_MAX_OF: Final[Mapping[ApiKey, int]] = dict.fromkeys(
+    (ApiKey.METADATA, ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CLUSTER, ApiKey.DESCRIBE_CONFIGS), 256 * 1024
+)
+"""Metadata version 0 has room for an element in two bytes, and decoding takes a second per megabyte."""
+PENDING_BYTES_MAX: Final = 16 * 1024 * 1024
+CONNECTIONS_MAX: Final = 100
+"""Of each listener; ``max.connections`` may lower it. They must not take the files that the agent needs itself."""
+CLOSE_TIMEOUT_MS: Final = 100
+"""How long the end of the agent waits for connections to end; the sockets are closed with the process anyway."""
+
+
+class ListenerError(KjbodError):
+    """A listener cannot be opened."""
+
+
+class Mover(Protocol):
+    """What is needed of :class:`kjbod_agent.moves.mover.Mover`."""
+
+    def alter(self, topic: str, partition: int, path: str) -> ErrorCode: ...
+
+
+class ServedBroker(Protocol):
+    """What is needed of :class:`kjbod_agent.broker.Broker`."""
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+    @property
+    def caught_up(self) -> asyncio.Event: ...
+
+
+def broker_listeners(config: Config) -> tuple[Listener, ...]:
+    """The entries of ``listeners`` to bind.
+
+    Raises:
+        ConfigError: a security protocol that is not offered, or port 0, at which nobody could find it.
+    """
+    listeners = tuple(one for one in config.listeners if one.name not in config.controller_listener_names)
+    problems = [
+        f"{config.source}: listeners: {one}: {one.protocol} is not offered by this version: use PLAINTEXT"
+        for one in listeners
+        if one.protocol != "PLAINTEXT"
+    ]
+    problems += [
+        f"{config.source}: listeners: {one}: clients cannot find a port of 0: give it a number"
+        for one in listeners
+        if one.port == 0
+    ]
+    if problems:
+        raise ConfigError(*problems)
+    return listeners
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the listeners need of the agent.
+
+    Attributes:
+        broker: the metadata.
+        view: the directories.
+        mover: takes moves; asked for each time, since it comes after the broker.
+        forwarder: to the controller.
+        cluster_id: of the cluster.
+    """
+
+    broker: ServedBroker
+    view: View
+    mover: Callable[[], Mover]
+    forwarder: Forwarder
+    cluster_id: str
+
+
+class Listeners:
+    """All listeners of this broker.
+
+    Args:
+        config: addresses, limits, authorizer.
+        parts: the agent.
+        clock: the time.
+        log: for peers that send what they may not.
+    """
+
+    def __init__(self, config: Config, parts: Parts, *, clock: Clock, log: Logger) -> None:
+        self._config = config
+        self._parts = parts
+        self._clock = clock
+        self._log = log
+        self._servers: list[Server] = []
+        self._rules = Rules.of(config.authorizer_class_name, config.super_users, config.allow_everyone_if_no_acl_found)
+
+    @property
+    def connections(self) -> int:
+        """How many clients there are."""
+        return sum(server.connections for server in self._servers)
+
+    async def open(self) -> None:
+        """Listen.
+
+        Raises:
+            ConfigError: see :func:`broker_listeners`.
+            ListenerError: an address is taken, or not this host's.
+        """
+        if not self._rules.known:
+            self._log.warning("authorizer.unknown", class_name=self._config.authorizer_class_name, allowed="by ACLs")
+        for listener in broker_listeners(self._config):
+            try:
+                self._servers.append(await self._serve(listener))
+            except KjbodError as error:
+                await self.close()
+                raise ListenerError(
+                    f"{self._config.source}: listeners: {listener}: {error}: stop what listens there, or choose another"
+                ) from None
+
+    async def _serve(self, listener: Listener) -> Server:
+        config = self._config
+        me = Self(node_id=config.node_id, cluster_id=self._parts.cluster_id, listener=listener.name)
+        return await serve(
+            listener.host,
+            listener.port,
+            lambda request, peer: self.answer(request, peer, me),
+            apis=SERVED,
+            clock=self._clock,
+            log=self._log,
+            preloaded=PRELOADED,
+            limits=Limits(
+                max_frame_bytes=min(FRAME_BYTES_MAX, config.socket_request_max_bytes),
+                max_frame_bytes_of=FRAME_BYTES_MAX_OF,
+                max_pending_bytes=PENDING_BYTES_MAX,
+                max_connections=min(config.max_connections, CONNECTIONS_MAX),
+                max_in_flight=1,
+            ),
+        )
+
+    async def close(self) -> None:
+        """Stop to listen and end every connection, within :data:`CLOSE_TIMEOUT_MS`."""
+        servers, self._servers = self._servers, []
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_MS / 1000):
+                for server in servers:
+                    await server.close()
+
+    # ---- requests
+
+    async def answer(self, request: Request, peer: Peer, me: Self) -> ResponseBody:
+        """One request."""
+        await self._parts.broker.caught_up.wait()
+        message, image = request.message, self._parts.broker.image
+        if isinstance(message, ApiVersionsRequest):
+            return api_versions_response(request, SERVED, _features(image))
+        acls = Acls(self._rules, image.acls.values(), principal=peer.principal, host=peer.host)
+        match message:
+            case MetadataRequest():
+                return answers.metadata(image, message, version=request.version, me=me, acls=acls)
+            case DescribeClusterRequest():
+                return answers.describe_cluster(image, message, me=me, acls=acls)
+            case DescribeConfigsRequest():
+                return answers.describe_configs(image, message, me=me, acls=acls)
+            case DescribeLogDirsRequest():
+                return await self._describe_log_dirs(message, acls)
+            case AlterReplicaLogDirsRequest():
+                return await self._alter_log_dirs(message, acls)
+        assert request.api_key in FORWARDED
+        screened = screen(message, image, acls)
+        if screened.allowed is None:
+            return screened.merge(None)
+        return screened.merge(await self._parts.forwarder.send(screened.allowed))
+
+    async def _describe_log_dirs(self, request: DescribeLogDirsRequest, acls: Acls) -> ResponseBody:
+        if not acls.allow(Operation.DESCRIBE, ResourceType.CLUSTER):
+            return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        directories = await self._parts.view.directories(answers.wanted_log_dirs(request))
+        results = []
+        for directory in directories:
+            results.append(answers.log_dir(directory))
+            await asyncio.sleep(0)  # of a hundred thousand replicas it is some milliseconds for each
+        return DescribeLogDirsResponse(results=tuple(results))
+
+    async def _alter_log_dirs(self, request: AlterReplicaLogDirsRequest, acls: Acls) -> ResponseBody:
+        """Each replica on its own; of one that is named twice the last counts, as in Kafka's map."""
+        allowed = acls.allow(Operation.ALTER, ResourceType.CLUSTER)
+        wanted = {
+            (topic.name, partition): directory.path
+            for directory in request.dirs
+            for topic in directory.topics
+            for partition in topic.partitions
+        }
+        results: dict[str, list[AlterReplicaLogDirsResponsePartition]] = {}
+        for number, ((topic, partition), path) in enumerate(wanted.items()):
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
+            code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            if allowed:
+                code = self._parts.mover().alter(topic, partition, path)
+            results.setdefault(topic, []).append(
+                AlterReplicaLogDirsResponsePartition(partition_index=partition, error_code=code)
+            )
+        return AlterReplicaLogDirsResponse(
+            results=tuple(
+                AlterReplicaLogDirsResponseTopic(topic_name=topic, partitions=tuple(partitions))
+                for topic, partitions in results.items()
+            )
+        )
+
+
+def _features(image: MetadataImage) -> Features:
+    return Features(supported=SUPPORTED_FEATURES, finalized=image.features, finalized_epoch=image.offset)

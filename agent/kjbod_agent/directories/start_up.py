@@ -1,0 +1,347 @@
+"""The start of the agent up to the point where it knows its directories.
+
+Everything here may be refused, with one line that says what is wrong, and a refusal leaves the disks as they were: the
+rules are checked before anything is written (:func:`.rules.examine`), and locks are taken before a
+missing ``directory.id`` is added.
+
+No directory waits for another one longer than the rules need. They need every *head* (``meta.properties``, the names in
+it), all of which are read at the same time; what takes time in proportion to the replicas comes later, directory by
+directory, while the agent registers and watches its disks (:mod:`.loading`). A head that is not there after
+:data:`PATIENCE_MS` is no longer waited for, if the memory knows a directory under that path: then nobody has made a
+mistake that would have to be refused. It is *late*: offline for now, and nothing that may lie in it is made anew. When
+it comes after all, it is added as ``kjbod dirs add`` would. The same goes for a directory that answers no more when it
+is to be locked: it is registered, and whether it is dead is for the health monitor to say.
+"""
+
+import asyncio
+import errno
+import random
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, TypeVar
+
+from kjbod.clock import Clock
+from kjbod.config import Config
+from kjbod.errors import StorageError
+from kjbod.ids import Uuid
+from kjbod.meta_properties import MetaProperties, render_meta_properties
+from kjbod_agent.directories.rules import Directory, KnownDirectories, Load, Memory, StartUp, StartUpError, examine
+from kjbod_agent.health.evidence import device_text
+from kjbod_agent.health.verdict import Health
+from kjbod_agent.health.watched import DirectoryStatus
+from kjbod_agent.reporting import Log
+from kjbod_agent.reports import DaemonThreadExecutor
+from kjbod_agent.storage.api import (
+    DirectoryAgent,
+    DirectoryError,
+    DirectoryTimeout,
+    LoadedDirectory,
+    StorageAgent,
+    WorkerUnavailable,
+)
+
+T = TypeVar("T")
+
+LOAD_TIMEOUT_MS: Final = 10_000
+"""For each piece of reading a directory. One that does not answer is offline from the start."""
+LOCK_TIMEOUT_MS: Final = 10_000
+PATIENCE_MS: Final = 3_500
+"""How long directories that answer wait for one that does not, at each of the two steps. More than a disk at rest needs
+to spin up a little, and more than the storage agent waits for the worker of an earlier agent."""
+STATE_TIMEOUT_MS: Final = 10_000
+REMEMBER_EVERY_MS: Final = 600_000
+CLOSE_TIMEOUT_MS: Final = 500
+"""For the mark of a clean shutdown. A directory without one costs a longer start, one that is waited for delays the
+stop of all."""
+BLOCKED_MS: Final = 250
+"""A directory that has not answered for so long when the agent stops is not asked for more."""
+
+
+@dataclass(slots=True)
+class Opened:
+    """The directories of this agent, as they were opened, and with what is added to them while it runs."""
+
+    start_up: StartUp
+    agents: dict[Uuid, DirectoryAgent]
+    """Of every directory that was read."""
+    failed: Mapping[Uuid, str]
+    """Directories that failed between loading and now, and why: registered, and reported offline at once."""
+    loading: set[Uuid] = field(default_factory=set)
+    """Directories whose replicas were not read yet."""
+    unprepared: set[Uuid] = field(default_factory=set)
+    """Those of them that are not locked yet, see :func:`prepare`."""
+    late: set[str] = field(default_factory=set)
+    """Paths whose heads have not come yet."""
+
+    def put(self, directory: Directory, agent: DirectoryAgent, order: Collection[str]) -> None:
+        """A directory was added, perhaps in the place of the one with its path; ``order`` are all configured paths."""
+        start_up = self.start_up
+        for before in start_up.log_dirs:
+            if before.path == directory.path:
+                self.agents.pop(before.directory_id, None)
+                self.loading.discard(before.directory_id)
+                self.unprepared.discard(before.directory_id)
+        by_path = {d.path: d for d in (*start_up.log_dirs, directory)}
+        self.agents[directory.directory_id] = agent
+        self.start_up = replace(
+            start_up,
+            log_dirs=tuple(by_path[path] for path in dict.fromkeys((*order, *by_path)) if path in by_path),
+            unreadable=tuple(u for u in start_up.unreadable if u.path != directory.path),
+        )
+
+
+class Remembering:
+    """The memory of which directory lies where, kept in ``kjbod.state.dir``.
+
+    Args:
+        config: for its path, and whose it is.
+        log: for what cannot be saved.
+    """
+
+    def __init__(self, config: Config, log: Log) -> None:
+        self.memory = Memory()
+        self._file = KnownDirectories(Path(config.kjbod_state_dir), config.node_id)
+        self._state_dir = config.kjbod_state_dir
+        self._log = log
+        self._executor = DaemonThreadExecutor("kjbod-state")
+        self._saving = asyncio.Lock()
+
+    async def load(self) -> Memory:
+        """Read it.
+
+        Raises:
+            StartUpError: the state directory cannot be used.
+        """
+        self.memory = await _bounded(self._executor, self._file.load, self._state_dir)
+        return self.memory
+
+    async def change(self, memory: Memory) -> None:
+        """Save another one. That it cannot be saved, on a full disk, is no reason to leave healthy disks without a
+        broker: all that is lost is the id of a disk that cannot be read at the next start."""
+        if memory == self.memory:
+            return
+        self.memory = memory
+        async with self._saving:
+            try:
+                await _bounded(self._executor, lambda: self._file.save(memory), self._state_dir)
+            except StartUpError as error:
+                self._log.warning("state.not.saved", reason=str(error))
+
+    async def keep_current(self, status: Callable[[], Iterable[DirectoryStatus]], clock: Clock) -> None:
+        """Note from time to time which directories are there, and what they lie on, until cancelled."""
+        while True:
+            memory = self.memory
+            for one in status():
+                if one.health.health is not Health.FAILED:
+                    memory = memory.seen(one.path, Uuid.parse(one.directory_id), clock.wall_ms())
+                    memory = memory.on_device(one.path, device_text(one.device), one.device.serial)
+            await self.change(memory)
+            await asyncio.sleep(REMEMBER_EVERY_MS / 1000)
+
+    async def off_loop(self, call: Callable[[], T]) -> T:
+        """Other work on files that are on no watched disk."""
+        return await _bounded(self._executor, call, self._state_dir)
+
+    def close(self) -> None:
+        """Nothing more is saved. Waits for nothing."""
+        self._executor.shutdown(wait=False)
+
+
+async def open_directories(
+    config: Config, storage: StorageAgent, clock: Clock, rng: random.Random, log: Log, remembering: Remembering
+) -> Opened:
+    """Read the heads of all directories, check them, lock them, give ids to those without, and remember which is where.
+
+    Raises:
+        StorageError: one line that says which directory cannot be used and what to do.
+    """
+    before = await remembering.load()
+    agents = {path: storage.directory(path) for path in dict.fromkeys((*config.log_dirs, config.metadata_log_dir))}
+    needed = {path for path in agents if path not in before.directories} | {config.metadata_log_dir}
+    loads = await _load_heads(agents, needed, config.log_dirs)
+    start_up = examine(
+        node_id=config.node_id,
+        log_dirs=config.log_dirs,
+        metadata_log_dir=config.metadata_log_dir,
+        loads=_without_missing(loads, before.ids),
+        remembered=before.ids,
+        rng=rng,
+    )
+    late = {path for path, load in loads.items() if isinstance(load, DirectoryTimeout)}
+    tell_unreadable(start_up, log, late)
+    wall_ms = clock.wall_ms()
+    failed, unprepared = await _prepare_all(start_up, agents, wall_ms)
+    await remembering.change(remember(before, start_up.all, wall_ms, log).only(agents))
+    return Opened(
+        start_up,
+        {d.directory_id: agents[d.path] for d in start_up.all},
+        failed,
+        loading={d.directory_id for d in start_up.log_dirs if d.directory_id not in failed},
+        unprepared=unprepared,
+        late=late,
+    )
+
+
+async def prepare(
+    directory: Directory, agent: DirectoryAgent, to_write: MetaProperties | None, wall_ms: int, *, timeout_ms: int
+) -> None:
+    """Lock a directory, give it the id that it lacks, and remove the mark of a clean shutdown, so that a crash from
+    here on counts as one. May be repeated after a timeout.
+
+    Raises:
+        DirectoryError: the disk.
+        DirectoryTimeout: perhaps the disk.
+        StartUpError: another process holds it, or its new id cannot be written (fatal, as in Kafka).
+    """
+    try:
+        await agent.lock(timeout_ms=timeout_ms)
+    except DirectoryError as error:
+        if error.errno != errno.EAGAIN:
+            raise
+        raise StartUpError(
+            f"log directory {directory.path} is in use: another process holds {directory.path}/.lock "
+            "(a Kafka broker or another agent)"
+        ) from None
+    if to_write is not None:
+        moment = datetime.fromtimestamp(wall_ms / 1000, UTC).astimezone()
+        try:
+            await agent.write_meta_properties(render_meta_properties(to_write, moment), timeout_ms=LOAD_TIMEOUT_MS)
+        except StorageError as error:
+            raise StartUpError(f"cannot write directory.id into {directory.path}/meta.properties: {error}") from None
+    if directory.loaded.clean_shutdown:
+        await agent.clear_clean_shutdown(timeout_ms=timeout_ms)
+
+
+def remember(before: Memory, directories: Collection[Directory], wall_ms: int, log: Log) -> Memory:
+    """The memory with what lies where now; what was replaced and what has returned is said."""
+    memory = before
+    for directory in directories:
+        memory = memory.seen(directory.path, directory.directory_id, wall_ms)
+    for directory in directories:
+        known, returned = before.directories.get(directory.path), before.retired_as(directory.directory_id)
+        where = {"path": directory.path, "directory_id": str(directory.directory_id)}
+        if known is not None and known.directory_id != directory.directory_id:
+            log.warning("directory.replaced", **where, before=str(known.directory_id))
+        if returned is not None:
+            log.warning(
+                "directory.returned",
+                **where,
+                replaced_by=str(returned.replaced_by),
+                reason="a disk that was replaced is back: replicas that live elsewhere by now are strays in it",
+            )
+    return memory
+
+
+async def mark_clean(opened: Opened, directories: list[Uuid], broker_epoch: int) -> None:
+    """Write ``.kafka_cleanshutdown`` into these directories, in bounded time; what does not work is left out, and what
+    was not loaded completely, unless it was clean before (``LogManager.shutdown``)."""
+    clean = {d.directory_id for d in opened.start_up.log_dirs if d.loaded.clean_shutdown} if opened.loading else set()
+
+    async def write(agent: DirectoryAgent) -> None:
+        blocked = agent.blocked()
+        if blocked is not None and blocked.age_ms >= BLOCKED_MS:
+            return
+        await agent.write_clean_shutdown(broker_epoch, timeout_ms=CLOSE_TIMEOUT_MS)
+
+    complete = [d for d in directories if d not in opened.unprepared and (d not in opened.loading or d in clean)]
+    await asyncio.gather(*(write(opened.agents[d]) for d in complete), return_exceptions=True)
+
+
+async def _bounded(executor: DaemonThreadExecutor, call: Callable[[], T], state_dir: str) -> T:
+    """File work outside the watched disks, on a thread of its own that nobody waits for at the end."""
+    try:
+        async with asyncio.timeout(STATE_TIMEOUT_MS / 1000):
+            return await asyncio.get_running_loop().run_in_executor(executor, call)
+    except TimeoutError:
+        raise StartUpError(
+            f"kjbod.state.dir={state_dir}: no answer for {STATE_TIMEOUT_MS} ms: it must not be on a watched disk"
+        ) from None
+
+
+async def _load_heads(
+    agents: Mapping[str, DirectoryAgent], needed: Collection[str], log_dirs: Collection[str]
+) -> dict[str, Load]:
+    """Heads by path. ``needed`` get their full time, and so do all when no log directory has answered before."""
+
+    async def load(path: str, timeout_ms: int) -> Load:
+        try:
+            return await agents[path].load_head(timeout_ms=timeout_ms)
+        except WorkerUnavailable as trouble:  # ours, not the disk's: it is worth waiting for
+            if timeout_ms == LOAD_TIMEOUT_MS:
+                return trouble
+        except StorageError as error:
+            return error
+        return await load(path, LOAD_TIMEOUT_MS)
+
+    async def load_all(paths: Collection[str], timeout_ms: int) -> dict[str, Load]:
+        times = [LOAD_TIMEOUT_MS if path in needed else timeout_ms for path in paths]
+        return dict(zip(paths, await asyncio.gather(*map(load, paths, times)), strict=True))
+
+    loads = await load_all(agents, PATIENCE_MS)
+    if not any(isinstance(loads[path], LoadedDirectory) for path in log_dirs):
+        silent = [path for path, load in loads.items() if isinstance(load, DirectoryTimeout)]
+        loads |= await load_all(silent, LOAD_TIMEOUT_MS)
+    return loads
+
+
+async def _prepare_all(
+    start_up: StartUp, agents: Mapping[str, DirectoryAgent], wall_ms: int
+) -> tuple[dict[Uuid, str], set[Uuid]]:
+    """Directories that failed meanwhile, and why; and those that do not answer."""
+
+    async def attempt(directory: Directory) -> StorageError | None:
+        to_write = start_up.to_write.get(directory.path)
+        needed = directory is start_up.metadata or to_write is not None
+        timeout_ms = LOCK_TIMEOUT_MS if needed else PATIENCE_MS
+        try:
+            await prepare(directory, agents[directory.path], to_write, wall_ms, timeout_ms=timeout_ms)
+        except StorageError as error:
+            return error
+        return None
+
+    failed: dict[Uuid, str] = {}
+    unprepared: set[Uuid] = set()
+    results = await asyncio.gather(*map(attempt, start_up.all))
+    for directory, error in zip(start_up.all, results, strict=True):
+        if isinstance(error, DirectoryTimeout) and directory is not start_up.metadata:
+            unprepared.add(directory.directory_id)
+        elif isinstance(error, DirectoryError | DirectoryTimeout):
+            failed[directory.directory_id] = str(error)
+        elif error is not None:
+            raise error
+    return failed, unprepared
+
+
+def _without_missing(loads: Mapping[str, Load], remembered: Mapping[str, Uuid]) -> dict[str, Load]:
+    """A path that was a log directory at the last start and is none now lacks its disk, or has a new one that nobody
+    has formatted: it is offline, and the others go on. Where nobody remembers one it is a mistake of whoever set it up,
+    and :func:`examine` refuses it."""
+
+    def judge(path: str, load: Load) -> Load:
+        absent = load.errno == errno.ENOENT if isinstance(load, DirectoryError) else False
+        bare = isinstance(load, LoadedDirectory) and load.meta_properties is None
+        if path not in remembered or not (absent or bare):
+            return load
+        remedy = "mount its disk, or format the new one (kjbod format)"
+        if isinstance(load, LoadedDirectory) and load.replicas:
+            remedy = f"it has {len(load.replicas)} replicas, so restore the file"
+        return StorageError(
+            f"{path} {'does not exist' if absent else 'has no meta.properties'}, and had directory.id "
+            f"{remembered[path]} at the last start: {remedy}, and restart the agent"
+        )
+
+    return {path: judge(path, load) for path, load in loads.items()}
+
+
+def tell_unreadable(start_up: StartUp, log: Log, late: Collection[str] = ()) -> None:
+    """Say which directories are offline from the start; those that are late may still come."""
+    for unreadable in start_up.unreadable:
+        if unreadable.path not in late:
+            log.error(
+                "directory.unreadable",
+                path=unreadable.path,
+                directory_id=None if unreadable.directory_id is None else str(unreadable.directory_id),
+                reason=unreadable.reason,
+            )

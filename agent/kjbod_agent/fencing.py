@@ -1,0 +1,151 @@
+"""What a broker waits for before it asks to be unfenced, and how it says so.
+
+KIP-858: "a broker with multiple log directories stays fenced until the controller knows where each of its replicas is".
+Otherwise a replica whose directory nobody knows may become leader, and stay leader when that directory dies (seen on
+4.3.1, whose broker does not wait). So the broker waits for creations that are under way, and for the queue of
+assignments to be empty, except for those that are overdue (:mod:`kjbod_agent.assignments`): these are named as an
+error, and no longer keep the healthy rest from serving. A broker with one directory has nothing to tell apart, and does
+not wait for assignments.
+
+A person who waits as well reads on the service manager's status line, and each five seconds in the log, how far it is;
+and which assignment it is that does not get on: topic-partition, directory, error and since when.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+from kjbod.ids import Uuid
+from kjbod_agent.assignments import Assignments, Outcome, Stuck
+from kjbod_agent.lifecycle import error_name
+from kjbod_agent.partitions import TopicIdPartition
+from kjbod_agent.reporting import Log
+
+PROGRESS_MS: Final = 5_000
+"""Between two lines of the log that say how far the assignments are."""
+LOOK_MS: Final = 1_000
+"""Between two looks for what is stuck: it walks over the whole queue."""
+STUCK_AGAIN_MS: Final = 60_000
+"""What is stuck is named again after this time, and at once when it is another one."""
+
+
+@dataclass(slots=True)
+class Fencing:
+    """Decides whether assignments keep the broker fenced, and says what it waits for.
+
+    Args:
+        assignments: the queue.
+        multiple: whether the broker has several directories.
+        name: a partition as people know it, ``events-3``; its topic id where the topic is gone.
+        path: the path of a directory; its id where it is none of ours.
+        wall_ms: the wall-clock time of a monotonic moment.
+        log: where it is said.
+    """
+
+    assignments: Assignments
+    multiple: bool
+    name: Callable[[TopicIdPartition], str]
+    path: Callable[[Uuid], str]
+    wall_ms: Callable[[int], int]
+    log: Log
+    _progress_ms: int | None = field(default=None, init=False)
+    _told: tuple[TopicIdPartition, int] | None = field(default=None, init=False)
+    _trouble: tuple[frozenset[str], int] | None = field(default=None, init=False)
+    _stuck: tuple[Stuck, ...] = field(default=(), init=False)
+    _looked_ms: int | None = field(default=None, init=False)
+
+    def holds(self, now_ms: int) -> bool:
+        """Whether the broker has to stay fenced for its assignments."""
+        return self.multiple and self.assignments.queued > 0 and self.assignments.holding(now_ms) > 0
+
+    def waives(self, now_ms: int) -> None:
+        """The broker asks to be unfenced: what it did not wait for is an error, and named."""
+        overdue = self.assignments.stuck(now_ms, self.assignments.timeout_ms) if self.multiple else []
+        if overdue:
+            self.log.error(
+                "assignments.overdue",
+                count=len(overdue),
+                **self._fields(overdue[0]),
+                timeout_ms=self.assignments.timeout_ms,
+                reason="no longer waited for (kjbod.assignment.timeout.ms): "
+                "a replica whose directory is not recorded may lead now, and is sent on",
+            )
+
+    def answered(self, outcome: Outcome, now_ms: int) -> None:
+        """Say what went wrong with a request: at once when it is something else than before, and each minute."""
+        codes = {"no answer" if code is None else error_name(code) for code in outcome.failed.values()}
+        trouble = frozenset({re.sub(r"\d+", "0", outcome.error)} - {""}) | codes
+        if not self.assignments.queued:
+            self._trouble = None
+        if not trouble:
+            return
+        if self._trouble is not None and self._trouble[0] >= trouble and now_ms - self._trouble[1] < STUCK_AGAIN_MS:
+            return
+        self._trouble = (trouble, now_ms)
+        if outcome.error:
+            self.log.warning("assignments.failed", reason=outcome.error, queued=self.assignments.queued)
+        else:
+            self.log.warning("assignments.refused", count=len(outcome.failed), errors=sorted(codes))
+
+    def tell(self, now_ms: int, *, fenced: bool, work: Sequence[str] = ()) -> None:
+        """Say in the log what the broker is fenced for and how far that is, and what is stuck. ``work`` is what else it
+        waits for, in words."""
+        waits = [*work, *([str(self.assignments.progress)] if self.multiple and self.assignments.queued else [])]
+        if fenced and waits:
+            self._tell_progress(now_ms, ", ".join(waits))
+        else:
+            self._progress_ms = None
+        stuck = self._look(now_ms)
+        if not stuck:
+            self._told = None
+        elif self._told is None or self._told[0] != stuck[0].partition or now_ms - self._told[1] >= STUCK_AGAIN_MS:
+            self._told = (stuck[0].partition, now_ms)
+            self.log.error("assignments.stuck", count=len(stuck), **self._fields(stuck[0]))
+
+    @property
+    def stuck(self) -> int:
+        """How many assignments are stuck, as of the last look."""
+        return len(self._stuck)
+
+    def words(self, now_ms: int) -> list[str]:
+        """For the status line: how far the queue is, and the oldest assignment that does not get on."""
+        if not self.assignments.queued:
+            return []
+        parts = [str(self.assignments.progress)]
+        stuck = self._look(now_ms)
+        if stuck:
+            first = stuck[0]
+            more = f" and {len(stuck) - 1:,} more" if len(stuck) > 1 else ""
+            where = f"{self.name(first.partition)} in {self.path(first.directory_id)}{more}"
+            parts.append(f"{where} not recorded since {self._since(first)}: {first.error or 'no answer yet'}")
+        return parts
+
+    def _look(self, now_ms: int) -> tuple[Stuck, ...]:
+        if not self.assignments.queued:
+            self._stuck, self._looked_ms = (), None
+        elif self._looked_ms is None or now_ms - self._looked_ms >= LOOK_MS:
+            self._stuck, self._looked_ms = tuple(self.assignments.stuck(now_ms)), now_ms
+        return self._stuck
+
+    def _tell_progress(self, now_ms: int, text: str) -> None:
+        if self._progress_ms is None:
+            self._progress_ms = now_ms  # most starts are over before there is anything to say
+        elif now_ms - self._progress_ms >= PROGRESS_MS:
+            self._progress_ms = now_ms
+            progress = self.assignments.progress
+            self.log.info("agent.fenced.waiting", text=text, assigned=progress.done, to_assign=progress.total)
+
+    def _fields(self, stuck: Stuck) -> dict[str, str | int]:
+        return {
+            "replica": self.name(stuck.partition),
+            "path": self.path(stuck.directory_id),
+            "directory_id": str(stuck.directory_id),
+            "error": stuck.error or "no answer yet",
+            "since": self._since(stuck),
+            "attempts": stuck.attempts,
+        }
+
+    def _since(self, stuck: Stuck) -> str:
+        return datetime.fromtimestamp(self.wall_ms(stuck.since_ms) / 1000, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,1 @@
+"""Moves of replicas between the directories of one broker."""

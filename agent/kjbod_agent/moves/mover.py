@@ -1,0 +1,907 @@
+"""Carries out moves of replicas between the directories of this broker: the shell over :mod:`.machine`.
+
+Each move has a task. What takes time belongs to the move's state (:meth:`Mover._act`): making the future replica,
+passes of :class:`~.copying.ReplicaCopy`, the renames of the swap. When something happens that changes the
+state, the activity of the old state is cancelled and that of the new one begins. A cancelled activity stops waiting,
+not working: a rename that was asked for may still happen, and the next one for the same directory comes after it,
+because everything that makes, renames or removes a replica goes through ``Placement.work``, in order with all other
+jobs of that directory. Pieces of a copy do not: they interleave in the queue of the storage agent, so a long copy keeps
+no creation waiting.
+
+At most ``kjbod.move.concurrency`` moves read from or write to one directory; the others wait in order. The future
+replica of a move that waits is there already: so a restart forgets no move. Whoever has begun the swap waits for
+nobody.
+
+An error does not end a move as long as it may go away: it is told to the health monitor, which decides whether the
+directory has failed (:meth:`Mover.directory_failed`), and the move tries again. What speaks of this move alone (a full
+destination, a name that is taken, something in the replica that is no file) ends it with one line, and so does an error
+that is still there after :data:`ATTEMPTS_MAX` attempts. The source is as it was then.
+"""
+
+import asyncio
+import errno
+import functools
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeVar
+
+from kjbod.clock import Clock
+from kjbod.ids import Uuid
+from kjbod.wire.error_codes import ErrorCode
+from kjbod_agent.moves import machine as moves
+from kjbod_agent.moves.copying import (
+    CopyFailed,
+    CopyProgress,
+    ReplicaCopy,
+    Throttle,
+    carry_checkpoints,
+    drop_checkpoints,
+    new_buffer,
+)
+from kjbod_agent.moves.machine import Effect, Event, Future, MoveView, Situation, State
+from kjbod_agent.partitions import TopicIdPartition
+from kjbod_agent.replicas.hosting import Hosting, Update
+from kjbod_agent.replicas.inventory import Wanted, delete_name
+from kjbod_agent.reporting import Log
+from kjbod_agent.storage.api import (
+    CopyBuffer,
+    DirectoryAgent,
+    DirectoryError,
+    DirectoryTimeout,
+    StorageAgent,
+    WorkerUnavailable,
+)
+
+__all__ = ["MoveOwner", "MoveView", "Mover"]
+
+T = TypeVar("T")
+Job = Callable[[], Awaitable[None]]
+
+WORK_TIMEOUT_MS: Final = 30_000
+AGAIN_MS: Final = 200
+"""Between two passes over a source that has changed meanwhile."""
+RETRY_MS: Final = 1_000
+"""After an error."""
+ATTEMPTS_MAX: Final = 30
+"""Errors in a row that neither fail a directory nor go away."""
+MISSING_MAX: Final = 3
+"""The same for a source that is not there."""
+_TOPIC_ID: Final = ("partition.metadata", 0, len("version: 0\ntopic_id: ") + 22)
+"""File, offset and length of the topic id of a replica."""
+TICK_MS: Final = 1_000
+RATE_TICKS: Final = 5
+"""Over how many ticks the speed of a move is measured."""
+PROGRESS_MS: Final = 10_000
+"""Between two lines about the progress of a move."""
+UNLIMITED: Final = (1 << 63) - 1
+"""Kafka's way to say so in a rate (``Long.MaxValue``)."""
+
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+HOPELESS: Final = frozenset(
+    {*NO_ROOM, errno.EINVAL, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG, errno.EMLINK, errno.EFBIG}
+)
+"""Errors that speak of this move and not of a disk, and that trying again does not change."""
+NOT_OF_THE_DISK: Final = frozenset({errno.ENOENT}) | HOPELESS
+"""Errors that are nothing for the health monitor."""
+
+
+class MovingInventory(Protocol):
+    """What is needed of :class:`kjbod_agent.replicas.Inventory`."""
+
+    @property
+    def online(self) -> tuple[Uuid, ...]: ...
+
+    @property
+    def some_offline(self) -> bool: ...
+
+    def path(self, directory_id: Uuid) -> str: ...
+
+    def copies(self, partition: TopicIdPartition) -> tuple[Uuid, ...]: ...
+
+    def left_behind(self, partition: TopicIdPartition) -> Sequence[tuple[Uuid, str]]: ...
+
+    def prefer(self, topic: str, partition: int, directory_id: Uuid) -> None: ...
+
+    def begin_move(self, partition: TopicIdPartition, directory_id: Uuid, future_name: str) -> None: ...
+
+    def end_move(self, partition: TopicIdPartition) -> None: ...
+
+    def source_gone(self, partition: TopicIdPartition) -> None: ...
+
+    def source_back(self, partition: TopicIdPartition, directory_id: Uuid) -> None: ...
+
+    def promoted(self, partition: TopicIdPartition) -> None: ...
+
+
+class MovingPlacement(Protocol):
+    """What is needed of :class:`kjbod_agent.replicas.placement.Placement`."""
+
+    @property
+    def hosting(self) -> Hosting: ...
+
+    @property
+    def inventory(self) -> MovingInventory: ...
+
+    @property
+    def agents(self) -> Mapping[Uuid, DirectoryAgent]: ...
+
+    def work(self, directory_id: Uuid, job: Job) -> None: ...
+
+    def delete_later(self, directory_id: Uuid, name: str, topic: str, topic_id: Uuid) -> None: ...
+
+    def review(self, partitions: Iterable[TopicIdPartition]) -> None: ...
+
+
+class MoveOwner(Protocol):
+    """What the mover needs of the agent. Nothing blocks."""
+
+    def assign(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
+        """Tell the controller where a replica lies."""
+
+    def assign_move(self, partition: TopicIdPartition, directory_id: Uuid) -> bool:
+        """Tell the controller where a replica is going to lie. True: :meth:`Mover.acknowledged` follows when it has
+        recorded that; False: there is nothing to wait for."""
+
+    def work_failed(self, directory_id: Uuid, error: DirectoryError) -> None:
+        """The kernel refused something in a directory."""
+
+    def find_partition(self, topic: str, partition: int) -> TopicIdPartition | None:
+        """A partition that the metadata have, wherever its replicas are."""
+
+    def cordoned(self) -> Collection[Uuid]:
+        """Directories that are to get no new replicas."""
+
+
+@dataclass(slots=True, eq=False)
+class _Move:
+    """One move. ``plain`` is the name of a current replica."""
+
+    partition: TopicIdPartition
+    topic: str
+    source: Uuid | None
+    destination: Uuid
+    future_name: str
+    state: State
+    turn: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it may copy."""
+    waiting: bool = False
+    copy: ReplicaCopy | None = None
+    buffer: CopyBuffer | None = None
+    equal: bool = False
+    """The last pass found both equal, and none that was broken off has written anything that was not verified."""
+    activity: asyncio.Task[None] | None = None
+    renamed: bool = False
+    """The source lies under :attr:`source_name`, as far as is known."""
+    gone: bool = False
+    """The inventory was told so."""
+    has_plain_name: bool = False
+    """The future replica was promoted on disk."""
+    carried: bool = False
+    """Lines in the checkpoint files of the destination were set."""
+    next: Uuid | None = None
+    """Where to go after this move."""
+    attempts: int = 0
+    cause: Event | None = None
+    """What made an end of it."""
+    reason: str = ""
+    rates: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=RATE_TICKS + 1))
+    """Time in ms and bytes copied, at the last ticks."""
+    told_ms: int = 0
+
+    @property
+    def plain(self) -> str:
+        return f"{self.topic}-{self.partition.partition}"
+
+    @property
+    def source_name(self) -> str:
+        return moves.source_name(self.future_name)
+
+    @property
+    def lane(self) -> moves.Lane:
+        return moves.Lane(self.partition, self.source, self.destination)
+
+
+class Mover:
+    """Moves of replicas between directories.
+
+    Args:
+        placement: hosts, inventory, and jobs on directories in order.
+        storage: for memory to copy through.
+        owner: the agent.
+        directories: path and id of every entry of ``log.dirs``; None for one whose id nobody remembers.
+        unique: 32 hexadecimal digits that were never given before.
+        clock: the time.
+        log: where users read of moves.
+        concurrency: ``kjbod.move.concurrency``.
+        bytes_per_second: ``kjbod.move.bytes.per.second``, for each move.
+        total_bytes_per_second: ``replica.alter.log.dirs.io.max.bytes.per.second``, for all together.
+    """
+
+    def __init__(
+        self,
+        *,
+        placement: MovingPlacement,
+        storage: StorageAgent,
+        owner: MoveOwner,
+        directories: Callable[[], Mapping[str, Uuid | None]],
+        unique: Callable[[], str],
+        clock: Clock,
+        log: Log,
+        concurrency: int,
+        bytes_per_second: int,
+        total_bytes_per_second: int,
+    ) -> None:
+        self._placement = placement
+        self._storage = storage
+        self._owner = owner
+        self._directories = directories
+        self._unique = unique
+        self._clock = clock
+        self._log = log
+        self._concurrency = concurrency
+        self._rate = bytes_per_second
+        self._configured_total = total_bytes_per_second
+        self._total = _throttle(total_bytes_per_second)
+        self._moves: dict[TopicIdPartition, _Move] = {}
+        self._left: dict[TopicIdPartition, tuple[Uuid, str]] = {}
+        """Future replicas that were left behind by moves that ended, until the replica is no longer ours."""
+        self._failed: set[Uuid] = set()
+        self._in_line: Counter[Uuid] = Counter()
+        """Moves that copy, or wait to, by directory."""
+        self._turns_due = False
+        self._tasks: asyncio.TaskGroup | None = None
+        self._closed = False
+
+    # ----------------------------------------------------------------------------------------------- what users ask for
+
+    def alter(self, topic: str, partition: int, path: str) -> ErrorCode:
+        """AlterReplicaLogDirs for one replica; ``path`` as in ``log.dirs``."""
+        if self._closed:
+            return ErrorCode.BROKER_NOT_AVAILABLE
+        key = self._owner.find_partition(topic, partition)
+        destination = self._directories().get(path)
+        judgement = moves.judge(self._situation(topic, partition, key, path))
+        move = None if key is None else self._moves.get(key)
+        if judgement.cancel and move is not None:
+            self._retarget(move, destination if judgement.begin else None)
+        if judgement.prefer and destination is not None:
+            self._placement.inventory.prefer(topic, partition, destination)
+        if judgement.begin and key is not None and destination is not None and key not in self._moves:
+            self._begin(key, topic, destination)
+        return judgement.code
+
+    def cancel(self, topic: str, partition: int) -> bool:
+        """End the move of a replica, which stays where it is. False: there is none, or it is too late."""
+        key = self._owner.find_partition(topic, partition)
+        move = None if key is None else self._moves.get(key)
+        if move is None or self._closed or move.state in (State.PROMOTING, State.FINISHING):
+            return False
+        self._retarget(move, None)
+        return True
+
+    @property
+    def moves(self) -> tuple[MoveView, ...]:
+        """All moves, in the order in which they began."""
+        return tuple(self._view(move) for move in self._moves.values())
+
+    def set_rate(self, bytes_per_second: int | None) -> None:
+        """``replica.alter.log.dirs.io.max.bytes.per.second`` as a dynamic configuration of this broker has it; None:
+        there is none, the file's counts."""
+        rate = self._configured_total if bytes_per_second is None else bytes_per_second
+        self._total.rate = None if rate >= UNLIMITED else rate
+
+    # ----------------------------------------------------------------------------------------------------- what happens
+
+    def resume(self, wanted: Wanted, directory_id: Uuid, future_name: str) -> None:
+        """A future replica was found: go on with its move."""
+        partition = wanted.partition
+        if partition in self._moves or self._closed or directory_id in self._failed:
+            return
+        self._left.pop(partition, None)
+        self._add(_Move(partition, wanted.topic, None, directory_id, future_name, State.FOUND))
+
+    def acknowledged(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
+        """The controller has recorded this directory for a replica."""
+        self._answered(partition, directory_id, Event.ACKNOWLEDGED)
+
+    def refused(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
+        """The controller refused to; the queue of assignments asks again."""
+        self._answered(partition, directory_id, Event.REFUSED)
+
+    def _answered(self, partition: TopicIdPartition, directory_id: Uuid, event: Event) -> None:
+        move = self._moves.get(partition)
+        if move is not None and move.destination == directory_id:
+            self._feed(move, event)
+
+    def directory_failed(self, directory_id: Uuid) -> None:
+        """A directory is offline. To be told before the placement is: what is promoted now no longer lies there."""
+        if directory_id in self._failed:
+            return
+        self._failed.add(directory_id)
+        for move in list(self._moves.values()):
+            if directory_id in (move.source, move.destination):
+                self._fail(move, directory_id)
+
+    def _fail(self, move: _Move, directory_id: Uuid) -> None:
+        other = move.source if directory_id == move.destination else move.destination
+        event = moves.directory_failed(
+            directory_id,
+            move.source,
+            move.destination,
+            other_failed=other in self._failed,
+            equal=move.equal and _is_verified(move),
+        )
+        self._feed(move, event, f"{self._path(directory_id)} failed")
+
+    def directory_replaced(self, directory_id: Uuid) -> None:
+        """A directory that had failed was loaded again: moves may use it."""
+        self._failed.discard(directory_id)
+
+    def follow(self, updates: Iterable[Update]) -> None:
+        """Changes of the metadata, after the placement has followed them."""
+        for update in updates:
+            if update.new is not None:
+                continue
+            if (move := self._moves.get(update.partition)) is not None:
+                self._feed(move, Event.GONE, "the replica is no longer on this broker")
+            left = self._left.pop(update.partition, None)
+            if left is not None and update.old is not None and left[0] in self._placement.inventory.online:
+                self._remove(left[0], left[1], update.old.topic, update.partition)
+
+    # --------------------------------------------------------------------------------------------------------- its life
+
+    async def run(self) -> None:
+        """Move until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                for move in self._moves.values():
+                    self._tasks.create_task(self._drive(move))
+                while True:
+                    await asyncio.sleep(TICK_MS / 1000)
+                    self._tick()
+        finally:
+            self._tasks = None
+
+    async def close(self) -> None:
+        """The agent stops: moves stay as they are on disk, and are resumed at the next start."""
+        self._closed = True
+        for move in list(self._moves.values()):
+            self._feed(move, Event.STOPPING)
+
+    def _tick(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        for move in self._moves.values():
+            if move.copy is None:
+                continue
+            move.rates.append((now_ms, move.copy.progress.copied_bytes))
+            if now_ms - move.told_ms >= PROGRESS_MS:
+                move.told_ms = now_ms
+                view = self._view(move)
+                self._say(
+                    "progress",
+                    move,
+                    state=str(view.state),
+                    copied_bytes=view.copied_bytes,
+                    total_bytes=view.total_bytes,
+                    bytes_per_second=view.bytes_per_second,
+                )
+
+    # ---------------------------------------------------------------------------------------------------- begin and end
+
+    def _begin(self, partition: TopicIdPartition, topic: str, destination: Uuid) -> None:
+        source = self._placement.inventory.copies(partition)[0]
+        name = moves.future_name(topic, partition.partition, self._unique())
+        self._add(_Move(partition, topic, source, destination, name, State.MAKING))
+
+    def _add(self, move: _Move) -> None:
+        self._moves[move.partition] = move
+        self._placement.inventory.begin_move(move.partition, move.destination, move.future_name)
+        move.told_ms = self._clock.monotonic_ms()
+        if move.state is State.FOUND:
+            self._find_source(move)
+        if move.state.ended:
+            return
+        self._say("started", move, resumed=move.state is not State.MAKING)
+        if self._tasks is not None:
+            self._tasks.create_task(self._drive(move))
+
+    def _find_source(self, move: _Move) -> None:
+        """What can be reached of the source of a move that was found at the start, and how far it had come."""
+        inventory, online = self._placement.inventory, self._placement.inventory.online
+        current = [d for d in inventory.copies(move.partition) if d in online and d != move.destination]
+        left = [d for d, name in inventory.left_behind(move.partition) if name == move.source_name and d in online]
+        if current:
+            move.source = current[0]
+        elif left:
+            move.source, move.renamed, move.gone = left[0], True, True
+        hosted = self._placement.hosting.partitions.get(move.partition)
+        assigned_here = hosted is not None and hosted.directory == move.destination
+        self._feed(move, moves.resumed(current=bool(current), renamed=bool(left), assigned_here=assigned_here))
+
+    def _retarget(self, move: _Move, destination: Uuid | None) -> None:
+        """End a move; its replica stays (None), or goes to another directory."""
+        event = Event.CANCELLED if destination is None else Event.NEW_TARGET
+        move.next = destination
+        self._feed(move, event, "cancelled" if destination is None else f"it goes to {self._path(destination)}")
+
+    def _ended(self, move: _Move) -> None:
+        del self._moves[move.partition]
+        self._leave_line(move)
+        if move.buffer is not None:
+            move.buffer.close()
+            move.buffer = None
+        if move.cause is Event.STOPPING:
+            return
+        self._tell_end(move)
+        inventory = self._placement.inventory
+        if move.state is State.LEFT:
+            self._left[move.partition] = (move.destination, move.future_name)
+        # With no current replica that is known the partition stays "being moved": nothing must be made in its place.
+        if move.state is State.DROPPED or (move.state is State.LEFT and inventory.copies(move.partition)):
+            inventory.end_move(move.partition)
+        if move.cause is not Event.GONE:
+            self._placement.review([move.partition])
+        if move.next not in (None, move.destination if move.state is State.EFFECTIVE else move.source):
+            self._go_on(move)
+
+    def _go_on(self, move: _Move) -> None:
+        """To the new target, which was asked for while the move had no way back."""
+        assert move.next is not None
+        online = self._placement.inventory.online
+        copies = self._placement.inventory.copies(move.partition)
+        if move.state is not State.LEFT and move.next in online and copies and copies[0] in online:
+            self._begin(move.partition, move.topic, move.next)
+
+    def _tell_end(self, move: _Move) -> None:
+        if move.state is State.EFFECTIVE:
+            copied = 0 if move.copy is None else move.copy.progress.total_bytes
+            self._say("promoted", move, bytes=copied)
+        elif move.cause in (Event.CANCELLED, Event.NEW_TARGET, Event.GONE):
+            self._say("cancelled", move, reason=move.reason)
+        else:
+            self._log.warning("replica.move.failed", **self._names(move), reason=move.reason or "its source is gone")
+
+    # ------------------------------------------------------------------------------------------------------ the machine
+
+    def _feed(self, move: _Move, event: Event, reason: str = "") -> None:
+        """Tell a move what happened, and do what is to be done at once."""
+        before = move.state
+        if before.ended:
+            return
+        state, effects = moves.step(before, event)
+        if state is before and not effects:
+            return
+        if event not in moves.PROGRESS:
+            move.cause, move.reason = event, reason
+        move.state = state
+        move.attempts = 0
+        if move.activity is not None and move.activity is not _current_task():
+            move.activity.cancel()
+        for effect in effects:
+            self._carry_out(move, effect)
+        if move.state.ended:
+            self._ended(move)
+
+    def _carry_out(self, move: _Move, effect: Effect) -> None:
+        inventory = self._placement.inventory
+        match effect:
+            case Effect.ASSIGN:
+                if not self._owner.assign_move(move.partition, move.destination):
+                    self._feed(move, Event.ACKNOWLEDGED)
+            case Effect.REVERT:
+                if move.source is not None:
+                    self._owner.assign(move.partition, move.source)
+            case Effect.SOURCE_BACK:
+                if move.gone and move.source is not None:
+                    move.gone = False
+                    inventory.source_back(move.partition, move.source)
+            case Effect.PROMOTED:
+                inventory.promoted(move.partition)
+            case Effect.REMOVE_FUTURE:
+                self._remove_future(move)
+            case Effect.REMOVE_SOURCE:
+                self._remove_source(move)
+
+    async def _drive(self, move: _Move) -> None:
+        """Do what belongs to the state of a move until it has ended."""
+        while not move.state.ended and self._tasks is not None:
+            move.activity = self._tasks.create_task(self._act(move))
+            await asyncio.wait([move.activity])
+
+    async def _act(self, move: _Move) -> None:
+        """What belongs to the state that the move is in; returns when that was done, or is to be tried again."""
+        try:
+            match move.state:
+                case State.MAKING:
+                    await self._make(move)
+                case State.NONE | State.ACCEPTED:
+                    await self._take_turn(move)
+                    await self._catch_up(move)
+                case State.RENAMED:
+                    await self._catch_up(move)
+                case State.RENAMING:
+                    await self._rename_source(move)
+                case State.PROMOTING | State.FINISHING:
+                    await self._rename_future(move)
+                case State.RESTORING:
+                    await self._restore_source(move)
+                case _:
+                    await asyncio.get_running_loop().create_future()  # an event changes the state
+            move.attempts = 0
+        except CopyFailed as failure:
+            directory = move.destination if failure.side == "destination" else move.source
+            await self._missing_or_trouble(move, directory, failure.error)
+        except _WorkFailedError as failure:
+            await self._missing_or_trouble(move, failure.directory, failure.error)
+
+    async def _missing_or_trouble(self, move: _Move, directory: Uuid | None, error: Exception) -> None:
+        if isinstance(error, DirectoryError) and error.errno == errno.ENOENT and move.source is not None:
+            try:
+                event = await self._renamed_by_others(move)
+            except _WorkFailedError as failure:
+                directory, error = failure.directory, failure.error
+            else:
+                if event is None and directory == move.source and move.attempts >= MISSING_MAX:
+                    event = Event.SOURCE_FAILED_EQUAL if move.equal and _is_verified(move) else Event.SOURCE_FAILED
+                if event is not None:
+                    self._feed(move, event, f"{move.plain} is missing in {self._path(move.source)}")
+                    return
+        await self._trouble(move, directory, error)
+
+    async def _renamed_by_others(self, move: _Move) -> Event | None:
+        """What the names of a move say that are others than they should be: an earlier process asked for it."""
+        assert move.source is not None
+        source = await self._names_there(move.source, [move.plain, move.source_name])
+        there = await self._names_there(move.destination, [move.plain, move.future_name])
+        if move.state is State.RENAMED and there == {move.plain} and await self._is_same_topic(move, source):
+            move.has_plain_name = True
+            return Event.SWAPPED
+        if move.state is State.ACCEPTED and source == {move.source_name}:
+            self._source_renamed(move)
+            return Event.SOURCE_RENAMED
+        if move.state is State.RENAMED and source == {move.plain}:
+            move.renamed = False
+            return Event.SOURCE_RESTORED
+        return None
+
+    async def _names_there(self, directory: Uuid, names: Sequence[str]) -> set[str]:
+        try:
+            return set(await self._placement.agents[directory].replica_sizes(names, timeout_ms=WORK_TIMEOUT_MS))
+        except (DirectoryError, DirectoryTimeout, WorkerUnavailable) as error:
+            raise _WorkFailedError(directory, error) from error
+
+    async def _is_same_topic(self, move: _Move, source: Collection[str]) -> bool:
+        """Whether the replica of the plain name in the destination has the topic id of the source."""
+        assert move.source is not None
+        ids = []
+        for directory, name in ((move.destination, move.plain), *((move.source, name) for name in source)):
+            agent = self._placement.agents[directory]
+            try:
+                ids.append(await agent.checksum(name, *_TOPIC_ID, cold=False, timeout_ms=WORK_TIMEOUT_MS))
+            except (DirectoryError, DirectoryTimeout, WorkerUnavailable) as error:
+                raise _WorkFailedError(directory, error) from error
+        return len(ids) > 1 and len(set(ids)) == 1
+
+    def _source_renamed(self, move: _Move) -> None:
+        move.renamed = True
+        if not move.state.ended:
+            move.gone = True
+            self._placement.inventory.source_gone(move.partition)
+
+    async def _trouble(self, move: _Move, directory: Uuid | None, error: Exception) -> None:
+        """Something could not be done: end the move, or wait and let it try again."""
+        move.attempts += 1
+        if isinstance(error, DirectoryError):
+            hopeless = error.errno in HOPELESS or move.attempts >= ATTEMPTS_MAX
+            if hopeless and move.state is not State.RESTORING:
+                full = error.errno in NO_ROOM and directory is not None
+                where = f"{self._path(directory)} is full: " if full and directory is not None else ""
+                self._feed(move, Event.GIVEN_UP, f"{where}{error}")
+                return
+            if error.errno not in NOT_OF_THE_DISK and directory is not None:
+                self._owner.work_failed(directory, error)
+        else:
+            self._begin_anew(move)
+        if move.attempts == 1:
+            self._log.warning("replica.move.interrupted", **self._names(move), reason=str(error))
+        await asyncio.sleep(RETRY_MS / 1000)
+
+    # -------------------------------------------------------------------------------------------------- what takes time
+
+    async def _make(self, move: _Move) -> None:
+        async def make(agent: DirectoryAgent) -> None:
+            await agent.create_future(move.future_name, move.partition.topic_id, timeout_ms=WORK_TIMEOUT_MS)
+
+        await self._in_order(move.destination, make)
+        self._feed(move, Event.FUTURE_MADE)
+
+    async def _take_turn(self, move: _Move) -> None:
+        if not move.turn.is_set() and not move.waiting:
+            free = all(self._in_line[d] < self._concurrency for d in move.lane.directories)
+            self._in_line.update(move.lane.directories)
+            if free:
+                move.turn.set()
+            move.waiting = not free
+        await move.turn.wait()
+
+    def _leave_line(self, move: _Move) -> None:
+        if move.turn.is_set() or move.waiting:
+            self._in_line.subtract(move.lane.directories)
+            move.waiting = False
+            if not self._turns_due:  # once for all that end now
+                self._turns_due = True
+                asyncio.get_running_loop().call_soon(self._give_turns)
+
+    def _give_turns(self) -> None:
+        self._turns_due = False
+        running = [m.lane for m in self._moves.values() if m.turn.is_set()]
+        waiting = [m.lane for m in self._moves.values() if m.waiting]
+        for partition in moves.may_run(running, waiting, self._concurrency):
+            move = self._moves[partition]
+            move.waiting = False
+            move.turn.set()
+
+    async def _catch_up(self, move: _Move) -> None:
+        """One pass."""
+        copy = self._copy_of(move)
+        try:
+            move.equal = await copy.catch_up()
+        except BaseException:
+            move.equal = move.equal and _is_verified(move)
+            raise
+        if move.equal:
+            self._feed(move, Event.CAUGHT_UP)
+        else:
+            await asyncio.sleep(AGAIN_MS / 1000)
+
+    def _copy_of(self, move: _Move) -> ReplicaCopy:
+        assert move.source is not None
+        if move.copy is None:
+            agents = self._placement.agents
+            move.buffer = new_buffer(self._storage)
+            move.copy = ReplicaCopy(
+                agents[move.source],
+                move.plain,
+                agents[move.destination],
+                move.future_name,
+                buffer=move.buffer,
+                throttles=[_throttle(self._rate), self._total],
+            )
+        move.copy.source_name = move.source_name if move.renamed else move.plain
+        return move.copy
+
+    def _begin_anew(self, move: _Move) -> None:
+        """Give up memory that a request which was never answered may still use, and what is known of the copy."""
+        if move.buffer is not None:
+            move.buffer.close()
+        move.copy = move.buffer = None
+
+    async def _rename_source(self, move: _Move) -> None:
+        source = move.source
+        assert source is not None
+        agents = self._placement.agents
+        move.carried = True
+        await self._checkpoints(
+            move, carry_checkpoints(agents[source], agents[move.destination], move.topic, move.partition.partition)
+        )
+
+        async def rename(agent: DirectoryAgent) -> None:
+            if move.state is not State.RENAMING:
+                return  # undone before it was done
+            await _rename(agent, move.plain, move.source_name)
+            self._source_renamed(move)
+
+        await self._in_order(source, rename)
+        self._feed(move, Event.SOURCE_RENAMED)
+
+    async def _checkpoints(self, move: _Move, work: Awaitable[None]) -> None:
+        """A checkpoint file that cannot be written is trouble of the destination."""
+        try:
+            await work
+        except (DirectoryError, DirectoryTimeout, WorkerUnavailable) as error:
+            here = error.path == self._placement.agents[move.destination].path
+            raise _WorkFailedError(move.destination if here or move.source is None else move.source, error) from error
+
+    async def _rename_future(self, move: _Move) -> None:
+        async def rename(agent: DirectoryAgent) -> None:
+            if move.state not in (State.PROMOTING, State.FINISHING):
+                return
+            await _rename(agent, move.future_name, move.plain)
+            move.has_plain_name = True
+
+        await self._in_order(move.destination, rename)
+        self._feed(move, Event.SWAPPED)
+
+    async def _restore_source(self, move: _Move) -> None:
+        async def rename(agent: DirectoryAgent) -> None:
+            await _rename(agent, move.source_name, move.plain)
+            move.renamed = False
+
+        assert move.source is not None
+        await self._in_order(move.source, rename)
+        self._feed(move, Event.SOURCE_RESTORED)
+
+    async def _in_order(self, directory: Uuid, job: Callable[[DirectoryAgent], Awaitable[None]]) -> None:
+        """Do a job on a directory after those that were asked for before. Raises :class:`_WorkFailedError`."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def work() -> None:
+            try:
+                await job(self._placement.agents[directory])
+            except (DirectoryError, DirectoryTimeout, WorkerUnavailable) as error:
+                if not done.done():
+                    done.set_exception(_WorkFailedError(directory, error))
+            else:
+                if not done.done():
+                    done.set_result(None)
+
+        self._placement.work(directory, work)
+        await done
+
+    # --------------------------------------------------------------------------------------------------------- removing
+
+    def _remove_future(self, move: _Move) -> None:
+        if move.destination not in self._failed:
+            self._placement.work(move.destination, functools.partial(self._removing_future, move))
+
+    async def _removing_future(self, move: _Move) -> None:
+        name = move.plain if move.has_plain_name else move.future_name
+        await self._move_away(move.destination, name, move.topic, move.partition)
+        if move.carried and move.partition not in self._placement.hosting:
+            await self._forget_offsets(move.destination, move)
+
+    def _remove(self, directory: Uuid, name: str, topic: str, partition: TopicIdPartition) -> None:
+        self._placement.work(directory, functools.partial(self._move_away, directory, name, topic, partition))
+
+    async def _move_away(self, directory: Uuid, name: str, topic: str, partition: TopicIdPartition) -> None:
+        """A copy that does not count: rename it to ``-delete``, so that no start finds it, and remove it later."""
+        agent = self._placement.agents[directory]
+        new_name = delete_name(topic, partition.partition, self._unique())
+        try:
+            await agent.rename_replica(name, new_name, timeout_ms=WORK_TIMEOUT_MS)
+        except DirectoryError as error:
+            if error.errno == errno.ENOENT:
+                return  # it was not made yet
+            self._not_removed(directory, name, error)
+        except (DirectoryTimeout, WorkerUnavailable) as trouble:
+            self._not_removed(directory, name, trouble)
+        else:
+            self._placement.delete_later(directory, new_name, topic, partition.topic_id)
+
+    def _not_removed(self, directory: Uuid, name: str, error: Exception) -> None:
+        self._log.warning("replica.rename.failed", path=f"{self._path(directory)}/{name}", reason=str(error))
+        if isinstance(error, DirectoryError) and error.errno not in NOT_OF_THE_DISK:
+            self._owner.work_failed(directory, error)
+
+    def _remove_source(self, move: _Move) -> None:
+        if move.source is not None and move.source not in self._failed:
+            self._placement.work(move.source, functools.partial(self._removing_source, move))
+
+    async def _removing_source(self, move: _Move) -> None:
+        assert move.source is not None
+        if move.renamed:
+            self._placement.delete_later(move.source, move.source_name, move.topic, move.partition.topic_id)
+        elif move.gone:  # it had just been given its name back
+            await self._move_away(move.source, move.plain, move.topic, move.partition)
+        await self._forget_offsets(move.source, move)
+
+    async def _forget_offsets(self, directory: Uuid, move: _Move) -> None:
+        try:
+            await drop_checkpoints(self._placement.agents[directory], move.topic, move.partition.partition)
+        except (DirectoryError, DirectoryTimeout, WorkerUnavailable) as error:
+            # Kafka leaves such lines out the next time that it writes the file.
+            self._log.warning("checkpoints.not.changed", path=self._path(directory), reason=str(error))
+
+    # ---------------------------------------------------------------------------------------------------------- looking
+
+    def _situation(self, topic: str, partition: int, key: TopicIdPartition | None, path: str) -> Situation:
+        inventory, paths = self._placement.inventory, self._directories()
+        destination, online = paths.get(path), inventory.online
+        current = None if key is None else self._current(key)
+        move = None if key is None else self._moves.get(key)
+        hosted = None if key is None else self._placement.hosting.partitions.get(key)
+        lies_in = current if current is not None or hosted is None else hosted.directory
+        future = Future.NONE
+        if move is not None:
+            goes_to = move.next if move.next is not None or move.state is State.RESTORING else move.destination
+            future = Future.HERE if destination == goes_to else Future.ELSEWHERE
+        return Situation(
+            name_bytes=len(moves.future_name(topic, partition, "0" * 32).encode()),
+            configured=path in paths,
+            online=destination in online,
+            cordoned=destination in self._owner.cordoned(),
+            offline=hosted is not None and lies_in not in online and lies_in in self._offline(paths),
+            hosted=hosted is not None and current is not None,
+            known=key is not None,
+            current_here=current is not None and current == destination,
+            future=future,
+            some_offline=inventory.some_offline,
+        )
+
+    def _offline(self, paths: Mapping[str, Uuid | None]) -> set[Uuid]:
+        online = self._placement.inventory.online
+        return {d for d in paths.values() if d is not None and d not in online}
+
+    def _current(self, partition: TopicIdPartition) -> Uuid | None:
+        """Where the current replica lies; that of a swap has no plain name for a moment."""
+        copies = self._placement.inventory.copies(partition)
+        if copies:
+            return copies[0]
+        move = self._moves.get(partition)
+        return None if move is None else move.source
+
+    def _view(self, move: _Move) -> MoveView:
+        progress = None if move.copy is None else move.copy.progress
+        return MoveView(
+            partition=move.partition,
+            topic=move.topic,
+            source=move.source,
+            destination=move.destination,
+            state=move.state,
+            total_bytes=0 if progress is None else progress.total_bytes,
+            copied_bytes=0 if progress is None else progress.total_bytes if move.equal else progress.copied_bytes,
+            bytes_per_second=_rate_of(move.rates),
+            future_name=move.future_name,
+            waiting=move.waiting,
+        )
+
+    def _path(self, directory: Uuid) -> str:
+        return self._placement.inventory.path(directory)
+
+    def _names(self, move: _Move) -> dict[str, object]:
+        return {
+            "topic": move.topic,
+            "partition": move.partition.partition,
+            "source": None if move.source is None else self._path(move.source),
+            "destination": self._path(move.destination),
+        }
+
+    def _say(self, event: str, move: _Move, **fields: object) -> None:
+        self._log.info(f"replica.move.{event}", **self._names(move), **fields)
+
+
+class _WorkFailedError(Exception):
+    """A job on a directory failed."""
+
+    def __init__(self, directory: Uuid, error: DirectoryError | DirectoryTimeout | WorkerUnavailable) -> None:
+        super().__init__(str(error))
+        self.directory = directory
+        self.error = error
+
+
+async def _rename(agent: DirectoryAgent, name: str, new_name: str) -> None:
+    """Rename a replica directory. An earlier attempt of which nobody knows may have done it."""
+    try:
+        await agent.rename_replica(name, new_name, timeout_ms=WORK_TIMEOUT_MS)
+    except DirectoryError as error:
+        if error.errno not in (errno.ENOENT, errno.EEXIST):
+            raise
+        there = await agent.replica_sizes([name, new_name], timeout_ms=WORK_TIMEOUT_MS)
+        if name in there or new_name not in there:
+            raise
+
+
+def _throttle(rate: int) -> Throttle:
+    return Throttle(None if rate >= UNLIMITED else rate)
+
+
+def _is_verified(move: _Move) -> bool:
+    """Whether all that a pass in progress has written was read back and compared: beside what it has not come to yet,
+    which was equal before, that makes a whole replica."""
+    progress = CopyProgress() if move.copy is None else move.copy.progress
+    return progress.copied_bytes == progress.verified_bytes
+
+
+def _rate_of(rates: Sequence[tuple[int, int]]) -> int:
+    if len(rates) < 2:
+        return 0
+    (then_ms, then), (now_ms, now) = rates[0], rates[-1]
+    return max(0, (now - then) * 1000 // max(1, now_ms - then_ms))
+
+
+def _current_task() -> "asyncio.Task[object] | None":
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None

@@ -1,0 +1,1 @@
+"""Which replica belongs into which directory, and getting it there."""

@@ -1,0 +1,739 @@
+"""Carries out what :mod:`kjbod_agent.replicas` decides: reviews replicas, makes and renames their directories.
+
+A replica is *reviewed* when the metadata are published first, when a later change touches it, when its directory fails
+or is loaded, when a creation has failed, and when the controller has acknowledged an assignment that never appeared.
+Reviews, and all else that takes time in proportion to the number of replicas (the first look at the metadata, at what
+lies in a directory), are worked off in small slices, so that a hundred thousand replicas do not keep the event loop
+from a heartbeat.
+
+In order, when the first metadata are published: which replicas are ours; which directories are none of them (strays,
+renamed and kept; ``-delete`` ones, removed where the metadata prove the deletion); then the reviews. So what is stray
+has given up its name before a replica of that name is made. A directory that is loaded later goes the same way.
+
+Work on a directory is done by its storage agent in order, one thing after the other, and no directory waits for
+another one. A creation that gets an I/O error stays where it was decided, and is tried again: whether the directory is
+dead is for the health monitor to say, which is told of the error. When it says so, the replica is reviewed again and
+goes elsewhere. So a creation that was only slow never leaves two directories behind. A directory that cannot take it
+(full, or its name taken) is avoided at once. A replica that no directory can take is tried again each second, and no
+longer counts as work to wait for: one topic without room must not keep a whole broker fenced.
+"""
+
+import asyncio
+import errno
+import functools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from kjbod.clock import Clock, SystemClock
+from kjbod.ids import Uuid
+from kjbod.metadata.image import BROKER, TOPIC, Change, ConfigChange, MetadataImage, TopicDeleted
+from kjbod_agent.partitions import TopicIdPartition
+from kjbod_agent.replicas.choice import Site
+from kjbod_agent.replicas.directory_work import DirectoryWork, Job
+from kjbod_agent.replicas.hosting import Hosting, Update
+from kjbod_agent.replicas.inventory import Aside, Decision, Inventory, Wanted, delete_name
+from kjbod_agent.replicas.removals import Leaving, Removals, StrayError
+from kjbod_agent.replicas.stray_memory import Note, StrayMemory, StrayWriter
+from kjbod_agent.replicas.strays import (
+    FOUND_AT_START,
+    NO_PARTITION,
+    NO_TOPIC,
+    NO_TOPIC_ID,
+    NOT_HERE,
+    NOT_PROVEN_DELETED,
+    WRONG_NAME,
+    Stray,
+    is_deletion_proven,
+    is_stray_kraft,
+)
+from kjbod_agent.replicas.table import Action
+from kjbod_agent.reporting import Log
+from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, DirectoryTimeout, Replica, WorkerUnavailable
+from kjbod_agent.storage.worker import UNFINISHED, parse_replica
+
+__all__ = ["DirectoryWork", "Job", "Placement", "PlacementOwner", "Progress", "StrayError", "delete_name"]
+
+WORK_TIMEOUT_MS: Final = 30_000
+RETRY_MS: Final = 1_000
+REVIEWS_PER_SLICE: Final = 500
+LOADS_PER_SLICE: Final = 5_000
+"""Partitions of the cluster that are looked at in one go; one costs a hundredth of a review."""
+SITES_FRESH_MS: Final = 1_000
+"""For so long what is known of the directories is good enough to choose by."""
+CANNOT_TAKE_IT: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EEXIST, errno.EMLINK})
+"""Errors of a creation that speak for another directory, not of a dead disk."""
+TOPIC_DELAY: Final = "file.delete.delay.ms"
+BROKER_DELAY: Final = "log.segment.delete.delay.ms"
+DELETE_DELAY_MS: Final = 60_000
+
+
+class PlacementOwner(Protocol):
+    """What the placement needs of the agent. Nothing blocks."""
+
+    def assign(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
+        """Tell the controller where a replica lies."""
+
+    def forget(self, partition: TopicIdPartition) -> None:
+        """A replica is no longer this broker's."""
+
+    def created(self, topic: str, partition: TopicIdPartition, directory_id: Uuid) -> None:
+        """A replica directory was made."""
+
+    def resume_move(self, wanted: Wanted, directory_id: Uuid, future_name: str) -> None:
+        """A future replica was found: the mover takes it from here (``Inventory.begin_move``). Asked again with each
+        review as long as it does not."""
+
+    def work_failed(self, directory_id: Uuid, error: DirectoryError) -> None:
+        """The kernel refused something in a directory."""
+
+    def refuse(self, reason: str) -> None:
+        """The directories cannot be used as they are: end the process."""
+
+    def settled(self) -> None:
+        """All reviews and creations that were due are done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the placement is, for people.
+
+    Attributes:
+        replicas: of this broker, as far as they were counted.
+        to_review: of these, how many are to be looked at.
+        waiting: how many wait for a directory that is not loaded yet.
+        creating: how many directories are being made.
+        created: how many were made since the start.
+        loading: directories that are not loaded yet.
+    """
+
+    replicas: int
+    to_review: int
+    waiting: int
+    creating: int
+    created: int
+    loading: int
+
+
+@dataclass(slots=True)
+class Placement:
+    """The replicas of this broker, on disk and in the metadata.
+
+    Args:
+        hosting: what the metadata give to this broker.
+        inventory: what lies where.
+        agents: storage agent of each directory that was read or is being loaded.
+        owner: the agent.
+        unique: 32 hexadecimal digits that were never given before, for names of deleted and stray replicas.
+        log: for what has no place in the health report.
+        clock: the time.
+        delete_delay_ms: ``log.segment.delete.delay.ms`` as configured.
+        memory: why each stray is one; None: it is not remembered over a restart.
+        notes: what ``memory`` said at the start.
+        sites: how each directory is now, for the choice among them.
+    """
+
+    hosting: Hosting
+    inventory: Inventory
+    agents: Mapping[Uuid, DirectoryAgent]
+    owner: PlacementOwner
+    unique: Callable[[], str]
+    log: Log
+    clock: Clock = field(default_factory=SystemClock)
+    delete_delay_ms: int = DELETE_DELAY_MS
+    memory: StrayMemory | None = None
+    notes: Mapping[tuple[Uuid, str], Note] = field(default_factory=dict)
+    sites: Callable[[], Mapping[Uuid, Site]] = dict
+    published: bool = False
+    removals: Removals = field(init=False)
+    _work: dict[Uuid, DirectoryWork] = field(init=False)
+    _writer: StrayWriter | None = field(init=False)
+    _tasks: asyncio.TaskGroup | None = None
+    _image: MetadataImage = field(default_factory=MetadataImage)
+    _delays: dict[str, int] = field(default_factory=dict)
+    """``file.delete.delay.ms`` of the topics that have one; kept until their replicas are renamed."""
+    _chores: deque[Iterator[None]] = field(default_factory=deque)
+    """What goes before all reviews, in slices."""
+    _known: bool = False
+    """All replicas of the first metadata were counted, and what is stray was found."""
+    _deleted: list[Leaving] = field(default_factory=list)
+    """``-delete`` directories that were found and wait for a verdict."""
+    _due: set[TopicIdPartition] = field(default_factory=set)
+    """To be reviewed."""
+    _queue: deque[TopicIdPartition] = field(default_factory=deque)
+    """In this order; those that are not due any more are passed over."""
+    _waiting: dict[TopicIdPartition, None] = field(default_factory=dict)
+    _later: int = 0
+    _created: int = 0
+    _new: set[TopicIdPartition] = field(default_factory=set)
+    _left: dict[TopicIdPartition, str] = field(default_factory=dict)
+    _refusals: dict[TopicIdPartition, int] = field(default_factory=dict)
+    """How often directories could not take a replica that is not made yet."""
+    _sites_ms: int | None = None
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.agents = dict(self.agents)
+        self._work = {directory: DirectoryWork(agent) for directory, agent in self.agents.items()}
+        self.removals = Removals(
+            inventory=self.inventory,
+            works=self._work,
+            work_failed=self.owner.work_failed,
+            unique=self.unique,
+            delay_ms=self.delete_delay_of,
+            wall_ms=self.clock.wall_ms,
+            changed=self._strays_changed,
+            log=self.log,
+            remembered=dict(self.notes),
+        )
+        self._writer = None
+        if self.memory is not None:
+            self._writer = StrayWriter(self.memory, self.removals.notes, self._not_remembered)
+
+    # ---- what others ask
+
+    @property
+    def busy(self) -> bool:
+        """Whether a review or a creation is outstanding; those without room do not count."""
+        if self._later or self._chores or self._waiting:
+            return True
+        for partitions in (self._due, self.inventory.creating):
+            # Asked after each creation: a walk over all of them would make a start quadratic.
+            if len(partitions) > len(self._refusals):
+                return True
+            if partitions and not all(map(self._has_no_room, partitions)):
+                return True
+        return False
+
+    @property
+    def progress(self) -> Progress:
+        """How far it is."""
+        return Progress(
+            replicas=len(self.hosting.partitions),
+            to_review=len(self._due),
+            waiting=len(self._waiting),
+            creating=len(self.inventory.creating),
+            created=self._created,
+            loading=len(self.inventory.loading),
+        )
+
+    @property
+    def strays(self) -> tuple[Stray, ...]:
+        """Stray replicas that are kept, those in directories that failed in this process included."""
+        return tuple(self.removals.strays.values())
+
+    def _has_no_room(self, partition: TopicIdPartition) -> bool:
+        return self._refusals.get(partition, 0) >= max(1, len(self.inventory.online))
+
+    async def run(self) -> None:
+        """Review and work until cancelled."""
+        async with asyncio.TaskGroup() as self._tasks:
+            for work in self._work.values():
+                self._tasks.create_task(work.run())
+            if self._writer is not None:
+                self._tasks.create_task(self._writer.run())
+            await self._review_all()
+
+    def work(self, directory_id: Uuid, job: Job) -> None:
+        """Queue a job on a directory, behind what is queued there. It must not raise. Dropped when the directory
+        fails first."""
+        self._work[directory_id].add(job)
+
+    def delete_later(self, directory_id: Uuid, name: str, topic: str, topic_id: Uuid | None) -> None:
+        """Remove a ``-delete`` directory after ``file.delete.delay.ms``, the topic's before the broker's."""
+        self.inventory.occupy(directory_id, name, topic_id)
+        self.removals.delete_later(directory_id, name, topic, topic_id)
+
+    def delete_delay_of(self, topic: str) -> int:
+        """``file.delete.delay.ms`` of a topic, in milliseconds: its own, the broker's dynamic one, that of all brokers,
+        the configured one."""
+        delay = self._delays.get(topic)
+        if delay is not None:
+            return delay
+        for broker in (str(self.hosting.broker_id), ""):
+            value = self._image.configs.get((BROKER, broker), {}).get(BROKER_DELAY, "")
+            if value.isdecimal():
+                return int(value)
+        return self.delete_delay_ms
+
+    def leaders(self) -> Mapping[Uuid, int] | None:
+        """How many partitions this broker leads, by the directory where they really lie; None before the metadata are
+        known."""
+        if not self._known:
+            return None
+        return self.hosting.leaders_by(lambda partition, hosted: self.inventory.locate(partition) or hosted.directory)
+
+    # ---- what happens
+
+    def publish(self, image: MetadataImage) -> None:
+        """The first metadata are complete: review every replica."""
+        self.published = True
+        self._image = image
+        self._delays = _topic_delays(image)
+        self._observe()
+        self._do(self._first_look(self.hosting.load_in_steps(lambda: self._image, LOADS_PER_SLICE)))
+
+    def follow(self, changes: Iterable[Change], image: MetadataImage | None = None) -> list[Update]:
+        """Changes of the metadata after :meth:`publish`; what they were for this broker. ``image``: where another one
+        has taken the place of that which was published (a snapshot)."""
+        replaced = image is not None and image is not self._image
+        self._image = self._image if image is None else image
+        changes = list(changes)
+        if any(isinstance(change, ConfigChange) and change.resource_type == BROKER for change in changes):
+            self._sites_ms = None  # directories may be cordoned now
+        self._observe()
+        updates = self.hosting.apply(changes)
+        for update in updates:
+            if update.new is None:
+                self._remove(update)
+                continue
+            if update.old is None:
+                self._new.add(update.partition)
+            if update.old is None or update.old.directory != update.new.directory:
+                self.review([update.partition])
+        # After the replicas of deleted topics were seen to: their configuration is gone from the image before.
+        if replaced:
+            self._delays = _topic_delays(self._image)
+        else:
+            self._follow_delays(changes)
+        return updates
+
+    def fail(self, directory_id: Uuid) -> list[TopicIdPartition]:
+        """A directory failed: replicas of this broker that lie in it while the metadata say otherwise. Those that are
+        being moved are the mover's to assign."""
+        if directory_id not in self.inventory:
+            return []
+        if directory_id in self._work:
+            self._work[directory_id].clear()
+        self.inventory.fail(directory_id)
+        self._judge_deleted()
+        self.review(self.hosting.partitions)
+        return [
+            partition
+            for partition, hosted in self.hosting.partitions.items()
+            if hosted.directory != directory_id
+            and directory_id in self.inventory.copies(partition)
+            and partition not in self.inventory.moving
+        ]
+
+    def add_directory(self, directory_id: Uuid, agent: DirectoryAgent, path: str, replicas: Iterable[Replica]) -> None:
+        """A directory was loaded, or added while running: from its last replica on, in slices, it is online. What
+        waited for it is reviewed then, and all that lies in it."""
+        agents = dict(self.agents)
+        agents[directory_id] = agent
+        self.agents = agents
+        known = self._work.get(directory_id)
+        if known is None or known.agent is not agent:
+            self._work[directory_id] = DirectoryWork(agent)
+            if self._tasks is not None:
+                self._tasks.create_task(self._work[directory_id].run())
+        self.inventory.begin_directory(directory_id, path)
+        self._do(self._take(directory_id, tuple(replicas)))
+
+    def forget_directory(self, directory_id: Uuid | None) -> None:
+        """Its disk was replaced: nothing that was known of it counts any more. None: it was never known."""
+        self.inventory.forget_directory(directory_id)
+        if directory_id is not None:
+            if directory_id in self._work:
+                self._work[directory_id].clear()
+            self.removals.forget_directory(directory_id)
+        self._judge_deleted()
+        self.review(self.hosting.partitions)
+
+    def review(self, partitions: Iterable[TopicIdPartition]) -> None:
+        """Decide about these again, soon."""
+        fresh = [partition for partition in partitions if partition not in self._due]
+        self._due.update(fresh)
+        self._queue.extend(fresh)
+        if self._due:
+            self._wake.set()
+
+    # ---- strays, by a person
+
+    async def remove_stray(self, directory_id: Uuid, name: str) -> str:
+        """Delete a stray replica for good; says what was done.
+
+        Raises:
+            StorageError: there is no such stray, or it could not be removed.
+        """
+        stray = self.removals.find(directory_id, name)
+        await self.removals.remove_stray(stray)
+        return f"removed {stray.path}"
+
+    async def restore_stray(self, directory_id: Uuid, name: str) -> str:
+        """Give a stray replica its plain name, and review it; says what was done.
+
+        Raises:
+            StorageError: it cannot be this broker's replica as things are, or could not be renamed.
+        """
+        stray = self.removals.find(directory_id, name)
+        wanted = self._restorable(stray)
+        self.inventory.reserve(wanted, directory_id)
+        try:
+            await self.removals.rename_stray(stray, wanted.name)
+        except BaseException:
+            self.inventory.unreserve(wanted.partition)
+            raise
+        if self.inventory.created(wanted.partition) is None:
+            raise StrayError(f"{stray.path}: its log directory has failed in the meantime")
+        self.review([wanted.partition])
+        said = f"restored {stray.path} as {wanted.name}"
+        if self.inventory.is_offline(wanted.assigned):
+            said += f"; what lies in the offline directory {wanted.assigned} is a stray when it is back"
+        return said
+
+    def _restorable(self, stray: Stray) -> Wanted:
+        """What it becomes.
+
+        Raises:
+            StrayError: why not, and what would make it possible.
+        """
+        if not self._known:
+            raise StrayError(f"{stray.path}: the metadata are not known yet: try again when the broker is unfenced")
+        why = is_stray_kraft(self.hosting.broker_id, stray.topic_id, stray.partition, self._replicas)
+        if why is not None or stray.topic_id is None:
+            raise StrayError(f"{stray.path} cannot be restored: {why}{_REMEDY[why or NO_TOPIC_ID]}")
+        partition = TopicIdPartition(stray.topic_id, stray.partition)
+        hosted = self.hosting.partitions[partition]
+        wanted = Wanted(partition, hosted.topic, hosted.directory, new=False)
+        at = self.inventory.locate(partition) or (self.inventory.future(partition) or (None,))[0]
+        if at is not None:
+            raise StrayError(
+                f"{stray.path} cannot be restored: the replica lies in {self.inventory.path(at)} already; to take this "
+                f"one instead, stop the agent, move {wanted.name} out of there and rename this one to {wanted.name}"
+            )
+        if wanted.name in self.inventory.names(stray.directory_id):
+            raise StrayError(
+                f"{stray.path} cannot be restored: {wanted.name} lies beside it: restore or remove that one first"
+            )
+        return wanted
+
+    # ---- the first look, and at a directory that was loaded
+
+    def _do(self, chore: Iterator[None]) -> None:
+        """In slices, before all reviews; a small one at once."""
+        if self._chores or next(chore, chore) is None:
+            self._chores.append(chore)
+        self._wake.set()
+
+    def _first_look(self, counting: Iterator[None]) -> Iterator[None]:
+        yield from counting
+        for directory in self.inventory.online:
+            yield from self._look_through(directory)
+        self._known = True
+        self._judge_deleted()
+        # A copy of the whole index in one go is cheaper than any loop over it.
+        self.review(self.hosting.partitions)
+
+    def _take(self, directory_id: Uuid, replicas: tuple[Replica, ...]) -> Iterator[None]:
+        """Put what lies in a directory into the inventory."""
+        for number, replica in enumerate(replicas, start=1):
+            self.inventory.add(directory_id, replica.name, replica.partition, replica.topic_id, replica.suffix)
+            if number % REVIEWS_PER_SLICE == 0:
+                yield
+        if directory_id not in self.inventory.loading:
+            return  # it failed in the meantime
+        self.inventory.loaded(directory_id)
+        if self._known:
+            yield from self._look_through(directory_id)
+            self._judge_deleted()
+            self.review(
+                TopicIdPartition(r.topic_id, r.partition)
+                for r in replicas
+                if r.topic_id is not None and r.suffix in ("", "future")
+            )
+            self.review(self._waiting)
+
+    def _look_through(self, directory_id: Uuid) -> Iterator[None]:
+        """Find what is no replica of this broker in a directory."""
+        for number, (name, topic_id) in enumerate(list(self.inventory.names(directory_id).items()), start=1):
+            parsed = parse_replica(name)
+            if parsed is not None:
+                topic, partition, suffix = parsed
+                self._look_at(Leaving(directory_id, name, self._topic(topic_id, topic), partition, topic_id), suffix)
+            if number % REVIEWS_PER_SLICE == 0:
+                yield
+        self.removals.looked_through(directory_id)
+
+    def _look_at(self, found: Leaving, suffix: str) -> None:
+        if suffix == "stray":
+            self.removals.keep(found, FOUND_AT_START)
+        elif suffix == "delete":
+            self._deleted.append(found)
+        else:
+            reason = is_stray_kraft(self.hosting.broker_id, found.topic_id, found.partition, self._replicas)
+            plain = found.name if suffix == "" else found.name.rpartition(".")[0]
+            if reason is None and plain != f"{found.topic}-{found.partition}":
+                reason, found = WRONG_NAME, replace(found, topic=plain.rpartition("-")[0])
+            creating = found.topic_id and TopicIdPartition(found.topic_id, found.partition) in self.inventory.creating
+            if reason is not None and not creating:
+                self.inventory.take_out(found.directory_id, found.name, found.partition)
+                self.removals.set_aside(found, reason)
+
+    def _judge_deleted(self) -> None:
+        """Remove later what was found as ``-delete``, where the metadata prove it; else it is kept as a stray. Not
+        before all directories are loaded, and not what a move that was interrupted still needs."""
+        if not self._known or self.inventory.loading:
+            return
+        found, self._deleted = self._deleted, []
+        for each in found:
+            if each.directory_id not in self.inventory.online:
+                continue
+            key = None if each.topic_id is None else TopicIdPartition(each.topic_id, each.partition)
+            hosted = None if key is None else self.hosting.partitions.get(key)
+            proven = is_deletion_proven(
+                self.hosting.broker_id,
+                each.topic_id,
+                each.partition,
+                self._replicas,
+                assigned=None if hosted is None else hosted.directory,
+                copies=() if key is None else self.inventory.copies(key),
+            )
+            if proven or each.name.endswith(UNFINISHED):
+                self.removals.delete_later(each.directory_id, each.name, each.topic, each.topic_id)
+            elif hosted is None or key is None or not self._may_be_a_source(key):
+                self.inventory.release(each.directory_id, each.name)
+                self.removals.set_aside(each, NOT_PROVEN_DELETED)
+
+    def _may_be_a_source(self, partition: TopicIdPartition) -> bool:
+        """Whether the mover may need what is marked as deleted: its future replica is here, or may be where nobody can
+        look. Then it keeps its name, by which the mover finds it."""
+        if self.inventory.future(partition) is not None:
+            return True
+        return self.inventory.some_offline and not self.inventory.copies(partition)
+
+    def _replicas(self, topic_id: Uuid, partition: int) -> tuple[int, ...] | None:
+        registration = self._image.partition(topic_id, partition)
+        return None if registration is None else registration.replicas
+
+    def _topic(self, topic_id: Uuid | None, otherwise: str) -> str:
+        """The whole name; in that of a directory it can be cut."""
+        topic = None if topic_id is None else self._image.topics.get(topic_id)
+        return otherwise if topic is None else topic.name
+
+    # ---- reviews
+
+    async def _review_all(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._chores or self._queue:
+                if self._chores:
+                    if next(self._chores[0], self._chores) is not None:
+                        self._chores.popleft()
+                else:
+                    self._review_slice()
+                await asyncio.sleep(0)
+            self._due.clear()  # an emptied set keeps the table of its largest size
+            self.owner.settled()
+
+    def _review_slice(self) -> None:
+        self._observe()
+        for _ in range(min(REVIEWS_PER_SLICE, len(self._queue))):
+            partition = self._queue.popleft()
+            if partition in self._due:
+                self._due.discard(partition)
+                self._review(partition)
+
+    def _observe(self) -> None:
+        """Tell the chooser how the directories are."""
+        now_ms = self.clock.monotonic_ms()
+        if self._sites_ms is None or now_ms - self._sites_ms >= SITES_FRESH_MS:
+            self._sites_ms = now_ms
+            sites = self.sites()
+            self.inventory.chooser.observe(sites, {d: self.inventory.replica_count(d) for d in sites}, now_ms)
+
+    def _review(self, partition: TopicIdPartition) -> None:
+        self._waiting.pop(partition, None)
+        hosted = self.hosting.partitions.get(partition)
+        if hosted is None:
+            return
+        wanted = Wanted(partition, hosted.topic, hosted.directory, partition in self._new)
+        decision = self.inventory.decide(wanted)
+        for aside in decision.aside:
+            self._set_aside(wanted, aside)
+        match decision.action:
+            case Action.REFUSE:
+                self.owner.refuse(decision.why)
+            case Action.CREATE | Action.CREATE_AND_ASSIGN:
+                self._create(decision)
+            case Action.ASSIGN | Action.ASSIGN_LOST:
+                assert decision.directory_id is not None
+                self._left.pop(partition, None)
+                self.owner.assign(partition, decision.directory_id)
+            case Action.RESUME:
+                assert decision.directory_id is not None
+                self.owner.resume_move(wanted, decision.directory_id, decision.future)
+            case Action.WAIT:
+                self._waiting[partition] = None
+            case Action.SET_ASIDE:
+                self.review([partition])  # what is left may lie elsewhere than the metadata say, or be moving
+            case Action.LEAVE:
+                self._leave(decision)
+
+    def _set_aside(self, wanted: Wanted, aside: Aside) -> None:
+        partition = wanted.partition
+        leaving = Leaving(aside.directory_id, aside.name, wanted.topic, partition.partition, partition.topic_id)
+        self.removals.set_aside(leaving, aside.reason)
+
+    def _leave(self, decision: Decision) -> None:
+        """Nothing to do; said once where a person would expect something."""
+        wanted = decision.wanted
+        copies, moving = self.inventory.copies(wanted.partition), wanted.partition in self.inventory.moving
+        elsewhere = bool(copies) and wanted.assigned not in copies and not moving
+        missing = self.inventory.locate(wanted.partition) is None
+        if (missing or elsewhere) and self._left.get(wanted.partition) != decision.why:
+            self._left[wanted.partition] = decision.why
+            self.log.warning(
+                "replica.left",
+                topic=wanted.topic,
+                partition=wanted.partition.partition,
+                directory_id=str(wanted.assigned),
+                reason=decision.why,
+            )
+
+    def _strays_changed(self) -> None:
+        if self._writer is not None:
+            self._writer.changed()
+
+    def _not_remembered(self, error: OSError) -> None:
+        self.log.warning("strays.not.remembered", path=str(error.filename), reason=error.strerror)
+
+    # ---- creations
+
+    def _create(self, decision: Decision) -> None:
+        directory = decision.directory_id
+        assert directory is not None
+        self._left.pop(decision.wanted.partition, None)
+        self._work[directory].add(functools.partial(self._make, decision.wanted, directory))
+
+    async def _make(self, wanted: Wanted, directory: Uuid) -> None:
+        """One attempt to make a replica directory."""
+        partition = wanted.partition
+        agent = self.agents[directory]
+        try:
+            await agent.create_replica(
+                wanted.topic, partition.partition, partition.topic_id, timeout_ms=WORK_TIMEOUT_MS
+            )
+        except DirectoryError as error:
+            self._not_made(wanted, directory, error)
+        except (DirectoryTimeout, WorkerUnavailable) as trouble:
+            self.log.warning("replica.create.failed", topic=wanted.topic, path=agent.path, reason=str(trouble))
+            self._again(wanted, directory)
+        else:
+            self._made(wanted)
+
+    def _made(self, wanted: Wanted) -> None:
+        partition = wanted.partition
+        self._refusals.pop(partition, None)
+        directory = self.inventory.created(partition)
+        if directory is None:
+            return
+        self._created += 1
+        self.owner.created(wanted.topic, partition, directory)
+        hosted = self.hosting.partitions.get(partition)
+        if hosted is None:
+            self._rename(partition, wanted.name, wanted.topic)
+            again = self._image.topic_ids.get(wanted.topic)
+            if again is not None:  # the name was taken until now
+                self.review([TopicIdPartition(again, partition.partition)])
+        elif hosted.directory != directory:
+            self.owner.assign(partition, directory)
+        if len(self.inventory.copies(partition)) > 1:
+            self.review([partition])
+        if not self.busy:
+            self.owner.settled()
+
+    def _not_made(self, wanted: Wanted, directory: Uuid, error: DirectoryError) -> None:
+        self.log.warning("replica.create.failed", topic=wanted.topic, path=error.path, reason=str(error))
+        if error.errno in CANNOT_TAKE_IT:
+            self._refused(wanted)
+            return
+        self.owner.work_failed(directory, error)
+        self._again(wanted, directory)
+
+    def _refused(self, wanted: Wanted) -> None:
+        """A directory cannot take a replica: another one may."""
+        partition = wanted.partition
+        self.inventory.not_created(partition)
+        had_room = not self._has_no_room(partition)
+        self._refusals[partition] = self._refusals.get(partition, 0) + 1
+        if self._has_no_room(partition):
+            if had_room:
+                self.log.error("replica.no.room", topic=wanted.topic, partition=partition.partition)
+            asyncio.get_running_loop().call_later(RETRY_MS / 1000, self.review, [partition])
+            self.owner.settled()
+        else:
+            self._call_later(lambda: self.review([partition]))
+
+    def _again(self, wanted: Wanted, directory: Uuid) -> None:
+        """Try the same once more later, unless the directory has failed by then: then it was reviewed anew."""
+
+        def retry() -> None:
+            if self.inventory.locate(wanted.partition) == directory and directory in self.inventory.online:
+                self._work[directory].add(lambda: self._make(wanted, directory))
+
+        self._call_later(retry)
+
+    def _call_later(self, call: Callable[[], None]) -> None:
+        self._later += 1
+
+        def run() -> None:
+            self._later -= 1
+            call()
+            self._wake.set()
+
+        asyncio.get_running_loop().call_later(RETRY_MS / 1000, run)
+
+    # ---- deletions
+
+    def _remove(self, update: Update) -> None:
+        partition, old = update.partition, update.old
+        assert old is not None
+        self._new.discard(partition)
+        self._left.pop(partition, None)
+        self._refusals.pop(partition, None)
+        self._due.discard(partition)
+        self._waiting.pop(partition, None)
+        self.owner.forget(partition)
+        self._rename(partition, f"{old.topic}-{partition.partition}", old.topic)
+
+    def _rename(self, partition: TopicIdPartition, name: str, topic: str) -> None:
+        """The metadata no longer give this replica to this broker: free its name, and remove it later."""
+        lay_in = self.inventory.copies(partition)
+        renamed = self.inventory.remove(partition, name)
+        for directory, each in renamed:
+            self.removals.delete(Leaving(directory, each, topic, partition.partition, partition.topic_id))
+        for directory in set(lay_in).difference(d for d, _ in renamed):
+            # ReplicaManager.applyDelta: "may be in offline log directory". When it returns it is a stray.
+            self.log.error("replica.delete.offline", path=f"{self.inventory.path(directory)}/{name}")
+
+    def _follow_delays(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            if isinstance(change, ConfigChange) and change.resource_type == TOPIC and change.name == TOPIC_DELAY:
+                self._delays.pop(change.resource_name, None)
+                if change.new is not None and change.new.isdecimal():
+                    self._delays[change.resource_name] = int(change.new)
+            elif isinstance(change, TopicDeleted) and change.topic.name not in self._image.topic_ids:
+                self._delays.pop(change.topic.name, None)
+
+
+_REMEDY: Final = {
+    NO_TOPIC_ID: ", so nothing says of which topic it is: restore that file first",
+    NO_TOPIC: ": it was deleted, and one that is created again under its name is another topic; possible only while a "
+    "topic with this id exists",
+    NO_PARTITION: ": possible once its topic has that many partitions",
+    NOT_HERE: ": to get it back, stop the agent, reassign the partition to this broker, take everything after the last "
+    "dot out of the name, and start the agent",
+}
+"""By the reason: what would make it possible."""
+
+
+def _topic_delays(image: MetadataImage) -> dict[str, int]:
+    """``file.delete.delay.ms`` by topic, in milliseconds."""
+    return {
+        resource: int(values[TOPIC_DELAY])
+        for (kind, resource), values in image.configs.items()
+        if kind == TOPIC and values.get(TOPIC_DELAY, "").isdecimal()
+    }

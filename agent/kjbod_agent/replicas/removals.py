@@ -1,0 +1,298 @@
+"""What is no replica any more: renamed, then kept (``-stray``) or removed after a while (``-delete``).
+
+*Deleted* is only what the metadata that this agent has applied say was deleted, or a move that is finished: renamed to
+``-delete`` so that the name is free, removed ``file.delete.delay.ms`` later (a topic's before the broker's). Removal is
+by name and topic id: what lies there under the name by then is compared. Everything else that must give up its name
+becomes a *stray*: kept, listed with its reason and since when, removed or restored only by a person.
+
+The name is free in the inventory at once, and the rename is queued on the directory before anything that will use the
+name. Where it fails the name is taken again.
+
+Lines of the checkpoint files go with the name, as in Kafka, which writes those of current replicas only: a topic that
+is created again must not begin at the old one's log start. Many are dropped with one rewrite of the files.
+"""
+
+import asyncio
+import errno
+import functools
+import heapq
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from kjbod.errors import StorageError
+from kjbod.ids import Uuid
+from kjbod_agent.replicas.directory_work import DirectoryWork
+from kjbod_agent.replicas.inventory import Inventory, delete_name, stray_name
+from kjbod_agent.replicas.stray_memory import Note
+from kjbod_agent.replicas.strays import Stray
+from kjbod_agent.reporting import Log
+from kjbod_agent.storage.api import DirectoryError, DirectoryTimeout, WorkerUnavailable
+from kjbod_agent.storage.checkpoints import CHECKPOINT_FILES
+
+WORK_TIMEOUT_MS: Final = 30_000
+AGAIN_MS: Final = 60_000
+"""A removal that got no answer is tried again after this time."""
+NAMES_ONLY: Final = frozenset({errno.ENOENT, errno.EEXIST, errno.EINVAL, errno.ENAMETOOLONG, errno.ENOTEMPTY})
+"""Errors of a rename that speak of names, not of a dead disk."""
+NOT_THE_ONE: Final = frozenset({errno.ESTALE, errno.ENOTEMPTY, errno.EINVAL})
+"""Errors of a removal that may say that something else lies there than was meant."""
+
+
+class StrayError(StorageError):
+    """A stray replica cannot be removed or restored; the text says why, and what would make it possible."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A replica directory that is to get another name."""
+
+    directory_id: Uuid
+    name: str
+    topic: str
+    partition: int
+    topic_id: Uuid | None
+
+
+@dataclass(slots=True)
+class Removals:
+    """Renames, removals and strays of all directories.
+
+    Args:
+        inventory: what lies where.
+        works: the queue of each directory.
+        work_failed: the kernel refused something in a directory.
+        unique: 32 hexadecimal digits that were never given before.
+        delay_ms: how long a replica of a topic is kept as ``-delete``, by the name of the topic.
+        wall_ms: the time.
+        changed: the strays are others than before, for who remembers them.
+        log: for what has no place in the health report.
+    """
+
+    inventory: Inventory
+    works: Mapping[Uuid, DirectoryWork]
+    work_failed: Callable[[Uuid, DirectoryError], None]
+    unique: Callable[[], str]
+    delay_ms: Callable[[str], int]
+    wall_ms: Callable[[], int]
+    changed: Callable[[], None]
+    log: Log
+    strays: dict[tuple[Uuid, str], Stray] = field(default_factory=dict)
+    """By directory and name."""
+    remembered: dict[tuple[Uuid, str], Note] = field(default_factory=dict)
+    """Of earlier processes, as long as nobody knows whether they still lie there."""
+    _due: list[tuple[float, int, Uuid, str, Uuid | None]] = field(default_factory=list)
+    _order: "itertools.count[int]" = field(default_factory=itertools.count)
+    _timer: asyncio.TimerHandle | None = None
+    _drops: dict[Uuid, set[tuple[str, int]]] = field(default_factory=dict)
+
+    # ---- what is deleted
+
+    def delete(self, leaving: Leaving) -> None:
+        """The metadata no longer give this replica to this broker: free its name, which the inventory has done."""
+        new_name = delete_name(leaving.topic, leaving.partition, self.unique())
+        self.inventory.occupy(leaving.directory_id, new_name, leaving.topic_id)
+        # The configuration of a topic that was deleted is forgotten soon.
+        delay_ms = self.delay_ms(leaving.topic)
+        self.works[leaving.directory_id].add(functools.partial(self._delete, leaving, new_name, delay_ms))
+
+    async def _delete(self, leaving: Leaving, new_name: str, delay_ms: int) -> None:
+        if await self._rename(leaving, new_name):
+            self.log.info("replica.deleted", path=self._path(leaving.directory_id, new_name))
+            self._push(delay_ms, leaving.directory_id, new_name, leaving.topic_id)
+
+    def delete_later(self, directory_id: Uuid, name: str, topic: str, topic_id: Uuid | None) -> None:
+        """Remove a ``-delete`` directory after the delay of its topic."""
+        self._push(self.delay_ms(topic), directory_id, name, topic_id)
+
+    def _push(self, delay_ms: int, directory_id: Uuid, name: str, topic_id: Uuid | None) -> None:
+        at = asyncio.get_running_loop().time() + delay_ms / 1000
+        heapq.heappush(self._due, (at, next(self._order), directory_id, name, topic_id))
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            if self._due and self._timer.when() <= self._due[0][0]:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if self._due:
+            self._timer = asyncio.get_running_loop().call_at(self._due[0][0], self._remove_due)
+
+    def _remove_due(self) -> None:
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        while self._due and self._due[0][0] <= now:
+            _, _, directory_id, name, topic_id = heapq.heappop(self._due)
+            if directory_id in self.works and directory_id in self.inventory.online:
+                self.works[directory_id].add(functools.partial(self._remove, directory_id, name, topic_id))
+        self._set_timer()
+
+    async def _remove(self, directory_id: Uuid, name: str, topic_id: Uuid | None) -> None:
+        """One attempt to remove a ``-delete`` directory."""
+        path = self._path(directory_id, name)
+        try:
+            await self.works[directory_id].agent.delete_replica(name, topic_id, timeout_ms=WORK_TIMEOUT_MS)
+        except DirectoryError as error:
+            self.log.error("replica.remove.failed", path=path, reason=str(error))
+            if error.errno not in NOT_THE_ONE or name not in error.call:
+                self.work_failed(directory_id, error)
+        except (DirectoryTimeout, WorkerUnavailable) as trouble:
+            self.log.warning("replica.remove.failed", path=path, reason=str(trouble))
+            self._push(AGAIN_MS, directory_id, name, topic_id)
+        else:
+            self.inventory.release(directory_id, name)
+            self.log.info("replica.removed", path=path)
+
+    # ---- what is kept
+
+    def set_aside(self, leaving: Leaving, reason: str) -> None:
+        """Something that does not count must give up its name, which the inventory has freed: a stray, kept."""
+        new_name = stray_name(leaving.topic, leaving.partition, self.unique())
+        self.inventory.occupy(leaving.directory_id, new_name, leaving.topic_id)
+        self._add_stray(leaving, new_name, Note(reason, self.wall_ms()))
+        self.changed()
+        self.log.warning(
+            "replica.stray",
+            path=self._path(leaving.directory_id, leaving.name),
+            renamed=new_name,
+            topic_id=None if leaving.topic_id is None else str(leaving.topic_id),
+            reason=reason,
+        )
+        self.works[leaving.directory_id].add(functools.partial(self._set_aside, leaving, new_name))
+
+    async def _set_aside(self, leaving: Leaving, new_name: str) -> None:
+        if not await self._rename(leaving, new_name):
+            self.strays.pop((leaving.directory_id, new_name), None)
+            self.changed()
+
+    def keep(self, leaving: Leaving, otherwise: str) -> None:
+        """A stray of an earlier process was found, under its own name; ``otherwise`` is the reason where nobody
+        remembers it."""
+        key = (leaving.directory_id, leaving.name)
+        note = self.remembered.pop(key, None)
+        self._add_stray(leaving, leaving.name, note or Note(otherwise, self.wall_ms()))
+        if note is None:
+            self.changed()
+
+    def _add_stray(self, leaving: Leaving, name: str, note: Note) -> None:
+        self.strays[leaving.directory_id, name] = Stray(
+            directory_id=leaving.directory_id,
+            path=self._path(leaving.directory_id, name),
+            name=name,
+            topic=leaving.topic,
+            partition=leaving.partition,
+            topic_id=leaving.topic_id,
+            reason=note.reason,
+            since_ms=note.since_ms,
+        )
+
+    def looked_through(self, directory_id: Uuid) -> None:
+        """All strays of a directory were told: what else is remembered of it is gone."""
+        gone = [key for key in self.remembered if key[0] == directory_id]
+        for key in gone:
+            del self.remembered[key]
+        if gone:
+            self.changed()
+
+    def forget_directory(self, directory_id: Uuid) -> None:
+        """Its disk was replaced; what is remembered of it stays, since it may come back."""
+        for key in [key for key in self.strays if key[0] == directory_id]:
+            stray = self.strays.pop(key)
+            self.remembered[key] = Note(stray.reason, stray.since_ms)
+
+    def notes(self) -> dict[tuple[Uuid, str], Note]:
+        """What is to be remembered."""
+        return self.remembered | {key: Note(stray.reason, stray.since_ms) for key, stray in self.strays.items()}
+
+    # ---- by a person
+
+    def find(self, directory_id: Uuid, name: str) -> Stray:
+        """A stray that can be worked on.
+
+        Raises:
+            StrayError: there is none of this name, or its directory is offline.
+        """
+        stray = self.strays.get((directory_id, name))
+        if stray is None:
+            raise StrayError(f"{name}: no such stray replica: see `kjbod strays`")
+        if directory_id not in self.inventory.online:
+            raise StrayError(f"{stray.path}: its log directory is offline: nothing was done")
+        return stray
+
+    async def remove_stray(self, stray: Stray) -> None:
+        """Delete it for good.
+
+        Raises:
+            StorageError: it could not be removed; a timeout does not say that it was not.
+        """
+        work = self.works[stray.directory_id]
+        await work.ask(lambda: work.agent.delete_replica(stray.name, stray.topic_id, timeout_ms=WORK_TIMEOUT_MS))
+        self._forget(stray)
+        self.log.info("replica.stray.removed", path=stray.path)
+
+    async def rename_stray(self, stray: Stray, name: str) -> None:
+        """Give it another name; it is no stray then.
+
+        Raises:
+            StorageError: it could not be renamed.
+        """
+        work = self.works[stray.directory_id]
+        await work.ask(lambda: work.agent.rename_replica(stray.name, name, timeout_ms=WORK_TIMEOUT_MS))
+        self._forget(stray)
+        self.log.info("replica.stray.restored", path=self._path(stray.directory_id, name), was=stray.name)
+
+    def _forget(self, stray: Stray) -> None:
+        self.strays.pop((stray.directory_id, stray.name), None)
+        self.inventory.release(stray.directory_id, stray.name)
+        self.changed()
+
+    # ---- names
+
+    async def _rename(self, leaving: Leaving, new_name: str) -> bool:
+        """Whether it has its new name; else the old one is taken again."""
+        directory_id, path = leaving.directory_id, self._path(leaving.directory_id, leaving.name)
+        try:
+            agent = self.works[directory_id].agent
+            await agent.rename_replica(leaving.name, new_name, timeout_ms=WORK_TIMEOUT_MS)
+        except DirectoryError as error:
+            self.log.warning("replica.rename.failed", path=path, reason=str(error))
+            if error.errno not in NAMES_ONLY:
+                self.work_failed(directory_id, error)
+            gone = error.errno == errno.ENOENT
+        except (DirectoryTimeout, WorkerUnavailable) as trouble:
+            # What was to be deleted is a stray at the next start, and is listed then.
+            self.log.warning("replica.rename.failed", path=path, reason=str(trouble))
+            gone = False
+        else:
+            self._drop_checkpoints(leaving)
+            return True
+        self.inventory.release(directory_id, new_name)
+        if not gone:
+            self.inventory.occupy(directory_id, leaving.name, leaving.topic_id)
+        return False
+
+    def _drop_checkpoints(self, leaving: Leaving) -> None:
+        """Soon; with those of all others that are renamed now."""
+        if not leaving.name.endswith(f"-{leaving.partition}"):
+            return  # future replicas and those that were deleted before have none
+        drops = self._drops.setdefault(leaving.directory_id, set())
+        if not drops:
+            self.works[leaving.directory_id].add(functools.partial(self._write_checkpoints, leaving.directory_id))
+        drops.add((leaving.topic, leaving.partition))
+
+    async def _write_checkpoints(self, directory_id: Uuid) -> None:
+        lines = dict.fromkeys(self._drops.pop(directory_id, ()), None)
+        try:
+            await self.works[directory_id].agent.change_checkpoints(
+                dict.fromkeys(CHECKPOINT_FILES, lines), timeout_ms=WORK_TIMEOUT_MS
+            )
+        except DirectoryError as error:
+            self.log.warning("checkpoints.drop.failed", path=error.path, reason=str(error))
+            self.work_failed(directory_id, error)
+        except (DirectoryTimeout, WorkerUnavailable) as trouble:
+            self.log.warning("checkpoints.drop.failed", path=trouble.path, reason=str(trouble))
+
+    def _path(self, directory_id: Uuid, name: str) -> str:
+        return f"{self.works[directory_id].agent.path}/{name}"
