@@ -20,11 +20,16 @@ EXIT_INTERRUPTED = 130
 _COMMANDS = {
     "agent": "kjbod.cli.agent",
     "controller": "kjbod.cli.controller",
+    "dirs": "kjbod.cli.dirs",
     "feature-dependencies": "kjbod.cli.storage",
     "fleet": "kjbod.cli.fleet",
     "format": "kjbod.cli.storage",
     "info": "kjbod.cli.storage",
+    "log-dirs": "kjbod.cli.log_dirs",
+    "move": "kjbod.cli.move",
     "random-uuid": "kjbod.cli.storage",
+    "status": "kjbod.cli.status",
+    "strays": "kjbod.cli.strays",
     "version-mapping": "kjbod.cli.storage",
 }
 

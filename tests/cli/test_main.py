@@ -13,7 +13,10 @@ from kjbod.cli import main as cli
 from kjbod.errors import ConfigError, DiskFailureError
 from kjbod.ids import Uuid, is_reserved
 
-COMMANDS = ["agent", "controller", "feature-dependencies", "fleet", "format", "info", "random-uuid", "version-mapping"]
+COMMANDS = [
+    *("agent", "controller", "dirs", "feature-dependencies", "fleet", "format", "info", "log-dirs", "move"),
+    *("random-uuid", "status", "strays", "version-mapping"),
+]
 BROKER = """\
 process.roles=broker
 node.id=1

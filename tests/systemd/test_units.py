@@ -373,6 +373,18 @@ def test_the_real_controller_and_agent_run_as_services_and_stop_cleanly(boot: Bo
         assert shown == expected, agent.system.read(LOG)
 
 
+def test_root_and_the_user_of_the_agent_may_ask_it_and_nobody_else(boot: Boot, disks: Disks) -> None:
+    agent = RealAgent(boot, disks(1))
+    agent.start()
+    ask = ["/opt/kjbod/bin/kjbod", "status", "-c", "/etc/kjbod/agent.properties"]
+    for user in ([], ["runuser", "-u", "kjbod", "--"]):
+        assert "running, unfenced" in agent.system.run(*user, *ask).stdout
+    group = ["setpriv", "--reuid=65534", "--regid=kjbod", "--clear-groups"]
+    refused = agent.system.run(*group, *ask, check=False)
+    assert refused.returncode == 1
+    assert "/var/lib/kjbod/control.sock: no permission: ask as root or as the user of the agent" in refused.stderr
+
+
 def test_an_agent_that_waits_for_its_controller_is_not_given_up(boot: Boot, disks: Disks) -> None:
     agent = RealAgent(boot, disks(1), settings_of_unit="[Service]\nTimeoutStartSec=4s\n")
     agent.system.run("systemctl", "start", "--no-block", "kjbod-agent")

@@ -1,0 +1,49 @@
+"""What the commands that talk to a running agent have in common: their options, and the way to the agent."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from kjbod.config import Config, load_config, require_broker
+from kjbod.runtime.control import ControlClient
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def options(command: F) -> F:
+    """``-c FILE`` and ``--json``."""
+    config = click.option(
+        "-c",
+        "--config",
+        "config_path",
+        required=True,
+        type=click.Path(path_type=Path, readable=False),
+        help="The server.properties that the agent runs with.",
+    )
+    as_json = click.option("--json", "as_json", is_flag=True, help="JSON, for machines.")
+    return config(as_json(command))
+
+
+def load(path: Path) -> Config:
+    """The agent's configuration.
+
+    Raises:
+        ConfigError: one line for each mistake.
+    """
+    config = load_config(path)
+    require_broker(config)
+    return config
+
+
+def client(config: Config) -> ControlClient:
+    """The way to the agent of this configuration."""
+    return ControlClient(Path(config.kjbod_state_dir), node_id=config.node_id, source=config.source)
+
+
+def configured(config: Config, path: str) -> str:
+    """``path`` as ``log.dirs`` spells it, where that has it; else absolute. Touches no disk: a link is not followed."""
+    absolute = os.path.abspath(path)  # noqa: PTH100  Path.absolute keeps ..
+    return next((each for each in config.log_dirs if os.path.normpath(each) == absolute), absolute)

@@ -1,0 +1,143 @@
+"""``kjbod log-dirs``: what Kafka does not show: which path is which directory id, on which disk, and how that is.
+
+A directory that is offline is told of from memory: the agent's, or, while no agent runs, the file
+``known_directories.json`` in ``kjbod.state.dir``. Without an agent no log directory is touched: its disk may hang.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kjbod.cli import ask
+from kjbod.cli.output import Printer, complain, moment, percent, plural, safe, size, table
+from kjbod.config import Config
+from kjbod.runtime.control import NoAgentError
+
+
+@click.command("log-dirs")
+@ask.options
+@click.option("--replicas", is_flag=True, help="Each replica too: size, lag, and whether it leads or is on its way.")
+def log_dirs(config_path: Path, as_json: bool, replicas: bool) -> int:
+    """Tell what is known of each log directory.
+
+    Path, directory.id, disk, state, space and replicas, also of those that are offline. Without a running agent: what
+    is remembered, touching no disk.
+    """
+    config = ask.load(config_path)
+    out = Printer()
+    try:
+        found, running = gather(ask.client(config).stream("log-dirs", replicas=replicas)), True
+    except NoAgentError as error:
+        complain(str(error))
+        complain("what follows is from memory; no disk was asked")
+        found, running = remembered(config), False
+    if as_json:
+        out.json({"agent": running, "directories": found})
+        return 0
+    for number, directory in enumerate(found):
+        out(*([""] if number else []), *block(directory))
+        if replicas and running:
+            out(*replica_lines(directory["replica_list"]))
+    return 0
+
+
+def gather(parts: Any) -> list[dict[str, Any]]:
+    """Directories from the parts of the answer; each with its ``replica_list``, empty unless it was asked for."""
+    found: dict[str, dict[str, Any]] = {}
+    for part in parts:
+        if "directory" in part:
+            found[part["directory"]["path"]] = part["directory"] | {"replica_list": []}
+        else:
+            found[part["path"]]["replica_list"].extend(part["replicas"])
+    return list(found.values())
+
+
+def remembered(config: Config) -> list[dict[str, Any]]:
+    """The configured directories with the ids that they had when an agent last saw them."""
+    from kjbod_agent.admin.unattended import known_directories
+
+    known = known_directories(config)
+    found = []
+    for path in dict.fromkeys((*config.log_dirs, *known)):
+        last = known.get(path)
+        found.append(
+            {
+                "path": path,
+                "directory_id": None if last is None else str(last.directory_id),
+                "configured": path in config.log_dirs,
+                "device": None if last is None else last.device,
+                "serial": None if last is None else last.serial,
+                "seen_ms": None if last is None else last.seen_ms,
+                "remembered": True,
+            }
+        )
+    return found
+
+
+def block(directory: dict[str, Any]) -> list[str]:
+    """One directory, a fact a line."""
+    facts = _facts(directory) if "verdict" in directory else _remembered_facts(directory)
+    return [safe(directory["path"]), *(f"  {name:<12}  {text}" for name, text in facts)]
+
+
+def _remembered_facts(directory: dict[str, Any]) -> list[tuple[str, str]]:
+    configured = "" if directory["configured"] else ", and it is not in log.dirs"
+    seen = "" if directory["seen_ms"] is None else f", last seen {moment(directory['seen_ms'])}"
+    facts = [
+        ("state", f"unknown: no agent runs{configured}"),
+        ("directory.id", f"{safe(directory['directory_id'] or 'never seen')}{seen}"),
+    ]
+    return [*facts, ("device", _device(directory))] if directory["device"] or directory["serial"] else facts
+
+
+def _facts(directory: dict[str, Any]) -> list[tuple[str, str]]:
+    replicas = plural(directory["replicas"], "replica")
+    leaders = plural(directory["leaders"], "leader")
+    future = f", {directory['future']} on the way here" if directory["future"] else ""
+    return [
+        ("state", _state(directory)),
+        *([("reason", safe(directory["error"]))] if directory["error"] else []),
+        ("directory.id", safe(directory["directory_id"] or "unknown")),
+        ("device", _device(directory)),
+        ("file system", f"{safe(directory['file_system'] or 'unknown')}, {_space(directory)}"),
+        ("holds", f"{replicas}, {leaders}{future}"),
+    ]
+
+
+def _state(directory: dict[str, Any]) -> str:
+    since = f" since {moment(directory['since_ms'])}" if directory["since_ms"] is not None else ""
+    cordoned = ", cordoned" if directory["cordoned"] else ""
+    told = directory["cause"] in (None, "none", directory["verdict"])
+    cause = "" if told else f" ({safe(directory['cause'])})"
+    return f"{directory['verdict']}{cause}{since}{cordoned}"
+
+
+def _device(directory: dict[str, Any]) -> str:
+    parts = [safe(directory["device"] or "unknown")]
+    parts.extend(f"{name} {safe(directory[name])}" for name in ("model", "serial") if directory.get(name))
+    return ", ".join(parts)
+
+
+def _space(directory: dict[str, Any]) -> str:
+    total, usable = directory["total_bytes"], directory["usable_bytes"]
+    if total is None or usable is None:
+        return "size unknown"
+    last = "" if directory["online"] else " when last seen"
+    return f"{size(total)}, {size(usable)} free ({percent(total - usable, total)} used){last}"
+
+
+def replica_lines(replicas: list[dict[str, Any]]) -> list[str]:
+    """A table of a directory's replicas."""
+    if not replicas:
+        return []
+    rows = [
+        (
+            size(replica["size"]),
+            "?" if replica["lag"] is None else str(replica["lag"]),
+            "future" if replica["future"] else "leader" if replica["leader"] else "follower",
+            safe(f"{replica['topic']}-{replica['partition']}"),
+        )
+        for replica in replicas
+    ]
+    return table((">SIZE", ">LAG", "ROLE", "REPLICA"), rows, indent="  ")

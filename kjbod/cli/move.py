@@ -1,0 +1,293 @@
+"""``kjbod move``: replicas from one directory of this broker to another, and how far they are."""
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from kjbod.cli import ask
+from kjbod.cli.output import (
+    Printer,
+    cells,
+    complain,
+    cut,
+    duration,
+    percent,
+    plural,
+    safe,
+    size,
+    table,
+    width,
+)
+from kjbod.errors import EXIT_FAILURE, KjbodError
+from kjbod.runtime.control import ControlClient
+
+TOPIC_BYTES_MAX: Final = 249
+PARTITIONS_PER_REQUEST: Final = 500
+BAR_CELLS: Final = range(5, 31)
+"""How long the bar may be: what the other words leave."""
+
+
+class MoveError(KjbodError):
+    """Some of what was asked for cannot be done; the lines before say what."""
+
+
+@click.command()
+@ask.options
+@click.argument("partitions", metavar="TOPIC-PARTITION...", nargs=-1)
+@click.option("--to", "to", metavar="PATH", help="The log directory to move to.")
+@click.option("--from", "source", metavar="PATH", help="All replicas in this log directory, instead of naming them.")
+@click.option("--cancel", is_flag=True, help="End moves that are under way; the replicas stay where they are.")
+@click.option("--list", "listing", is_flag=True, help="The moves that are under way.")
+@click.option("--watch", is_flag=True, help="Show how far they are until they have ended.")
+def move(
+    config_path: Path,
+    as_json: bool,
+    partitions: tuple[str, ...],
+    to: str | None,
+    source: str | None,
+    cancel: bool,
+    listing: bool,
+    watch: bool,
+) -> int:
+    """Move replicas to another log directory.
+
+    \b
+    kjbod move -c FILE orders-0 orders-1 --to /mnt/d2 --watch
+    kjbod move -c FILE --from /mnt/d1 --to /mnt/d2
+    kjbod move -c FILE orders-0 --cancel
+    kjbod move -c FILE --list
+
+    A move copies, verifies, asks the controller and only then replaces the old copy. It survives the end of the agent.
+    """
+    named = [parse(text) for text in partitions]
+    _check(named, to=to, source=source, cancel=cancel, listing=listing, watch=watch)
+    config = ask.load(config_path)
+    client = ask.client(config)
+    to, source = (None if path is None else ask.configured(config, path) for path in (to, source))
+    out = Printer()
+    if to is None and not cancel:
+        if watch:
+            return _watch(client, named or None, out, as_json)
+        return _list(client, out, as_json)
+    outcomes = list(_ask(client, named, to, source, cancel))
+    failed = _tell(outcomes, to, cancel, out, as_json, line=watch)
+    begun = [(o["topic"], o["partition"]) for o in outcomes if o["error"] is None and o["note"] is None]
+    if watch and begun and not cancel:
+        # Very many are watched as "all there are": their names do not fit into a request.
+        failed |= _watch(client, begun if len(begun) <= PARTITIONS_PER_REQUEST else None, out, as_json) != 0
+    return EXIT_FAILURE if failed else 0
+
+
+def parse(text: str) -> tuple[str, int]:
+    """Topic and partition of ``orders-0``: what is after the last dash is the number.
+
+    Raises:
+        click.BadParameter: it has not that form.
+    """
+    topic, dash, number = text.rpartition("-")
+    good_number = number.isascii() and number.isdigit() and int(number[:11]) < 1 << 31 and len(number) <= 10
+    allowed = all(char.isascii() and (char.isalnum() or char in "._-") for char in topic)
+    if not dash or not good_number or not topic or not allowed or len(topic) > TOPIC_BYTES_MAX:
+        raise click.BadParameter(f"{safe(text)}: expected a topic and a partition, as in orders-0")
+    return topic, int(number)
+
+
+def _check(
+    named: Sequence[tuple[str, int]],
+    *,
+    to: str | None,
+    source: str | None,
+    cancel: bool,
+    listing: bool,
+    watch: bool,
+) -> None:
+    """Refuse what contradicts itself, before anything is asked of anybody."""
+    given = bool(named) or source is not None
+    if listing:
+        if given or to is not None or cancel:
+            raise click.UsageError("--list stands alone, or with --watch")
+        return
+    if cancel:
+        if to is not None or not given:
+            raise click.UsageError("--cancel needs partitions or --from, and no --to")
+    elif to is None and not (watch and source is None):
+        raise click.UsageError("where to? --to PATH is missing" if given else "expected TOPIC-PARTITION... --to PATH")
+    elif to is not None and not given:
+        raise click.UsageError("what? name partitions, or --from PATH for all of a directory")
+    if named and source is not None:
+        raise click.UsageError("partitions and --from exclude each other")
+
+
+# ----------------------------------------------------------------------------------------------------- begin and cancel
+
+
+def _ask(
+    client: ControlClient,
+    named: Sequence[tuple[str, int]],
+    to: str | None,
+    source: str | None,
+    cancel: bool,
+) -> Iterator[dict[str, Any]]:
+    target = {} if to is None else {"to": to}
+    if source is not None:
+        requests: list[dict[str, Any]] = [{"from": source}]
+    else:
+        unique = list(dict.fromkeys(named))
+        starts = range(0, len(unique), PARTITIONS_PER_REQUEST)
+        requests = [{"partitions": unique[start : start + PARTITIONS_PER_REQUEST]} for start in starts]
+    for request in requests:
+        if cancel:
+            yield from client.call("move-cancel", **request)
+        else:
+            for piece in client.stream("move", **request, **target):
+                yield from piece
+
+
+def _tell(
+    outcomes: Sequence[dict[str, Any]], to: str | None, cancel: bool, out: Printer, as_json: bool, *, line: bool
+) -> bool:
+    """Print what became of each; whether any could not be done."""
+    done = "cancelled" if cancel else f"on its way to {safe(to)}"
+    if as_json:
+        out.json(outcomes, line=line)
+    elif not outcomes:
+        out("nothing to do: no replica there" if not cancel else "nothing to do: no move from there")
+    for outcome in outcomes:
+        if outcome["error"] is not None:
+            complain(safe(outcome["error"]))
+        elif not as_json:
+            out(f"{safe(outcome['topic'])}-{outcome['partition']}: {safe(outcome['note'] or done)}")
+    return any(outcome["error"] is not None for outcome in outcomes)
+
+
+# ----------------------------------------------------------------------------------------------------------------- list
+
+
+def _list(client: ControlClient, out: Printer, as_json: bool) -> int:
+    moves = [move for part in client.stream("moves") for move in part["moves"]]
+    if as_json:
+        out.json(moves)
+    elif not moves:
+        out("no moves")
+    else:
+        out(*move_lines(moves))
+    return 0
+
+
+def move_lines(moves: Iterable[dict[str, Any]]) -> list[str]:
+    """A table of moves."""
+    rows = [
+        (
+            name_of(move),
+            move["state"],
+            percent(move["copied_bytes"], move["total_bytes"]),
+            size(move["total_bytes"]),
+            f"{size(move['bytes_per_second'])}/s",
+            f"{safe(move['from'] or '?')} -> {safe(move['to'])}",
+        )
+        for move in moves
+    ]
+    return table(("REPLICA", "STATE", ">DONE", ">SIZE", ">RATE", "FROM -> TO"), rows)
+
+
+def name_of(move: dict[str, Any]) -> str:
+    """``orders-0``."""
+    return safe(f"{move['topic']}-{move['partition']}")
+
+
+# ---------------------------------------------------------------------------------------------------------------- watch
+
+
+def _watch(client: ControlClient, named: Sequence[tuple[str, int]] | None, out: Printer, as_json: bool) -> int:
+    """Show progress until the moves have ended; exit code."""
+    wanted = {} if named is None else {"partitions": list(named)}
+    display = _Lines(out) if not sys.stdout.isatty() else _Bar(out)
+    failed = 0
+    try:
+        for progress in client.stream("moves", watch=True, **wanted):
+            failed += sum(ended["moved"] is False for ended in progress["ended"])
+            if as_json:
+                out.json(progress, line=True)
+            else:
+                display.show(progress)
+    except KeyboardInterrupt:
+        display.close()
+        complain("the moves go on: kjbod move --list shows them, --cancel ends them")
+        raise
+    display.close()
+    return EXIT_FAILURE if failed else 0
+
+
+def end_line(ended: dict[str, Any]) -> str:
+    """What became of a move."""
+    name, at = name_of(ended), safe(ended["at"] or "no directory of this broker")
+    if ended["moved"] is False:
+        return f"{name}: not moved, it is in {at}: the log of the agent says why"
+    return f"{name}: moved, it is in {at}" if ended["moved"] else f"{name}: not being moved, it is in {at}"
+
+
+class _Lines:
+    """Progress where nobody sees a bar grow: a line for each tenth and each state of a move."""
+
+    def __init__(self, out: Printer) -> None:
+        self._out = out
+        self._told: dict[str, tuple[str, int]] = {}
+
+    def show(self, progress: dict[str, Any]) -> None:
+        for move in progress["moves"]:
+            mark = (move["state"], 10 * move["copied_bytes"] // max(1, move["total_bytes"]))
+            if self._told.get(name_of(move)) != mark:
+                self._told[name_of(move)] = mark
+                how = f"{figures(move)}, " if move["total_bytes"] else ""
+                self._out(f"{name_of(move)}: {how}{move['state']}")
+        self._out(*map(end_line, progress["ended"]))
+
+    def close(self) -> None:
+        pass
+
+
+class _Bar:
+    """One line at the bottom of a terminal that is drawn again and again, for all moves together."""
+
+    def __init__(self, out: Printer) -> None:
+        self._out = out
+        self._drawn = 0
+
+    def show(self, progress: dict[str, Any]) -> None:
+        moves = progress["moves"]
+        for ended in progress["ended"]:
+            self._draw("")
+            self._out(end_line(ended))
+        if moves:
+            self._draw(bar_line(moves, progress["all"], (width() or 80) - 1))
+
+    def close(self) -> None:
+        self._draw("")
+
+    def _draw(self, line: str) -> None:
+        """Put ``line`` over what was drawn last; an empty one leaves the cursor at the start of a clean line."""
+        if not line and not self._drawn:
+            return
+        blank = " " * max(0, self._drawn - cells(line))
+        self._drawn = cells(line)
+        self._out(f"\r{line}{blank}" + ("" if line else "\r"), end="")
+
+
+def bar_line(moves: Sequence[dict[str, Any]], everything: dict[str, Any], columns: int) -> str:
+    """All moves in one line: ``orders-0  [##------]  25 %, 1.0 GiB of 4.0 GiB, ...``."""
+    total, copied, count = everything["total_bytes"], everything["copied_bytes"], everything["moves"]
+    what = name_of(moves[0]) if count == 1 else plural(count, "move")
+    how = figures(everything) + (f", {moves[0]['state']}" if count == 1 else "")
+    length = max(BAR_CELLS.start, min(columns - cells(what) - cells(how) - 6, BAR_CELLS.stop - 1))
+    filled = length * min(copied, total) // total if total else 0
+    return cut(f"{what}  [{'#' * filled}{'-' * (length - filled)}]  {how}", columns)
+
+
+def figures(of: dict[str, Any]) -> str:
+    """Of one move, or of the sums of several: ``25 %, 1.0 GiB of 4.0 GiB, 120 MiB/s, 25 s left``."""
+    total, copied, rate = of["total_bytes"], of["copied_bytes"], of["bytes_per_second"]
+    left = f", {duration((total - copied) / rate)} left" if rate and copied < total else ""
+    return f"{percent(copied, total) if total else '0 %'}, {size(copied)} of {size(total)}, {size(rate)}/s{left}"

@@ -1,0 +1,203 @@
+"""``kjbod strays``: replicas that lie in a log directory and are nobody's: list, remove, restore.
+
+With an agent it is asked. Without one the disks are looked at by processes that can be abandoned
+(:mod:`kjbod_agent.admin.unattended`), and only a person's question and the locks of the directories stand between a
+name and its files: what is removed is what was shown.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from kjbod.cli import ask
+from kjbod.cli.output import Printer, complain, moment, plural, safe, size
+from kjbod.config import Config
+from kjbod.errors import EXIT_FAILURE, KjbodError
+from kjbod.runtime.control import ControlClient, NoAgentError
+
+STRAYS_PER_REQUEST: Final = 10
+"""Names and paths have at most 255 and 4096 bytes; a request has a limit."""
+NO_AGENT: Final = "no agent runs: what follows is what the disks show now"
+
+
+class StrayError(KjbodError):
+    """There is no such stray, or more than one."""
+
+
+@click.group(invoke_without_command=True)
+@click.option(
+    "-c",
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path, readable=False),
+    help="The server.properties that the agent runs with.",
+)
+@click.option("--json", "as_json", is_flag=True, help="JSON, for machines.")
+@click.pass_context
+def strays(context: click.Context, config_path: Path | None, as_json: bool) -> int | None:
+    """List, remove or restore stray replicas.
+
+    They are kept until a person decides.
+
+    \b
+    kjbod strays -c FILE
+    kjbod strays remove -c FILE NAME...
+    kjbod strays restore -c FILE NAME
+    """
+    if context.invoked_subcommand is not None:
+        if config_path is not None or as_json:
+            raise click.UsageError(f"options come after the command: kjbod strays {context.invoked_subcommand} -c FILE")
+        return None
+    if config_path is None:
+        raise click.UsageError("Missing option '-c' / '--config'.")
+    found, unreadable, running = _find(ask.load(config_path))
+    out = Printer()
+    if as_json:
+        out.json({"agent": running, "strays": found, "unreadable": unreadable})
+    elif found:
+        out(*lines(found))
+    else:
+        out("no strays")
+    for reason in unreadable.values():
+        complain(safe(reason))
+    return EXIT_FAILURE if unreadable else 0
+
+
+@strays.command()
+@ask.options
+@click.argument("names", metavar="NAME...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All that the list shows.")
+@click.option("--yes", is_flag=True, help="Ask nothing.")
+def remove(config_path: Path, as_json: bool, names: tuple[str, ...], everything: bool, yes: bool) -> int:
+    """Remove strays and all their data, after a question.
+
+    NAME is as in the list, or the path of the directory and the name.
+    """
+    if bool(names) == everything:
+        raise click.UsageError("what? one or more names, or --all")
+    if as_json and not yes:
+        raise click.UsageError("--json asks no questions: it needs --yes")
+    return _change(ask.load(config_path), "remove", names, as_json, yes)
+
+
+@strays.command()
+@ask.options
+@click.argument("name")
+def restore(config_path: Path, as_json: bool, name: str) -> int:
+    """Give a stray its replica's name back.
+
+    The agent takes it as a replica where the metadata place one of its topic on this broker.
+    """
+    return _change(ask.load(config_path), "restore", (name,), as_json, True)
+
+
+def lines(found: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Strays for people: the name, which is long, alone; what it is, below it."""
+    shown = []
+    for stray in found:
+        since = "" if stray["since_ms"] is None else f", since {moment(stray['since_ms'])}"
+        shown.append(safe(stray["name"]))
+        shown.append(
+            f"  {size(stray['size'])}, {safe(stray['topic'])}-{stray['partition']}, in {safe(stray['directory'])}"
+        )
+        shown.append(f"  topic id {safe(stray['topic_id'] or 'unknown')}{since}")
+        if stray["reason"]:
+            shown.append(f"  {safe(stray['reason'])}")
+    return shown
+
+
+def choose(found: Sequence[dict[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
+    """The strays of these names; all where none is given.
+
+    Raises:
+        StrayError: one line for each name that is not there, or that is in two directories.
+    """
+    if not names:
+        return list(found)
+    chosen, problems = [], []
+    for name in dict.fromkeys(names):
+        matching = [s for s in found if name in (s["name"], f"{s['directory'].rstrip('/')}/{s['name']}")]
+        if not matching:
+            problems.append(f"there is no stray {safe(name)}: see kjbod strays")
+        elif len(matching) > 1:
+            where = " and ".join(safe(s["directory"]) for s in matching)
+            problems.append(f"{safe(name)} is in {where}: write the directory and the name")
+        chosen.extend(matching)
+    if problems:
+        raise StrayError("\n".join(problems))
+    return chosen
+
+
+def _find(config: Config) -> tuple[list[dict[str, Any]], dict[str, str], bool]:
+    """Strays, why directories could not be looked into, and whether an agent was asked."""
+    try:
+        return [stray for part in ask.client(config).stream("strays") for stray in part], {}, True
+    except NoAgentError:
+        from kjbod_agent.admin.unattended import survey
+
+        complain(NO_AGENT)
+        seen = survey(config)
+    return [stray.row() for stray in seen.strays], dict(seen.unreadable), False
+
+
+def _change(config: Config, what: str, names: Sequence[str], as_json: bool, yes: bool) -> int:
+    found, unreadable, running = _find(config)
+    for reason in unreadable.values():
+        complain(safe(reason))
+    chosen = choose(found, names)
+    out = Printer()
+    if not chosen:
+        out("no strays")
+        return EXIT_FAILURE if unreadable else 0
+    if not yes and not _agreed(chosen, out):
+        return EXIT_FAILURE
+    outcomes = _by_agent(ask.client(config), what, chosen) if running else _by_hand(config, what, chosen)
+    failed = _tell(outcomes, f"{what}d", out, as_json)
+    # Who names strays has them all; "all" is not all where a directory says nothing.
+    return EXIT_FAILURE if failed or (unreadable and not names) else 0
+
+
+def _agreed(chosen: Sequence[Mapping[str, Any]], out: Printer) -> bool:
+    out(*lines(chosen))
+    total = sum(stray["size"] or 0 for stray in chosen)
+    try:
+        agreed = click.confirm(f"Remove {plural(len(chosen), 'stray')}, {size(total)}, for ever?")
+    except click.Abort:  # the end of a standard input that is no person
+        out("")
+        agreed = False
+    if not agreed:
+        complain("nothing was removed")
+    return agreed
+
+
+def _by_agent(client: ControlClient, what: str, chosen: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, Any]]:
+    for start in range(0, len(chosen), STRAYS_PER_REQUEST):
+        piece = [[stray["directory"], stray["name"]] for stray in chosen[start : start + STRAYS_PER_REQUEST]]
+        yield from client.stream(f"strays-{what}", strays=piece)
+
+
+def _by_hand(config: Config, what: str, chosen: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, Any]]:
+    from kjbod_agent.admin import unattended
+
+    shown = [unattended.FoundStray.of(row) for row in chosen]
+    results = (unattended.remove if what == "remove" else unattended.restore)(config, shown)
+    for stray, error in results.items():
+        yield {"name": stray.name, "directory": stray.directory, "note": None, "error": error}
+
+
+def _tell(outcomes: Iterable[dict[str, Any]], done: str, out: Printer, as_json: bool) -> bool:
+    """Print what became of each, when it is known; whether any could not be done."""
+    told = []
+    for outcome in outcomes:
+        told.append(outcome)
+        name = safe(f"{outcome['directory'].rstrip('/')}/{outcome['name']}")
+        if outcome["error"] is not None:
+            error = safe(outcome["error"])
+            complain(error if name in error else f"{name} was not {done}: {error}")
+        elif not as_json:
+            out(safe(outcome["note"] or f"{done} {name}"))
+    if as_json:
+        out.json(told)
+    return any(outcome["error"] is not None for outcome in told)

@@ -1,0 +1,476 @@
+"""``kjbod status``, ``log-dirs``, ``move``, ``dirs``: what they say of what an agent answers, and without one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kjbod.cli import main as cli
+from kjbod.cli import move as moving
+from kjbod.cli.log_dirs import block
+from kjbod.cli.output import Printer
+from kjbod.cli.status import lines
+from kjbod.ids import Uuid
+from kjbod.runtime.control import ControlError, bind
+from kjbod_agent.directories.rules import KnownDirectories, Memory
+from tests.cli.fake_agent import configure, fake_agent
+
+GIB = 1 << 30
+DIRECTORY: dict[str, Any] = {
+    "path": "/mnt/d1",
+    "directory_id": "tvZBbOOtuXsXF9uKAMlVNQ",
+    "online": True,
+    "verdict": "online",
+    "cause": "none",
+    "error": None,
+    "since_ms": 1763744232000,
+    "cordoned": False,
+    "device": "sdb1 8:17",
+    "model": "WDC WD181KFGX",
+    "serial": "9XG1A2BC",
+    "file_system": "ext4",
+    "total_bytes": 18_000 * GIB,
+    "usable_bytes": 5_123 * GIB,
+    "replicas": 1204,
+    "leaders": 402,
+    "remembered": False,
+}
+FAILED = DIRECTORY | {
+    "path": "/mnt/d2",
+    "verdict": "failed",
+    "cause": "mount",
+    "online": False,
+    "error": "/mnt/d2 failed: EIO at read of meta.properties after 4.2 ms; device loop1 7:1",
+    "remembered": True,
+}
+STATUS: dict[str, Any] = {
+    "version": "0.1",
+    "pid": 7,
+    "node": 1,
+    "cluster_id": "4L6g3nShT-eMCtK--X86sw",
+    "state": "running",
+    "fenced": False,
+    "broker_epoch": 12,
+    "metadata_offset": 345,
+    "metadata_version": 25,
+    "published": True,
+    "queued_assignments": 2,
+    "stuck_assignments": 1,
+    "creating": 3,
+    "moves": 1,
+    "strays": 2,
+    "directories": [DIRECTORY, FAILED],
+}
+MOVE: dict[str, Any] = {
+    "topic": "orders",
+    "partition": 0,
+    "from": "/mnt/d1",
+    "to": "/mnt/d2",
+    "state": "copying",
+    "total_bytes": 4 * GIB,
+    "copied_bytes": GIB,
+    "bytes_per_second": 120 << 20,
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    return str(configure(tmp_path))
+
+
+# --------------------------------------------------------------------------------------------------------------- status
+
+
+def test_status_is_one_screen(tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with fake_agent(tmp_path, status=STATUS):
+        assert cli.run(["status", "-c", config]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "node             1 of cluster 4L6g3nShT-eMCtK--X86sw, kjbod 0.1",
+        "state            running, unfenced",
+        "broker epoch     12",
+        "metadata offset  345",
+        "assignments      2 queued, 1 of them stuck: the agent's log names them",
+        "replicas         2408, and 3 to create",
+        "moves            1, see kjbod move --list",
+        "strays           2, see kjbod strays",
+        "",
+        "STATE   SINCE                 REPLICAS  LEADERS  USED  DIRECTORY",
+        "online  2025-11-21 16:57:12Z      1204      402  71 %  /mnt/d1",
+        "failed  2025-11-21 16:57:12Z      1204      402  71 %  /mnt/d2  "
+        "EIO at read of meta.properties after 4.2 ms; device loop1 7:1",
+    ]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_status_fits_the_terminal_and_never_cuts_a_path(columns: int) -> None:
+    path = "/srv/kafka/a/long/path/to/a/log/directory"
+    answer = STATUS | {"directories": [DIRECTORY, FAILED, FAILED | {"path": path}]}
+    shown = lines(answer, columns)
+    assert all(len(line) <= columns for line in shown if path not in line)
+    assert shown[-1].split(path)[0].startswith("failed")
+
+
+def test_status_before_the_registration_says_so() -> None:
+    shown = "\n".join(lines(STATUS | {"broker_epoch": -1, "published": False, "moves": 0, "strays": 0}, None))
+    assert "none: not registered yet" in shown
+    assert "345, not yet complete" in shown
+    assert "see kjbod" not in shown
+
+
+def test_status_for_machines(tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with fake_agent(tmp_path, status=STATUS):
+        assert cli.run(["status", "--json", "-c", config]) == 0
+    assert json.loads(capsys.readouterr().out) == STATUS
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["status"], ["move", "--list"], ["move", "a-0", "--to", "/x"], ["dirs", "add", "/x"]],
+)
+def test_without_an_agent_one_line_says_where_it_was_looked_for(
+    tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert cli.run([*arguments, "-c", config]) == 69
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert line.startswith(
+        f"kjbod: no agent answers at {tmp_path}/state/control.sock (kjbod.state.dir={tmp_path}/state"
+    )
+    assert f"start it with `kjbod agent -c {config}`" in line
+
+
+@pytest.mark.parametrize("arguments", [["status"], ["log-dirs"], ["move", "--list"], ["strays"], ["dirs", "add", "/x"]])
+@pytest.mark.parametrize("content", [None, "process.roles=controller\n", "kjbod.rol=x\n"])
+def test_a_configuration_that_cannot_be_used_is_told_before_anybody_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], content: str | None
+) -> None:
+    path = tmp_path / "x.properties"
+    if content is not None:
+        path.write_text(content)
+    assert cli.run([*arguments, "-c", str(path)]) == 78
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert all(line.startswith(f"kjbod: {path}: ") for line in captured.err.splitlines())
+
+
+def test_an_agent_of_another_node_is_not_taken_for_ours(
+    tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with fake_agent(tmp_path, status=STATUS):
+        Path(config).write_text(Path(config).read_text().replace("node.id=1", "node.id=2"))
+        assert cli.run(["status", "-c", config]) == 1
+    assert "control.sock has node 1, not 2" in capsys.readouterr().err
+
+
+def test_what_an_agent_refuses_with_cannot_write_to_the_terminal(
+    tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with fake_agent(tmp_path, status=ControlError("no\x1b[2J", 3)):
+        assert cli.run(["status", "-c", config]) == 3
+    assert capsys.readouterr().err == "kjbod: no\\x1b[2J\n"
+
+
+# ------------------------------------------------------------------------------------------------------------- log-dirs
+
+REPLICAS = [
+    {"topic": "orders", "partition": 0, "size": 5 * GIB, "lag": 0, "future": False, "leader": True},
+    {"topic": "orders", "partition": 1, "size": None, "lag": None, "future": True, "leader": False},
+    {"topic": "pay", "partition": 0, "size": 0, "lag": 0, "future": False, "leader": False},
+]
+PARTS = [
+    {"directory": DIRECTORY | {"future": 1}},
+    {"path": "/mnt/d1", "replicas": REPLICAS[:2]},
+    {"path": "/mnt/d1", "replicas": REPLICAS[2:]},
+    {"directory": FAILED | {"future": 0}},
+]
+
+
+def test_log_dirs_tells_which_disk_a_directory_is_and_what_it_holds(
+    tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with fake_agent(tmp_path, log_dirs=PARTS) as asked:
+        assert cli.run(["log-dirs", "--replicas", "-c", config]) == 0
+    assert asked == [{"op": "log-dirs", "node": 1, "replicas": True}]
+    assert capsys.readouterr().out.splitlines() == [
+        "/mnt/d1",
+        "  state         online since 2025-11-21 16:57:12Z",
+        "  directory.id  tvZBbOOtuXsXF9uKAMlVNQ",
+        "  device        sdb1 8:17, model WDC WD181KFGX, serial 9XG1A2BC",
+        "  file system   ext4, 18 TiB, 5.0 TiB free (71 % used)",
+        "  holds         1204 replicas, 402 leaders, 1 on the way here",
+        "     SIZE  LAG  ROLE      REPLICA",
+        "  5.0 GiB    0  leader    orders-0",
+        "        ?    ?  future    orders-1",
+        "      0 B    0  follower  pay-0",
+        "",
+        "/mnt/d2",
+        "  state         failed (mount) since 2025-11-21 16:57:12Z",
+        "  reason        /mnt/d2 failed: EIO at read of meta.properties after 4.2 ms; device loop1 7:1",
+        "  directory.id  tvZBbOOtuXsXF9uKAMlVNQ",
+        "  device        sdb1 8:17, model WDC WD181KFGX, serial 9XG1A2BC",
+        "  file system   ext4, 18 TiB, 5.0 TiB free (71 % used) when last seen",
+        "  holds         1204 replicas, 402 leaders",
+    ]
+
+
+def test_log_dirs_for_machines_is_one_document(tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with fake_agent(tmp_path, log_dirs=PARTS):
+        assert cli.run(["log-dirs", "--replicas", "--json", "-c", config]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["agent"] is True
+    assert [d["path"] for d in document["directories"]] == ["/mnt/d1", "/mnt/d2"]
+    assert [d["replica_list"] for d in document["directories"]] == [REPLICAS, []]
+
+
+def test_a_directory_of_which_nothing_is_known_is_shown_all_the_same() -> None:
+    unknown = dict.fromkeys(DIRECTORY) | {"path": "/mnt/d\n4", "verdict": "unreadable", "error": "no\x1b"}
+    assert block(unknown | {"online": False, "replicas": 0, "leaders": 0, "future": 0}) == [
+        "/mnt/d\\n4",
+        "  state         unreadable",
+        "  reason        no\\x1b",
+        "  directory.id  unknown",
+        "  device        unknown",
+        "  file system   unknown, size unknown",
+        "  holds         0 replicas, 0 leaders",
+    ]
+
+
+@pytest.mark.parametrize("dead_socket", [False, True])
+def test_without_an_agent_log_dirs_tells_what_is_remembered_and_touches_no_disk(
+    tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str], dead_socket: bool
+) -> None:
+    memory = Memory().seen(f"{tmp_path}/d1", Uuid.parse("tvZBbOOtuXsXF9uKAMlVNQ"), 1763744232000)
+    memory = memory.on_device(f"{tmp_path}/d1", "sdb1 8:17", "9XG1A2BC")
+    memory = memory.seen(f"{tmp_path}/gone", Uuid.parse("AAAAAAAAAAAAAAAAAAAAZQ"), 1763744232000)
+    KnownDirectories(tmp_path / "state", 1).save(memory)
+    if dead_socket:
+        bind(tmp_path / "state" / "control.sock").close()
+    assert cli.run(["log-dirs", "-c", config]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines() == [
+        f"{tmp_path}/d1",
+        "  state         unknown: no agent runs",
+        "  directory.id  tvZBbOOtuXsXF9uKAMlVNQ, last seen 2025-11-21 16:57:12Z",
+        "  device        sdb1 8:17, serial 9XG1A2BC",
+        "",
+        f"{tmp_path}/d2",
+        "  state         unknown: no agent runs",
+        "  directory.id  never seen",
+        "",
+        f"{tmp_path}/gone",
+        "  state         unknown: no agent runs, and it is not in log.dirs",
+        "  directory.id  AAAAAAAAAAAAAAAAAAAAZQ, last seen 2025-11-21 16:57:12Z",
+    ]
+    assert captured.err.splitlines()[1] == "kjbod: what follows is from memory; no disk was asked"
+
+
+def test_without_an_agent_and_a_state_directory_log_dirs_makes_none(
+    tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "state").rmdir()
+    assert cli.run(["log-dirs", "--json", "-c", config]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["agent"] is False
+    assert [d["directory_id"] for d in document["directories"]] == [None, None]
+    assert not (tmp_path / "state").exists()
+
+
+# ----------------------------------------------------------------------------------------------------------------- move
+
+
+def outcome(partition: int, note: str | None = None, error: str | None = None) -> dict[str, Any]:
+    return {"topic": "orders", "partition": partition, "note": note, "error": error}
+
+
+def test_move_says_what_became_of_each_replica(tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = [[outcome(0), outcome(1, note="is in /mnt/d2 already")], [outcome(2, error="there is no orders-2")]]
+    with fake_agent(tmp_path, move=parts) as asked:
+        arguments = ["move", "orders-0", "orders-1", "orders-2", "orders-0", "--to", f"{tmp_path}/x/../d2/"]
+        assert cli.run([*arguments, "-c", config]) == 1
+    assert asked == [
+        {"op": "move", "node": 1, "partitions": [["orders", 0], ["orders", 1], ["orders", 2]], "to": f"{tmp_path}/d2"}
+    ]
+    captured = capsys.readouterr()
+    assert captured.out == f"orders-0: on its way to {tmp_path}/d2\norders-1: is in /mnt/d2 already\n"
+    assert captured.err == "kjbod: there is no orders-2\n"
+
+
+def test_all_replicas_of_a_directory_are_moved_by_its_path(
+    tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with fake_agent(tmp_path, move=[]) as asked:
+        assert cli.run(["move", "--from", "d1", "--to", "d2", "-c", config]) == 0
+    assert asked == [{"op": "move", "node": 1, "from": f"{tmp_path}/d1", "to": f"{tmp_path}/d2"}]
+    assert capsys.readouterr().out == "nothing to do: no replica there\n"
+
+
+def test_very_many_partitions_fit_into_requests(tmp_path: Path, config: str) -> None:
+    names = [f"{'x' * 249}-{number}" for number in range(1200)]
+    with fake_agent(tmp_path, move=[]) as asked:
+        assert cli.run(["move", *names, "--to", "/mnt/d2", "-c", config]) == 0
+    assert [len(request["partitions"]) for request in asked] == [500, 500, 200]
+
+
+def test_very_many_moves_are_watched_together(tmp_path: Path, config: str) -> None:
+    with fake_agent(tmp_path, move=[[outcome(number) for number in range(501)]], moves=progress(GIB)) as asked:
+        assert cli.run(["move", "--from", "/mnt/d1", "--to", "/mnt/d2", "--watch", "-c", config]) == 0
+    assert asked[-1] == {"op": "moves", "node": 1, "watch": True}
+
+
+def test_moves_are_cancelled(tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = (outcome(0), outcome(1, error="orders-1 is not being moved"))
+    with fake_agent(tmp_path, move_cancel=answer) as asked:
+        assert cli.run(["move", "orders-0", "orders-1", "--cancel", "-c", config]) == 1
+    assert asked == [{"op": "move-cancel", "node": 1, "partitions": [["orders", 0], ["orders", 1]]}]
+    captured = capsys.readouterr()
+    assert captured.out == "orders-0: cancelled\n"
+    assert captured.err == "kjbod: orders-1 is not being moved\n"
+
+
+def test_moves_are_listed(tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    other = MOVE | {"topic": "a-b.c", "partition": 11, "from": None, "total_bytes": 0, "copied_bytes": 0}
+    with fake_agent(tmp_path, moves=[{"moves": [MOVE]}, {"moves": [other]}]):
+        assert cli.run(["move", "--list", "-c", config]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "REPLICA   STATE    DONE     SIZE       RATE  FROM -> TO",
+        "orders-0  copying  25 %  4.0 GiB  120 MiB/s  /mnt/d1 -> /mnt/d2",
+        "a-b.c-11  copying     ?      0 B  120 MiB/s  ? -> /mnt/d2",
+    ]
+    with fake_agent(tmp_path, moves=[]):
+        assert cli.run(["move", "--list", "-c", config]) == 0
+    assert capsys.readouterr().out == "no moves\n"
+
+
+def progress(*copied: int, moved: bool | None = True) -> list[dict[str, Any]]:
+    ended = {"topic": "orders", "partition": 0, "at": "/mnt/d2", "moved": moved}
+    moves = [MOVE | {"copied_bytes": count} for count in copied]
+    return [
+        *({"moves": [move], "all": move | {"moves": 1}, "ended": []} for move in moves),
+        {"moves": [], "all": {"moves": 0}, "ended": [ended]},
+    ]
+
+
+def test_a_watched_move_is_told_in_lines_where_there_is_no_terminal(
+    tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = progress(0, 1, 2, GIB, GIB + 1, 4 * GIB)
+    with fake_agent(tmp_path, move=[[outcome(0)]], moves=parts) as asked:
+        assert cli.run(["move", "orders-0", "--to", "/mnt/d2", "--watch", "-c", config]) == 0
+    assert asked[1] == {"op": "moves", "node": 1, "watch": True, "partitions": [["orders", 0]]}
+    assert capsys.readouterr().out.splitlines() == [
+        "orders-0: on its way to /mnt/d2",
+        "orders-0: 0 %, 0 B of 4.0 GiB, 120 MiB/s, 34 s left, copying",
+        "orders-0: 25 %, 1.0 GiB of 4.0 GiB, 120 MiB/s, 25 s left, copying",
+        "orders-0: 100 %, 4.0 GiB of 4.0 GiB, 120 MiB/s, copying",
+        "orders-0: moved, it is in /mnt/d2",
+    ]
+
+
+def test_a_watched_move_for_machines_is_a_document_in_each_line(
+    tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = progress(0, GIB)
+    with fake_agent(tmp_path, move=[[outcome(0)]], moves=parts):
+        assert cli.run(["move", "orders-0", "--to", "/mnt/d2", "--watch", "--json", "-c", config]) == 0
+    first, *rest = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert first == [outcome(0)]
+    assert rest == parts
+
+
+def test_a_watched_move_that_comes_to_nothing_is_a_failure(
+    tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with fake_agent(tmp_path, moves=progress(GIB, moved=False)):
+        assert cli.run(["move", "--watch", "-c", config]) == 1
+    assert "orders-0: not moved, it is in /mnt/d2: the log of the agent says why" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_the_bar_fits_into_a_line(columns: int) -> None:
+    line = moving.bar_line([MOVE], MOVE | {"moves": 1}, columns)
+    assert len(line) <= columns
+    assert "[#" in line
+    everything = {"moves": 2, "total_bytes": 8 * GIB, "copied_bytes": 5 * GIB, "bytes_per_second": 1}
+    several = moving.bar_line([MOVE, MOVE], everything, columns)
+    assert several.startswith("2 moves  [#")
+    assert "62 %" in several
+
+
+def test_the_bar_is_drawn_over_itself_and_leaves_a_clean_line(capsys: pytest.CaptureFixture[str]) -> None:
+    bar = moving._Bar(Printer())
+    for part in progress(GIB, 2 * GIB):
+        bar.show(part)
+    bar.close()
+    written = capsys.readouterr().out
+    assert written.count("\r") == 4
+    assert written.endswith("\rorders-0: moved, it is in /mnt/d2\n")
+    assert "25 %" in written.split("\r")[1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "orders",
+        "-0",
+        "orders-",
+        "orders-x",
+        "or\nders-0",
+        "a b-0",
+        "x" * 250 + "-0",
+        "o-1e9",
+        "o-99999999999",
+        "o-\u0663",
+    ],
+)
+def test_a_name_that_is_no_partition_is_refused_before_anybody_is_asked(
+    config: str, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert cli.run(["move", "-c", config, "--to", "/mnt/d2", "--", name]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "expected a topic and a partition, as in orders-0" in error
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["orders-0"],
+        ["--to", "/mnt/d2"],
+        ["--from", "/mnt/d1"],
+        ["--from", "/mnt/d1", "--watch"],
+        ["orders-0", "--from", "/mnt/d1", "--to", "/mnt/d2"],
+        ["--cancel"],
+        ["--cancel", "orders-0", "--to", "/mnt/d2"],
+        ["--list", "orders-0"],
+        ["--list", "--to", "/mnt/d2"],
+    ],
+)
+def test_arguments_of_move_that_say_too_little_or_too_much(
+    config: str, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert cli.run(["move", *arguments, "-c", config]) == 2
+    assert "Error: " in capsys.readouterr().err
+
+
+# ----------------------------------------------------------------------------------------------------------------- dirs
+
+
+def test_dirs_add_prints_what_was_done(tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with fake_agent(tmp_path, dirs_add="added /mnt/d2, registered") as asked:
+        assert cli.run(["dirs", "add", f"{tmp_path}/d2/", "-c", config]) == 0
+        assert cli.run(["dirs", "add", "/mnt/d\n9", "--json", "-c", config]) == 0
+    assert [request["path"] for request in asked] == [f"{tmp_path}/d2", "/mnt/d\n9"]
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first == "added /mnt/d2, registered"
+    assert json.loads("\n".join(rest)) == {"path": "/mnt/d\n9", "said": "added /mnt/d2, registered"}
+
+
+def test_dirs_add_that_cannot_be_done_is_one_line(
+    tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with fake_agent(tmp_path, dirs_add=ControlError("/mnt/d2 has no meta.properties: format it first")):
+        assert cli.run(["dirs", "add", "/mnt/d2", "-c", config]) == 1
+    assert capsys.readouterr().err == "kjbod: /mnt/d2 has no meta.properties: format it first\n"

@@ -1,0 +1,305 @@
+"""The commands and a real agent: real processes, plain directories, the stub as the controller."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kjbod.cli import main as cli
+from kjbod.testing.kafka import KafkaKit
+from kjbod.testing.processes import ManagedProcess, Processes, kjbod_command, wait_until
+from tests.agent.daemon_cluster import CLUSTER_ID, Cluster, wait_assigned
+from tests.cli.fake_agent import configure, fake_agent
+
+GONE = "AAAAAAAAAAAAAAAAAAAAZQ"
+
+
+class Site:
+    """One agent with three directories, and a person at its host."""
+
+    def __init__(self, base: Path, processes: Processes, **settings: object) -> None:
+        self.cluster = Cluster(base, processes)
+        self.cluster.start_controller()
+        self.config = self.cluster.configure(1, 3, CLUSTER_ID, **settings)
+        self.state = base / "b1" / "state"
+        self.agent = self.start()
+
+    def start(self) -> ManagedProcess:
+        self.agent = self.cluster.start_agent(self.config)
+        self.agent.wait_for_event("agent.unfenced")
+        return self.agent
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        self.cluster.create_topic(name, partitions, 1)
+        wait_assigned(self.agent, partitions)
+
+    def path(self, number: int) -> Path:
+        return self.cluster.directory(1, number)
+
+    def directory_id(self, number: int) -> str:
+        lines = (self.path(number) / "meta.properties").read_text().splitlines()
+        (found,) = [line.split("=")[1] for line in lines if line.startswith("directory.id=")]
+        return found
+
+    def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        command = [kjbod_command(), *arguments, "-c", str(self.config)]
+        result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert result.returncode == code, result
+        return result
+
+    def ask(self, *arguments: str) -> Any:
+        return json.loads(self.run(*arguments, "--json").stdout)
+
+    def holding(self, replica: str) -> int:
+        """The number of the directory with this replica."""
+        return next(number for number in (1, 2, 3) if (self.path(number) / replica).is_dir())
+
+
+@pytest.fixture
+def site(tmp_path: Path, processes: Processes) -> Site:
+    return Site(tmp_path, processes)
+
+
+def test_status_and_log_dirs_tell_of_a_running_agent_and_of_a_disk_that_died(site: Site) -> None:
+    site.create_topic("orders", 6)
+    status = site.ask("status")
+    assert (status["node"], status["state"], status["fenced"]) == (1, "running", False)
+    assert (status["pid"], status["queued_assignments"]) == (site.agent.pid, 0)
+    found = {d["path"]: d for d in site.ask("log-dirs", "--replicas")["directories"]}
+    for number in (1, 2, 3):
+        row = found[str(site.path(number))]
+        assert (row["directory_id"], row["verdict"], row["replicas"]) == (site.directory_id(number), "online", 2)
+        assert {f"{r['topic']}-{r['partition']}" for r in row["replica_list"]} == {
+            path.name for path in site.path(number).glob("orders-*")
+        }
+    lost = site.directory_id(2)
+    site.path(2).rename(site.path(2).with_name("away"))
+    site.agent.wait_for_event("directory.offline.acknowledged")
+    (dead,) = [d for d in site.ask("log-dirs", "--replicas")["directories"] if d["path"] == str(site.path(2))]
+    assert (dead["directory_id"], dead["verdict"], dead["online"], dead["remembered"]) == (lost, "failed", False, True)
+    assert len(dead["replica_list"]) == 2
+    assert "failed" in site.run("status").stdout
+
+
+def test_the_socket_goes_with_the_agent_and_memory_tells_the_rest(site: Site) -> None:
+    assert site.agent.stop() == 0
+    assert not (site.state / "control.sock").exists()
+    site.path(3).rename(site.path(3).with_name("away"))
+    result = site.run("log-dirs", "--json")
+    assert "no agent answers" in result.stderr
+    document = json.loads(result.stdout)
+    assert document["agent"] is False
+    assert document["directories"][0]["directory_id"] == site.directory_id(1)
+    assert document["directories"][2]["path"] == str(site.path(3))
+    assert document["directories"][2]["directory_id"] is not None
+    site.run("status", code=69)
+
+
+def test_an_agent_that_was_killed_leaves_a_socket_that_the_next_one_replaces(site: Site) -> None:
+    site.agent.signal(signal.SIGKILL)
+    site.agent.wait()
+    assert (site.state / "control.sock").is_socket()
+    site.run("status", code=69)
+    site.start()
+    site.run("status")
+
+
+def test_hostile_lines_end_no_agent(site: Site) -> None:
+    lines = [b"\n", b"\xff\n", b"[" * 100_000 + b"\n", b'{"op":"move"}\n', b'{"op":"strays-remove","strays":[[]]}\n']
+    lines += [
+        b"x" * 1_000_000,
+        b'{"op":"dirs-add","path":"\\u0000"}\n',
+        b'{"op":"moves","watch":true,"partitions":1}\n',
+    ]
+    silent = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(40)]
+    for peer, line in zip(silent, [*lines, *[b"{"] * 40], strict=False):
+        with contextlib.suppress(OSError):
+            peer.connect(str(site.state / "control.sock"))
+            peer.settimeout(5)
+            peer.sendall(line)
+    for peer in silent:
+        peer.close()
+    wait_until(lambda: site.agent.running and not site.agent.events("agent.crashed"), 1, "the agent")
+    assert site.ask("status")["pid"] == site.agent.pid
+    assert not site.agent.events("control.handler.crashed")
+
+
+def test_a_replica_is_moved_with_its_bytes_while_a_person_watches(site: Site) -> None:
+    site.create_topic("orders", 3)
+    source = site.holding("orders-0")
+    target = site.path(source % 3 + 1)
+    content = os.urandom(20_000_000)
+    (site.path(source) / "orders-0" / "00000000000000000000.log").write_bytes(content)
+    result = site.run("move", "orders-0", "--to", str(target), "--watch")
+    assert result.stdout.splitlines()[0] == f"orders-0: on its way to {target}"
+    assert result.stdout.splitlines()[-1] == f"orders-0: moved, it is in {target}"
+    assert (target / "orders-0" / "00000000000000000000.log").read_bytes() == content
+    assert not (site.path(source) / "orders-0").exists()
+    (row,) = [d for d in site.ask("log-dirs", "--replicas")["directories"] if d["path"] == str(target)]
+    assert {r["size"] for r in row["replica_list"] if r["partition"] == 0} >= {20_000_000}
+    assert "is in" in site.run("move", "orders-0", "--to", str(target)).stdout
+
+
+def test_a_move_that_takes_long_is_listed_and_cancelled(tmp_path: Path, processes: Processes) -> None:
+    site = Site(tmp_path, processes, kjbod_move_bytes_per_second=200_000)
+    site.create_topic("orders", 3)
+    source = site.holding("orders-1")
+    target = site.path(source % 3 + 1)
+    (site.path(source) / "orders-1" / "00000000000000000000.log").write_bytes(bytes(range(250)) * 80_000)
+    site.run("move", "--from", str(site.path(source)), "--to", str(target))
+    assert site.ask("status")["moves"] == 1
+
+    def copying() -> bool:
+        (move,) = site.ask("move", "--list")
+        return bool(move["state"] == "copying" and move["total_bytes"] and move["to"] == str(target))
+
+    wait_until(copying, 30, "a move that copies")
+    assert "future" in site.run("log-dirs", "--replicas").stdout
+    command = [kjbod_command(), "move", "--watch", "-c", str(site.config)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        watching.stdout.readline()
+        watching.send_signal(signal.SIGINT)
+        _, error = watching.communicate()
+    assert watching.returncode == 130
+    assert "the moves go on" in error
+    assert site.run("move", "orders-1", "--cancel").stdout == "orders-1: cancelled\n"
+    wait_until(lambda: site.ask("move", "--list") == [], 30, "no move")
+    wait_until(lambda: not list(target.glob("*-future")), 30, "no future replica")
+    assert site.holding("orders-1") == source
+    assert "is not being moved" in site.run("move", "orders-1", "--cancel", code=1).stderr
+
+
+def test_what_cannot_be_moved_says_why(site: Site) -> None:
+    site.create_topic("orders", 1)
+    at = site.holding("orders-0")
+    target = str(site.path(at % 3 + 1))
+    assert site.run("move", "none-0", "--to", target, code=1).stderr == "kjbod: there is no none-0 in the cluster\n"
+    assert "is not a log directory of this broker" in site.run("move", "orders-0", "--to", "/x", code=1).stderr
+    spare = site.path((at + 1) % 3 + 1)
+    spare.rename(spare.with_name("away"))
+    site.agent.wait_for_event("directory.offline.acknowledged")
+    assert site.run("move", "orders-0", "--to", str(spare), code=1).stderr == (
+        f"kjbod: {spare} is offline: see kjbod log-dirs\n"
+    )
+    assert site.run("move", "orders-0", "--to", target, code=1).stderr == (
+        f"kjbod: {spare} is offline: no move begins until every log directory is online, as in Kafka\n"
+    )
+
+
+def test_strays_are_kept_listed_and_removed_only_by_a_person(site: Site) -> None:
+    assert site.agent.stop() == 0
+    left = site.path(2) / "gone-3"
+    left.mkdir()
+    (left / "partition.metadata").write_text(f"version: 0\ntopic_id: {GONE}")
+    (left / "00000000000000000000.log").write_bytes(bytes(5000))
+    site.start()
+    (stray,) = site.ask("strays")["strays"]
+    assert (stray["topic"], stray["partition"], stray["topic_id"]) == ("gone", 3, GONE)
+    assert stray["directory"] == str(site.path(2))
+    assert stray["size"] >= 5000
+    assert stray["since_ms"] > 0
+    assert stray["reason"] in site.run("strays").stdout
+    assert site.run("strays", "restore", stray["name"], code=1).stderr.count("\n") == 1
+    site.agent.stop()
+    (unattended,) = site.ask("strays")["strays"]  # as before, from the disk and from the memory
+    assert {key: unattended[key] for key in ("name", "reason", "since_ms", "size")} == {
+        key: stray[key] for key in ("name", "reason", "since_ms", "size")
+    }
+    site.start()
+    assert f"removed {site.path(2)}/{stray['name']}" in site.run("strays", "remove", stray["name"], "--yes").stdout
+    assert site.run("strays").stdout == "no strays\n"
+    assert not list(site.path(2).glob("gone*"))
+
+
+@pytest.mark.kafka
+def test_beside_a_real_broker_strays_are_listed_and_left_alone(
+    tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
+) -> None:
+    cluster = Cluster(tmp_path, processes)
+    cluster.start_controller()
+    config = cluster.configure(1)
+    stray = cluster.directory(1, 2) / "gone-3.0123456789abcdef0123456789abcdef-stray"
+    stray.mkdir()
+    (stray / "partition.metadata").write_text(f"version: 0\ntopic_id: {GONE}")
+    broker = kafka_kit.start_server(processes, config, name="broker")
+
+    def kjbod(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [kjbod_command(), *arguments, "-c", str(config)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    (found,) = json.loads(kjbod("strays", "--json").stdout)["strays"]
+    assert (found["name"], found["topic_id"]) == (stray.name, GONE)
+    for arguments in (("remove", "--yes"), ("restore",)):
+        refused = kjbod("strays", *arguments, stray.name)
+        assert refused.returncode == 1
+        assert refused.stderr.endswith(
+            f"{stray.parent} is in use: another process (a Kafka broker or an agent) holds {stray.parent}/.lock: "
+            "stop it first\n"
+        )
+    assert stray.is_dir()
+    assert broker.running
+
+
+def test_a_disk_that_is_back_is_added_while_the_agent_runs(site: Site) -> None:
+    assert site.agent.stop() == 0
+    away = site.path(2).with_name("away")
+    site.path(2).rename(away)
+    site.start()
+    assert "unreadable" in site.run("status").stdout
+    assert site.run("dirs", "add", str(site.path(2)), code=1).stderr.startswith("kjbod: ")
+    away.rename(site.path(2))
+    assert site.run("dirs", "add", str(site.path(2))).stdout.count("\n") == 1
+    wait_until(lambda: all(d["online"] for d in site.ask("status")["directories"]), 30, "all directories online")
+
+
+def test_two_agents_with_one_state_directory_are_told_apart(site: Site) -> None:
+    other = site.cluster.configure(2, kjbod_state_dir=site.state)
+    second = site.cluster.start_agent(other)
+    refused = second.wait_for_event("control.unavailable")
+    assert refused["reason"].endswith("another agent answers there: each needs a kjbod.state.dir of its own")
+    second.wait_for_event("agent.unfenced")
+    command = [kjbod_command(), "status", "-c", str(other)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (
+        1,
+        f"kjbod: the agent that answers at {site.state}/control.sock has node 1, not 2\n",
+    )
+    assert site.ask("status")["node"] == 1
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that everybody may enter."""
+    path = Path(tempfile.mkdtemp(prefix="kjbod-cli-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("mode", [0o755, 0o750])
+def test_another_user_is_told_that_he_has_no_permission(
+    open_directory: Path, capsys: pytest.CaptureFixture[str], mode: int
+) -> None:
+    config = str(configure(open_directory))
+    (open_directory / "state").chmod(mode)
+    with fake_agent(open_directory, dirs_add="done"):
+        assert cli.run(["dirs", "add", "/x", "-c", config]) == 0  # what it imports is not for everybody to read here
+        os.seteuid(65534)
+        try:
+            assert cli.run(["dirs", "add", "/x", "-c", config]) == 1
+        finally:
+            os.seteuid(0)
+    assert capsys.readouterr().err == (
+        f"kjbod: {open_directory}/state/control.sock: no permission: ask as root or as the user of the agent\n"
+    )
