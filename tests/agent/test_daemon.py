@@ -31,7 +31,7 @@ def fail_by_moving_away(directory: Path) -> Path:
     return away
 
 
-def test_new_replicas_are_spread_over_the_directories_assigned_and_deleted_by_renaming(cluster: Cluster) -> None:
+def test_lc_16_new_replicas_are_spread_over_the_directories_assigned_and_deleted_by_renaming(cluster: Cluster) -> None:
     cluster.start_controller()
     agent = unfenced(cluster.start_agent(cluster.configure(1)))
     cluster.create_topic("events", partitions=9, replication_factor=1)
@@ -65,7 +65,7 @@ def test_replicas_that_are_there_already_are_assigned_before_the_broker_is_unfen
     assert again.events("assignments.acknowledged")[0]["count"] == 1
 
 
-def test_a_failed_directory_is_reported_at_once_and_its_leaders_move(cluster: Cluster) -> None:
+def test_lc_10_a_failed_directory_is_reported_at_once_and_its_leaders_move(cluster: Cluster) -> None:
     cluster.start_controller()
     agents = [unfenced(cluster.start_agent(cluster.configure(node))) for node in (1, 2)]
     cluster.create_topic("events", partitions=60, replication_factor=2)
@@ -108,7 +108,7 @@ def test_a_directory_that_is_away_gets_no_second_copies_and_is_welcome_when_it_i
     assert third.events("assignments.sent") == []
 
 
-def test_agent_that_cannot_report_a_dead_disk_stops_in_time(cluster: Cluster) -> None:
+def test_lc_8_agent_that_cannot_report_a_dead_disk_stops_in_time(cluster: Cluster) -> None:
     controller = cluster.start_controller()
     config = cluster.configure(1, log_dir_failure_timeout_ms=1500)
     agent = unfenced(cluster.start_agent(config))
@@ -216,17 +216,30 @@ def test_an_agent_that_never_registers_gives_up_and_says_why(cluster: Cluster) -
     assert "initial.broker.registration.timeout.ms" in agent.events("agent.stopped")[0]["reason"]
 
 
-def test_a_stray_replica_is_named_and_left_as_it_is(cluster: Cluster) -> None:
+def test_a_stray_replica_is_named_gives_up_its_name_and_is_kept_and_remembered(cluster: Cluster) -> None:
     cluster.start_controller()
-    config = cluster.configure(1)
+    config = cluster.configure(1, log_segment_delete_delay_ms=200)
     stray = cluster.directory(1, 2) / "old-0"
     stray.mkdir()
     (stray / "00000000000000000000.log").write_bytes(b"data of long ago")
     agent = unfenced(cluster.start_agent(config))
-    assert agent.events("replica.stray")[0]["path"] == str(stray)
+    said = agent.events("replica.stray")[0]
+    assert (said["path"], said["topic_id"]) == (str(stray), None)
+    kept = stray.with_name(said["renamed"])
+    wait_until(kept.is_dir, 20, "a renamed stray")
+    memory = config.parent / "state" / "strays.json"
+    wait_until(lambda: memory.exists() and kept.name in memory.read_text(), 20, "a memory of the stray")
     cluster.create_topic("old", partitions=3, replication_factor=1)
     wait_assigned(agent, 3)
-    assert (stray / "00000000000000000000.log").read_bytes() == b"data of long ago"
+    cluster.delete_topic("old")
+    wait_until(lambda: len(agent.events("replica.removed")) == 3, 20, "removed replicas")
+    assert not any(cluster.replicas(1, "old-*-delete")) and not stray.exists()
+    assert agent.stop() == 0
+    before = memory.read_text()
+    again = unfenced(cluster.start_agent(config))
+    assert again.events("replica.stray") == [], "it is one already"
+    assert (kept / "00000000000000000000.log").read_bytes() == b"data of long ago"
+    assert (memory.read_text(), again.stop()) == (before, 0)
 
 
 def test_metrics_carry_kafka_s_names(cluster: Cluster) -> None:
@@ -237,7 +250,11 @@ def test_metrics_carry_kafka_s_names(cluster: Cluster) -> None:
     agent.wait_for_event("directory.offline.acknowledged")
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
-    assert "kafka_server_KafkaServer_QueuedReplicaToDirAssignments 0.0" in text
+    for owner in ("kafka_server_KafkaServer", "kafka_server_AssignmentsManager"):
+        assert f"\n{owner}_QueuedReplicaToDirAssignments 0.0" in text
+    assert "\norg_apache_kafka_server_AssignmentsManager_QueuedReplicaToDirAssignments 0.0" in text
+    assert "kjbod_strays 0.0" in text and "kjbod_assignments_stuck 0.0" in text
+    assert f'remainingLogsToRecover{{dir="{cluster.directory(1, 1)}"}} 0.0' in text
     assert "kafka_log_LogManager_OfflineLogDirectoryCount 1.0" in text
     assert f'LogDirectoryOffline{{logDirectory="{cluster.directory(1, 3)}"}} 1.0' in text
     assert "kafka_server_KafkaServer_BrokerState 3.0" in text
@@ -308,7 +325,7 @@ def test_directories_that_cannot_be_used_are_refused_with_one_line_and_nothing_i
     assert {path: content for path, content in snapshot(disks).items() if "/state/" not in path} == before
 
 
-def test_a_second_agent_on_the_same_directories_is_refused(cluster: Cluster) -> None:
+def test_su_9_a_second_agent_on_the_same_directories_is_refused(cluster: Cluster) -> None:
     cluster.start_controller()
     config = cluster.configure(1)
     unfenced(cluster.start_agent(config))

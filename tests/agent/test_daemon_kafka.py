@@ -12,7 +12,7 @@ from tests.agent.daemon_cluster import Cluster, wait_assigned
 pytestmark = pytest.mark.kafka
 
 
-def test_agents_live_through_disk_failures_under_a_real_kafka_controller(
+def test_lc_14_agents_live_through_disk_failures_under_a_real_kafka_controller(
     tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
 ) -> None:
     cluster = Cluster(tmp_path, processes, kafka_kit)

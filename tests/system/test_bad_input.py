@@ -40,12 +40,14 @@ class Node:
 
     root: Path
     port: int = field(default_factory=free_port)
+    broker_port: int = field(default_factory=free_port)
 
     def __post_init__(self) -> None:
         (self.root / "state").mkdir(parents=True)
         self.broker.write_text(
             "process.roles=broker\nnode.id=1\ncontroller.listener.names=CONTROLLER\n"
-            f"controller.quorum.bootstrap.servers=127.0.0.1:{self.port}\nlisteners=PLAINTEXT://127.0.0.1:9092\n"
+            f"controller.quorum.bootstrap.servers=127.0.0.1:{self.port}\n"
+            f"listeners=PLAINTEXT://127.0.0.1:{self.broker_port}\n"
             f"log.dirs={self.dir(1)},{self.dir(2)}\nkjbod.state.dir={self.root}/state\n"
             "initial.broker.registration.timeout.ms=500\n"
         )

@@ -1,6 +1,7 @@
 """The monitor on disks in memory, in virtual time."""
 
 import asyncio
+import dataclasses
 import errno
 import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -797,3 +798,116 @@ def test_a_bug_in_a_callback_ends_the_monitor_and_leaves_no_disk_unwatched(virtu
     with pytest.raises(ExceptionGroup) as group:
         virtual(main)
     assert group.group_contains((ZeroDivisionError, TypeError))
+
+
+# ------------------------------------------------------------------------------------------ disks that are added later
+
+
+async def replace(host: Host, path: str, number: int, healthy: bool = True) -> None:
+    """Another disk under a path, and the monitor told."""
+    content = f"directory.id={random_directory_id(random.Random(number))}\n".encode()
+    disk = host.disks[path] = MemoryDisk(meta_properties=content, number=number)
+    host.sources.device_of[path] = number
+    mount = Mount(number, 1000, f"8:{number}", "/", path, "ext4", f"/dev/sd{number}", RW)
+    host.sources.table = (*(m for m in host.sources.table if m.mount_point != path), mount)
+    agent = host.storage.renew(path)
+    loaded = await agent.load(timeout_ms=1000)
+    if not healthy:
+        disk.fail(errno.EIO)
+    host.monitor.add(agent, loaded, str(loaded.directory_id))
+
+
+def test_a_disk_in_the_place_of_a_dead_one_is_watched_as_a_healthy_one(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        kernel = Kernel()
+        async with Host(clock, kernel=(kernel,)) as host:
+            old = host.disks["/disk2"]
+            old.hang()
+            await host.until("/disk2", Health.FAILED, within_ms=3000)
+            await replace(host, "/disk2", 22)
+            assert host.states() == [Health.ONLINE] * 3
+            assert {s.path: s.device.device for s in kernel.subjects}["/disk2"] == "8:22"
+            host.verdicts.clear()
+            before = host.disks["/disk2"].requests
+            await asyncio.sleep(60)
+            assert 60 <= host.disks["/disk2"].requests - before <= 61
+            old.heal()  # its last answer, to a worker that nobody asks any more
+            await asyncio.sleep(5)
+            assert host.states() == [Health.ONLINE] * 3
+            host.disks["/disk2"].fail(errno.EIO)
+            verdict = await host.until("/disk2", Health.FAILED, within_ms=1050)
+            assert verdict.evidence.device == "sd22 8:22"
+
+    virtual(main)
+
+
+def test_what_the_kernel_says_of_a_dead_disk_is_no_longer_asked_for_when_another_one_is_added(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        kernel = Kernel()
+        async with Host(clock, kernel=(kernel,)) as host:
+            for path in ("/disk1", "/disk2"):
+                host.disks[path].fail(errno.EIO)
+                await host.until(path, Health.FAILED, within_ms=1050)
+                await asyncio.sleep(30)
+            await replace(host, "/disk2", 22)
+            assert {s.path for s in kernel.subjects} == {"/disk2", "/disk3"}
+            kernel.say("/disk1")
+            kernel.say("/disk2", damage=True)
+            await asyncio.sleep(1)
+            assert host.states()[1] is not Health.FAILED
+
+    virtual(main)
+
+
+def test_a_new_disk_is_a_witness_for_the_only_other_one(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with Host(clock, paths=("/disk1",)) as host:
+            await replace(host, "/disk2", 22)
+            assert host.monitor.standing_still(clock.monotonic_ms()) is None
+            await asyncio.sleep(3)
+            host.disks["/disk1"].fail(errno.EIO)
+            await host.until("/disk1", Health.FAILED, within_ms=1050)
+            assert host.monitor.health("/disk2").health is Health.ONLINE
+            assert not host.said("host.fault")
+
+    virtual(main)
+
+
+def test_a_disk_that_is_dead_when_it_is_added_is_found_like_any_other(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with Host(clock) as host:
+            await replace(host, "/disk9", 99, healthy=False)
+            await host.until("/disk9", Health.FAILED, within_ms=100)
+
+    virtual(main)
+
+
+def test_a_directory_that_is_removed_is_probed_no_more(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        kernel = Kernel()
+        async with Host(clock, kernel=(kernel,)) as host:
+            host.monitor.remove("/disk2")
+            host.monitor.remove("/disk2")
+            before = host.disks["/disk2"].requests
+            kernel.say("/disk2")
+            host.monitor.report_error("/disk2", errno.EIO, "create of t-0")
+            await asyncio.sleep(10)
+            assert host.disks["/disk2"].requests == before
+            assert [status.path for status in host.monitor.status()] == ["/disk1", "/disk3"]
+
+    virtual(main)
+
+
+def test_a_directory_on_the_file_system_below_a_mount_point_is_not_taken_for_the_disk(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with Host(clock) as host:
+            loaded = await host.storage.directory("/disk2").load(timeout_ms=1000)
+            assert host.monitor.not_mounted("/disk2", loaded) is None
+            below = dataclasses.replace(loaded, identity=dataclasses.replace(loaded.identity, mount_id=1000))
+            said = host.monitor.not_mounted("/disk2", below)
+            assert said == "lies on the file system of / now: mount its disk on /disk2 first"
+            other = dataclasses.replace(loaded, identity=dataclasses.replace(loaded.identity, mount_id=3))
+            assert host.monitor.not_mounted("/disk2", other) is None
+            assert host.monitor.not_mounted("/new", below) is None
+
+    virtual(main)

@@ -1,0 +1,630 @@
+"""The listener on a real socket: who may do what, what the controller carries out, and what hostile bytes can do."""
+
+import asyncio
+import random
+import signal
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from kjbod.clock import SystemClock
+from kjbod.config import Config, load_config
+from kjbod.errors import ConfigError
+from kjbod.ids import Uuid
+from kjbod.metadata.fetching import Leader
+from kjbod.metadata.image import BROKER, TOPIC, MetadataImage, image_of
+from kjbod.metadata.records import (
+    AccessControlEntryRecord,
+    Endpoint,
+    PartitionRecord,
+    Record,
+    RegisterBrokerRecord,
+    TopicRecord,
+)
+from kjbod.testing.kafka import broker_properties
+from kjbod.testing.processes import Processes, free_port
+from kjbod.wire.client import Connection
+from kjbod.wire.connection import api_versions_response
+from kjbod.wire.error_codes import ErrorCode
+from kjbod.wire.frames import Request, VersionRanges, encode_request
+from kjbod.wire.messages import (
+    API,
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsRequestDir,
+    AlterReplicaLogDirsRequestTopic,
+    ApiKey,
+    CreateTopicsRequest,
+    CreateTopicsRequestTopic,
+    CreateTopicsResponse,
+    CreateTopicsResponseTopic,
+    DeleteTopicsRequest,
+    DeleteTopicsRequestTopic,
+    DeleteTopicsResponse,
+    DeleteTopicsResponseTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestConfig,
+    IncrementalAlterConfigsRequestResource,
+    IncrementalAlterConfigsResponse,
+    IncrementalAlterConfigsResponseResource,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    MetadataRequest,
+    RequestBody,
+    ResponseBody,
+)
+from kjbod.wire.server import Peer, serve
+from kjbod_agent.admin.acls import STANDARD_AUTHORIZER, Operation, ResourceType
+from kjbod_agent.admin.forwarding import Forwarder
+from kjbod_agent.admin.listener import SERVED, ListenerError, Listeners, Parts, broker_listeners
+from kjbod_agent.admin.view import DirectoryView, Wants
+from kjbod_agent.channel import ControllerChannel
+from tests.agent.daemon_cluster import Cluster, wait_assigned
+from tests.wire.composer import Composer
+
+EVENTS = Uuid.of(7, 1)
+CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
+CLUSTER, TOPIC_RESOURCE = ResourceType.CLUSTER, ResourceType.TOPIC
+ANONYMOUS = "User:ANONYMOUS"
+NONE, TOPIC_DENIED, CLUSTER_DENIED = 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+class Lines:
+    """A logger that keeps its lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, dict[str, Any]]] = []
+
+    def _keep(self, event: str, **fields: Any) -> None:
+        self.lines.append((event, fields))
+
+    info = warning = exception = _keep
+
+
+@dataclass
+class FakeController:
+    """Answers what it is told to, and keeps what it was asked."""
+
+    asked: list[Request] = field(default_factory=list)
+    answers: list[ResponseBody | Exception | None] = field(default_factory=list)
+    apis: VersionRanges = field(default_factory=lambda: {key: _versions(key) for key in SERVED})
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def answer(self, request: Request, peer: Peer) -> ResponseBody | None:
+        if request.api_key is ApiKey.API_VERSIONS:
+            return api_versions_response(request, self.apis)
+        self.asked.append(request)
+        self.reached.set()
+        answer = self.answers.pop(0) if self.answers else _plain(request.message)
+        if isinstance(answer, Exception):
+            await asyncio.Event().wait()
+        return cast("ResponseBody | None", answer)
+
+
+def _versions(key: ApiKey) -> tuple[int, int]:
+    return API[key].min_version, API[key].max_version
+
+
+def _plain(message: RequestBody[Any]) -> ResponseBody:
+    """A controller that agrees to everything."""
+    match message:
+        case CreateTopicsRequest():
+            return CreateTopicsResponse(topics=tuple(CreateTopicsResponseTopic(name=t.name) for t in message.topics))
+        case DeleteTopicsRequest():
+            names = [t.name for t in message.topics] + list(message.topic_names)
+            return DeleteTopicsResponse(responses=tuple(DeleteTopicsResponseTopic(name=name) for name in names))
+        case IncrementalAlterConfigsRequest():
+            return IncrementalAlterConfigsResponse(
+                responses=tuple(
+                    IncrementalAlterConfigsResponseResource(
+                        resource_type=each.resource_type, resource_name=each.resource_name
+                    )
+                    for each in message.resources
+                )
+            )
+        case AlterPartitionReassignmentsRequest():
+            return AlterPartitionReassignmentsResponse()
+    return ListPartitionReassignmentsResponse()
+
+
+class FakeAgent:
+    """What the listener needs of an agent: metadata, directories, a mover, a controller."""
+
+    def __init__(self, config: Config, *acls: AccessControlEntryRecord) -> None:
+        self.config = config
+        self.image = metadata(*acls)
+        self.caught_up = asyncio.Event()
+        self.caught_up.set()
+        self.alters: list[tuple[str, int, str]] = []
+        self.controller = FakeController()
+        self.log = Lines()
+        self.directories_seen: tuple[DirectoryView, ...] = ()
+
+    def alter(self, topic: str, partition: int, path: str) -> ErrorCode:
+        self.alters.append((topic, partition, path))
+        return ErrorCode.LOG_DIR_NOT_FOUND if path == "/nowhere" else ErrorCode.NONE
+
+    async def directories(self, wants: Wants | None = None) -> tuple[DirectoryView, ...]:
+        return self.directories_seen
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[Listeners]:
+        clock = SystemClock()
+        async with asyncio.TaskGroup() as tasks:
+            controller = await serve(
+                "127.0.0.1", 0, self.controller.answer, apis=self.controller.apis, clock=clock, log=self.log
+            )
+            channel = ControllerChannel(client_id="1", clock=clock, spawn=tasks.create_task)
+            channel.set_leader(Leader(3000, 1, "127.0.0.1", controller.port))
+            parts = Parts(
+                broker=self,
+                view=cast(Any, self),
+                mover=lambda: self,
+                forwarder=Forwarder(channel, clock),
+                cluster_id=CLUSTER_ID,
+            )
+            listeners = Listeners(self.config, parts, clock=clock, log=self.log)
+            try:
+                await listeners.open()
+                yield listeners
+            finally:
+                await listeners.close()
+                channel.forget()
+                await controller.close()
+
+    async def connect(self) -> Connection:
+        port = self.config.listeners[0].port
+        return await Connection.open("127.0.0.1", port, client_id="t", clock=SystemClock())
+
+    async def ask(self, request: RequestBody[Any], version: int | None = None) -> Any:
+        async with await self.connect() as connection:
+            return await connection.request(request, timeout_ms=20_000, version=version)
+
+
+def metadata(*acls: AccessControlEntryRecord) -> MetadataImage:
+    records: list[Record] = [
+        RegisterBrokerRecord(
+            broker_id=1, incarnation_id=EVENTS, broker_epoch=1, features=(), fenced=False,
+            end_points=(
+                Endpoint(name="PLAINTEXT", host="127.0.0.1", port=1234),
+                Endpoint(name="INSIDE", host="10.0.0.1", port=4321),
+            ),
+        ),
+        TopicRecord(name="events", topic_id=EVENTS),
+        PartitionRecord(partition_id=0, topic_id=EVENTS, replicas=(1,), isr=(1,), leader=1),
+    ]  # fmt: skip
+    return image_of([*records, *acls], offset=10)
+
+
+def acl(
+    operation: Operation, kind: ResourceType = CLUSTER, name: str = "kafka-cluster", permission: int = 3
+) -> AccessControlEntryRecord:
+    return AccessControlEntryRecord(
+        id=Uuid.of(kind, operation), resource_type=kind, resource_name=name, pattern_type=3, principal=ANONYMOUS,
+        host="*", operation=operation, permission_type=permission,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Callable[..., Config]:
+    def make(**settings: object) -> Config:
+        text = broker_properties(1, free_port(), free_port(), [tmp_path / "d1", tmp_path / "d2"])
+        path = tmp_path / "server.properties"
+        path.write_text(text + "".join(f"{key.replace('_', '.')}={value}\n" for key, value in settings.items()))
+        return load_config(path)
+
+    return make
+
+
+Story = Callable[[FakeAgent], Awaitable[None]]
+
+
+def told(config: Config, story: Story, *acls: AccessControlEntryRecord) -> None:
+    async def main() -> None:
+        agent = FakeAgent(config, *acls)
+        async with agent.serving():
+            await story(agent)
+
+    asyncio.run(main())
+
+
+def create(*names: str) -> CreateTopicsRequest:
+    topics = tuple(CreateTopicsRequestTopic(name=n, num_partitions=1, replication_factor=1) for n in names)
+    return CreateTopicsRequest(topics=topics, timeout_ms=5_000)
+
+
+def move(*places: tuple[str, str, int]) -> AlterReplicaLogDirsRequest:
+    return AlterReplicaLogDirsRequest(
+        dirs=tuple(
+            AlterReplicaLogDirsRequestDir(
+                path=path, topics=(AlterReplicaLogDirsRequestTopic(name=topic, partitions=(partition,)),)
+            )
+            for path, topic, partition in places
+        )
+    )
+
+
+def alter_config(*resources: tuple[int, str]) -> IncrementalAlterConfigsRequest:
+    change = IncrementalAlterConfigsRequestConfig(name="retention.ms", value="5")
+    return IncrementalAlterConfigsRequest(
+        resources=tuple(
+            IncrementalAlterConfigsRequestResource(resource_type=kind, resource_name=name, configs=(change,))
+            for kind, name in resources
+        )
+    )
+
+
+# ---------------------------------------------------------------- authorization
+
+
+def strict(config: Callable[..., Config], **settings: object) -> Config:
+    return config(authorizer_class_name=STANDARD_AUTHORIZER, **settings)
+
+
+def test_without_rights_on_the_cluster_directories_are_not_told_and_replicas_not_moved(
+    config: Callable[..., Config],
+) -> None:
+    async def story(agent: FakeAgent) -> None:
+        described = await agent.ask(DescribeLogDirsRequest())
+        assert (described.error_code, described.results) == (CLUSTER_DENIED, ())
+        assert (await agent.ask(DescribeLogDirsRequest(), 2)).results == ()
+        moved = await agent.ask(move(("/d1", "events", 0), ("/d1", "events", 1)))
+        assert [p.error_code for p in moved.results[0].partitions] == [CLUSTER_DENIED] * 2
+        assert agent.alters == []
+        for request in (AlterPartitionReassignmentsRequest(), ListPartitionReassignmentsRequest()):
+            assert (await agent.ask(request)).error_code == CLUSTER_DENIED
+        changed = await agent.ask(alter_config((BROKER, "1"), (TOPIC, "events"), (32, "g")))
+        assert [each.error_code for each in changed.responses] == [
+            CLUSTER_DENIED, TOPIC_DENIED, ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ]  # fmt: skip
+        assert [t.error_code for t in (await agent.ask(create("a"))).topics] == [TOPIC_DENIED]
+        assert agent.controller.asked == []
+        assert (await agent.ask(MetadataRequest(topics=None))).topics == ()
+
+    told(strict(config), story)
+
+
+def test_rights_on_the_cluster_open_what_they_are_for(config: Callable[..., Config]) -> None:
+    async def story(agent: FakeAgent) -> None:
+        assert (await agent.ask(DescribeLogDirsRequest())).error_code == NONE
+        assert (await agent.ask(move(("/d1", "events", 0)))).results[0].partitions[0].error_code == NONE
+        assert (await agent.ask(ListPartitionReassignmentsRequest())).error_code == NONE
+        assert [t.error_code for t in (await agent.ask(create("a"))).topics] == [TOPIC_DENIED]
+
+    told(strict(config), story, acl(Operation.ALTER))
+
+
+def test_super_users_and_openness_are_as_configured(config: Callable[..., Config]) -> None:
+    async def story(agent: FakeAgent) -> None:
+        assert (await agent.ask(DescribeLogDirsRequest())).error_code == NONE
+
+    told(strict(config, super_users=f"User:admin;{ANONYMOUS}"), story, acl(Operation.ALL, permission=2))
+    told(strict(config, allow_everyone_if_no_acl_found="true"), story)
+
+
+def test_of_a_request_for_many_topics_what_is_allowed_is_done_and_the_rest_refused(
+    config: Callable[..., Config],
+) -> None:
+    rights = (
+        acl(Operation.CREATE, TOPIC_RESOURCE, "mine"),
+        acl(Operation.DESCRIBE_CONFIGS, TOPIC_RESOURCE, "mine"),
+        acl(Operation.DELETE, TOPIC_RESOURCE, "events"),
+        acl(Operation.ALTER_CONFIGS, TOPIC_RESOURCE, "events"),
+    )
+
+    async def story(agent: FakeAgent) -> None:
+        made = await agent.ask(create("mine", "theirs"))
+        assert {t.name: t.error_code for t in made.topics} == {"mine": NONE, "theirs": TOPIC_DENIED}
+        (sent,) = agent.controller.asked
+        assert [t.name for t in cast(CreateTopicsRequest, sent.message).topics] == ["mine"]
+        wanted = (DeleteTopicsRequestTopic(topic_id=EVENTS), DeleteTopicsRequestTopic(name="theirs"))
+        gone = await agent.ask(DeleteTopicsRequest(topics=wanted, timeout_ms=5_000))
+        assert [t.error_code for t in gone.responses] == [NONE, TOPIC_DENIED]
+        changed = await agent.ask(alter_config((TOPIC, "theirs"), (TOPIC, "events"), (BROKER, "")))
+        assert {(r.resource_type, r.resource_name): r.error_code for r in changed.responses} == {
+            (TOPIC, "events"): NONE, (TOPIC, "theirs"): TOPIC_DENIED, (BROKER, ""): CLUSTER_DENIED,
+        }  # fmt: skip
+
+    told(strict(config), story, *rights)
+
+
+def test_the_configuration_of_a_new_topic_is_for_those_who_may_describe_it(config: Callable[..., Config]) -> None:
+    async def story(agent: FakeAgent) -> None:
+        made = CreateTopicsResponseTopic(name="mine", num_partitions=4, replication_factor=2)
+        agent.controller.answers = [CreateTopicsResponse(topics=(made,))]
+        (told,) = (await agent.ask(create("mine"))).topics
+        assert (told.error_code, told.num_partitions, told.topic_config_error_code) == (NONE, -1, TOPIC_DENIED)
+
+    told(strict(config), story, acl(Operation.CREATE, TOPIC_RESOURCE, "mine"))
+
+
+def test_an_authorizer_of_another_make_is_named_in_the_log(config: Callable[..., Config]) -> None:
+    async def story(agent: FakeAgent) -> None:
+        assert ("authorizer.unknown", {"class_name": "com.example.A", "allowed": "by ACLs"}) in agent.log.lines
+        assert (await agent.ask(DescribeLogDirsRequest())).error_code == CLUSTER_DENIED
+
+    told(config(authorizer_class_name="com.example.A", allow_everyone_if_no_acl_found="true"), story)
+
+
+def test_each_listener_tells_of_endpoints_that_its_own_clients_can_reach(config: Callable[..., Config]) -> None:
+    ports = [free_port(), free_port()]
+    made = config(
+        listeners=f"PLAINTEXT://127.0.0.1:{ports[0]},INSIDE://127.0.0.1:{ports[1]}",
+        listener_security_protocol_map="CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,INSIDE:PLAINTEXT",
+    )
+
+    async def story(agent: FakeAgent) -> None:
+        for port, advertised in zip(ports, (1234, 4321), strict=True):
+            async with await Connection.open("127.0.0.1", port, client_id="t", clock=SystemClock()) as connection:
+                answer = await connection.request(MetadataRequest(topics=()), timeout_ms=5_000)
+                assert [broker.port for broker in answer.brokers] == [advertised]
+
+    told(made, story)
+
+
+# ---------------------------------------------------------------- moves
+
+
+def test_each_replica_is_answered_and_of_one_named_twice_the_last_counts(config: Callable[..., Config]) -> None:
+    async def story(agent: FakeAgent) -> None:
+        answer = await agent.ask(move(("/d1", "events", 0), ("/nowhere", "other", 3), ("/d2", "events", 0)))
+        assert agent.alters == [("events", 0, "/d2"), ("other", 3, "/nowhere")]
+        assert [(t.topic_name, t.partitions[0].error_code) for t in answer.results] == [
+            ("events", NONE),
+            ("other", ErrorCode.LOG_DIR_NOT_FOUND),
+        ]
+
+    told(config(), story)
+
+
+# ---------------------------------------------------------------- the controller
+
+
+def test_a_request_is_repeated_until_the_controller_that_is_active_answers(config: Callable[..., Config]) -> None:
+    async def story(agent: FakeAgent) -> None:
+        not_controller = CreateTopicsResponse(
+            topics=(CreateTopicsResponseTopic(name="a", error_code=ErrorCode.NOT_CONTROLLER),)
+        )
+        agent.controller.answers = [not_controller, None]  # None: it closes the connection
+        assert [t.error_code for t in (await agent.ask(create("a"))).topics] == [NONE]
+        assert len(agent.controller.asked) == 3
+
+    told(config(), story)
+
+
+def test_a_controller_that_does_not_answer_in_time_is_said_so(config: Callable[..., Config]) -> None:
+    async def story(agent: FakeAgent) -> None:
+        agent.controller.answers = [TimeoutError()]
+        request = CreateTopicsRequest(topics=create("a").topics, timeout_ms=1_000)
+        (topic,) = (await agent.ask(request)).topics
+        assert topic.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert "The controller did not answer" in topic.error_message
+
+    told(config(), story)
+
+
+def test_topics_to_delete_reach_a_controller_of_any_age(config: Callable[..., Config]) -> None:
+    async def story(agent: FakeAgent) -> None:
+        agent.controller.apis = {**agent.controller.apis, ApiKey.DELETE_TOPICS: (1, 5)}
+        answer = await agent.ask(DeleteTopicsRequest(topic_names=("events",), timeout_ms=5_000), 4)
+        assert [(t.name, t.error_code) for t in answer.responses] == [("events", NONE)]
+        (sent,) = agent.controller.asked
+        assert (sent.version, cast(DeleteTopicsRequest, sent.message).topic_names) == (5, ("events",))
+        by_id = (DeleteTopicsRequestTopic(topic_id=EVENTS),)
+        refused = await agent.ask(DeleteTopicsRequest(topics=by_id, timeout_ms=5_000))
+        assert refused.responses[0].error_code == ErrorCode.UNSUPPORTED_VERSION
+
+    told(config(), story)
+
+
+def test_a_controller_without_the_api_is_said_so(config: Callable[..., Config]) -> None:
+    async def story(agent: FakeAgent) -> None:
+        agent.controller.apis = {key: v for key, v in SERVED.items() if key is not ApiKey.INCREMENTAL_ALTER_CONFIGS}
+        answer = await agent.ask(alter_config((TOPIC, "events")))
+        assert answer.responses[0].error_code == ErrorCode.UNSUPPORTED_VERSION
+
+    told(config(), story)
+
+
+# ---------------------------------------------------------------- life
+
+
+def test_nothing_is_answered_before_the_metadata_are_known(config: Callable[..., Config]) -> None:
+    async def story(agent: FakeAgent) -> None:
+        agent.caught_up.clear()
+        asked = asyncio.ensure_future(agent.ask(MetadataRequest(topics=None)))
+        reader, writer = await asyncio.open_connection("127.0.0.1", agent.config.listeners[0].port)
+        writer.write(encode_request(MetadataRequest(topics=None), 9, 1, None))
+        answer = asyncio.ensure_future(reader.read(1))
+        done, _ = await asyncio.wait([asked, answer], timeout=0.2)
+        assert not done
+        agent.caught_up.set()
+        assert [t.name for t in (await asked).topics] == ["events"]
+        assert await answer
+        writer.close()
+
+    told(config(), story)
+
+
+def test_clients_that_wait_do_not_delay_the_end(config: Callable[..., Config]) -> None:
+    async def main() -> None:
+        agent = FakeAgent(config())
+        async with agent.serving() as listeners:
+            agent.controller.answers = [TimeoutError()]
+            asked = asyncio.ensure_future(agent.ask(create("a")))
+            await agent.controller.reached.wait()
+            await listeners.close()
+            with pytest.raises(Exception, match="closed"):
+                await asked
+            assert listeners.connections == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"listener_security_protocol_map": "CONTROLLER:PLAINTEXT,PLAINTEXT:SSL"}, "SSL is not offered"),
+        ({"listeners": "PLAINTEXT://127.0.0.1:0", "advertised_listeners": "PLAINTEXT://h:1"}, "a port of 0"),
+    ],
+)
+def test_a_listener_that_cannot_be_is_a_mistake_of_the_configuration(
+    config: Callable[..., Config], settings: dict[str, object], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        broker_listeners(config(**settings))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_an_address_that_is_taken_is_one_line_that_names_it(config: Callable[..., Config]) -> None:
+    made = config()
+    with socket.create_server(("127.0.0.1", made.listeners[0].port)):
+
+        async def main() -> None:
+            async with FakeAgent(made).serving():
+                pass
+
+        with pytest.raises(ExceptionGroup) as caught:
+            asyncio.run(main())
+    (error,) = caught.value.exceptions
+    assert isinstance(error, ListenerError)
+    assert f"listeners: PLAINTEXT://127.0.0.1:{made.listeners[0].port}: " in str(error)
+    assert len(str(error).splitlines()) == 1
+
+
+# ---------------------------------------------------------------- hostile peers
+
+
+def test_hostile_bytes_cost_their_own_connection_and_nothing_else(config: Callable[..., Config]) -> None:
+    rng = random.Random(5)
+    composer = Composer(rng, [EVENTS], SERVED)
+    frames = [composer.frame() for _ in range(400)]
+
+    async def story(agent: FakeAgent) -> None:
+        for frame in frames:
+            raw = bytearray(frame)
+            for _ in range(rng.randint(0, 3)):
+                at = rng.randrange(len(raw) + 1)
+                match rng.randrange(4):
+                    case 0:
+                        del raw[at:]
+                    case 1:
+                        raw[at:at] = rng.randbytes(5)
+                    case 2:
+                        raw[at:at] = b"\xff\xff\xff\xff\x0f"
+                    case 3:
+                        raw[at : at + 1] = rng.randbytes(1)
+            await throw(agent, struct.pack(">i", len(raw)) + raw)
+        for start in (b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n\r\n", b"\x7f\xff\xff\xff", b"\x00\x00"):
+            await throw(agent, start)
+        assert [t.name for t in (await agent.ask(MetadataRequest(topics=None))).topics] == ["events"]
+        assert [event for event, _ in agent.log.lines if event == "request.failed"] == []
+
+    told(config(), story)
+
+
+async def throw(agent: FakeAgent, raw: bytes | bytearray) -> None:
+    await throw_at(agent.config.listeners[0].port, raw)
+
+
+async def throw_at(port: int, raw: bytes | bytearray, *, whole: bool = False) -> None:
+    """Send bytes and go: of a whole request when it is answered, else when the other end has had enough."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(bytes(raw))
+    if not whole:
+        writer.write_eof()
+    try:
+        async with asyncio.timeout(20):
+            await reader.read(100)
+    except (TimeoutError, ConnectionError):
+        pass
+    finally:
+        writer.transport.abort()
+
+
+# ---------------------------------------------------------------- the agent as a process
+
+
+def test_any_message_that_is_well_formed_leaves_a_running_agent_alive(tmp_path: Path, processes: Processes) -> None:
+    cluster = Cluster(tmp_path, processes)
+    cluster.start_controller()
+    config = cluster.configure(1)
+    agent = cluster.start_agent(config)
+    agent.wait_for_event("agent.unfenced")
+    cluster.create_topic("t", partitions=3, replication_factor=1)
+    wait_assigned(agent, 3)
+    paths = tuple(str(cluster.directory(1, number)) for number in (1, 2, 3))
+    composer = Composer(random.Random(7), [EVENTS], SERVED, ("t", *paths, "1", "kafka-cluster", "retention.ms"))
+
+    async def attack() -> int:
+        port = load_config(config).listeners[0].port
+        for _ in range(400):
+            frame = composer.frame()
+            await throw_at(port, struct.pack(">i", len(frame)) + frame, whole=True)
+        async with await Connection.open("127.0.0.1", port, client_id="t", clock=SystemClock()) as connection:
+            answer = await connection.request(DescribeLogDirsRequest(), timeout_ms=20_000)
+            return len(answer.results)
+
+    assert asyncio.run(attack()) == 3
+    assert agent.events("request.failed") == []
+    assert agent.events("agent.crashed") == []
+    assert agent.stop() == 0
+
+
+def test_an_agent_whose_address_is_taken_says_so_and_stops(tmp_path: Path, processes: Processes) -> None:
+    cluster = Cluster(tmp_path, processes)
+    cluster.start_controller()
+    config = cluster.configure(1)
+    port = load_config(config).listeners[0].port
+    with socket.create_server(("127.0.0.1", port)):
+        agent = cluster.start_agent(config)
+        assert agent.wait() == 1
+    (stopped,) = agent.events("agent.stopped")
+    assert f"listeners: PLAINTEXT://127.0.0.1:{port}" in stopped["reason"]
+    assert agent.events("broker.registered") == []
+
+
+def test_an_agent_whose_controller_is_away_still_tells_of_its_directories(tmp_path: Path, processes: Processes) -> None:
+    cluster = Cluster(tmp_path, processes)
+    controller = cluster.start_controller()
+    config = cluster.configure(1)
+    agent = cluster.start_agent(config)
+    agent.wait_for_event("agent.unfenced")
+    cluster.create_topic("events", partitions=3, replication_factor=1)
+    wait_assigned(agent, 3)
+    controller.signal(signal.SIGSTOP)
+
+    async def ask() -> tuple[DescribeLogDirsResponse, CreateTopicsResponse]:
+        port = load_config(config).listeners[0].port
+        async with await Connection.open("127.0.0.1", port, client_id="t", clock=SystemClock()) as connection:
+            described = await connection.request(DescribeLogDirsRequest(), timeout_ms=20_000)
+            request = CreateTopicsRequest(topics=create("more").topics, timeout_ms=1_000)
+            return described, await connection.request(request, timeout_ms=20_000)
+
+    described, created = asyncio.run(ask())
+    assert [result.error_code for result in described.results] == [0, 0, 0]
+    names = [topic.name for result in described.results for topic in result.topics]
+    assert names == ["events"] * 3
+    assert created.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+    controller.signal(signal.SIGCONT)
+    assert agent.stop() == 0
+
+
+def test_a_listener_of_another_protocol_is_refused_before_anything_is_touched(
+    tmp_path: Path, processes: Processes
+) -> None:
+    cluster = Cluster(tmp_path, processes)
+    config = cluster.configure(1)
+    config.write_text(config.read_text() + "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:SASL_SSL\n")
+    agent = cluster.start_agent(config)
+    assert agent.wait() == 78
+    assert "SASL_SSL is not offered" in agent.stderr_path.read_text()
