@@ -58,7 +58,7 @@ class Fencing(Protocol):
 
 
 class Inventory(Protocol):
-    """What is needed of :class:`kjbod_agent.replicas.Inventory`."""
+    """What is needed of :class:`kjbod_agent.replicas.inventory.Inventory`."""
 
     @property
     def online(self) -> tuple[Uuid, ...]: ...

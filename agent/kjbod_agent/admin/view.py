@@ -147,7 +147,7 @@ class DirectoryView:
 
 
 class ViewedInventory(Protocol):
-    """What is needed of :class:`kjbod_agent.replicas.Inventory`."""
+    """What is needed of :class:`kjbod_agent.replicas.inventory.Inventory`."""
 
     @property
     def online(self) -> tuple[Uuid, ...]: ...

@@ -12,7 +12,7 @@ Shipped Kafka needs a restart for each of these, which takes the healthy disks o
 5. When the metadata show that the controller has taken it, and not before: *forget* the retired directory and count on
    the new one. Only from then on may replicas be assigned to it; a controller takes an assignment to a directory that
    is not registered for one to an offline directory. The replicas of the retired one are then decided anew by the table
-   of :mod:`kjbod_agent.replicas`, which makes none as long as another offline directory may hold a copy.
+   of :mod:`kjbod_agent.replicas.table`, which makes none as long as another offline directory may hold a copy.
 
 A controller that goes by the KIP's text does not bring a directory back that has failed under this incarnation; shipped
 ones do. Then it stays offline, and waits for a restart.

@@ -87,7 +87,7 @@ NOT_OF_THE_DISK: Final = frozenset({errno.ENOENT}) | HOPELESS
 
 
 class MovingInventory(Protocol):
-    """What is needed of :class:`kjbod_agent.replicas.Inventory`."""
+    """What is needed of :class:`kjbod_agent.replicas.inventory.Inventory`."""
 
     @property
     def online(self) -> tuple[Uuid, ...]: ...

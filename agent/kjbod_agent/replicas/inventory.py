@@ -105,6 +105,8 @@ class Inventory:
         self._creating: dict[TopicIdPartition, tuple[Uuid, str]] = {}
         self._made: dict[TopicIdPartition, Uuid] = {}
         """Where this process made a replica, of which an older copy may still turn up, or knew one when it did."""
+        self._leaving: dict[TopicIdPartition, set[Uuid]] = {}
+        """Where copies lie that this broker no longer has, and that have not been renamed yet."""
         self._added: set[Uuid] = set()
         """Directories that came when decisions had been made without them."""
         self._avoid: dict[TopicIdPartition, set[Uuid]] = {}
@@ -276,6 +278,8 @@ class Inventory:
         self._failed.add(directory_id)
         for partition in [p for p, (d, _) in self._creating.items() if d == directory_id]:
             self._uncreate(partition)
+        for partition in [p for p, leaving in self._leaving.items() if directory_id in leaving]:
+            self.renamed_away(partition, directory_id)
 
     def created(self, partition: TopicIdPartition) -> Uuid | None:
         """A creation is complete: where; None when the directory failed in the meantime."""
@@ -318,7 +322,18 @@ class Inventory:
             self._futures.pop(partition, None)
         for directory, each in (*copies, *futures):
             self._release(directory, each)
-        return tuple(each for each in (*copies, *futures) if each[0] not in self._failed)
+        reachable = tuple(each for each in (*copies, *futures) if each[0] not in self._failed)
+        if reachable:
+            self._leaving.setdefault(partition, set()).update(directory for directory, _ in reachable)
+        return reachable
+
+    def renamed_away(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
+        """What :meth:`remove` named was renamed, or could not be. Review the partition: it may be this broker's again,
+        and waits then."""
+        left = self._leaving.get(partition, set())
+        left.discard(directory_id)
+        if not left:
+            self._leaving.pop(partition, None)
 
     def release(self, directory_id: Uuid, name: str) -> None:
         """A name is free that was taken by something that is no current or future replica."""
@@ -437,6 +452,9 @@ class Inventory:
             return Decision(wanted, Action.LEAVE, "it is being moved")
         found = self._found(wanted)
         rule = look_up(self._assigned(wanted.assigned), found, self._hidden(wanted))
+        if rule.action is Action.CREATE_AND_ASSIGN and partition in self._leaving:
+            # Made elsewhere before that, it would lie in two directories after a crash, and nothing say which counts.
+            return Decision(wanted, Action.WAIT, "its copy of before has not been renamed yet")
         match rule.action:
             case Action.CREATE | Action.CREATE_AND_ASSIGN:
                 return self._create(wanted, rule)

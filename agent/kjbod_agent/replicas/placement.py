@@ -1,4 +1,4 @@
-"""Carries out what :mod:`kjbod_agent.replicas` decides: reviews replicas, makes and renames their directories.
+"""Carries out what :mod:`.table` decides: reviews replicas, makes and renames their directories.
 
 A replica is *reviewed* when the metadata are published first, when a later change touches it, when its directory fails
 or is loaded, when a creation has failed, and when the controller has acknowledged an assignment that never appeared.
@@ -184,6 +184,7 @@ class Placement:
             delay_ms=self.delete_delay_of,
             wall_ms=self.clock.wall_ms,
             changed=self._strays_changed,
+            renamed_away=self._renamed_away,
             log=self.log,
             remembered=dict(self.notes),
         )
@@ -708,6 +709,13 @@ class Placement:
         for directory in set(lay_in).difference(d for d, _ in renamed):
             # ReplicaManager.applyDelta: "may be in offline log directory". When it returns it is a stray.
             self.log.error("replica.delete.offline", path=f"{self.inventory.path(directory)}/{name}")
+
+    def _renamed_away(self, leaving: Leaving) -> None:
+        """The way is free for this replica, where it has become this broker's again meanwhile."""
+        if leaving.topic_id is not None:
+            partition = TopicIdPartition(leaving.topic_id, leaving.partition)
+            self.inventory.renamed_away(partition, leaving.directory_id)
+            self.review([partition])
 
     def _follow_delays(self, changes: Iterable[Change]) -> None:
         for change in changes:

@@ -67,6 +67,7 @@ class Removals:
         delay_ms: how long a replica of a topic is kept as ``-delete``, by the name of the topic.
         wall_ms: the time.
         changed: the strays are others than before, for who remembers them.
+        renamed_away: a deleted replica has its new name, or could not get it.
         log: for what has no place in the health report.
     """
 
@@ -77,6 +78,7 @@ class Removals:
     delay_ms: Callable[[str], int]
     wall_ms: Callable[[], int]
     changed: Callable[[], None]
+    renamed_away: Callable[["Leaving"], None]
     log: Log
     strays: dict[tuple[Uuid, str], Stray] = field(default_factory=dict)
     """By directory and name."""
@@ -98,7 +100,9 @@ class Removals:
         self.works[leaving.directory_id].add(functools.partial(self._delete, leaving, new_name, delay_ms))
 
     async def _delete(self, leaving: Leaving, new_name: str, delay_ms: int) -> None:
-        if await self._rename(leaving, new_name):
+        renamed = await self._rename(leaving, new_name)
+        self.renamed_away(leaving)
+        if renamed:
             self.log.info("replica.deleted", path=self._path(leaving.directory_id, new_name))
             self._push(delay_ms, leaving.directory_id, new_name, leaving.topic_id)
 

@@ -254,6 +254,8 @@ class Agent:
         self.world.check_deletion(self, key, name)
 
         def then(error: int) -> None:
+            self.inventory.renamed_away(key, directory)
+            self.review(key)
             if not error:
                 self.remove(directory, new_name)
 

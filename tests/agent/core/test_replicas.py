@@ -497,3 +497,18 @@ def test_once_the_controller_recorded_what_it_was_told_there_is_nothing_left_to_
             if decision.assign and decision.directory_id is not None:
                 metadata[partition] = decision.directory_id
     assert all(inventory.decide(want(a, p)).action is Action.LEAVE for p, a in metadata.items())
+
+
+def test_a_replica_that_left_and_is_back_is_made_anew_when_its_old_copy_has_been_renamed() -> None:
+    inventory = disks(HERE)
+    assert inventory.remove(P0, "t-0") == ((D1, "t-0"),)
+    assert outcome(inventory.decide(want(UNASSIGNED, new=True))) == WAITS
+    inventory.renamed_away(P0, D1)
+    assert outcome(inventory.decide(want(UNASSIGNED, new=True))) == (Action.CREATE_AND_ASSIGN, D1, True)
+
+
+def test_a_replica_that_left_does_not_wait_for_a_directory_that_fails() -> None:
+    inventory = disks(HERE)
+    inventory.remove(P0, "t-0")
+    inventory.fail(D1)
+    assert outcome(inventory.decide(want(UNASSIGNED, new=True))) == (Action.CREATE_AND_ASSIGN, D2, True)
