@@ -1,8 +1,8 @@
 """Reads what lies in the directories while the agent registers, heartbeats and watches its disks: each on its own.
 
 Ten thousand replicas are ten thousand small files to read. Until those of a directory are read it is "not loaded" for
-the table of :mod:`kjbod_agent.replicas.table`, which waits with what it may have a say in and keeps the broker fenced. A disk
-that is slow delays nobody else. Whether one that does not answer is dead is for the health monitor to say, whose probes
+:mod:`kjbod_agent.replicas.table`, which waits with what it may have a say in and keeps the broker fenced. A disk that
+is slow delays nobody else. Whether one that does not answer is dead is for the health monitor to say, whose probes
 go between any two pieces; when it says so, the directory has failed and nobody waits for it any more. Errors of the
 disk end it after :data:`ATTEMPTS`, also where probes pass: in Kafka an unreadable file takes its directory offline too
 (``LogManager.loadLogs``).

@@ -584,11 +584,13 @@ class Inventory:
         named = _NAMED.get(directory)
         if named is not None:
             return named
-        if self.is_offline(directory):
+        if directory in self._unread:
+            return _A.UNREAD
+        if directory in self._failed:
             return _A.OFFLINE
         if directory not in self._contents:
             # Where nobody remembers the id of an offline directory, it may be that one's.
-            return _A.OFFLINE if None in self._unread else _A.FOREIGN
+            return _A.UNREAD if None in self._unread else _A.FOREIGN
         if directory in self._loading:
             return _A.LOADING
         return _A.CORDONED if self.chooser.is_cordoned(directory) else _A.ONLINE

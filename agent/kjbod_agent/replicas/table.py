@@ -22,7 +22,7 @@ KIP-858: metadata say  on disk              other directories      action
 =====================  ===================  =====================  =====================================================
 a directory online     there                any                    none
 a directory online     in another one       any                    assign that one (moved by hand while it was down)
-an offline one         in another one       it cannot be read      none
+one that is unread     in another one       that one is offline    none
 a directory online     nowhere              any                    create there; nobody has to be told
 an offline one         nowhere              any                    none
 none, or MIGRATING     there                any                    assign
@@ -91,7 +91,9 @@ class Assigned(enum.Enum):
     CORDONED = enum.auto()
     """Online, and to be given nothing new where there is a choice."""
     OFFLINE = enum.auto()
-    """Failed in this process, or could not be read at the start."""
+    """Failed in this process: what lies there is known."""
+    UNREAD = enum.auto()
+    """Offline, and never read in this process."""
     LOADING = enum.auto()
     """Not loaded yet."""
     FOREIGN = enum.auto()
@@ -172,7 +174,8 @@ _ANY_F, _ANY_H = tuple(Found), tuple(Hidden)
 _LOADED = tuple(a for a in Assigned if a is not _A.LOADING)
 """The metadata do not name a directory that is being loaded."""
 _HERE = (_A.ONLINE, _A.CORDONED)
-_NOT_OFFLINE = tuple(a for a in _LOADED if a is not _A.OFFLINE)
+_AWAY = (_A.OFFLINE, _A.UNREAD)
+_READ = tuple(a for a in _LOADED if a is not _A.UNREAD)
 _NOT_HERE = tuple(a for a in _LOADED if a not in _HERE)
 _UNDECIDED = (_A.UNASSIGNED, _A.MIGRATING)
 _MISSING = (_A.LOST, _A.FOREIGN)
@@ -199,19 +202,19 @@ RULES: Final = (
     _rule(_LOADED, [_F.TWICE], _ANY_H, Action.REFUSE, "the same replica lies in two directories"),
     _rule(_HERE, [_F.TWICE_DECIDED], _ANY_H, Action.SET_ASIDE, "it lies twice, the metadata say in which directory"),
     _rule(_NO_DIRECTORY, [_F.TWICE_DECIDED], _ANY_H, Action.SET_ASIDE, "it lies twice, it is known which one counts"),
-    _rule([_A.OFFLINE], [_F.TWICE_DECIDED], _ANY_H, Action.LEAVE, "it lies twice; where the metadata say is offline"),
+    _rule(_AWAY, [_F.TWICE_DECIDED], _ANY_H, Action.LEAVE, "it lies twice; where the metadata say is offline"),
     # Elsewhere.
-    _rule([_A.OFFLINE], _SOMEWHERE, [_H.POSSIBLE], Action.LEAVE, "its newer copy may lie in an offline directory"),
-    _rule([_A.OFFLINE], [_F.ELSEWHERE], _NOWHERE_ELSE, Action.ASSIGN, _NOT_THERE),
-    _rule([_A.OFFLINE], [_F.ELSEWHERE_MOVING], _NOWHERE_ELSE, Action.ASSIGN, _MOVES_LATER),
-    _rule(_NOT_OFFLINE, [_F.ELSEWHERE], _KNOWN, Action.ASSIGN, _NOT_THERE),
-    _rule(_NOT_OFFLINE, [_F.ELSEWHERE_MOVING], _KNOWN, Action.ASSIGN, _MOVES_LATER),
+    _rule([_A.UNREAD], _SOMEWHERE, [_H.POSSIBLE], Action.LEAVE, "its newer copy may lie in an offline directory"),
+    _rule([_A.UNREAD], [_F.ELSEWHERE], _NOWHERE_ELSE, Action.ASSIGN, _NOT_THERE),
+    _rule([_A.UNREAD], [_F.ELSEWHERE_MOVING], _NOWHERE_ELSE, Action.ASSIGN, _MOVES_LATER),
+    _rule(_READ, [_F.ELSEWHERE], _KNOWN, Action.ASSIGN, _NOT_THERE),
+    _rule(_READ, [_F.ELSEWHERE_MOVING], _KNOWN, Action.ASSIGN, _MOVES_LATER),
     _rule(_LOADED, [_F.ELSEWHERE_MOVING_HERE], _KNOWN, Action.RESUME, "the controller has agreed to its move"),
     _rule(_LOADED, [_F.FUTURE_AND_SOURCE], _KNOWN, Action.RESUME, "its promotion was interrupted"),
     _rule(_LOADED, [_F.FUTURE_IN_PLACE], _KNOWN, Action.RESUME, "its future replica is all there is: promote it"),
     # Nowhere.
     _rule(_HERE, _GONE, _KNOWN, Action.CREATE, "it is missing where the metadata say"),
-    _rule([_A.OFFLINE], _GONE, _KNOWN, Action.LEAVE, "its directory is offline"),
+    _rule(_AWAY, _GONE, _KNOWN, Action.LEAVE, "its directory is offline"),
     _rule(_UNDECIDED, _GONE, _NOWHERE_ELSE, Action.CREATE_AND_ASSIGN, "it is new"),
     _rule(_UNDECIDED, _GONE, [_H.POSSIBLE], Action.ASSIGN_LOST, "its copy may lie in an offline directory"),
     _rule(_MISSING, _GONE, _NOWHERE_ELSE, Action.CREATE_AND_ASSIGN, "its directory is gone for good"),
