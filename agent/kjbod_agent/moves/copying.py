@@ -13,7 +13,8 @@ between and during them. One pass, file by file in the order of base offsets:
     4. What the source has no more is removed from the future replica; what it has shorter is cut.
 
 Reading, writing and reading back overlap: as many pieces are on their way as the buffer has slots, and a file is read
-back while the next ones are copied. The data go through memory that the two workers share, not through the daemon.
+back while the rest of it and the next ones are copied. The data go through memory that the two workers share, not
+through the daemon.
 
 Not copied: ``partition.metadata``. The future replica has its own, which must name the same topic.
 """
@@ -22,7 +23,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from errno import EEXIST, EILSEQ, ENOENT
 from typing import Final, Literal, TypeVar
 
@@ -43,9 +44,12 @@ Result = TypeVar("Result")
 
 TIMEOUT_MS: Final = 60_000
 """For one request, its time in the queue included: longer than a disk that works needs for the pieces on their way."""
-SLOTS: Final = 4
+SLOTS: Final = 8
 SLOT_BYTES: Final = 4 << 20
-"""A probe waits for one piece at most: 40 ms at 100 MB/s."""
+"""A probe waits for two pieces at most, the one in progress and the next: 80 ms at 100 MB/s."""
+STRETCH_SLOTS: Final = 32
+"""Pieces of a large file after which those are made durable and read back, while the next ones are copied: 128 MiB, for
+an fsync costs a disk that seeks as much as some MiB."""
 FILES_AT_A_TIME: Final = 3
 """Files between the first piece read and the last one compared."""
 BURST_S: Final = 0.1
@@ -137,11 +141,14 @@ class CopyProgress:
         total_bytes: size of the source when the pass began.
         copied_bytes: of them the destination has.
         verified_bytes: of those were read back from its medium and compared.
+        changed: the destination was asked to change something and the pass did not find both equal afterwards: it may
+            have a part of what the source has.
     """
 
     total_bytes: int = 0
     copied_bytes: int = 0
     verified_bytes: int = 0
+    changed: bool = field(default=False, compare=False)
 
 
 @dataclass(slots=True)
@@ -169,7 +176,9 @@ class _Job:
             when all is known that there is.
         known: pieces that the destination is known to have.
         pieces: what the source has, by offset.
-        written: of those the ones that were written in this pass.
+        written: of those the ones that were written in this pass and are still to be read back.
+        changed: something was written in this pass.
+        end: of what the destination was asked to write so far.
         cut: the source's file got shorter, or went, while it was read.
     """
 
@@ -178,6 +187,8 @@ class _Job:
     known: dict[int, Piece] = field(default_factory=dict)
     pieces: dict[int, Piece] = field(default_factory=dict)
     written: dict[int, Piece] = field(default_factory=dict)
+    changed: bool = False
+    end: int = 0
     cut: bool = False
 
 
@@ -273,6 +284,7 @@ class ReplicaCopy:
         self._known = {name: known for name, known in self._known.items() if name in before}
         self.progress = CopyProgress(sum(status.size for status in before.values()))
         for name in there.keys() - before.keys():
+            self.progress.changed = True
             removing = self._destination.remove_file(self._destination_name, name, timeout_ms=self._timeout_ms)
             await self._at_destination(removing)
         last = max((base for name in before if (base := _base(name)) is not None), default=0)
@@ -280,7 +292,9 @@ class ReplicaCopy:
         after, there = await self._list_source(), await self._list_destination()
         for name, known in self._known.items():
             known.there = _version(there[name]) if name in there else None
-        return self._known.keys() == before.keys() and _same(before, after) and _equal(after, there)
+        equal = self._known.keys() == before.keys() and _same(before, after) and _equal(after, there)
+        self.progress.changed = self.progress.changed and not equal
+        return equal
 
     async def _copy_files(self, wanted: Mapping[str, FileStatus], there: Mapping[str, FileStatus], last: int) -> None:
         """Copy what changed. A file that got shorter, or went, meanwhile is not known to be equal afterwards."""
@@ -316,19 +330,38 @@ class ReplicaCopy:
         async with asyncio.TaskGroup() as pieces, self._reading:  # one file after the other, for disks that seek
             if there is not None and job.there_bytes:
                 await self._finish(there)  # so that what is compared comes from the medium
+            stretch: list[asyncio.Task[None]] = []
             for offset in range(0, status.size, self._buffer.slot_bytes):
                 slot = await self._slots.get()
                 end = min(status.size, offset + self._buffer.slot_bytes)
-                pieces.create_task(self._copy_piece(slot, job, offset, end))
+                stretch.append(pieces.create_task(self._copy_piece(slot, job, offset, end)))
+                if len(stretch) == STRETCH_SLOTS and end < status.size:
+                    pieces.create_task(self._finish_stretch(job, stretch, end))
+                    stretch = []
         if job.cut:
             return
-        if job.written or there is None or (there.size, there.mtime_ns) != (status.size, status.mtime_ns):
+        due = _take(job.written, status.size)
+        if job.changed or there is None or (there.size, there.mtime_ns) != (status.size, status.mtime_ns):
+            self.progress.changed = True
             await self._finish(status)
-        for offset, piece in sorted(job.written.items()):
-            await self._verify(status.name, offset, piece)
+        await self._verify_all(job, due)
         base = _base(status.name)
         kept = job.pieces if base is None or base >= last else {}
         self._known[status.name] = _Known(_version(status), kept)
+
+    async def _finish_stretch(self, job: _Job, pieces: Sequence[asyncio.Task[None]], end: int) -> None:
+        """Once these pieces, up to ``end``, are copied: make durable and read back what was written of them. Pieces
+        behind them that were written meanwhile are not cut off."""
+        await asyncio.wait(pieces)
+        due = _take(job.written, end)
+        if due and not job.cut:
+            await self._finish(replace(job.status, size=job.end))
+            await self._verify_all(job, due)
+
+    async def _verify_all(self, job: _Job, due: Mapping[int, Piece]) -> None:
+        """Read back what was written, and made durable afterwards."""
+        for offset, piece in due.items():
+            await self._verify(job.status.name, offset, piece)
 
     async def _copy_piece(self, slot: int, job: _Job, offset: int, end: int) -> None:
         """From ``offset`` to ``end``, in several parts where there are holes."""
@@ -384,6 +417,8 @@ class ReplicaCopy:
         writing = self._destination.write_piece(
             self._buffer, slot, self._destination_name, job.status.name, offset, piece, timeout_ms=self._timeout_ms
         )
+        job.changed = self.progress.changed = True
+        job.end = max(job.end, offset + piece.length)
         await self._at_destination(writing)
         job.written[offset] = piece
 
@@ -448,6 +483,11 @@ class ReplicaCopy:
         self.progress.verified_bytes += verified
 
 
+def _take(written: dict[int, Piece], end: int) -> dict[int, Piece]:
+    """Remove what begins before ``end``, and give it in order."""
+    return {offset: written.pop(offset) for offset in sorted(written) if offset < end}
+
+
 def _by_name(files: Iterable[FileStatus]) -> dict[str, FileStatus]:
     return {status.name: status for status in files if status.name not in _OWN}
 
@@ -471,7 +511,7 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def new_buffer(storage: StorageAgent) -> CopyBuffer:
-    """A buffer for one :class:`ReplicaCopy`: 16 MiB."""
+    """A buffer for one :class:`ReplicaCopy`: 32 MiB."""
     return storage.copy_buffer(SLOTS, SLOT_BYTES)
 
 

@@ -32,7 +32,6 @@ from kjbod.wire.error_codes import ErrorCode
 from kjbod_agent.moves import machine as moves
 from kjbod_agent.moves.copying import (
     CopyFailed,
-    CopyProgress,
     ReplicaCopy,
     Throttle,
     carry_checkpoints,
@@ -169,7 +168,7 @@ class _Move:
     copy: ReplicaCopy | None = None
     buffer: CopyBuffer | None = None
     equal: bool = False
-    """The last pass found both equal, and none that was broken off has written anything that was not verified."""
+    """The last pass found both equal, and none that was broken off has written anything since."""
     activity: asyncio.Task[None] | None = None
     renamed: bool = False
     """The source lies under :attr:`source_name`, as far as is known."""
@@ -330,7 +329,7 @@ class Mover:
             move.source,
             move.destination,
             other_failed=other in self._failed,
-            equal=move.equal and _is_verified(move),
+            equal=move.equal and _is_as_found(move),
         )
         self._feed(move, event, f"{self._path(directory_id)} failed")
 
@@ -543,7 +542,7 @@ class Mover:
                 directory, error = failure.directory, failure.error
             else:
                 if event is None and directory == move.source and move.attempts >= MISSING_MAX:
-                    event = Event.SOURCE_FAILED_EQUAL if move.equal and _is_verified(move) else Event.SOURCE_FAILED
+                    event = Event.SOURCE_FAILED_EQUAL if move.equal and _is_as_found(move) else Event.SOURCE_FAILED
                 if event is not None:
                     self._feed(move, event, f"{move.plain} is missing in {self._path(move.source)}")
                     return
@@ -648,7 +647,7 @@ class Mover:
         try:
             move.equal = await copy.catch_up()
         except BaseException:
-            move.equal = move.equal and _is_verified(move)
+            move.equal = move.equal and _is_as_found(move)
             raise
         if move.equal:
             self._feed(move, Event.CAUGHT_UP)
@@ -886,11 +885,10 @@ def _throttle(rate: int) -> Throttle:
     return Throttle(None if rate >= UNLIMITED else rate)
 
 
-def _is_verified(move: _Move) -> bool:
-    """Whether all that a pass in progress has written was read back and compared: beside what it has not come to yet,
-    which was equal before, that makes a whole replica."""
-    progress = CopyProgress() if move.copy is None else move.copy.progress
-    return progress.copied_bytes == progress.verified_bytes
+def _is_as_found(move: _Move) -> bool:
+    """Whether no pass that was broken off has changed the future replica since one found it equal: what was written may
+    be a part of what is new, even where all of it was read back."""
+    return move.copy is None or not move.copy.progress.changed
 
 
 def _rate_of(rates: Sequence[tuple[int, int]]) -> int:

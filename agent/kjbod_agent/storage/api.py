@@ -13,7 +13,9 @@ that the directory moves again.
 
 *One request at a time per directory.* Calls queue in the order of their start, except that a probe goes before all
 others. The time in the queue counts towards ``timeout_ms``; :class:`DirectoryTimeout` then describes the request that
-is in the way. No directory ever waits for another one.
+is in the way. No directory ever waits for another one. Of pieces of a copy (:meth:`DirectoryAgent.read_piece`,
+:meth:`DirectoryAgent.write_piece`, :meth:`DirectoryAgent.checksum`) an implementation may have one more handed over, so
+that its worker does not wait for the daemon between two of them: it is the next one, also for a probe.
 
 *Long work is cut up.* No single request occupies a directory for longer than its disk needs for some hundred small
 files, so a probe is never behind a long scan.

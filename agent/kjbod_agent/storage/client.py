@@ -1,9 +1,10 @@
 """The part that all storage agents share: the queue of one directory, and its answers as dataclasses.
 
-A :class:`DirectoryClient` keeps the promises of :mod:`kjbod_agent.storage.api` about time: one request at a time, a
-probe before all others, a timeout at its moment, late answers to ``on_late_answer``. What carries a request out is a
-subclass: a worker process (:mod:`~kjbod_agent.storage.posix`) or a disk in memory
-(:mod:`~kjbod_agent.storage.memory`). The protocol between them is that of :mod:`kjbod_agent.storage.worker`.
+A :class:`DirectoryClient` keeps the promises of :mod:`kjbod_agent.storage.api` about time: one request at a time (and
+of a copy the next piece handed over meanwhile), a probe before all others, a timeout at its moment, late answers to
+``on_late_answer``. What carries a request out is a subclass: a worker process (:mod:`~kjbod_agent.storage.posix`) or a
+disk in memory (:mod:`~kjbod_agent.storage.memory`). The protocol between them is that of
+:mod:`kjbod_agent.storage.worker`.
 """
 
 import asyncio
@@ -84,8 +85,9 @@ class DirectoryClient(ABC):
 
     # for subclasses ------------------------------------------------------------------------------------------------
 
-    _sends_ahead = False
-    """Whether :meth:`_transmit` takes a second request before the first one is answered."""
+    def _takes_ahead(self, call: Call) -> bool:
+        """Whether :meth:`_transmit` takes this request before the current one is answered, and cannot refuse it."""
+        return False
 
     @abstractmethod
     def _ready(self) -> bool:
@@ -347,12 +349,12 @@ class DirectoryClient(ABC):
 
     def _may_send_ahead(self) -> bool:
         return (
-            self._sends_ahead
-            and self._current is not None
+            self._current is not None
             and self._ahead is None
             and bool(self._queue)
             and self._current.operation in SENT_AHEAD
             and self._queue[0].operation in SENT_AHEAD
+            and self._takes_ahead(self._queue[0])
         )
 
     def _send(self, call: Call) -> None:

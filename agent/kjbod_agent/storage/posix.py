@@ -97,8 +97,6 @@ class PosixCopyBuffer:
 class PosixDirectoryAgent(DirectoryClient):
     """All work on one log directory, done by its worker process. Implements ``DirectoryAgent``."""
 
-    _sends_ahead = True
-
     def __init__(self, path: str, storage: "PosixStorageAgent") -> None:
         super().__init__(path, storage.options.clock)
         self._storage = storage
@@ -168,6 +166,10 @@ class PosixDirectoryAgent(DirectoryClient):
     def _pump_again(self) -> None:
         self._pump_timer = None
         self._pump()
+
+    def _takes_ahead(self, call: Call) -> bool:
+        buffer = call.arguments.get("buffer")
+        return buffer is None or buffer.fileno() >= 0
 
     def _transmit(self, request: dict[str, Any]) -> None:
         buffer = request.pop("buffer", None)

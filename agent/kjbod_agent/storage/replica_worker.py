@@ -431,7 +431,7 @@ class ReplicaWorker(Worker):
         offset, end = request["offset"], request["offset"] + request["length"]
         with self._file(root, request, "read of") as fd:
             if request["cold"]:
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.posix_fadvise(fd, offset, end - offset, os.POSIX_FADV_DONTNEED)
             crc, position = 0, offset
             view = self._map(0, -1, CHECKSUM_BYTES)
             with _direct(fd, offset, end - offset if request["cold"] else 0):

@@ -9,6 +9,7 @@ import pytest
 
 from kjbod.ids import Uuid
 from kjbod_agent.moves.copying import (
+    STRETCH_SLOTS,
     CopyFailed,
     ReplicaCopy,
     Throttle,
@@ -340,6 +341,33 @@ def test_a_copy_may_be_cancelled_at_any_moment_and_goes_on(virtual: Run) -> None
     virtual(main)
 
 
+def test_a_pass_that_was_broken_off_tells_whether_the_future_replica_may_have_a_part_of_what_is_new(
+    virtual: Run,
+) -> None:
+    async def main(clock: VirtualLoop) -> None:
+        told = set()
+        for moment in range(60):
+            world = World(clock)
+            copy = await world.made()
+            assert await copy.catch_up()
+            assert not copy.progress.changed
+            before = dict(world.copied)
+            world.files[segment(200)] += bytes(9 * SLOT)
+            world.files[segment(300)] = bytes(9 * SLOT)
+            world.there.delay_ms, world.here.delay_ms = 3, 2
+            passing = asyncio.ensure_future(copy.catch_up())
+            await asyncio.sleep(moment / 1000)
+            passing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await passing
+            progress = copy.progress
+            assert progress.changed or world.copied == before
+            told.add(progress.changed)
+        assert told == {False, True}
+
+    virtual(main)
+
+
 def test_reading_writing_and_comparing_overlap(virtual: Run) -> None:
     async def main(clock: VirtualLoop) -> None:
         world = World(clock, slots=4)
@@ -351,6 +379,30 @@ def test_reading_writing_and_comparing_overlap(virtual: Run) -> None:
         assert await copy.catch_up()
         # The destination writes and reads back 100 pieces, and finishes 5 files: 2,050 ms when it never waits.
         assert clock.time() - began < 2.05 * 1.15
+
+    virtual(main)
+
+
+def test_a_large_file_is_made_durable_and_read_back_while_the_rest_of_it_is_copied(virtual: Run) -> None:
+    async def main(clock: VirtualLoop) -> None:
+        for slots in (1, 3, 8):
+            world = World(clock, slots=slots)
+            copy = await world.made()
+            world.files.clear()
+            pieces = 3 * STRETCH_SLOTS + 5
+            world.files[segment(0)] = b"".join(bytes([number]) * SLOT for number in range(pieces))
+            world.there.delay_ms, world.here.delay_ms = 2, 1
+            asked = world.count(world.destination, "write_piece", "finish_file", "checksum")
+            assert await copy.catch_up()
+            assert world.equal()
+            assert copy.progress.verified_bytes == pieces * SLOT
+            steps = [(operation, offset) for operation, file, offset in asked if file == segment(0)]
+            finished = [number for number, (operation, _) in enumerate(steps) if operation == "finish_file"]
+            assert len(finished) == 4
+            assert finished[0] < steps.index(("write_piece", (2 * STRETCH_SLOTS) * SLOT))
+            for offset in range(0, pieces * SLOT, SLOT):
+                written, compared = steps.index(("write_piece", offset)), steps.index(("checksum", offset))
+                assert any(written < number < compared for number in finished)
 
     virtual(main)
 

@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -212,6 +213,104 @@ async def test_a_buffer_that_was_closed_too_early_is_no_trouble_of_the_disk_nor_
         assert source.worker_pid == pid
         with pytest.raises(ValueError, match="whole pages"):
             storage.copy_buffer(1, 1000)
+
+
+@contextlib.asynccontextmanager
+async def stopped(agent: PosixDirectoryAgent) -> AsyncIterator[None]:
+    """Meanwhile its worker takes up nothing."""
+    pid = agent.worker_pid
+    os.kill(pid, signal.SIGSTOP)
+    await until(lambda: process_sleep(pid)[0] == "T")
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+async def test_a_worker_has_two_pieces_of_a_copy_at_most_and_a_probe_goes_before_the_rest(tmp_path: Path) -> None:
+    async with moving(tmp_path) as (storage, (source, _), there, _here):
+        (there / f"{0:020d}.log").write_bytes(bytes(range(200)))
+        buffer = new_buffer(storage)
+        answered: list[str] = []
+
+        async def told(name: str, work: Coroutine[Any, Any, object]) -> None:
+            await work
+            answered.append(name)
+
+        def piece(slot: int) -> Coroutine[Any, Any, object]:
+            return source.read_piece(buffer, slot, SOURCE, f"{0:020d}.log", slot, 9, timeout_ms=TIMEOUT_MS)
+
+        async with asyncio.TaskGroup() as asked, stopped(source):
+            for slot in range(4):
+                asked.create_task(told(f"piece {slot}", piece(slot)))
+            await asyncio.sleep(0)
+            asked.create_task(told("probe", source.probe(full=False, timeout_ms=TIMEOUT_MS)))
+            await asyncio.sleep(0)
+            first = source.blocked()
+            assert first is not None and first.operation == "read_piece"
+        assert answered == ["piece 0", "piece 1", "probe", "piece 2", "piece 3"]
+
+
+async def test_pieces_that_reach_a_worker_together_each_get_their_own_buffer(tmp_path: Path) -> None:
+    async with moving(tmp_path) as (storage, (source, destination), there, here):
+        (there / f"{0:020d}.log").write_bytes(b"abcdef")
+        buffers = [new_buffer(storage) for _ in range(2)]
+        closed = new_buffer(storage)
+        file = f"{0:020d}.log"
+        async with asyncio.TaskGroup() as asked, stopped(source):
+            checksum = source.checksum(SOURCE, file, 0, 6, cold=False, timeout_ms=TIMEOUT_MS)
+            before = asked.create_task(checksum)
+            reads = [
+                asked.create_task(source.read_piece(buffer, 0, SOURCE, file, 3 * number, 3, timeout_ms=TIMEOUT_MS))
+                for number, buffer in enumerate(buffers)
+            ]
+            late = asyncio.ensure_future(source.read_piece(closed, 0, SOURCE, file, 0, 3, timeout_ms=TIMEOUT_MS))
+            await asyncio.sleep(0)
+            closed.close()
+        assert before.result().length == 6
+        with pytest.raises(WorkerUnavailable, match="the copy buffer was closed"):
+            await late
+        async with asyncio.TaskGroup() as asked, stopped(destination):
+            for number, (buffer, read) in enumerate(zip(buffers, reads, strict=True)):
+                writing = destination.write_piece(
+                    buffer, 0, FUTURE, file, 3 * number, read.result(), timeout_ms=TIMEOUT_MS
+                )
+                asked.create_task(writing)
+            await asyncio.sleep(0)
+        assert (here / file).read_bytes() == b"abcdef"
+
+
+async def test_two_pieces_on_their_way_are_lost_with_their_worker_and_late_after_their_time(tmp_path: Path) -> None:
+    async with moving(tmp_path) as (storage, (source, _), there, _here):
+        (there / f"{0:020d}.log").write_bytes(b"abcdef")
+        buffer = new_buffer(storage)
+        late: list[int] = []
+        source.on_late_answer = lambda answer: late.append(answer.number)
+
+        def pieces(timeout_ms: int) -> list[asyncio.Future[object]]:
+            file = f"{0:020d}.log"
+            return [
+                asyncio.ensure_future(source.read_piece(buffer, slot, SOURCE, file, 0, 6, timeout_ms=timeout_ms))
+                for slot in range(2)
+            ]
+
+        async with stopped(source):
+            asked = pieces(50)
+            found = await asyncio.gather(*asked, return_exceptions=True)
+            assert [type(error) for error in found] == [WorkerUnavailable] * 2
+            assert late == []
+        await until(lambda: len(late) == 2)
+        assert late == sorted(late)
+        assert source.blocked() is None
+        async with stopped(source):
+            asked = pieces(TIMEOUT_MS)
+            await asyncio.sleep(0)
+            os.kill(source.worker_pid, signal.SIGKILL)
+            found = await asyncio.gather(*asked, return_exceptions=True)
+            assert [type(error) for error in found] == [WorkerUnavailable] * 2
+        assert len(late) == 2
+        assert len(await asyncio.gather(*pieces(TIMEOUT_MS))) == 2
 
 
 async def test_checkpoints_are_carried_between_real_directories(tmp_path: Path) -> None:
