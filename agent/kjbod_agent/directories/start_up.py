@@ -107,6 +107,8 @@ class Remembering:
         self._log = log
         self._executor = DaemonThreadExecutor("kjbod-state")
         self._saving = asyncio.Lock()
+        self._trouble = ""
+        """Why it could not be saved the last time, which was said then."""
 
     async def load(self) -> Memory:
         """Read it.
@@ -124,10 +126,14 @@ class Remembering:
             return
         self.memory = memory
         async with self._saving:
+            trouble = ""
             try:
                 await _bounded(self._executor, lambda: self._file.save(memory), self._state_dir)
             except StartUpError as error:
-                self._log.warning("state.not.saved", reason=str(error))
+                trouble = str(error)
+            if trouble and trouble != self._trouble:
+                self._log.warning("state.not.saved", reason=trouble)
+            self._trouble = trouble
 
     async def keep_current(self, status: Callable[[], Iterable[DirectoryStatus]], clock: Clock) -> None:
         """Note from time to time which directories are there, and what they lie on, until cancelled."""
