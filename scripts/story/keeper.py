@@ -96,6 +96,7 @@ def keep(out: Path, story: "Story", tell: Narrator) -> None:
     tell.show(f"disks        {layout.work}/disks")
     tell.show(f"logs         {layout.logs}")
     tell.show(f"look at it:  {kjbod_command()} info -c {layout.config(f'broker{broker}')}")
+    tell.show(f"             {kjbod_command()} log-dirs -c {layout.config(f'broker{broker}')}")
     tell.show(f"             tail -f {layout.log(f'broker{broker}')}")
     tell.show(f"             findmnt -l | grep {layout.work}")
     tell.show(f"break it:    scripts/demo --break {broker}/1 --out {out}")
