@@ -514,6 +514,10 @@ class Broker:
         for partition, directory_id in outcome.accepted.items():
             if partition not in self.assignments.ready:
                 self.mover.acknowledged(partition, directory_id)
+        for partition in outcome.failed:
+            target = self.assignments.target(partition)
+            if target is not None:
+                self.mover.refused(partition, target)
 
     # -------------------------------------------------------------------------------------------------------- its time
 

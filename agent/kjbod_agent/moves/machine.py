@@ -61,8 +61,7 @@ from typing import Final, NamedTuple
 from kjbod.ids import Uuid
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_agent.partitions import TopicIdPartition
-
-NAME_BYTES_MAX: Final = 255
+from kjbod_agent.replicas.inventory import NAME_BYTES_MAX
 
 
 class State(enum.StrEnum):

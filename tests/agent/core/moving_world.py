@@ -21,6 +21,7 @@ from kjbod_agent.replicas.placement import Placement
 from kjbod_agent.storage.api import DirectoryError, StorageOptions
 from kjbod_agent.storage.memory import MemoryDisk, MemoryStorageAgent
 from kjbod_agent.storage.worker import parse_replica, topic_id_of
+from tests.agent.core.recording import Log
 
 Run = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]
 D1, D2, D3, D4 = (Uuid.of(2, number) for number in range(1, 5))
@@ -85,21 +86,6 @@ class Disks:
                     )
                 )
         return image
-
-
-class Log:
-    """Events in order."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[str, dict[str, Any]]] = []
-
-    def info(self, event: str, **fields: Any) -> None:
-        self.events.append((event, fields))
-
-    warning = error = info
-
-    def of(self, event: str) -> list[dict[str, Any]]:
-        return [fields for name, fields in self.events if name == event]
 
 
 class World:

@@ -2,7 +2,6 @@
 
 import itertools
 import random
-from collections.abc import Mapping
 
 import pytest
 from hypothesis import given, settings
@@ -15,13 +14,11 @@ from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsResponse,
-    AssignReplicasToDirsResponseDirectory,
-    AssignReplicasToDirsResponsePartition,
-    AssignReplicasToDirsResponseTopic,
 )
 from kjbod_agent.assignments import LINGER_MS, TOLD_MS_MAX, Assignments, backoff_ms
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Hosting
+from tests.agent.core.recording import answer
 
 D1, D2 = Uuid.of(2, 1), Uuid.of(2, 2)
 T1, T2 = Uuid.of(3, 1), Uuid.of(3, 2)
@@ -30,36 +27,6 @@ P0, P1 = TopicIdPartition(T1, 0), TopicIdPartition(T1, 1)
 
 def ours(_partition: TopicIdPartition) -> bool:
     return True
-
-
-def answer(
-    request: AssignReplicasToDirsRequest,
-    codes: Mapping[TopicIdPartition, int] | None = None,
-    leave_out: tuple[TopicIdPartition, ...] = (),
-) -> AssignReplicasToDirsResponse:
-    """The controller's mirror of a request."""
-    return AssignReplicasToDirsResponse(
-        directories=tuple(
-            AssignReplicasToDirsResponseDirectory(
-                id_=directory.id_,
-                topics=tuple(
-                    AssignReplicasToDirsResponseTopic(
-                        topic_id=topic.topic_id,
-                        partitions=tuple(
-                            AssignReplicasToDirsResponsePartition(
-                                partition_index=p.partition_index,
-                                error_code=(codes or {}).get(TopicIdPartition(topic.topic_id, p.partition_index), 0),
-                            )
-                            for p in topic.partitions
-                            if TopicIdPartition(topic.topic_id, p.partition_index) not in leave_out
-                        ),
-                    )
-                    for topic in directory.topics
-                ),
-            )
-            for directory in request.directories
-        )
-    )
 
 
 def partition_record(number: int, replicas: tuple[int, ...]) -> PartitionRecord:

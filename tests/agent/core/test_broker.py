@@ -47,26 +47,12 @@ from kjbod_agent.replicas.placement import Placement
 from kjbod_agent.reporting import Reporter, Sender
 from kjbod_agent.storage.api import StorageOptions
 from kjbod_agent.storage.memory import MemoryDirectoryAgent, MemoryDisk, MemoryStorageAgent
+from tests.agent.core.recording import Log
 
 Run = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]
 D1, D2 = Uuid.of(2, 1), Uuid.of(2, 2)
 TOPIC = Uuid.of(3, 1)
 LEADER = Leader(3000, 1, "controller", 9093)
-
-
-class Log:
-    """Events in order."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[str, dict[str, Any]]] = []
-
-    def info(self, event: str, **fields: Any) -> None:
-        self.events.append((event, fields))
-
-    warning = error = info
-
-    def of(self, event: str) -> list[dict[str, Any]]:
-        return [fields for name, fields in self.events if name == event]
 
 
 class Reports:

@@ -14,12 +14,10 @@ from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsResponse,
-    AssignReplicasToDirsResponseDirectory,
-    AssignReplicasToDirsResponsePartition,
-    AssignReplicasToDirsResponseTopic,
     BrokerHeartbeatRequest,
 )
 from kjbod_agent.partitions import TopicIdPartition
+from tests.agent.core.recording import answer
 from tests.agent.core.test_broker import LEADER, TOPIC, World
 
 Run = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]
@@ -42,30 +40,12 @@ def status(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def refuse(world: World, refused: set[int]) -> None:
     """Let the controller refuse these partitions for as long as they are in the set."""
 
-    def answer(request: AssignReplicasToDirsRequest) -> AssignReplicasToDirsResponse:
-        return AssignReplicasToDirsResponse(
-            directories=tuple(
-                AssignReplicasToDirsResponseDirectory(
-                    id_=directory.id_,
-                    topics=tuple(
-                        AssignReplicasToDirsResponseTopic(
-                            topic_id=topic.topic_id,
-                            partitions=tuple(
-                                AssignReplicasToDirsResponsePartition(
-                                    partition_index=p.partition_index,
-                                    error_code=ErrorCode.UNKNOWN_SERVER_ERROR if p.partition_index in refused else 0,
-                                )
-                                for p in topic.partitions
-                            ),
-                        )
-                        for topic in directory.topics
-                    ),
-                )
-                for directory in request.directories
-            )
-        )
+    def mirrored(request: AssignReplicasToDirsRequest) -> AssignReplicasToDirsResponse:
+        asked = [(t.topic_id, p.partition_index) for d in request.directories for t in d.topics for p in t.partitions]
+        codes = {TopicIdPartition(*one): ErrorCode.UNKNOWN_SERVER_ERROR for one in asked if one[1] in refused}
+        return answer(request, codes)
 
-    world.controller._assigned = answer  # type: ignore[method-assign]
+    world.controller._assigned = mirrored  # type: ignore[method-assign]
 
 
 def asked_to_be_unfenced(world: World) -> bool:

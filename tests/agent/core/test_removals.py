@@ -45,7 +45,7 @@ from kjbod_agent.replicas.strays import (
 from kjbod_agent.storage.api import Replica, StorageOptions
 from kjbod_agent.storage.memory import MemoryDirectoryAgent, MemoryDisk
 from kjbod_agent.storage.worker import parse_replica, topic_id_of
-from tests.agent.core.test_broker import Log
+from tests.agent.core.recording import Log
 from tests.agent.core.test_placement import Owner
 
 D1, D2, D3 = (Uuid.of(2, n) for n in (1, 2, 3))
