@@ -12,6 +12,7 @@ from kjbod_agent.directories.rules import Memory
 from kjbod_agent.directories.start_up import Opened, Remembering, open_directories
 from kjbod_agent.storage.api import StorageOptions
 from kjbod_agent.storage.memory import MemoryDisk, MemoryStorageAgent
+from tests.agent.core.recording import Log
 
 T = TypeVar("T")
 
@@ -30,21 +31,6 @@ def config_of(paths: Sequence[str], *, metadata: str | None = None, state_dir: P
     }
     text = "".join(f"{key}={value}\n" for key, value in lines.items())
     return parse_config(text.encode(), source="server.properties", working_directory="/", host="h")
-
-
-class Log:
-    """Events in order."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[str, dict[str, Any]]] = []
-
-    def info(self, event: str, **fields: Any) -> None:
-        self.events.append((event, fields))
-
-    warning = error = info
-
-    def of(self, event: str) -> list[dict[str, Any]]:
-        return [fields for name, fields in self.events if name == event]
 
 
 class Unsaved(Remembering):
