@@ -8,6 +8,7 @@ Defaults are Kafka's, so that a caller sets only what matters. A field that a ve
 writing another value than that to such a version raises, unless Kafka calls the field ignorable: then it is dropped.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, Generic, TypeVar
@@ -29,21 +30,42 @@ class ApiKey(IntEnum):
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
     ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
+    CREATE_PARTITIONS = 37
+    CREATE_DELEGATION_TOKEN = 38
+    RENEW_DELEGATION_TOKEN = 39
+    EXPIRE_DELEGATION_TOKEN = 40
+    ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
+    ALTER_CLIENT_QUOTAS = 49
+    ALTER_USER_SCRAM_CREDENTIALS = 51
+    VOTE = 52
+    BEGIN_QUORUM_EPOCH = 53
+    END_QUORUM_EPOCH = 54
     DESCRIBE_QUORUM = 55
     ALTER_PARTITION = 56
+    UPDATE_FEATURES = 57
+    ENVELOPE = 58
     FETCH_SNAPSHOT = 59
     DESCRIBE_CLUSTER = 60
     BROKER_REGISTRATION = 62
     BROKER_HEARTBEAT = 63
     UNREGISTER_BROKER = 64
+    ALLOCATE_PRODUCER_IDS = 67
     CONTROLLER_REGISTRATION = 70
     ASSIGN_REPLICAS_TO_DIRS = 73
+    LIST_CONFIG_RESOURCES = 74
+    ADD_RAFT_VOTER = 80
+    REMOVE_RAFT_VOTER = 81
+    UPDATE_RAFT_VOTER = 82
 
 
 class ResponseBody:
@@ -1277,9 +1299,15 @@ class ApiSpec:
     max_version: int
 
 
-API: dict[ApiKey, ApiSpec] = {
-    request.API_KEY: ApiSpec(request.API_KEY, request, response, low, high)
-    for request, response, low, high in (
+def api_specs(
+    rows: Iterable[tuple[type[RequestBody[Any]], type[ResponseBody], int, int]],
+) -> dict[ApiKey, ApiSpec]:
+    """Rows of request, response, lowest and highest version, by API key."""
+    return {row[0].API_KEY: ApiSpec(row[0].API_KEY, *row) for row in rows}
+
+
+API: dict[ApiKey, ApiSpec] = api_specs(
+    (
         (FetchRequest, FetchResponse, 4, 18),
         (MetadataRequest, MetadataResponse, 0, 13),
         (ApiVersionsRequest, ApiVersionsResponse, 0, 4),
@@ -1301,5 +1329,6 @@ API: dict[ApiKey, ApiSpec] = {
         (ControllerRegistrationRequest, ControllerRegistrationResponse, 0, 0),
         (AssignReplicasToDirsRequest, AssignReplicasToDirsResponse, 0, 0),
     )
-}
-"""Every API that kjbod can read and write; what a server offers is its own choice."""
+)
+"""Every API that kjbod can read and write, those of :mod:`kjbod.wire.admin_messages` where that was imported; what a
+server offers is its own choice."""

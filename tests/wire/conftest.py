@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import pytest
 import uvloop
 
+import kjbod.wire.admin_messages  # noqa: F401  enters its messages into API
 from kjbod.clock import Clock, SystemClock
 from kjbod.wire.frames import Request, VersionRanges
 from kjbod.wire.messages import API, ApiKey, ResponseBody

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.schema.index import api_key_map
 
+import kjbod.wire.admin_messages  # noqa: F401  enters its messages into API
 from kjbod.ids import Uuid
 from kjbod.wire import schemas
 from kjbod.wire.codec import Codec, Field, Schema
@@ -78,13 +79,14 @@ def scalars(field: Field, nested: type[Any] | None) -> st.SearchStrategy[Any]:
         return found
     if field.name.endswith("error_code"):
         return st.sampled_from([int(code) for code in KioErrorCode])
-    if field.name.endswith("_ms"):
+    if field.name.endswith(("_ms", "issue_timestamp", "expiry_timestamp", "max_timestamp")):
         return st.integers(0, 2**31 - 1)
     if field.kind in BITS:
         return st.integers(-(2 ** (BITS[field.kind] - 1)), 2 ** (BITS[field.kind] - 1) - 1)
     return {
         "bool": st.booleans(),
         "uint16": st.integers(0, 65535),
+        "float64": st.floats(allow_nan=False),
         "string": st.text(max_size=20),
         "bytes": st.binary(max_size=40),
         "uuid": st.binary(min_size=16, max_size=16).map(Uuid),
@@ -106,6 +108,9 @@ def as_kio(value: Any, hint: Any) -> Any:
         kind = f.metadata.get("kafka_type", "")
         if kind.startswith("timedelta"):
             fields[f.name] = datetime.timedelta(milliseconds=getattr(value, f"{f.name}_ms"))
+        elif kind.startswith("datetime"):
+            at_ms = datetime.timedelta(milliseconds=getattr(value, f.name))
+            fields[f.name] = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + at_ms
         elif kind == "error_code":
             fields[f.name] = KioErrorCode(getattr(value, f.name))
         else:
