@@ -55,10 +55,12 @@ from kjbod.wire.messages import (
     UnregisterBrokerResponse,
 )
 from kjbod_controller_stub import describe
+from kjbod_controller_stub.authorizer import ANONYMOUS
 from kjbod_controller_stub.cluster import SUPPORTED_FEATURES, Cluster, controller_record
 from kjbod_controller_stub.configs import alter_configs
 from kjbod_controller_stub.heartbeats import BrokerState, Contact, Heartbeats, Situation, next_state
 from kjbod_controller_stub.partitions import PartitionIndex
+from kjbod_controller_stub.periodic import PeriodicTasks
 from kjbod_controller_stub.placement import Shuffle
 from kjbod_controller_stub.reassignments import alter_reassignments, list_reassignments
 from kjbod_controller_stub.replication import Replication
@@ -89,6 +91,10 @@ class Context:
     """What a handler may know about a request besides its message."""
 
     api_version: int
+    principal: str = ANONYMOUS
+    """Who asks: the peer, or whom a broker forwards for (KIP-590)."""
+    host: str = ""
+    """The address that it asks from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +166,7 @@ class Controller:
             self.image, self.index, settings.rules, unclean_election=settings.unclean_election
         )
         self.topics = Topics(self.image, settings.topic_defaults, draw_id, shuffle)
+        self.periodic = PeriodicTasks()
         self._replayer = Replayer(self.image)
 
     # ---- state
@@ -204,6 +211,7 @@ class Controller:
     def activate(self, now_ms: int) -> Result:
         """Begin to serve after recovery: unfenced brokers get a session; a transaction that a crash cut is aborted."""
         self.heartbeats.activate(self.image.brokers.values(), now_ms)
+        self.periodic.activate(now_ms)
         if self._replayer.in_transaction:
             return Result(records=(AbortTransactionRecord(reason="Controller failover"),))
         return Result()
@@ -248,9 +256,14 @@ class Controller:
 
     # ---- timers
 
-    def next_expiry_ms(self) -> int | None:
-        """When a session can expire next."""
-        return self.heartbeats.next_check_ms()
+    def next_timer_ms(self) -> int | None:
+        """When a session can expire, or a periodic task is due, next."""
+        due = (self.heartbeats.next_check_ms(), self.periodic.next_due_ms())
+        return min((ms for ms in due if ms is not None), default=None)
+
+    def run_timers(self, now_ms: int) -> Result | None:
+        """What time alone brings: a session that expired, else a periodic task; None when there is nothing."""
+        return self.expire_session(now_ms) or self.periodic.run(now_ms)
 
     def expire_session(self, now_ms: int) -> Result | None:
         """Fence the broker whose session expired first (``maybeFenceStaleBroker``); None when all are good.
@@ -284,7 +297,7 @@ class Controller:
         Raises:
             KeyError: the controller does not serve this request.
         """
-        return _HANDLERS[type(request)](self, request, context, now_ms)
+        return HANDLERS[type(request)](self, request, context, now_ms)
 
     def _draft(self) -> Draft:
         return Draft(self.image, cumulative=self.settings.rules.sees_own_changes)
@@ -500,7 +513,7 @@ class Controller:
 
 _Handler: TypeAlias = Callable[[Controller, Any, Context, int], Result]
 
-_HANDLERS: dict[type[Any], _Handler] = {
+HANDLERS: dict[type[Any], _Handler] = {
     BrokerRegistrationRequest: Controller._register,
     BrokerHeartbeatRequest: Controller._heartbeat,
     AssignReplicasToDirsRequest: Controller._assign,

@@ -69,7 +69,7 @@ from kjbod.wire.messages import (
 from kjbod.wire.server import Limits, Peer, Server, serve
 from kjbod_controller_stub.authorizer import AllowAll, Authorizer, is_authorized
 from kjbod_controller_stub.cluster import SUPPORTED_FEATURES
-from kjbod_controller_stub.controller import Context, Controller, DeferredAnswers, Settings, Write
+from kjbod_controller_stub.controller import HANDLERS, Context, Controller, DeferredAnswers, Settings, Write
 from kjbod_controller_stub.directory import (
     ControllerDirectory,
     Remains,
@@ -82,14 +82,13 @@ from kjbod_controller_stub.results import Result
 from kjbod_controller_stub.rules import RULES
 from kjbod_controller_stub.topics import TopicDefaults
 
-_BROKERS_OWN = frozenset({ApiKey.DESCRIBE_CONFIGS, ApiKey.ALTER_REPLICA_LOG_DIRS, ApiKey.DESCRIBE_LOG_DIRS})
+_BY_THE_SERVER = frozenset({ApiKey.API_VERSIONS, ApiKey.FETCH, ApiKey.FETCH_SNAPSHOT, ApiKey.DESCRIBE_QUORUM})
 SERVED: VersionRanges = {
     key: (12, spec.max_version) if key is ApiKey.FETCH else (spec.min_version, spec.max_version)
     for key, spec in API.items()
-    if key not in _BROKERS_OWN
+    if key in _BY_THE_SERVER or spec.request in HANDLERS
 }
-"""What the controller offers: every message kjbod knows but those of brokers; of Fetch those versions that carry a
-leader epoch."""
+"""What the controller offers; of Fetch those versions that carry a leader epoch."""
 
 FRAME_BYTES_MAX = 2 * 1024 * 1024
 """A request's size: 100,000 assignments in one take 2 MB. ``socket.request.max.bytes`` may lower it."""
@@ -103,7 +102,7 @@ _LONG_REQUESTS = frozenset(
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
     }
 )
-FRAME_BYTES_MAX_OF: Mapping[ApiKey, int] = {key: 256 * 1024 for key in API if key not in _LONG_REQUESTS}
+FRAME_BYTES_MAX_OF: Mapping[ApiKey, int] = {key: 256 * 1024 for key in SERVED if key not in _LONG_REQUESTS}
 """All others are short. Metadata version 0 has room for an element in two bytes: 8 MiB of it take 8 s to decode."""
 PENDING_BYTES_MAX = 64 * 1024 * 1024
 IN_FLIGHT_MAX = 4
@@ -208,9 +207,9 @@ class ControllerServer:
         with contextlib.suppress(ConnectionAbortedError):
             while not self._ended.is_set():
                 now_ms = self._clock.monotonic_ms()
-                expired = self.controller.expire_session(now_ms)
-                if expired is not None:
-                    await self._commit(expired)
+                timed = self.controller.run_timers(now_ms)
+                if timed is not None:
+                    await self._commit(timed)
                 elif idle_ms and now_ms - self._last_write_ms >= idle_ms:
                     await self._commit(self.controller.no_op())
                 else:
@@ -222,8 +221,8 @@ class ControllerServer:
         due = [self._clock.monotonic_ms() + _TIMER_MS_MAX]
         if idle_ms:
             due.append(self._last_write_ms + idle_ms)
-        if (expiry := self.controller.next_expiry_ms()) is not None:
-            due.append(expiry)
+        if (timer := self.controller.next_timer_ms()) is not None:
+            due.append(timer)
         return min(due)
 
     async def _sleep(self, ms: int) -> None:
@@ -452,7 +451,8 @@ class ControllerServer:
             return api_versions_response(request, SERVED, self._features())
         if len(self._deferred) >= WAITING_ANSWERS_MAX:
             return None
-        result = self.controller.handle(message, Context(request.version), self._clock.monotonic_ms())
+        context = Context(request.version, peer.principal, peer.host)
+        result = self.controller.handle(message, context, self._clock.monotonic_ms())
         await self._commit(result)
         return result.answer
 

@@ -213,7 +213,7 @@ def test_a_controller_that_starts_gives_every_unfenced_broker_a_full_session() -
     world.register(2)
     controller = world.replayed()
     controller.activate(50_000)
-    assert controller.next_expiry_ms() == 59_001
+    assert controller.next_timer_ms() == 59_001
     assert controller.expire_session(59_000) is None
     result = controller.expire_session(59_001)
     assert result is not None
