@@ -26,6 +26,7 @@ _COMMANDS = {
     "format": "kjbod.cli.storage",
     "info": "kjbod.cli.storage",
     "log-dirs": "kjbod.cli.log_dirs",
+    "metadata": "kjbod.cli.metadata",
     "move": "kjbod.cli.move",
     "random-uuid": "kjbod.cli.storage",
     "status": "kjbod.cli.status",

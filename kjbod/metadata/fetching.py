@@ -85,6 +85,8 @@ class Committed:
     """Of the last record, control records included: what is applied once these records are."""
     epoch: int
     high_watermark: int
+    batches: tuple[RecordBatch, ...] = dataclasses.field(default=(), compare=False, repr=False)
+    """The batches as they were sent, control batches included."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -465,7 +467,9 @@ class FetchMachine:
 
     def _hand_over(self, batches: list[RecordBatch]) -> Committed:
         records = tuple(record for batch in batches for record in batch.metadata_records())
-        return Committed(records, batches[-1].last_offset, batches[-1].leader_epoch, self._log.high_watermark)
+        return Committed(
+            records, batches[-1].last_offset, batches[-1].leader_epoch, self._log.high_watermark, tuple(batches)
+        )
 
     def _reloaded(self) -> list[Effect]:
         """The new history as one snapshot, once it is all there."""

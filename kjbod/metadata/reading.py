@@ -1,0 +1,173 @@
+"""Reads metadata from files that may belong to anybody, a running controller included: nothing is locked, written or
+repaired. Blocking code.
+
+A source is a checkpoint, a log segment, a ``__cluster_metadata-0`` or the log directory that has one. Of a directory
+the newest snapshot counts, and the log behind it, up to the first batch that is not there in full: a controller that
+runs is writing it, one that was killed has left it.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kjbod.errors import KjbodError, LogCorruptError, StorageError
+from kjbod.metadata.batches import CorruptBatchError, RecordBatch, read_batch
+from kjbod.metadata.dump import payload_json
+from kjbod.metadata.image import MetadataImage, Replayer, ReplayError, image_of
+from kjbod.metadata.segments import DIRECTORY_NAME
+from kjbod.metadata.snapshot import SnapshotId, checkpoints_in, read_checkpoint
+from kjbod.metadata.tree import Provenance
+from kjbod.wire.codec import MalformedMessageError
+
+_FIRST = SnapshotId(0, 0)
+_SEGMENT = ".log"
+_CHECKPOINT = ".checkpoint"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loaded:
+    """An image, and how far it reaches."""
+
+    image: MetadataImage
+    provenance: Provenance
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Source:
+    """The files of a source, in the order in which they are to be read."""
+
+    snapshot: Path | None
+    segments: tuple[Path, ...]
+
+
+def open_source(path: Path) -> Source:
+    """The files to read at ``path``.
+
+    Raises:
+        StorageError: there are none, or they cannot be listed.
+    """
+    try:
+        if path.is_dir():
+            return _directory(path)
+        if not path.exists():
+            raise StorageError(f"there is no {path}")
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from None
+    if path.suffix == _CHECKPOINT:
+        return Source(path, ())
+    if path.suffix == _SEGMENT:
+        return Source(None, (path,))
+    raise StorageError(f"{path} is neither a {_SEGMENT} nor a {_CHECKPOINT} file, nor a directory")
+
+
+def _directory(path: Path) -> Source:
+    inner = path / DIRECTORY_NAME
+    directory = inner if inner.is_dir() else path
+    segments = sorted(one for one in directory.iterdir() if one.suffix == _SEGMENT and one.stem.isdigit())
+    checkpoints = {key: file for key, file in checkpoints_in(directory).items() if key != _FIRST}
+    if not segments and not checkpoints:
+        raise StorageError(f"there is no metadata log in {path}: neither segments nor snapshots")
+    if not checkpoints:
+        return Source(None, tuple(segments))
+    newest = max(checkpoints)
+    # The segment that holds the end of the snapshot, and all after it.
+    first = max((at for at, one in enumerate(segments) if int(one.stem) <= newest.end_offset), default=0)
+    return Source(checkpoints[newest], tuple(segments[first:]))
+
+
+def batches_of(path: Path) -> Iterator[RecordBatch]:
+    """The batches of one file, up to one that is not there in full.
+
+    Raises:
+        StorageError: the file cannot be read.
+        LogCorruptError: a batch is there in full and wrong.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from None
+    at = 0
+    try:
+        while (batch := read_batch(data, at)) is not None:
+            yield batch
+            at += batch.size_in_bytes
+    except CorruptBatchError as error:
+        raise LogCorruptError(f"{path} is corrupt at position {error.position}: {error.why}") from None
+
+
+def load(path: Path) -> Loaded:
+    """The state that a source describes.
+
+    Raises:
+        StorageError: the source cannot be read.
+        LogCorruptError: a file does not check; names it and the position.
+        KjbodError: records contradict each other, or one is from a newer Kafka.
+    """
+    source = open_source(path)
+    image, epoch, wall_ms = MetadataImage(), 0, -1
+    if source.snapshot is not None:
+        checkpoint = read_checkpoint(source.snapshot)
+        named = SnapshotId.parse(source.snapshot.name)
+        last_offset, epoch = (-1, 0) if named is None else (named.end_offset - 1, named.epoch)
+        wall_ms = checkpoint.last_contained_log_timestamp_ms
+        image = _image(checkpoint.records, last_offset, epoch, source.snapshot)
+    replayer = Replayer(image)
+    for segment in source.segments:
+        wall_ms = _replay(segment, replayer, wall_ms)
+    return Loaded(replayer.image, Provenance(replayer.image.offset, replayer.image.epoch, wall_ms))
+
+
+def _image(records: Any, last_offset: int, epoch: int, path: Path) -> MetadataImage:
+    try:
+        return image_of(records, offset=last_offset, epoch=epoch)
+    except ReplayError as error:
+        raise KjbodError(f"cannot replay {path}: {error}") from None
+
+
+def _replay(segment: Path, replayer: Replayer, wall_ms: int) -> int:
+    """Replay what is new in a segment; when its last record was written."""
+    try:
+        for batch in batches_of(segment):
+            if batch.last_offset <= replayer.image.offset:
+                continue
+            if batch.base_offset > replayer.image.offset + 1 and not replayer.in_transaction:
+                raise KjbodError(
+                    f"{segment} goes on at offset {batch.base_offset}, and what is known ends at "
+                    f"{replayer.image.offset}: give the directory that has the snapshot before it"
+                )
+            for offset, record in batch.metadata_records():
+                if offset > replayer.image.offset:
+                    replayer.replay(offset, batch.leader_epoch, record)
+            if batch.control:
+                replayer.skip(batch.last_offset, batch.leader_epoch)
+            wall_ms = batch.timestamp_ms
+    except (MalformedMessageError, ReplayError) as error:
+        raise KjbodError(f"cannot replay {segment}: {error}") from None
+    return wall_ms
+
+
+def dump_source(path: Path) -> Iterator[dict[str, Any]]:
+    """One object per record of a source: ``file``, ``offset``, ``timestamp``, ``epoch`` and the payload as
+    :func:`kjbod.metadata.dump.payload_json` gives it. Offsets of a snapshot are of the file.
+
+    Raises:
+        StorageError, LogCorruptError: as :func:`batches_of`.
+    """
+    source = open_source(path)
+    end = 0
+    if source.snapshot is not None:
+        yield from _dump_file(source.snapshot, 0)
+        named = SnapshotId.parse(source.snapshot.name)
+        end = 0 if named is None else named.end_offset
+    for segment in source.segments:
+        yield from _dump_file(segment, end)
+
+
+def _dump_file(path: Path, start_offset: int) -> Iterator[dict[str, Any]]:
+    for batch in batches_of(path):
+        if batch.last_offset < start_offset:
+            continue
+        for record in batch.records:
+            where = {"file": path.name, "offset": record.offset, "timestamp": record.timestamp_ms}
+            yield where | {"epoch": batch.leader_epoch} | payload_json(batch, record)
