@@ -263,8 +263,8 @@ class CreateDelegationTokenResponse(ResponseBody):
     error_code: int = 0
     principal_type: str = ""
     principal_name: str = ""
-    token_requester_principal_type: str = ""
-    token_requester_principal_name: str = ""
+    token_requester_principal_type: str = ignorable("")  # below version 3 a broker leaves it out itself
+    token_requester_principal_name: str = ignorable("")
     issue_timestamp: int = 0
     expiry_timestamp: int = 0
     max_timestamp: int = 0
@@ -776,28 +776,6 @@ class UpdateFeaturesRequest(RequestBody[UpdateFeaturesResponse]):
     validate_only: bool = False
 
 
-# ---------------------------------------------------------------- Envelope (58)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvelopeResponse(ResponseBody):
-    """The answer that the forwarded request got, header and body."""
-
-    API_KEY: ClassVar[ApiKey] = ApiKey.ENVELOPE
-    response_data: bytes | None = None
-    error_code: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvelopeRequest(RequestBody[EnvelopeResponse]):
-    """A client's request that a broker forwards (KIP-590): header and body, who sent it, and from which address."""
-
-    API_KEY: ClassVar[ApiKey] = ApiKey.ENVELOPE
-    request_data: bytes
-    request_principal: bytes | None = None
-    client_host_address: bytes
-
-
 # ---------------------------------------------------------------- AllocateProducerIds (67)
 
 
@@ -982,7 +960,6 @@ API.update(
             (BeginQuorumEpochRequest, BeginQuorumEpochResponse, 0, 1),
             (EndQuorumEpochRequest, EndQuorumEpochResponse, 0, 1),
             (UpdateFeaturesRequest, UpdateFeaturesResponse, 0, 2),
-            (EnvelopeRequest, EnvelopeResponse, 0, 0),
             (AllocateProducerIdsRequest, AllocateProducerIdsResponse, 0, 0),
             (ListConfigResourcesRequest, ListConfigResourcesResponse, 0, 1),
             (AddRaftVoterRequest, AddRaftVoterResponse, 0, 1),

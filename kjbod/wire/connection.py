@@ -21,6 +21,7 @@ from kjbod.wire import error_codes
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.frames import (
     MAX_FRAME_BYTES,
+    EncodedResponse,
     FrameSplitter,
     Request,
     Response,
@@ -167,8 +168,10 @@ class Slot:
     """The place of one answer in the order of answers."""
 
     request: Request | None
-    """None where the answer needs no handler."""
+    """None where the answer needs no handler, and where :attr:`frame` is still to be read."""
     encoded: bytes | None = None
+    frame: bytes | None = None
+    """A large request that :meth:`ServerConnection.decode` has to read."""
 
 
 class ServerConnection:
@@ -184,8 +187,10 @@ class ServerConnection:
         *,
         max_frame_bytes: int = MAX_FRAME_BYTES,
         max_frame_bytes_of: Mapping[ApiKey, int] | None = None,
+        decoded_at_once_bytes: int | None = None,
     ) -> None:
         self._apis = apis
+        self._decoded_at_once_bytes = max_frame_bytes if decoded_at_once_bytes is None else decoded_at_once_bytes
         self._max_frame_bytes_of = max_frame_bytes_of or {}
         self._splitter = FrameSplitter(max_frame_bytes)
         self._slots: deque[Slot] = deque()
@@ -209,16 +214,24 @@ class ServerConnection:
             UnsupportedRequestError: an API or version that is not served, ApiVersions excepted.
         """
         for frame in self._splitter.feed(data):
-            try:
-                slot = Slot(decode_request(frame, self._apis, self._max_frame_bytes_of))
-            except UnsupportedRequestError as error:
-                if error.api_key != ApiKey.API_VERSIONS:
-                    raise
-                slot = Slot(None, encode_response(self._version_mismatch(), 0, error.correlation_id))
+            slot = Slot(None, frame=frame)
+            if len(frame) <= self._decoded_at_once_bytes:
+                self.decode(slot)
             self._slots.append(slot)
             yield slot
 
-    def answer(self, slot: Slot, message: ResponseBody) -> None:
+    def decode(self, slot: Slot) -> None:
+        """Read the request of ``slot``; in any thread, since nothing else changes. Errors as :meth:`receive`."""
+        frame, slot.frame = slot.frame, None
+        assert frame is not None
+        try:
+            slot.request = decode_request(frame, self._apis, self._max_frame_bytes_of)
+        except UnsupportedRequestError as error:
+            if error.api_key != ApiKey.API_VERSIONS:
+                raise
+            slot.encoded = encode_response(self._version_mismatch(), 0, error.correlation_id)
+
+    def answer(self, slot: Slot, message: ResponseBody | EncodedResponse) -> None:
         """Fill ``slot``.
 
         Raises:
@@ -227,9 +240,13 @@ class ServerConnection:
         """
         if slot.request is None or slot.encoded is not None:
             raise LocalProtocolError("a request has one answer")
-        if message.API_KEY is not slot.request.api_key:
-            raise LocalProtocolError(f"{message.API_KEY.name} does not answer {slot.request.api_key.name}")
-        slot.encoded = encode_response(message, slot.request.version, slot.request.correlation_id)
+        api_key = message.api_key if isinstance(message, EncodedResponse) else message.API_KEY
+        if api_key is not slot.request.api_key:
+            raise LocalProtocolError(f"{api_key.name} does not answer {slot.request.api_key.name}")
+        if isinstance(message, EncodedResponse):
+            slot.encoded = message.frame
+        else:
+            slot.encoded = encode_response(message, slot.request.version, slot.request.correlation_id)
 
     def data_to_send(self) -> tuple[bytes, int]:
         """The bytes that may leave now, and how many answers they are."""

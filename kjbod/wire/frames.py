@@ -68,6 +68,8 @@ class Request:
     correlation_id: int
     client_id: str | None
     message: RequestBody[Any]
+    size_in_bytes: int = dataclasses.field(default=0, compare=False)
+    """Of its frame, 0 where it never had one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -181,7 +183,7 @@ def decode_request(
     header, at = request_header_codec(schemas.request_header_version(api_key, version)).decode(frame)
     codec = request_codec(api_key, version)
     message = codec.decode(frame, at)[0] if api_key in _MAY_GO_ON else codec.decode_exact(frame, at)
-    return Request(api_key, version, correlation_id, header.client_id, message)
+    return Request(api_key, version, correlation_id, header.client_id, message, len(frame))
 
 
 def _served(key: int, version: int, apis: VersionRanges | None) -> bool:
@@ -202,6 +204,14 @@ def encode_response(message: ResponseBody, version: int, correlation_id: int) ->
     header.encode_into(out, ResponseHeader(correlation_id=correlation_id))
     body.encode_into(out, message)
     return _with_length(out)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EncodedResponse:
+    """A response as it goes over the wire: made beforehand where that takes long."""
+
+    api_key: ApiKey
+    frame: bytes
 
 
 def decode_response(frame: bytes, api_key: ApiKey, version: int) -> Response:

@@ -1285,6 +1285,28 @@ class ListPartitionReassignmentsRequest(RequestBody[ListPartitionReassignmentsRe
     topics: tuple[ListPartitionReassignmentsRequestTopic, ...] | None = None
 
 
+# ---------------------------------------------------------------- Envelope (58)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvelopeResponse(ResponseBody):
+    """The answer that the forwarded request got, header and body."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.ENVELOPE
+    response_data: bytes | None = None
+    error_code: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvelopeRequest(RequestBody[EnvelopeResponse]):
+    """A client's request that a broker forwards (KIP-590): header and body, who sent it, and from which address."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.ENVELOPE
+    request_data: bytes
+    request_principal: bytes | None = None
+    client_host_address: bytes
+
+
 # ---------------------------------------------------------------- registry
 
 
@@ -1321,6 +1343,7 @@ API: dict[ApiKey, ApiSpec] = api_specs(
         (ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse, 0, 0),
         (DescribeQuorumRequest, DescribeQuorumResponse, 0, 2),
         (AlterPartitionRequest, AlterPartitionResponse, 2, 3),
+        (EnvelopeRequest, EnvelopeResponse, 0, 0),
         (FetchSnapshotRequest, FetchSnapshotResponse, 0, 1),
         (DescribeClusterRequest, DescribeClusterResponse, 0, 2),
         (BrokerRegistrationRequest, BrokerRegistrationResponse, 0, 4),

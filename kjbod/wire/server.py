@@ -7,7 +7,13 @@ Each connection is a task with its own ``TaskGroup``: it reads requests and star
 * a client that does not read its answers stops being read from, and is cut off after ``stall_timeout_ms``;
 * so is one that sends half a request and falls silent; one that sends nothing goes after ``idle_timeout_ms``;
 * incomplete requests of all connections together take at most ``max_pending_bytes``;
-* connections above ``max_connections`` are closed as they come.
+* large requests that are being read or handled take at most ``max_queued_bytes`` together, the next ones wait;
+* unread answers of all connections take at most ``max_unread_bytes``, else the slowest reader is cut off;
+* connections above ``max_connections``, or ``max_connections_per_ip`` from one address, are closed as they come, and
+  those that come faster than ``max_connection_creation_rate`` wait;
+* a connection's requests beyond ``max_requests_per_second`` wait; and in each turn of the event loop only
+  ``requests_at_once`` are begun over all connections, in turns, so that any number of connections which flood delay the
+  ``urgent`` requests of others by some milliseconds.
 
 Whatever a peer does ends at most its own connection, with one log line; above :data:`LOG_LINES_PER_SECOND` they are
 counted instead. What came before the fault is still answered.
@@ -18,16 +24,24 @@ import contextlib
 import dataclasses
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor
 from typing import Any, Protocol, Self
 
 from kjbod.clock import Clock
 from kjbod.errors import KjbodError, ProtocolError
 from kjbod.wire.connection import ServerConnection, Slot
-from kjbod.wire.frames import MAX_FRAME_BYTES, Request, VersionRanges, preload
+from kjbod.wire.frames import MAX_FRAME_BYTES, EncodedResponse, Request, VersionRanges, preload
 from kjbod.wire.messages import ApiKey, ResponseBody
+from kjbod.wire.pressure import NO_LIMIT, Addresses, Pace, Rate, Room, Unread
 
 LOG_LINES_PER_SECOND = 20
+DECODED_AT_ONCE_BYTES = 16 * 1024
+"""A request up to this size takes at most some milliseconds to decode."""
+URGENT_PER_SECOND = 100
+"""A broker sends a heartbeat every two seconds; who sends very many waits for its turn with them, too."""
 _READ_BYTES = 65_536
+_API_KEY_BYTES = 2
+_NOTHING_AT_ONCE = -1
 
 
 class Logger(Protocol):
@@ -51,7 +65,26 @@ class Limits:
     max_pending_bytes: int = 4 * MAX_FRAME_BYTES
     """What incomplete requests of all connections may take together (compare ``queued.max.request.bytes``); the
     connection whose piece goes beyond is closed."""
+    max_queued_bytes: int = 2**63 - 1
+    """``queued.max.request.bytes``: what requests above :data:`DECODED_AT_ONCE_BYTES` take at most, all connections
+    together, from their decoding to their answer. Further ones wait; one that is larger waits for all others."""
+    max_unread_bytes: int = 256 * 1024 * 1024
+    """Answers that were written and not taken by their readers, over all connections; beyond it the reader that has
+    made no progress for longest is cut off."""
     max_connections: int = 1_000
+    max_connections_per_ip: int = NO_LIMIT
+    """``max.connections.per.ip``."""
+    max_connection_creation_rate: int = NO_LIMIT
+    """``max.connection.creation.rate``: per second; connections that come faster wait before they are read from, up to
+    ``stall_timeout_ms``: those that would wait longer are closed."""
+    max_requests_per_second: int = NO_LIMIT
+    """Of one connection, a second's worth at once; what is above waits."""
+    requests_at_once: int = 16
+    """Begun in one turn of the event loop, over all connections."""
+    urgent: frozenset[ApiKey] = frozenset()
+    """Begun in the turn in which they come, :data:`URGENT_PER_SECOND` of one connection."""
+    listen_backlog: int = 50
+    """``socket.listen.backlog.size``."""
     max_in_flight: int = 16
     """Requests of one connection that are handled or answered at a time."""
     idle_timeout_ms: int = 600_000
@@ -75,7 +108,7 @@ class Peer:
         return f"{self.host}:{self.port}"
 
 
-Handler = Callable[[Request, Peer], Awaitable[ResponseBody | None]]
+Handler = Callable[[Request, Peer], Awaitable[ResponseBody | EncodedResponse | None]]
 """Answers a request; None closes the connection. Cancelled when the client goes or the server closes, so a change that
 was begun must not depend on the handler's coming back."""
 
@@ -91,8 +124,11 @@ async def serve(
     limits: Limits | None = None,
     ssl_context: ssl.SSLContext | None = None,
     preloaded: VersionRanges | None = None,
+    reader: Executor | None = None,
 ) -> "Server":
     """Listen on ``host`` and ``port`` (0: any free one) and answer the ``apis`` with ``handler``.
+
+    With a ``reader``, requests larger than :data:`DECODED_AT_ONCE_BYTES` are decoded there, not on the event loop.
 
     ``preloaded`` are the versions whose codecs are made now, all of ``apis`` by default; others when they are first
     asked for, which takes some milliseconds of the event loop.
@@ -101,7 +137,7 @@ async def serve(
         KjbodError: the address cannot be listened on.
     """
     preload(apis if preloaded is None else preloaded)
-    server = Server(handler, apis, limits or Limits(), clock, log)
+    server = Server(handler, apis, limits or Limits(), clock, log, reader)
     try:
         await server.listen(host, port, ssl_context)
     except OSError as error:
@@ -112,13 +148,28 @@ async def serve(
 class Server:
     """A listening server. Made by :func:`serve`; may be used as an async context manager."""
 
-    def __init__(self, handler: Handler, apis: VersionRanges, limits: Limits, clock: Clock, log: Logger) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        apis: VersionRanges,
+        limits: Limits,
+        clock: Clock,
+        log: Logger,
+        reader: Executor | None = None,
+    ) -> None:
         self.handler = handler
+        self.reader = reader
         self.apis = apis
         self.limits = limits
         self.complaints = _Complaints(clock, log)
         self.pending_bytes = 0
-        """What there is of incomplete requests, over all connections."""
+        """What there is of requests that are incomplete or wait to be read, over all connections."""
+        self.pace = Pace(limits.requests_at_once)
+        self.queued = Room(limits.max_queued_bytes)
+        self.unread: Unread[_Session] = Unread()
+        self.clock = clock
+        self._addresses = Addresses(limits.max_connections_per_ip)
+        self._connection_rate = Rate(limits.max_connection_creation_rate)
         self._listening: asyncio.Server | None = None
         self._connections: set[asyncio.Task[Any]] = set()
         self._closing = False
@@ -137,7 +188,12 @@ class Server:
     async def listen(self, host: str, port: int, ssl_context: ssl.SSLContext | None) -> None:
         """Start to accept connections."""
         self._listening = await asyncio.start_server(
-            self._accepted, host or None, port, limit=_READ_BYTES, ssl=ssl_context
+            self._accepted,
+            host or None,
+            port,
+            limit=_READ_BYTES,
+            ssl=ssl_context,
+            backlog=self.limits.listen_backlog,
         )
 
     async def close(self) -> None:
@@ -169,17 +225,38 @@ class Server:
             self.complaints.add("connection.refused", peer, f"there are {len(self._connections)} connections already")
             writer.transport.abort()
             return
+        now_ms = self.clock.monotonic_ms()
+        if self._connection_rate.wait_ms(now_ms) > self.limits.stall_timeout_ms:
+            most = self.limits.max_connection_creation_rate
+            self.complaints.add("connection.refused", peer, f"more than {most} connections a second come for long")
+            writer.transport.abort()
+            return
+        if not self._addresses.enter(peer.host):
+            most = self.limits.max_connections_per_ip
+            self.complaints.add("connection.refused", peer, f"there are {most} connections from {peer.host} already")
+            writer.transport.abort()
+            return
+        wait_ms = self._connection_rate.take(now_ms)
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
         try:
+            if wait_ms:
+                await asyncio.sleep(wait_ms / 1000)
             await _Session(self, reader, writer, peer).run()
             await self._flush_and_close(writer)
         except asyncio.CancelledError:
             pass  # by close(). The task ends here either way; asyncio 3.11 logs a cancelled one as an error
         finally:
             self._connections.discard(task)
+            self._addresses.leave(peer.host)
             writer.transport.abort()  # no effect where it is closed already
+
+    def make_room_for_answers(self) -> None:
+        """Cut off the slowest readers until unread answers take no more than they may."""
+        while self.unread.bytes > self.limits.max_unread_bytes and (slowest := self.unread.slowest()) is not None:
+            self.unread.forget(slowest)
+            slowest.cut_off(f"unread answers take more than {self.limits.max_unread_bytes} bytes together")
 
     async def _flush_and_close(self, writer: asyncio.StreamWriter) -> None:
         """Let the last answers leave; what the client does not read in time is not kept for it."""
@@ -206,7 +283,11 @@ class _Session:
             server.apis,
             max_frame_bytes=server.limits.max_frame_bytes,
             max_frame_bytes_of=server.limits.max_frame_bytes_of,
+            decoded_at_once_bytes=_NOTHING_AT_ONCE,
         )
+        self._rate = Rate(server.limits.max_requests_per_second)
+        self._urgent_rate = Rate(URGENT_PER_SECOND)
+        self._queued_bytes = 0
         self._held_bytes = 0
         self._gate = asyncio.Semaphore(server.limits.max_in_flight)
         self._complained = False
@@ -227,26 +308,68 @@ class _Session:
             self._complain(str(errors.exceptions[0]))
         finally:
             self._server.pending_bytes -= self._held_bytes
+            self._leave_queue(self._queued_bytes)  # of handlers that never began
+            self._server.unread.forget(self)
 
     async def _read_requests(self, handlers: asyncio.TaskGroup) -> None:
         while data := await self._read():
             for slot in self._machine.receive(data):
                 await self._gate.acquire()
+                queued_bytes = await self._admit(slot)
                 if slot.request is None:
+                    self._leave_queue(queued_bytes)
                     await self._flush()
                 else:
-                    handlers.create_task(self._handle(slot, slot.request))
+                    handlers.create_task(self._handle(slot, slot.request, queued_bytes))
             self._hold(self._machine.pending_bytes)
         if self._machine.pending_bytes:
             self._complain(f"closed in the middle of a request, {self._machine.pending_bytes} bytes of it had come")
         raise _Ended
 
+    async def _admit(self, slot: Slot) -> int:
+        """Wait until it is this request's turn, and read it; how much room it takes, to be given back."""
+        frame = slot.frame
+        assert frame is not None
+        server = self._server
+        now_ms = server.clock.monotonic_ms()
+        if wait_ms := self._rate.take(now_ms):
+            await asyncio.sleep(wait_ms / 1000)
+        urgent = int.from_bytes(frame[:_API_KEY_BYTES]) in self._limits.urgent
+        if not (urgent and self._urgent_rate.try_take(now_ms)):
+            await server.pace.begin()
+        if len(frame) <= DECODED_AT_ONCE_BYTES:
+            self._machine.decode(slot)
+            return 0
+        self._hold(len(frame) + self._machine.pending_bytes)
+        await server.queued.enter(len(frame))
+        self._queued_bytes += len(frame)
+        try:
+            if server.reader is None:
+                self._machine.decode(slot)
+            else:
+                await asyncio.get_running_loop().run_in_executor(server.reader, self._machine.decode, slot)
+        except ProtocolError:
+            self._leave_queue(len(frame))
+            raise
+        return len(frame)
+
+    def _leave_queue(self, size_bytes: int) -> None:
+        """A large request was answered, or will never be."""
+        if size_bytes:
+            self._queued_bytes -= size_bytes
+            self._server.queued.leave(size_bytes)
+
+    def cut_off(self, reason: str) -> None:
+        """End the connection at once."""
+        self._complain(reason)
+        self._writer.transport.abort()
+
     def _hold(self, pending_bytes: int) -> None:
-        """Count what waits for the rest of its request."""
+        """Count what waits for the rest of its request, or for its turn."""
         self._server.pending_bytes += pending_bytes - self._held_bytes
         self._held_bytes = pending_bytes
         if self._server.pending_bytes > self._limits.max_pending_bytes:
-            self._complain(f"incomplete requests take more than {self._limits.max_pending_bytes} bytes together")
+            self._complain(f"unread requests take more than {self._limits.max_pending_bytes} bytes together")
             raise _Ended
 
     async def _read(self) -> bytes:
@@ -264,7 +387,7 @@ class _Session:
                 if not self._machine.outstanding:
                     raise _Ended from None
 
-    async def _handle(self, slot: Slot, request: Request) -> None:
+    async def _handle(self, slot: Slot, request: Request, queued_bytes: int) -> None:
         try:
             message = await self._server.handler(request, self._peer)
             if message is None:
@@ -275,6 +398,8 @@ class _Session:
         except Exception as error:
             self._server.complaints.add_bug(self._peer, request)
             raise _Ended from error
+        finally:
+            self._leave_queue(queued_bytes)
         await self._flush()
 
     async def _flush(self) -> None:
@@ -282,15 +407,25 @@ class _Session:
         data, answers = self._machine.data_to_send()
         if not answers:
             return
+        if self._writer.transport.is_closing():  # uvloop raises RuntimeError from there
+            raise _Ended
+        self._server.unread.add(self, len(data))
         self._writer.write(data)
+        self._server.make_room_for_answers()
+        # Most answers are gone at once: a timer for each would cost more than the write.
+        if self._writer.transport.get_write_buffer_size():
+            await self._drain()
+        self._server.unread.taken(self, len(data))
+        for _ in range(answers):
+            self._gate.release()
+
+    async def _drain(self) -> None:
         try:
             async with asyncio.timeout(self._limits.stall_timeout_ms / 1000):
                 await self._writer.drain()
         except TimeoutError:
             self._complain(f"did not read its answers for {self._limits.stall_timeout_ms} ms")
             raise _Ended from None
-        for _ in range(answers):
-            self._gate.release()
 
     def _complain(self, reason: str) -> None:
         """One line, however many handlers find out."""

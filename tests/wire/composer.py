@@ -12,6 +12,7 @@ from kjbod.wire.codec import Field, Schema
 from kjbod.wire.frames import VersionRanges, encode_request, request_codec
 
 CLUSTER_ID = "kjbodTestCluster0AAAAA"
+_found: dict[type[Any], dict[str, Any]] = {}
 _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
 
@@ -36,9 +37,8 @@ class Composer:
                 return encode_request(self._struct(codec.schema, codec.cls), version, 1, "fuzz")[4:]
 
     def _struct(self, schema: Schema, cls: type[Any]) -> Any:
-        hints = typing.get_type_hints(cls)
-        ours = {f.name for f in dataclasses.fields(cls)}
-        return cls(**{f.name: self._field(f, hints[f.name]) for f in schema.fields if f.name in ours})
+        hints = _hints(cls)
+        return cls(**{f.name: self._field(f, hints[f.name]) for f in schema.fields if f.name in hints})
 
     def _field(self, field: Field, hint: Any) -> Any:
         if field.nullable and self._rng.random() < 0.2:
@@ -56,12 +56,21 @@ class Composer:
             return max(-(2 ** (bits - 1)), min(near, 2 ** (bits - 1) - 1))
         choices: dict[str, tuple[Any, ...]] = {
             "bool": (True, False),
+            "float64": (0.0, -1.0, 1.5, 1e300, float("inf"), float("nan")),
             "uint16": (0, 1, 9092, 65535),
             "string": self._texts,
             "bytes": (b"", self._rng.randbytes(9)),
             "uuid": (Uuid(bytes(16)), *self._ids),
         }
         return self._rng.choice(choices[field.kind])
+
+
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    """The type of each field: looking them up takes longer than all the rest."""
+    if cls not in _found:
+        hints = typing.get_type_hints(cls)
+        _found[cls] = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    return _found[cls]
 
 
 def _dataclass_in(hint: Any) -> type[Any]:

@@ -21,6 +21,9 @@ from kjbod.wire.messages import (
     FetchResponse,
     FetchResponsePartition,
     FetchResponseTopic,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
     ResponseBody,
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
@@ -336,7 +339,7 @@ def test_unfinished_requests_of_all_connections_together_are_bounded(run: Run[An
             await until(lambda: server.pending_bytes == 0)
 
     run(story)
-    assert log.reasons()[0] == "incomplete requests take more than 5000 bytes together"
+    assert log.reasons()[0] == "unread requests take more than 5000 bytes together"
 
 
 def test_an_api_may_have_a_smaller_frame_than_others(run: Run[Any], log: Lines) -> None:
@@ -435,6 +438,178 @@ def test_a_handler_can_close_its_connection(run: Run[Any], start: Serve, log: Li
     assert log.lines == []
 
 
+class HandClock(SystemClock):
+    """Time that passes when told to."""
+
+    now_ms = 0
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+
+# ---------------------------------------------------------------- one peer beside others
+
+
+def heartbeat(number: int = 1) -> bytes:
+    return encode_request(BrokerHeartbeatRequest(broker_id=1), 1, number, "me")
+
+
+def test_one_address_gets_so_many_connections_and_room_is_made_again(run: Run[Any], start: Serve, log: Lines) -> None:
+    async def story() -> None:
+        async with await start(answer, max_connections_per_ip=2) as server:
+            first, second = await Wire.to(server), await Wire.to(server)
+            await until(lambda: server.connections == 2)
+            assert await (await Wire.to(server)).rest() == b""
+            await first.close()
+            await until(lambda: server.connections == 1)
+            await assert_still_serving(server)
+            await second.close()
+
+    run(story)
+    assert log.reasons() == ["there are 2 connections from 127.0.0.1 already"]
+
+
+def test_connections_that_come_too_fast_wait_and_are_served_then(run: Run[Any], start: Serve) -> None:
+    async def story() -> None:
+        handled: list[int] = []
+
+        async def noted(request: Request, peer: Peer) -> ResponseBody | None:
+            handled.append(request.correlation_id)
+            return await answer(request, peer)
+
+        # On a clock that stands still, one connection may come now and the next a quarter of a second later.
+        async with await start(noted, clock=HandClock(), max_connection_creation_rate=4) as server:
+            first, second = await Wire.to(server), await Wire.to(server)
+            await until(lambda: server.connections == 2)
+            second.send(heartbeat(2))
+            first.send(heartbeat(1))
+            assert await first.frame()
+            assert await second.frame()
+            assert handled == [1, 2]
+            await first.close()
+            await second.close()
+
+    run(story)
+
+
+def test_connections_that_would_wait_for_long_are_closed(run: Run[Any], start: Serve, log: Lines) -> None:
+    async def story() -> None:
+        limits = {"max_connection_creation_rate": 1, "stall_timeout_ms": 1_500}
+        async with await start(answer, clock=HandClock(), **limits) as server:
+            wires = [await Wire.to(server) for _ in range(3)]  # one now, one in a second, one in two
+            assert await wires[2].rest() == b""
+            assert server.connections == 2
+            for wire in wires[:2]:
+                await wire.close()
+
+    run(story)
+    assert log.reasons() == ["more than 1 connections a second come for long"]
+
+
+def test_a_connection_that_asks_too_much_waits_and_others_do_not(run: Run[Any], start: Serve) -> None:
+    async def story() -> None:
+        handled: list[int] = []
+
+        async def noted(request: Request, peer: Peer) -> ResponseBody | None:
+            handled.append(request.correlation_id)
+            return await answer(request, peer)
+
+        async with await start(noted, clock=HandClock(), max_requests_per_second=4) as server:
+            much, little = await Wire.to(server), await Wire.to(server)
+            much.send(heartbeat(1) + heartbeat(2))
+            await until(lambda: handled == [1])
+            little.send(heartbeat(3))
+            for _ in range(2):
+                await much.frame()
+            assert handled == [1, 3, 2]
+            await much.close()
+            await little.close()
+
+    run(story)
+
+
+def test_a_flood_on_many_connections_does_not_delay_a_heartbeat(run: Run[Any], start: Serve) -> None:
+    async def story() -> None:
+        handled: list[ApiKey] = []
+
+        async def noted(request: Request, peer: Peer) -> ResponseBody | None:
+            handled.append(request.api_key)
+            return await answer(request, peer)
+
+        urgent = frozenset({ApiKey.BROKER_HEARTBEAT})
+        async with await start(noted, requests_at_once=1, urgent=urgent) as server:
+            broker = await Wire.to(server)
+            flood = [await Wire.to(server) for _ in range(10)]
+            for wire in flood:
+                wire.send(b"".join(encode_request(HELLO, 3, number, "me") for number in range(300)))
+            await until(lambda: handled != [])
+            broker.send(heartbeat())
+            await broker.frame()
+            assert len(handled) < 1_500
+            for wire in flood:
+                await wire.close()
+            await broker.close()
+
+    run(story)
+
+
+def test_large_requests_are_taken_in_as_far_as_there_is_room_and_small_ones_pass_them(
+    run: Run[Any], start: Serve
+) -> None:
+    async def story() -> None:
+        begun: list[int] = []
+        gate = asyncio.Event()
+
+        async def parked(request: Request, peer: Peer) -> ResponseBody | None:
+            begun.append(request.correlation_id)
+            if isinstance(request.message, MetadataRequest):
+                await gate.wait()
+                return MetadataResponse(brokers=(), topics=())
+            return await answer(request, peer)
+
+        def large(number: int) -> bytes:
+            topics = tuple(MetadataRequestTopic(name="x" * 100) for _ in range(300))
+            return encode_request(MetadataRequest(topics=topics), 12, number, "me")
+
+        async with await start(parked, max_queued_bytes=40_000) as server:
+            wires = [await Wire.to(server) for _ in range(3)]
+            for number, wire in enumerate(wires):
+                wire.send(large(number))
+            await until(lambda: len(begun) == 1 and server.pending_bytes > 60_000)
+            await assert_still_serving(server)
+            await wires[1].close()  # one that waits may go
+            gate.set()
+            for wire in (wires[0], wires[2]):
+                await wire.frame()
+                await wire.close()
+            await until(lambda: server.queued.used_bytes == server.pending_bytes == 0)
+        assert 1 not in begun
+
+    run(story)
+
+
+def test_many_that_do_not_read_cost_so_much_together_and_the_slowest_goes(
+    run: Run[Any], start: Serve, log: Lines
+) -> None:
+    async def story() -> None:
+        async with await start(answer, max_unread_bytes=12_000_000) as server:
+            slow = await Wire.to(server)
+            cast("asyncio.Transport", slow.writer.transport).pause_reading()
+            slow.send(b"".join(encode_request(FetchRequest(), 12, number, "me") for number in range(16)))
+            good = await Wire.to(server)
+            while not log.lines:
+                good.send(encode_request(FetchRequest(), 12, 1, "me"))
+                await good.frame()
+            assert server.unread.bytes <= 12_000_000
+            await until(lambda: server.connections == 1)
+            await slow.close()
+            await good.close()
+            await until(lambda: server.unread.bytes == 0)
+
+    run(story)
+    assert log.reasons() == ["unread answers take more than 12000000 bytes together"]
+
+
 # ---------------------------------------------------------------- limits and shutdown
 
 
@@ -451,15 +626,6 @@ def test_connections_above_the_limit_are_closed_and_room_is_made_again(run: Run[
 
     run(story)
     assert [line["event"] for line in log.lines] == ["connection.refused"]
-
-
-class HandClock(SystemClock):
-    """Time that passes when told to."""
-
-    now_ms = 0
-
-    def monotonic_ms(self) -> int:
-        return self.now_ms
 
 
 def test_a_storm_of_bad_connections_is_counted_instead_of_filling_the_log(

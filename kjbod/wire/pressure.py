@@ -1,0 +1,176 @@
+"""What keeps one peer from taking what is everybody's: rates, turns, and bytes that are held for others."""
+
+import asyncio
+from collections import Counter, deque
+from typing import Final, Generic, TypeVar
+
+NO_LIMIT: Final = 2**31 - 1
+"""Kafka's default where it has no limit."""
+_BURST_MS = 1_000
+
+T = TypeVar("T")
+
+
+class Rate:
+    """So many things per second, with a second's worth at once; what is above waits, in order.
+
+    Args:
+        per_second: from 1 on; :data:`NO_LIMIT` and above: nothing waits.
+    """
+
+    def __init__(self, per_second: int) -> None:
+        self._interval_ms = 0.0 if per_second >= NO_LIMIT else _BURST_MS / per_second
+        self._next_ms = 0.0
+
+    def take(self, now_ms: int) -> float:
+        """Take the next place, and say how many ms it is away."""
+        if not self._interval_ms:
+            return 0.0
+        place_ms = self._place_ms(now_ms)
+        self._next_ms = place_ms + self._interval_ms
+        return max(0.0, place_ms - now_ms)
+
+    def wait_ms(self, now_ms: int) -> float:
+        """How far away the next place is, without taking it."""
+        return max(0.0, self._place_ms(now_ms) - now_ms) if self._interval_ms else 0.0
+
+    def try_take(self, now_ms: int) -> bool:
+        """Take a place if there is one now."""
+        if self.wait_ms(now_ms):
+            return False
+        self.take(now_ms)
+        return True
+
+    def _place_ms(self, now_ms: int) -> float:
+        return max(self._next_ms, now_ms - _BURST_MS + self._interval_ms)
+
+
+class Pace:
+    """So many begin in one turn of the event loop, all others in the next ones, first come first served.
+
+    A connection waits here with one request at a time, so that those which send much take turns with those which send
+    little, and the loop comes round to its sockets and timers in between.
+    """
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
+        self._left = at_once
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._renewing = False
+
+    async def begin(self) -> None:
+        """Return when it may begin; at once if the turn has room."""
+        if not self._renewing:
+            self._renewing = True
+            asyncio.get_running_loop().call_soon(self._renew)
+        if self._left and not self._waiting:
+            self._left -= 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        await turn
+
+    def _renew(self) -> None:
+        """The next turn of the loop has begun."""
+        self._left = self._at_once
+        while self._waiting and self._left:
+            turn = self._waiting.popleft()
+            if not turn.done():  # else its connection has gone
+                turn.set_result(None)
+                self._left -= 1
+        self._renewing = bool(self._waiting)
+        if self._renewing:
+            asyncio.get_running_loop().call_soon(self._renew)
+        else:
+            self._left = self._at_once
+
+
+class Room:
+    """Room for so many bytes, first come first served. What is larger than all of it gets in when it is empty."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.used_bytes = 0
+
+    async def enter(self, size_bytes: int) -> None:
+        """Return when there is room; to be given back with :meth:`leave` unless this was cancelled."""
+        if not self._waiting and self._fits(size_bytes):
+            self.used_bytes += size_bytes
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((size_bytes, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.leave(size_bytes)  # it had got in
+            raise
+
+    def leave(self, size_bytes: int) -> None:
+        """Give room back."""
+        self.used_bytes -= size_bytes
+        while self._waiting:
+            size_bytes, turn = self._waiting[0]
+            if not turn.done():
+                if not self._fits(size_bytes):
+                    return
+                self.used_bytes += size_bytes
+                turn.set_result(None)
+            self._waiting.popleft()
+
+    def _fits(self, size_bytes: int) -> bool:
+        return not self.used_bytes or self.used_bytes + size_bytes <= self._size_bytes
+
+
+class Unread(Generic[T]):
+    """Bytes of answers that readers have not taken, by reader, the one without progress for longest first."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._of: dict[T, int] = {}
+
+    def add(self, reader: T, size_bytes: int) -> None:
+        """More is on its way."""
+        self._of[reader] = self._of.get(reader, 0) + size_bytes
+        self.bytes += size_bytes
+
+    def taken(self, reader: T, size_bytes: int) -> None:
+        """The reader took some: it is the last in line now. Nothing happens where it was forgotten."""
+        left = self._of.pop(reader, None)
+        if left is None:
+            return
+        self.bytes -= size_bytes
+        if left > size_bytes:
+            self._of[reader] = left - size_bytes
+
+    def forget(self, reader: T) -> None:
+        """It is gone, and what it has not read."""
+        self.bytes -= self._of.pop(reader, 0)
+
+    def slowest(self) -> T | None:
+        """Who has made no progress for longest."""
+        return next(iter(self._of), None)
+
+
+class Addresses:
+    """How many connections there are from each address."""
+
+    def __init__(self, at_most: int) -> None:
+        self._at_most = at_most
+        self._connections: Counter[str] = Counter()
+
+    def enter(self, host: str) -> bool:
+        """Count one more, unless there are too many."""
+        if self._connections[host] >= self._at_most:
+            if not self._connections[host]:
+                del self._connections[host]
+            return False
+        self._connections[host] += 1
+        return True
+
+    def leave(self, host: str) -> None:
+        """One less."""
+        self._connections[host] -= 1
+        if not self._connections[host]:
+            del self._connections[host]
