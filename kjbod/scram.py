@@ -59,13 +59,20 @@ def parse_scram(argument: str, rng: random.Random) -> UserScramCredentialRecord:
         key = hashlib.pbkdf2_hmac(mechanism.hash, password.encode(), salt, iterations)
     else:
         key = _decode("saltedPassword", salted) or b""
-    client_key = hmac.digest(key, b"Client Key", mechanism.hash)
+    return credential(user, mechanism, salt=salt, salted_password=key, iterations=iterations)
+
+
+def credential(
+    user: str, mechanism: Mechanism, *, salt: bytes, salted_password: bytes, iterations: int
+) -> UserScramCredentialRecord:
+    """The record of a salted password (``ScramFormatter``)."""
+    client_key = hmac.digest(salted_password, b"Client Key", mechanism.hash)
     return UserScramCredentialRecord(
         name=user,
         mechanism=mechanism.id,
         salt=salt,
         stored_key=hashlib.new(mechanism.hash, client_key).digest(),
-        server_key=hmac.digest(key, b"Server Key", mechanism.hash),
+        server_key=hmac.digest(salted_password, b"Server Key", mechanism.hash),
         iterations=iterations,
     )
 

@@ -154,8 +154,13 @@ def _standalone_voters(config: Config, rng: random.Random) -> dict[int, DynamicV
 # Features
 
 
-def _release_level(text: str) -> int:
-    """``MetadataVersion.fromVersionString``: of ``3.8.1`` only ``3.8`` counts."""
+def parse_release(text: str) -> int:
+    """The level of a release as a person types it; of ``3.8.1`` only ``3.8`` counts
+    (``MetadataVersion.fromVersionString``).
+
+    Raises:
+        StorageToolError: no such release.
+    """
     segments = text.split(".")
     try:
         return versions.release_level(".".join(segments[:2]) if len(segments) > 2 else text)
@@ -166,7 +171,12 @@ def _release_level(text: str) -> int:
         ) from None
 
 
-def _parse_features(texts: Sequence[str]) -> dict[str, int]:
+def parse_feature_levels(texts: Sequence[str]) -> dict[str, int]:
+    """``NAME=LEVEL`` each; the last one of a name counts.
+
+    Raises:
+        StorageToolError: in Kafka's words.
+    """
     levels: dict[str, int] = {}
     for text in texts:
         name, equals, level_text = text.partition("=")
@@ -209,7 +219,7 @@ def _effective_features(release: int, asked: dict[str, int], dynamic_quorum: boo
         least, most = versions.SUPPORTED_FEATURES[name]
         if not least <= levels[name] <= most:
             raise StorageToolError(f"No feature:{name} with feature level {levels[name]}")
-        for dependency, needed in _dependencies(name, levels[name]).items():
+        for dependency, needed in versions.dependencies(name, levels[name]).items():
             if levels[dependency] < needed:
                 raise StorageToolError(
                     f"{name} could not be set to {levels[name]} because it depends on {dependency} level {needed}"
@@ -231,13 +241,6 @@ def _check_kraft_version(asked: int | None, dynamic_quorum: bool) -> None:
             "support, try using one of --standalone, --initial-controllers, or --no-initial-controllers and removing "
             "controller.quorum.voters."
         )
-
-
-def _dependencies(feature: str, level: int) -> dict[str, int]:
-    """What a feature's level needs of others (``FeatureVersion.dependencies``); in 4.3.1 there is one."""
-    if feature == versions.ELIGIBLE_LEADER_REPLICAS_VERSION and level >= 1:
-        return {versions.METADATA_VERSION: versions.ELIGIBLE_LEADER_REPLICAS}
-    return {}
 
 
 def _bootstrap_records(levels: dict[str, int], scram: Sequence[UserScramCredentialRecord]) -> tuple[Record, ...]:
@@ -320,8 +323,8 @@ def plan_format(config: Config, options: FormatOptions, rng: random.Random) -> F
         StorageToolError: in Kafka's words.
         ScramArgumentError: likewise.
     """
-    release = None if options.release_version is None else _release_level(options.release_version)
-    asked = _parse_features(options.features)
+    release = None if options.release_version is None else parse_release(options.release_version)
+    asked = parse_feature_levels(options.features)
     static_quorum = bool(config.controller_quorum_voters)
     if static_quorum and (options.standalone or options.initial_controllers is not None):
         raise StorageToolError(
@@ -548,7 +551,7 @@ def print_version_mapping(release_version: str | None, out: Print) -> None:
         StorageToolError: no such release.
     """
     text = versions.release_name(versions.LATEST) if release_version is None else release_version
-    level = _release_level(text)
+    level = parse_release(text)
     for name, feature_level in versions.version_mapping(level).items():
         out(f"{name}={feature_level}" + (f" ({text})" if name == versions.METADATA_VERSION else ""))
 
@@ -582,7 +585,7 @@ def print_feature_dependencies(features: Sequence[str], out: Print) -> None:
 
 
 def _print_dependencies(name: str, level: int, out: Print) -> None:
-    dependencies = _dependencies(name, level)
+    dependencies = versions.dependencies(name, level)
     out(f"{name}={level} requires:" if dependencies else f"{name}={level} has no dependencies.")
     for dependency, needed in dependencies.items():
         release = f" ({versions.release_name(needed)})" if dependency == versions.METADATA_VERSION else ""

@@ -16,7 +16,7 @@ is complete and does not check is a :class:`CorruptBatchError` with its position
 import dataclasses
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import crc32c
 
@@ -37,6 +37,8 @@ _COMPRESSION = 0x07
 BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
 """``KafkaRaftClient.MAX_BATCH_SIZE_BYTES``: the largest batch that Kafka writes to a metadata log."""
 _VARLONG_BYTES_MAX = 10
+_Parts: TypeAlias = tuple[int, int, bytes | None, bytes | None]
+"""Of a record: offset delta, timestamp delta, key, value."""
 
 
 class CorruptBatchError(MalformedMessageError):
@@ -91,11 +93,15 @@ class RecordBatch:
         Raises:
             CorruptBatchError: the records do not fill the batch as its header says.
         """
+        for offset_delta, timestamp_delta, key, value in self._parts():
+            yield LogRecord(self.base_offset + offset_delta, self.base_timestamp_ms + timestamp_delta, key, value)
+
+    def _parts(self) -> Iterator[_Parts]:
         at = HEADER_BYTES
         try:
             for _ in range(self.count):
-                record, at = _read_record(self, at)
-                yield record
+                parts, at = _read_record(self.raw, at)
+                yield parts
         except (IndexError, MalformedMessageError):
             raise CorruptBatchError(self.position, f"its records are malformed at byte {at}") from None
         if at != len(self.raw):
@@ -109,11 +115,12 @@ class RecordBatch:
         """
         if self.control:
             return
-        for record in self.records:
+        for offset_delta, _, _, value in self._parts():
+            offset = self.base_offset + offset_delta
             try:
-                yield record.offset, decode_record(record.value or b"")[0]
+                yield offset, decode_record(value or b"")[0]
             except MalformedMessageError as error:
-                raise MalformedMessageError(f"offset {record.offset}: {error}") from None
+                raise MalformedMessageError(f"offset {offset}: {error}") from None
 
     def control_records(self) -> Iterator[tuple[int, ControlRecord]]:
         """Offset and record of each control record; nothing in a batch of data.
@@ -259,8 +266,7 @@ def _read_sized(buf: bytes, at: int, end: int) -> tuple[bytes | None, int]:
     return buf[at : at + length], at + length
 
 
-def _read_record(batch: RecordBatch, at: int) -> tuple[LogRecord, int]:
-    buf = batch.raw
+def _read_record(buf: bytes, at: int) -> tuple[_Parts, int]:
     length, at = _read_varint(buf, at)
     end = at + length
     if length < 0 or end > len(buf):
@@ -272,7 +278,7 @@ def _read_record(batch: RecordBatch, at: int) -> tuple[LogRecord, int]:
     # Headers do not occur in this log; whatever is there is skipped by the record's length.
     if at > end:
         raise MalformedMessageError("runs past its record")
-    return LogRecord(batch.base_offset + offset_delta, batch.base_timestamp_ms + timestamp_delta, key, value), end
+    return (offset_delta, timestamp_delta, key, value), end
 
 
 def batch_size(buf: bytes | memoryview, at: int) -> int | None:

@@ -20,13 +20,15 @@ Three rules that are easy to miss:
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias, TypeVar
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from kjbod.errors import KjbodError
 from kjbod.ids import MIGRATING, UNASSIGNED, Uuid, is_online
 from kjbod.metadata import versions
 from kjbod.metadata.records import (
     NO_LEADER_CHANGE,
+    TAIL_OF,
     AbortTransactionRecord,
     AccessControlEntryRecord,
     BeginTransactionRecord,
@@ -58,6 +60,7 @@ from kjbod.metadata.records import (
     UserScramCredentialRecord,
     ZkMigrationStateRecord,
 )
+from kjbod.values import value_type
 
 TOPIC = 2
 """``ConfigRecord.resource_type`` of a topic (``ConfigResource.Type``)."""
@@ -192,9 +195,13 @@ def _shared(values: tuple[T, ...]) -> tuple[T, ...]:
     return values
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@value_type
 class PartitionRegistration:
-    """A partition (``PartitionRegistration``). ``directories`` runs parallel to ``replicas``."""
+    """A partition (``PartitionRegistration``). ``directories`` runs parallel to ``replicas``.
+
+    It does not say which partition it is, so that one value serves all that are alike: :meth:`of` and :meth:`merge`
+    give the same object again where they can.
+    """
 
     replicas: tuple[int, ...]
     directories: tuple[Uuid, ...]
@@ -216,6 +223,15 @@ class PartitionRegistration:
         Raises:
             ReplayError: the directories do not match the replicas, or the recovery state is unknown.
         """
+        tail = _TAIL_OF_PARTITION(record)
+        if (known := _created.get(tail)) is None:
+            if len(_created) >= ALIKE_MAX:
+                _created.clear()
+            known = _created[tail] = cls._of(record)
+        return known
+
+    @classmethod
+    def _of(cls, record: PartitionRecord) -> "PartitionRegistration":
         return cls(
             replicas=_shared(record.replicas),
             directories=_shared(_directories(record.directories, len(record.replicas), record)),
@@ -247,6 +263,16 @@ class PartitionRegistration:
         Raises:
             ReplayError: the directories do not match the replicas, or the recovery state is unknown.
         """
+        key = (id(self), _TAIL_OF_CHANGE(change))
+        known = _merged.get(key)
+        if known is None or known[0] is not self:
+            if len(_merged) >= ALIKE_MAX:
+                _merged.clear()
+            # With `self`, or its id could become that of another.
+            known = _merged[key] = (self, self._merge(change))
+        return known[1]
+
+    def _merge(self, change: PartitionChangeRecord) -> "PartitionRegistration":
         replicas = self.replicas if change.replicas is None else change.replicas
         if change.directories is not None:
             directories = _directories(change.directories, len(replicas), change)
@@ -303,6 +329,21 @@ class PartitionRegistration:
             eligible_leader_replicas=(self.eligible_leader_replicas or None) if elr else None,
             last_known_elr=(self.last_known_elr or None) if elr else None,
         )
+
+
+ALIKE_MAX = 16_384
+"""How many registrations that were made from a record, and from a change, are kept to be given again."""
+
+_TAIL_OF_PARTITION = TAIL_OF[PartitionRecord]
+_TAIL_OF_CHANGE = TAIL_OF[PartitionChangeRecord]
+# Caches of pure functions: what one thread forgets while another asks is only made anew.
+_created: dict[tuple[Any, ...], PartitionRegistration] = {}
+_merged: dict[tuple[int, tuple[Any, ...]], tuple[PartitionRegistration, PartitionRegistration]] = {}
+
+shape_of: Callable[[PartitionRegistration], tuple[Any, ...]] = attrgetter(
+    *(f.name for f in dataclasses.fields(PartitionRegistration) if f.name not in ("leader_epoch", "partition_epoch"))
+)
+"""All of a partition but its epochs: what elections depend on."""
 
 
 def _require_epoch(broker: BrokerRegistration, epoch: int, record: str) -> None:
@@ -370,8 +411,7 @@ class TopicDeleted:
     topic: Topic
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PartitionChange:
+class PartitionChange(NamedTuple):
     """A partition was created (``old`` None) or changed."""
 
     topic_id: Uuid
@@ -780,6 +820,9 @@ def changes_between(old: MetadataImage, new: MetadataImage) -> Iterator[Change]:
 # ---------------------------------------------------------------- transactions
 
 
+_TRANSACTION_RECORDS = frozenset({BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord})
+
+
 @dataclasses.dataclass(slots=True)
 class Replayer:
     """Feeds an image from the log, and holds back the records of a transaction until its end (KIP-868).
@@ -805,12 +848,12 @@ class Replayer:
             ReplayError: the record contradicts the ones before it.
         """
         if self._pending is None:
+            if type(record) not in _TRANSACTION_RECORDS:
+                return self._apply(((offset, epoch, record),))
             if isinstance(record, (EndTransactionRecord, AbortTransactionRecord)):
                 raise ReplayError(f"{type(record).__name__} at offset {offset} without a transaction")
-            if isinstance(record, BeginTransactionRecord):
-                self._pending = []
-                return ()
-            return self._apply(((offset, epoch, record),))
+            self._pending = []
+            return ()
         if isinstance(record, BeginTransactionRecord):
             raise ReplayError(f"BeginTransactionRecord at offset {offset} inside a transaction")
         if not isinstance(record, (EndTransactionRecord, AbortTransactionRecord)):

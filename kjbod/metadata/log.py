@@ -12,7 +12,7 @@ import asyncio
 import bisect
 import dataclasses
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,7 +20,7 @@ import structlog
 
 from kjbod.errors import KjbodError, StorageError
 from kjbod.metadata.batches import RecordBatch, iter_batches, join_batches, read_batch
-from kjbod.metadata.segments import SEGMENT_BYTES, SegmentedLog, open_log
+from kjbod.metadata.segments import SEGMENT_BYTES, SEGMENT_MS, SegmentedLog, epochs_from, open_log
 
 TAIL_BYTES = 8 * 1024 * 1024
 """How much of the log's end is kept in memory for readers that are close behind."""
@@ -41,6 +41,8 @@ class _Waiting:
 
     batches: list[RecordBatch]
     done: "asyncio.Future[int]"
+    run: int
+    """Batches of two runs are not joined (:meth:`MetadataLog.mark`)."""
 
 
 class MetadataLog:
@@ -49,7 +51,7 @@ class MetadataLog:
     All methods but :meth:`append`, :meth:`read` and :meth:`close` answer at once.
     """
 
-    def __init__(self, files: SegmentedLog, writer: ThreadPoolExecutor, tail_bytes: int) -> None:
+    def __init__(self, files: SegmentedLog, writer: ThreadPoolExecutor, tail_bytes: int, start_epoch: int = 0) -> None:
         self._files = files
         self._writer = writer
         # Reads have their own thread: a slow disk must not keep readers of old batches behind an fsync queue.
@@ -63,6 +65,11 @@ class MetadataLog:
         self._end_offset = files.end_offset
         self._epochs = list(files.epochs)
         self._start_offset = files.start_offset
+        self._start_epoch = start_epoch
+        self._run = 0
+        self._bytes_taken = 0
+        self._writes = 0
+        self._last_timestamp_ms = -1
         self._tail: list[RecordBatch] = []
         self._tail_size = 0
         self._tail_bytes = tail_bytes
@@ -73,16 +80,22 @@ class MetadataLog:
         directory: Path,
         *,
         segment_bytes: int = SEGMENT_BYTES,
+        segment_ms: int = SEGMENT_MS,
         start_offset: int = 0,
+        start_epoch: int = 0,
         tail_bytes: int = TAIL_BYTES,
+        repair: bool = True,
     ) -> "MetadataLog":
         """Open and recover the log in ``directory``, a ``__cluster_metadata-0`` that is created where it is missing.
 
         Args:
             directory: its parent must exist.
             segment_bytes: ``metadata.log.segment.bytes``.
+            segment_ms: ``metadata.log.segment.ms``.
             start_offset: where a log that has no segment yet starts: the end of the newest snapshot, else 0.
+            start_epoch: the epoch of that snapshot.
             tail_bytes: how much of the end is kept in memory.
+            repair: no: only read what is there, until :meth:`repair`.
 
         Raises:
             LogCorruptError: something else than the tail does not check; names file and position. Nothing was changed.
@@ -92,7 +105,14 @@ class MetadataLog:
         loop = asyncio.get_running_loop()
         try:
             files = await loop.run_in_executor(
-                writer, lambda: open_log(directory, segment_bytes=segment_bytes, start_offset=start_offset)
+                writer,
+                lambda: open_log(
+                    directory,
+                    segment_bytes=segment_bytes,
+                    segment_ms=segment_ms,
+                    start_offset=start_offset,
+                    repair=repair,
+                ),
             )
         except BaseException:
             writer.shutdown(wait=False)
@@ -105,7 +125,34 @@ class MetadataLog:
                 bytes=files.torn.bytes_cut,
                 end_offset=files.end_offset,
             )
-        return cls(files, writer, tail_bytes)
+        return cls(files, writer, tail_bytes, start_epoch)
+
+    async def repair(self) -> None:
+        """Cut the torn tail and rebuild what is derived, where :meth:`open` was told to wait with it.
+
+        Raises:
+            StorageError: a file cannot be written.
+        """
+        await self._in_writer(self._files.repair)
+
+    async def restart_at(self, offset: int, epoch: int) -> None:
+        """Drop the log and start it at the end of a snapshot that is newer. Only before anything is appended.
+
+        Raises:
+            StorageError: a file cannot be removed or made.
+        """
+        await self._in_writer(lambda: self._files.restart_at(offset))
+        self._start_offset = self._next_offset = self._end_offset = offset
+        self._start_epoch = epoch
+        self._epochs.clear()
+
+    async def _in_writer(self, change: Callable[[], None]) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._writer, change)
+        except OSError as error:
+            raise StorageError(
+                f"cannot write to the metadata log in {self._files.directory}: {error.strerror}"
+            ) from error
 
     # ---- what is there
 
@@ -126,8 +173,36 @@ class MetadataLog:
 
     @property
     def last_epoch(self) -> int:
-        """Leader epoch of the last batch handed over, 0 for an empty log."""
-        return self._epochs[-1][0] if self._epochs else 0
+        """Leader epoch of the last batch handed over; for an empty log that of the snapshot it starts at, else 0."""
+        return self._epochs[-1][0] if self._epochs else self._start_epoch
+
+    @property
+    def writes(self) -> int:
+        """How many groups of batches were written."""
+        return self._writes
+
+    @property
+    def writing(self) -> bool:
+        """Whether a group is being written."""
+        return self._writing
+
+    @property
+    def bytes_taken(self) -> int:
+        """What was handed over since :meth:`open`."""
+        return self._bytes_taken
+
+    @property
+    def last_timestamp_ms(self) -> int:
+        """The time of the last batch handed over since :meth:`open`, -1: none was."""
+        return self._last_timestamp_ms
+
+    def file_of(self, offset: int) -> Path:
+        """The segment that has ``offset``."""
+        return self._files.file_of(offset)
+
+    def sizes(self) -> list[tuple[int, int]]:
+        """The offset after each segment, and its size in bytes."""
+        return self._files.sizes()
 
     @property
     def failure(self) -> StorageError | None:
@@ -148,6 +223,12 @@ class MetadataLog:
         return (self._epochs[at - 1][0] if at else epoch), end
 
     # ---- writing
+
+    def mark(self) -> int:
+        """The next batch starts at :attr:`next_offset` on the disk too: small batches before and after it are not
+        joined, so that a snapshot may end there. Gives that offset."""
+        self._run += 1
+        return self._next_offset
 
     def submit(self, batches: Sequence[bytes]) -> "asyncio.Future[int]":
         """Hand over whole batches that follow each other and the log, and have them written in the order of the calls.
@@ -179,10 +260,12 @@ class MetadataLog:
             done.set_result(self._end_offset)
             return done
         self._next_offset = expected
+        self._bytes_taken += sum(batch.size_in_bytes for batch in taken)
+        self._last_timestamp_ms = taken[-1].timestamp_ms
         for batch in taken:
             if batch.leader_epoch > self.last_epoch or not self._epochs:
                 self._epochs.append((batch.leader_epoch, batch.base_offset))
-        self._waiting.append(_Waiting(taken, done))
+        self._waiting.append(_Waiting(taken, done, self._run))
         self._start_writing()
         return done
 
@@ -212,7 +295,7 @@ class MetadataLog:
         """In the writer's thread: make a group durable; the batches as they are on the disk."""
         batches: list[RecordBatch] = []
         # What was handed over as several batches is kept so.
-        for alone, run in itertools.groupby(group, key=lambda waiting: len(waiting.batches) == 1):
+        for (alone, _), run in itertools.groupby(group, key=lambda one: (len(one.batches) == 1, one.run)):
             found = [batch for waiting in run for batch in waiting.batches]
             batches += join_batches(found, _JOIN_BYTES_MAX) if alone else found
         self._files.append(batches)
@@ -221,6 +304,7 @@ class MetadataLog:
 
     def _written(self, group: list[_Waiting], written: "asyncio.Future[list[RecordBatch]]") -> None:
         self._writing = False
+        self._writes += 1
         error = None if written.cancelled() else written.exception()
         if written.cancelled() or error is not None:
             self._fail(group, error)
@@ -314,16 +398,14 @@ class MetadataLog:
     # ---- shortening and closing
 
     async def delete_before(self, offset: int) -> None:
-        """Remove the segments that lie wholly below ``offset``, the end of a durable snapshot.
+        """Start the log at ``offset``, the end of a durable snapshot, and remove the segments that lie wholly below.
 
         Raises:
             StorageError: a file cannot be removed.
         """
         loop = asyncio.get_running_loop()
-        self._start_offset = max(
-            (s.base_offset for s in self._files.segments if s.base_offset <= max(offset, self._start_offset)),
-            default=self._start_offset,
-        )
+        self._start_offset = max(self._start_offset, min(offset, self._end_offset))
+        self._epochs = epochs_from(self._epochs, self._start_offset)
         try:
             await loop.run_in_executor(self._reader, self._files.delete_before, offset)
         except OSError as error:
@@ -337,6 +419,7 @@ class MetadataLog:
         if self._failure is None:
             self._failure = StorageError(f"the metadata log in {self._files.directory} is closed")
         loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._reader, lambda: None)  # a read or a deletion that is under way
         await loop.run_in_executor(self._writer, self._files.close)
         self._writer.shutdown(wait=True)
         self._reader.shutdown(wait=True)

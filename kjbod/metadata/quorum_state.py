@@ -21,19 +21,23 @@ class QuorumState:
     voted_directory_id: Uuid = ZERO
 
 
-def write_quorum_state(directory: Path, state: QuorumState) -> None:
-    """Write version 1 of the file (kraft.version 1) into a ``__cluster_metadata-0``. Blocks.
+def write_quorum_state(directory: Path, state: QuorumState, *, kraft_version: int = 1, voter: int = -1) -> None:
+    """Write the file into a ``__cluster_metadata-0``, in the version that the kraft.version asks for
+    (``KRaftVersion.quorumStateVersion``): version 0 names ``voter``, the only one. Blocks.
 
     Raises:
         StorageError: it cannot be written; the file is as it was.
     """
-    data = {
+    data: dict[str, object] = {
         "leaderId": state.leader_id,
         "leaderEpoch": state.leader_epoch,
         "votedId": state.voted_id,
-        "votedDirectoryId": str(state.voted_directory_id),
-        "data_version": 1,
     }
+    if kraft_version:
+        data |= {"votedDirectoryId": str(state.voted_directory_id), "data_version": 1}
+    else:
+        voters = [{"voterId": voter}] if voter >= 0 else []
+        data = {"clusterId": "", **data, "appliedOffset": 0, "currentVoters": voters, "data_version": 0}
     path = directory / FILE_NAME
     try:
         write_atomically(path, json.dumps(data, separators=(",", ":")).encode())

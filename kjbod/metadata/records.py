@@ -4,12 +4,21 @@ Field names, types, versions and defaults are Kafka's (``metadata/src/main/resou
 4.3). A record's value is an unsigned varint frame version (1), api key and record version, then the flexible body
 (``AbstractApiMessageSerde``). A field that a version lacks keeps its default; writing a value that the version cannot
 hold raises, unless the field is marked ignorable: the caller picks the version from the metadata.version.
+
+Nearly all of a metadata log is about partitions, and nearly all partitions are alike: few sets of brokers and
+directories serve very many. In both of their records the ids come first in the body, so that all that follows them, the
+*tail*, is the same bytes for all that are alike. :func:`encode_record` and :func:`decode_record` keep the tails that
+they have met.
 """
 
 import dataclasses
+import struct
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, ClassVar, TypeVar
 
 from kjbod.ids import Uuid
+from kjbod.values import value_type
 from kjbod.wire.codec import (
     REQUIRED,
     Buffer,
@@ -60,6 +69,7 @@ def schema_of(cls: type[Any], version: int, name: str | None = None) -> Schema:
 class Record:
     """Base of all metadata records."""
 
+    __slots__ = ()
     API_KEY: ClassVar[int]
     VERSION_MAX: ClassVar[int] = 0
 
@@ -120,7 +130,7 @@ class TopicRecord(Record):
     topic_id: Uuid = wire("uuid")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@value_type
 class PartitionRecord(Record):
     """A partition, whole."""
 
@@ -154,7 +164,7 @@ class ConfigRecord(Record):
     value: str | None = wire("string", nullable=True)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@value_type
 class PartitionChangeRecord(Record):
     """What changed in a partition; null is unchanged. Each raises the partition epoch, a leader the leader epoch."""
 
@@ -383,6 +393,7 @@ RECORD_TYPES: dict[int, type[Record]] = {cls.API_KEY: cls for cls in Record.__su
 
 _codecs: dict[tuple[int, int], Codec[Any]] = {}
 R = TypeVar("R", bound=Record)
+P = TypeVar("P", bound=PartitionRecord | PartitionChangeRecord)
 
 
 def record_codec(api_key: int, version: int) -> Codec[Any]:
@@ -400,9 +411,111 @@ def record_codec(api_key: int, version: int) -> Codec[Any]:
     return codec
 
 
+# ---------------------------------------------------------------- records of partitions
+
+TAILS_MAX = 8_192
+"""How many tails are kept, for writing and for reading each; then all are forgotten."""
+
+_IDS = struct.Struct(">i16s")
+_HEAD_BYTES = 3
+"""Frame version, api key and record version: one byte each in the records of partitions."""
+_TAIL_FROM = _HEAD_BYTES + _IDS.size
+_IDS_FIELDS = ("partition_id", "topic_id")
+
+
+def _tail_fields(cls: type[Record]) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(cls) if f.name not in _IDS_FIELDS)  # type: ignore[arg-type]
+
+
+TAIL_OF: dict[type[Record], Callable[[Any], tuple[Any, ...]]] = {
+    cls: attrgetter(*_tail_fields(cls)) for cls in (PartitionRecord, PartitionChangeRecord)
+}
+"""All that a partition's record says beside whose it is."""
+_PARTITION_HEADS = {
+    bytes((FRAME_VERSION, cls.API_KEY, version))
+    for cls in (PartitionRecord, PartitionChangeRecord)
+    for version in range(cls.VERSION_MAX + 1)
+}
+_written: dict[tuple[Any, ...], tuple[bytes, bytes]] = {}
+_read: dict[bytes, Any] = {}
+_topic_ids: dict[bytes, Uuid] = {}
+
+
+def _change_of(like: PartitionChangeRecord, topic_id: Uuid, partition_id: int) -> PartitionChangeRecord:
+    return PartitionChangeRecord(
+        partition_id=partition_id,
+        topic_id=topic_id,
+        isr=like.isr,
+        leader=like.leader,
+        replicas=like.replicas,
+        removing_replicas=like.removing_replicas,
+        adding_replicas=like.adding_replicas,
+        leader_recovery_state=like.leader_recovery_state,
+        directories=like.directories,
+        eligible_leader_replicas=like.eligible_leader_replicas,
+        last_known_elr=like.last_known_elr,
+    )
+
+
+def _partition_of(like: PartitionRecord, topic_id: Uuid, partition_id: int) -> PartitionRecord:
+    return PartitionRecord(
+        partition_id=partition_id,
+        topic_id=topic_id,
+        replicas=like.replicas,
+        isr=like.isr,
+        removing_replicas=like.removing_replicas,
+        adding_replicas=like.adding_replicas,
+        leader=like.leader,
+        leader_recovery_state=like.leader_recovery_state,
+        leader_epoch=like.leader_epoch,
+        partition_epoch=like.partition_epoch,
+        directories=like.directories,
+        eligible_leader_replicas=like.eligible_leader_replicas,
+        last_known_elr=like.last_known_elr,
+    )
+
+
+_COPY: dict[type[Record], Callable[[Any, Uuid, int], Any]] = {
+    PartitionChangeRecord: _change_of,
+    PartitionRecord: _partition_of,
+}
+
+
+def for_partition(record: P, topic_id: Uuid, partition_id: int) -> P:
+    """The same record about another partition."""
+    made: P = _COPY[type(record)](record, topic_id, partition_id)
+    return made
+
+
+def _keep(kept: dict[Any, Any], key: Any, value: Any) -> None:
+    """Remember, in bounded memory."""
+    if len(kept) >= TAILS_MAX:
+        kept.clear()
+    kept[key] = value
+
+
+# ---------------------------------------------------------------- a record's bytes
+
+
 def encode_record(record: Record, version: int | None = None) -> bytes:
     """A record's value in a batch, in ``version`` or else the newest one."""
     version = record.VERSION_MAX if version is None else version
+    tail_of = TAIL_OF.get(type(record))
+    if tail_of is None:
+        return _encode(record, version)
+    key = (record.API_KEY, version, tail_of(record))
+    known = _written.get(key)
+    if known is None:
+        value = _encode(record, version)
+        _keep(_written, key, (value[:_HEAD_BYTES], value[_TAIL_FROM:]))
+        return value
+    try:
+        return known[0] + _IDS.pack(record.partition_id, record.topic_id) + known[1]  # type: ignore[attr-defined]
+    except struct.error:
+        return _encode(record, version)  # which says what is wrong
+
+
+def _encode(record: Record, version: int) -> bytes:
     out = bytearray()
     put_uvarint(out, FRAME_VERSION)
     put_uvarint(out, record.API_KEY)
@@ -417,6 +530,23 @@ def decode_record(value: Buffer) -> tuple[Record, int]:
     Raises:
         MalformedMessageError: another frame version, an unknown record or version, bytes missing or left over.
     """
+    head = bytes(value[:_HEAD_BYTES])
+    if head not in _PARTITION_HEADS or len(value) < _TAIL_FROM:
+        return _decode(value)
+    key = head + value[_TAIL_FROM:]
+    like: Any = _read.get(key)
+    if like is None:
+        like, _ = _decode(value)
+        _keep(_read, key, like)
+    partition_id, raw = _IDS.unpack_from(value, _HEAD_BYTES)
+    topic_id = _topic_ids.get(raw)
+    if topic_id is None:
+        topic_id = Uuid(raw)
+        _keep(_topic_ids, raw, topic_id)
+    return for_partition(like, topic_id, partition_id), head[2]
+
+
+def _decode(value: Buffer) -> tuple[Record, int]:
     try:
         frame, at = read_uvarint(value, 0)
         api_key, at = read_uvarint(value, at)

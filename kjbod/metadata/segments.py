@@ -16,6 +16,9 @@ Recovery reads every batch and checks everything before it changes anything. A b
 whose checksum is wrong, with no valid batch after it, was being written when the machine stopped: nobody was told that
 it is there, and it is cut. Everything else that does not check is a :class:`~kjbod.errors.LogCorruptError`. Indexes and
 the epoch checkpoint say nothing that the segments do not; they are rebuilt.
+
+A log that was shortened after a snapshot starts above 0. Segments go oldest first, each with its ``.log`` before its
+indexes, so that a crash on the way leaves a log without a gap, and indexes without a segment, which recovery removes.
 """
 
 import bisect
@@ -38,9 +41,15 @@ INDEX_INTERVAL_BYTES = 4096
 """``index.interval.bytes``."""
 SEGMENT_BYTES = 1024 * 1024 * 1024
 """``metadata.log.segment.bytes``."""
+SEGMENT_MS = 7 * 24 * 3600 * 1000
+"""``metadata.log.segment.ms``."""
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
+_INDEX_NAME = re.compile(r"(\d{20})\.(index|timeindex)")
+_LEFT_OVER_NAME = re.compile(r"\d{20}\.(log|index|timeindex|snapshot|txnindex)\.deleted")
+"""What a real controller renamed and did not come to delete. Its ``.snapshot`` files (of producers, always empty here)
+are left to it."""
 _INDEX_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
 _BATCH_FROM_MAGIC = 16
@@ -57,12 +66,16 @@ class Indexer:
         """Last offset of each batch in the index."""
         self.positions: list[int] = []
         """Where each of them starts."""
+        self.first_timestamp_ms: int | None = None
+        """Of the segment's first batch: when it is old, the segment is full."""
         self._since_entry = 0
         self._newest: tuple[int, int] | None = None
         self._last_time: int | None = None
 
     def add(self, batch: RecordBatch, position: int) -> tuple[bytes, bytes]:
         """Take note of a batch at ``position``; returns what to append to ``.index`` and ``.timeindex``."""
+        if self.first_timestamp_ms is None:
+            self.first_timestamp_ms = batch.timestamp_ms
         if self._newest is None or batch.timestamp_ms > self._newest[0]:
             self._newest = (batch.timestamp_ms, batch.last_offset)
         index = time_index = b""
@@ -155,13 +168,15 @@ class SegmentedLog:
     All offsets here are of what was written, synced or not.
     """
 
-    def __init__(self, directory: Path, segment_bytes: int) -> None:
+    def __init__(self, directory: Path, segment_bytes: int, segment_ms: int = SEGMENT_MS) -> None:
         self.directory = directory
         self.segment_bytes = segment_bytes
+        self.segment_ms = segment_ms
         self.segments: list[Segment] = []
         self.epochs: list[tuple[int, int]] = []
         """Leader epoch and its first offset, ascending."""
         self.torn: TornTail | None = None
+        self._unrepaired: list[_Checked] | None = None
 
     @property
     def start_offset(self) -> int:
@@ -171,11 +186,28 @@ class SegmentedLog:
     def end_offset(self) -> int:
         return self.segments[-1].next_offset
 
+    def sizes(self) -> list[tuple[int, int]]:
+        """The offset after each segment, and its size in bytes."""
+        return [(segment.next_offset, segment.size) for segment in list(self.segments)]
+
+    def repair(self) -> None:
+        """Bring the directory in order, where :func:`open_log` was told not to: cut the torn tail, rebuild what is
+        derived, remove left-overs. A second call does nothing.
+
+        Raises:
+            OSError: a file cannot be written.
+        """
+        found, self._unrepaired = self._unrepaired, None
+        if found is not None:
+            _repair(self.directory, self, found)
+            self.sync()  # a process that was killed may have left its last write in the page cache
+
     def close(self) -> None:
         """Write the last time index entry and close the files; nothing is synced."""
         for segment in self.segments:
-            with contextlib.suppress(OSError):
-                _append(_beside(segment.path, ".timeindex"), segment.indexer.last_time_entry())
+            if self._unrepaired is None:
+                with contextlib.suppress(OSError):
+                    _append(_beside(segment.path, ".timeindex"), segment.indexer.last_time_entry())
             os.close(segment.fd)
         self.segments.clear()
 
@@ -191,10 +223,17 @@ class SegmentedLog:
         for number, batch in enumerate(batches):
             if number:
                 self.sync()
-            filled = self.segments[-1].size
-            if filled and filled + batch.size_in_bytes > self.segment_bytes:
+            if self._is_full(self.segments[-1], batch):
                 self._roll(batch.base_offset)
             self._write(batch)
+
+    def _is_full(self, segment: Segment, batch: RecordBatch) -> bool:
+        """Whether ``batch`` starts a new segment (``LogSegment.shouldRoll``)."""
+        if not segment.size:
+            return False
+        first_ms = segment.indexer.first_timestamp_ms
+        old = first_ms is not None and batch.timestamp_ms - first_ms > self.segment_ms
+        return old or segment.size + batch.size_in_bytes > self.segment_bytes
 
     def _write(self, batch: RecordBatch) -> None:
         segment = self.segments[-1]
@@ -225,13 +264,21 @@ class SegmentedLog:
 
     def read(self, offset: int, max_bytes: int, limit: int) -> bytes:
         """As :meth:`Segment.read`; does not go beyond one segment."""
+        return self._segment_of(offset).read(offset, max_bytes, limit)
+
+    def file_of(self, offset: int) -> Path:
+        """The segment that has ``offset``."""
+        return self._segment_of(offset).path
+
+    def _segment_of(self, offset: int) -> Segment:
         at = bisect.bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1
-        return self.segments[max(at, 0)].read(offset, max_bytes, limit)
+        return self.segments[max(at, 0)]
 
     # ---- shortening
 
     def delete_before(self, offset: int) -> list[Path]:
-        """Remove the segments that have nothing at or above ``offset``, a snapshot's end; never the last one.
+        """Remove the segments that have nothing at or above ``offset``, a snapshot's end; never the last one. Leader
+        epochs that end there go too (``LeaderEpochFileCache.truncateFromStart``).
 
         Raises:
             OSError: one cannot be removed.
@@ -240,12 +287,42 @@ class SegmentedLog:
         while len(self.segments) > 1 and self.segments[0].next_offset <= offset:
             segment = self.segments.pop(0)
             os.close(segment.fd)
-            for path in (segment.path, _beside(segment.path, ".index"), _beside(segment.path, ".timeindex")):
-                path.unlink(missing_ok=True)
+            _remove(segment.path)
             removed.append(segment.path)
+        kept = epochs_from(self.epochs, offset)
+        if kept != self.epochs:
+            self.epochs[:] = kept
+            write_atomically(self.directory / LEADER_EPOCH_CHECKPOINT, _epoch_checkpoint(kept))
         if removed:
             fsync_directory(self.directory)
         return removed
+
+    def restart_at(self, offset: int) -> None:
+        """Drop everything and start at ``offset``, the end of a snapshot that is newer than the log
+        (``UnifiedLog.truncateFullyAndStartAt``).
+
+        Raises:
+            OSError: a file cannot be removed or made.
+        """
+        self._unrepaired = None
+        while self.segments:
+            segment = self.segments.pop(0)
+            os.close(segment.fd)
+            _remove(segment.path)
+        self.epochs.clear()
+        write_atomically(self.directory / LEADER_EPOCH_CHECKPOINT, _epoch_checkpoint([]))
+        self.segments.append(_create_segment(self.directory, offset))
+
+
+def _remove(segment: Path) -> None:
+    for path in (segment, _beside(segment, ".index"), _beside(segment, ".timeindex")):
+        path.unlink(missing_ok=True)
+
+
+def epochs_from(epochs: list[tuple[int, int]], offset: int) -> list[tuple[int, int]]:
+    """Leader epochs and their first offsets, without those that end at or below ``offset``, the log's new start."""
+    first = bisect.bisect_right(epochs, offset, key=lambda entry: entry[1])
+    return [(epoch, max(start, offset)) for epoch, start in epochs[max(first - 1, 0) :]]
 
 
 def _beside(segment: Path, suffix: str) -> Path:
@@ -283,36 +360,48 @@ def _create_segment(directory: Path, base_offset: int) -> Segment:
 # ---------------------------------------------------------------- opening and recovery
 
 
-def open_log(directory: Path, *, segment_bytes: int = SEGMENT_BYTES, start_offset: int = 0) -> SegmentedLog:
+def open_log(
+    directory: Path,
+    *,
+    segment_bytes: int = SEGMENT_BYTES,
+    segment_ms: int = SEGMENT_MS,
+    start_offset: int = 0,
+    repair: bool = True,
+) -> SegmentedLog:
     """Open the log in ``directory``, which is created inside its (existing) parent where it is missing.
 
     Args:
         directory: a ``__cluster_metadata-0``.
         segment_bytes: size at which a segment is full.
+        segment_ms: age at which it is.
         start_offset: where a new log starts: the end of a snapshot that has no log.
+        repair: whether to do :meth:`SegmentedLog.repair` now. A log that exists is only read otherwise, and must not be
+            written before.
 
     Raises:
         LogCorruptError: anything but the tail does not check; nothing on disk was changed.
         StorageError: the directory or a file cannot be used.
     """
     try:
-        log = SegmentedLog(directory, segment_bytes)
+        log = SegmentedLog(directory, segment_bytes, segment_ms)
         if not directory.exists():
             directory.mkdir()
             fsync_directory(directory.parent)
         found = _check_all(directory, log.epochs)
         if not found:
+            _remove_left_overs(directory)
             _write_partition_metadata(directory)
             log.segments.append(_create_segment(directory, start_offset))
             return log
         log.torn = found[-1].torn_tail()
-        _repair(directory, log, found)
+        log._unrepaired = found
         for checked in found:
             fd = os.open(checked.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
             log.segments.append(
                 Segment(checked.path, checked.base_offset, fd, checked.valid, checked.next_offset, checked.indexer)
             )
-        log.sync()  # a process that was killed may have left its last write in the page cache
+        if repair:
+            log.repair()
         return log
     except OSError as error:
         raise StorageError(f"cannot open the metadata log in {directory}: {error.strerror}") from error
@@ -428,6 +517,15 @@ def _repair(directory: Path, log: SegmentedLog, found: list[_Checked]) -> None:
     _rewrite(directory / LEADER_EPOCH_CHECKPOINT, _epoch_checkpoint(log.epochs))
     if not (directory / PARTITION_METADATA).exists():
         _write_partition_metadata(directory)
+    _remove_left_overs(directory)
+
+
+def _remove_left_overs(directory: Path) -> None:
+    """Indexes without a segment, and what a real controller marked for deletion (``LogLoader``)."""
+    for path in directory.iterdir():
+        index = _INDEX_NAME.fullmatch(path.name)
+        if _LEFT_OVER_NAME.fullmatch(path.name) or (index and not (directory / f"{index[1]}.log").exists()):
+            path.unlink(missing_ok=True)
 
 
 def _rewrite(path: Path, data: bytes) -> None:

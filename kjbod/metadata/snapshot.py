@@ -7,24 +7,32 @@ records below the end offset; ``0-0`` carries the first voters; ``bootstrap.chec
 controller is to write.
 """
 
+import contextlib
 import dataclasses
+import os
 import re
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 
 from kjbod.errors import LogCorruptError, StorageError
-from kjbod.files import write_atomically
+from kjbod.files import fsync_directory, write_all, write_atomically
 from kjbod.metadata import versions
-from kjbod.metadata.batches import BATCH_BYTES_MAX, HEADER_BYTES, encode_batch, iter_batches
+from kjbod.metadata.batches import BATCH_BYTES_MAX, HEADER_BYTES, CorruptBatchError, encode_batch, iter_batches
 from kjbod.metadata.control import ControlRecord, KRaftVersion, KRaftVoters, SnapshotFooter, SnapshotHeader
 from kjbod.metadata.records import FeatureLevelRecord, Record, encode_record
 from kjbod.wire.codec import MalformedMessageError
 
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+_LEFT_OVER_NAME = re.compile(r"\d{20}-\d{10}.*\.checkpoint\.(part|deleted)|\d{20}-\d{10}\.checkpoint.*\.part")
 _RECORD_OVERHEAD_BYTES = 24
 """At most, per record: length, attributes, deltas, lengths of key and value, headers."""
 _RECORDS_PER_STEP = 500
+_BATCH_BYTES_OF_STREAM = 64 * 1024
+"""A snapshot that is written beside other work is encoded in short steps."""
+PARTIAL_SUFFIX = ".part"
+"""A real controller removes left-over parts of snapshots by it, and so do we."""
+DELETED_SUFFIX = ".deleted"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -65,6 +73,16 @@ def checkpoints_in(directory: Path) -> dict[SnapshotId, Path]:
     return dict(sorted((snapshot_id, path) for snapshot_id, path in found if snapshot_id is not None))
 
 
+def left_overs_in(directory: Path) -> list[Path]:
+    """Parts of snapshots that were not finished, and snapshots that a real controller marked for deletion
+    (``Snapshots.parse``).
+
+    Raises:
+        OSError: the directory cannot be listed.
+    """
+    return [path for path in directory.iterdir() if _LEFT_OVER_NAME.fullmatch(path.name)]
+
+
 # ---------------------------------------------------------------- writing
 
 
@@ -92,19 +110,42 @@ def encode_checkpoint(
         UnsupportedVersionError: a record has something that this metadata.version cannot hold.
     """
     records = tuple(records)
-    level = _level_of(records) if metadata_version is None else metadata_version
-    stamp = header_timestamp_ms if timestamp_ms is None else timestamp_ms
+    return b"".join(
+        _encoded(
+            header_timestamp_ms=header_timestamp_ms,
+            kraft=kraft,
+            records=records,
+            leader_epoch=leader_epoch,
+            timestamp_ms=header_timestamp_ms if timestamp_ms is None else timestamp_ms,
+            level=_level_of(records) if metadata_version is None else metadata_version,
+            batch_bytes=BATCH_BYTES_MAX,
+        )
+    )
+
+
+def _encoded(
+    *,
+    header_timestamp_ms: int,
+    kraft: tuple[int, KRaftVoters | None] | None,
+    records: Iterable[Record],
+    leader_epoch: int,
+    timestamp_ms: int,
+    level: int,
+    batch_bytes: int,
+) -> Iterator[bytes]:
+    """The batches of a checkpoint."""
     head: list[ControlRecord] = [SnapshotHeader(last_contained_log_timestamp=header_timestamp_ms)]
     if kraft is not None:
         head.append(KRaftVersion(k_raft_version=kraft[0]))
         if kraft[1] is not None:
             head.append(kraft[1])
-    out, offset = bytearray(encode_batch(head, 0, leader_epoch, stamp, control=True)), len(head)
-    for values in _full_batches(encode_record(record, versions.record_version(record, level)) for record in records):
-        out += encode_batch(values, offset, leader_epoch, stamp)
-        offset += len(values)
-    out += encode_batch([SnapshotFooter()], offset, leader_epoch, stamp, control=True)
-    return bytes(out)
+    yield encode_batch(head, 0, leader_epoch, timestamp_ms, control=True)
+    offset = len(head)
+    values = (encode_record(record, versions.record_version(record, level)) for record in records)
+    for batch in _full_batches(values, batch_bytes):
+        yield encode_batch(batch, offset, leader_epoch, timestamp_ms)
+        offset += len(batch)
+    yield encode_batch([SnapshotFooter()], offset, leader_epoch, timestamp_ms, control=True)
 
 
 def _level_of(records: Iterable[Record]) -> int:
@@ -114,12 +155,12 @@ def _level_of(records: Iterable[Record]) -> int:
     return versions.LATEST
 
 
-def _full_batches(values: Iterable[bytes]) -> Iterator[list[bytes]]:
+def _full_batches(values: Iterable[bytes], batch_bytes: int) -> Iterator[list[bytes]]:
     batch: list[bytes] = []
     size = HEADER_BYTES
     for value in values:
         need = len(value) + _RECORD_OVERHEAD_BYTES
-        if batch and size + need > BATCH_BYTES_MAX:
+        if batch and size + need > batch_bytes:
             yield batch
             batch, size = [], HEADER_BYTES
         batch.append(value)
@@ -155,17 +196,63 @@ def write_checkpoint(
     store_checkpoint(path, data)
 
 
+def stream_checkpoint(
+    path: Path,
+    *,
+    header_timestamp_ms: int,
+    kraft: tuple[int, KRaftVoters | None] | None,
+    records: Iterable[Record],
+    leader_epoch: int,
+    timestamp_ms: int,
+    metadata_version: int,
+) -> int:
+    """:func:`write_checkpoint` for a snapshot of any size: a batch of it is in memory at a time, and ``records`` is
+    drawn as it is written. Gives the file's size. Blocks: not for the event loop.
+
+    Raises:
+        OSError: it cannot be written; nothing is left of it.
+        UnsupportedVersionError, UnwritableMetadataError: as :func:`encode_checkpoint` and ``records``; likewise.
+    """
+    temporary = path.with_name(path.name + PARTIAL_SUFFIX)
+    temporary.unlink(missing_ok=True)  # of a crash before
+    size = 0
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400)
+        try:
+            for batch in _encoded(
+                header_timestamp_ms=header_timestamp_ms,
+                kraft=kraft,
+                records=records,
+                leader_epoch=leader_epoch,
+                timestamp_ms=timestamp_ms,
+                level=metadata_version,
+                batch_bytes=_BATCH_BYTES_OF_STREAM,
+            ):
+                write_all(descriptor, batch)
+                size += len(batch)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    fsync_directory(path.parent)
+    return size
+
+
 def store_checkpoint(path: Path, data: bytes) -> None:
     """Write the bytes of a checkpoint durably. Blocks: not for the event loop.
 
     Raises:
         StorageError: it cannot be written; ``path`` is as it was.
     """
-    # A real controller removes left-over parts of snapshots by this suffix, and leaves snapshots read-only.
+    # A real controller leaves snapshots read-only.
     snapshot = SnapshotId.parse(path.name) is not None
     try:
         write_atomically(
-            path, data, temporary_suffix=".part" if snapshot else ".tmp", mode=0o400 if snapshot else 0o644
+            path, data, temporary_suffix=PARTIAL_SUFFIX if snapshot else ".tmp", mode=0o400 if snapshot else 0o644
         )
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
@@ -199,15 +286,17 @@ def decode_in_steps(data: bytes, name: str) -> Generator[None, None, Checkpoint]
         for batch in iter_batches(data):
             position = batch.position
             if controls and isinstance(controls[-1], SnapshotFooter):
-                raise MalformedMessageError("data after the footer")
+                raise CorruptBatchError(position, "data after the footer")
             controls += [control for _, control in batch.control_records()]
             for _, record in batch.metadata_records():
                 records.append(record)
                 if len(records) % _RECORDS_PER_STEP == 0:
                     yield
             position += batch.size_in_bytes
+    except CorruptBatchError as error:
+        raise LogCorruptError(f"checkpoint {name} is corrupt at position {error.position}: {error.why}") from None
     except MalformedMessageError as error:
-        raise LogCorruptError(f"checkpoint {name} is corrupt at position {position}: {error}") from None
+        raise LogCorruptError(f"checkpoint {name} cannot be read at position {position}: {error}") from None
     if position != len(data):
         raise LogCorruptError(f"checkpoint {name} is corrupt at position {position}: the batch there is cut off")
     if not controls or not isinstance(controls[0], SnapshotHeader):

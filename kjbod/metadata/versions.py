@@ -38,11 +38,19 @@ CORDONED_LOG_DIRS = 30
 """4.3-IV0 (KIP-1066): registrations carry cordoned log directories."""
 TRANSACTIONS = 13
 """3.6-IV1 (KIP-868): Begin, End and AbortTransactionRecord."""
+SCRAM = 11
+"""3.5-IV2 (KIP-900): UserScramCredentialRecord."""
+DELEGATION_TOKENS = 14
+"""3.6-IV2: DelegationTokenRecord."""
 CONTROLLER_REGISTRATION = 15
 """3.7-IV0 (KIP-919): RegisterControllerRecord."""
 NO_OP = 5
 """3.3-IV1: NoOpRecord."""
 LATEST = 30
+
+CHANGED_METADATA = frozenset({7, 8, 11, 13, 14, 15, 17, 23, 30})
+"""The levels that brought new records or fields (``MetadataVersion.didMetadataChange``): a downgrade from one of them
+or across one of them could lose something."""
 
 _RELEASES = (
     "3.0-IV1 3.1-IV0 3.2-IV0 3.3-IV0 3.3-IV1 3.3-IV2 3.3-IV3 3.4-IV0 3.5-IV0 3.5-IV1 3.5-IV2 3.6-IV0 3.6-IV1 3.6-IV2 "
@@ -132,6 +140,19 @@ def version_mapping(metadata_version: int) -> dict[str, int]:
     kraft = {KRAFT_VERSION: int(metadata_version >= DYNAMIC_QUORUM)}
     finalized = default_features(metadata_version) | kraft
     return {name: finalized.get(name, 0) for name in SUPPORTED_FEATURES}
+
+
+def dependencies(feature: str, level: int) -> dict[str, int]:
+    """The levels of other features that a feature needs (``FeatureVersion.dependencies``); in 4.3.1 there is one."""
+    if feature == ELIGIBLE_LEADER_REPLICAS_VERSION and level >= 1:
+        return {METADATA_VERSION: ELIGIBLE_LEADER_REPLICAS}
+    return {}
+
+
+def metadata_changed(low: int, high: int) -> bool:
+    """Whether the metadata of level ``high`` may hold what that of the lower level ``low`` cannot
+    (``MetadataVersion.checkIfMetadataChanged``)."""
+    return any(low < level <= high for level in CHANGED_METADATA)
 
 
 def record_version_max(record_type: type[Record], metadata_version: int) -> int:

@@ -60,13 +60,13 @@ def usage_of(pid: int, name: str) -> Usage:
     return Usage(
         name=name,
         pss_kib=rollup["Pss"],
-        cpu_s=_cpu_s(pid),
+        cpu_s=cpu_s(pid),
         switches=status["voluntary_ctxt_switches"] + status["nonvoluntary_ctxt_switches"],
         open_files=len(os.listdir(process / "fd")),
     )
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
     """Of all its threads, also those that have ended, in nanoseconds' resolution (``/proc/PID/stat`` counts ticks)."""
     return time.clock_gettime(~pid << 3 | _CPUCLOCK_SCHED)  # clock_getcpuclockid(3)
 

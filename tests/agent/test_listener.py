@@ -17,6 +17,7 @@ from kjbod.clock import SystemClock
 from kjbod.config import Config, load_config
 from kjbod.errors import ConfigError
 from kjbod.ids import Uuid
+from kjbod.metadata.acls import STANDARD_AUTHORIZER, Operation, ResourceType
 from kjbod.metadata.fetching import Leader
 from kjbod.metadata.image import BROKER, TOPIC, MetadataImage, image_of
 from kjbod.metadata.records import (
@@ -32,7 +33,8 @@ from kjbod.testing.processes import Processes, free_port
 from kjbod.wire.client import Connection
 from kjbod.wire.connection import api_versions_response
 from kjbod.wire.error_codes import ErrorCode
-from kjbod.wire.frames import Request, VersionRanges, encode_request
+from kjbod.wire.forwarded import decode_host, decode_principal
+from kjbod.wire.frames import Request, VersionRanges, decode_request, encode_request, encode_response
 from kjbod.wire.messages import (
     API,
     AlterPartitionReassignmentsRequest,
@@ -51,6 +53,8 @@ from kjbod.wire.messages import (
     DeleteTopicsResponseTopic,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
+    EnvelopeRequest,
+    EnvelopeResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsRequestConfig,
     IncrementalAlterConfigsRequestResource,
@@ -63,7 +67,6 @@ from kjbod.wire.messages import (
     ResponseBody,
 )
 from kjbod.wire.server import Peer, serve
-from kjbod_agent.admin.acls import STANDARD_AUTHORIZER, Operation, ResourceType
 from kjbod_agent.admin.forwarding import Forwarder
 from kjbod_agent.admin.listener import SERVED, ListenerError, Listeners, Parts, broker_listeners
 from kjbod_agent.admin.view import DirectoryView, Wants
@@ -96,18 +99,36 @@ class FakeController:
 
     asked: list[Request] = field(default_factory=list)
     answers: list[ResponseBody | Exception | None] = field(default_factory=list)
-    apis: VersionRanges = field(default_factory=lambda: {key: _versions(key) for key in SERVED})
+    apis: VersionRanges = field(default_factory=lambda: {key: _versions(key) for key in (*SERVED, ApiKey.ENVELOPE)})
+    senders: list[tuple[str, str]] = field(default_factory=list)
+    """Principals and addresses of what was forwarded."""
+    envelope_error: int = 0
     reached: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def answer(self, request: Request, peer: Peer) -> ResponseBody | None:
         if request.api_key is ApiKey.API_VERSIONS:
             return api_versions_response(request, self.apis)
+        if isinstance(request.message, EnvelopeRequest):
+            return await self._open(request.message)
         self.asked.append(request)
         self.reached.set()
         answer = self.answers.pop(0) if self.answers else _plain(request.message)
         if isinstance(answer, Exception):
             await asyncio.Event().wait()
         return cast("ResponseBody | None", answer)
+
+    async def _open(self, envelope: EnvelopeRequest) -> ResponseBody | None:
+        """What is forwarded, as if its sender had sent it."""
+        if self.envelope_error:
+            return EnvelopeResponse(error_code=self.envelope_error)
+        self.senders.append(
+            (str(decode_principal(envelope.request_principal)), decode_host(envelope.client_host_address))
+        )
+        inner = decode_request(envelope.request_data, self.apis)
+        answer = await self.answer(inner, Peer("127.0.0.1", 0))
+        if answer is None:
+            return None
+        return EnvelopeResponse(response_data=encode_response(answer, inner.version, inner.correlation_id)[4:])
 
 
 def _versions(key: ApiKey) -> tuple[int, int]:
@@ -431,6 +452,36 @@ def test_a_controller_without_the_api_is_said_so(config: Callable[..., Config]) 
         agent.controller.apis = {key: v for key, v in SERVED.items() if key is not ApiKey.INCREMENTAL_ALTER_CONFIGS}
         answer = await agent.ask(alter_config((TOPIC, "events")))
         assert answer.responses[0].error_code == ErrorCode.UNSUPPORTED_VERSION
+
+    told(config(), story)
+
+
+def test_the_controller_learns_who_asks_and_from_where(config: Callable[..., Config]) -> None:
+    async def story(agent: FakeAgent) -> None:
+        assert (await agent.ask(ListPartitionReassignmentsRequest())).error_code == NONE
+        assert agent.controller.senders == [(ANONYMOUS, "127.0.0.1")]
+        (sent,) = agent.controller.asked
+        assert sent.client_id == "t"
+
+    told(config(), story)
+
+
+@pytest.mark.parametrize(
+    ("code", "client_sees"),
+    [
+        (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_SERVER_ERROR),
+        (ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE, ErrorCode.UNKNOWN_SERVER_ERROR),
+        (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.UNSUPPORTED_VERSION),
+    ],
+)
+def test_an_agent_that_may_not_forward_says_so(
+    config: Callable[..., Config], code: ErrorCode, client_sees: ErrorCode
+) -> None:
+    async def story(agent: FakeAgent) -> None:
+        agent.controller.envelope_error = code
+        answer = await agent.ask(ListPartitionReassignmentsRequest())
+        assert answer.error_code == client_sees
+        assert "The controller " in answer.error_message
 
     told(config(), story)
 

@@ -13,10 +13,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from kjbod.config import load_config
+from kjbod.metadata.acls import STANDARD_AUTHORIZER
 from kjbod.metadata.batches import encode_batch
 from kjbod.testing.kafka import LOG_DIRS, REASSIGN_PARTITIONS, TOPICS, KafkaKit
 from kjbod.testing.processes import ManagedProcess, Processes, wait_until
-from kjbod_agent.admin.acls import STANDARD_AUTHORIZER
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 
 pytestmark = pytest.mark.kafka

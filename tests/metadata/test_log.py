@@ -196,9 +196,56 @@ async def test_segments_roll_at_their_size_and_are_named_by_offset(directory: Pa
     log = await MetadataLog.open(directory, segment_bytes=1000)
     assert log.end_offset == 100
     await log.delete_before(50)
-    assert 0 < log.start_offset <= 50
-    assert log_files(directory)[0].name == f"{log.start_offset:020d}.log"
+    assert log.start_offset == 50
+    assert logs[0] not in log_files(directory)
+    assert 0 < int(log_files(directory)[0].stem) <= 50
     assert [b.base_offset async for b in log.batches(log.start_offset)] == list(range(log.start_offset, 100))
+    await log.close()
+
+
+async def test_segments_roll_when_their_first_batch_is_old(directory: Path) -> None:
+    # The batches are a millisecond apart.
+    await write(directory, *(batch_at(offset) for offset in range(100)), segment_ms=29)
+    assert [int(path.stem) for path in log_files(directory)] == [0, 30, 60, 90]
+    await write(directory, batch_at(100), batch_at(101), segment_ms=10)  # the age goes on after a restart
+    assert [int(path.stem) for path in log_files(directory)] == [0, 30, 60, 90, 101]
+
+
+async def test_leader_epochs_that_end_below_the_start_of_the_log_are_forgotten(directory: Path) -> None:
+    batches = [batch_at(offset, epoch=1 + offset // 10) for offset in range(40)]
+    await write(directory, *batches, segment_bytes=500)
+    log = await MetadataLog.open(directory, segment_bytes=500)
+    await log.delete_before(25)
+    assert log.epoch_end_offset(1) == (1, 25)  # below all that is there
+    assert log.epoch_end_offset(3) == (3, 30)
+    await log.close()
+    assert (directory / "leader-epoch-checkpoint").read_text() == "0\n2\n3 25\n4 30\n"
+
+
+async def test_a_log_is_only_read_until_it_is_to_be_repaired(directory: Path) -> None:
+    await write(directory, batch_at(0), batch_at(1))
+    with (directory / f"{0:020d}.log").open("ab") as file:
+        file.write(b"torn")
+    (directory / f"{0:020d}.index").write_bytes(b"wrong")
+    before = contents(directory)
+    log = await MetadataLog.open(directory, repair=False)
+    assert [batch.base_offset async for batch in log.batches(0)] == [0, 1]
+    await log.close()
+    assert contents(directory) == before
+    log = await MetadataLog.open(directory, repair=False)
+    await log.repair()
+    await log.append([batch_at(2)])
+    await log.close()
+    assert (directory / f"{0:020d}.log").read_bytes() == batch_at(0) + batch_at(1) + batch_at(2)
+
+
+async def test_batches_before_and_after_a_mark_are_not_joined(directory: Path) -> None:
+    log = await MetadataLog.open(directory)
+    appends = [log.submit([batch_at(offset)]) for offset in range(3)]
+    assert log.mark() == 3
+    appends += [log.submit([batch_at(offset)]) for offset in range(3, 6)]
+    await asyncio.gather(*appends)
+    assert 3 in [batch.base_offset async for batch in log.batches(0)]
     await log.close()
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kjbod.ids import ZERO
+from kjbod.metadata.acls import Acls, Operation, ResourceType
 from kjbod.metadata.image import BROKER, TOPIC, MetadataImage, PartitionRegistration, Topic
 from kjbod.metadata.records import NO_LEADER, Endpoint
 from kjbod.topics import INTERNAL_TOPICS, topic_name_problem
@@ -38,7 +39,6 @@ from kjbod.wire.messages import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from kjbod_agent.admin.acls import Acls, Operation, ResourceType
 from kjbod_agent.admin.view import DirectoryView, Wants
 
 BROKERS: Final = 1

@@ -1,9 +1,8 @@
 """Requests that only the controller can carry out: what of them a client may ask, and how they get there.
 
-A broker of Kafka 4 wraps such a request into an Envelope, with the principal of its client, and the controller decides.
-kjbod sends it as it is, in the agent's own name, which a controller lets do everything (as it must let a broker). So
-the listener decides first, by the same rules as ``ControllerApis``: what a client may not is answered here, item by
-item, and the rest is sent. One difference remains: a controller's own quotas and its audit log see the agent.
+As a broker of Kafka 4 does, the agent wraps such a request into an Envelope with the principal and the address of its
+client (KIP-590), and the controller decides. The listener decides first, by the same rules as ``ControllerApis``: what
+a client may not is answered here, item by item, and costs the controller nothing.
 
 What is sent is repeated until there is an answer or the client's time is over, for an election takes some seconds:
 after NOT_CONTROLLER, and after a connection that broke, as ``ForwardingManager`` does. So a change may be made twice,
@@ -18,9 +17,13 @@ from typing import Any, Final
 
 from kjbod.clock import Clock
 from kjbod.errors import UnsupportedVersionError
+from kjbod.metadata.acls import Acls, Operation, ResourceType
 from kjbod.metadata.image import TOPIC, MetadataImage
 from kjbod.wire.client import Connection, Disconnected
-from kjbod.wire.error_codes import ErrorCode
+from kjbod.wire.codec import MalformedMessageError
+from kjbod.wire.error_codes import ErrorCode, name_of
+from kjbod.wire.forwarded import ForwardedPrincipal, encode_host, encode_principal
+from kjbod.wire.frames import decode_response, encode_request
 from kjbod.wire.messages import (
     API,
     ApiKey,
@@ -31,6 +34,8 @@ from kjbod.wire.messages import (
     DeleteTopicsRequestTopic,
     DeleteTopicsResponse,
     DeleteTopicsResponseTopic,
+    EnvelopeRequest,
+    EnvelopeResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsRequestResource,
     IncrementalAlterConfigsResponse,
@@ -38,12 +43,14 @@ from kjbod.wire.messages import (
     RequestBody,
     ResponseBody,
 )
-from kjbod_agent.admin.acls import Acls, Operation, ResourceType
 from kjbod_agent.channel import ControllerChannel
 
 TIMEOUT_MS_MAX: Final = 30_000
 """``request.timeout.ms``: how long a client waits at most."""
 RETRY_MS: Final = 100
+_CORRELATION_ID: Final = 0
+"""Of the inner request: the envelope has the one that counts."""
+_LENGTH_BYTES: Final = 4
 CONCURRENT_MAX: Final = 16
 """Requests of all clients that are on their way to the controller."""
 DELETE_BY_TOPIC_SINCE: Final = 6
@@ -223,6 +230,21 @@ def refusal(request: RequestBody[Any], code: ErrorCode, message: str | None = No
     return API[request.API_KEY].response(**fields)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sender:
+    """Whose request is forwarded.
+
+    Attributes:
+        principal: ``User:alice``.
+        host: its address.
+        client_id: as in its request.
+    """
+
+    principal: str
+    host: str
+    client_id: str | None
+
+
 class Forwarder:
     """Sends requests to whoever is the active controller.
 
@@ -236,7 +258,7 @@ class Forwarder:
         self._clock = clock
         self._turn = asyncio.Semaphore(CONCURRENT_MAX)
 
-    async def send(self, request: RequestBody[Any]) -> ResponseBody:
+    async def send(self, request: RequestBody[Any], sender: Sender) -> ResponseBody:
         """The controller's answer; a refusal with REQUEST_TIMED_OUT where there is none in time."""
         deadline_ms = self._clock.monotonic_ms() + _timeout_ms(request)
         reason = "no controller is known"
@@ -244,7 +266,7 @@ class Forwarder:
             async with asyncio.timeout((deadline_ms - self._clock.monotonic_ms()) / 1000), self._turn:
                 while True:
                     try:
-                        answer = await self._attempt(request, deadline_ms)
+                        answer = await self._attempt(request, sender, deadline_ms)
                     except UnsupportedVersionError as error:
                         return refusal(request, ErrorCode.UNSUPPORTED_VERSION, str(error))
                     except Disconnected as error:
@@ -257,12 +279,42 @@ class Forwarder:
                     await asyncio.sleep(RETRY_MS / 1000)
         return refusal(request, ErrorCode.REQUEST_TIMED_OUT, f"The controller did not answer: {reason}")
 
-    async def _attempt(self, request: RequestBody[Any], deadline_ms: int) -> ResponseBody:
+    async def _attempt(self, request: RequestBody[Any], sender: Sender, deadline_ms: int) -> ResponseBody:
         left_ms = max(1, deadline_ms - self._clock.monotonic_ms())
-        answer: ResponseBody = await self._channel.request(
-            lambda connection: _fitting(request, connection), timeout_ms=left_ms
+        version = 0
+
+        def prepare(connection: Connection) -> EnvelopeRequest:
+            nonlocal version
+            version = connection.version_of(request.API_KEY)
+            return _wrapped(_fitting(request, connection), version, sender)
+
+        return _unwrapped(request, await self._channel.request(prepare, timeout_ms=left_ms), version)
+
+
+def _wrapped(request: RequestBody[Any], version: int, sender: Sender) -> EnvelopeRequest:
+    frame = encode_request(request, version, _CORRELATION_ID, sender.client_id)
+    return EnvelopeRequest(
+        request_data=frame[_LENGTH_BYTES:],
+        request_principal=encode_principal(ForwardedPrincipal.of(sender.principal)),
+        client_host_address=encode_host(sender.host),
+    )
+
+
+def _unwrapped(request: RequestBody[Any], answer: EnvelopeResponse, version: int) -> ResponseBody:
+    """The controller's answer; where it did not take the envelope, what Kafka's broker makes of that."""
+    if answer.error_code == ErrorCode.NOT_CONTROLLER:
+        return refusal(request, ErrorCode.NOT_CONTROLLER)
+    if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
+        return refusal(request, ErrorCode.UNSUPPORTED_VERSION, "The controller cannot read the request.")
+    if answer.error_code:
+        name = name_of(answer.error_code)
+        return refusal(
+            request, ErrorCode.UNKNOWN_SERVER_ERROR, f"The controller does not let the agent forward: {name}"
         )
-        return answer
+    try:
+        return decode_response(answer.response_data or b"", request.API_KEY, version).message
+    except MalformedMessageError as error:
+        return refusal(request, ErrorCode.UNKNOWN_SERVER_ERROR, f"The controller's answer cannot be read: {error}")
 
 
 def _timeout_ms(request: RequestBody[Any]) -> int:

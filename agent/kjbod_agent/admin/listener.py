@@ -26,6 +26,7 @@ from kjbod.clock import Clock
 from kjbod.config import Config
 from kjbod.config.endpoints import Listener
 from kjbod.errors import ConfigError, KjbodError
+from kjbod.metadata.acls import Acls, Operation, ResourceType, Rules
 from kjbod.metadata.image import MetadataImage
 from kjbod.metadata.versions import SUPPORTED_FEATURES
 from kjbod.wire.connection import Features, api_versions_response
@@ -48,9 +49,8 @@ from kjbod.wire.messages import (
 )
 from kjbod.wire.server import Limits, Logger, Peer, Server, serve
 from kjbod_agent.admin import answers
-from kjbod_agent.admin.acls import Acls, Operation, ResourceType, Rules
 from kjbod_agent.admin.answers import Self
-from kjbod_agent.admin.forwarding import FORWARDED, Forwarder, screen
+from kjbod_agent.admin.forwarding import FORWARDED, Forwarder, Sender, screen
 from kjbod_agent.admin.view import SLICE, View
 
 SERVED: Final[VersionRanges] = {
@@ -203,6 +203,8 @@ class Listeners:
                 max_frame_bytes_of=FRAME_BYTES_MAX_OF,
                 max_pending_bytes=PENDING_BYTES_MAX,
                 max_connections=min(config.max_connections, CONNECTIONS_MAX),
+                max_connections_per_ip=config.max_connections_per_ip,
+                max_connection_creation_rate=config.max_connection_creation_rate,
                 max_in_flight=1,
             ),
         )
@@ -239,7 +241,8 @@ class Listeners:
         screened = screen(message, image, acls)
         if screened.allowed is None:
             return screened.merge(None)
-        return screened.merge(await self._parts.forwarder.send(screened.allowed))
+        sender = Sender(peer.principal, peer.host, request.client_id)
+        return screened.merge(await self._parts.forwarder.send(screened.allowed, sender))
 
     async def _describe_log_dirs(self, request: DescribeLogDirsRequest, acls: Acls) -> ResponseBody:
         if not acls.allow(Operation.DESCRIBE, ResourceType.CLUSTER):

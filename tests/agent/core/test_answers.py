@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from kjbod.ids import LOST, MIGRATING, UNASSIGNED, ZERO, Uuid
+from kjbod.metadata.acls import STANDARD_AUTHORIZER, Acls, Operation, ResourceType, Rules
 from kjbod.metadata.image import BROKER, TOPIC, MetadataImage, image_of
 from kjbod.metadata.records import (
     AccessControlEntryRecord,
@@ -35,7 +36,6 @@ from kjbod.wire.messages import (
     MetadataResponseTopic,
 )
 from kjbod_agent.admin import answers
-from kjbod_agent.admin.acls import STANDARD_AUTHORIZER, Acls, Operation, ResourceType, Rules
 from kjbod_agent.admin.answers import Self
 from kjbod_agent.admin.view import DirectoryView, ReplicaView
 

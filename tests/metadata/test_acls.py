@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from kjbod.ids import Uuid
-from kjbod.metadata.records import AccessControlEntryRecord
-from kjbod_agent.admin.acls import (
+from kjbod.metadata.acls import (
     ALLOW,
     CLUSTER_NAME,
     PREFIXED,
@@ -17,6 +16,7 @@ from kjbod_agent.admin.acls import (
     ResourceType,
     Rules,
 )
+from kjbod.metadata.records import AccessControlEntryRecord
 
 DENY = 2
 LITERAL = 3
