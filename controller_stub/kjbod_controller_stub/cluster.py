@@ -22,12 +22,8 @@ from kjbod_controller_stub.rules import Rules
 SECURITY_PROTOCOLS = frozenset({0, 1, 2, 3})
 """PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL (``SecurityProtocol``)."""
 
-SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = {
-    name: levels
-    for name, levels in versions.SUPPORTED_FEATURES.items()
-    if name != versions.ELIGIBLE_LEADER_REPLICAS_VERSION
-}
-"""What this controller can run: all of Kafka 4.3 but eligible leader replicas (KIP-966), which it does not have."""
+SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = versions.SUPPORTED_FEATURES
+"""What this controller can run: all of Kafka 4.3."""
 
 
 @dataclass(slots=True)

@@ -15,26 +15,65 @@ Everything here is a pure function of (state, request, now_ms); ids and the shuf
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from kjbod.ids import Uuid
 from kjbod.metadata import versions
-from kjbod.metadata.image import BrokerRegistration, Change, FeatureChange, MetadataImage, Replayer
+from kjbod.metadata.acls import AclIndex, Acls
+from kjbod.metadata.acls import Rules as AclRules
+from kjbod.metadata.image import (
+    BrokerChange,
+    BrokerRegistration,
+    Change,
+    ConfigChange,
+    FeatureChange,
+    MetadataImage,
+    OtherChange,
+    PartitionChange,
+    Replayer,
+)
 from kjbod.metadata.records import (
+    TAIL_OF,
     AbortTransactionRecord,
+    AccessControlEntryRecord,
     BeginTransactionRecord,
     BrokerRegistrationChangeRecord,
     Endpoint,
     EndTransactionRecord,
     NoOpRecord,
     Record,
+    RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
+    UnregisterBrokerRecord,
     encode_record,
+)
+from kjbod.metadata.snapshot import SnapshotId
+from kjbod.wire.admin_messages import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    AlterClientQuotasRequest,
+    AlterConfigsRequest,
+    AlterUserScramCredentialsRequest,
+    CreateAclsRequest,
+    CreateDelegationTokenRequest,
+    CreatePartitionsRequest,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+    ListConfigResourcesRequest,
+    RenewDelegationTokenRequest,
+    RenewDelegationTokenResponse,
+    UpdateFeaturesRequest,
 )
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
     AlterPartitionRequest,
     AlterPartitionResponse,
     AssignReplicasToDirsRequest,
@@ -48,28 +87,40 @@ from kjbod.wire.messages import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DescribeClusterRequest,
+    DescribeConfigsRequest,
     IncrementalAlterConfigsRequest,
     ListPartitionReassignmentsRequest,
     MetadataRequest,
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
-from kjbod_controller_stub import describe
+from kjbod_controller_stub import access, credentials, describe, eligible, producer_ids, quotas
 from kjbod_controller_stub.authorizer import ANONYMOUS
 from kjbod_controller_stub.cluster import SUPPORTED_FEATURES, Cluster, controller_record
-from kjbod_controller_stub.configs import alter_configs
+from kjbod_controller_stub.config_describe import ConfigDescriber
+from kjbod_controller_stub.configs import Configs
+from kjbod_controller_stub.effective import UNCLEAN_ELECTION, EffectiveConfigs
+from kjbod_controller_stub.features import Finalized, update_features
 from kjbod_controller_stub.heartbeats import BrokerState, Contact, Heartbeats, Situation, next_state
+from kjbod_controller_stub.leader_elections import LeaderElections
+from kjbod_controller_stub.new_partitions import NewPartitions
 from kjbod_controller_stub.partitions import PartitionIndex
 from kjbod_controller_stub.periodic import PeriodicTasks
 from kjbod_controller_stub.placement import Shuffle
-from kjbod_controller_stub.reassignments import alter_reassignments, list_reassignments
+from kjbod_controller_stub.reassignments import Reassignments
 from kjbod_controller_stub.replication import Replication
 from kjbod_controller_stub.results import ApiError, Draft, Result
 from kjbod_controller_stub.rules import KIP_858, Rules
-from kjbod_controller_stub.topics import TopicDefaults, Topics
+from kjbod_controller_stub.topics import TopicDefaults, Topics, delete_topics
 
 BATCH_BYTES_MAX = 8 * 1024 * 1024
 """Largest batch that Kafka's raft writes and reads (``KafkaRaftClient.MAX_BATCH_SIZE_BYTES``)."""
+_BALANCE = "electPreferred"
+_RESCUE = "electUnclean"
+"""Periodic tasks by their names in Kafka."""
+_PREVIOUS_EPOCH_SINCE = 3
+"""The version of BrokerRegistration that says whether the incarnation before was shut down in order."""
+_BROKER_RECORDS = frozenset({RegisterBrokerRecord, BrokerRegistrationChangeRecord, UnregisterBrokerRecord})
 _RECORD_OVERHEAD_BYTES = 16
 """Upper bound of what a batch adds to a record's value."""
 
@@ -83,7 +134,15 @@ class Settings:
     rules: Rules = KIP_858
     session_timeout_ms: int = 9_000
     topic_defaults: TopicDefaults = field(default_factory=TopicDefaults)
+    static_configs: Mapping[str, str] = field(default_factory=dict)
+    """All of the node's ``server.properties``, for what it tells about itself and gives to topics."""
+    delete_topic_enable: bool = True
     unclean_election: bool = False
+    acl_rules: AclRules = field(default_factory=AclRules)
+    min_isr: int = 1
+    leader_imbalance_check_ms: int | None = 300_000
+    """None: leadership is not given back to preferred replicas by itself."""
+    unclean_election_check_ms: int = 300_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +154,10 @@ class Context:
     """Who asks: the peer, or whom a broker forwards for (KIP-590)."""
     host: str = ""
     """The address that it asks from."""
+    forwarded: bool = False
+    """Whether a broker forwards it."""
+    token_authenticated: bool = False
+    """Whether who asks has shown a delegation token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +225,32 @@ class Controller:
             cluster_id=settings.cluster_id,
             node_id=settings.node_id,
         )
-        self.replication = Replication(
-            self.image, self.index, settings.rules, unclean_election=settings.unclean_election
+        configs = EffectiveConfigs(
+            image=self.image,
+            node_id=settings.node_id,
+            unclean_election=settings.unclean_election,
+            min_isr=settings.min_isr,
         )
-        self.topics = Topics(self.image, settings.topic_defaults, draw_id, shuffle)
+        self.replication = Replication(self.image, self.index, settings.rules, configs)
+        self.elections = LeaderElections(self.image, self.index, self.replication)
+        self.configs = Configs(
+            image=self.image, node_id=settings.node_id, rules=settings.rules, static=settings.static_configs
+        )
+        self.partitions = NewPartitions(self.image, shuffle, settings.rules)
+        self.topics = Topics(self.image, settings.topic_defaults, draw_id, self.partitions, self.configs)
+        self.reassignments = Reassignments(
+            self.image, self.replication, self.partitions, settings.rules.forgets_newcomers
+        )
+        self.changes_end: dict[int, int] = {}
+        """Where the last change of each broker's registration ends: what was told of it waits for this offset."""
         self.periodic = PeriodicTasks()
+        self._draw_id = draw_id
+        self._everything = Acls(AclRules(), (), principal="", host="")
+        self._acl_index: AclIndex | None = None
+        """None: nobody has asked for it yet."""
+        if settings.leader_imbalance_check_ms is not None:
+            self.periodic.add(_BALANCE, settings.leader_imbalance_check_ms, self._balance)
+        self.periodic.add(_RESCUE, settings.unclean_election_check_ms, self._rescue)
         self._replayer = Replayer(self.image)
 
     # ---- state
@@ -181,6 +265,20 @@ class Controller:
         for change in self._replayer.replay(offset, epoch, record):
             self._follow(change)
         self._advance(record)
+
+    def recover_snapshot(self, snapshot_id: SnapshotId, records: Iterable[Record]) -> None:
+        """Replay a snapshot at start, before the log after it. What it has counts as of its last record.
+
+        Raises:
+            kjbod.metadata.image.ReplayError: a record contradicts the ones before it.
+        """
+        self.next_offset = snapshot_id.end_offset - 1
+        for record in records:
+            change = self.image.replay(record, self.next_offset)
+            if change is not None:
+                self._follow(change)
+        self.image.epoch = snapshot_id.epoch
+        self.next_offset = snapshot_id.end_offset
 
     def skip(self, offset: int) -> None:
         """Move past a control record of the log, in recovery or when this controller wrote it."""
@@ -202,11 +300,31 @@ class Controller:
         self.next_offset += 1
 
     def _follow(self, change: Change) -> None:
+        if isinstance(change, PartitionChange):  # nearly all are, and nobody else looks at them
+            self.index.apply(change)
+            self.reassignments.apply(change)
+            return
         self.index.apply(change)
         self.cluster.apply(change)
         self.topics.apply(change)
+        self.configs.apply(change)
+        self.reassignments.apply(change)
+        if isinstance(change, BrokerChange) and not self.settings.rules.keeps_offsets:
+            registered = change.old and change.new and change.old.record_offset != change.new.record_offset
+            self.heartbeats.forget_offset(change.broker_id, registered=bool(registered))
         if isinstance(change, FeatureChange):
             self.features_offset = self.next_offset
+        elif isinstance(change, OtherChange) and self._acl_index is not None:
+            if isinstance(change.record, AccessControlEntryRecord):
+                self._acl_index.add(change.record)
+            elif isinstance(change.record, RemoveAccessControlEntryRecord):
+                self._acl_index.remove(change.record.id)
+        elif isinstance(change, ConfigChange):
+            self._config_changed(change)
+
+    def _config_changed(self, change: ConfigChange) -> None:
+        if change.name == UNCLEAN_ELECTION and self.settings.rules.elects_on_config_change:
+            self.periodic.hasten(_RESCUE, 0)
 
     def activate(self, now_ms: int) -> Result:
         """Begin to serve after recovery: unfenced brokers get a session; a transaction that a crash cut is aborted."""
@@ -215,6 +333,19 @@ class Controller:
         if self._replayer.in_transaction:
             return Result(records=(AbortTransactionRecord(reason="Controller failover"),))
         return Result()
+
+    @property
+    def acl_index(self) -> AclIndex:
+        """All ACLs, as they are now."""
+        if self._acl_index is None:
+            self._acl_index = AclIndex(self.image.acls.values())
+        return self._acl_index
+
+    def permissions(self, principal: str, host: str) -> Acls:
+        """What a principal on a host may do."""
+        if not self.settings.acl_rules.class_name:
+            return self._everything
+        return Acls(self.settings.acl_rules, self.acl_index, principal=principal, host=host)
 
     def unsupported_features(self) -> list[str]:
         """Finalized features at levels that this controller cannot run, each as ``name level``."""
@@ -233,7 +364,12 @@ class Controller:
         """
         if not result.records:
             return None
-        values = [self._encode(record) for record in result.records]
+        level = self.image.metadata_version
+        alike = {cls: versions.record_version_max(cls, level) for cls in TAIL_OF}
+        values = [
+            encode_record(record, alike[type(record)]) if type(record) in alike else self._encode(record)
+            for record in result.records
+        ]
         records = list(result.records)
         split = sum(map(len, values)) + len(values) * _RECORD_OVERHEAD_BYTES > BATCH_BYTES_MAX
         if split and result.atomic and self.image.metadata_version >= versions.TRANSACTIONS:
@@ -241,7 +377,10 @@ class Controller:
             records = [begin, *records, end]
             values = [self._encode(begin), *values, self._encode(end)]
         write = Write(self.next_offset, tuple(_batches(values)))
+        end_offset = write.end_offset
         for record in records:
+            if type(record) in _BROKER_RECORDS:
+                self.changes_end[record.broker_id] = end_offset  # type: ignore[attr-defined]  # see steady_heartbeat
             self.replay(record)
         if result.enters_shutdown is not None:
             self.heartbeats.enter_controlled_shutdown(*result.enters_shutdown, offset=self.next_offset - 1)
@@ -284,6 +423,18 @@ class Controller:
             return draft.result(None)
         return None
 
+    def _balance(self, now_ms: int) -> Result | None:
+        draft = self._draft()
+        if self.elections.balance(draft):
+            self.periodic.hasten(_BALANCE, now_ms)
+        return draft.result(None, atomic=False) if draft.records else None
+
+    def _rescue(self, now_ms: int) -> Result | None:
+        draft = self._draft()
+        if self.elections.rescue(draft):
+            self.periodic.hasten(_RESCUE, now_ms)
+        return draft.result(None, atomic=False) if draft.records else None
+
     def no_op(self) -> Result:
         """Keeps offsets moving in an idle cluster, where the metadata.version knows the record."""
         knows = self.image.metadata_version >= versions.NO_OP
@@ -311,7 +462,13 @@ class Controller:
             return draft.result(BrokerRegistrationResponse(error_code=error.code))
         if new:
             self.heartbeats.drop(request.broker_id)
-            self.replication.broker_restarted(draft, request.broker_id)
+            existing = self.image.brokers.get(request.broker_id)
+            clean = (
+                context.api_version >= _PREVIOUS_EPOCH_SINCE
+                and existing is not None
+                and existing.epoch == request.previous_broker_epoch
+            )
+            self.replication.broker_restarted(draft, request.broker_id, clean=clean, log_dirs=request.log_dirs)
         record = self.cluster.registration_record(request, epoch, new=new)
         if not new and self.settings.rules.missing_directories_are_offline:
             self.replication.directories_missing(draft, self.image.brokers[request.broker_id], record.log_dirs)
@@ -326,6 +483,42 @@ class Controller:
         )
         return draft.result(BrokerRegistrationResponse(broker_epoch=epoch))
 
+    def steady_heartbeat(
+        self, request: BrokerHeartbeatRequest, now_ms: int
+    ) -> tuple[BrokerHeartbeatResponse, int] | None:
+        """The answer to a heartbeat that renews the session and changes nothing else, and how far the log has to be
+        durable before it may leave; None: it may change something, and has to be handled like any other request.
+
+        The one method that may run while another thread handles and applies a change. It reads
+
+        - one registration, an immutable value, by one lookup;
+        - where that broker's last change ends, *after* the registration. :meth:`apply` writes them the other way
+          round, so that whoever is told of a change waits for at least its end;
+        - the contact, which :class:`~kjbod_controller_stub.heartbeats.Heartbeats` guards. Its sets only grow.
+
+        So the answer is one that could have been given before the change, or after it.
+        """
+        broker = self.image.brokers.get(request.broker_id)
+        if broker is None or broker.epoch != request.broker_epoch or request.want_shut_down:
+            return None
+        caught_up = request.current_metadata_offset >= broker.record_offset
+        if broker.fenced:
+            if caught_up and not request.want_fence:
+                return None
+        elif request.want_fence or broker.in_controlled_shutdown:
+            return None
+        contact = self.heartbeats.contact(broker.id, broker.epoch)
+        if contact is None or contact.controlled_shutdown_offset is not None:
+            return None
+        if not (contact.accepted.issuperset(request.offline_log_dirs) and contact.accepted.isdisjoint(broker.log_dirs)):
+            return None
+        if self._changes_cordoned(broker, request):
+            return None
+        if not self.heartbeats.renew(broker.id, contact, now_ms, request.current_metadata_offset):
+            return None
+        answer = BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=broker.fenced)
+        return answer, self.changes_end.get(broker.id, 0)
+
     def _heartbeat(self, request: BrokerHeartbeatRequest, context: Context, now_ms: int) -> Result:
         draft = self._draft()
         try:
@@ -336,12 +529,15 @@ class Controller:
         rules = self.settings.rules
         contact = self.heartbeats.touch(broker.id, broker.epoch, now_ms, request.current_metadata_offset)
         contact.offline |= set(request.offline_log_dirs) & set(broker.log_dirs)
+        contact.accepted.update(request.offline_log_dirs)
         situation = self._situation(broker, request, contact)
         current = self._state(broker, contact)
         following = next_state(current, situation)
         # The KIP's rules take the directories first, so that an unfencing elects with what is left.
         if rules.sees_own_changes and not situation.no_directory:
             self._take_offline(draft, broker, frozenset(contact.offline))
+        if situation.no_directory:
+            self.replication.directories_all_offline(draft, broker)
         if following is not current:
             if situation.no_directory:
                 lost = [str(directory) for directory in broker.log_dirs]
@@ -383,11 +579,24 @@ class Controller:
             want_shut_down=request.want_shut_down,
             caught_up=request.current_metadata_offset >= broker.record_offset,
             leads=self.index.leads(broker.id) > 0,
-            may_go=self.heartbeats.may_go(broker.id, broker.epoch, self.cluster.active()),
+            # Asked only where it counts: it looks at every broker.
+            may_go=self._state(broker, contact) is BrokerState.CONTROLLED_SHUTDOWN
+            and self.heartbeats.may_go(broker.id, broker.epoch, self._awaited()),
             held=(rules.shutdown_is_final and broker.in_controlled_shutdown)
             or self.cluster.awaits_placement(broker, self.index.unassigned(broker.id)),
             no_directory=lost and rules.fences_without_directories,
         )
+
+    def _awaited(self) -> list[BrokerRegistration]:
+        """The brokers whose offsets a controlled shutdown waits for: those that may lead. Kafka knows from soft state
+        which of them are leaving themselves."""
+        if self.settings.rules.shutdown_is_final:
+            return self.cluster.active()
+        return [
+            broker
+            for broker in self.image.brokers.values()
+            if not broker.fenced and not self.heartbeats.is_leaving(broker.id, broker.epoch)
+        ]
 
     def _take_offline(self, draft: Draft, broker: BrokerRegistration, reported: frozenset[Uuid]) -> None:
         if self.image.metadata_version >= versions.DIRECTORY_ASSIGNMENT:
@@ -419,19 +628,23 @@ class Controller:
             draft.note("leaders.moved", count=moved)
 
     def _cordon(self, draft: Draft, broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> None:
-        cordoned = request.cordoned_log_dirs
-        if cordoned is None or self.image.metadata_version < versions.CORDONED_LOG_DIRS:
-            return
-        if broker.cordoned_log_dirs is None or set(broker.cordoned_log_dirs) != set(cordoned):
+        if self._changes_cordoned(broker, request):
             draft.add(
                 BrokerRegistrationChangeRecord(
-                    broker_id=broker.id, broker_epoch=broker.epoch, cordoned_log_dirs=cordoned
+                    broker_id=broker.id, broker_epoch=broker.epoch, cordoned_log_dirs=request.cordoned_log_dirs
                 )
             )
+
+    def _changes_cordoned(self, broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> bool:
+        cordoned = request.cordoned_log_dirs
+        if cordoned is None or self.image.metadata_version < versions.CORDONED_LOG_DIRS:
+            return False
+        return broker.cordoned_log_dirs is None or set(broker.cordoned_log_dirs) != set(cordoned)
 
     def _assign(self, request: AssignReplicasToDirsRequest, context: Context, now_ms: int) -> Result:
         draft = self._draft()
         try:
+            self.replication.require_directories()
             broker = self.cluster.require_epoch(request.broker_id, request.broker_epoch)
             answer = self.replication.assign_replicas(draft, broker, request)
         except ApiError as error:
@@ -446,6 +659,22 @@ class Controller:
             return draft.result(AlterPartitionResponse(error_code=error.code))
         answer = self.replication.alter_partition(draft, request, with_epochs=context.api_version >= 3)
         return draft.result(answer, atomic=False)
+
+    def _elect_leaders(self, request: ElectLeadersRequest, context: Context, now_ms: int) -> Result:
+        draft = self._draft()
+        try:
+            answer = self.elections.elect(draft, request)
+        except ApiError as error:
+            return Result(answer=ElectLeadersResponse(error_code=error.code))
+        return draft.result(answer, atomic=False)
+
+    def _allocate_producer_ids(self, request: AllocateProducerIdsRequest, context: Context, now_ms: int) -> Result:
+        draft = self._draft()
+        try:
+            self.cluster.require_epoch(request.broker_id, request.broker_epoch)
+            return draft.result(producer_ids.allocate(draft, self.image, request))
+        except ApiError as error:
+            return draft.result(AllocateProducerIdsResponse(error_code=error.code))
 
     def _unregister(self, request: UnregisterBrokerRequest, context: Context, now_ms: int) -> Result:
         draft = self._draft()
@@ -473,25 +702,101 @@ class Controller:
 
     def _delete_topics(self, request: DeleteTopicsRequest, context: Context, now_ms: int) -> Result:
         draft = self._draft()
-        return draft.result(self.topics.delete(draft, request))
+        enabled = self.settings.delete_topic_enable
+        return draft.result(delete_topics(draft, request, version=context.api_version, enabled=enabled))
+
+    def _create_partitions(self, request: CreatePartitionsRequest, context: Context, now_ms: int) -> Result:
+        draft = self._draft()
+        return draft.result(self.partitions.create(draft, request))
 
     def _alter_reassignments(
         self, request: AlterPartitionReassignmentsRequest, context: Context, now_ms: int
     ) -> Result:
-        return Result(answer=alter_reassignments(self.image, request))
+        draft = self._draft()
+        try:
+            answer = self.reassignments.alter(draft, request)
+        except ApiError as error:
+            answer = AlterPartitionReassignmentsResponse(error_code=error.code, error_message=error.message)
+        return draft.result(answer)
 
     def _list_reassignments(self, request: ListPartitionReassignmentsRequest, context: Context, now_ms: int) -> Result:
-        return Result(answer=list_reassignments())
+        return Result(answer=self.reassignments.list_in_progress(request))
 
     def _alter_configs(self, request: IncrementalAlterConfigsRequest, context: Context, now_ms: int) -> Result:
         draft = self._draft()
-        return draft.result(alter_configs(draft, request))
+        return draft.result(self.configs.alter_incrementally(draft, request, forwarded=context.forwarded))
+
+    def _describe_configs(self, request: DescribeConfigsRequest, context: Context, now_ms: int) -> Result:
+        return Result(answer=ConfigDescriber(self.configs).describe(request))
+
+    def _list_config_resources(self, request: ListConfigResourcesRequest, context: Context, now_ms: int) -> Result:
+        return Result(answer=ConfigDescriber(self.configs).list_resources(request, version=context.api_version))
+
+    def _replace_configs(self, request: AlterConfigsRequest, context: Context, now_ms: int) -> Result:
+        draft = self._draft()
+        return draft.result(self.configs.alter_whole(draft, request, forwarded=context.forwarded))
+
+    def _alter_quotas(self, request: AlterClientQuotasRequest, context: Context, now_ms: int) -> Result:
+        draft = self._draft()
+        return draft.result(quotas.alter_quotas(draft, self.image, request, self.settings.rules))
+
+    def _alter_credentials(self, request: AlterUserScramCredentialsRequest, context: Context, now_ms: int) -> Result:
+        draft = self._draft()
+        return draft.result(credentials.alter_credentials(draft, self.image, request))
+
+    def _create_acls(self, request: CreateAclsRequest, context: Context, now_ms: int) -> Result:
+        if not self.settings.acl_rules.class_name:
+            return Result(answer=access.without_authorizer(request))
+        draft = self._draft()
+        return draft.result(access.create_acls(draft, self.acl_index, request, self._draw_id, self.settings.rules))
+
+    def _delete_acls(self, request: DeleteAclsRequest, context: Context, now_ms: int) -> Result:
+        if not self.settings.acl_rules.class_name:
+            return Result(answer=access.without_authorizer(request))
+        draft = self._draft()
+        return draft.result(access.delete_acls(draft, self.acl_index, request))
+
+    def _describe_acls(self, request: DescribeAclsRequest, context: Context, now_ms: int) -> Result:
+        if not self.settings.acl_rules.class_name:
+            return Result(answer=access.without_authorizer(request))
+        return Result(answer=access.describe_acls(self.acl_index, request))
+
+    def _create_token(self, request: CreateDelegationTokenRequest, context: Context, now_ms: int) -> Result:
+        return Result(
+            answer=credentials.token_not_created(request, self._token_error(context), principal=context.principal)
+        )
+
+    def _renew_token(self, request: RenewDelegationTokenRequest, context: Context, now_ms: int) -> Result:
+        code = self._token_error(context)
+        moment = credentials.no_moment(code)
+        return Result(answer=RenewDelegationTokenResponse(error_code=code, expiry_timestamp=moment))
+
+    def _expire_token(self, request: ExpireDelegationTokenRequest, context: Context, now_ms: int) -> Result:
+        code = self._token_error(context)
+        moment = credentials.no_moment(code)
+        return Result(answer=ExpireDelegationTokenResponse(error_code=code, expiry_timestamp=moment))
+
+    def _token_error(self, context: Context) -> ErrorCode:
+        return credentials.token_refusal(forwarded=context.forwarded, token_authenticated=context.token_authenticated)
+
+    def _update_features(self, request: UpdateFeaturesRequest, context: Context, now_ms: int) -> Result:
+        finalized = Finalized(
+            image=self.image,
+            node_id=self.settings.node_id,
+            kraft_version=self.cluster.kraft_version,
+            supported=SUPPORTED_FEATURES,
+            names_losses=self.settings.rules.names_losses,
+        )
+        result = update_features(finalized, request, api_version=context.api_version)
+        return eligible.with_safety_records(result, self.image, self.settings.min_isr)
 
     def _describe_cluster(self, request: DescribeClusterRequest, context: Context, now_ms: int) -> Result:
         return Result(
             answer=describe.describe_cluster(
                 self.image,
                 request,
+                version=context.api_version,
+                rules=self.settings.rules,
                 cluster_id=self.settings.cluster_id,
                 node_id=self.settings.node_id,
                 controller=self.endpoint,
@@ -518,15 +823,30 @@ HANDLERS: dict[type[Any], _Handler] = {
     BrokerHeartbeatRequest: Controller._heartbeat,
     AssignReplicasToDirsRequest: Controller._assign,
     AlterPartitionRequest: Controller._alter_partition,
+    AllocateProducerIdsRequest: Controller._allocate_producer_ids,
+    ElectLeadersRequest: Controller._elect_leaders,
     UnregisterBrokerRequest: Controller._unregister,
     ControllerRegistrationRequest: Controller._register_controller,
     CreateTopicsRequest: Controller._create_topics,
     DeleteTopicsRequest: Controller._delete_topics,
+    CreatePartitionsRequest: Controller._create_partitions,
     AlterPartitionReassignmentsRequest: Controller._alter_reassignments,
     ListPartitionReassignmentsRequest: Controller._list_reassignments,
     IncrementalAlterConfigsRequest: Controller._alter_configs,
+    AlterConfigsRequest: Controller._replace_configs,
+    DescribeConfigsRequest: Controller._describe_configs,
+    ListConfigResourcesRequest: Controller._list_config_resources,
     DescribeClusterRequest: Controller._describe_cluster,
     MetadataRequest: Controller._metadata,
+    UpdateFeaturesRequest: Controller._update_features,
+    AlterClientQuotasRequest: Controller._alter_quotas,
+    AlterUserScramCredentialsRequest: Controller._alter_credentials,
+    CreateAclsRequest: Controller._create_acls,
+    DeleteAclsRequest: Controller._delete_acls,
+    DescribeAclsRequest: Controller._describe_acls,
+    CreateDelegationTokenRequest: Controller._create_token,
+    RenewDelegationTokenRequest: Controller._renew_token,
+    ExpireDelegationTokenRequest: Controller._expire_token,
 }
 
 

@@ -7,6 +7,7 @@ partitions and leaders where no broker has a data plane.
 from collections.abc import Iterable
 
 from kjbod.ids import ZERO
+from kjbod.metadata import versions
 from kjbod.metadata.image import BrokerRegistration, MetadataImage, PartitionRegistration, Topic
 from kjbod.metadata.records import NO_LEADER, Endpoint
 from kjbod.topics import INTERNAL_TOPICS
@@ -22,6 +23,7 @@ from kjbod.wire.messages import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from kjbod_controller_stub.rules import Rules
 
 BROKERS = 1
 CONTROLLERS = 2
@@ -38,16 +40,28 @@ def describe_cluster(
     image: MetadataImage,
     request: DescribeClusterRequest,
     *,
+    version: int,
+    rules: Rules,
     cluster_id: str,
     node_id: int,
     controller: Endpoint,
 ) -> DescribeClusterResponse:
-    """The brokers (endpoint type 1) or the controllers (2, KIP-919)."""
+    """The brokers (endpoint type 1, where the rules have it) or the controllers (2, KIP-919)."""
+    if not rules.describes_brokers and image.metadata_version < versions.CONTROLLER_REGISTRATION:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.UNSUPPORTED_VERSION,
+            error_message="Direct-to-controller communication is not supported with the current MetadataVersion.",
+        )
     if request.endpoint_type not in (BROKERS, CONTROLLERS):
         return DescribeClusterResponse(
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message=f"Unsupported endpoint type {request.endpoint_type}",
-            endpoint_type=request.endpoint_type,
+        )
+    if request.endpoint_type == BROKERS and not rules.describes_brokers:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if version else ErrorCode.INVALID_REQUEST,
+            error_message="The request was sent to an endpoint of type CONTROLLER, but we wanted an endpoint of type "
+            "BROKER",
         )
     brokers = [DescribeClusterResponseBroker(broker_id=node_id, host=controller.host, port=controller.port)]
     if request.endpoint_type == BROKERS:

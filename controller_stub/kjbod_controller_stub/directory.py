@@ -32,6 +32,8 @@ class ControllerDirectory:
     cluster_id: str
     directory_id: Uuid
     lock_fd: int
+    identity: tuple[int, int]
+    """Device and inode."""
 
     @property
     def log_path(self) -> Path:
@@ -69,8 +71,14 @@ def open_directory(config: Config) -> ControllerDirectory:
     if meta.cluster_id is None or meta.directory_id is None:
         missing = "cluster.id" if meta.cluster_id is None else "directory.id"
         raise StorageError(f"{file} has no {missing}; {how_to}")
+    lock_fd = _lock(path)
+    found = path.stat()
     return ControllerDirectory(
-        path=path, cluster_id=meta.cluster_id, directory_id=meta.directory_id, lock_fd=_lock(path)
+        path=path,
+        cluster_id=meta.cluster_id,
+        directory_id=meta.directory_id,
+        lock_fd=lock_fd,
+        identity=(found.st_dev, found.st_ino),
     )
 
 
@@ -100,6 +108,8 @@ class Remains:
     """FeatureLevelRecords and the like for an empty log."""
     voters: KRaftVoters | None
     """Of the 0-0 checkpoint."""
+    empty: bool
+    """Whether the log has no records."""
 
 
 def read_remains(directory: ControllerDirectory) -> Remains:
@@ -112,7 +122,9 @@ def read_remains(directory: ControllerDirectory) -> Remains:
     voters = None
     bootstrap = _default_bootstrap()
     state = None
+    empty = True
     if directory.log_path.is_dir():
+        empty = not any(path.stat().st_size for path in directory.log_path.glob("*.log"))
         state = read_quorum_state(directory.log_path)
         first = checkpoints_in(directory.log_path).get(_FIRST)
         if first is not None:
@@ -120,7 +132,7 @@ def read_remains(directory: ControllerDirectory) -> Remains:
     checkpoint = directory.path / BOOTSTRAP_CHECKPOINT
     if checkpoint.exists():
         bootstrap = read_checkpoint(checkpoint).records
-    return Remains(quorum_state=state, bootstrap=bootstrap, voters=voters)
+    return Remains(quorum_state=state, bootstrap=bootstrap, voters=voters, empty=empty)
 
 
 def _default_bootstrap() -> tuple[Record, ...]:

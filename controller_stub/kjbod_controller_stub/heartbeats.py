@@ -7,8 +7,13 @@ offline directories.
 
 A session belongs to a broker *and its epoch*, is good for ``broker.session.timeout.ms`` after the last heartbeat, and
 is what keeps another process from taking the id.
+
+Sessions are renewed on the event loop while a large change may be made in another thread
+(:meth:`~kjbod_controller_stub.controller.Controller.steady_heartbeat`), so that every method here holds a lock for its
+few steps.
 """
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -91,6 +96,8 @@ class Contact:
     """Last record of the step that took it into controlled shutdown; set once."""
     offline: set[Uuid] = field(default_factory=set)
     """Every directory that it has reported. The last one has no record, so that this alone remembers it."""
+    accepted: set[Uuid] = field(default_factory=set)
+    """Every id that it has reported and was not refused for, those included that were no directory of it any more."""
 
 
 class Heartbeats:
@@ -99,6 +106,7 @@ class Heartbeats:
     def __init__(self, session_timeout_ms: int) -> None:
         self.session_timeout_ms = session_timeout_ms
         self._contacts: OrderedDict[int, Contact] = OrderedDict()
+        self._lock = threading.Lock()
 
     def contact(self, broker_id: int, epoch: int) -> Contact | None:
         """The contact of this incarnation, None when it was not heard yet."""
@@ -107,18 +115,40 @@ class Heartbeats:
 
     def touch(self, broker_id: int, epoch: int, now_ms: int, metadata_offset: int | None = None) -> Contact:
         """A heartbeat has come; another epoch begins anew."""
-        contact = self.contact(broker_id, epoch)
-        if contact is None:
-            contact = self._contacts[broker_id] = Contact(epoch, now_ms)
+        with self._lock:
+            contact = self.contact(broker_id, epoch)
+            if contact is None:
+                contact = self._contacts[broker_id] = Contact(epoch, now_ms)
+            self._renew(broker_id, contact, now_ms, metadata_offset)
+            return contact
+
+    def renew(self, broker_id: int, contact: Contact, now_ms: int, metadata_offset: int) -> bool:
+        """A heartbeat of this contact has come; whether the session was still there to be renewed."""
+        with self._lock:
+            if self._contacts.get(broker_id) is not contact:
+                return False
+            self._renew(broker_id, contact, now_ms, metadata_offset)
+            return True
+
+    def _renew(self, broker_id: int, contact: Contact, now_ms: int, metadata_offset: int | None) -> None:
         contact.last_contact_ms = now_ms
         if metadata_offset is not None:
             contact.metadata_offset = metadata_offset
         self._contacts.move_to_end(broker_id)
-        return contact
+
+    def forget_offset(self, broker_id: int, *, registered: bool) -> None:
+        """Take the broker for one that has applied nothing, until its next heartbeat (``Rules.keeps_offsets``);
+        ``registered``: again, which ends a controlled shutdown."""
+        with self._lock:
+            if contact := self._contacts.get(broker_id):
+                contact.metadata_offset = -1
+                if registered:
+                    contact.controlled_shutdown_offset = None
 
     def drop(self, broker_id: int) -> None:
         """Forget the broker: its session is over."""
-        self._contacts.pop(broker_id, None)
+        with self._lock:
+            self._contacts.pop(broker_id, None)
 
     def activate(self, brokers: Iterable[BrokerRegistration], now_ms: int) -> None:
         """Start a session for every unfenced broker: the controller has just begun and heard none of them."""
@@ -133,14 +163,16 @@ class Heartbeats:
 
     def find_one_stale(self, now_ms: int) -> int | None:
         """The broker heard longest ago, when its session has expired."""
-        for broker_id, contact in self._contacts.items():
-            return broker_id if contact.last_contact_ms + self.session_timeout_ms < now_ms else None
+        with self._lock:
+            for broker_id, contact in self._contacts.items():
+                return broker_id if contact.last_contact_ms + self.session_timeout_ms < now_ms else None
         return None
 
     def next_check_ms(self) -> int | None:
         """The first moment at which a session can be over; None without sessions."""
-        for contact in self._contacts.values():
-            return contact.last_contact_ms + self.session_timeout_ms + 1
+        with self._lock:
+            for contact in self._contacts.values():
+                return contact.last_contact_ms + self.session_timeout_ms + 1
         return None
 
     def enter_controlled_shutdown(self, broker_id: int, epoch: int, offset: int) -> None:
@@ -148,6 +180,11 @@ class Heartbeats:
         contact = self.contact(broker_id, epoch)
         if contact is not None and contact.controlled_shutdown_offset is None:
             contact.controlled_shutdown_offset = offset
+
+    def is_leaving(self, broker_id: int, epoch: int) -> bool:
+        """Whether this incarnation has begun a controlled shutdown, as far as is remembered."""
+        contact = self.contact(broker_id, epoch)
+        return contact is not None and contact.controlled_shutdown_offset is not None
 
     def may_go(self, broker_id: int, epoch: int, active: Iterable[BrokerRegistration]) -> bool:
         """Whether all active brokers have applied the records that took the broker's leaderships away.

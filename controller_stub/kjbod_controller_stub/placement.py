@@ -124,7 +124,7 @@ class ReplicaPlacer:
 def _require_enough(total: int, unfenced: int, replication_factor: int) -> None:
     invalid = ErrorCode.INVALID_REPLICATION_FACTOR
     if not total or not unfenced:
-        raise ApiError(invalid, "All brokers are currently fenced or have all their log directories cordoned.")
+        raise ApiError(invalid, "All brokers are currently fenced, or have all their log directories cordoned.")
     if replication_factor > total:
         raise ApiError(
             invalid,

@@ -5,6 +5,7 @@ The rules that a real broker depends on (``handleFetchRequest``, in its order):
 - the request names the metadata partition and nothing else (42), and our cluster or none (104);
 - numbers that cannot be are refused for the partition (42), before epochs are looked at;
 - an older epoch is told the current one (74), a newer one is unknown (75);
+- an empty log, or one that ends before ours starts, is told the newest snapshot (``SnapshotId``);
 - an offset whose epoch we have otherwise is told where the histories part (``DivergingEpoch``);
 - **every** answer names leader and endpoint: a broker's other channels learn of the controller from good answers.
 
@@ -26,6 +27,7 @@ from kjbod.metadata.control import (
 )
 from kjbod.metadata.control import Voter as KRaftVoter
 from kjbod.metadata.records import Endpoint
+from kjbod.metadata.snapshot import SnapshotId
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     DescribeQuorumRequest,
@@ -50,6 +52,7 @@ from kjbod.wire.messages import (
     FetchSnapshotResponseTopic,
     LeaderIdAndEpoch,
 )
+from kjbod.wire.messages import SnapshotId as WireSnapshotId
 
 FETCH_BYTES_MAX = 1024 * 1024
 """What one answer carries at most, whatever is asked for (brokers of Kafka 4.3 ask for this); a larger batch travels
@@ -76,6 +79,27 @@ class LogView(Protocol):
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]: ...
 
 
+class SnapshotView(Protocol):
+    """What the answers need to know of the snapshots; the one that formatting left (0-0) is none of them."""
+
+    @property
+    def latest(self) -> SnapshotId | None: ...
+
+    @property
+    def earliest(self) -> SnapshotId | None: ...
+
+    def size(self, snapshot_id: SnapshotId) -> int | None:
+        """Of the file; None: there is no such snapshot."""
+
+
+class _NoSnapshots:
+    latest: SnapshotId | None = None
+    earliest: SnapshotId | None = None
+
+    def size(self, snapshot_id: SnapshotId) -> int | None:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class ReadFrom:
     """A Fetch that is in order: wait until there is something at ``offset``, then read."""
@@ -83,6 +107,17 @@ class ReadFrom:
     offset: int
     max_bytes: int
     max_wait_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSnapshot:
+    """A FetchSnapshot that is in order: read a piece of the file."""
+
+    id: SnapshotId
+    size: int
+    """Of the whole file."""
+    position: int
+    max_bytes: int
 
 
 @dataclass(slots=True)
@@ -98,13 +133,22 @@ class Quorum:
     """This node as the leader of a quorum of itself."""
 
     def __init__(
-        self, *, cluster_id: str, node_id: int, directory_id: Uuid, endpoint: Endpoint, epoch: int, log: LogView
+        self,
+        *,
+        cluster_id: str,
+        node_id: int,
+        directory_id: Uuid,
+        endpoint: Endpoint,
+        epoch: int,
+        log: LogView,
+        snapshots: SnapshotView | None = None,
     ) -> None:
         self._cluster_id = cluster_id
         self._node_id = node_id
         self._directory_id = directory_id
         self._endpoint = endpoint
         self._log = log
+        self._snapshots: SnapshotView = _NoSnapshots() if snapshots is None else snapshots
         self._leader = LeaderIdAndEpoch(leader_id=node_id, leader_epoch=epoch)
         self._observers: OrderedDict[tuple[int, Uuid], _Observer] = OrderedDict()
         self.epoch = epoch
@@ -154,6 +198,9 @@ class Quorum:
             return self.fetch_response(
                 version, error=ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
             )
+        wanted = self._snapshot_for(partition)
+        if wanted is not None:
+            return self.fetch_response(version, snapshot=wanted)
         diverging = self._divergence(partition)
         if diverging is not None:
             return self.fetch_response(version, diverging=diverging)
@@ -163,18 +210,37 @@ class Quorum:
             max_wait_ms=min(request.max_wait_ms, FETCH_WAIT_MS_MAX),
         )
 
+    def _snapshot_for(self, partition: FetchRequestPartition) -> SnapshotId | None:
+        """The snapshot that an observer is to load first: always the newest (``tryCompleteFetchRequest``,
+        ``ReplicatedLog.validateOffsetAndEpoch``)."""
+        latest, earliest, start = self._snapshots.latest, self._snapshots.earliest, self._log.start_offset
+        offset, epoch = partition.fetch_offset, partition.last_fetched_epoch
+        if latest is None or earliest is None:
+            return None
+        behind = offset < start or (offset == start and epoch != earliest.epoch) or epoch < earliest.epoch
+        return latest if offset == 0 or behind else None
+
     def _divergence(self, partition: FetchRequestPartition) -> EpochEndOffset | None:
         """Where an observer's history parts from ours (``KafkaRaftLog.validateOffsetAndEpoch``)."""
         offset, epoch = partition.fetch_offset, partition.last_fetched_epoch
         if offset == 0 and epoch == 0 and self._log.start_offset == 0:
             return None
         known_epoch, end = self._log.epoch_end_offset(epoch)
+        earliest = self._snapshots.earliest
+        if earliest is not None and (known_epoch, end) == (epoch, earliest.end_offset):
+            known_epoch = earliest.epoch  # below all that the log has: it goes on where that snapshot ends
         if known_epoch == epoch and offset <= end:
             return None
         return EpochEndOffset(epoch=known_epoch, end_offset=end)
 
     def fetch_response(
-        self, version: int, *, error: int = 0, records: bytes = b"", diverging: EpochEndOffset | None = None
+        self,
+        version: int,
+        *,
+        error: int = 0,
+        records: bytes = b"",
+        diverging: EpochEndOffset | None = None,
+        snapshot: SnapshotId | None = None,
     ) -> FetchResponse:
         """An answer for the metadata partition. With an error the offsets stay -1, as Kafka has it."""
         good = not error
@@ -186,6 +252,7 @@ class Quorum:
             log_start_offset=self._log.start_offset if good else 0,
             diverging_epoch=diverging or EpochEndOffset(),
             current_leader=self._leader,
+            snapshot_id=WireSnapshotId() if snapshot is None else _wire(snapshot),
             records=records,
         )
         by_id = version >= _TOPIC_BY_ID_SINCE
@@ -222,35 +289,60 @@ class Quorum:
 
     # ---- FetchSnapshot, DescribeQuorum
 
-    def fetch_snapshot(self, request: FetchSnapshotRequest, version: int) -> FetchSnapshotResponse:
-        """There are no snapshots to fetch: the log starts at 0, and no Fetch ever names one."""
+    def plan_fetch_snapshot(self, request: FetchSnapshotRequest, version: int) -> FetchSnapshotResponse | ReadSnapshot:
+        """What a FetchSnapshot is to get: an answer at once, or a piece of a file."""
         if request.cluster_id is not None and request.cluster_id != self._cluster_id:
             return FetchSnapshotResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
         if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
             return FetchSnapshotResponse(error_code=ErrorCode.INVALID_REQUEST)
         topic, partition = request.topics[0], request.topics[0].partitions[0]
+        wanted = SnapshotId(partition.snapshot_id.end_offset, partition.snapshot_id.epoch)
+        size = self._snapshots.size(wanted)
+        error = self._snapshot_error(topic.name, partition, size)
+        if error or size is None:
+            return self.snapshot_response(version, wanted, error=error, topic=topic.name, partition=partition.partition)
+        return ReadSnapshot(wanted, size, partition.position, max(1, min(request.max_bytes, FETCH_BYTES_MAX)))
+
+    def snapshot_response(
+        self,
+        version: int,
+        snapshot_id: SnapshotId,
+        *,
+        error: int = 0,
+        size: int = 0,
+        position: int = 0,
+        data: bytes = b"",
+        topic: str = METADATA_TOPIC_NAME,
+        partition: int = 0,
+    ) -> FetchSnapshotResponse:
+        """An answer that names a snapshot: a piece of it, or why there is none."""
         answer = FetchSnapshotResponsePartition(
-            index=partition.partition,
-            error_code=self._snapshot_error(topic.name, partition),
-            snapshot_id=partition.snapshot_id,
+            index=partition,
+            error_code=error,
+            snapshot_id=_wire(snapshot_id),
             current_leader=self._leader,
+            size=size,
+            position=position,
+            unaligned_records=data,
         )
         endpoint = FetchSnapshotResponseNodeEndpoint(
             node_id=self._node_id, host=self._endpoint.host, port=self._endpoint.port
         )
         return FetchSnapshotResponse(
-            topics=(FetchSnapshotResponseTopic(name=topic.name, partitions=(answer,)),),
+            topics=(FetchSnapshotResponseTopic(name=topic, partitions=(answer,)),),
             node_endpoints=(endpoint,) if version >= 1 else (),
         )
 
-    def _snapshot_error(self, name: str, partition: FetchSnapshotRequestPartition) -> int:
+    def _snapshot_error(self, name: str, partition: FetchSnapshotRequestPartition, size: int | None) -> int:
         if name != METADATA_TOPIC_NAME or partition.partition != 0:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if partition.current_leader_epoch < self.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
         if partition.current_leader_epoch > self.epoch:
             return ErrorCode.UNKNOWN_LEADER_EPOCH
-        return ErrorCode.SNAPSHOT_NOT_FOUND
+        if size is None:
+            return ErrorCode.SNAPSHOT_NOT_FOUND
+        return 0 if 0 <= partition.position < size else ErrorCode.POSITION_OUT_OF_RANGE
 
     def describe(self, request: DescribeQuorumRequest, wall_ms: int) -> DescribeQuorumResponse:
         """Leader, high watermark, the one voter, and the observers heard lately."""
@@ -295,6 +387,10 @@ class Quorum:
             topics=(DescribeQuorumResponseTopic(partitions=(partition,)),),
             nodes=(DescribeQuorumResponseNode(node_id=self._node_id, listeners=(listener,)),),
         )
+
+
+def _wire(snapshot_id: SnapshotId) -> WireSnapshotId:
+    return WireSnapshotId(end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch)
 
 
 def _metadata_partition(request: FetchRequest, version: int) -> FetchRequestPartition | None:

@@ -3,18 +3,27 @@
 Every method adds records to a :class:`~kjbod_controller_stub.results.Draft`; nothing here changes state. The order of
 the records is Kafka's: a broker that goes away is left out of partitions first and fenced last; one that comes is
 unfenced first; a directory leaves its registration after the partitions have left the directory.
+
+With eligible leader replicas (KIP-966) whoever leaves an ISR may stay eligible, which is safe as long as the replica
+keeps its data. A broker that registers without having been shut down in order has not, nor has one of which nothing is
+known: it is *unclean*, and leaves the eligible replicas too.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any
 
-from kjbod.ids import MIGRATING, UNASSIGNED, Uuid
+from kjbod.ids import MIGRATING, UNASSIGNED, Uuid, is_online
 from kjbod.metadata import versions
-from kjbod.metadata.image import BROKER, TOPIC, BrokerRegistration, MetadataImage, PartitionRegistration
+from kjbod.metadata.image import BrokerRegistration, MetadataImage, PartitionRegistration, shape_of
 from kjbod.metadata.records import (
     NO_LEADER,
     BrokerRegistrationChangeRecord,
     PartitionChangeRecord,
     UnregisterBrokerRecord,
+    for_partition,
 )
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
@@ -29,25 +38,34 @@ from kjbod.wire.messages import (
     AssignReplicasToDirsResponsePartition,
     AssignReplicasToDirsResponseTopic,
 )
+from kjbod_controller_stub import eligible
+from kjbod_controller_stub.effective import EffectiveConfigs
 from kjbod_controller_stub.elections import Election, PartitionChangeBuilder
 from kjbod_controller_stub.partitions import PartitionIndex
 from kjbod_controller_stub.results import ApiError, Draft, PartitionKey
 from kjbod_controller_stub.rules import Rules
 
-UNCLEAN_ELECTION = "unclean.leader.election.enable"
-
 NOBODY = -1
 """No broker: nothing to remove or to add."""
+
+_inputs_of_topic: Callable[[PartitionChangeBuilder], tuple[Any, ...]] = attrgetter(
+    *(
+        each.name
+        for each in fields(PartitionChangeBuilder)
+        if each.name not in ("key", "partition", "acceptable", "default_dir")
+    )
+)
+"""What a change depends on beside the shape of the partition, and the brokers, which are the same for all in a pass."""
 
 
 class Replication:
     """Makes the records about partitions."""
 
-    def __init__(self, image: MetadataImage, index: PartitionIndex, rules: Rules, *, unclean_election: bool) -> None:
+    def __init__(self, image: MetadataImage, index: PartitionIndex, rules: Rules, configs: EffectiveConfigs) -> None:
         self._image = image
         self._index = index
         self._rules = rules
-        self._unclean_election = unclean_election
+        self._configs = configs
 
     # ---- elections
 
@@ -59,11 +77,12 @@ class Replication:
         *,
         remove: int = NOBODY,
         add: int = NOBODY,
+        unclean: int = NOBODY,
     ) -> PartitionChangeBuilder:
-        """A change of one partition; see :meth:`leader_and_isr_updates` for ``remove`` and ``add``."""
+        """A change of one partition; see :meth:`leader_and_isr_updates` for the brokers."""
 
         def acceptable(replica: int) -> bool:
-            if replica == remove or replica not in partition.replicas:
+            if replica in (remove, unclean) or replica not in partition.replicas:
                 return False
             broker = draft.broker(replica)
             if broker is None or not (replica == add or broker.active):
@@ -76,40 +95,56 @@ class Replication:
             acceptable=acceptable,
             default_dir=self._image.default_dir,
             metadata_version=self._image.metadata_version,
-            election=Election.UNCLEAN if self._allows_unclean(key) else Election.ONLINE,
+            election=Election.UNCLEAN if self.allows_unclean(key) else Election.ONLINE,
+            eligible_leader_replicas=eligible.is_enabled(self._image),
+            min_isr=self._configs.min_in_sync(self._image.topics[key[0]]),
+            unclean_shutdown=() if unclean == NOBODY else (unclean,),
+            eligible_are_replicas=self._rules.eligible_are_replicas,
+            remembers_last_member=self._rules.remembers_last_member,
         )
 
-    def _allows_unclean(self, key: PartitionKey) -> bool:
-        if not self._image.configs:
-            return self._unclean_election
-        topic = self._image.topics[key[0]].name
-        for resource in ((TOPIC, topic), (BROKER, "")):
-            value = self._image.configs.get(resource, {}).get(UNCLEAN_ELECTION)
-            if value is not None:
-                return value.strip().lower() == "true"
-        return self._unclean_election
+    def allows_unclean(self, key: PartitionKey) -> bool:
+        """Whether the partition's topic lets a replica lead that is out of sync."""
+        return self._configs.allows_unclean(self._image.topics[key[0]].name)
 
     def leader_and_isr_updates(
-        self, draft: Draft, keys: Iterable[PartitionKey], *, remove: int = NOBODY, add: int = NOBODY
+        self,
+        draft: Draft,
+        keys: Iterable[PartitionKey],
+        *,
+        remove: int = NOBODY,
+        add: int = NOBODY,
+        unclean: int = NOBODY,
     ) -> int:
         """Take the broker ``remove`` out of ISR and leadership, or let ``add`` lead (``generateLeaderAndIsrUpdates``).
 
-        ``add`` counts as active although its registration still says fenced; ``remove`` never may lead.
+        ``add`` counts as active although its registration still says fenced; ``remove`` never may lead. ``unclean`` is
+        removed too, and leaves the eligible leader replicas.
 
         Returns:
             How many partitions got another leader.
         """
         moved = 0
+        # What is decided for one partition holds for all of its shape whose topics are configured alike.
+        decided: dict[tuple[Any, ...], dict[tuple[Any, ...], PartitionChangeRecord | None]] = {}
+        of_topic: dict[Uuid, dict[tuple[Any, ...], PartitionChangeRecord | None]] = {}
         for key in keys:
             partition = draft.partition(key)
             if partition is None:
                 continue
-            builder = self.builder(draft, key, partition, remove=remove, add=add)
-            if remove != NOBODY:
-                builder.target_isr = tuple(replica for replica in partition.isr if replica != remove)
-            record = builder.build()
+            shapes = of_topic.get(key[0])
+            if shapes is None:
+                builder = self.builder(draft, key, partition, remove=remove, add=add, unclean=unclean)
+                shapes = of_topic[key[0]] = decided.setdefault(_inputs_of_topic(builder), {})
+            shape = shape_of(partition)
+            if shape not in shapes:
+                builder = self.builder(draft, key, partition, remove=remove, add=add, unclean=unclean)
+                if remove in partition.isr or unclean in partition.isr:
+                    builder.target_isr = tuple(each for each in partition.isr if each != remove and each != unclean)
+                shapes[shape] = builder.build()
+            record = shapes[shape]
             if record is not None:
-                draft.add(record)
+                draft.add(for_partition(record, *key))
                 moved += record.leader >= 0
         return moved
 
@@ -129,14 +164,34 @@ class Replication:
 
     def broker_in_controlled_shutdown(self, draft: Draft, broker: BrokerRegistration) -> int:
         """Begin a controlled shutdown: all leaderships that can move do; how many did."""
-        draft.add(
-            BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, in_controlled_shutdown=1)
-        )
+        if not broker.in_controlled_shutdown:
+            draft.add(
+                BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, in_controlled_shutdown=1)
+            )
         return self.leader_and_isr_updates(draft, self._index.in_isr(broker.id), remove=broker.id)
 
-    def broker_restarted(self, draft: Draft, broker_id: int) -> None:
-        """A new incarnation registers: it is fenced, so it can neither lead nor be in sync."""
-        self.leader_and_isr_updates(draft, self._index.in_isr(broker_id), remove=broker_id)
+    def broker_restarted(self, draft: Draft, broker_id: int, *, clean: bool, log_dirs: tuple[Uuid, ...] = ()) -> None:
+        """A new incarnation registers: it is fenced, so it can neither lead nor be in sync (``handleBrokerShutdown``).
+
+        ``clean``: it says that the incarnation before it was shut down in order, so that its replicas stay eligible.
+        With the KIP's rules only those in ``log_dirs`` do: what it left in a directory that it no longer has is lost.
+        """
+        in_isr, in_elr = self._index.in_isr(broker_id), self._index.in_elr(broker_id)
+        if not eligible.is_enabled(self._image):
+            self.leader_and_isr_updates(draft, in_isr, remove=broker_id)
+        elif not clean:
+            self.leader_and_isr_updates(draft, in_isr, unclean=broker_id)
+            self.leader_and_isr_updates(draft, in_elr, unclean=broker_id)
+        else:
+            self.leader_and_isr_updates(draft, in_isr, remove=broker_id)
+            if self._rules.lost_directory_is_unclean:
+                missing = (key for key in (*in_isr, *in_elr) if not self._is_in(draft, key, broker_id, log_dirs))
+                self.leader_and_isr_updates(draft, missing, unclean=broker_id)
+
+    def _is_in(self, draft: Draft, key: PartitionKey, broker_id: int, log_dirs: tuple[Uuid, ...]) -> bool:
+        """Whether the broker's replica is in one of the directories, as far as anybody knows."""
+        partition = draft.partition(key)
+        return partition is None or is_online(partition.directory(broker_id), log_dirs)
 
     def broker_unregistered(self, draft: Draft, broker_id: int) -> None:
         """Remove a broker from the cluster.
@@ -148,6 +203,7 @@ class Replication:
         if broker is None:
             raise ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {broker_id} is not currently registered")
         self.leader_and_isr_updates(draft, self._index.in_isr(broker_id), remove=broker_id)
+        self.leader_and_isr_updates(draft, self._index.in_elr(broker_id), remove=broker_id)
         draft.add(UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch))
 
     # ---- directories
@@ -158,13 +214,12 @@ class Replication:
         if not failed:
             return
         moved = sum(
-            self.leader_and_isr_updates(draft, self._index.in_directory(broker.id, directory), remove=broker.id)
-            for directory in sorted(failed)
+            self._replicas_lost(draft, self._in_directory(broker, directory), broker.id) for directory in sorted(failed)
         )
         stuck = 0
         if self._rules.suspects_unassigned and len(broker.log_dirs) > 1:
             suspects, stuck = self._suspects(draft, broker)
-            moved += self.leader_and_isr_updates(draft, suspects, remove=broker.id)
+            moved += self._replicas_lost(draft, suspects, broker.id)
         remaining = tuple(directory for directory in broker.log_dirs if directory not in failed)
         draft.add(BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, log_dirs=remaining))
         draft.note(
@@ -176,10 +231,29 @@ class Replication:
         )
         draft.note("leaders.moved", count=moved)
 
+    def _in_directory(self, broker: BrokerRegistration, directory: Uuid) -> Iterable[PartitionKey]:
+        keys = self._index.in_directory(broker.id, directory)
+        if self._rules.knows_whose_replica:
+            return keys
+        others = (each for each in self._image.brokers if each != broker.id)
+        return dict.fromkeys((*keys, *(key for other in others for key in self._index.in_directory(other, directory))))
+
+    def directories_all_offline(self, draft: Draft, broker: BrokerRegistration) -> None:
+        """The last directory has failed, of which there is no record: the broker has lost all replicas."""
+        if self._rules.lost_directory_is_unclean:
+            keys = (*self._index.in_isr(broker.id), *self._index.in_elr(broker.id))
+            self.leader_and_isr_updates(draft, keys, unclean=broker.id)
+
     def directories_missing(self, draft: Draft, broker: BrokerRegistration, registered: Iterable[Uuid]) -> None:
         """The same incarnation registers again, without some of its directories: whatever is in them is offline."""
         for directory in sorted(set(broker.log_dirs) - set(registered)):
-            self.leader_and_isr_updates(draft, self._index.in_directory(broker.id, directory), remove=broker.id)
+            self._replicas_lost(draft, self._index.in_directory(broker.id, directory), broker.id)
+
+    def _replicas_lost(self, draft: Draft, keys: Iterable[PartitionKey], broker_id: int) -> int:
+        """A broker has lost these replicas with their directory; how many leaders moved."""
+        if self._rules.lost_directory_is_unclean:
+            return self.leader_and_isr_updates(draft, keys, unclean=broker_id)
+        return self.leader_and_isr_updates(draft, keys, remove=broker_id)
 
     def _suspects(self, draft: Draft, broker: BrokerRegistration) -> tuple[list[PartitionKey], int]:
         """The broker's replicas that may be in any directory and that another member of the ISR can stand in for; and
@@ -197,6 +271,15 @@ class Replication:
                     stuck += partition.leader == broker.id
         return suspects, stuck
 
+    def require_directories(self) -> None:
+        """Refuse what says where replicas are, while the metadata.version has no directories.
+
+        Raises:
+            ApiError: UNSUPPORTED_VERSION.
+        """
+        if self._image.metadata_version < versions.DIRECTORY_ASSIGNMENT:
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, "Directory assignment is not supported yet.")
+
     def assign_replicas(
         self, draft: Draft, broker: BrokerRegistration, request: AssignReplicasToDirsRequest
     ) -> AssignReplicasToDirsResponse:
@@ -204,33 +287,49 @@ class Replication:
 
         An assignment to a directory that is not online is recorded all the same: it is how a broker says that a
         replica is lost. The replica then loses leadership and ISR, after all assignments.
-
-        Raises:
-            ApiError: UNSUPPORTED_VERSION: the metadata.version has no directories.
         """
-        if self._image.metadata_version < versions.DIRECTORY_ASSIGNMENT:
-            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, "Directory assignment is not supported yet.")
         lost: dict[PartitionKey, None] = {}
         found: dict[PartitionKey, None] = {}
+        anew: dict[PartitionKey, None] = {}
         directories = []
         for directory in request.directories:
             online = broker.has_online_dir(directory.id_)
             topics = []
             for topic in directory.topics:
                 partitions = []
+                known = self._image.topics.get(topic.topic_id)
+                topic_id = topic.topic_id if known is None else known.id  # the same object: found at once everywhere
                 for partition in topic.partitions:
-                    key = (topic.topic_id, partition.partition_index)
+                    key = (topic_id, partition.partition_index)
+                    if self._is_made_anew(draft, key, broker):
+                        anew[key] = None
                     error = self._assign(draft, key, broker.id, directory.id_)
                     if not error:
                         (found if online else lost)[key] = None
-                        (lost if online else found).pop(key, None)
+                        if self._rules.sees_own_changes:
+                            (lost if online else found).pop(key, None)
                     partitions.append(AssignReplicasToDirsResponsePartition(partition_index=key[1], error_code=error))
                 topics.append(AssignReplicasToDirsResponseTopic(topic_id=topic.topic_id, partitions=tuple(partitions)))
             directories.append(AssignReplicasToDirsResponseDirectory(id_=directory.id_, topics=tuple(topics)))
-        self.leader_and_isr_updates(draft, lost, remove=broker.id)
+        self._replicas_lost(draft, lost, broker.id)
+        self.leader_and_isr_updates(draft, anew, unclean=broker.id)
         if self._rules.elects_on_assignment:
-            self.leader_and_isr_updates(draft, (key for key in found if self._is_leaderless(draft, key)))
+            # The index knows of nearly all that they have a leader, without a look at what the draft makes of them.
+            candidates = (key for key in found if key in anew or self._index.is_leaderless(key))
+            self.leader_and_isr_updates(draft, (key for key in candidates if self._is_leaderless(draft, key)))
         return AssignReplicasToDirsResponse(directories=tuple(directories))
+
+    def _is_made_anew(self, draft: Draft, key: PartitionKey, broker: BrokerRegistration) -> bool:
+        """Whether a replica that is eligible was in a directory that the broker does not have: wherever it is now, it
+        was made anew, without the data that made it eligible."""
+        if not self._rules.lost_directory_is_unclean:
+            return False
+        partition = draft.partition(key)
+        return (
+            partition is not None
+            and broker.id in partition.eligible_leader_replicas
+            and not broker.has_online_dir(partition.directory(broker.id))
+        )
 
     def _assign(self, draft: Draft, key: PartitionKey, broker_id: int, directory: Uuid) -> int:
         """One assignment; the error code of the answer."""
@@ -241,14 +340,21 @@ class Replication:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if broker_id not in partition.replicas:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if partition.directory(broker_id) != directory:
-            draft.add(
-                PartitionChangeRecord(
-                    topic_id=key[0],
-                    partition_id=key[1],
-                    directories=_with_directory(partition, {broker_id: directory}),
-                )
+        record: PartitionChangeRecord | None = None
+        if not self._rules.sees_own_changes and not _is_settled(draft, partition):
+            # In Kafka any change of a partition may elect its leader; here the election follows by itself.
+            builder = self.builder(draft, key, partition)
+            builder.election = Election.ONLINE
+            builder.directories = {broker_id: directory}
+            record = builder.build()
+        elif partition.directory(broker_id) != directory:
+            record = PartitionChangeRecord(
+                topic_id=key[0],
+                partition_id=key[1],
+                directories=_with_directory(partition.replicas, partition.directories, broker_id, directory),
             )
+        if record is not None:
+            draft.add(record)
         return 0
 
     def _is_leaderless(self, draft: Draft, key: PartitionKey) -> bool:
@@ -345,10 +451,27 @@ class Replication:
                 raise ApiError(ErrorCode.INELIGIBLE_REPLICA)
 
 
-def _with_directory(partition: PartitionRegistration, given: Mapping[int, Uuid]) -> tuple[Uuid, ...]:
+def _is_settled(draft: Draft, partition: PartitionRegistration) -> bool:
+    """Whether an election, or the end of a reassignment, would leave the partition as it is."""
+    broker = draft.broker(partition.leader)
+    return (
+        broker is not None
+        and broker.active
+        and partition.leader in partition.isr
+        and broker.has_online_dir(partition.directory(partition.leader))
+        and not partition.eligible_leader_replicas
+        and not partition.last_known_elr
+        and not partition.adding_replicas
+        and not partition.removing_replicas
+    )
+
+
+@lru_cache(maxsize=4_096)
+def _with_directory(
+    replicas: tuple[int, ...], directories: tuple[Uuid, ...], broker_id: int, given: Uuid
+) -> tuple[Uuid, ...]:
     return tuple(
-        given.get(replica, directory)
-        for replica, directory in zip(partition.replicas, partition.directories, strict=True)
+        given if replica == broker_id else directory for replica, directory in zip(replicas, directories, strict=True)
     )
 
 

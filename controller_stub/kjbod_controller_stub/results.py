@@ -46,6 +46,8 @@ class Result:
     enters_shutdown: tuple[int, int] | None = None
     """Broker id and epoch of a broker whose controlled shutdown starts with these records; it may go when the others
     have applied the last of them."""
+    kraft_version: int | None = None
+    """The quorum's feature level from here on: control records that the log writes before these."""
 
 
 @dataclass(slots=True)
@@ -60,6 +62,8 @@ class Draft:
     records: list[Record] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     _partitions: dict[PartitionKey, PartitionRegistration] = field(default_factory=dict)
+    _unmerged: dict[PartitionKey, list[PartitionChangeRecord]] = field(default_factory=dict)
+    """Changes of partitions that nobody has asked for since."""
     _brokers: dict[int, BrokerRegistration] = field(default_factory=dict)
 
     def add(self, record: Record) -> None:
@@ -69,9 +73,10 @@ class Draft:
             return
         if isinstance(record, PartitionChangeRecord):
             key = (record.topic_id, record.partition_id)
-            partition = self.partition(key)
-            if partition is not None:
-                self._partitions[key] = partition.merge(record)
+            if key in self._unmerged:
+                self._unmerged[key].append(record)
+            else:
+                self._unmerged[key] = [record]
         elif isinstance(record, BrokerRegistrationChangeRecord):
             broker = self.broker(record.broker_id)
             if broker is not None:
@@ -89,7 +94,12 @@ class Draft:
 
     def partition(self, key: PartitionKey) -> PartitionRegistration | None:
         """A partition as it will be, None when it does not exist."""
-        return self._partitions.get(key) or self.image.partition(*key)
+        partition = self._partitions.get(key) or self.image.partition(*key)
+        if partition is not None and key in self._unmerged:
+            for change in self._unmerged.pop(key):
+                partition = partition.merge(change)
+            self._partitions[key] = partition
+        return partition
 
     def result(
         self, answer: ResponseBody | None, *, atomic: bool = True, enters_shutdown: tuple[int, int] | None = None

@@ -73,6 +73,66 @@ class Rules:
     """Kafka writes Fenced=1 for a broker that is fenced already: at each WantShutDown after the grant, and when its
     session expires."""
 
+    lost_directory_is_unclean: bool
+    """A replica whose directory failed, or is not among those that its broker comes back with, leaves the eligible
+    leader replicas (KIP-966) as after an unclean shutdown: it may have been made anew, empty, in another directory.
+    Kafka keeps it eligible and elects it as if it still had everything."""
+
+    remembers_last_member: bool
+    """Where an ISR becomes empty that had no leader, its only member becomes the last known leader; Kafka notes nobody,
+    and after an unclean restart of that member nobody leads again. That is so once eligible leader replicas are
+    finalized while a partition is offline."""
+
+    elects_on_config_change: bool
+    """Allowing unclean elections elects for leaderless partitions at once; Kafka does within
+    ``unclean.leader.election.interval.ms``."""
+
+    checks_broker_configs: bool
+    """A dynamic configuration of brokers that no broker would act on (not dynamic, or no value of its type) is refused
+    with INVALID_CONFIG. Kafka's controller leaves that to the broker that forwards the request, and stores anything
+    that comes without one."""
+
+    checks_collisions_in_request: bool
+    """Two topics of one request whose names metrics cannot tell apart are a collision, as they are in two requests;
+    Kafka creates both."""
+
+    eligible_are_replicas: bool
+    """A replica that a reassignment removes is not eligible to lead any more. Kafka 4.3.1 keeps it eligible where the
+    ISR is smaller than ``min.insync.replicas``; nobody can elect it, and when the rest is gone it keeps the last known
+    leader from being elected."""
+
+    forgets_newcomers: bool
+    """A reassignment that is changed so that it no longer wants a replica that it was adding does not wait for it. In
+    Kafka 4.3.1 it waits for ever, when the new target needs no other newcomer: also when the old assignment is executed
+    again, to go back."""
+
+    knows_whose_replica: bool
+    """A failed directory takes only its own broker's replicas with it. In Kafka also where another broker's replica was
+    assigned to it (which nothing refuses), the broker that reports it leaves the partition's ISR."""
+
+    keeps_offsets: bool
+    """What a broker has applied stays known when its registration changes. Kafka forgets it until the next heartbeat,
+    so that the controlled shutdown of another broker waits for that; and it forgets that a broker was on its way out
+    when that registers again as it was."""
+
+    counts_replicas_of_first: bool
+    """New partitions of a topic get as many replicas as its partition 0 has. Kafka counts those of the partition that
+    its hash table gives first, which may be one that a reassignment makes longer."""
+
+    names_losses: bool
+    """The refusal of a metadata.version downgrade counts what would be lost; Kafka says that something might be."""
+
+    describes_brokers: bool
+    """DescribeCluster is answered for brokers too, and at every metadata.version, so that clients may start at the
+    controller. Kafka's says MISMATCHED_ENDPOINT_TYPE, and UNSUPPORTED_VERSION below 3.7-IV0."""
+
+    refuses_nan_quotas: bool
+    """A client quota that is not a number is refused; Kafka stores it."""
+
+    refuses_acls_one_by_one: bool
+    """An ACL to create that says ANY or MATCH, as only a filter may, is refused and the others are created. Kafka's
+    controller fails the whole request with UNKNOWN_SERVER_ERROR."""
+
     sees_own_changes: bool
     """Records of one request build on each other, a directory report before the broker's state. In Kafka both look at
     the state before the request, so that WantFence with a directory report changes the same leader twice."""
@@ -93,6 +153,20 @@ KIP_858 = Rules(
     session_ends_with_shutdown=True,
     shutdown_is_final=True,
     repeats_fencing=False,
+    lost_directory_is_unclean=True,
+    remembers_last_member=True,
+    elects_on_config_change=True,
+    checks_broker_configs=True,
+    checks_collisions_in_request=True,
+    eligible_are_replicas=True,
+    forgets_newcomers=True,
+    knows_whose_replica=True,
+    keeps_offsets=True,
+    counts_replicas_of_first=True,
+    names_losses=True,
+    describes_brokers=True,
+    refuses_nan_quotas=True,
+    refuses_acls_one_by_one=True,
     sees_own_changes=True,
 )
 
@@ -111,6 +185,20 @@ KAFKA = Rules(
     session_ends_with_shutdown=False,
     shutdown_is_final=False,
     repeats_fencing=True,
+    lost_directory_is_unclean=False,
+    remembers_last_member=False,
+    elects_on_config_change=False,
+    checks_broker_configs=False,
+    checks_collisions_in_request=False,
+    eligible_are_replicas=False,
+    forgets_newcomers=False,
+    knows_whose_replica=False,
+    keeps_offsets=False,
+    counts_replicas_of_first=False,
+    names_losses=False,
+    describes_brokers=False,
+    refuses_nan_quotas=False,
+    refuses_acls_one_by_one=False,
     sees_own_changes=False,
 )
 

@@ -1,7 +1,9 @@
 """The controller as a process: one TCP listener, one metadata log, one event loop.
 
-All of the controller's state lives on the loop, so that the loop is its single writer: a handler runs from reading the
-state to handing its batches to the log without an ``await`` in between. Answers wait for the log's fsync.
+All of the controller's state has one writer at a time: a request takes a turn (:mod:`.turns`) from reading the state to
+handing its batches to the log. Small ones take it on the loop, large ones (:mod:`.costs`) in a thread, so that the loop
+goes on meanwhile. Answers wait for the log's fsync. What needs no turn: fetches, which read the log alone, and the
+heartbeats of brokers with which nothing is new (:meth:`.controller.Controller.steady_heartbeat`).
 
 Start-up touches the disk as late as it can: the configuration, the directory's identity and lock, and the port are
 checked first; the log is recovered next; then this node opens a new leader epoch. Requests that come before that wait.
@@ -12,25 +14,31 @@ The log's first failure ends the process: what was not durable is never answered
 import asyncio
 import contextlib
 import functools
+import gc
+import os
 import random
 import resource
 import signal
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from kjbod.cli.errors import report
 from kjbod.clock import Clock, SystemClock, system_random
 from kjbod.config import load_config
 from kjbod.config.endpoints import SECURITY_PROTOCOLS, Listener
 from kjbod.config.keys import Config
 from kjbod.config.load import require_controller
-from kjbod.errors import KjbodError, StorageError
+from kjbod.errors import EXIT_FAILURE, KjbodError, StorageError
 from kjbod.ids import Uuid, random_uuid
 from kjbod.metadata import versions
+from kjbod.metadata.acls import Rules as AclRules
 from kjbod.metadata.batches import encode_batch
 from kjbod.metadata.control import KRaftVersion, KRaftVoters
 from kjbod.metadata.image import ReplayError
-from kjbod.metadata.log import MetadataLog
+from kjbod.metadata.log import MetadataLog, OffsetOutOfRangeError
 from kjbod.metadata.quorum_state import QuorumState, write_quorum_state
 from kjbod.metadata.records import (
     BeginTransactionRecord,
@@ -41,35 +49,33 @@ from kjbod.metadata.records import (
     Record,
     RegisterControllerRecord,
 )
+from kjbod.metadata.snapshot import SnapshotId
 from kjbod.runtime.logging import configure_logging, flush_logging, get_logger
 from kjbod.runtime.loop import run
 from kjbod.runtime.systemd import notify_ready, notify_stopping
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.connection import Features, api_versions_response
 from kjbod.wire.error_codes import ErrorCode
-from kjbod.wire.frames import Request, VersionRanges
+from kjbod.wire.forwarded import host_of_acls
+from kjbod.wire.frames import EncodedResponse, Request, VersionRanges, encode_response
 from kjbod.wire.messages import (
     API,
     ApiKey,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    CreateTopicsResponseTopic,
-    DeleteTopicsRequest,
-    DeleteTopicsRequestTopic,
-    DeleteTopicsResponse,
-    DeleteTopicsResponseTopic,
+    BrokerHeartbeatRequest,
     DescribeQuorumRequest,
+    EnvelopeRequest,
+    EnvelopeResponse,
     FetchRequest,
     FetchSnapshotRequest,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-    IncrementalAlterConfigsResponseResource,
+    RequestBody,
     ResponseBody,
 )
-from kjbod.wire.server import Limits, Peer, Server, serve
-from kjbod_controller_stub.authorizer import AllowAll, Authorizer, is_authorized
+from kjbod.wire.server import DECODED_AT_ONCE_BYTES, Limits, Peer, Server, serve
+from kjbod_controller_stub import eligible, voters
+from kjbod_controller_stub.authorizer import Authorizer, Permissions, is_authorized
 from kjbod_controller_stub.cluster import SUPPORTED_FEATURES
 from kjbod_controller_stub.controller import HANDLERS, Context, Controller, DeferredAnswers, Settings, Write
+from kjbod_controller_stub.costs import are_timers_large, is_large
 from kjbod_controller_stub.directory import (
     ControllerDirectory,
     Remains,
@@ -77,12 +83,27 @@ from kjbod_controller_stub.directory import (
     read_remains,
     require_alone,
 )
-from kjbod_controller_stub.quorum import Quorum, ReadFrom
-from kjbod_controller_stub.results import Result
+from kjbod_controller_stub.envelope import unwrap, wrap
+from kjbod_controller_stub.quorum import Quorum, ReadFrom, ReadSnapshot
+from kjbod_controller_stub.results import ApiError, Note, Result
 from kjbod_controller_stub.rules import RULES
+from kjbod_controller_stub.screening import refusal, screen
+from kjbod_controller_stub.snapshots import Found, Snapshots, State, covers, find, require_no_gap, shallow_copy
+from kjbod_controller_stub.snapshots import Limits as SnapshotLimits
 from kjbod_controller_stub.topics import TopicDefaults
+from kjbod_controller_stub.turns import Turns
+from kjbod_controller_stub.watch import DirectoryHungError, DirectoryWatch
 
-_BY_THE_SERVER = frozenset({ApiKey.API_VERSIONS, ApiKey.FETCH, ApiKey.FETCH_SNAPSHOT, ApiKey.DESCRIBE_QUORUM})
+_BY_THE_SERVER = frozenset(
+    {
+        ApiKey.API_VERSIONS,
+        ApiKey.FETCH,
+        ApiKey.FETCH_SNAPSHOT,
+        ApiKey.DESCRIBE_QUORUM,
+        ApiKey.ENVELOPE,
+        *(request.API_KEY for request in voters.ANSWERS),
+    }
+)
 SERVED: VersionRanges = {
     key: (12, spec.max_version) if key is ApiKey.FETCH else (spec.min_version, spec.max_version)
     for key, spec in API.items()
@@ -96,10 +117,14 @@ _LONG_REQUESTS = frozenset(
     {
         ApiKey.ASSIGN_REPLICAS_TO_DIRS,
         ApiKey.ALTER_PARTITION,
+        ApiKey.ELECT_LEADERS,
         ApiKey.CREATE_TOPICS,
         ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS,
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.ENVELOPE,
     }
 )
 FRAME_BYTES_MAX_OF: Mapping[ApiKey, int] = {key: 256 * 1024 for key in SERVED if key not in _LONG_REQUESTS}
@@ -109,15 +134,72 @@ IN_FLIGHT_MAX = 4
 """Kafka's brokers have one request at a time on a connection; each may be owed a large answer."""
 CONNECTIONS_MAX = 10_000
 """Six per broker; ``max.connections`` and the process's limit of open files may lower it."""
+QUEUED_BYTES_MAX = 4 * 1024 * 1024
+"""Large requests that are read or handled at a time: each may take fifty times its size when it is decoded.
+``queued.max.request.bytes`` may set another limit."""
+UNREAD_BYTES_MAX = 256 * 1024 * 1024
+"""Answers that are not taken: 1 MiB each for 250 observers that read the log."""
+REQUESTS_PER_SECOND_MAX = 2_000
+"""Of one connection. A broker asks for some tens."""
+IDLE_MS_MAX = 365 * 24 * 3_600 * 1_000
+"""Where ``connections.max.idle.ms`` says never, or much later."""
+URGENT = frozenset({ApiKey.BROKER_HEARTBEAT})
+"""What a broker is fenced without."""
 _FILES_RESERVED = 256
 """Open files that connections leave to the log, and to connections that are being refused."""
 WAITING_ANSWERS_MAX = 10_000
 """While an fsync hangs, clients time out and ask again: beyond this many answers that wait for it, connections are
 closed before anything is done."""
+REFUSALS_LOGGED_PER_SECOND = 20
+"""Log lines about refused registrations; above it they are counted instead."""
+_REFUSED = "broker.refused"
+_SWITCH_S = 0.001
+"""How long the thread with large work keeps the interpreter while the event loop waits for it."""
+_GC_THRESHOLDS = (10_000, 10, 10)
+"""A large change makes objects by the hundred thousand: young ones are looked at less often than by default."""
 _TIMER_MS_MAX = 1_000
 _BOOTSTRAP_TRANSACTION = "Bootstrap records"
 
 _log = get_logger()
+T = TypeVar("T")
+
+
+class _HalfAppliedError(Exception):
+    """Records could not be applied, or not be encoded; the cause says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What a turn made."""
+
+    result: Result
+    answer: ResponseBody | EncodedResponse | None = None
+
+
+class _Notes:
+    """Writes the log lines of results; refusals, of which a peer can cause any number, up to a rate."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._second = -1
+        self._refusals = 0
+        self._suppressed = 0
+
+    def add(self, note: Note) -> None:
+        """Write one, or count it."""
+        if note.event != _REFUSED:
+            _log.info(note.event, **note.fields)
+            return
+        second = self._clock.monotonic_ms() // 1_000
+        if second != self._second:
+            self._second, self._refusals = second, 0
+        if self._refusals >= REFUSALS_LOGGED_PER_SECOND:
+            self._suppressed += 1
+            return
+        self._refusals += 1
+        more = {"suppressed": self._suppressed} if self._suppressed else {}
+        self._suppressed = 0
+        _log.info(note.event, **note.fields, **more)
 
 
 class ControllerServer:
@@ -131,23 +213,32 @@ class ControllerServer:
         *,
         clock: Clock,
         rng: random.Random,
-        authorizer: Authorizer,
+        authorizer: Authorizer | None,
     ) -> None:
         self._config = config
         self._directory = directory
         self._clock = clock
         self._rng = rng
-        self._authorizer = authorizer
         self.controller = _controller(config, directory, rng)
+        self._authorizer = authorizer or self.controller.permissions
         self.quorum: Quorum
         self.log: MetadataLog
+        self.snapshots = Snapshots(directory.log_path, _snapshot_limits(config), clock)
         self.servers: list[Server] = []
         self._ready = asyncio.Event()
         self._advanced = asyncio.Event()
         self._ended = asyncio.Event()
         self._closed = False
+        self.abandoned = False
+        """Whether :meth:`close` left a thread behind that waits for the directory: the process must not wait for it."""
         self._failure: BaseException | None = None
-        self._deferred: DeferredAnswers[tuple[asyncio.Future[None], Result]] = DeferredAnswers()
+        self._turns = Turns()
+        self._notes = _Notes(clock)
+        self._features = Features()
+        """What is durable; ApiVersions tells it at any time."""
+        self._features_next: tuple[int, Features] | None = None
+        """What is on its way to the disk, and where that ends."""
+        self._deferred: DeferredAnswers[tuple[asyncio.Future[_Made], _Made]] = DeferredAnswers()
         self._last_write_ms = clock.monotonic_ms()
 
     # ---- life
@@ -168,7 +259,7 @@ class ControllerServer:
         """
         require_controller(config)
         directory = await asyncio.to_thread(open_directory, config)
-        server = cls(config, directory, clock=clock, rng=rng, authorizer=authorizer or AllowAll())
+        server = cls(config, directory, clock=clock, rng=rng, authorizer=authorizer)
         try:
             await server._listen()
             await server._recover()
@@ -196,26 +287,84 @@ class ControllerServer:
         """The port of the first controller listener."""
         return self.servers[0].port
 
-    async def run(self) -> None:
-        """Fence brokers whose session expired, and write a NoOp where nothing else is written, until :meth:`stop`.
+    async def run(self, watch: DirectoryWatch | None = None) -> None:
+        """Fence brokers whose session expired, write a NoOp where nothing else is written, and snapshots, until
+        :meth:`stop`. ``watch`` looks after the directory meanwhile.
 
         Raises:
-            StorageError: the log failed.
+            StorageError: the log or its directory failed.
             Exception: a bug: a record that was just made cannot be replayed.
         """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                beside = [tasks.create_task(self._beside(lambda: self.snapshots.run(self.log, self._state)))]
+                if watch is not None:
+                    beside.append(tasks.create_task(self._beside(lambda: watch.run(self.log))))
+                try:
+                    await self._run_timers()
+                finally:
+                    for task in beside:
+                        task.cancel()
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        if self._failure is not None:
+            raise self._failure
+
+    def watch(self) -> DirectoryWatch:
+        """What looks after the directory, for :meth:`run`."""
+        return DirectoryWatch(
+            self._directory.path,
+            self._directory.identity,
+            interval_ms=self._config.kjbod_probe_interval_ms,
+            timeout_ms=self._config.kjbod_blind_timeout_ms,
+            clock=self._clock,
+        )
+
+    async def _beside(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except StorageError as error:
+            self._fail(error)
+
+    async def _state(self) -> State:
+        """A copy of the state between two requests, once the log is durable up to there."""
+        copied: asyncio.Future[State] = asyncio.get_running_loop().create_future()
+        self._turns.take(
+            self._copy_state,
+            settle=lambda state: None if copied.done() else copied.set_result(state),
+            fail=lambda error: None if copied.done() else copied.set_exception(error),
+            is_large=lambda: False,
+        )
+        state = await copied
+        while self.log.end_offset < state.id.end_offset:
+            await self._advanced.wait()
+        return state
+
+    def _copy_state(self) -> State:
+        assert self.log.next_offset == self.controller.next_offset, "the state is not that of a whole number of batches"
+        return State(
+            image=shallow_copy(self.controller.image),
+            id=SnapshotId(self.log.mark(), self.quorum.epoch),
+            timestamp_ms=self.log.last_timestamp_ms,
+            kraft_version=self.controller.cluster.kraft_version,
+            voters=self.quorum.voters(),
+        )
+
+    async def _run_timers(self) -> None:
         idle_ms = self._config.metadata_max_idle_interval_ms
         with contextlib.suppress(ConnectionAbortedError):
             while not self._ended.is_set():
                 now_ms = self._clock.monotonic_ms()
-                timed = self.controller.run_timers(now_ms)
-                if timed is not None:
-                    await self._commit(timed)
+                timer_ms = self.controller.next_timer_ms()
+                if timer_ms is not None and timer_ms <= now_ms:
+                    await self._take(self._timed, lambda: are_timers_large(self.controller, self._clock.monotonic_ms()))
                 elif idle_ms and now_ms - self._last_write_ms >= idle_ms:
                     await self._commit(self.controller.no_op())
                 else:
                     await self._sleep(self._next_timer_ms(idle_ms) - now_ms)
-        if self._failure is not None:
-            raise self._failure
+
+    def _timed(self) -> "_Made":
+        return _Made(self.controller.run_timers(self._clock.monotonic_ms()) or Result())
 
     def _next_timer_ms(self, idle_ms: int) -> int:
         due = [self._clock.monotonic_ms() + _TIMER_MS_MAX]
@@ -243,15 +392,25 @@ class ControllerServer:
         self._closed = True
         for server in self.servers:
             await server.close()
-        if hasattr(self, "log"):
-            await self.log.close()
-        await asyncio.to_thread(self._directory.release)
+        await self._turns.close()
+        patience_ms = self._config.kjbod_blind_timeout_ms
+        if isinstance(self._failure, DirectoryHungError):
+            patience_ms = 0  # it was waited for long enough
+        try:
+            async with asyncio.timeout(patience_ms / 1000):
+                if hasattr(self, "log"):
+                    await self.log.close()
+                await asyncio.to_thread(self._directory.release)
+        except TimeoutError:
+            self.abandoned = True
+            _log.error("controller.abandoned", path=str(self._directory.path), patience_ms=patience_ms)
 
     def _fail(self, error: BaseException) -> None:
         """Nothing more is answered, nor what waits now: it may or may not be in the log."""
         if self._failure is None:
             self._failure = error
         self._ended.set()
+        self._advanced.set()
         for done, _ in self._deferred.complete(self.controller.next_offset):
             if not done.done():
                 done.set_exception(ConnectionAbortedError("the controller is stopping"))
@@ -266,6 +425,7 @@ class ControllerServer:
             max_pending_bytes=PENDING_BYTES_MAX,
             max_in_flight=IN_FLIGHT_MAX,
             max_connections=min(self._config.max_connections, CONNECTIONS_MAX, _connections_by_files()),
+            **_more_limits(self._config),
         )
         for listener in sorted(
             (one for one in self._config.listeners if one.name in names), key=lambda one: names.index(one.name)
@@ -279,6 +439,7 @@ class ControllerServer:
                     limits=limits,
                     clock=self._clock,
                     log=_log,
+                    reader=self._turns.thread,
                 )
             )
         advertised = self._config.advertised_controller_listeners[0]
@@ -287,26 +448,51 @@ class ControllerServer:
     async def _recover(self) -> None:
         remains = await asyncio.to_thread(read_remains, self._directory)
         require_alone(remains.voters, self._config.node_id, self._directory.path)
+        found = await asyncio.to_thread(find, self._directory.log_path)
+        if remains.empty:  # opening it makes a first segment
+            content = found.content
+            _require_supported(remains.bootstrap if content is None else content.records, self._directory.path)
+            require_alone(None if content is None else content.voters, self._config.node_id, self._directory.log_path)
+        latest = SnapshotId(0, 0) if found.latest is None else found.latest
         self.log = await MetadataLog.open(
-            self._directory.log_path, segment_bytes=self._config.metadata_log_segment_bytes
+            self._directory.log_path,
+            segment_bytes=self._config.metadata_log_segment_bytes,
+            segment_ms=self._config.metadata_log_segment_ms,
+            start_offset=latest.end_offset,
+            start_epoch=latest.epoch,
+            repair=False,
         )
-        if self.log.start_offset:
-            raise StorageError(
-                f"{self._directory.log_path} starts at offset {self.log.start_offset}, after a snapshot: kjbod "
-                "controller reads a log from its beginning and cannot take this one over"
-            )
-        kraft_version, voters = await self._replay()
+        require_no_gap(found, self.log, self._directory.log_path)
+        kraft_version, voters, replayed_bytes = await self._replay(found)
         require_alone(voters, self._config.node_id, self._directory.log_path)
+        # All that was read is good: only now the directory is changed.
+        if covers(latest, self.log):
+            _log.warning("log.replaced", snapshot=latest.file_name, end_offset=self.log.end_offset)
+            await self.log.restart_at(latest.end_offset, latest.epoch)
+        await self.log.repair()
+        await self.snapshots.adopt(found, self.log, replayed_bytes)
         if kraft_version is None:
             kraft_version = 0 if self._config.controller_quorum_voters else 1
         self.controller.cluster.kraft_version = kraft_version
         await self._open_epoch(remains, kraft_version, voters)
+        self._features = self._features_now()
 
-    async def _replay(self) -> tuple[int | None, KRaftVoters | None]:
-        """Replay the log; the kraft.version and the voters that it has."""
+    async def _replay(self, found: Found) -> tuple[int | None, KRaftVoters | None, int]:
+        """Replay the newest snapshot and the log after it; the kraft.version and the voters that they have, and how
+        much of the log it was."""
         kraft_version: int | None = None
         voters: KRaftVoters | None = None
-        async for batch in self.log.batches(0):
+        start = replayed_bytes = 0
+        if found.latest is not None and found.content is not None:
+            start, kraft_version, voters = found.latest.end_offset, found.content.kraft_version, found.content.voters
+            try:
+                self.controller.recover_snapshot(found.latest, found.content.records)
+            except ReplayError as error:
+                path = self._directory.log_path / found.latest.file_name
+                raise StorageError(f"cannot replay {path}: {error}") from None
+        replaced = found.latest is not None and covers(found.latest, self.log)
+        async for batch in self.log.batches(self.log.end_offset if replaced else start):
+            replayed_bytes += batch.size_in_bytes
             try:
                 for offset, control in batch.control_records():
                     self.controller.skip(offset)
@@ -317,13 +503,13 @@ class ControllerServer:
                 for offset, record in batch.metadata_records():
                     self.controller.recover(offset, batch.leader_epoch, record)
             except (MalformedMessageError, ReplayError) as error:
-                raise StorageError(f"cannot replay {self._directory.log_path}: {error}") from None
-        if self.log.end_offset and (unsupported := self.controller.unsupported_features()):
+                raise StorageError(f"cannot replay {self.log.file_of(batch.base_offset)}: {error}") from None
+        if max(start, self.log.end_offset) and (unsupported := self.controller.unsupported_features()):
             raise StorageError(
                 f"{self._directory.log_path} has finalized {', '.join(unsupported)}, which kjbod controller does not "
                 "support: lower it with kafka-features on the controllers that wrote it"
             )
-        return kraft_version, voters
+        return kraft_version, voters, replayed_bytes
 
     async def _open_epoch(self, remains: Remains, kraft_version: int, voters: KRaftVoters | None) -> None:
         known = remains.quorum_state.leader_epoch if remains.quorum_state is not None else 0
@@ -333,6 +519,8 @@ class ControllerServer:
             write_quorum_state,
             self._directory.log_path,
             QuorumState(leader_id=self._config.node_id, leader_epoch=epoch),
+            kraft_version=kraft_version,
+            voter=self._config.node_id,
         )
         controller = self.controller
         self.quorum = Quorum(
@@ -342,6 +530,7 @@ class ControllerServer:
             endpoint=controller.endpoint,
             epoch=epoch,
             log=self.log,
+            snapshots=self.snapshots,
         )
         empty = not controller.image.features
         control = self.quorum.leader_records(voters, kraft_version=kraft_version)
@@ -350,10 +539,10 @@ class ControllerServer:
         self._submit([batch])
         results = [controller.activate(self._clock.monotonic_ms())]
         if empty:
-            results.append(Result(records=_bootstrap_records(remains.bootstrap)))
+            results.append(Result(records=_bootstrap_records(remains.bootstrap, self._config.min_insync_replicas)))
         for result in results:
             await self._commit(result)
-        if controller.image.metadata_version >= versions.CONTROLLER_REGISTRATION:
+        if not empty and controller.image.metadata_version >= versions.CONTROLLER_REGISTRATION:
             await self._commit(Result(records=(self._own_registration(),)))
         if unsupported := controller.unsupported_features():
             raise StorageError(
@@ -376,27 +565,74 @@ class ControllerServer:
     # ---- writing
 
     async def _commit(self, result: Result) -> None:
-        """Apply a result and wait until it, and all that it may have been made from, is durable."""
-        await self._begin(result)
+        """Apply a result that is small and wait until it, and all that it may have been made from, is durable."""
+        await self._take(lambda: _Made(result), lambda: False)
 
-    def _begin(self, result: Result) -> "asyncio.Future[None]":
-        """Apply a result, hand its batches to the log, and give what its answer has to wait for."""
+    def _take(self, make: Callable[[], "_Made"], is_large: Callable[[], bool]) -> "asyncio.Future[_Made]":
+        """Take a turn to make a result and to apply it; a future that gets it when it, and all that it may have been
+        made from, is durable."""
+        done: asyncio.Future[_Made] = asyncio.get_running_loop().create_future()
+        self._turns.take(
+            functools.partial(self._change, make),
+            settle=functools.partial(self._settle, done),
+            fail=functools.partial(self._refuse, done),
+            is_large=is_large,
+        )
+        return done
+
+    def _change(self, make: Callable[[], "_Made"]) -> tuple["_Made", list[bytes]]:
+        """What has the turn does: make a result, apply it, encode it for the log. On the loop or in the thread.
+
+        Raises:
+            _HalfAppliedError: the records are not in the log, but the image may have some of them: only a replay from
+                the log helps.
+            Exception: nothing has changed.
+        """
         if self._failure is not None:
             raise ConnectionAbortedError("the controller is stopping")
+        made = make()
         try:
-            write = self.controller.apply(result)
+            batches = []
+            if made.result.kraft_version is not None:
+                batches.append(self._upgrade_kraft_version(made.result.kraft_version))
+            level = self.controller.image.metadata_version
+            write = self.controller.apply(made.result)
+            if write is not None:
+                batches += self._encode(write)
+            if level < versions.CONTROLLER_REGISTRATION <= self.controller.image.metadata_version:
+                # Only now are there such registrations: a later update looks whether all controllers support it. An
+                # empty log comes here with the records that formatting left.
+                batches += self._encode_all(Result(records=(self._own_registration(),)))
         except Exception as error:
-            # The record is not in the log, but the image may have half of it: only a replay from the log helps.
-            self._fail(error)
-            raise
-        if write is not None:
-            self._submit(self._encode(write))
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            raise _HalfAppliedError from error
+        # Without the records: to let go of them takes its time too, and belongs here.
+        return replace(made, result=replace(made.result, records=())), batches
+
+    def _settle(self, done: "asyncio.Future[_Made]", changed: tuple["_Made", list[bytes]]) -> None:
+        """Hand the batches of a turn to the log, in the order of the turns, and have the answer wait for them."""
+        made, batches = changed
+        if self._failure is not None:
+            raise ConnectionAbortedError("the controller is stopping")
+        if batches:
+            self._submit(batches)
+            features = self._features_now()
+            if features != (self._features if self._features_next is None else self._features_next[1]):
+                self._features_next = (self.controller.next_offset, features)
         if self.controller.next_offset <= self.log.end_offset:
-            self._finish(done, result)
+            self._finish(done, made)
         else:
-            self._deferred.add(self.controller.next_offset, (done, result))
-        return done
+            self._deferred.add(self.controller.next_offset, (done, made))
+
+    def _refuse(self, done: "asyncio.Future[_Made]", error: BaseException) -> None:
+        if isinstance(error, _HalfAppliedError):
+            self._fail(error.__cause__ or error)
+            error = ConnectionAbortedError("the controller is stopping")
+        if not done.done():
+            done.set_exception(error)
+
+    def _encode_all(self, result: Result) -> Iterable[bytes]:
+        write = self.controller.apply(result)
+        return () if write is None else self._encode(write)
 
     def _encode(self, write: Write) -> Iterable[bytes]:
         offset = write.base_offset
@@ -404,10 +640,20 @@ class ControllerServer:
             yield encode_batch(values, offset, self.quorum.epoch, self._clock.wall_ms())
             offset += len(values)
 
-    def _submit(self, batches: Iterable[bytes]) -> None:
+    def _upgrade_kraft_version(self, level: int) -> bytes:
+        """The batch that takes a quorum whose voters are configured to one whose voters are in the log
+        (``LeaderState``)."""
+        controller = self.controller
+        records = [KRaftVersion(k_raft_version=level), self.quorum.voters()]
+        batch = encode_batch(records, controller.next_offset, self.quorum.epoch, self._clock.wall_ms(), control=True)
+        controller.skip(controller.next_offset + len(records) - 1)
+        controller.cluster.kraft_version = level
+        return batch
+
+    def _submit(self, batches: list[bytes]) -> None:
         self._last_write_ms = self._clock.monotonic_ms()
         try:
-            future = self.log.submit(list(batches))
+            future = self.log.submit(batches)
         except StorageError as error:
             self._fail(error)
             raise ConnectionAbortedError("the controller is stopping") from error
@@ -420,43 +666,126 @@ class ControllerServer:
         if error is not None:
             self._fail(error)
             return
-        for done, result in self._deferred.complete(self.log.end_offset):
-            self._finish(done, result)
+        for done, made in self._deferred.complete(self.log.end_offset):
+            self._finish(done, made)
+        if self._features_next is not None and self._features_next[0] <= self.log.end_offset:
+            self._features, self._features_next = self._features_next[1], None
         advanced, self._advanced = self._advanced, asyncio.Event()
         advanced.set()
+        self.snapshots.written(self.log)
 
-    def _finish(self, done: "asyncio.Future[None]", result: Result) -> None:
-        for note in result.notes:
-            _log.info(note.event, **note.fields)
+    def _finish(self, done: "asyncio.Future[_Made]", made: "_Made") -> None:
+        for note in made.result.notes:
+            self._notes.add(note)
         if not done.done():
-            done.set_result(None)
+            done.set_result(made)
+
+    async def _wait_durable(self, end_offset: int) -> bool:
+        """Whether the log became durable up to there before it failed."""
+        while self.log.end_offset < end_offset and self._failure is None:
+            await self._advanced.wait()
+        return self._failure is None
 
     # ---- requests
 
-    async def _handle(self, request: Request, peer: Peer) -> ResponseBody | None:
+    async def _handle(self, request: Request, peer: Peer) -> ResponseBody | EncodedResponse | None:
         """One request; None ends the connection."""
         await self._ready.wait()
         if self._failure is not None:
             return None
-        if not is_authorized(self._authorizer, peer.principal, request.api_key):
-            return _refusal(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        context = Context(request.version, peer.principal, host_of_acls(peer.host))
+        try:
+            if isinstance(request.message, EnvelopeRequest):
+                return await self._forwarded(request, request.message, context)
+            return await self._answer(request, context, encode=True)
+        except ConnectionAbortedError:  # it may not be durable, so nobody is told
+            return None
+
+    async def _forwarded(self, outer: Request, envelope: EnvelopeRequest, sender: Context) -> ResponseBody | None:
+        """What a broker forwards, as if its client had sent it."""
+        if not is_authorized(self._authorizer(sender.principal, sender.host), outer.api_key):
+            return refusal(envelope, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, outer.version)
+        try:
+            inner = await self._in_thread_when_large(envelope, lambda: unwrap(envelope, SERVED, FRAME_BYTES_MAX_OF))
+        except ApiError as error:
+            return EnvelopeResponse(error_code=error.code)
+        context = Context(
+            inner.request.version,
+            inner.principal,
+            inner.host,
+            forwarded=True,
+            token_authenticated=inner.token_authenticated,
+        )
+        answer = await self._answer(inner.request, context, encode=False)
+        if not isinstance(answer, ResponseBody):
+            return None
+        return await self._in_thread_when_large(envelope, lambda: wrap(inner.request, answer))
+
+    async def _in_thread_when_large(self, envelope: EnvelopeRequest, work: Callable[[], T]) -> T:
+        if len(envelope.request_data) <= DECODED_AT_ONCE_BYTES:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._turns.thread, work)
+
+    async def _answer(
+        self, request: Request, context: Context, *, encode: bool
+    ) -> ResponseBody | EncodedResponse | None:
+        """The answer, as bytes where it may be with ``encode``; None ends the connection."""
         message = request.message
+        permissions = self._authorizer(context.principal, context.host)
+        if not is_authorized(permissions, request.api_key):
+            return refusal(message, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, request.version)
         if isinstance(message, FetchRequest):
             return await self._fetch(message, request.version)
         if isinstance(message, FetchSnapshotRequest):
-            return self.quorum.fetch_snapshot(message, request.version)
+            return await self._fetch_snapshot(message, request.version)
         if isinstance(message, DescribeQuorumRequest):
             return self.quorum.describe(message, self._clock.wall_ms())
         if request.api_key is ApiKey.API_VERSIONS:
-            return api_versions_response(request, SERVED, self._features())
-        if len(self._deferred) >= WAITING_ANSWERS_MAX:
+            return api_versions_response(request, SERVED, self._features)
+        if type(message) in voters.ANSWERS:
+            return self._voter().answer(message, request.version)
+        if isinstance(message, BrokerHeartbeatRequest):
+            steady = self.controller.steady_heartbeat(message, self._clock.monotonic_ms())
+            if steady is not None:
+                answer, end_offset = steady
+                return answer if await self._wait_durable(end_offset) else None
+        if len(self._deferred) + len(self._turns) >= WAITING_ANSWERS_MAX:
             return None
-        context = Context(request.version, peer.principal, peer.host)
-        result = self.controller.handle(message, context, self._clock.monotonic_ms())
-        await self._commit(result)
-        return result.answer
 
-    def _features(self) -> Features:
+        def make() -> _Made:
+            result, answer = self._handled(message, context, permissions)
+            if not encode or answer is None:
+                return _Made(result, answer)
+            frame = encode_response(answer, request.version, request.correlation_id)
+            return _Made(result, EncodedResponse(request.api_key, frame))
+
+        try:
+            made = await self._take(make, lambda: is_large(self.controller, message, request.size_in_bytes))
+        except ConnectionAbortedError:
+            return None
+        return made.answer
+
+    def _handled(
+        self, message: RequestBody[Any], context: Context, permissions: Permissions
+    ) -> tuple[Result, ResponseBody | None]:
+        """In its turn: the result of what the principal may ask for, and the answer to all that it asked for."""
+        screened = screen(message, self.controller.image, permissions)
+        if screened.allowed is None:
+            return Result(), screened.merge(None)
+        result = self.controller.handle(screened.allowed, context, self._clock.monotonic_ms())
+        return result, screened.merge(result.answer)
+
+    def _voter(self) -> voters.Voter:
+        return voters.Voter(
+            cluster_id=self._directory.cluster_id,
+            node_id=self._config.node_id,
+            directory_id=self._directory.directory_id,
+            endpoint=self.controller.endpoint,
+            epoch=self.quorum.epoch,
+            kraft_version=self.controller.cluster.kraft_version,
+        )
+
+    def _features_now(self) -> Features:
         return Features(
             supported=SUPPORTED_FEATURES,
             finalized=self.controller.cluster.finalized_features(),
@@ -472,8 +801,37 @@ class ControllerServer:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(plan.max_wait_ms / 1000):
                     await self._advanced.wait()
-        records = await self.log.read(plan.offset, plan.max_bytes)
+        try:
+            records = await self.log.read(plan.offset, plan.max_bytes)
+        except OffsetOutOfRangeError:  # a snapshot came, and the log starts later now
+            again = self.quorum.plan_fetch(message, version)
+            return again if not isinstance(again, ReadFrom) else self.quorum.fetch_response(version)
         return self.quorum.fetch_response(version, records=records)
+
+    async def _fetch_snapshot(self, message: FetchSnapshotRequest, version: int) -> ResponseBody:
+        plan = self.quorum.plan_fetch_snapshot(message, version)
+        if not isinstance(plan, ReadSnapshot):
+            return plan
+        reader = (message.replica_id, message.topics[0].partitions[0].replica_directory_id)
+        data = await self.snapshots.read(plan.id, plan.position, plan.max_bytes, reader)
+        if not data:
+            return self.quorum.snapshot_response(version, plan.id, error=ErrorCode.SNAPSHOT_NOT_FOUND)
+        return self.quorum.snapshot_response(version, plan.id, size=plan.size, position=plan.position, data=data)
+
+
+def _more_limits(config: Config) -> dict[str, Any]:
+    """Limits of what one peer may take from others."""
+    queued_bytes, idle_ms = config.queued_max_request_bytes, config.connections_max_idle_ms
+    return {
+        "max_queued_bytes": QUEUED_BYTES_MAX if queued_bytes < 0 else queued_bytes,
+        "max_unread_bytes": UNREAD_BYTES_MAX,
+        "max_connections_per_ip": config.max_connections_per_ip,
+        "max_connection_creation_rate": config.max_connection_creation_rate,
+        "max_requests_per_second": REQUESTS_PER_SECOND_MAX,
+        "urgent": URGENT,
+        "idle_timeout_ms": min(IDLE_MS_MAX, idle_ms if idle_ms >= 0 else IDLE_MS_MAX),
+        "listen_backlog": config.socket_listen_backlog_size,
+    }
 
 
 def _connections_by_files() -> int:
@@ -500,10 +858,39 @@ def _controller(config: Config, directory: ControllerDirectory, rng: random.Rand
         topic_defaults=TopicDefaults(
             num_partitions=config.num_partitions, replication_factor=config.default_replication_factor
         ),
+        static_configs=config.properties,
+        delete_topic_enable=config.delete_topic_enable,
         unclean_election=config.unclean_leader_election_enable,
+        acl_rules=AclRules.of(config.authorizer_class_name, config.super_users, config.allow_everyone_if_no_acl_found),
+        min_isr=config.min_insync_replicas,
+        leader_imbalance_check_ms=(
+            config.leader_imbalance_check_interval_seconds * 1_000 if config.auto_leader_rebalance_enable else None
+        ),
+        unclean_election_check_ms=config.unclean_leader_election_interval_ms,
     )
     draw_id: Callable[[], Uuid] = functools.partial(random_uuid, rng)
     return Controller(settings, draw_id=draw_id, shuffle=rng.shuffle)
+
+
+def _snapshot_limits(config: Config) -> SnapshotLimits:
+    return SnapshotLimits(
+        record_bytes=config.metadata_log_max_record_bytes_between_snapshots,
+        interval_ms=config.metadata_log_max_snapshot_interval_ms,
+        retention_bytes=config.metadata_max_retention_bytes,
+        retention_ms=config.metadata_max_retention_ms,
+    )
+
+
+def _require_supported(records: Iterable[Record], directory: Path) -> None:
+    """What a directory without a log starts from, by formatting or a snapshot, must be what this controller can run."""
+    for record in records:
+        if isinstance(record, FeatureLevelRecord) and record.name in SUPPORTED_FEATURES:
+            low, high = SUPPORTED_FEATURES[record.name]
+            if not low <= record.feature_level <= high:
+                raise StorageError(
+                    f"{directory} has {record.name} {record.feature_level}, which kjbod controller does not support: "
+                    f"it runs {low} to {high}"
+                )
 
 
 def _endpoint(advertised: Listener, port: int) -> Endpoint:
@@ -516,8 +903,9 @@ def _endpoint(advertised: Listener, port: int) -> Endpoint:
     )
 
 
-def _bootstrap_records(records: Iterable[Record]) -> tuple[Record, ...]:
-    """What an empty log gets: the records that formatting left, without the features that this controller lacks."""
+def _bootstrap_records(records: Iterable[Record], min_isr: int) -> tuple[Record, ...]:
+    """What an empty log gets: the records that formatting left, without the features that this controller lacks, and
+    what eligible leader replicas need."""
     kept: list[Record] = []
     level = versions.MINIMUM
     for record in records:
@@ -528,36 +916,10 @@ def _bootstrap_records(records: Iterable[Record]) -> tuple[Record, ...]:
             if record.name == versions.METADATA_VERSION:
                 level = record.feature_level
         kept.append(record)
+    kept += eligible.bootstrap_records(kept, min_isr)
     if level < versions.TRANSACTIONS:
         return tuple(kept)
     return (BeginTransactionRecord(name=_BOOTSTRAP_TRANSACTION), *kept, EndTransactionRecord())
-
-
-def _refusal(request: Request, code: int) -> ResponseBody:
-    """The answer that says only ``code``."""
-    message = request.message
-    if isinstance(message, CreateTopicsRequest):
-        return CreateTopicsResponse(
-            topics=tuple(CreateTopicsResponseTopic(name=topic.name, error_code=code) for topic in message.topics)
-        )
-    if isinstance(message, DeleteTopicsRequest):
-        wanted = [*message.topics, *(DeleteTopicsRequestTopic(name=name) for name in message.topic_names)]
-        return DeleteTopicsResponse(
-            responses=tuple(
-                DeleteTopicsResponseTopic(name=topic.name, topic_id=topic.topic_id, error_code=code) for topic in wanted
-            )
-        )
-    if isinstance(message, IncrementalAlterConfigsRequest):
-        return IncrementalAlterConfigsResponse(
-            responses=tuple(
-                IncrementalAlterConfigsResponseResource(
-                    error_code=code, resource_type=each.resource_type, resource_name=each.resource_name
-                )
-                for each in message.resources
-            )
-        )
-    fields: dict[str, Any] = {"error_code": code}  # every other response has it at the top
-    return API[request.api_key].response(**fields)
 
 
 # ---------------------------------------------------------------- the process
@@ -572,7 +934,16 @@ def main(config_path: Path) -> int:
     config = load_config(config_path)
     configure_logging("controller")
     _raise_files_limit()
+    sys.setswitchinterval(_SWITCH_S)
     return run(functools.partial(_serve, config))
+
+
+def _settle_memory() -> None:
+    """Have the garbage collector look at what comes from here on only: not at the code, nor at the metadata that was
+    recovered. A full collection then takes as long as the connections are many, not the partitions."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
 
 
 async def _serve(config: Config) -> int:
@@ -581,15 +952,19 @@ async def _serve(config: Config) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
+    _settle_memory()
     notify_ready(f"controller {config.node_id}, epoch {server.quorum.epoch}")
+    exit_code = 0
     try:
-        await server.run()
+        await server.run(server.watch())
     except KjbodError as error:
         _log.error("controller.failed", reason=str(error))
-        raise
+        exit_code = report(error)
     finally:
         notify_stopping("closing")
         await server.close()
         _log.info("controller.stopped", end_offset=server.log.end_offset)
         flush_logging()
-    return 0
+        if server.abandoned:
+            os._exit(exit_code or EXIT_FAILURE)
+    return exit_code

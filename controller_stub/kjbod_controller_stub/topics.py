@@ -1,81 +1,33 @@
-"""CreateTopics and DeleteTopics (``ReplicationControlManager.createTopics``, ``deleteTopics``).
-
-A new partition's ISR is its active replicas, its leader the first of them, its directories the default ones: a broker
-with one directory gets that one at once, any other chooses for itself and says so (``UNASSIGNED``).
-"""
+"""CreateTopics and DeleteTopics (``ReplicationControlManager.createTopics``, ``deleteTopics``; ``ControllerApis``)."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 from kjbod.ids import METADATA_TOPIC_NAME, ZERO, Uuid
-from kjbod.metadata import versions
-from kjbod.metadata.image import TOPIC, Change, MetadataImage, TopicCreated, TopicDeleted
-from kjbod.metadata.records import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from kjbod.metadata.image import Change, MetadataImage, TopicCreated, TopicDeleted
+from kjbod.metadata.records import Record, RemoveTopicRecord, TopicRecord
 from kjbod.topics import topic_name_problem
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     CreateTopicsRequest,
-    CreateTopicsRequestConfig,
     CreateTopicsRequestTopic,
     CreateTopicsResponse,
-    CreateTopicsResponseConfig,
     CreateTopicsResponseTopic,
     DeleteTopicsRequest,
     DeleteTopicsRequestTopic,
     DeleteTopicsResponse,
     DeleteTopicsResponseTopic,
 )
-from kjbod_controller_stub.placement import ReplicaPlacer, Shuffle, UsableBroker
+from kjbod_controller_stub import eligible
+from kjbod_controller_stub.configs import Configs
+from kjbod_controller_stub.new_partitions import RECORDS_PER_REQUEST_MAX, TOO_LARGE, NewPartitions
 from kjbod_controller_stub.results import ApiError, Draft
 
-PARTITIONS_PER_REQUEST_MAX = 10_000
-"""Records that one user request may make (``QuorumController.MAX_RECORDS_PER_USER_OP``)."""
-_DYNAMIC_TOPIC_CONFIG = 1
-"""``ConfigSource.TOPIC_CONFIG`` in a CreateTopics answer."""
-
-TOPIC_CONFIGS = frozenset(
-    (
-        "cleanup.policy",
-        "compression.gzip.level",
-        "compression.lz4.level",
-        "compression.type",
-        "compression.zstd.level",
-        "delete.retention.ms",
-        "errors.deadletterqueue.copy.record.enable",
-        "errors.deadletterqueue.topic.name",
-        "file.delete.delay.ms",
-        "flush.messages",
-        "flush.ms",
-        "follower.replication.throttled.replicas",
-        "index.interval.bytes",
-        "internal.segment.bytes",
-        "leader.replication.throttled.replicas",
-        "local.retention.bytes",
-        "local.retention.ms",
-        "max.compaction.lag.ms",
-        "max.message.bytes",
-        "message.timestamp.after.max.ms",
-        "message.timestamp.before.max.ms",
-        "message.timestamp.type",
-        "min.cleanable.dirty.ratio",
-        "min.compaction.lag.ms",
-        "min.insync.replicas",
-        "preallocate",
-        "remote.copy.disable",
-        "remote.log.copy.disable",
-        "remote.log.delete.on.disable",
-        "remote.storage.enable",
-        "retention.bytes",
-        "retention.ms",
-        "segment.bytes",
-        "segment.index.bytes",
-        "segment.jitter.ms",
-        "segment.ms",
-        "unclean.leader.election.enable",
-    )
-)
-"""Names of topic configurations of Kafka 4.3 (``TopicConfig``, ``LogConfig``)."""
+PARTITIONS_PER_REQUEST_MAX = RECORDS_PER_REQUEST_MAX
+"""Partitions that one CreateTopics may ask for (``QuorumController.validateTotalNumberOfPartitions``)."""
+_TOPIC_DELETION_DISABLED_SINCE = 3
+"""DeleteTopics version from which that error exists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,16 +38,31 @@ class TopicDefaults:
     replication_factor: int = 1
 
 
+@dataclass(slots=True)
+class _Creation:
+    """One CreateTopics as far as it has come."""
+
+    records: list[Record]
+    taken: dict[str, str]
+    """Names that it has created, by the name that metrics have."""
+
+
 class Topics:
     """Makes the records that create and delete topics."""
 
     def __init__(
-        self, image: MetadataImage, defaults: TopicDefaults, draw_id: Callable[[], Uuid], shuffle: Shuffle
+        self,
+        image: MetadataImage,
+        defaults: TopicDefaults,
+        draw_id: Callable[[], Uuid],
+        partitions: NewPartitions,
+        configs: Configs,
     ) -> None:
         self._image = image
         self._defaults = defaults
         self._draw_id = draw_id
-        self._shuffle = shuffle
+        self._partitions = partitions
+        self._configs = configs
         self._collisions: dict[str, dict[str, None]] = {}
 
     def apply(self, change: Change) -> None:
@@ -110,224 +77,186 @@ class Topics:
     def create(self, draft: Draft, request: CreateTopicsRequest) -> CreateTopicsResponse:
         """Create topics, each on its own: one that is refused does not stop the others."""
         times = Counter(topic.name for topic in request.topics)
-        if self._asks_too_much(request):
-            return CreateTopicsResponse(
-                topics=tuple(
-                    _refused(
-                        name,
-                        ApiError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."),
-                    )
-                    for name in times
-                )
-            )
-        taken: dict[str, str] = {}  # by the name that metrics have
-        seen: set[str] = set()
-        answers = []
-        for topic in request.topics:
-            if topic.name in seen:
-                continue  # a duplicate, answered already
-            seen.add(topic.name)
-            try:
-                if times[topic.name] > 1:
-                    raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-                answers.append(self._create(draft, topic, taken))
-            except ApiError as error:
-                answers.append(_refused(topic.name, error))
-        if request.validate_only:
-            draft.records.clear()
+        try:
+            answers, records = self._create_all([topic for topic in request.topics if times[topic.name] == 1])
+        except ApiError as error:  # the request as a whole
+            return CreateTopicsResponse(topics=tuple(_refused(name, error) for name in times))
+        twice = ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+        answers += [_refused(name, twice) for name, count in times.items() if count > 1]
+        for record in () if request.validate_only else records:
+            draft.add(record)
         return CreateTopicsResponse(topics=tuple(answers))
 
-    def _asks_too_much(self, request: CreateTopicsRequest) -> bool:
-        return (
-            sum(
-                len(topic.assignments)
-                or (self._defaults.num_partitions if topic.num_partitions == -1 else max(topic.num_partitions, 0))
-                for topic in request.topics
-            )
-            > PARTITIONS_PER_REQUEST_MAX
-        )
+    def _create_all(
+        self, topics: list[CreateTopicsRequestTopic]
+    ) -> tuple[list[CreateTopicsResponseTopic], list[Record]]:
+        """The outcome of each topic, and the records of those that can be.
 
-    def _create(
-        self, draft: Draft, topic: CreateTopicsRequestTopic, taken: dict[str, str]
-    ) -> CreateTopicsResponseTopic:
-        self._check_name(topic.name, taken)
-        _check_configs(topic.configs)
+        Raises:
+            ApiError: POLICY_VIOLATION: too many partitions, or records.
+        """
+        if sum(map(self._partitions_of, topics)) > PARTITIONS_PER_REQUEST_MAX:
+            raise ApiError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+        creation = _Creation([], {})
+        answers = []
+        for topic in topics:
+            try:
+                answers.append(self._create(creation, topic))
+            except ApiError as error:
+                answers.append(_refused(topic.name, error))
+            if len(creation.records) > RECORDS_PER_REQUEST_MAX:
+                raise TOO_LARGE
+        return answers, creation.records
+
+    def _partitions_of(self, topic: CreateTopicsRequestTopic) -> int:
+        if topic.assignments:
+            return len(topic.assignments)
+        return self._defaults.num_partitions if topic.num_partitions == -1 else max(topic.num_partitions, 0)
+
+    def _create(self, creation: _Creation, topic: CreateTopicsRequestTopic) -> CreateTopicsResponseTopic:
+        self._check_name(topic.name, creation.taken)
+        nulls = [config.name for config in topic.configs if config.value is None]
+        if nulls:
+            raise ApiError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}")
+        configs = {config.name: config.value for config in topic.configs if config.value is not None}
+        config_records = self._configs.records_of_new_topic(topic.name, configs)
         placed = self._assigned(topic) if topic.assignments else self._placed(topic)
         topic_id = self._draw_id()
         while topic_id in self._image.topics:
             topic_id = self._draw_id()
-        draft.add(TopicRecord(name=topic.name, topic_id=topic_id))
-        for config in topic.configs:
-            draft.add(ConfigRecord(resource_type=TOPIC, resource_name=topic.name, name=config.name, value=config.value))
-        for number, replicas in enumerate(placed):
-            draft.add(self._partition_record(topic_id, number, replicas))
-        taken[_metric_name(topic.name)] = topic.name
+        creation.records += (
+            TopicRecord(name=topic.name, topic_id=topic_id),
+            *config_records,
+            *eligible.clearing_records(self._image, config_records),
+            *(self._partitions.record(topic_id, number, replicas) for number, replicas in enumerate(placed)),
+        )
+        creation.taken[_metric_name(topic.name)] = topic.name
         return CreateTopicsResponseTopic(
             name=topic.name,
             topic_id=topic_id,
             num_partitions=len(placed),
             replication_factor=len(placed[0]),
-            configs=tuple(
-                CreateTopicsResponseConfig(name=config.name, value=config.value, config_source=_DYNAMIC_TOPIC_CONFIG)
-                for config in topic.configs
-            ),
+            configs=self._configs.of_new_topic(configs),
         )
 
     def _check_name(self, name: str, taken: dict[str, str]) -> None:
         if name == METADATA_TOPIC_NAME:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
-        check_topic_name(name)
+        if problem := topic_name_problem(name):
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
         if name in self._image.topic_ids:
             raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         metric = _metric_name(name)
-        other = next(iter(self._collisions.get(metric, ())), taken.get(metric))
-        if other is not None and other != name:
+        other = next(iter(self._collisions.get(metric, ())), None)
+        if other is None and self._configs.rules.checks_collisions_in_request:
+            other = taken.get(metric)
+        if other is not None:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 
     def _assigned(self, topic: CreateTopicsRequestTopic) -> list[tuple[int, ...]]:
         """The replicas of each partition as the request has them."""
-        for what, number in (
-            ("replication factor", topic.replication_factor),
-            ("number of partitions", topic.num_partitions),
-        ):
+        for what, number in (("replication factor", topic.replication_factor), ("numPartitions", topic.num_partitions)):
             if number != -1:
                 raise ApiError(
                     ErrorCode.INVALID_REQUEST,
                     f"A manual partition assignment was specified, but {what} was not set to -1.",
                 )
-        by_number = {assignment.partition_index: assignment.broker_ids for assignment in topic.assignments}
         invalid = ErrorCode.INVALID_REPLICA_ASSIGNMENT
-        if sorted(by_number) != list(range(len(topic.assignments))):
-            raise ApiError(invalid, "partitions should be a consecutive 0-based integer sequence.")
-        placed = [by_number[number] for number in range(len(by_number))]
-        for number, replicas in enumerate(placed):
-            self._check_assignment(number, replicas, len(placed[0]))
-        return placed
-
-    def _check_assignment(self, number: int, replicas: tuple[int, ...], expected: int) -> None:
-        invalid = ErrorCode.INVALID_REPLICA_ASSIGNMENT
-        if not replicas:
-            raise ApiError(invalid, "The manual partition assignment includes an empty replica list.")
-        if len(set(replicas)) != len(replicas):
-            raise ApiError(invalid, "The manual partition assignment includes a broker more than once.")
-        for broker in replicas:
-            if broker not in self._image.brokers:
-                raise ApiError(
-                    invalid,
-                    f"The manual partition assignment includes broker {broker}, but no such broker is registered.",
-                )
-        if len(replicas) != expected:
-            raise ApiError(
-                invalid,
-                f"The manual partition assignment includes a partition with {len(replicas)} replica(s), but this is "
-                f"not consistent with previous partitions, which have {expected} replica(s).",
-            )
-        if not any(self._image.brokers[broker].active for broker in replicas):
-            raise ApiError(
-                invalid,
-                f"All brokers specified in the manual partition assignment for partition {number} are fenced or in "
-                "controlled shutdown.",
-            )
+        placed: dict[int, tuple[int, ...]] = {}
+        expected = None
+        for assignment in topic.assignments:
+            number, replicas = assignment.partition_index, assignment.broker_ids
+            if number in placed:
+                raise ApiError(invalid, f"Found multiple manual partition assignments for partition {number}")
+            self._partitions.check_assignment(replicas, expected)
+            self._partitions.check_active(number, replicas)
+            expected = len(replicas)
+            placed[number] = replicas
+        if any(number not in placed for number in range(len(placed))):
+            raise ApiError(invalid, "partitions should be a consecutive 0-based integer sequence")
+        return [placed[number] for number in range(len(placed))]
 
     def _placed(self, topic: CreateTopicsRequestTopic) -> list[tuple[int, ...]]:
         """The replicas of each partition as the controller chooses them."""
+        if topic.replication_factor < -1 or topic.replication_factor == 0:
+            raise ApiError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                "Replication factor must be larger than 0, or -1 to use the default value.",
+            )
         if topic.num_partitions < -1 or topic.num_partitions == 0:
             raise ApiError(
                 ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
             )
-        if topic.replication_factor < -1 or topic.replication_factor == 0:
-            raise ApiError(
-                ErrorCode.INVALID_REPLICATION_FACTOR,
-                "Replication factor was set to an invalid non-positive value.",
-            )
-        partitions = self._defaults.num_partitions if topic.num_partitions == -1 else topic.num_partitions
         factor = self._defaults.replication_factor if topic.replication_factor == -1 else topic.replication_factor
         try:
-            placer = ReplicaPlacer(self._usable_brokers(), factor, self._shuffle)
+            return self._partitions.place(self._partitions_of(topic), factor)
         except ApiError as error:
             raise ApiError(error.code, f"Unable to replicate the partition {factor} time(s): {error.message}") from None
-        return [placer.place() for _ in range(partitions)]
 
-    def _usable_brokers(self) -> Iterable[UsableBroker]:
-        for broker in self._image.brokers.values():
-            if broker.in_controlled_shutdown and not broker.fenced:
-                continue
-            cordoned = broker.cordoned_log_dirs or ()
-            if cordoned and set(broker.log_dirs) <= set(cordoned):
-                continue
-            yield UsableBroker(broker.id, broker.rack, broker.fenced)
 
-    def _partition_record(self, topic_id: Uuid, number: int, replicas: tuple[int, ...]) -> PartitionRecord:
-        isr = tuple(replica for replica in replicas if self._image.brokers[replica].active)
-        directories: tuple[Uuid, ...] = ()
-        if self._image.metadata_version >= versions.DIRECTORY_ASSIGNMENT:
-            directories = tuple(self._image.default_dir(replica) for replica in replicas)
-        return PartitionRecord(
-            partition_id=number,
-            topic_id=topic_id,
-            replicas=replicas,
-            isr=isr,
-            leader=isr[0],
-            leader_epoch=0,
-            partition_epoch=0,
-            directories=directories,
-        )
+# ---------------------------------------------------------------- delete
 
-    # ---- delete
 
-    def delete(self, draft: Draft, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-        """Delete topics by name or id, each on its own."""
-        wanted = [*request.topics, *(DeleteTopicsRequestTopic(name=name) for name in request.topic_names)]
-        gone: set[Uuid] = set()
-        return DeleteTopicsResponse(responses=tuple(self._delete(draft, topic, gone) for topic in wanted))
+def delete_topics(
+    draft: Draft, request: DeleteTopicsRequest, *, version: int, enabled: bool = True
+) -> DeleteTopicsResponse:
+    """Delete topics by name or id, each on its own. One that is named twice, also once by each, stays.
 
-    def _delete(self, draft: Draft, topic: DeleteTopicsRequestTopic, gone: set[Uuid]) -> DeleteTopicsResponseTopic:
+    ``enabled``: what ``delete.topic.enable`` says.
+    """
+    wanted = Counter((*request.topics, *(DeleteTopicsRequestTopic(name=name) for name in request.topic_names)))
+    by_id = {topic.topic_id for topic in wanted if topic.name is None}
+    by_name = {draft.image.topic_ids.get(topic.name) for topic in wanted if topic.name is not None}
+    answers = []
+    for topic, times in wanted.items():
         try:
-            topic_id = self._find(topic)
-            if topic_id in gone:
-                raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name or ID.")
+            if not enabled:
+                raise _deletion_disabled(version)
+            topic_id = _find(draft.image, topic, times, by_id)
         except ApiError as error:
-            return DeleteTopicsResponseTopic(
-                name=topic.name, topic_id=topic.topic_id, error_code=error.code, error_message=error.message or None
+            answers.append(
+                DeleteTopicsResponseTopic(
+                    name=topic.name, topic_id=topic.topic_id, error_code=error.code, error_message=error.message or None
+                )
             )
-        gone.add(topic_id)
+            continue
+        if topic.name is None and topic_id in by_name:
+            continue  # refused, and answered, under its name
         draft.add(RemoveTopicRecord(topic_id=topic_id))
-        return DeleteTopicsResponseTopic(name=self._image.topics[topic_id].name, topic_id=topic_id)
-
-    def _find(self, topic: DeleteTopicsRequestTopic) -> Uuid:
-        if topic.name is None:
-            if topic.topic_id not in self._image.topics:
-                raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
-            return topic.topic_id
-        if topic.topic_id != ZERO:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
-        topic_id = self._image.topic_ids.get(topic.name)
-        if topic_id is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
-        return topic_id
+        answers.append(DeleteTopicsResponseTopic(name=draft.image.topics[topic_id].name, topic_id=topic_id))
+    return DeleteTopicsResponse(responses=tuple(answers))
 
 
-def check_topic_name(name: str) -> None:
-    """Refuse what no topic may be called (``common.internals.Topic.validate``).
+def _deletion_disabled(version: int) -> ApiError:
+    if version < _TOPIC_DELETION_DISABLED_SINCE:
+        return ApiError(ErrorCode.INVALID_REQUEST, "Topic deletion is disabled.")
+    return ApiError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
+
+
+def _find(image: MetadataImage, topic: DeleteTopicsRequestTopic, times: int, by_id: Set[Uuid]) -> Uuid:
+    """The topic that is to be deleted.
 
     Raises:
-        ApiError: INVALID_TOPIC_EXCEPTION.
+        ApiError: there is none, or it is not said which.
     """
-    problem = topic_name_problem(name)
-    if problem:
-        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
-
-
-def _check_configs(configs: Iterable[CreateTopicsRequestConfig]) -> None:
-    seen = set()
-    for config in configs:
-        if config.name in seen:
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"Duplicate configuration {config.name}")
-        seen.add(config.name)
-        if config.name not in TOPIC_CONFIGS:
-            raise ApiError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {config.name}")
-        if config.value is None:
-            raise ApiError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {config.name}")
+    if topic.name is None:
+        if topic.topic_id == ZERO:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+        if times > 1:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
+        if topic.topic_id not in image.topics:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+        return topic.topic_id
+    if topic.topic_id != ZERO:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+    if times > 1:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+    topic_id = image.topic_ids.get(topic.name)
+    if topic_id is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+    if topic_id in by_id:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied.")
+    return topic_id
 
 
 def _metric_name(name: str) -> str:

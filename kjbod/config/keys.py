@@ -48,6 +48,8 @@ class Config:
 
     source: str = "server.properties"
     """The file it came from, for messages."""
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """Everything in that file as it is there, secrets and keys that kjbod does not use too."""
 
     # Identity and roles
     node_id: Annotated[int, Key("Id of this node; broker.id stands in for it.", at_least=0, parsed_apart=True)]
@@ -108,6 +110,19 @@ class Config:
     socket_request_max_bytes: Annotated[int, Key("Largest request taken.", unit="bytes", at_least=1)] = 104_857_600
     socket_listen_backlog_size: Annotated[int, Key("Connections waiting to be accepted.", at_least=1)] = 50
     max_connections: Annotated[int, Key("Connections at most.", at_least=0)] = INT_MAX
+    max_connections_per_ip: Annotated[int, Key("Connections at most from one address.", at_least=0)] = INT_MAX
+    max_connection_creation_rate: Annotated[
+        int, Key("Connections that are taken in a second; further ones wait.", unit="1/s", at_least=1)
+    ] = INT_MAX
+    queued_max_request_bytes: Annotated[
+        int,
+        Key(
+            "What large requests may take together; further ones wait. -1: kjbod's own limit.",
+            unit="bytes",
+            at_least=-1,
+            at_most=LONG_MAX,
+        ),
+    ] = -1
     connections_max_idle_ms: Annotated[
         int, _ms("An idle connection is closed after this; negative: never.", at_least=-LONG_MAX, at_most=LONG_MAX)
     ] = 600_000
@@ -127,6 +142,19 @@ class Config:
     metadata_log_segment_bytes: Annotated[int, Key("Size of a segment.", unit="bytes", at_least=8 * 1024 * 1024)] = (
         1_073_741_824
     )
+    metadata_log_segment_ms: Annotated[int, _ms("Age at which a segment is full.", at_most=LONG_MAX)] = 604_800_000
+    metadata_max_retention_bytes: Annotated[
+        int,
+        Key(
+            "Log and snapshots together; what an older snapshot covers goes beyond this. Negative: never.",
+            unit="bytes",
+            at_least=-LONG_MAX,
+            at_most=LONG_MAX,
+        ),
+    ] = 104_857_600
+    metadata_max_retention_ms: Annotated[
+        int, _ms("Age at which an older snapshot goes; negative: never.", at_least=-LONG_MAX, at_most=LONG_MAX)
+    ] = 604_800_000
     metadata_log_max_record_bytes_between_snapshots: Annotated[
         int, Key("A snapshot after this much.", unit="bytes", at_least=1, at_most=LONG_MAX)
     ] = 20_971_520
@@ -141,6 +169,15 @@ class Config:
     ] = 1
     min_insync_replicas: Annotated[int, Key("In-sync replicas that acks=all needs.", at_least=1)] = 1
     unclean_leader_election_enable: Annotated[bool, Key("Whether a replica out of sync may lead.")] = False
+    unclean_leader_election_interval_ms: Annotated[
+        int, _ms("How often a controller holds unclean elections that are allowed.", at_most=LONG_MAX)
+    ] = 300_000
+    auto_leader_rebalance_enable: Annotated[
+        bool, Key("Whether a controller gives leadership back to preferred replicas.")
+    ] = True
+    leader_imbalance_check_interval_seconds: Annotated[
+        int, Key("How often it does.", unit="s", at_least=1, at_most=LONG_MAX)
+    ] = 300
     delete_topic_enable: Annotated[bool, Key("Whether topics can be deleted.")] = True
 
     # Moves between directories

@@ -30,10 +30,13 @@ from kjbod.config.endpoints import (
 from kjbod.config.keys import OWN_PREFIX, Config, Setting, settings
 from kjbod.config.properties import parse_properties
 from kjbod.errors import ConfigError
+from kjbod.metadata.acls import STANDARD_AUTHORIZER
 
 FILE_BYTES_MAX = 1024 * 1024
 DEFAULT_LOG_DIR = "/tmp/kafka-logs"
 """Kafka's default of ``log.dir``."""
+POLICY_CLASSES = ("create.topic.policy.class.name", "alter.config.policy.class.name")
+"""Keys of classes that a controller asks before it acts."""
 _SHOWN_MAX = 120
 _NOT_ROUTABLE = "0.0.0.0"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
@@ -92,11 +95,23 @@ def require_controller(config: Config) -> None:
         ConfigError: not a controller's, or it asks for what the stub does not have.
     """
     problems = _role_problems(config, "controller", "kjbod controller")
+    for name in POLICY_CLASSES:
+        if policy := config.properties.get(name, "").strip():
+            problems.append(
+                f"{config.source}: {name}={_shown(policy)}: expected no policy, kjbod controller runs no Java classes, "
+                "and would do what the policy forbids"
+            )
     if len(config.controller_quorum_voters) > 1:
         voters = ",".join(map(str, config.controller_quorum_voters))
         problems.append(
             f"{config.source}: controller.quorum.voters={voters}: "
-            "expected this node alone, kjbod controller is a quorum of one"
+            "expected this node alone, kjbod controller is a quorum of one; several voters are Apache Kafka's own "
+            "controllers, agents work with them"
+        )
+    if config.authorizer_class_name not in ("", STANDARD_AUTHORIZER):
+        problems.append(
+            f"{config.source}: authorizer.class.name={config.authorizer_class_name}: "
+            f"expected {STANDARD_AUTHORIZER} or nothing"
         )
     if problems:
         raise ConfigError(*problems)
@@ -139,7 +154,7 @@ class _Loader:
 
     def load(self) -> Config:
         self._check_unknown()
-        values: dict[str, object] = {"source": self._source}
+        values: dict[str, object] = {"source": self._source, "properties": dict(self._properties)}
         for setting in settings().values():
             if not setting.key.parsed_apart:
                 values[setting.field] = self._read_simple(setting)

@@ -85,6 +85,19 @@ def test_the_file_of_a_real_controller_loads_as_it_is() -> None:
     assert config.advertised_broker_listeners == ()
 
 
+@pytest.mark.parametrize("key", ["create.topic.policy.class.name", "alter.config.policy.class.name"])
+def test_a_controller_with_a_policy_that_it_cannot_run_does_not_start(key: str) -> None:
+    require_controller(parse(CONTROLLER, f"{key}="))
+    with pytest.raises(ConfigError, match=rf"{key}=com\.example\.Policy: expected no policy"):
+        require_controller(parse(CONTROLLER, f"{key}=com.example.Policy"))
+
+
+def test_the_file_is_kept_as_it_is_and_not_shown() -> None:
+    config = parse(CONTROLLER, "ssl.key.password=hush", "my.plugin=x")
+    assert (config.properties["ssl.key.password"], config.properties["my.plugin"]) == ("hush", "x")
+    assert "hush" not in repr(config)
+
+
 def test_defaults_are_kafkas() -> None:
     config = parse(BROKER)
     assert config.broker_heartbeat_interval_ms == 2000

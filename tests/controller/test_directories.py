@@ -8,7 +8,7 @@ from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
 from kjbod.metadata.image import PartitionRegistration
 from kjbod.metadata.records import BrokerRegistrationChangeRecord, PartitionChangeRecord
 from kjbod.wire.error_codes import ErrorCode
-from kjbod.wire.messages import BrokerHeartbeatRequest
+from kjbod.wire.messages import BrokerHeartbeatRequest, DeleteTopicsRequest
 from kjbod_controller_stub.controller import Context
 from kjbod_controller_stub.rules import KAFKA, KIP_858, Rules
 from tests.controller.world import FOREVER, World, directories, directory, errors
@@ -344,3 +344,15 @@ def test_only_directories_that_a_broker_has_are_remembered_as_offline(rules: Rul
     contact = world.controller.heartbeats.contact(1, world.broker(1).epoch)
     assert contact is not None
     assert contact.offline <= {directory(1, 0)}
+
+
+@BOTH
+def test_a_directory_that_held_a_deleted_topic_fails(rules: Rules) -> None:
+    # A real controller of 4.3.1 resigns here: its index of directories still has the topic.
+    world = World(rules)
+    world.join(1)
+    topic = world.create("t", (1,))
+    world.assign(1, (directory(1, 0), topic, (0,)))
+    world.ask(DeleteTopicsRequest(topic_names=("t",)), 5)
+    assert world.beat(1, offline=(directory(1, 0),)).error_code == 0
+    assert world.broker(1).log_dirs == (directory(1, 1), directory(1, 2))

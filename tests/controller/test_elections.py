@@ -1,5 +1,6 @@
-"""PartitionChangeBuilder: rows CT-18 to CT-21."""
+"""PartitionChangeBuilder: rows CT-15 and CT-18 to CT-21."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -106,3 +107,95 @@ def test_ct21_a_partition_knows_the_directory_of_each_replica() -> None:
     assert partition().directory(1) == D[1]
     with pytest.raises(KeyError):
         partition().directory(9)
+
+
+# ---- eligible leader replicas (KIP-966)
+
+
+def eligible(what: PartitionRegistration, **fields: Any) -> PartitionChangeRecord:
+    record = build(what, eligible_leader_replicas=True, **({"min_isr": 2} | fields))
+    assert record is not None
+    return record
+
+
+def test_ct15_who_leaves_an_isr_that_is_too_small_stays_eligible() -> None:
+    record = eligible(partition(isr=(2, 1), leader=1), target_isr=(1,))
+    assert (record.isr, record.eligible_leader_replicas) == ((1,), (2,))
+    assert build(partition(), target_isr=(1, 3), eligible_leader_replicas=True, min_isr=2) == PartitionChangeRecord(
+        topic_id=TOPIC, partition_id=0, isr=(1, 3)
+    )
+
+
+def test_ct15_an_isr_becomes_empty_and_the_last_leader_is_remembered() -> None:
+    record = eligible(partition(isr=(1,), eligible_leader_replicas=(2,)), online={3}, target_isr=())
+    assert (record.leader, record.isr) == (-1, ())
+    assert record.eligible_leader_replicas == (1, 2)
+    assert record.last_known_elr == (1,)
+
+
+def test_ct15_eligible_replicas_are_those_of_kafka_in_its_order() -> None:
+    replicas = (40, 17, 2, 16, 1)
+    many = partition(replicas=replicas, directories=(UNASSIGNED,) * 5, isr=(40, 17), leader=40)
+    record = eligible(replace(many, eligible_leader_replicas=(2, 16)), min_isr=3, target_isr=(), online=set())
+    assert record.eligible_leader_replicas == (16, 17, 2, 40)  # by the hash of the id in a table of 16
+
+
+def test_ct15_an_eligible_replica_leads_when_the_isr_is_empty_and_loses_nothing() -> None:
+    what = partition(isr=(), leader=-1, eligible_leader_replicas=(1, 2), last_known_elr=(2,))
+    record = eligible(what, online={1, 3})
+    assert (record.leader, record.isr, record.eligible_leader_replicas) == (1, (1,), (2,))
+    assert record.last_known_elr == ()
+    assert record.leader_recovery_state == -1
+    assert build(what, online={3}, eligible_leader_replicas=True, min_isr=2) is None
+
+
+def test_ct15_an_eligible_replica_does_not_lead_beside_an_isr() -> None:
+    what = partition(isr=(1,), leader=-1, eligible_leader_replicas=(2,))
+    assert build(what, online={2, 3}, eligible_leader_replicas=True, min_isr=2) is None
+    unclean = eligible(what, online={2, 3}, election=Election.UNCLEAN)
+    assert (unclean.leader, unclean.isr, unclean.leader_recovery_state) == (2, (2,), RECOVERING)
+    assert unclean.eligible_leader_replicas == ()
+
+
+def test_ct15_an_isr_that_is_large_enough_clears_the_eligible_replicas() -> None:
+    record = eligible(partition(isr=(1,), leader=1, eligible_leader_replicas=(3,)), target_isr=(1, 2))
+    assert (record.isr, record.eligible_leader_replicas) == ((1, 2), ())
+
+
+def test_ct15_after_an_unclean_shutdown_a_replica_is_not_eligible() -> None:
+    leaving = eligible(partition(isr=(1,), leader=1), target_isr=(), unclean_shutdown=(1,), online={2})
+    assert (leaving.isr, leaving.eligible_leader_replicas, leaving.last_known_elr) == ((), None, (1,))
+    what = partition(isr=(), leader=-1, eligible_leader_replicas=(1, 2), last_known_elr=(1,))
+    assert eligible(what, unclean_shutdown=(2,), online=set()).eligible_leader_replicas == (1,)
+
+
+@pytest.mark.parametrize("election", list(Election))
+def test_ct15_the_last_known_leader_leads_when_nobody_is_eligible_and_may_have_lost_data(election: Election) -> None:
+    what = partition(isr=(), leader=-1, last_known_elr=(3,))
+    record = eligible(what, online={1, 2, 3}, election=election)
+    assert (record.leader, record.isr, record.leader_recovery_state) == (3, (3,), RECOVERING)
+    assert record.last_known_elr == ()
+
+
+def test_ct15_the_last_known_leader_must_be_there_and_alone() -> None:
+    for last in ((3,), (1, 2)):
+        what = partition(isr=(), leader=-1, last_known_elr=last)
+        assert build(what, online={1, 2}, eligible_leader_replicas=True, min_isr=2) is None
+
+
+def test_ct15_without_the_feature_what_was_eligible_leads_once_more_and_is_cleared() -> None:
+    what = partition(isr=(1,), leader=1, eligible_leader_replicas=(2,), last_known_elr=(1,))
+    record = build(what, online={2}, target_isr=())
+    assert record is not None
+    assert (record.leader, record.isr, record.eligible_leader_replicas) == (2, (2,), ())
+    older = build(what, online={2}, target_isr=(), metadata_version=22)
+    assert older is not None
+    assert older.eligible_leader_replicas is None  # a record of that version cannot say it
+
+
+def test_an_isr_that_had_no_leader_leaves_its_only_member_as_the_last_known_one() -> None:
+    what = partition(isr=(2,), leader=-1)
+    shipped = eligible(what, online={1}, target_isr=(), unclean_shutdown=(2,))
+    assert shipped.last_known_elr is None
+    ours = eligible(what, online={1}, target_isr=(), unclean_shutdown=(2,), remembers_last_member=True)
+    assert ours.last_known_elr == (2,)

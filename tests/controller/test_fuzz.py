@@ -1,7 +1,7 @@
 """A live controller under frames of real brokers that were damaged, and under any message that is well formed."""
 
 import asyncio
-import json
+import dataclasses
 import random
 import struct
 from collections.abc import Iterator
@@ -10,25 +10,25 @@ from typing import Any
 
 import pytest
 
-from kjbod.wire.messages import MetadataRequest
+from kjbod.testing.errors import RigError
+from kjbod.wire.messages import (
+    AssignReplicasToDirsResponse,
+    CreateTopicsResponse,
+    CreateTopicsResponseTopic,
+    MetadataRequest,
+)
 from kjbod_controller_stub import server as controller_server
 from kjbod_controller_stub.server import SERVED
+from scripts.bench.controller_rig import ControllerRig
+from scripts.fuzzing.frames import Frame, Frames, must_change_nothing
+from scripts.fuzzing.harness import Fuzzer, error_codes, real_requests, require_sense
 from tests.controller.conftest import Serving, Site
 from tests.controller.test_server import connect, create, join
 from tests.controller.world import CLUSTER_ID, directories
 from tests.wire.composer import Composer
 
-FRAMES = Path(__file__).parents[1] / "data" / "frames.jsonl"
 _ANSWER_TIMEOUT_S = 0.05
 _NUMBERS = (-1, 0, 1, 2, 3, 127, 128, 255, 32767, 2**31 - 1, -(2**31))
-
-
-def real_requests() -> list[bytes]:
-    """The requests of the capture that the controller serves."""
-    entries = [json.loads(line) for line in FRAMES.read_text().splitlines()]
-    return [
-        bytes.fromhex(entry["hex"]) for entry in entries if entry["direction"] == "request" and entry["key"] in SERVED
-    ]
 
 
 def damaged(rng: random.Random, frame: bytes) -> bytes:
@@ -108,3 +108,51 @@ def state(server: controller_server.ControllerServer) -> list[Any]:
     """What the log says, as far as a start does not add to it."""
     image = server.controller.image
     return [dict(image.brokers), dict(image.topics), dict(image.configs), server.controller.features_offset]
+
+
+async def test_a_controller_process_survives_what_may_change_nothing_and_what_may_change_anything(
+    tmp_path: Path,
+) -> None:
+    """The short form of ``scripts/fuzz``: see there what it looks at."""
+    with ControllerRig(tmp_path, tmp_path / "logs", "kjbod", kit=None, rules="kip-858", heap_mib=0) as rig:
+        fuzzer = Fuzzer(rig, seed=858, connections=4, memory_mib=256, say=lambda text: None)
+        await fuzzer.run(refused=800, others=1_200, accounted=100)
+        assert fuzzer.tally.sent >= 2_100
+        assert fuzzer.tally.answered > 400
+        assert fuzzer.tally.closed > 200
+        with pytest.raises(RigError, match="more than 1"):
+            fuzzer.require_healthy(memory_mib=1)
+        rig.kill()
+        with pytest.raises(RigError, match="has ended"):
+            fuzzer.require_healthy(memory_mib=256)
+
+
+def test_the_same_seed_makes_the_same_frames_and_every_kind_of_them() -> None:
+    def some(seed: int) -> list[Frame]:
+        frames = Frames(random.Random(seed), real_requests(), [], SERVED)
+        return [frames.next() for _ in range(2_000)]
+
+    made = some(1)
+    assert made == some(1) != some(2)
+    assert any(frame.misleads for frame in made)
+    harmless = [must_change_nothing(frame, SERVED) for frame in made]
+    assert 300 < sum(harmless) < 1_700
+    assert {frame.body[:2] for frame in made} >= {struct.pack(">h", key) for key in SERVED}
+
+
+async def test_metadata_that_make_no_sense_are_seen(site: Site, serving: Serving) -> None:
+    async with serving(site) as server, await connect(server.port) as connection:
+        await join(connection, 1)
+        created = await connection.request(create("t"), timeout_ms=5_000)
+        require_sense(server.controller.image)
+        partitions = server.controller.image.topics[created.topics[0].topic_id].partitions
+        partitions[0] = dataclasses.replace(partitions[0], leader=7)
+        with pytest.raises(RigError, match="the leader is not in sync"):
+            require_sense(server.controller.image)
+
+
+def test_only_an_answer_without_a_single_success_is_a_refusal() -> None:
+    topics = (CreateTopicsResponseTopic(name="a", error_code=36), CreateTopicsResponseTopic(name="b"))
+    assert list(error_codes(CreateTopicsResponse(topics=topics))) == [36, 0]
+    refused = AssignReplicasToDirsResponse(error_code=77)
+    assert list(error_codes(refused)) == [77]

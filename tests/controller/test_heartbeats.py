@@ -132,8 +132,8 @@ def test_a_broker_that_leads_nothing_may_go_at_once(rules: Rules) -> None:
 
 
 @BOTH
-def test_the_last_in_sync_broker_shuts_down_and_stays_in_the_isr(rules: Rules) -> None:
-    world = World(rules)
+def test_without_eligible_replicas_the_last_in_sync_broker_shuts_down_and_stays_in_the_isr(rules: Rules) -> None:
+    world = World(rules, with_elr=False)
     world.join(1, 1)
     world.create("t", (1,))
     assert not world.beat(1, shut=True).should_shut_down
@@ -144,6 +144,22 @@ def test_the_last_in_sync_broker_shuts_down_and_stays_in_the_isr(rules: Rules) -
         pass
     world.join(1, 1, number=1)
     assert (world.partition("t").leader, world.partition("t").isr) == (1, (1,))
+
+
+@BOTH
+def test_the_last_in_sync_broker_shuts_down_and_leads_again_when_it_is_back(rules: Rules) -> None:
+    world = World(rules)
+    world.join(1, 1)
+    world.create("t", (1,))
+    assert not world.beat(1, shut=True).should_shut_down
+    assert (world.partition("t").leader, world.partition("t").isr) == (-1, ())
+    assert world.partition("t").eligible_leader_replicas == (1,)
+    assert world.beat(1, shut=True).should_shut_down
+    epoch = world.broker(1).epoch
+    world.tick(9_001)
+    world.join(1, 1, number=1, previous_broker_epoch=epoch)
+    now = world.partition("t")
+    assert (now.leader, now.isr, now.eligible_leader_replicas, now.leader_recovery_state) == (1, (1,), (), 0)
 
 
 def test_after_a_granted_shutdown_the_broker_comes_back_at_once_under_kip_rules() -> None:

@@ -1,15 +1,21 @@
 """The controller under any sequence of requests, time and restarts (Hypothesis)."""
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kjbod.ids import LOST, UNASSIGNED, Uuid
+from kjbod.ids import LOST, UNASSIGNED, Uuid, is_online
+from kjbod.metadata.image import BROKER, RECOVERING, TOPIC, PartitionRegistration, Topic
+from kjbod.wire.admin_messages import ElectLeadersRequest
 from kjbod.wire.messages import DeleteTopicsRequest, UnregisterBrokerRequest
+from kjbod_controller_stub import eligible
 from kjbod_controller_stub.controller import DeferredAnswers
+from kjbod_controller_stub.effective import UNCLEAN_ELECTION
 from kjbod_controller_stub.rules import KAFKA, KIP_858
+from tests.controller.test_eligible_leaders import configure
 from tests.controller.world import World, directory
 
 BROKERS = st.integers(1, 3)
@@ -21,10 +27,12 @@ class ControllerMachine(RuleBasedStateMachine):
     """Three brokers with one to three directories each, two topics."""
 
     ruleset = KIP_858
+    with_elr = True
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(self.ruleset)
+        self.world = World(self.ruleset, with_elr=self.with_elr)
+        self.complete: dict[tuple[Uuid, int], set[int]] = {}
         self.reported: dict[tuple[int, int], set[Uuid]] = {}
         self.epochs: dict[tuple[Uuid, int], tuple[int, int]] = {}
         self.broker_epochs: dict[int, int] = {}
@@ -40,15 +48,20 @@ class ControllerMachine(RuleBasedStateMachine):
     def known(self, broker: int) -> bool:
         return broker in self.world.controller.image.brokers
 
-    @rule(broker=BROKERS, dirs=st.integers(1, 3), again=st.booleans())
-    def register(self, broker: int, dirs: int, again: bool) -> None:
+    @rule(broker=BROKERS, dirs=st.integers(1, 3), again=st.booleans(), clean=st.booleans())
+    def register(self, broker: int, dirs: int, again: bool, clean: bool) -> None:
         if not again:
             self.incarnation += 1
         number = self.incarnation if not again else 0
         if again and self.ruleset is KAFKA and self.known(broker):
             dirs = 3  # fewer would leave leaders in what is not registered any more
-        answer = self.world.register(broker, dirs, number=number)
+        before = self.world.controller.image.brokers.get(broker)
+        previous = before.epoch if before is not None and clean else -1
+        answer = self.world.register(broker, dirs, number=number, previous_broker_epoch=previous)
         if answer.error_code == 0:
+            now = self.world.broker(broker)
+            clean = clean or (before is not None and before.incarnation_id == now.incarnation_id)
+            self.lose(broker, lambda place: not clean or not is_online(place, now.log_dirs))
             assert answer.broker_epoch >= self.broker_epochs.get(broker, 0)
             self.broker_epochs[broker] = answer.broker_epoch
 
@@ -71,6 +84,7 @@ class ControllerMachine(RuleBasedStateMachine):
         answer = self.world.beat(broker, offset=offset, fence=fence, shut=shut, offline=tuple(sorted(offline)))
         assert answer.error_code == 0
         mine |= offline
+        self.lose(broker, lambda place: place in offline)
         if self.ruleset is KIP_858:
             assert answer.is_fenced == self.world.broker(broker).fenced
 
@@ -86,7 +100,14 @@ class ControllerMachine(RuleBasedStateMachine):
         image = self.world.controller.image
         if self.known(broker) and topic in image.topic_ids:
             place = {3: LOST, 4: UNASSIGNED, 5: Uuid.of(77, 7)}.get(where) or directory(broker, where)
-            self.world.assign(broker, (place, image.topic_ids[topic], (number,)))
+            key = (image.topic_ids[topic], number)
+            before = image.partition(*key)
+            self.world.assign(broker, (place, *key[:1], (number,)))
+            dirs = self.world.broker(broker).log_dirs
+            if before is not None and broker in before.replicas:
+                old = before.directory(broker)
+                if not is_online(place, dirs) or (old != place and not is_online(old, dirs)):
+                    self.complete.get(key, set()).discard(broker)
 
     @rule(topic=TOPICS, replicas=st.lists(st.permutations([1, 2, 3]), min_size=1, max_size=3), factor=st.integers(1, 3))
     def create(self, topic: str, replicas: list[list[int]], factor: int) -> None:
@@ -111,15 +132,27 @@ class ControllerMachine(RuleBasedStateMachine):
         if partition is not None and partition.leader >= 0:
             self.world.alter_isr(topic, tuple(sorted(isr)), number=number)
 
+    @rule(kind=st.integers(0, 1))
+    def elect(self, kind: int) -> None:
+        assert self.world.ask(ElectLeadersRequest(election_type=kind)).error_code == 0
+
+    @rule(topic=TOPICS, name=st.sampled_from([eligible.MIN_ISR, UNCLEAN_ELECTION]), number=st.integers(0, 3))
+    def configure_topic(self, topic: str, name: str, number: int) -> None:
+        if topic in self.world.controller.image.topic_ids:
+            value = str(number) if name == eligible.MIN_ISR else ("true" if number == 1 else "false")
+            configure(self.world, TOPIC, topic, name, value if number else None)
+
+    @rule(number=st.integers(1, 3))
+    def configure_cluster(self, number: int) -> None:
+        configure(self.world, BROKER, "", eligible.MIN_ISR, str(number))
+
     @rule(broker=BROKERS)
     def unregister(self, broker: int) -> None:
         self.world.ask(UnregisterBrokerRequest(broker_id=broker))
 
     @rule(ms=st.integers(1, 10_000))
     def time_passes(self, ms: int) -> None:
-        self.world.now_ms += ms
-        while self.world.expire():
-            pass
+        self.world.tick(ms)
 
     @precondition(lambda self: len(self.world.log) > 5)
     @rule()
@@ -139,15 +172,63 @@ class ControllerMachine(RuleBasedStateMachine):
                         assert partition.leader != replica
                     if offline and replica in partition.isr and self.ruleset is KIP_858:
                         # Without eligible leader replicas the last member stays, leaderless.
+                        assert not self.with_elr
                         assert (partition.isr, partition.leader) == ((replica,), -1)
 
     @invariant()
     def leaders_are_in_sync_replicas(self) -> None:
         for topic in self.world.controller.image.topics.values():
             for partition in topic.partitions.values():
-                assert partition.isr
+                assert partition.isr or (self.with_elr and partition.leader == -1)
                 assert set(partition.isr) <= set(partition.replicas)
                 assert partition.leader == -1 or partition.leader in partition.isr
+
+    @invariant()
+    def who_is_eligible_stands_beside_an_isr_that_is_too_small(self) -> None:
+        for topic, number, partition in self.partitions():
+            elr = partition.eligible_leader_replicas
+            assert not set(elr) & set(partition.isr)
+            assert len(set(elr)) == len(elr)
+            assert set(elr) <= set(partition.replicas)
+            if not self.with_elr or len(partition.isr) >= self.min_isr(topic):
+                assert not elr
+            if partition.leader != -1:
+                assert not partition.last_known_elr
+            elif self.with_elr and self.ruleset is KIP_858:
+                assert not partition.isr
+            for broker in elr:
+                assert (topic.id, number) in self.world.controller.index.in_elr(broker)
+
+    @invariant()
+    def whoever_leads_or_may_lead_has_all_that_was_acknowledged(self) -> None:
+        """With acks=all a record is acknowledged by an ISR that is large enough, so by all that are in it then."""
+        if not self.with_elr or self.ruleset is not KIP_858:
+            return  # a shipped controller elects replicas that were made anew
+        for topic, number, partition in self.partitions():
+            complete = self.complete.setdefault((topic.id, number), set(partition.isr))
+            recovering = partition.leader_recovery_state == RECOVERING  # what others have may be more, and is given up
+            if partition.isr and (recovering or len(partition.isr) >= self.min_isr(topic)):
+                complete.clear()
+                complete |= set(partition.isr)
+            assert partition.leader == -1 or partition.leader in complete
+            assert set(partition.eligible_leader_replicas) <= complete
+            complete |= set(partition.isr)
+
+    def partitions(self) -> Iterator[tuple[Topic, int, PartitionRegistration]]:
+        for topic in self.world.controller.image.topics.values():
+            for number, partition in topic.partitions.items():
+                yield topic, number, partition
+
+    def min_isr(self, topic: Topic) -> int:
+        configs = self.world.controller.image.configs
+        values = [configs.get(where, {}).get(eligible.MIN_ISR) for where in ((TOPIC, topic.name), (BROKER, ""))]
+        return min(int(next(value for value in values if value)), len(topic.partitions[0].replicas))
+
+    def lose(self, broker: int, lost: Callable[[Uuid], bool]) -> None:
+        """The replicas of a broker in these places may not have what they had."""
+        for topic, number, partition in self.partitions():
+            if broker in partition.replicas and lost(partition.directory(broker)):
+                self.complete.get((topic.id, number), set()).discard(broker)
 
     @invariant()
     def epochs_never_go_back(self) -> None:
@@ -169,7 +250,9 @@ class ControllerMachine(RuleBasedStateMachine):
             assert fresh.index.leads(broker) == here.index.leads(broker)
             assert fresh.index.unassigned(broker) == here.index.unassigned(broker)
             assert fresh.cluster.offline_directories(broker) == here.cluster.offline_directories(broker)
+            assert set(fresh.index.in_elr(broker)) == set(here.index.in_elr(broker))
         assert set(fresh.index.leaderless()) == set(here.index.leaderless())
+        assert set(fresh.index.imbalanced()) == set(here.index.imbalanced())
 
 
 class ShippedMachine(ControllerMachine):
@@ -178,10 +261,18 @@ class ShippedMachine(ControllerMachine):
     ruleset = KAFKA
 
 
+class WithoutEligibleMachine(ControllerMachine):
+    """The same where eligible leader replicas are not finalized."""
+
+    with_elr = False
+
+
 TestKipController: Any = ControllerMachine.TestCase
 TestKipController.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestShippedController: Any = ShippedMachine.TestCase
 TestShippedController.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestControllerWithoutEligible: Any = WithoutEligibleMachine.TestCase
+TestControllerWithoutEligible.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
 
 
 def test_answers_leave_in_order_and_never_before_they_are_durable() -> None:

@@ -11,6 +11,7 @@ import pytest
 from kjbod.ids import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, Uuid
 from kjbod.metadata.control import KRaftVersion, KRaftVoters, LeaderChange
 from kjbod.metadata.records import Endpoint
+from kjbod.metadata.snapshot import SnapshotId
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.frames import decode_request, decode_response
 from kjbod.wire.messages import (
@@ -26,9 +27,11 @@ from kjbod.wire.messages import (
     FetchSnapshotRequest,
     FetchSnapshotRequestPartition,
     FetchSnapshotRequestTopic,
+    FetchSnapshotResponse,
     LeaderIdAndEpoch,
 )
-from kjbod_controller_stub.quorum import OBSERVERS_MAX, Quorum, ReadFrom
+from kjbod.wire.messages import SnapshotId as WireSnapshotId
+from kjbod_controller_stub.quorum import OBSERVERS_MAX, Quorum, ReadFrom, ReadSnapshot, SnapshotView
 
 CLUSTER = "kjbodRealKafka43AAAAAA"
 ENDPOINT = Endpoint(name="CONTROLLER", host="127.0.0.1", port=21094)
@@ -47,9 +50,15 @@ class Log:
         return (1, 100) if epoch < 3 else (3, 150)
 
 
-def quorum(epoch: int = 3) -> Quorum:
+def quorum(start_offset: int = 0, snapshots: SnapshotView | None = None, *, epoch: int = 3) -> Quorum:
     return Quorum(
-        cluster_id=CLUSTER, node_id=3000, directory_id=Uuid.of(3, 3), endpoint=ENDPOINT, epoch=epoch, log=Log()
+        cluster_id=CLUSTER,
+        node_id=3000,
+        directory_id=Uuid.of(3, 3),
+        endpoint=ENDPOINT,
+        epoch=epoch,
+        log=Log(start_offset),
+        snapshots=snapshots,
     )
 
 
@@ -170,16 +179,89 @@ def test_a_new_epoch_opens_with_the_voters_a_broker_looks_for() -> None:
     ],
     ids=str,
 )
-def test_there_are_no_snapshots_to_fetch(fields: dict[str, Any], code: int) -> None:
+def test_a_piece_of_a_snapshot_that_cannot_be_had_is_told_why(fields: dict[str, Any], code: int) -> None:
     partition = FetchSnapshotRequestPartition(**({"current_leader_epoch": 3} | fields))
     request = FetchSnapshotRequest(topics=(FetchSnapshotRequestTopic(partitions=(partition,)),))
-    answer = quorum().fetch_snapshot(request, 1)
+    answer = quorum().plan_fetch_snapshot(request, 1)
+    assert isinstance(answer, FetchSnapshotResponse)
     assert answer.topics[0].partitions[0].error_code == code
 
 
 def test_the_empty_fetch_snapshot_that_ends_a_shipped_controller_is_an_error() -> None:
     for request in (FetchSnapshotRequest(), FetchSnapshotRequest(topics=(FetchSnapshotRequestTopic(partitions=()),))):
-        assert quorum().fetch_snapshot(request, 1).error_code == ErrorCode.INVALID_REQUEST
+        answer = quorum().plan_fetch_snapshot(request, 1)
+        assert isinstance(answer, FetchSnapshotResponse)
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+
+@dataclasses.dataclass
+class Snapshots:
+    """Two: up to 60 of epoch 1, where the log starts, and up to 120 of epoch 3."""
+
+    earliest: SnapshotId | None = SnapshotId(60, 1)  # noqa: RUF009  a value
+    latest: SnapshotId | None = SnapshotId(120, 3)  # noqa: RUF009  a value
+
+    def size(self, snapshot_id: SnapshotId) -> int | None:
+        return 5_000 if snapshot_id in (self.earliest, self.latest) else None
+
+
+@pytest.mark.parametrize(
+    ("start", "offset", "epoch", "told"),
+    [
+        (60, 0, 0, "snapshot"),
+        (0, 0, 0, "snapshot"),  # even where the log starts at 0: a snapshot is the shorter way
+        (60, 59, 1, "snapshot"),
+        (60, 60, 0, "snapshot"),
+        (60, 60, 2, "snapshot"),
+        (60, 60, 1, "records"),
+        (60, 100, 1, "records"),
+        (60, 130, 0, "snapshot"),
+        (60, 101, 1, EpochEndOffset(epoch=1, end_offset=100)),
+        (60, 151, 3, EpochEndOffset(epoch=3, end_offset=150)),
+        (0, 50, 1, "records"),
+    ],
+)
+def test_an_observer_that_the_log_does_not_reach_is_told_the_newest_snapshot(
+    start: int, offset: int, epoch: int, told: object
+) -> None:
+    plan = quorum(start, Snapshots()).plan_fetch(fetch(fetch_offset=offset, last_fetched_epoch=epoch), 18)
+    if told == "records":
+        assert isinstance(plan, ReadFrom)
+        return
+    assert isinstance(plan, FetchResponse)
+    partition = plan.responses[0].partitions[0]
+    assert partition.error_code == 0
+    if told == "snapshot":
+        assert (partition.snapshot_id.end_offset, partition.snapshot_id.epoch) == (120, 3)
+        assert partition.diverging_epoch == EpochEndOffset()
+    else:
+        assert partition.diverging_epoch == told
+        assert partition.snapshot_id.end_offset == -1
+
+
+@pytest.mark.parametrize(
+    ("position", "max_bytes", "expected"),
+    [
+        (0, 100, (0, 100)),
+        (4_999, 2**31 - 1, (4_999, 1024 * 1024)),
+        (7, 0, (7, 1)),
+        (7, -5, (7, 1)),
+        (5_000, 100, ErrorCode.POSITION_OUT_OF_RANGE),
+        (-1, 100, ErrorCode.POSITION_OUT_OF_RANGE),
+        (2**62, 100, ErrorCode.POSITION_OUT_OF_RANGE),
+    ],
+)
+def test_a_snapshot_is_read_from_any_position_in_it(position: int, max_bytes: int, expected: object) -> None:
+    wanted = FetchSnapshotRequestPartition(
+        current_leader_epoch=3, position=position, snapshot_id=WireSnapshotId(end_offset=120, epoch=3)
+    )
+    request = FetchSnapshotRequest(max_bytes=max_bytes, topics=(FetchSnapshotRequestTopic(partitions=(wanted,)),))
+    plan = quorum(60, Snapshots()).plan_fetch_snapshot(request, 1)
+    if isinstance(plan, ReadSnapshot):
+        assert ((plan.position, plan.max_bytes), plan.size) == (expected, 5_000)
+    else:
+        assert plan.topics[0].partitions[0].error_code == expected
+        assert plan.node_endpoints[0].port == 21094
 
 
 def test_observers_are_listed_while_they_fetch_and_never_without_bound() -> None:
@@ -223,7 +305,7 @@ def test_fetches_of_a_real_broker_get_the_answers_of_a_real_controller(pair: int
     real = decode_response(answered, request.api_key, request.version).message
     assert isinstance(real, FetchResponse)
     theirs = real.responses[0].partitions[0]
-    one = quorum(theirs.current_leader.leader_epoch)
+    one = quorum(epoch=theirs.current_leader.leader_epoch)
     log = Log(end_offset=max(theirs.high_watermark, 0))
     log.epoch_end_offset = lambda epoch: (epoch, log.end_offset)  # type: ignore[method-assign]
     one._log = log

@@ -1,99 +1,90 @@
-"""Unmodified Apache Kafka 4.3.1 brokers and tools live on the controller."""
+"""Unmodified Apache Kafka 4.3.1 brokers live on the controller, with clients that write and read all the while.
 
-import asyncio
-import signal
-from collections.abc import Callable, Coroutine
+The long form, with Kafka's own tools and its controller beside ours, is ``scripts/real-brokers``.
+"""
+
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from confluent_kafka.admin import NewTopic
 
-from kjbod.clock import SystemClock
-from kjbod.testing.kafka import KafkaKit, broker_properties, controller_properties
-from kjbod.testing.processes import ManagedProcess, Processes, free_port, wait_until
-from kjbod.wire.client import Connection
-from kjbod.wire.messages import (
-    CreateTopicsRequest,
-    CreateTopicsRequestTopic,
-    MetadataRequest,
-    MetadataResponse,
-    MetadataResponsePartition,
-)
+from kjbod.testing.kafka import KafkaKit
+from scripts.brokers.agreement import disagreements
+from scripts.brokers.cluster import RealCluster
+from scripts.brokers.load import GroupReader, TransactionalWriter, Writer, read_all
 
-CLUSTER_ID = "kjbodOnRealBrokersAAAA"
+FAILING = (1, 3)
+"""The third directory of broker 1 is on a real disk of its own."""
 
 
-def on_controller(port: int, story: Callable[[Connection], Coroutine[Any, Any, Any]]) -> Any:
-    """Run ``story`` with a connection to the controller."""
-
-    async def run() -> Any:
-        async with await Connection.open("127.0.0.1", port, client_id="test", clock=SystemClock()) as connection:
-            return await story(connection)
-
-    return asyncio.run(run())
+@pytest.fixture
+def cluster(tmp_path: Path, kafka_kit: KafkaKit) -> Iterator[RealCluster]:
+    with RealCluster(tmp_path / "cluster", kafka_kit, "kjbod", brokers=2, disks=[FAILING]) as made:
+        made.start()
+        yield made
 
 
-def partitions(port: int) -> list[MetadataResponsePartition]:
-    async def ask(connection: Connection) -> MetadataResponse:
-        return await connection.request(MetadataRequest(topics=None), timeout_ms=10_000)
-
-    return [partition for topic in on_controller(port, ask).topics for partition in topic.partitions]
-
-
-def produce(kit: KafkaKit, port: int, records: int) -> str:
-    return kit.run(
-        "org.apache.kafka.tools.VerifiableProducer",
-        *("--bootstrap-server", f"127.0.0.1:{port}", "--topic", "t", "--max-messages", str(records), "--acks", "-1"),
-    ).stdout
+def create(cluster: RealCluster, *names: str, partitions: int = 6) -> None:
+    topics = [NewTopic(name, num_partitions=partitions, replication_factor=2) for name in names]
+    for future in cluster.admin.create_topics(topics).values():
+        future.result()
+    cluster.wait_until_in_sync()
 
 
+@pytest.mark.root
 @pytest.mark.kafka
-def test_real_brokers_start_produce_survive_our_sigkill_and_restart_at_once(
-    tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
+@pytest.mark.timeout(600)
+def test_no_acknowledged_record_is_lost_by_sigkill_of_the_controller_a_dead_disk_or_a_restart(
+    cluster: RealCluster, kafka_kit: KafkaKit
 ) -> None:
-    port = free_port()
-    config = tmp_path / "controller.properties"
-    config.write_text(controller_properties(3000, port, tmp_path / "metadata"))
-    assert processes.kjbod("format", "-t", CLUSTER_ID, "-c", str(config), "--standalone", name="format").wait() == 0
+    create(cluster, "plain", "transactional")
+    writer = Writer(cluster.bootstrap, "plain")
+    transactions = TransactionalWriter(cluster.bootstrap, "transactional")
+    reader = GroupReader(cluster.bootstrap, ["plain", "transactional"], group="readers", name="reader")
 
-    def controller() -> ManagedProcess:
-        started = processes.kjbod("controller", "-c", str(config), name="controller")
-        started.wait_for_event("controller.started")
-        return started
+    def go_on(records: int = 100) -> None:
+        """Until clients have made progress again."""
+        more, commits = len(writer.acknowledged) + records, transactions.commits + 3
+        cluster.wait_for(f"{more} records", lambda: len(writer.acknowledged) >= more)
+        cluster.wait_for(f"{commits} transactions", lambda: transactions.commits >= commits)
 
-    running = controller()
-    ports, brokers = [free_port(), free_port()], []
-    for number, broker_port in enumerate(ports, start=1):
-        dirs = [tmp_path / f"b{number}-d{disk}" for disk in (1, 2, 3)]
-        path = tmp_path / f"broker-{number}.properties"
-        path.write_text(broker_properties(number, broker_port, port, dirs))
-        kafka_kit.format(path, CLUSTER_ID)
-        brokers.append(kafka_kit.start_server(processes, path, name=f"broker-{number}"))
+    with reader:
+        with writer, transactions:
+            go_on()
 
-    async def create(connection: Connection) -> None:
-        topic = CreateTopicsRequestTopic(name="t", num_partitions=6, replication_factor=2)
-        answer = await connection.request(CreateTopicsRequest(topics=(topic,)), timeout_ms=10_000)
-        assert answer.topics[0].error_code == 0
+            cluster.kill_controller()
+            go_on()  # brokers do without for a while
+            cluster.start_controller()
+            create(cluster, "later")
 
-    on_controller(port, create)
-    assert '"acked":200' in produce(kafka_kit, ports[0], 200)
+            cluster.break_disk(FAILING)
+            cluster.wait_for("the replicas on the dead disk to leave the ISR", cluster.out_of_sync)
+            go_on()
+            leaders = [part.leader for part in cluster.partitions().values()]
+            assert set(leaders) == {1, 2}, (
+                "broker 1 goes on with its other directories, and every partition has a leader"
+            )
 
-    running.signal(signal.SIGKILL)
-    running.wait()
-    running = controller()
-    assert '"acked":100' in produce(kafka_kit, ports[0], 100)
+            cluster.stop_broker(1)
+            assert {part.leader for part in cluster.partitions().values()} == {2}
+            cluster.mend_disk(FAILING)
+            cluster.start_broker(1)
+            assert cluster.controller is not None
+            assert not cluster.controller.events("broker.refused")  # a shipped controller answers 101 for nine seconds
+            cluster.wait_until_in_sync()
+            go_on()
+        acknowledged = writer.acknowledged | transactions.acknowledged
+        cluster.wait_for("the group to have read all", lambda: acknowledged <= reader.seen)
 
-    brokers[0].signal(signal.SIGTERM)
-    assert brokers[0].wait() == 143
-    assert {partition.leader_id for partition in partitions(port)} == {2}
-    kafka_kit.start_server(processes, tmp_path / "broker-1.properties", name="broker-1")
-    assert not running.events("broker.refused")  # a shipped controller answers 101 for nine seconds
-    wait_until(
-        lambda: all(len(partition.isr_nodes) == 2 for partition in partitions(port)), 60, "both brokers to be in sync"
-    )
+    seen = read_all(cluster.bootstrap, ["plain", "transactional"])
+    assert acknowledged <= set(seen)
+    assert not transactions.aborted & set(seen)
+    assert set(seen.values()) == {1}
+    assert writer.failed == 0, writer.last_error
 
-    running.signal(signal.SIGTERM)
-    assert running.wait() == 0
-    log = tmp_path / "metadata/__cluster_metadata-0" / f"{0:020d}.log"
+    cluster.stop()
+    assert disagreements(cluster) == []
+    log = cluster.work / "metadata/__cluster_metadata-0" / f"{0:020d}.log"
     read = {record["type"] for _, record in kafka_kit.metadata_records(log)}
     assert {"REGISTER_BROKER_RECORD", "PARTITION_RECORD", "PARTITION_CHANGE_RECORD", "NO_OP_RECORD"} <= read

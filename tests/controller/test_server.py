@@ -20,6 +20,7 @@ import pytest
 from kjbod.clock import SystemClock
 from kjbod.errors import KjbodError, StorageError
 from kjbod.ids import METADATA_TOPIC_ID, ONE, Uuid
+from kjbod.metadata.acls import Operation, ResourceType
 from kjbod.metadata.batches import encode_batch, iter_batches
 from kjbod.metadata.control import KRaftVoters, Voter, VoterEndpoint
 from kjbod.metadata.records import (
@@ -51,7 +52,6 @@ from kjbod.wire.messages import (
     MetadataRequest,
     UnregisterBrokerRequest,
 )
-from kjbod_controller_stub.authorizer import Operation
 from kjbod_controller_stub.server import ControllerServer
 from tests.controller.conftest import Serving, Site, until
 from tests.controller.world import CLUSTER_ID, NODE_ID, directories, incarnation
@@ -164,7 +164,7 @@ async def test_features_are_shown_as_supported_and_finalized(site: Site, serving
         features = connection.features
         assert features.finalized["metadata.version"] == 30
         assert features.finalized["kraft.version"] == 1
-        assert "eligible.leader.replicas.version" not in features.supported
+        assert features.supported["eligible.leader.replicas.version"] == (0, 1)
         assert features.finalized_epoch > 0
         assert connection.versions[ApiKey.FETCH] == (12, 18)
 
@@ -203,16 +203,21 @@ async def test_kafka_python_lists_topics_partitions_and_leaders(site: Site, serv
         assert {partition["leader_id"] for partition in described[0]["partitions"]} == {1, 2}
 
 
-async def test_what_is_not_allowed_is_refused_with_the_cluster_error(site: Site) -> None:
+async def test_what_is_not_allowed_is_refused(site: Site) -> None:
     asked = []
 
     class OnlyBrokers:
-        def allows(self, principal: str, operation: Operation) -> bool:
-            asked.append((principal, operation))
+        unrestricted = False
+
+        def allow(self, operation: Operation, resource_type: ResourceType, name: str = "kafka-cluster") -> bool:
+            asked.append((operation, resource_type, name))
             return operation is Operation.CLUSTER_ACTION
 
+        def operations(self, resource_type: ResourceType, name: str = "kafka-cluster") -> int:
+            return 0
+
     server = await ControllerServer.start(
-        site.config, clock=SystemClock(), rng=random.Random(1), authorizer=OnlyBrokers()
+        site.config, clock=SystemClock(), rng=random.Random(1), authorizer=lambda principal, host: OnlyBrokers()
     )
     try:
         async with await connect(server.port) as connection:
@@ -221,15 +226,15 @@ async def test_what_is_not_allowed_is_refused_with_the_cluster_error(site: Site)
             unregistered = await connection.request(UnregisterBrokerRequest(broker_id=1), timeout_ms=5_000)
             assert unregistered.error_code == refused
             topics = await connection.request(create("t"), timeout_ms=5_000)
-            assert topics.topics[0].error_code == refused
+            assert topics.topics[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
             deleted = await connection.request(
                 DeleteTopicsRequest(topics=(DeleteTopicsRequestTopic(name="t"),)), timeout_ms=5_000
             )
-            assert [topic.error_code for topic in deleted.responses] == [refused]
+            assert [topic.error_code for topic in deleted.responses] == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
             metadata = await connection.request(MetadataRequest(topics=None), timeout_ms=5_000)
             assert metadata.error_code == refused
             assert 1 in server.controller.image.brokers
-            assert ("User:ANONYMOUS", Operation.ALTER) in asked
+            assert (Operation.ALTER, ResourceType.CLUSTER, "kafka-cluster") in asked
     finally:
         await server.close()
 
@@ -441,7 +446,7 @@ def write_log(site: Site, *batches: tuple[Record, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "level"), [("metadata.version", 31), ("metadata.version", 6), ("eligible.leader.replicas.version", 1)]
+    ("name", "level"), [("metadata.version", 31), ("metadata.version", 6), ("eligible.leader.replicas.version", 2)]
 )
 async def test_a_log_with_features_it_cannot_run_is_refused(site: Site, name: str, level: int) -> None:
     write_log(site, (FeatureLevelRecord(name="metadata.version", feature_level=30),))

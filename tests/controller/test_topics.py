@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from kjbod.ids import UNASSIGNED, ZERO, Uuid
-from kjbod.metadata.records import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from kjbod.metadata.image import BROKER
+from kjbod.metadata.records import ClearElrRecord, ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from kjbod.wire.admin_messages import (
+    CreatePartitionsRequest,
+    CreatePartitionsRequestAssignment,
+    CreatePartitionsRequestTopic,
+)
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.frames import encode_response
 from kjbod.wire.messages import (
@@ -23,7 +29,8 @@ from kjbod.wire.messages import (
     MetadataRequestTopic,
 )
 from kjbod_controller_stub.placement import ReplicaPlacer, UsableBroker
-from kjbod_controller_stub.results import ApiError
+from kjbod_controller_stub.results import ApiError, Result
+from kjbod_controller_stub.rules import KAFKA, KIP_858
 from tests.controller.world import CLUSTER_ID, NODE_ID, World, directories, directory
 
 
@@ -97,6 +104,11 @@ def test_records_of_a_topic_come_in_kafkas_order_and_versions() -> None:
         ({"name": "t", "assignments": by_hand((3,))}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ({"name": "t", "configs": (CreateTopicsRequestConfig(name="no.such", value="1"),)}, ErrorCode.INVALID_CONFIG),
         ({"name": "t", "configs": (CreateTopicsRequestConfig(name="segment.ms"),)}, ErrorCode.INVALID_CONFIG),
+        (
+            {"name": "t", "configs": (CreateTopicsRequestConfig(name="segment.ms", value="0"),)},
+            ErrorCode.INVALID_CONFIG,
+        ),
+        ({"name": "t", "assignments": (*by_hand((1,)), *by_hand((2,)))}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ({"name": "t"}, 0),
     ],
     ids=lambda value: str(value).replace("CreateTopicsRequestAssignment(partition_index=", "")[-60:],
@@ -142,7 +154,7 @@ def test_topics_are_deleted_by_name_and_by_id_and_may_come_back() -> None:
             DeleteTopicsRequestTopic(name="c"),
             DeleteTopicsRequestTopic(name=None, topic_id=Uuid.of(4, 4)),
             DeleteTopicsRequestTopic(name="a", topic_id=first),
-            DeleteTopicsRequestTopic(name="b"),
+            DeleteTopicsRequestTopic(name=None),
         )
     )
     answer = world.ask(request)
@@ -151,6 +163,200 @@ def test_topics_are_deleted_by_name_and_by_id_and_may_come_back() -> None:
     assert world.controller.index.leads(1) == 0
     assert world.ask(DeleteTopicsRequest(topic_names=("a",)), 5).responses[0].error_code == 3
     assert world.create("a", (1,)) != first
+
+
+def test_a_topic_that_is_named_twice_stays_also_when_once_by_its_id() -> None:
+    world = joined(1)
+    first, second = world.create("a", (1,)), world.create("b", (1,))
+    by_id = DeleteTopicsRequestTopic(name=None, topic_id=second)
+    answer = world.ask(
+        DeleteTopicsRequest(
+            topics=(*(DeleteTopicsRequestTopic(name="a"),) * 2, by_id, DeleteTopicsRequestTopic(name="b"))
+        )
+    )
+    assert [(topic.name, topic.error_code, topic.error_message) for topic in answer.responses] == [
+        ("a", ErrorCode.INVALID_REQUEST, "Duplicate topic name."),
+        ("b", ErrorCode.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied."),
+    ]
+    answer = world.ask(DeleteTopicsRequest(topics=(DeleteTopicsRequestTopic(name=None, topic_id=first),) * 2))
+    assert [topic.error_message for topic in answer.responses] == ["Duplicate topic id."]
+    assert not world.last
+
+
+@pytest.mark.parametrize(("version", "code"), [(2, 42), (3, 73), (6, 73)])
+def test_nothing_is_deleted_where_that_is_switched_off(version: int, code: int) -> None:
+    world = World(delete_topic_enable=False)
+    world.join(1)
+    world.create("a", (1,))
+    request = DeleteTopicsRequest(topics=(DeleteTopicsRequestTopic(name="a"),))
+    if version < 6:
+        request = DeleteTopicsRequest(topic_names=("a",))
+    assert [topic.error_code for topic in world.ask(request, version).responses] == [code]
+    assert not world.last
+
+
+# ---- what is said about a new topic
+
+
+def test_a_new_topics_answer_has_every_configuration_and_where_it_comes_from() -> None:
+    world = World(static_configs={"log.retention.hours": "24", "log.roll.ms": "7"})
+    world.join(1)
+    for broker, name, value in (
+        ("", "log.segment.bytes", "2000000"),
+        ("", "log.index.interval.bytes", "77"),
+        (str(NODE_ID), "log.index.interval.bytes", "78"),
+    ):
+        world.write(Result(records=(ConfigRecord(resource_type=BROKER, resource_name=broker, name=name, value=value),)))
+    configs = (CreateTopicsRequestConfig(name="cleanup.policy", value="compact, delete"),)
+    topic = create(world, {"name": "t", "configs": configs}).topics[0]
+    told = {config.name: (config.value, config.config_source) for config in topic.configs or ()}
+    assert len(told) == 33
+    assert list(told) == sorted(told)
+    assert told["cleanup.policy"] == ("compact, delete", 1)
+    assert told["index.interval.bytes"] == ("78", 2)
+    assert told["segment.bytes"] == ("2000000", 3)
+    assert told["retention.ms"] == ("86400000", 4)
+    assert told["segment.ms"] == ("7", 4)
+    assert told["max.message.bytes"] == ("1048588", 5)
+    world.write(
+        Result(records=(ConfigRecord(resource_type=BROKER, resource_name="", name="log.segment.bytes", value=None),))
+    )
+    topic = create(world, {"name": "u"}, validate_only=True).topics[0]
+    assert {config.name: config.value for config in topic.configs or ()}["segment.bytes"] == "1073741824"
+
+
+def test_min_insync_replicas_of_a_new_topic_clears_what_was_eligible_before_its_partitions() -> None:
+    world = joined(1)
+    create(world, {"name": "t", "configs": (CreateTopicsRequestConfig(name="min.insync.replicas", value="2"),)})
+    assert [type(record) for record in world.last] == [TopicRecord, ConfigRecord, ClearElrRecord, PartitionRecord]
+    assert world.replayed().image == world.controller.image
+
+
+def test_the_names_of_one_request_collide_as_those_of_two_do_and_in_kafka_they_do_not() -> None:
+    for rules, code in ((KIP_858, ErrorCode.INVALID_TOPIC_EXCEPTION), (KAFKA, 0)):
+        world = World(rules=rules)
+        world.join(1)
+        answer = create(world, {"name": "a.b"}, {"name": "a_b"})
+        assert [topic.error_code for topic in answer.topics] == [0, code]
+        assert create(world, {"name": "a.b"}).topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_a_request_of_more_records_than_can_be_one_write_is_refused_whole() -> None:
+    world = joined(1)
+    answer = create(world, {"name": "a"}, {"name": "b", "num_partitions": 9_999})
+    assert [(topic.name, topic.error_code) for topic in answer.topics] == [("a", 44), ("b", 44)]
+    assert not world.last
+
+
+# ---- CreatePartitions
+
+
+def more(
+    world: World, name: str, count: int, assignments: tuple[tuple[int, ...], ...] | None = None, *, dry: bool = False
+) -> tuple[int, str | None]:
+    brokers = (
+        None
+        if assignments is None
+        else tuple(CreatePartitionsRequestAssignment(broker_ids=each) for each in assignments)
+    )
+    topic = CreatePartitionsRequestTopic(name=name, count=count, assignments=brokers)
+    answer = world.ask(CreatePartitionsRequest(topics=(topic,), timeout_ms=1000, validate_only=dry))
+    return answer.results[0].error_code, answer.results[0].error_message
+
+
+def test_partitions_are_added_after_those_that_are_there() -> None:
+    world = joined(1, 2)
+    world.join(3, 1)
+    world.register(4)
+    topic = world.create("t", (1, 2))
+    assert more(world, "t", 3, ((4, 3), (2, 1)), dry=True) == (0, None)
+    assert not world.last
+    assert more(world, "t", 3, ((4, 3), (2, 1))) == (0, None)
+    assert [type(record) for record in world.last] == [PartitionRecord, PartitionRecord]
+    added = world.partition("t", 1)
+    assert (added.replicas, added.isr, added.leader) == ((4, 3), (3,), 3)
+    assert added.directories == (UNASSIGNED, directory(3, 0))
+    assert more(world, "t", 9) == (0, None)
+    assert list(world.controller.image.topics[topic].partitions) == list(range(9))
+    assert {len(world.partition("t", number).replicas) for number in range(9)} == {2}
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "assignments", "outcome"),
+    [
+        ("t", 1, None, (37, "Topic already has 1 partition(s).")),
+        ("t", 0, None, (37, "The topic t currently has 1 partition(s); 0 would not be an increase.")),
+        ("none", 3, None, (3, None)),
+        ("__cluster_metadata", 3, None, (3, None)),
+        (
+            "t",
+            3,
+            ((1, 2),),
+            (39, "Attempted to add 2 additional partition(s), but only 1 assignment(s) were specified."),
+        ),
+        (
+            "t",
+            2,
+            ((1,),),
+            (
+                39,
+                "The manual partition assignment includes a partition with 1 replica(s), but this is not consistent "
+                "with previous partitions, which have 2 replica(s).",
+            ),
+        ),
+        (
+            "t",
+            2,
+            ((1, 9),),
+            (39, "The manual partition assignment includes broker 9, but no such broker is registered."),
+        ),
+        ("t", 2, ((2, 2),), (39, "The manual partition assignment includes the broker 2 more than once.")),
+        ("t", 2, ((),), (39, "The manual partition assignment includes an empty replica list.")),
+        (
+            "t",
+            2,
+            ((3, 4),),
+            (
+                39,
+                "All brokers specified in the manual partition assignment for partition 1 are fenced or in controlled "
+                "shutdown.",
+            ),
+        ),
+        ("t", 10_002, None, (44, "Unable to perform excessively large batch operation.")),
+    ],
+    ids=str,
+)
+def test_partitions_that_cannot_be_are_refused_in_kafkas_words(
+    name: str, count: int, assignments: tuple[tuple[int, ...], ...] | None, outcome: tuple[int, str | None]
+) -> None:
+    world = joined(1, 2)
+    world.register(3)
+    world.register(4)
+    world.create("t", (1, 2))
+    assert more(world, name, count, assignments) == outcome
+    assert not world.last
+
+
+def test_partitions_without_a_broker_for_them_are_refused() -> None:
+    world = joined(1, 2)
+    world.create("t", (1, 2))
+    world.beat(1, cordoned=directories(1))
+    code, message = more(world, "t", 2)
+    assert code == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert message == (
+        "The target replication factor of 2 cannot be reached because only 1 broker(s) are registered or some brokers "
+        "have all their log directories cordoned."
+    )
+
+
+def test_a_topic_that_is_named_twice_gets_no_partitions_and_the_others_do() -> None:
+    world = joined(1)
+    world.create("t", (1,))
+    world.create("u", (1,))
+    topics = tuple(CreatePartitionsRequestTopic(name=name, count=2) for name in ("t", "u", "t"))
+    answer = world.ask(CreatePartitionsRequest(topics=topics, timeout_ms=1000))
+    assert {each.name: each.error_code for each in answer.results} == {"t": ErrorCode.INVALID_REQUEST, "u": 0}
+    assert len(world.last) == 1
 
 
 # ---- placement
@@ -187,11 +393,40 @@ def test_leaders_are_placed_on_unfenced_brokers() -> None:
         assert place.place()[0] in (2, 3)
 
 
-@pytest.mark.parametrize("brokers", [{}, {1: None}, {1: None, 2: None}], ids=str)
-def test_placement_without_enough_brokers_is_refused(brokers: dict[int, str | None]) -> None:
+@pytest.mark.parametrize(
+    ("brokers", "fenced", "message"),
+    [
+        ({}, (), "All brokers are currently fenced, or have all their log directories cordoned."),
+        ({1: None}, (1,), "All brokers are currently fenced, or have all their log directories cordoned."),
+        (
+            {1: None, 2: None},
+            (2,),
+            "The target replication factor of 3 cannot be reached because only 2 broker(s) are registered or some "
+            "brokers have all their log directories cordoned.",
+        ),
+    ],
+    ids=str,
+)
+def test_placement_without_enough_brokers_is_refused_in_kafkas_words(
+    brokers: dict[int, str | None], fenced: tuple[int, ...], message: str
+) -> None:
     with pytest.raises(ApiError) as error:
-        placer(brokers, 3)
-    assert error.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
+        placer(brokers, 3, fenced)
+    assert (error.value.code, error.value.message) == (ErrorCode.INVALID_REPLICATION_FACTOR, message)
+
+
+def test_fenced_brokers_get_replicas_only_where_the_others_do_not_suffice() -> None:
+    place = placer(dict.fromkeys(range(5)), 3, fenced=(0, 1))
+    assert {broker for _ in range(50) for broker in place.place()} == {2, 3, 4}
+    place = placer(dict.fromkeys(range(5)), 4, fenced=(0, 1))
+    assert all(len({0, 1} & set(place.place())) == 1 for _ in range(50))
+
+
+def test_one_broker_that_is_not_fenced_leads_everything() -> None:
+    place = placer(dict.fromkeys(range(3)), 2, fenced=(0, 1))
+    sets = [place.place() for _ in range(20)]
+    assert {replicas[0] for replicas in sets} == {2}
+    assert {replicas[1] for replicas in sets} == {0, 1}
 
 
 def test_co2_brokers_with_all_directories_cordoned_get_no_new_replicas() -> None:

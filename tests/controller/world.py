@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from kjbod.ids import ZERO, Uuid
 from kjbod.metadata import versions
+from kjbod.metadata.acls import Rules as AclRules
 from kjbod.metadata.image import BrokerRegistration, PartitionRegistration
 from kjbod.metadata.records import (
     BrokerRegistrationChangeRecord,
@@ -38,7 +39,7 @@ from kjbod.wire.messages import (
     RequestBody,
     ResponseT,
 )
-from kjbod_controller_stub.cluster import SUPPORTED_FEATURES
+from kjbod_controller_stub import eligible
 from kjbod_controller_stub.controller import Context, Controller, Settings
 from kjbod_controller_stub.results import Result
 from kjbod_controller_stub.rules import KIP_858, Rules
@@ -82,8 +83,14 @@ class World:
 
     rules: Rules = KIP_858
     metadata_version: int = versions.LATEST
+    with_elr: bool = True
+    """Whether eligible leader replicas are finalized, where the metadata.version has them."""
     rng: random.Random = field(default_factory=lambda: random.Random(7))
+    acl_rules: AclRules = field(default_factory=AclRules)
     cluster_id: str = CLUSTER_ID
+    static_configs: dict[str, str] = field(default_factory=dict)
+    """The controller's ``server.properties``."""
+    delete_topic_enable: bool = True
     now_ms: int = 1_000_000
     log: list[Written] = field(default_factory=list)
     last: list[Record] = field(default_factory=list)
@@ -96,13 +103,20 @@ class World:
         features: list[Record] = [
             FeatureLevelRecord(name=name, feature_level=level)
             for name, level in versions.default_features(self.metadata_version).items()
-            if name in SUPPORTED_FEATURES
+            if self.with_elr or name != versions.ELIGIBLE_LEADER_REPLICAS_VERSION
         ]
-        self.write(Result(records=tuple(features)))
+        self.write(Result(records=(*features, *eligible.bootstrap_records(features, 1))))
 
     def new_controller(self) -> Controller:
         rng = self.rng
-        settings = Settings(node_id=NODE_ID, cluster_id=self.cluster_id, rules=self.rules)
+        settings = Settings(
+            node_id=NODE_ID,
+            cluster_id=self.cluster_id,
+            rules=self.rules,
+            acl_rules=self.acl_rules,
+            static_configs=self.static_configs,
+            delete_topic_enable=self.delete_topic_enable,
+        )
         return Controller(settings, draw_id=lambda: Uuid(rng.randbytes(16)), shuffle=rng.shuffle)
 
     def replayed(self) -> Controller:
@@ -130,9 +144,20 @@ class World:
     def ask(self, request: RequestBody[ResponseT], version: int | None = None) -> ResponseT:
         """Handle, write, answer."""
         version = API[request.API_KEY].max_version if version is None else version
+        steady = None
+        if isinstance(request, BrokerHeartbeatRequest):
+            steady = self.controller.steady_heartbeat(request, self.now_ms)
         result = self.controller.handle(request, Context(version), self.now_ms)
+        # What needs no turn is answered as if it had taken one.
+        assert steady is None or (steady[0], ()) == (result.answer, result.records)
         self.write(result)
         return cast(ResponseT, result.answer)
+
+    def tick(self, ms: int = 0) -> None:
+        """Let time pass and do all that it brings."""
+        self.now_ms += ms
+        while (result := self.controller.run_timers(self.now_ms)) is not None:
+            self.write(result)
 
     def expire(self) -> bool:
         """One pass over the sessions; whether somebody was fenced."""
@@ -161,7 +186,13 @@ class World:
     # ---- requests
 
     def register(
-        self, broker_id: int, dirs: int | tuple[Uuid, ...] = 3, *, number: int = 0, **fields: Any
+        self,
+        broker_id: int,
+        dirs: int | tuple[Uuid, ...] = 3,
+        *,
+        number: int = 0,
+        version: int | None = None,
+        **fields: Any,
     ) -> BrokerRegistrationResponse:
         request: dict[str, Any] = {
             "cluster_id": self.cluster_id,
@@ -170,7 +201,7 @@ class World:
             "features": FEATURES,
             "log_dirs": directories(broker_id, dirs) if isinstance(dirs, int) else dirs,
         }
-        return self.ask(BrokerRegistrationRequest(broker_id=broker_id, **(request | fields)))
+        return self.ask(BrokerRegistrationRequest(broker_id=broker_id, **(request | fields)), version)
 
     def beat(
         self,

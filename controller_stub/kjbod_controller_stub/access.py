@@ -1,0 +1,239 @@
+"""Access control entries: create, delete, describe (``AclControlManager``, ``AclApis``). Pure.
+
+Without ``authorizer.class.name`` there are none, and the answer is SECURITY_DISABLED. Who may do what by them is
+decided in :mod:`kjbod.metadata.acls`.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from kjbod.ids import ZERO, Uuid
+from kjbod.metadata.acls import (
+    ALLOW,
+    ANY,
+    CLUSTER_NAME,
+    DENY,
+    LITERAL,
+    MATCH,
+    PREFIXED,
+    AclFilter,
+    AclIndex,
+    Operation,
+    ResourceType,
+)
+from kjbod.metadata.records import AccessControlEntryRecord, RemoveAccessControlEntryRecord
+from kjbod.wire.admin_messages import (
+    CreateAclsRequest,
+    CreateAclsRequestAclCreation,
+    CreateAclsResponse,
+    CreateAclsResponseAclCreation,
+    DeleteAclsRequest,
+    DeleteAclsRequestFilter,
+    DeleteAclsResponse,
+    DeleteAclsResponseFilter,
+    DeleteAclsResponseMatchingAcl,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+    DescribeAclsResponseAclDescription,
+    DescribeAclsResponseResource,
+)
+from kjbod.wire.error_codes import ErrorCode
+from kjbod_controller_stub.results import ApiError, Draft
+from kjbod_controller_stub.rules import Rules
+
+RECORDS_MAX: Final = 10_000
+"""Records that one request may ask for (``QuorumController.MAX_RECORDS_PER_USER_OP``)."""
+COMPARISONS_MAX: Final = 2_000_000
+"""Entries that the filters of one request may be compared with, about a second; Kafka has no limit."""
+
+_TYPES: Final = frozenset(ResourceType)
+_OPERATIONS: Final = frozenset(Operation)
+_PERMISSIONS: Final = frozenset({DENY, ALLOW})
+_NAMES: Final[Mapping[int, str]] = {ANY: "ANY"}
+_PATTERN_NAMES: Final[Mapping[int, str]] = {ANY: "ANY", MATCH: "MATCH"}
+NO_AUTHORIZER: Final = "No Authorizer is configured."
+
+
+# ---------------------------------------------------------------- create
+
+
+def create_acls(
+    draft: Draft, index: AclIndex, request: CreateAclsRequest, draw_id: Callable[[], Uuid], rules: Rules
+) -> CreateAclsResponse:
+    """Write the entries that are not there yet; each has an answer of its own."""
+    if not rules.refuses_acls_one_by_one and any(map(_is_filter, request.creations)):
+        failed = CreateAclsResponseAclCreation(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+        return CreateAclsResponse(results=(failed,) * len(request.creations))
+    new: dict[AccessControlEntryRecord, None] = {}
+    results = []
+    for creation in request.creations:
+        try:
+            entry = _entry(creation)
+        except ApiError as error:
+            results.append(CreateAclsResponseAclCreation(error_code=error.code, error_message=error.message))
+            continue
+        results.append(CreateAclsResponseAclCreation(error_message=""))
+        if entry not in index:
+            new[entry] = None
+    if len(new) > RECORDS_MAX:
+        refused = CreateAclsResponseAclCreation(
+            error_code=ErrorCode.POLICY_VIOLATION,
+            error_message="Unable to perform excessively large batch operation.",
+        )
+        return CreateAclsResponse(results=(refused,) * len(request.creations))
+    for entry in new:
+        draft.add(dataclasses.replace(entry, id=draw_id()))
+    return CreateAclsResponse(results=tuple(results))
+
+
+def _is_filter(creation: CreateAclsRequestAclCreation) -> bool:
+    """Whether it says ANY or MATCH, which only a filter may."""
+    return creation.resource_pattern_type in (ANY, MATCH) or ANY in (
+        creation.resource_type,
+        creation.operation,
+        creation.permission_type,
+    )
+
+
+def _entry(creation: CreateAclsRequestAclCreation) -> AccessControlEntryRecord:
+    """What is to be written, without an id."""
+
+    def refuse(message: str) -> ApiError:
+        return ApiError(ErrorCode.INVALID_REQUEST, message)
+
+    if creation.resource_type == ResourceType.CLUSTER and creation.resource_name != CLUSTER_NAME:
+        raise refuse(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
+    if not creation.resource_name:
+        raise refuse("Invalid empty resource name")
+    if creation.resource_type not in _TYPES:
+        raise refuse(f"Invalid resourceType {_NAMES.get(creation.resource_type, 'UNKNOWN')}")
+    if creation.resource_pattern_type not in (LITERAL, PREFIXED):
+        raise refuse(f"Invalid patternType {_PATTERN_NAMES.get(creation.resource_pattern_type, 'UNKNOWN')}")
+    if creation.operation not in _OPERATIONS:
+        raise refuse(f"Invalid operation {_NAMES.get(creation.operation, 'UNKNOWN')}")
+    if creation.permission_type not in _PERMISSIONS:
+        raise refuse(f"Invalid permissionType {_NAMES.get(creation.permission_type, 'UNKNOWN')}")
+    if ":" not in creation.principal:
+        raise refuse(
+            f"Could not parse principal from `{creation.principal}` "
+            "(no colon is present separating the principal type from the principal name)"
+        )
+    return AccessControlEntryRecord(
+        id=ZERO,
+        resource_type=creation.resource_type,
+        resource_name=creation.resource_name,
+        pattern_type=creation.resource_pattern_type,
+        principal=creation.principal,
+        host=creation.host,
+        operation=creation.operation,
+        permission_type=creation.permission_type,
+    )
+
+
+# ---------------------------------------------------------------- delete, describe
+
+
+def delete_acls(draft: Draft, index: AclIndex, request: DeleteAclsRequest) -> DeleteAclsResponse:
+    """Delete what the filters match; an entry that two of them match is deleted once and told to both."""
+    comparisons = [0]
+    gone: dict[Uuid, None] = {}
+    results = []
+    for each in request.filters:
+        try:
+            matched = [*_matching(index, _filter(each), comparisons)]
+        except ApiError as error:
+            results.append(DeleteAclsResponseFilter(error_code=error.code, error_message=error.message))
+            continue
+        gone |= dict.fromkeys(entry.id for entry in matched)
+        results.append(DeleteAclsResponseFilter(matching_acls=tuple(map(_deleted, matched))))
+    if len(gone) > RECORDS_MAX:
+        refused = DeleteAclsResponseFilter(
+            error_code=ErrorCode.INVALID_REQUEST,
+            error_message=f"Cannot remove more than {RECORDS_MAX} acls in a single delete operation.",
+        )
+        return DeleteAclsResponse(filter_results=(refused,) * len(request.filters))
+    for acl_id in gone:
+        draft.add(RemoveAccessControlEntryRecord(id=acl_id))
+    return DeleteAclsResponse(filter_results=tuple(results))
+
+
+def describe_acls(index: AclIndex, request: DescribeAclsRequest) -> DescribeAclsResponse:
+    """The entries that match, by resource."""
+    found: dict[tuple[int, str, int], list[DescribeAclsResponseAclDescription]] = {}
+    try:
+        for entry in _matching(index, _filter(request), [0]):
+            found.setdefault((entry.resource_type, entry.resource_name, entry.pattern_type), []).append(
+                DescribeAclsResponseAclDescription(
+                    principal=entry.principal,
+                    host=entry.host,
+                    operation=entry.operation,
+                    permission_type=entry.permission_type,
+                )
+            )
+    except ApiError as error:
+        return DescribeAclsResponse(error_code=error.code, error_message=error.message)
+    return DescribeAclsResponse(
+        error_message="",
+        resources=tuple(
+            DescribeAclsResponseResource(
+                resource_type=kind, resource_name=name, pattern_type=pattern, acls=tuple(entries)
+            )
+            for (kind, name, pattern), entries in found.items()
+        ),
+    )
+
+
+def _filter(wanted: DeleteAclsRequestFilter | DescribeAclsRequest) -> AclFilter:
+    if wanted.resource_type_filter not in {ANY, *_TYPES} or wanted.pattern_type_filter not in range(ANY, PREFIXED + 1):
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Unknown patternFilter.")
+    if wanted.operation not in {ANY, *_OPERATIONS} or wanted.permission_type not in {ANY, *_PERMISSIONS}:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Unknown entryFilter.")
+    return AclFilter(
+        resource_type=wanted.resource_type_filter,
+        resource_name=wanted.resource_name_filter,
+        pattern_type=wanted.pattern_type_filter,
+        principal=wanted.principal_filter,
+        host=wanted.host_filter,
+        operation=wanted.operation,
+        permission_type=wanted.permission_type,
+    )
+
+
+def _matching(index: AclIndex, wanted: AclFilter, comparisons: list[int]) -> Iterator[AccessControlEntryRecord]:
+    for candidate in index.candidates(wanted):
+        comparisons[0] += 1
+        if comparisons[0] > COMPARISONS_MAX:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "too many filters over too many ACLs: ask in smaller requests")
+        if wanted.matches(candidate):
+            yield candidate
+
+
+def _deleted(entry: AccessControlEntryRecord) -> DeleteAclsResponseMatchingAcl:
+    return DeleteAclsResponseMatchingAcl(
+        resource_type=entry.resource_type,
+        resource_name=entry.resource_name,
+        pattern_type=entry.pattern_type,
+        principal=entry.principal,
+        host=entry.host,
+        operation=entry.operation,
+        permission_type=entry.permission_type,
+    )
+
+
+# ---------------------------------------------------------------- without an authorizer
+
+
+def without_authorizer(
+    request: CreateAclsRequest | DeleteAclsRequest | DescribeAclsRequest,
+) -> CreateAclsResponse | DeleteAclsResponse | DescribeAclsResponse:
+    """SECURITY_DISABLED, item by item where the answer has items."""
+    code = ErrorCode.SECURITY_DISABLED
+    match request:
+        case CreateAclsRequest():
+            creation = CreateAclsResponseAclCreation(error_code=code, error_message=NO_AUTHORIZER)
+            return CreateAclsResponse(results=(creation,) * len(request.creations))
+        case DeleteAclsRequest():
+            result = DeleteAclsResponseFilter(error_code=code, error_message=NO_AUTHORIZER)
+            return DeleteAclsResponse(filter_results=(result,) * len(request.filters))
+    return DescribeAclsResponse(error_code=code, error_message="No Authorizer is configured on the broker")

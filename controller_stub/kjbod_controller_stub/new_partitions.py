@@ -1,0 +1,172 @@
+"""Partitions that do not exist yet: where their replicas go, and the records that make them.
+
+A new partition's ISR is its active replicas, its leader the first of them, its directories the default ones: a broker
+with one directory gets that one at once, any other chooses for itself and says so (``UNASSIGNED``).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from kjbod.ids import Uuid
+from kjbod.metadata import versions
+from kjbod.metadata.image import MetadataImage
+from kjbod.metadata.records import PartitionRecord
+from kjbod.wire.admin_messages import (
+    CreatePartitionsRequest,
+    CreatePartitionsRequestTopic,
+    CreatePartitionsResponse,
+    CreatePartitionsResponseTopic,
+)
+from kjbod.wire.error_codes import ErrorCode
+from kjbod_controller_stub.java_order import first_of_timeline
+from kjbod_controller_stub.placement import ReplicaPlacer, Shuffle, UsableBroker
+from kjbod_controller_stub.results import ApiError, Draft
+from kjbod_controller_stub.rules import Rules
+
+RECORDS_PER_REQUEST_MAX = 10_000
+"""Records that one user request may make (``QuorumController.MAX_RECORDS_PER_USER_OP``)."""
+TOO_LARGE = ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
+
+
+@dataclass(frozen=True, slots=True)
+class NewPartitions:
+    """Places replicas, and makes the records of partitions."""
+
+    image: MetadataImage
+    shuffle: Shuffle
+    rules: Rules
+
+    def check_assignment(self, replicas: Sequence[int], expected: int | None = None) -> None:
+        """Refuse replicas that somebody chose (``validateManualPartitionAssignment``); ``expected``: how many.
+
+        Raises:
+            ApiError: INVALID_REPLICA_ASSIGNMENT.
+        """
+        invalid = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        if not replicas:
+            raise ApiError(invalid, "The manual partition assignment includes an empty replica list.")
+        before = None
+        for broker in sorted(replicas):
+            if broker not in self.image.brokers:
+                raise ApiError(
+                    invalid,
+                    f"The manual partition assignment includes broker {broker}, but no such broker is registered.",
+                )
+            if broker == before:
+                raise ApiError(invalid, f"The manual partition assignment includes the broker {broker} more than once.")
+            before = broker
+        if expected is not None and len(replicas) != expected:
+            raise ApiError(
+                invalid,
+                f"The manual partition assignment includes a partition with {len(replicas)} replica(s), but this is "
+                f"not consistent with previous partitions, which have {expected} replica(s).",
+            )
+
+    def check_active(self, number: int, replicas: Iterable[int]) -> None:
+        """Refuse chosen replicas of which none could lead.
+
+        Raises:
+            ApiError: INVALID_REPLICA_ASSIGNMENT.
+        """
+        if not any(self.image.brokers[broker].active for broker in replicas):
+            raise ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"All brokers specified in the manual partition assignment for partition {number} are fenced or in "
+                "controlled shutdown.",
+            )
+
+    def place(self, partitions: int, replication_factor: int) -> list[tuple[int, ...]]:
+        """The replicas of so many partitions, as the controller chooses them.
+
+        Raises:
+            ApiError: INVALID_REPLICATION_FACTOR.
+        """
+        placer = ReplicaPlacer(self._usable_brokers(), replication_factor, self.shuffle)
+        return [placer.place() for _ in range(partitions)]
+
+    def _usable_brokers(self) -> Iterable[UsableBroker]:
+        """Brokers that may get replicas, fenced ones too; none that is going, or wants nothing new in any directory."""
+        for broker in self.image.brokers.values():
+            if broker.in_controlled_shutdown and not broker.fenced:
+                continue
+            cordoned = broker.cordoned_log_dirs or ()
+            if cordoned and set(broker.log_dirs) <= set(cordoned):
+                continue
+            yield UsableBroker(broker.id, broker.rack, broker.fenced)
+
+    def record(self, topic_id: Uuid, number: int, replicas: tuple[int, ...]) -> PartitionRecord:
+        """The record of a new partition; one of the replicas is active."""
+        isr = tuple(replica for replica in replicas if self.image.brokers[replica].active)
+        directories: tuple[Uuid, ...] = ()
+        if self.image.metadata_version >= versions.DIRECTORY_ASSIGNMENT:
+            directories = tuple(self.image.default_dir(replica) for replica in replicas)
+        return PartitionRecord(
+            partition_id=number,
+            topic_id=topic_id,
+            replicas=replicas,
+            isr=isr,
+            leader=isr[0],
+            leader_epoch=0,
+            partition_epoch=0,
+            directories=directories,
+        )
+
+    # ---- CreatePartitions
+
+    def create(self, draft: Draft, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+        """Add partitions to topics, each on its own: one that is refused does not stop the others."""
+        topics = {topic.name: topic for topic in request.topics}
+        twice = {topic.name for topic in request.topics if topics[topic.name] is not topic}
+        records: list[PartitionRecord] = []
+        results = []
+        for name, topic in topics.items():
+            try:
+                if name in twice:
+                    raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+                records += self._more(topic, room=RECORDS_PER_REQUEST_MAX - len(records))
+            except ApiError as error:
+                results.append(
+                    CreatePartitionsResponseTopic(name=name, error_code=error.code, error_message=error.message or None)
+                )
+            else:
+                results.append(CreatePartitionsResponseTopic(name=name))
+        for record in () if request.validate_only else records:
+            draft.add(record)
+        return CreatePartitionsResponse(results=tuple(results))
+
+    def _more(self, wanted: CreatePartitionsRequestTopic, *, room: int) -> list[PartitionRecord]:
+        """The records of one topic's new partitions."""
+        topic_id = self.image.topic_ids.get(wanted.name)
+        if topic_id is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        partitions = self.image.topics[topic_id].partitions
+        if not partitions:  # a log that somebody else wrote
+            raise ApiError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, f"Invalid state: topic {wanted.name} appears to have no partitions."
+            )
+        have, more = len(partitions), wanted.count - len(partitions)
+        if more == 0:
+            raise ApiError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {have} partition(s).")
+        if more < 0:
+            raise ApiError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"The topic {wanted.name} currently has {have} partition(s); {wanted.count} would not be an increase.",
+            )
+        if wanted.assignments is not None and len(wanted.assignments) != more:
+            raise ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Attempted to add {more} additional partition(s), but only {len(wanted.assignments)} assignment(s) "
+                "were specified.",
+            )
+        if more > room:
+            raise TOO_LARGE
+        first = 0 if self.rules.counts_replicas_of_first else first_of_timeline(have)
+        factor = len(partitions[first].replicas)
+        if wanted.assignments is None:
+            placed = self.place(more, factor)
+        else:
+            placed = [assignment.broker_ids for assignment in wanted.assignments]
+            for number, replicas in enumerate(placed, start=have):
+                self.check_assignment(replicas, factor)
+                self.check_active(number, replicas)
+        return [self.record(topic_id, number, replicas) for number, replicas in enumerate(placed, start=have)]

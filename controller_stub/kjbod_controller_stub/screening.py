@@ -1,0 +1,309 @@
+"""Requests about resources of their own: what their sender may not do is taken out and answered here, the rest is done
+(``ControllerApis``). Pure.
+
+One item that is refused does not stop the others. A topic that its sender may not describe is not told from one that
+does not exist, other than by the error code: whether it exists is not looked at.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from kjbod.ids import ZERO
+from kjbod.metadata.acls import Operation, ResourceType
+from kjbod.metadata.image import TOPIC, MetadataImage
+from kjbod.wire.admin_messages import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    AlterClientQuotasResponseEntity,
+    AlterClientQuotasResponseEntry,
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    AlterConfigsResponseResourceResponse,
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResponseResult,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    CreateAclsResponseAclCreation,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsResponseTopic,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DeleteAclsResponseFilter,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ElectLeadersResponsePartition,
+    ElectLeadersResponseReplicaElection,
+)
+from kjbod.wire.error_codes import ErrorCode
+from kjbod.wire.messages import (
+    API,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    CreateTopicsResponseTopic,
+    DeleteTopicsRequest,
+    DeleteTopicsRequestTopic,
+    DeleteTopicsResponse,
+    DeleteTopicsResponseTopic,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeConfigsResponseResult,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    IncrementalAlterConfigsResponseResource,
+    RequestBody,
+    ResponseBody,
+)
+from kjbod_controller_stub.authorizer import Permissions
+
+BROKER_LOGGER: Final = 8
+GROUP: Final = 32
+"""``ConfigResource.Type``."""
+
+_CLUSTER, _TOPIC = ResourceType.CLUSTER, ResourceType.TOPIC
+_MESSAGES: Final[Mapping[int, str]] = {
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Screened:
+    """A request after authorization.
+
+    Attributes:
+        allowed: what may be done; None: nothing.
+        merge: makes the sender's answer of the one to ``allowed``; of None where nothing was done.
+    """
+
+    allowed: RequestBody[Any] | None
+    merge: Callable[[Any], ResponseBody]
+
+
+def screen(request: RequestBody[Any], image: MetadataImage, permissions: Permissions) -> Screened:
+    """Take out what the sender may not do."""
+    one = _SCREENS.get(type(request))
+    if one is None or (permissions.unrestricted and one is not _describe_cluster):
+        return Screened(request, lambda answer: answer)
+    return one(request, image, permissions)
+
+
+# ---------------------------------------------------------------- topics
+
+
+def _create_topics(request: CreateTopicsRequest, image: MetadataImage, permissions: Permissions) -> Screened:
+    anything = permissions.allow(Operation.CREATE, _CLUSTER)
+    names = dict.fromkeys(topic.name for topic in request.topics)
+    refused = {name for name in names if not (anything or permissions.allow(Operation.CREATE, _TOPIC, name))}
+    allowed = tuple(topic for topic in request.topics if topic.name not in refused)
+
+    def merge(answer: CreateTopicsResponse | None) -> ResponseBody:
+        made = () if answer is None else tuple(_without_secrets(topic, permissions) for topic in answer.topics)
+        mine = tuple(
+            CreateTopicsResponseTopic(
+                name=name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, error_message="Authorization failed."
+            )
+            for name in names
+            if name in refused
+        )
+        return CreateTopicsResponse(topics=(*made, *mine))
+
+    return Screened(dataclasses.replace(request, topics=allowed) if allowed else None, merge)
+
+
+def _without_secrets(topic: CreateTopicsResponseTopic, permissions: Permissions) -> CreateTopicsResponseTopic:
+    """The configuration of a new topic is for those who may describe it."""
+    if topic.error_code or permissions.allow(Operation.DESCRIBE_CONFIGS, _TOPIC, topic.name):
+        return topic
+    return dataclasses.replace(
+        topic,
+        topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        num_partitions=-1,
+        replication_factor=-1,
+        configs=(),
+    )
+
+
+def _delete_topics(request: DeleteTopicsRequest, image: MetadataImage, permissions: Permissions) -> Screened:
+    anything = permissions.allow(Operation.DELETE, _CLUSTER)
+    refused: list[DeleteTopicsResponseTopic] = []
+
+    def may(topic: DeleteTopicsRequestTopic) -> bool:
+        known = image.topics.get(topic.topic_id)
+        name = topic.name if topic.name is not None or known is None else known.name
+        if anything or name is None or permissions.allow(Operation.DELETE, _TOPIC, name):
+            return True
+        seen = topic.name is not None or permissions.allow(Operation.DESCRIBE, _TOPIC, name)
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        refused.append(
+            DeleteTopicsResponseTopic(
+                name=name if seen else None, topic_id=topic.topic_id, error_code=code, error_message=_MESSAGES[code]
+            )
+        )
+        return False
+
+    topics = tuple(topic for topic in request.topics if may(topic))
+    names = tuple(name for name in request.topic_names if may(DeleteTopicsRequestTopic(name=name, topic_id=ZERO)))
+
+    def merge(answer: DeleteTopicsResponse | None) -> ResponseBody:
+        return DeleteTopicsResponse(responses=(*(() if answer is None else answer.responses), *refused))
+
+    rest = dataclasses.replace(request, topics=topics, topic_names=names)
+    return Screened(rest if topics or names else None, merge)
+
+
+def _create_partitions(request: CreatePartitionsRequest, image: MetadataImage, permissions: Permissions) -> Screened:
+    names = dict.fromkeys(topic.name for topic in request.topics)
+    refused = {name for name in names if not permissions.allow(Operation.ALTER, _TOPIC, name)}
+    allowed = tuple(topic for topic in request.topics if topic.name not in refused)
+
+    def merge(answer: CreatePartitionsResponse | None) -> ResponseBody:
+        mine = tuple(
+            CreatePartitionsResponseTopic(name=name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            for name in names
+            if name in refused
+        )
+        return CreatePartitionsResponse(results=(*(() if answer is None else answer.results), *mine))
+
+    return Screened(dataclasses.replace(request, topics=allowed) if allowed else None, merge)
+
+
+# ---------------------------------------------------------------- configuration
+
+
+def _config_refusal(kind: int, name: str, permissions: Permissions, operation: Operation) -> ErrorCode | None:
+    """Why the configuration of this resource is out of reach. A type that does not exist is left to the handler."""
+    if kind == TOPIC:
+        allowed, code = permissions.allow(operation, _TOPIC, name), ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    elif kind == GROUP:
+        allowed, code = permissions.allow(operation, ResourceType.GROUP, name), ErrorCode.GROUP_AUTHORIZATION_FAILED
+    else:
+        if kind == BROKER_LOGGER and operation is Operation.ALTER_CONFIGS:
+            operation = Operation.CLUSTER_ACTION
+        allowed, code = permissions.allow(operation, _CLUSTER), ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    return None if allowed else code
+
+
+def _configs(
+    answer_type: Callable[..., Any], item_type: Callable[..., Any], items: str, operation: Operation
+) -> Callable[[Any, MetadataImage, Permissions], Screened]:
+    """The screen of the three APIs whose request and answer are lists of resources."""
+
+    def screen_configs(request: Any, image: MetadataImage, permissions: Permissions) -> Screened:
+        allowed, refused = [], []
+        for resource in request.resources:
+            kind, name = resource.resource_type, resource.resource_name
+            code = _config_refusal(kind, name, permissions, operation)
+            if code is None:
+                allowed.append(resource)
+            else:
+                message = _MESSAGES[code]
+                refused.append(
+                    item_type(error_code=code, error_message=message, resource_type=kind, resource_name=name)
+                )
+
+        def merge(answer: Any) -> ResponseBody:
+            done = () if answer is None else getattr(answer, items)
+            made: ResponseBody = answer_type(**{items: (*done, *refused)})
+            return made
+
+        return Screened(dataclasses.replace(request, resources=tuple(allowed)) if allowed else None, merge)
+
+    return screen_configs
+
+
+# ---------------------------------------------------------------- the cluster
+
+
+def _describe_cluster(request: DescribeClusterRequest, image: MetadataImage, permissions: Permissions) -> Screened:
+    """What the sender may do with the cluster is for the answer, where it asks."""
+
+    def merge(answer: DescribeClusterResponse) -> ResponseBody:
+        if answer.error_code or not request.include_cluster_authorized_operations:
+            return answer
+        operations = 0
+        if permissions.allow(Operation.DESCRIBE, _CLUSTER):
+            operations = permissions.operations(_CLUSTER)
+        return dataclasses.replace(answer, cluster_authorized_operations=operations)
+
+    return Screened(request, merge)
+
+
+_SCREENS: Final[dict[type[Any], Callable[[Any, MetadataImage, Permissions], Screened]]] = {
+    CreateTopicsRequest: _create_topics,
+    DeleteTopicsRequest: _delete_topics,
+    CreatePartitionsRequest: _create_partitions,
+    IncrementalAlterConfigsRequest: _configs(
+        IncrementalAlterConfigsResponse, IncrementalAlterConfigsResponseResource, "responses", Operation.ALTER_CONFIGS
+    ),
+    AlterConfigsRequest: _configs(
+        AlterConfigsResponse, AlterConfigsResponseResourceResponse, "responses", Operation.ALTER_CONFIGS
+    ),
+    DescribeConfigsRequest: _configs(
+        DescribeConfigsResponse, DescribeConfigsResponseResult, "results", Operation.DESCRIBE_CONFIGS
+    ),
+    DescribeClusterRequest: _describe_cluster,
+}
+
+
+# ---------------------------------------------------------------- whole refusals
+
+
+def refusal(request: RequestBody[Any], code: ErrorCode, version: int) -> ResponseBody:
+    """The answer that says only ``code``: for each item where the answer has no place for it above them."""
+    message = _MESSAGES.get(code)
+    match request:
+        case AlterClientQuotasRequest():
+            entries = (
+                AlterClientQuotasResponseEntry(
+                    error_code=code,
+                    error_message=message,
+                    entity=tuple(
+                        AlterClientQuotasResponseEntity(entity_type=part.entity_type, entity_name=part.entity_name)
+                        for part in entry.entity
+                    ),
+                )
+                for entry in request.entries
+            )
+            return AlterClientQuotasResponse(entries=tuple(entries))
+        case AlterUserScramCredentialsRequest():
+            names = (*(each.name for each in request.deletions), *(each.name for each in request.upsertions))
+            return AlterUserScramCredentialsResponse(
+                results=tuple(
+                    AlterUserScramCredentialsResponseResult(user=user, error_code=code, error_message=message)
+                    for user in dict.fromkeys(names)
+                )
+            )
+        case CreateAclsRequest():
+            creation = CreateAclsResponseAclCreation(error_code=code, error_message=message)
+            return CreateAclsResponse(results=(creation,) * len(request.creations))
+        case DeleteAclsRequest():
+            result = DeleteAclsResponseFilter(error_code=code, error_message=message)
+            return DeleteAclsResponse(filter_results=(result,) * len(request.filters))
+        case ElectLeadersRequest() if version == 0:  # its answer has no place for it above the partitions
+            return ElectLeadersResponse(replica_election_results=_elections(request, code, message))
+    response = API[request.API_KEY].response
+    fields: dict[str, Any] = {"error_code": code}
+    if "error_message" in {field.name for field in dataclasses.fields(response)}:  # type: ignore[arg-type]
+        fields["error_message"] = message
+    return response(**fields)
+
+
+def _elections(
+    request: ElectLeadersRequest, code: ErrorCode, message: str | None
+) -> tuple[ElectLeadersResponseReplicaElection, ...]:
+    return tuple(
+        ElectLeadersResponseReplicaElection(
+            topic=topic.topic,
+            partition_result=tuple(
+                ElectLeadersResponsePartition(partition_id=number, error_code=code, error_message=message)
+                for number in topic.partitions
+            ),
+        )
+        for topic in request.topic_partitions or ()
+    )

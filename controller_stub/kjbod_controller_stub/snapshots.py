@@ -1,0 +1,405 @@
+"""Snapshots of the controller's metadata: when one is due, how it is written, what is kept, and reading it for others.
+
+When (``SnapshotGenerator``): so many bytes of log, or so much time with a write, since the last one. How: the state is
+copied between two requests (the values in it do not change, so only its dictionaries are), and a thread encodes and
+writes the copy in short steps with pauses, so that the event loop never waits long for the interpreter. A snapshot gets
+its name when it is whole and on the disk, and only reaches as far as the log is durable.
+
+What is kept (``KafkaMetadataLog.maybeClean``): the newest always. An older one goes, with the segments below the next,
+when log and snapshots together are too large or it is too old.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import errno
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from kjbod.clock import Clock
+from kjbod.errors import KjbodError, LogCorruptError, StorageError
+from kjbod.ids import Uuid
+from kjbod.metadata.batches import iter_batches
+from kjbod.metadata.control import KRaftVoters, SnapshotHeader
+from kjbod.metadata.image import MetadataImage, Topic
+from kjbod.metadata.log import MetadataLog
+from kjbod.metadata.records import Record
+from kjbod.metadata.snapshot import (
+    Checkpoint,
+    SnapshotId,
+    checkpoints_in,
+    left_overs_in,
+    read_checkpoint,
+    stream_checkpoint,
+)
+from kjbod.runtime.logging import get_logger
+from kjbod.wire.codec import MalformedMessageError
+
+BOOTSTRAP = SnapshotId(0, 0)
+"""What formatting left: the first voters. Never served (``KafkaRaftClient``)."""
+CLEAN_INTERVAL_MS = 60_000
+"""How often retention is looked at besides after each snapshot (``RaftMetadataLogCleanerManager``)."""
+RECORDS_PER_STEP = 64
+"""Encoded between two pauses: a millisecond or so."""
+PAUSE_S = 0.001
+PIECES_BYTES_MAX = 64 * 1024 * 1024
+"""What the observers that load a snapshot at the same time get in one answer each, together."""
+PIECE_BYTES_MIN = 64 * 1024
+READER_TIMEOUT_MS = 5_000
+"""An observer that asked for no piece this long does not count among them."""
+_READERS_MAX = 10_000
+_HEADER_BYTES = 4 * 1024
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+T = TypeVar("T")
+
+_log = get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """``metadata.log.max.record.bytes.between.snapshots``, ``metadata.log.max.snapshot.interval.ms``,
+    ``metadata.max.retention.bytes``, ``metadata.max.retention.ms``."""
+
+    record_bytes: int
+    interval_ms: int
+    """0: not by time."""
+    retention_bytes: int
+    """Negative: not by size."""
+    retention_ms: int
+    """Negative: not by age."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A snapshot in the directory."""
+
+    id: SnapshotId
+    size: int
+    timestamp_ms: int
+    """Of the last record that it contains."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What a snapshot is made of: a copy of the state after all records below ``id.end_offset``."""
+
+    image: MetadataImage
+    id: SnapshotId
+    timestamp_ms: int
+    kraft_version: int
+    voters: KRaftVoters
+
+
+# ---------------------------------------------------------------- decisions
+
+
+class Trigger:
+    """When the next snapshot is due (``SnapshotGenerator``). Pure."""
+
+    def __init__(self, limits: Limits, *, now_ms: int, replayed_bytes: int = 0) -> None:
+        self._limits = limits
+        self._since_ms = now_ms
+        self._since_bytes = -replayed_bytes
+
+    def due(self, log_bytes: int, now_ms: int) -> str | None:
+        """Why a snapshot is due, None while it is not; ``log_bytes`` is all that was written since the start. To be
+        asked when something was written."""
+        if log_bytes - self._since_bytes >= self._limits.record_bytes:
+            return f"{self._limits.record_bytes} bytes of log since the last one"
+        if self._limits.interval_ms and now_ms - self._since_ms >= self._limits.interval_ms:
+            return f"{self._limits.interval_ms} ms since the last one"
+        return None
+
+    def reset(self, log_bytes: int, now_ms: int) -> None:
+        """Count from here."""
+        self._since_bytes, self._since_ms = log_bytes, now_ms
+
+
+def first_kept(
+    snapshots: Sequence[Kept], segments: Sequence[tuple[int, int]], limits: Limits, wall_ms: int
+) -> SnapshotId | None:
+    """The snapshot before which everything goes, None where nothing does.
+
+    Args:
+        snapshots: oldest first.
+        segments: the offset after each, and its size; oldest first. The last one stays.
+        limits: of size and age.
+        wall_ms: now.
+    """
+    first = 0
+    while first + 1 < len(snapshots) and 0 <= limits.retention_bytes < _total(snapshots[first:], segments):
+        first += 1
+    while first + 1 < len(snapshots) and 0 <= limits.retention_ms < wall_ms - snapshots[first].timestamp_ms:
+        first += 1
+    return snapshots[first].id if first else None
+
+
+def _total(snapshots: Sequence[Kept], segments: Sequence[tuple[int, int]]) -> int:
+    start = snapshots[0].id.end_offset
+    kept = [size for end, size in segments[:-1] if end > start] + [size for _, size in segments[-1:]]
+    return sum(kept) + sum(snapshot.size for snapshot in snapshots)
+
+
+def piece_bytes(readers: int) -> int:
+    """What each of so many observers that load a snapshot gets at a time."""
+    return max(PIECE_BYTES_MIN, PIECES_BYTES_MAX // max(1, readers))
+
+
+def shallow_copy(image: MetadataImage) -> MetadataImage:
+    """An image that stays as it is now; the values in it are shared."""
+    copies = {field.name: getattr(image, field.name) for field in dataclasses.fields(image)}
+    copies = {name: dict(value) if isinstance(value, dict) else value for name, value in copies.items()}
+    copies["topics"] = {
+        topic_id: Topic(topic.id, topic.name, topic.partitions.copy()) for topic_id, topic in image.topics.items()
+    }
+    copies["configs"] = {resource: values.copy() for resource, values in image.configs.items()}
+    copies["quotas"] = {entity: limits.copy() for entity, limits in image.quotas.items()}
+    return MetadataImage(**copies)
+
+
+# ---------------------------------------------------------------- at start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The snapshots of a directory, and the newest one's content. Nothing was changed yet."""
+
+    kept: tuple[Kept, ...] = ()
+    """Oldest first; with 0-0."""
+    latest: SnapshotId | None = None
+    """None: there is none but 0-0."""
+    content: Checkpoint | None = None
+
+
+def find(directory: Path) -> Found:
+    """Look for snapshots in a ``__cluster_metadata-0``, which need not exist. Blocks.
+
+    Raises:
+        LogCorruptError: the newest is not whole; names file and position.
+        StorageError: the directory or a file cannot be read.
+    """
+    try:
+        paths = checkpoints_in(directory) if directory.is_dir() else {}
+        kept = tuple(Kept(each, path.stat().st_size, _timestamp_ms(path)) for each, path in paths.items())
+    except OSError as error:
+        raise StorageError(f"cannot read the snapshots in {directory}: {error.strerror}") from error
+    latest = kept[-1].id if kept and kept[-1].id != BOOTSTRAP else None
+    return Found(kept=kept, latest=latest, content=None if latest is None else read_checkpoint(paths[latest]))
+
+
+def _timestamp_ms(path: Path) -> int:
+    """What the header says, 0 where it cannot be read: then the snapshot is as old as can be."""
+    with path.open("rb") as file:
+        head = file.read(_HEADER_BYTES)
+    with contextlib.suppress(MalformedMessageError):
+        for batch in iter_batches(head):
+            for _, control in batch.control_records():
+                if isinstance(control, SnapshotHeader):
+                    return control.last_contained_log_timestamp
+            break
+    return 0
+
+
+def require_no_gap(found: Found, log: MetadataLog, directory: Path) -> None:
+    """The log must start at or below the end of the newest snapshot.
+
+    Raises:
+        LogCorruptError: records are missing; names the first one and where the log goes on.
+    """
+    covered = 0 if found.latest is None else found.latest.end_offset
+    if log.start_offset <= covered:
+        return
+    what = (
+        "there is no snapshot" if found.latest is None else f"the newest snapshot {found.latest.file_name} ends there"
+    )
+    raise LogCorruptError(
+        f"{directory} lacks the records from offset {covered} to {log.start_offset - 1}: the log starts with "
+        f"{log.start_offset:020d}.log and {what}. Restore the missing files from a backup"
+    )
+
+
+def covers(latest: SnapshotId, log: MetadataLog) -> bool:
+    """Whether a snapshot is newer than all of the log, which then has nothing more to say
+    (``KafkaMetadataLog.truncateToLatestSnapshot``)."""
+    newer = latest.epoch == log.last_epoch and latest.end_offset > log.end_offset
+    return latest.epoch > log.last_epoch or newer
+
+
+# ---------------------------------------------------------------- at work
+
+
+class Snapshots:
+    """The snapshots of one controller. :meth:`adopt` what was found, then :meth:`run`."""
+
+    def __init__(self, directory: Path, limits: Limits, clock: Clock) -> None:
+        self._directory = directory
+        self._limits = limits
+        self._clock = clock
+        self._kept: dict[SnapshotId, Kept] = {}
+        self._trigger = Trigger(limits, now_ms=clock.monotonic_ms())
+        self._readers: OrderedDict[tuple[int, Uuid], int] = OrderedDict()
+        self._wake = asyncio.Event()
+        self._stopping = False
+
+    # ---- what there is (``quorum.SnapshotView``)
+
+    @property
+    def latest(self) -> SnapshotId | None:
+        """The newest snapshot."""
+        newest = next(reversed(self._kept), None)
+        return None if newest == BOOTSTRAP else newest
+
+    @property
+    def earliest(self) -> SnapshotId | None:
+        """The oldest snapshot."""
+        return next((each for each in self._kept if each != BOOTSTRAP), None)
+
+    def size(self, snapshot_id: SnapshotId) -> int | None:
+        """Of the file; None: there is no such snapshot, or it is not to be served."""
+        kept = self._kept.get(snapshot_id)
+        return None if kept is None or snapshot_id == BOOTSTRAP else kept.size
+
+    # ---- start
+
+    async def adopt(self, found: Found, log: MetadataLog, replayed_bytes: int) -> None:
+        """Go on with what was found, and remove what is of no use: parts, deleted ones, and those that end below the
+        log's start. ``replayed_bytes``: of the log after the newest.
+
+        Raises:
+            StorageError: a file cannot be removed.
+        """
+        self._kept = {each.id: each for each in found.kept if each.id.end_offset >= log.start_offset}
+        gone = [each.id for each in found.kept if each.id not in self._kept]
+        await self._in_thread(lambda: self._remove(gone, left_overs=True))
+        self._trigger = Trigger(self._limits, now_ms=self._clock.monotonic_ms(), replayed_bytes=replayed_bytes)
+
+    # ---- writing
+
+    def written(self, log: MetadataLog) -> None:
+        """Something was written to the log."""
+        if self._trigger.due(log.bytes_taken, self._clock.monotonic_ms()) is not None:
+            self._wake.set()
+
+    async def run(self, log: MetadataLog, take: Callable[[], Awaitable[State]]) -> None:
+        """Write snapshots when they are due and remove old ones, until cancelled. ``take`` gives the state, up to where
+        the log is durable.
+
+        Raises:
+            StorageError: a file cannot be written or removed, for another reason than a full disk.
+        """
+        clean_at_ms = self._clock.monotonic_ms() + CLEAN_INTERVAL_MS
+        try:
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(max(0, clean_at_ms - self._clock.monotonic_ms()) / 1000):
+                        await self._wake.wait()
+                self._wake.clear()
+                reason = self._trigger.due(log.bytes_taken, self._clock.monotonic_ms())
+                if reason is not None:
+                    self._trigger.reset(log.bytes_taken, self._clock.monotonic_ms())
+                    await self._write(await take(), reason)
+                await self._clean(log)
+                clean_at_ms = self._clock.monotonic_ms() + CLEAN_INTERVAL_MS
+        finally:
+            self._stopping = True
+
+    async def _write(self, state: State, reason: str) -> None:
+        if state.id in self._kept:
+            return
+        try:
+            size = await self._in_thread(lambda: self._store(state))
+        except KjbodError as error:
+            # Nothing is lost: the log goes on. The next one is tried when it is due.
+            if isinstance(error, StorageError) and not _is_full(error):
+                raise
+            _log.error("snapshot.failed", snapshot=state.id.file_name, reason=str(error))
+            return
+        self._kept[state.id] = Kept(state.id, size, state.timestamp_ms)
+        _log.info("snapshot.written", snapshot=state.id.file_name, bytes=size, reason=reason)
+
+    def _store(self, state: State) -> int:
+        return stream_checkpoint(
+            self._directory / state.id.file_name,
+            header_timestamp_ms=state.timestamp_ms,
+            kraft=(state.kraft_version, state.voters) if state.kraft_version else None,
+            records=self._gently(state.image.to_records()),
+            leader_epoch=state.id.epoch,
+            timestamp_ms=self._clock.wall_ms(),
+            metadata_version=state.image.metadata_version,
+        )
+
+    def _gently(self, records: Iterator[Record]) -> Iterator[Record]:
+        """In a thread: let the event loop have the interpreter at short intervals, and end when the controller does."""
+        for number, record in enumerate(records):
+            if number % RECORDS_PER_STEP == 0:
+                if self._stopping:
+                    raise KjbodError("the controller is stopping")
+                time.sleep(PAUSE_S)
+            yield record
+
+    # ---- removing
+
+    async def _clean(self, log: MetadataLog) -> None:
+        kept = list(self._kept.values())
+        first = first_kept(kept, log.sizes(), self._limits, self._clock.wall_ms())
+        if first is None:
+            return
+        gone = [each.id for each in kept if each.id < first]
+        for snapshot_id in gone:  # nobody is sent to them any more
+            del self._kept[snapshot_id]
+        await log.delete_before(first.end_offset)
+        await self._in_thread(lambda: self._remove(gone))
+        _log.info("snapshots.removed", snapshots=[each.file_name for each in gone], log_start_offset=log.start_offset)
+
+    def _remove(self, snapshot_ids: Sequence[SnapshotId], *, left_overs: bool = False) -> None:
+        paths = [self._directory / each.file_name for each in snapshot_ids]
+        for path in [*paths, *(left_overs_in(self._directory) if left_overs else ())]:
+            path.unlink(missing_ok=True)
+
+    # ---- reading
+
+    async def read(self, snapshot_id: SnapshotId, position: int, max_bytes: int, reader: tuple[int, Uuid]) -> bytes:
+        """A piece of a snapshot for the observer ``reader`` (replica id and directory id); empty where it was removed
+        meanwhile.
+
+        Raises:
+            StorageError: the file cannot be read.
+        """
+        now_ms = self._clock.monotonic_ms()
+        self._readers[reader] = now_ms
+        self._readers.move_to_end(reader)
+        while len(self._readers) > _READERS_MAX or now_ms - next(iter(self._readers.values())) > READER_TIMEOUT_MS:
+            self._readers.popitem(last=False)
+        size = min(max_bytes, piece_bytes(len(self._readers)))
+        path = self._directory / snapshot_id.file_name
+        try:
+            return await self._in_thread(lambda: _pread(path, size, position))
+        except StorageError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                self._kept.pop(snapshot_id, None)
+                return b""
+            raise
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.to_thread(work)
+        except OSError as error:
+            raise StorageError(f"cannot use the snapshots in {self._directory}: {error.strerror}") from error
+
+
+def _is_full(error: StorageError) -> bool:
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_SPACE
+
+
+def _pread(path: Path, size: int, position: int) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.pread(descriptor, size, position)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,163 @@
+"""What is wrong with a controller's directory or configuration at its start: one line says it, and nothing is changed.
+
+The rows of :mod:`tests.system.test_bad_input` are the same with the real command.
+"""
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kjbod.clock import SystemClock
+from kjbod.errors import KjbodError
+from kjbod.ids import Uuid
+from kjbod.metadata.batches import encode_batch
+from kjbod.metadata.control import KRaftVoters, SnapshotFooter, SnapshotHeader, Voter, VoterEndpoint
+from kjbod.metadata.records import FeatureLevelRecord, encode_record
+from kjbod.metadata.snapshot import write_checkpoint
+from kjbod_controller_stub.server import ControllerServer
+from tests.controller.conftest import Site
+from tests.controller.world import NODE_ID
+
+
+def _log(node: Site) -> Path:
+    return node.log_dir / "__cluster_metadata-0"
+
+
+def _log_of(node: Site, *batches: bytes, start: int = 0) -> None:
+    (_log(node) / f"{start:020d}.log").write_bytes(b"".join(batches))
+
+
+def _feature(level: int) -> FeatureLevelRecord:
+    return FeatureLevelRecord(name="metadata.version", feature_level=level)
+
+
+def _data(value: bytes, offset: int = 0) -> bytes:
+    return encode_batch([value], offset, 1, 1_700_000_000_000)
+
+
+GOOD = _data(encode_record(_feature(30), 0))
+"""A log's first batch."""
+FUTURE = b"\x01\x63\x00"
+"""A metadata record of type 99."""
+NEWER = b"\x01\x14\x09"
+"""A NoOpRecord of version 9."""
+
+
+def _bootstrap(node: Site, level: int) -> None:
+    path = node.log_dir / "bootstrap.checkpoint"
+    write_checkpoint(path, header_timestamp_ms=0, kraft=None, records=[_feature(level)])
+
+
+def _snapshot(node: Site, data: bytes, end: int = 7) -> None:
+    (_log(node) / f"{end:020d}-{1:010d}.checkpoint").write_bytes(data)
+
+
+def _snapshot_with(*values: bytes) -> bytes:
+    head = encode_batch([SnapshotHeader(last_contained_log_timestamp=1)], 0, 1, 1, control=True)
+    middle = b"".join(_data(value, offset) for offset, value in enumerate(values, start=1))
+    return head + middle + encode_batch([SnapshotFooter()], 1 + len(values), 1, 1, control=True)
+
+
+def _voters(node: Site, *ids: int) -> None:
+    endpoints = (VoterEndpoint(name="CONTROLLER", host="h", port=1),)
+    voters = tuple(Voter(voter_id=each, voter_directory_id=Uuid.of(each, 1), endpoints=endpoints) for each in ids)
+    path = _log(node) / f"{0:020d}-{0:010d}.checkpoint"
+    write_checkpoint(path, header_timestamp_ms=0, kraft=(1, KRaftVoters(voters=voters)), records=())
+
+
+def _file_instead(node: Site) -> None:
+    shutil.rmtree(node.log_dir)
+    node.log_dir.touch()
+
+
+def _log_behind_the_snapshot(node: Site) -> None:
+    _snapshot(node, _snapshot_with(encode_record(_feature(30), 0)))
+    _log_of(node, _data(encode_record(_feature(30), 0), 9), start=9)
+
+
+MISTAKES: dict[str, tuple[Callable[[Site], object], str]] = {
+    "another node's directory": (
+        lambda n: n.format(node_id=1),
+        "belongs to node 1, the configuration says node.id=3000",
+    ),
+    "a file for a directory": (
+        _file_instead,
+        "metadata/meta.properties: Not a directory",
+    ),
+    "several voters": (
+        lambda n: n.configure(controller_quorum_voters="3000@h:1,3001@h:2"),
+        "several voters are Apache Kafka's own controllers, agents work with them",
+    ),
+    "another voter": (lambda n: n.configure(controller_quorum_voters="3001@h:2"), "3000"),
+    "formatted for several voters": (
+        lambda n: _voters(n, NODE_ID, 3001),
+        "voters [3000, 3001]: kjbod controller is a quorum of one; run Apache Kafka's own controllers there",
+    ),
+    "formatted with a metadata.version of the future": (
+        lambda n: _bootstrap(n, 99),
+        "has metadata.version 99, which kjbod controller does not support: it runs 7 to 30",
+    ),
+    "formatted with one that is too old": (lambda n: _bootstrap(n, 6), "metadata.version 6"),
+    "a log at a metadata.version of the future": (
+        lambda n: _log_of(n, _data(encode_record(_feature(99), 0))),
+        "has finalized metadata.version 99",
+    ),
+    "a record of the future": (
+        lambda n: _log_of(n, GOOD, _data(FUTURE, 1)),
+        "__cluster_metadata-0/00000000000000000000.log: offset 1: metadata record 99",
+    ),
+    "a newer version of a record": (
+        lambda n: _log_of(n, GOOD, _data(NEWER, 1)),
+        "__cluster_metadata-0/00000000000000000000.log: offset 1: metadata record 20 version 9",
+    ),
+    "a snapshot of the future": (
+        lambda n: _snapshot(n, _snapshot_with(FUTURE)),
+        "00000000000000000007-0000000001.checkpoint cannot be read at position",
+    ),
+    "a snapshot at a metadata.version of the future": (
+        lambda n: _snapshot(n, _snapshot_with(encode_record(_feature(99), 0))),
+        "has metadata.version 99",
+    ),
+    "half a snapshot": (
+        lambda n: _snapshot(n, _snapshot_with(encode_record(_feature(30), 0))[:-9]),
+        "00000000000000000007-0000000001.checkpoint is corrupt at position",
+    ),
+    "a log that starts behind the snapshot": (
+        _log_behind_the_snapshot,
+        "lacks the records from offset 7 to 8: the log starts with 00000000000000000009.log",
+    ),
+    "a log without the snapshot it needs": (
+        lambda n: _log_of(n, _data(encode_record(_feature(30), 0), 9), start=9),
+        "lacks the records from offset 0 to 8: the log starts with 00000000000000000009.log",
+    ),
+    "a log with a damaged batch": (
+        lambda n: _log_of(n, GOOD, GOOD[:30] + b"\xff" + GOOD[31:], _data(encode_record(_feature(30), 0), 2)),
+        f"00000000000000000000.log is corrupt at position {len(GOOD)}",
+    ),
+    "a quorum-state that is none": (
+        lambda n: (_log(n) / "quorum-state").write_text("leader=1"),
+        "quorum-state is not a quorum-state file",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+async def test_a_controller_refuses_in_one_line_and_changes_nothing(site: Site, mistake: str) -> None:
+    make, words = MISTAKES[mistake]
+    (site.log_dir / "__cluster_metadata-0").mkdir()
+    make(site)
+    before = tree(site.log_dir)
+    with pytest.raises(KjbodError) as refused:
+        server = await ControllerServer.start(site.config, clock=SystemClock(), rng=random.Random(1))
+        await server.close()
+    line = str(refused.value)
+    assert words in line
+    assert "\n" not in line
+    assert tree(site.log_dir) == before
+
+
+def tree(root: Path) -> dict[str, bytes | None]:
+    return {str(path): path.read_bytes() if path.is_file() else None for path in [root, *root.rglob("*")]}

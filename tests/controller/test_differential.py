@@ -1,0 +1,468 @@
+"""A real controller of Kafka 4.3.1 is the judge: the same requests to it and to ours under Kafka's rules give the same
+answers and the same records.
+
+The short form has every row of the acceptance table that reaches a controller and a few random stories. The long form
+(``KJBOD_DIFFERENTIAL_STORIES=200``, stories per metadata.version; ``KJBOD_DIFFERENTIAL_FIRST``, the first seed) runs
+them at several levels, and what time alone brings. Each failure names its seed.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from kjbod.clock import SystemClock
+from kjbod.config import load_config
+from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
+from kjbod.metadata import versions
+from kjbod.testing.kafka import KafkaKit, controller_properties
+from kjbod.testing.processes import Processes, free_port
+from kjbod.wire.messages import BrokerRegistrationRequestFeature
+from kjbod_controller_stub.server import ControllerServer
+from tests.controller.pair import Difference, Pair, RealFailedError, Side
+from tests.controller.random_requests import (
+    RandomRequests,
+    Step,
+    alter_isr,
+    assign,
+    beat,
+    cleaning,
+    configure,
+    create,
+    delete,
+    delete_by_id,
+    dirs_of,
+    elect,
+    grow,
+    list_reassignments,
+    producer_ids,
+    quota,
+    reassign,
+    register,
+    scram,
+    unregister,
+    unscram,
+    update,
+)
+from tests.controller.world import FEATURES, directory
+
+CLUSTER_ID = "kjbodDifferential0AAAA"
+NODE_ID = 3000
+STORIES = int(os.environ.get("KJBOD_DIFFERENTIAL_STORIES", "0"))
+FIRST = int(os.environ.get("KJBOD_DIFFERENTIAL_FIRST", "0"))
+SHORT_STORIES = 6
+STEPS = 80
+LEVELS = (30, 25, 17, 16, 7)
+QUIET_MS = 3_600_000
+"""A session so long that time plays no part."""
+MV = versions.METADATA_VERSION
+
+
+@contextlib.asynccontextmanager
+async def both(
+    kit: KafkaKit,
+    processes: Processes,
+    directory: Path,
+    *,
+    level: int = 30,
+    session_ms: int = QUIET_MS,
+    extra: str = "",
+) -> AsyncIterator[Pair]:
+    """Both controllers, formatted alike, with nothing that happens by itself."""
+    common = (
+        f"broker.session.timeout.ms={session_ms}\n"
+        "metadata.max.idle.interval.ms=0\n"
+        "auto.leader.rebalance.enable=false\n"
+        "controller.quorum.append.linger.ms=0\n"
+    ) + extra
+    configs = []
+    await asyncio.to_thread(directory.mkdir, exist_ok=True)
+    for name, own in (("real", ""), ("ours", "kjbod.controller.rules=kafka\n")):
+        config = directory / f"{name}.properties"
+        config.write_text(controller_properties(NODE_ID, free_port(), directory / name) + common + own)
+        kit.format(config, CLUSTER_ID, "--standalone", "--feature", f"{MV}={level}")
+        configs.append(config)
+    kit.start_server(processes, configs[0], name=f"real-{directory.name}")
+    server = await ControllerServer.start(load_config(configs[1]), clock=SystemClock(), rng=random.Random(5))
+    running = asyncio.create_task(server.run())
+    try:
+        port = load_config(configs[0]).listeners[0].port
+        pair = Pair(await Side.open("4.3.1", port), await Side.open("ours", server.port))
+        yield pair
+        for side in (pair.real, pair.ours):
+            await side.connection.close()
+    finally:
+        await server.close()
+        await running
+
+
+async def tell(pair: Pair, steps: Sequence[Step]) -> list[Difference]:
+    """All differences of a story that goes on after them."""
+    found = [await pair.step(name, make) for name, make in steps]
+    return [difference for difference in found if difference is not None]
+
+
+async def random_story(pair: Pair, seed: int) -> Difference | None:
+    """The first difference of a random story. What it leaves is taken away, so that the next one begins anew."""
+    requests = RandomRequests(random.Random(seed), CLUSTER_ID, lambda: pair.real.view, first_broker=10 * seed + 1)
+    steps = requests.opening()
+    difference = None
+    for number in range(STEPS):
+        name, make = steps[number] if number < len(steps) else requests.next()
+        difference = await pair.step(f"seed {seed}, step {number}, {name}", make)
+        if difference is not None:
+            break
+    await pair.clean(cleaning)
+    return difference
+
+
+@dataclass(slots=True)
+class Told:
+    """How it went."""
+
+    stories: int = 0
+    asked: int = 0
+    found: list[Difference] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    """Requests at which the real controller failed."""
+
+    def report(self) -> str:
+        """The differences, for a person."""
+        return "\n\n".join([self.summary(), *(difference.describe() for difference in self.found[:20])])
+
+    def summary(self) -> str:
+        return (
+            f"{self.stories} stories, {self.asked} requests compared, {len(self.found)} differences, "
+            f"{len(self.failures)} failures of the real controller"
+        )
+
+
+async def random_stories(
+    kit: KafkaKit,
+    processes: Processes,
+    directory: Path,
+    seeds: Iterable[int],
+    *,
+    level: int = 30,
+    chapters: Sequence[Callable[[], list[Step]]] = (),
+) -> Told:
+    """Many stories, then ``chapters``, which may raise the level; with new controllers after each failure of the real
+    one."""
+    told = Told()
+    left = iter(seeds)
+    while True:
+        async with both(kit, processes, directory / f"stories-{level}-{told.stories}", level=level) as pair:
+            try:
+                for seed in left:
+                    told.stories += 1
+                    if difference := await random_story(pair, seed):
+                        told.found.append(difference)
+                for chapter in chapters:
+                    told.found += await tell(pair, [(f"{chapter.__name__}: {name}", make) for name, make in chapter()])
+                    await pair.clean(cleaning)
+                return told
+            except RealFailedError as failure:
+                told.failures.append(str(failure))
+            finally:
+                told.asked += pair.asked
+
+
+# ---------------------------------------------------------------- the acceptance table
+
+
+def registrations() -> list[Step]:
+    """CT-1, CT-4, CT-5, CT-7, CT-8; real-kafka.md 6.2, without what ends a real controller's term."""
+
+    def join(name: str, broker_id: int, number: int = 0, **fields: object) -> Step:
+        return (name, register(broker_id, **{"cluster": CLUSTER_ID, "number": number, **fields}))  # type: ignore[arg-type]
+
+    old = BrokerRegistrationRequestFeature(name=MV, min_supported_version=7, max_supported_version=29)
+    new = BrokerRegistrationRequestFeature(name=MV, min_supported_version=31, max_supported_version=40)
+    wide = BrokerRegistrationRequestFeature(name=MV, min_supported_version=1, max_supported_version=99)
+    odd = BrokerRegistrationRequestFeature(name="group.version", min_supported_version=2, max_supported_version=1)
+    more = BrokerRegistrationRequestFeature(name="no.such.feature", min_supported_version=1, max_supported_version=3)
+    rest = FEATURES[1:]
+    without_group = tuple(feature for feature in rest if feature.name != "group.version")
+    return [
+        join("first", 1),
+        join("same again", 1),
+        join("another cluster", 2, cluster_id="another"),
+        join("no directories", 2, log_dirs=()),
+        *(join(f"reserved {least}", 2, log_dirs=(Uuid.of(0, least),)) for least in (0, 1, 2, 99)),
+        join("the first that is not reserved", 2, log_dirs=(Uuid.of(0, 100),)),
+        join("twice", 3, log_dirs=(directory(3, 0), directory(3, 0))),
+        join("another broker's", 3, log_dirs=(directory(1, 0), directory(3, 0))),
+        join("migrating", 3, is_migrating_zk_broker=True),
+        join("no features", 3, features=()),
+        join("no metadata.version", 3, features=rest),
+        join("too old", 3, features=(old, *rest)),
+        join("too new", 3, features=(new, *rest)),
+        join("an odd range", 3, features=(FEATURES[0], odd, *without_group)),
+        *(
+            join(f"without {feature.name}", 3, features=tuple(each for each in FEATURES if each != feature))
+            for feature in rest
+        ),
+        join("a wide range and more", 3, features=(wide, more, *rest)),
+        join("no listeners", 4, listeners=()),
+        join("id below zero", -1),
+        join("incarnation zero", 5, incarnation_id=Uuid.of(0, 0)),
+        join("unsorted", 5, number=1, log_dirs=tuple(reversed(dirs_of(5)))),
+        join("fenced, another incarnation", 5, number=2),
+        ("unfence 5", beat(5)),
+        join("alive, another incarnation", 5, number=3),
+        join("alive, the same again", 5, number=2),
+        join("alive, other directories", 5, number=2, log_dirs=dirs_of(5)[:2]),
+        ("unregister 5", unregister(5)),
+        ("unregister 5 again", unregister(5)),
+        ("heartbeat of nobody", beat(5)),
+        join("the same incarnation after it", 5, number=2),
+        join("its directory elsewhere", 4, number=1, log_dirs=(directory(5, 0),)),
+    ]
+
+
+def lifecycle() -> list[Step]:
+    """CT-9, CT-12, CT-13, LC-4, LC-5; real-kafka.md 6.3."""
+    d0, d1, d2 = dirs_of(1)
+    steps: list[Step] = []
+    for broker_id in (1, 2, 3):
+        steps += [
+            (f"register {broker_id}", register(broker_id, CLUSTER_ID)),
+            (f"behind {broker_id}", beat(broker_id, behind=True)),
+            (f"wants to stay fenced {broker_id}", beat(broker_id, want_fence=True)),
+            (f"unfence {broker_id}", beat(broker_id, cordoned_log_dirs=())),
+        ]
+    steps += [
+        ("topic", create("t", [(1, 2), (2, 1), (1,), (3, 1, 2)])),
+        ("place 1", assign(1, (d0, "t", [0]), (d1, "t", [1]), (d2, "t", [2, 3]))),
+        ("place 2", assign(2, (directory(2, 0), "t", [0, 1, 3]))),
+        ("epoch before", beat(1, epoch=-1)),
+        ("epoch after", beat(1, epoch=1)),
+        ("fence", beat(1, want_fence=True)),
+        ("unfence", beat(1)),
+        ("in the ISR again", alter_isr("t", 0, (1, 2))),
+        *(
+            (f"offline {where}", beat(1, offline_log_dirs=(where,)))
+            for where in (Uuid.of(4, 4), directory(2, 0), LOST, UNASSIGNED, MIGRATING)
+        ),
+        ("offline d0", beat(1, offline_log_dirs=(d0,))),
+        ("offline d0 again", beat(1, offline_log_dirs=(d0,))),
+        ("offline none", beat(1)),
+        ("offline d0 and d1", beat(1, offline_log_dirs=(d0, d1, d1))),
+        ("offline all", beat(1, offline_log_dirs=(d0, d1, d2))),
+        ("offline all again", beat(1, offline_log_dirs=(d0, d1, d2))),
+        ("fence with a report", beat(2, want_fence=True, offline_log_dirs=(directory(2, 0),))),
+        ("unfence 2", beat(2)),
+        ("registers again", register(1, CLUSTER_ID)),
+        ("shut down, leads", beat(3, want_shut_down=True)),
+        ("others have seen it, 1", beat(1)),
+        ("others have seen it, 2", beat(2)),
+        ("shut down, granted", beat(3, want_shut_down=True)),
+        ("shut down, again", beat(3, want_shut_down=True)),
+        ("taken back", beat(3)),
+        ("fence and shut down", beat(3, want_fence=True, want_shut_down=True)),
+    ]
+    return steps
+
+
+def assignments() -> list[Step]:
+    """CT-11, RP and AM rows as the controller sees them; real-kafka.md 6.4."""
+    d0, d1, d2 = dirs_of(1)
+    return [
+        *joined(1, 2, 4),
+        ("topic", create("t", [(1, 2), (1, 2), (2, 1), (1, 4), (4,), (1,), (1, 2)])),
+        ("unknown topic", assign(1, (d0, "none", [0]))),
+        ("unknown partition", assign(1, (d0, "t", [77, -1]))),
+        ("not a replica", assign(1, (d0, "t", [4]))),
+        ("stale epoch", assign(1, (d0, "t", [0]), epoch=1)),
+        ("not registered", assign(5, (d0, "t", [0]))),
+        ("nothing", assign(1)),
+        ("a directory without partitions", assign(1, (d0, "t", []))),
+        ("good, two directories", assign(1, (d0, "t", [0, 1]), (d1, "t", [2, 3]))),
+        ("the same again", assign(1, (d0, "t", [0, 1]), (d1, "t", [2, 3]))),
+        ("one partition under two", assign(1, (d0, "t", [5]), (d1, "t", [5]))),
+        ("unknown directory", assign(1, (Uuid.of(4, 4), "t", [0]))),
+        ("back to a good one", assign(1, (d0, "t", [0]))),
+        ("another broker's", assign(1, (directory(2, 0), "t", [1]))),
+        ("lost", assign(1, (LOST, "t", [6]))),
+        ("unassigned", assign(1, (UNASSIGNED, "t", [3]))),
+        ("migrating", assign(1, (MIGRATING, "t", [3]))),
+        ("reserved", assign(1, (Uuid.of(0, 50), "t", [0]))),
+        ("single directory to another", assign(4, (Uuid.of(4, 5), "t", [4]))),
+        ("d2 fails", beat(1, offline_log_dirs=(d2,))),
+        ("a failed one", assign(1, (d2, "t", [2]))),
+        ("fenced", beat(2, want_fence=True)),
+        ("by a fenced broker", assign(2, (directory(2, 1), "t", [0]))),
+        ("unfenced", beat(2)),
+        ("into the ISR in an offline directory", alter_isr("t", 2, (2, 1))),
+        ("leaderless to a good one", assign(4, (directory(4, 0), "t", [4]))),
+        ("unregister", unregister(1)),
+    ]
+
+
+def reassignments() -> list[Step]:
+    """CT-14, CT-18, CT-19, CT-20."""
+    return [
+        *joined(1, 2, 3, 4),
+        ("topic", create("t", [(2, 1, 3), (1, 2), (1,)])),
+        ("place", assign(1, (directory(1, 1), "t", [0, 1, 2]))),
+        ("place", assign(2, (directory(2, 1), "t", [0, 1]))),
+        ("place", assign(3, (directory(3, 1), "t", [0]))),
+        ("list none", list_reassignments()),
+        ("nothing to cancel", reassign("t", 0, None)),
+        ("unknown topic", reassign("none", 0, (1,))),
+        ("unknown partition", reassign("t", 9, (1,))),
+        ("twice the same broker", reassign("t", 0, (1, 1))),
+        ("no brokers", reassign("t", 0, ())),
+        ("unknown broker", reassign("t", 0, (1, 88))),
+        ("another factor", reassign("t", 0, (1,), factor=False)),
+        ("another order", reassign("t", 0, (3, 2, 1))),
+        ("to others", reassign("t", 0, (3, 1, 4))),
+        ("list one", list_reassignments()),
+        ("the newcomer is in sync", alter_isr("t", 0, (1, 2, 3, 4))),
+        ("away", reassign("t", 1, (3, 4))),
+        ("half", alter_isr("t", 1, (1, 2, 3))),
+        ("changed", reassign("t", 1, (3, 1))),
+        ("all", alter_isr("t", 1, (1, 2, 3))),
+        ("cancelled", reassign("t", 2, (2, 3))),
+        ("cancelled", reassign("t", 2, None)),
+        ("fenced into the ISR", beat(4, want_fence=True)),
+        ("fenced into the ISR", alter_isr("t", 0, (1, 3, 4))),
+        ("prefer", elect(0, ("t", [0, 1, 2]))),
+        ("prefer again", elect(0, ("t", [0]))),
+        ("unclean", elect(1, ("t", [0, 9]), ("none", [0]))),
+        ("all", elect(0)),
+    ]
+
+
+def topics() -> list[Step]:
+    """Topics and their configurations, with the replicas given."""
+    return [
+        *joined(1, 2, 3),
+        ("create", create("t", [(1, 2), (2, 3)], min_insync_replicas="2")),
+        ("create again", create("t", [(1,)])),
+        ("unequal", create("u", [(1, 2), (2,)])),
+        ("twice", create("u", [(1, 1)])),
+        ("unknown broker", create("u", [(88,)])),
+        *((f"named {name!r}", create(name, [(1,)])) for name in ("", ".", "..", "x" * 250, "a b", "x" * 249)),
+        ("with a dot", create("a.b", [(1,)])),
+        ("which collides", create("a_b", [(1,)])),
+        ("no such configuration", create("u", [(1,)], no_such="1")),
+        ("a bad value", create("u", [(1,)], retention_ms="soon")),
+        ("grow", grow("t", 4, [(3, 1), (1, 2)])),
+        ("grow to less", grow("t", 1, [])),
+        ("grow to the same", grow("t", 4, [])),
+        ("grow by another factor", grow("t", 5, [(1,)])),
+        ("grow by too many given", grow("t", 5, [(1, 2), (2, 1)])),
+        ("grow what is not there", grow("none", 5, [(1, 2)])),
+        ("set", configure(2, "t", ("retention.ms", 0, "60000"))),
+        ("append", configure(2, "t", ("cleanup.policy", 2, "compact"))),
+        ("subtract", configure(2, "t", ("cleanup.policy", 3, "delete"))),
+        ("append to what is no list", configure(2, "t", ("retention.ms", 2, "1"))),
+        ("delete", configure(2, "t", ("retention.ms", 1, None))),
+        ("delete what is not there", configure(2, "t", ("retention.ms", 1, None))),
+        ("unknown", configure(2, "t", ("no.such", 0, "1"))),
+        ("of no topic", configure(2, "none", ("retention.ms", 0, "1"))),
+        ("delete by id", delete_by_id("t")),
+        ("delete", delete("u", "none")),
+        ("delete unknown id", delete_by_id("none")),
+    ]
+
+
+def others() -> list[Step]:
+    """Quotas, SCRAM, producer ids."""
+    return [
+        *joined(1, 2),
+        ("producer ids", producer_ids(1)),
+        ("producer ids", producer_ids(2)),
+        ("producer ids, stale", producer_ids(1, 1)),
+        ("producer ids, unknown", producer_ids(5)),
+        ("quota", quota([("user", "alice")], "producer_byte_rate", 1024.0)),
+        ("quota", quota([("user", None), ("client-id", "app")], "consumer_byte_rate", 1.0)),
+        ("quota again", quota([("user", "alice")], "producer_byte_rate", 1024.0)),
+        ("quota gone", quota([("user", "alice")], "producer_byte_rate", 0.0, remove=True)),
+        ("quota gone twice", quota([("user", "alice")], "producer_byte_rate", 0.0, remove=True)),
+        ("quota of what", quota([("what", "x")], "producer_byte_rate", 1.0)),
+        ("quota, no such key", quota([("user", "alice")], "no.such", 1.0)),
+        ("quota below zero", quota([("user", "alice")], "producer_byte_rate", -1.0)),
+        ("scram", scram("alice", 2, 8192)),
+        ("scram, few iterations", scram("alice", 2, 100)),
+        ("scram, many iterations", scram("alice", 1, 20_000)),
+        ("scram, unknown mechanism", scram("alice", 3, 8192)),
+        ("scram, nobody", scram("", 1, 8192)),
+        ("scram gone", unscram("alice", 2)),
+        ("scram gone twice", unscram("alice", 2)),
+    ]
+
+
+def cordoned() -> list[Step]:
+    """CO-2 to CO-4, real-kafka.md 6.3."""
+    every = dirs_of(1)
+    return [
+        *joined(1),
+        ("none", beat(1, cordoned_log_dirs=())),
+        ("one", beat(1, cordoned_log_dirs=every[:1])),
+        ("the same", beat(1, cordoned_log_dirs=every[:1])),
+        ("no change", beat(1)),
+        ("unknown and foreign", beat(1, cordoned_log_dirs=(Uuid.of(4, 4), directory(2, 0)))),
+        ("by hand on a cordoned broker", create("t", [(1,)])),
+        ("all", beat(1, cordoned_log_dirs=every)),
+        ("by hand", create("u", [(1,)])),
+        ("none again", beat(1, cordoned_log_dirs=())),
+    ]
+
+
+def features() -> list[Step]:
+    return [
+        *joined(1),
+        *((f"{MV} {level} {kind}", update((MV, level, kind))) for level in (6, 7, 29, 30, 31) for kind in (1, 2, 3)),
+        ("unknown type", update(("group.version", 1, 9))),
+        ("below zero", update(("group.version", -1, 1))),
+        ("too high", update(("group.version", 2, 1))),
+        ("unknown", update(("no.such.feature", 1, 1))),
+        ("unknown at 0", update(("no.such.feature", 0, 2))),
+        ("not called a downgrade", update(("group.version", 0, 1))),
+        ("dry", update(("group.version", 0, 2), validate_only=True)),
+        ("down", update(("group.version", 0, 2))),
+        ("up", update(("group.version", 1, 1))),
+        ("up as a downgrade", update(("streams.version", 1, 3))),
+        ("two", update(("share.version", 0, 2), ("streams.version", 0, 3))),
+        ("one of two is refused", update(("share.version", 1, 1), ("streams.version", 7, 1))),
+        ("both", update(("share.version", 1, 1), ("streams.version", 1, 1))),
+        ("quorum, the same", update(("kraft.version", 1, 1))),
+        ("quorum, down", update(("kraft.version", 0, 2))),
+        ("eligible replicas, down", update(("eligible.leader.replicas.version", 0, 2))),
+        ("eligible replicas, up", update(("eligible.leader.replicas.version", 1, 1))),
+    ]
+
+
+def joined(*broker_ids: int) -> list[Step]:
+    steps: list[Step] = []
+    for broker_id in broker_ids:
+        steps += [(f"register {broker_id}", register(broker_id, CLUSTER_ID)), (f"unfence {broker_id}", beat(broker_id))]
+    return steps
+
+
+SCRIPTED = (registrations, lifecycle, assignments, reassignments, topics, others, cordoned, features)
+
+
+@pytest.mark.kafka
+def test_a_real_controller_and_ours_answer_and_write_the_same(
+    tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
+) -> None:
+    told = asyncio.run(random_stories(kafka_kit, processes, tmp_path, range(SHORT_STORIES), chapters=SCRIPTED))
+    assert not told.found, told.report()
+
+
+@pytest.mark.kafka
+@pytest.mark.skipif(not STORIES, reason="long: set KJBOD_DIFFERENTIAL_STORIES")
+@pytest.mark.parametrize("level", LEVELS)
+def test_long_stories_at_each_level(level: int, tmp_path: Path, processes: Processes, kafka_kit: KafkaKit) -> None:
+    seeds = range(FIRST, FIRST + STORIES)
+    told = asyncio.run(random_stories(kafka_kit, processes, tmp_path, seeds, level=level, chapters=SCRIPTED))
+    print(f"metadata.version {level}: {told.summary()}")
+    assert not told.found, told.report()

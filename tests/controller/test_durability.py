@@ -1,0 +1,82 @@
+"""The controller is killed before each system call of its write path, and loses nothing that it acknowledged.
+
+Some of the calls by default; ``KJBOD_EVERY_CALL=1`` takes all, a few minutes. :mod:`tests.controller.killing` says what
+the life is that is killed, and what must hold afterwards.
+"""
+
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kjbod.testing.kafka import KafkaKit, controller_properties
+from kjbod.testing.processes import Processes, free_port
+from kjbod.testing.tracing import require_tracing
+from tests.controller.conftest import until
+from tests.controller.test_snapshots import following
+
+ROOT = Path(__file__).parents[2]
+EVERY_CALL = "KJBOD_EVERY_CALL"
+STEP = 17
+"""By default each so many-th call is one to be killed at; which ones, is drawn."""
+
+
+def kill(base: Path, first: int, step: int) -> dict[str, Any]:
+    sources = os.pathsep.join(str(ROOT / folder) for folder in ("", "agent", "controller_stub"))
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.controller.killing", str(base), str(first), str(step)],
+        capture_output=True,
+        text=True,
+        timeout=1_500,
+        check=False,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": sources},
+    )
+    assert done.returncode == 0, done.stderr[-3_000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert not found["bad"], f"{found['bad']}\n{done.stderr[-3_000:]}"
+    return found
+
+
+@pytest.mark.timeout(1_600)
+def test_a_kill_before_any_system_call_of_the_write_path_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    require_tracing()
+    every = os.environ.get(EVERY_CALL, "") not in ("", "0")
+    first, step = (1, 1) if every else (random.SystemRandom().randrange(STEP) + 1, STEP)
+    found = kill(tmp_path, first, step)
+    assert found["killed_at"] >= (len(found["calls"]) if every else 5)
+    # It went through all that the write path has.
+    seen = {call.rpartition(".")[0].split(" ")[0] + " " + call.rpartition(".")[2] for call in found["calls"]}
+    assert seen >= {
+        "ftruncate log",  # the torn tail
+        "write log",
+        "fdatasync log",
+        "openat log",  # a new segment
+        "unlink log",
+        "write part",  # a snapshot
+        "rename part",
+        "unlink checkpoint",
+    }
+    assert {"rename quorum-state.tmp", "rename leader-epoch-checkpoint.tmp"} <= set(found["calls"])
+
+
+@pytest.mark.kafka
+async def test_what_a_kill_leaves_is_good_enough_for_a_real_controller(
+    tmp_path: Path, kafka_kit: KafkaKit, processes: Processes
+) -> None:
+    (tmp_path / "kills").mkdir()
+    found = await asyncio.to_thread(kill, tmp_path / "kills", random.SystemRandom().randrange(40, 80), 10_000)
+    assert found["killed_at"] == 1
+    left, port = tmp_path / "kills" / "killed", free_port()
+    config = tmp_path / "controller.properties"
+    config.write_text(controller_properties(3000, port, left))
+    controller = await asyncio.to_thread(kafka_kit.start_server, processes, config, name="controller")
+    async with asyncio.timeout(30), following(port) as replayer:
+        await until(lambda: replayer.image.topic_ids.keys() >= {f"before-{number}" for number in range(4)})
+    assert await asyncio.to_thread(controller.stop) == 143
