@@ -22,6 +22,7 @@ _COMMANDS = {
     "controller": "kjbod.cli.controller",
     "dirs": "kjbod.cli.dirs",
     "feature-dependencies": "kjbod.cli.storage",
+    "features": "kjbod.cli.features",
     "fleet": "kjbod.cli.fleet",
     "format": "kjbod.cli.storage",
     "info": "kjbod.cli.storage",

@@ -14,8 +14,8 @@ from kjbod.errors import ConfigError, DiskFailureError
 from kjbod.ids import Uuid, is_reserved
 
 COMMANDS = [
-    *("agent", "controller", "dirs", "feature-dependencies", "fleet", "format", "info", "log-dirs", "move"),
-    *("random-uuid", "status", "strays", "version-mapping"),
+    *("agent", "controller", "dirs", "feature-dependencies", "features", "fleet", "format", "info", "log-dirs"),
+    *("metadata", "move", "random-uuid", "status", "strays", "version-mapping"),
 ]
 BROKER = """\
 process.roles=broker

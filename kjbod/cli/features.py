@@ -1,0 +1,282 @@
+"""``kjbod features``: the finalized features of a running cluster, shown and changed as by ``kafka-features`` 4.3.1.
+
+Sub-commands, flags, lines and exit codes are the original's. What is added: asked at the controllers
+(``--bootstrap-controller``), a downgrade or a disabling first names what would be lost, with ``--dry-run`` too. Kafka
+itself refuses every downgrade of metadata.version that could lose something, ``--unsafe`` or not.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import click
+
+from kjbod.cli.metadata import _addresses, _no_log_lines
+from kjbod.cli.output import complain, safe
+from kjbod.cli.storage import StorageCommand
+from kjbod.clock import SystemClock
+from kjbod.errors import EXIT_FAILURE, KjbodError
+from kjbod.metadata import versions
+from kjbod.metadata.fetching import Address
+from kjbod.metadata.live import LiveImage
+from kjbod.metadata.losses import eligible_replicas, losses
+from kjbod.metadata.reading import Loaded
+from kjbod.storage_tool import (
+    StorageToolError,
+    parse_feature_levels,
+    parse_release,
+    print_feature_dependencies,
+    print_version_mapping,
+)
+from kjbod.wire.admin_messages import (
+    UpdateFeaturesRequest,
+    UpdateFeaturesRequestFeatureUpdateKey,
+    UpdateFeaturesResponse,
+)
+from kjbod.wire.client import Connection
+from kjbod.wire.connection import Features
+from kjbod.wire.error_codes import name_of
+
+REQUEST_TIMEOUT_MS = 60_000
+"""``default.api.timeout.ms`` of Kafka's admin client."""
+CLIENT_ID = "kjbod-features"
+_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
+_PAST = {"upgrade": "upgraded", "downgrade": "downgraded"}
+
+
+def _where(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--bootstrap-server`` or ``--bootstrap-controller``."""
+    server = click.option(
+        "--bootstrap-server", "brokers", metavar="HOST:PORT[,...]", callback=_addresses, help="Brokers of the cluster."
+    )
+    controller = click.option(
+        "--bootstrap-controller",
+        "controllers",
+        metavar="HOST:PORT[,...]",
+        callback=_addresses,
+        help="Controllers of the cluster.",
+    )
+    return server(controller(command))
+
+
+def _servers(brokers: Sequence[Address] | None, controllers: Sequence[Address] | None) -> Sequence[Address]:
+    if (brokers is None) == (controllers is None):
+        raise click.UsageError("give either --bootstrap-server or --bootstrap-controller")
+    return brokers or controllers or ()
+
+
+def _on_one(servers: Sequence[Address], ask: Callable[[Connection], Any]) -> Any:
+    """What ``ask`` gives on the first server that can be reached.
+
+    Raises:
+        KjbodError: none can be, or it does not answer.
+    """
+
+    async def run() -> Any:
+        for number, (host, port) in enumerate(servers, start=1):
+            try:
+                connection = await Connection.open(host, port, client_id=CLIENT_ID, clock=SystemClock())
+            except KjbodError:
+                if number == len(servers):
+                    raise
+                continue
+            async with connection:
+                return await ask(connection)
+        raise KjbodError("no server was named")
+
+    return asyncio.run(run())
+
+
+@click.group()
+def features() -> None:
+    """The finalized features of a running cluster: show, upgrade, downgrade."""
+
+
+@features.command(cls=StorageCommand)
+@_where
+def describe(brokers: Sequence[Address] | None, controllers: Sequence[Address] | None) -> int:
+    """Show what is supported and what is finalized."""
+
+    async def ask(connection: Connection) -> Features:
+        return connection.features
+
+    told: Features = _on_one(_servers(brokers, controllers), ask)
+    epoch = str(told.finalized_epoch) if told.finalized_epoch >= 0 else "-"
+    for name, (low, high) in sorted(told.supported.items()):
+        level = told.finalized.get(name, 0)
+        click.echo(
+            f"Feature: {safe(name):<40}  SupportedMinVersion: {_level_name(name, low):<15}  "
+            f"SupportedMaxVersion: {_level_name(name, high):<15}  "
+            f"FinalizedVersionLevel: {_level_name(name, level):<15}  Epoch: {epoch}"
+        )
+    return 0
+
+
+@features.command(cls=StorageCommand)
+@_where
+@click.option("--metadata", help="Deprecated: the release whose metadata.version to finalize, as 3.9-IV0.")
+@click.option("--release-version", help="The release to whose features all are set, as 3.9-IV0.")
+@click.option("--feature", "wanted", multiple=True, metavar="NAME=LEVEL", help="A feature and its level.")
+@click.option("--dry-run", is_flag=True, help="Have it checked, change nothing.")
+def upgrade(
+    brokers: Sequence[Address] | None,
+    controllers: Sequence[Address] | None,
+    metadata: str | None,
+    release_version: str | None,
+    wanted: Sequence[str],
+    dry_run: bool,
+) -> int:
+    """Finalize higher levels."""
+    servers = _servers(brokers, controllers)
+    levels = _levels(metadata, release_version, wanted)
+    if release_version is not None:
+        levels = {name: level for name, level in levels.items() if level}
+    return _update("upgrade", servers, levels, _UPGRADE, dry_run)
+
+
+@features.command(cls=StorageCommand)
+@_where
+@click.option("--metadata", help="Deprecated: the release whose metadata.version to finalize, as 3.7-IV2.")
+@click.option("--release-version", help="The release to whose features all are set, as 3.7-IV2.")
+@click.option("--feature", "wanted", multiple=True, metavar="NAME=LEVEL", help="A feature and its level.")
+@click.option("--unsafe", is_flag=True, help="Even if it destroys metadata. No Kafka to date does that.")
+@click.option("--dry-run", is_flag=True, help="Have it checked, change nothing.")
+def downgrade(
+    brokers: Sequence[Address] | None,
+    controllers: Sequence[Address] | None,
+    metadata: str | None,
+    release_version: str | None,
+    wanted: Sequence[str],
+    unsafe: bool,
+    dry_run: bool,
+) -> int:
+    """Finalize lower levels. What they cannot hold is named first."""
+    servers = _servers(brokers, controllers)
+    levels = _levels(metadata, release_version, wanted)
+    _say_losses(controllers, levels)
+    return _update("downgrade", servers, levels, _UNSAFE_DOWNGRADE if unsafe else _SAFE_DOWNGRADE, dry_run)
+
+
+@features.command(cls=StorageCommand)
+@_where
+@click.option("--feature", "wanted", multiple=True, metavar="NAME", help="A feature.")
+@click.option("--unsafe", is_flag=True, help="Even if it destroys metadata.")
+@click.option("--dry-run", is_flag=True, help="Have it checked, change nothing.")
+def disable(
+    brokers: Sequence[Address] | None,
+    controllers: Sequence[Address] | None,
+    wanted: Sequence[str],
+    unsafe: bool,
+    dry_run: bool,
+) -> int:
+    """Set features to level 0. What goes with them is named first."""
+    servers = _servers(brokers, controllers)
+    levels: dict[str, int] = {}
+    for name in wanted:
+        _put_once(levels, name, 0)
+    _say_losses(controllers, levels)
+    return _update("disable", servers, levels, _UNSAFE_DOWNGRADE if unsafe else _SAFE_DOWNGRADE, dry_run)
+
+
+@features.command("version-mapping", cls=StorageCommand)
+@click.option("--release-version", help="The release; default: the newest.")
+def version_mapping(release_version: str | None) -> int:
+    """Show the features that a release stands for."""
+    print_version_mapping(release_version, click.echo)
+    return 0
+
+
+@features.command("feature-dependencies", cls=StorageCommand)
+@click.option("--feature", "wanted", multiple=True, required=True, metavar="NAME=LEVEL", help="A feature.")
+def feature_dependencies(wanted: Sequence[str]) -> int:
+    """Show what a feature needs."""
+    print_feature_dependencies(wanted, click.echo)
+    return 0
+
+
+# ---------------------------------------------------------------- levels
+
+
+def _level_name(feature: str, level: int) -> str:
+    if feature != versions.METADATA_VERSION:
+        return str(level)
+    return versions.RELEASES.get(level, f"UNKNOWN {level}")
+
+
+def _levels(metadata: str | None, release: str | None, wanted: Sequence[str]) -> dict[str, int]:
+    if release is not None:
+        if metadata is not None or wanted:
+            raise StorageToolError("Can not specify `release-version` with other feature flags.")
+        return versions.version_mapping(parse_release(release))
+    levels: dict[str, int] = {}
+    if metadata is not None:
+        click.echo(" `metadata` flag is deprecated and may be removed in a future release.")
+        levels[versions.METADATA_VERSION] = parse_release(metadata)
+    for text in wanted:
+        for name, level in parse_feature_levels([text]).items():
+            _put_once(levels, name, level)
+    return levels
+
+
+def _put_once(levels: dict[str, int], name: str, level: int) -> None:
+    if name in levels:
+        raise StorageToolError(f"Feature {name} was specified more than once.")
+    levels[name] = level
+
+
+# ---------------------------------------------------------------- losses
+
+
+def _say_losses(controllers: Sequence[Address] | None, levels: Mapping[str, int]) -> None:
+    """Name what the cluster has and the lower levels cannot hold. Brokers do not show the metadata; the controller's
+    refusal tells then."""
+    if controllers is None:
+        return
+
+    def lost(loaded: Loaded) -> list[str]:
+        image = loaded.image
+        found = losses(image, levels.get(versions.METADATA_VERSION, image.metadata_version))
+        if levels.get(versions.ELIGIBLE_LEADER_REPLICAS_VERSION) == 0 and (count := eligible_replicas(image)):
+            text = f"the eligible leader replicas of {count:,} partition{'' if count == 1 else 's'}"
+            found = [text, *(each for each in found if each != text)]
+        return found
+
+    with _no_log_lines(), LiveImage(controllers) as live:
+        for text in live.read(lost):
+            click.echo(f"would be lost: {text}")
+
+
+# ---------------------------------------------------------------- the update
+
+
+def _update(op: str, servers: Sequence[Address], levels: Mapping[str, int], upgrade_type: int, dry_run: bool) -> int:
+    if not levels:
+        raise StorageToolError(f"You must specify at least one feature to {op}")
+    request = UpdateFeaturesRequest(
+        timeout_ms=REQUEST_TIMEOUT_MS,
+        feature_updates=tuple(
+            UpdateFeaturesRequestFeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=upgrade_type)
+            for name, level in levels.items()
+        ),
+        validate_only=dry_run,
+    )
+
+    async def ask(connection: Connection) -> UpdateFeaturesResponse:
+        return await connection.request(request, timeout_ms=REQUEST_TIMEOUT_MS)
+
+    answer: UpdateFeaturesResponse = _on_one(servers, ask)
+    for name, level in sorted(levels.items()):
+        click.echo(safe(_outcome(op, name, level, answer, dry_run)))
+    if answer.error_code:
+        complain(f"{len(levels)} out of {len(levels)} operation(s) failed.")
+        return EXIT_FAILURE
+    return 0
+
+
+def _outcome(op: str, name: str, level: int, answer: UpdateFeaturesResponse, dry_run: bool) -> str:
+    if answer.error_code:
+        what = f"disable {name}" if op == "disable" else f"{op} {name} to {level}"
+        reason = answer.error_message or name_of(answer.error_code)
+        return f"{'Can not' if dry_run else 'Could not'} {what}. {reason}"
+    done = "disabled" if op == "disable" else f"{_PAST[op]} to {level}"
+    return f"{name} {'can be' if dry_run else 'was'} {done}."

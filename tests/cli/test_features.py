@@ -1,0 +1,95 @@
+"""``kjbod features`` on a running controller, beside ``kafka-features`` of 4.3.1."""
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+
+from kjbod.testing.kafka import FEATURES, KafkaKit, controller_properties
+from kjbod.testing.processes import Processes, free_port
+
+CLUSTER_ID = "kjbodFeaturesOnline0AA"
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def server(tmp_path: Path, processes: Processes) -> str:
+    """The address of a controller at 4.0-IV3 under Kafka's rules."""
+    port = free_port()
+    config = tmp_path / "controller.properties"
+    config.write_text(
+        controller_properties(3000, port, tmp_path / "metadata") + "kjbod.controller.rules=kafka\n"
+        "metadata.max.idle.interval.ms=0\n"
+    )
+    formatted = processes.kjbod(
+        "format", "-t", CLUSTER_ID, "-c", str(config), "--standalone", "--release-version", "4.0-IV3", name="format"
+    )
+    assert formatted.wait() == 0
+    controller = processes.kjbod("controller", "-c", str(config), name="controller")
+    controller.wait_for_event("controller.started")
+    return f"127.0.0.1:{port}"
+
+
+def ours(processes: Processes, command: str, server: str, *arguments: str) -> tuple[int, list[str]]:
+    """Exit code and the lines of standard output."""
+    name = f"features-{next(_NUMBERS)}"
+    done = processes.kjbod("features", command, "--bootstrap-controller", server, *arguments, name=name)
+    return done.wait(), done.stdout().splitlines()
+
+
+def test_what_would_be_lost_is_named_before_kafka_refuses(server: str, processes: Processes) -> None:
+    code, lines = ours(processes, "downgrade", server, "--release-version", "3.6", "--unsafe", "--dry-run")
+    assert code == 1
+    assert lines[0] == "would be lost: 1 registration of controllers"
+    assert lines[1].startswith("Can not downgrade")
+
+
+def test_an_upgrade_is_there_for_everybody_at_once(server: str, processes: Processes) -> None:
+    assert ours(processes, "upgrade", server, "--feature", "metadata.version=30", "--dry-run") == (
+        0,
+        ["metadata.version can be upgraded to 30."],
+    )
+    assert ours(processes, "upgrade", server, "--feature", "metadata.version=30") == (
+        0,
+        ["metadata.version was upgraded to 30."],
+    )
+    code, lines = ours(processes, "describe", server)
+    assert code == 0
+    assert any("metadata.version" in line and "FinalizedVersionLevel: 4.3-IV0" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("upgrade",), "You must specify at least one feature to upgrade"),
+        (("upgrade", "--feature", "a"), "Can't parse feature=level string a: equals sign not found."),
+        (("upgrade", "--feature", "a=1", "--feature", "a=2"), "Feature a was specified more than once."),
+        (
+            ("downgrade", "--release-version", "4.0", "--feature", "a=1"),
+            "Can not specify `release-version` with other feature flags.",
+        ),
+    ],
+)
+def test_wrong_arguments_are_one_line(arguments: tuple[str, ...], message: str, processes: Processes) -> None:
+    command, *rest = arguments
+    done = processes.kjbod("features", command, "--bootstrap-server", "127.0.0.1:1", *rest, name="features")
+    assert done.wait() == 1
+    assert done.stderr().splitlines() == [f"kjbod: {message}"]
+
+
+def plain(text: str) -> list[str]:
+    """The lines, with runs of blanks and the epoch left out: the original's columns differ from version to version."""
+    return [re.sub(r"Epoch: \d+", "", re.sub(r"\s+", " ", line)).strip() for line in text.splitlines()]
+
+
+@pytest.mark.kafka
+def test_the_lines_are_those_of_kafka_features(server: str, processes: Processes, kafka_kit: KafkaKit) -> None:
+    for command, *arguments in (
+        ("describe",),
+        ("upgrade", "--feature", "group.version=9"),
+        ("downgrade", "--feature", "streams.version=0", "--feature", "group.version=0", "--dry-run"),
+    ):
+        theirs = kafka_kit.run(FEATURES, "--bootstrap-controller", server, command, *arguments, check=False)
+        code, lines = ours(processes, command, server, *arguments)
+        assert (code, plain("\n".join(lines))) == (theirs.returncode, plain(theirs.stdout)), command
