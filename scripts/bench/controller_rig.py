@@ -1,0 +1,270 @@
+"""A controller that is measured, and the processes around it: kjbod's or real Kafka's, on a directory of its own."""
+
+import asyncio
+import contextlib
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+from kjbod.clock import system_random
+from kjbod.ids import random_uuid
+from kjbod.testing.errors import RigError
+from kjbod.testing.kafka import SERVER, KafkaKit, controller_properties
+from kjbod.testing.processes import ManagedProcess, Processes, free_port
+from scripts.bench.agent_cost_usage import cpu_s, descendants, usage_of
+from scripts.bench.controller_client import Observer, SimulatedBroker, Wire
+from scripts.bench.detection_agents import format_node
+
+System = Literal["kjbod", "Kafka"]
+CONTROLLER_ID: Final = 3000
+START_TIMEOUT_S: Final = 300.0
+LONG_SESSION_MS: Final = 3_600_000
+"""For brokers that are silent while something is measured."""
+# As bin/kafka-server-start.sh and kafka-run-class.sh have them: the kit's own are for a quick start, not for speed.
+_JVM_OPTIONS: Final = (
+    *("-server", "-XX:TieredStopAtLevel=4", "-XX:-UseSerialGC", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
+    *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent", "-XX:MaxInlineLevel=15"),
+)
+_RETRY_S = 0.01
+_ROOT = Path(__file__).parents[2]
+_LINE_BYTES_MAX = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Of the controller's process, in MiB."""
+
+    pss_mib: float
+    rss_mib: float
+
+
+class ControllerRig:
+    """Use it in a ``with`` block; at its end everything is gone.
+
+    Args:
+        work: for its files.
+        logs: for what it says.
+        system: which controller.
+        kit: real Kafka, where it is that.
+        rules: ``kjbod.controller.rules``.
+        heap_mib: the JVM's heap, first and last size.
+    """
+
+    def __init__(
+        self, work: Path, logs: Path, system: System, *, kit: KafkaKit | None, rules: str, heap_mib: int
+    ) -> None:
+        self.system = system
+        self.port = free_port()
+        self.cluster_id = str(random_uuid(system_random()))
+        self.directory = work / "metadata"
+        self._config = work / "controller.properties"
+        self._kit = kit
+        self._rules = rules
+        self._heap_mib = heap_mib
+        self._processes = Processes(logs)
+        self._process: ManagedProcess | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._processes.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def format(self) -> None:
+        """Make its directory."""
+        self.configure({})
+        if self.system == "Kafka":
+            assert self._kit is not None
+            self._kit.format(self._config, self.cluster_id, "--standalone")
+        else:
+            format_node(self._config, self.cluster_id, "--standalone")
+
+    def configure(self, more: Mapping[str, object]) -> None:
+        """Write its configuration; it counts from the next start."""
+        values = {"broker.session.timeout.ms": LONG_SESSION_MS, **more}
+        if self.system == "kjbod":
+            values["kjbod.controller.rules"] = self._rules
+        text = controller_properties(CONTROLLER_ID, self.port, self.directory)
+        self._config.write_text(text + "".join(f"{key}={value}\n" for key, value in values.items()))
+
+    def start(self) -> float:
+        """Start it, without waiting; when that was, on the clock of ``time.perf_counter``."""
+        began_s = time.perf_counter()
+        if self.system == "Kafka":
+            assert self._kit is not None
+            options = (f"-Xms{self._heap_mib}m", *_JVM_OPTIONS)
+            command = self._kit.command(SERVER, str(self._config), heap_mib=self._heap_mib, options=options)
+            self._process = self._processes.start(command, name="kafka-controller")
+        else:
+            self._process = self._processes.kjbod("controller", "-c", str(self._config), name="kjbod-controller")
+        return began_s
+
+    def stop(self) -> None:
+        """In good order."""
+        assert self._process is not None
+        self._process.signal(signal.SIGTERM)
+        self._process.wait(120)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        assert self._process is not None
+        self._process.signal(signal.SIGKILL)
+        self._process.wait(30)
+
+    def events(self, event: str) -> list[dict[str, Any]]:
+        """Lines of its log by that name, since its last start."""
+        assert self._process is not None
+        return self._process.events(event)
+
+    def require_running(self) -> None:
+        """Raises :class:`RigError` when it has ended."""
+        if self._process is None or not self._process.running:
+            tail = "" if self._process is None else self._process.tail().splitlines()[-1:]
+            raise RigError(f"the controller of {self.system} has ended: {''.join(tail) or 'it said nothing'}")
+
+    # ---- waiting until it serves
+
+    async def wire(self) -> Wire:
+        """A connection, as soon as it listens."""
+        end_s = time.perf_counter() + START_TIMEOUT_S
+        while True:
+            with contextlib.suppress(OSError):
+                return await Wire.open(self.port)
+            self.require_running()
+            if time.perf_counter() > end_s:
+                raise RigError(f"the controller of {self.system} did not listen within {START_TIMEOUT_S:g} s")
+            await asyncio.sleep(_RETRY_S)
+
+    async def first_fetch(self, offset: int = 0, epoch: int = 0) -> tuple[Observer, float]:
+        """An observer that has had its first answer, and when; it has the log up to ``offset`` already."""
+        end_s = time.perf_counter() + START_TIMEOUT_S
+        while True:
+            observer = Observer(await self.wire(), self.cluster_id, broker_id=1)
+            observer.start_at(offset, epoch)
+            try:
+                while not observer.answered:
+                    await observer.fetch(wait_ms=0)
+                return observer, time.perf_counter()
+            except RigError:  # not the leader yet, or it closed the connection
+                observer.close()
+                self.require_running()
+                if time.perf_counter() > end_s:
+                    raise
+                await asyncio.sleep(_RETRY_S)
+
+    async def first_heartbeat(self, broker_id: int, epoch: int) -> float:
+        """When a broker that it knows from its log had its first good answer."""
+        end_s = time.perf_counter() + START_TIMEOUT_S
+        while True:
+            broker = SimulatedBroker(broker_id, await self.wire(), (), epoch)
+            try:
+                return (await broker.beat(epoch)).at_s
+            except RigError:  # not the controller yet
+                self.require_running()
+                if time.perf_counter() > end_s:
+                    raise
+                await asyncio.sleep(_RETRY_S)
+            finally:
+                broker.wire.close()
+
+    # ---- what it uses
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time of its processes by now."""
+        assert self._process is not None
+        return sum(cpu_s(pid) for pid in descendants(self._process.pid))
+
+    def memory(self) -> Memory:
+        """Of all its processes."""
+        assert self._process is not None
+        pids = descendants(self._process.pid)
+        rss_kib = 0
+        for pid in pids:
+            for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+                if line.startswith("VmRSS:"):
+                    rss_kib += int(line.split()[1])
+        return Memory(sum(usage_of(pid, "").pss_kib for pid in pids) / 1024, rss_kib / 1024)
+
+    def snapshots(self) -> set[str]:
+        """Names of the snapshots that it has made; the one of offset 0 came with its format."""
+        found = (self.directory / "__cluster_metadata-0").glob("*.checkpoint")
+        return {path.name for path in found if not path.name.startswith("0" * 20)}
+
+
+class LoadProcess:
+    """A process of simulated brokers (:mod:`scripts.bench.controller_load`)."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls, rig: ControllerRig, first: int, brokers: int, interval_ms: float) -> Self:
+        """Returns when all its brokers are unfenced. Raises :class:`RigError`."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "scripts.bench.controller_load", str(rig.port), rig.cluster_id),
+            *("--first", str(first), "--brokers", str(brokers), "--interval-ms", str(interval_ms)),
+            cwd=_ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            limit=_LINE_BYTES_MAX,
+        )
+        load = cls(process)
+        try:
+            await load._line()
+        except BaseException:
+            await load.close()
+            raise
+        return load
+
+    @property
+    def cpu_s(self) -> float:
+        """Its processor time by now."""
+        return cpu_s(self._process.pid)
+
+    def tell_offset(self, offset: int) -> None:
+        """What its heartbeats name from now on."""
+        self._write(f"offset {offset}\n")
+
+    def reset(self) -> None:
+        """Forget what was measured."""
+        self._write("reset\n")
+
+    async def report(self) -> tuple[list[float], int]:
+        """Seconds that each heartbeat took since the reset, one that waits included; and how many failed."""
+        self._write("report\n")
+        told = await self._line()
+        return [*told["seconds"], *told["unanswered"]], told["failures"]
+
+    async def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
+    def _write(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line.encode())
+
+    async def _line(self) -> Any:
+        assert self._process.stdout is not None and self._process.stderr is not None
+        async with asyncio.timeout(START_TIMEOUT_S):
+            line = await self._process.stdout.readline()
+        if not line:
+            said = (await self._process.stderr.read()).decode(errors="replace").strip().splitlines()[-1:]
+            raise RigError(f"simulated brokers ended: {''.join(said) or 'they said nothing'}")
+        return json.loads(line)
+
+
+async def close_all(loads: Sequence[LoadProcess]) -> None:
+    """End them."""
+    for load in loads:
+        await load.close()

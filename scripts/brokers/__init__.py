@@ -1,0 +1,1 @@
+"""Real brokers on a controller, kjbod's or Apache Kafka's: see :mod:`scripts.brokers.__main__`."""

@@ -1,0 +1,1 @@
+"""Frames that hurt, sent to a controller: ``scripts/fuzz``."""
