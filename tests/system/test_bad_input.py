@@ -19,6 +19,7 @@ import pytest
 from kjbod.clock import system_random
 from kjbod.errors import EXIT_CONFIG, EXIT_FAILURE
 from kjbod.ids import random_uuid
+from kjbod.metadata.batches import encode_batch
 from kjbod.testing.processes import Processes, free_port, kjbod_command
 
 CLUSTER = str(random_uuid(system_random()))
@@ -262,6 +263,17 @@ def test_controller_names_the_port_that_is_taken_and_changes_nothing(node: Node)
     assert _without_locks(node.tree()) == _without_locks(before)
 
 
+def _future(node: Node) -> None:
+    """A log with a record of type 99."""
+    log = node.root / "controller" / "__cluster_metadata-0" / f"{0:020d}.log"
+    log.write_bytes(encode_batch([b"\x01\x63\x00"], 0, 1, 1_700_000_000_000))
+
+
+def _several_voters(node: Node) -> None:
+    with node.controller.open("a") as file:
+        file.write("controller.quorum.voters=100@h:1,101@h:2\n")
+
+
 CONTROLLER: dict[str, tuple[Callable[[Node], object], int, str]] = {
     "no configuration": (lambda n: n.controller.unlink(), EXIT_CONFIG, "No such file"),
     "a broker's file": (lambda n: shutil.copy(n.broker, n.controller), EXIT_CONFIG, "expected controller"),
@@ -271,6 +283,16 @@ CONTROLLER: dict[str, tuple[Callable[[Node], object], int, str]] = {
         "is not formatted",
     ),
     "no such log directory": (lambda n: shutil.rmtree(n.root / "controller"), EXIT_FAILURE, "{root}/controller"),
+    "several voters": (
+        _several_voters,
+        EXIT_CONFIG,
+        "several voters are Apache Kafka's own controllers, agents work with them",
+    ),
+    "a record of the future": (
+        _future,
+        EXIT_FAILURE,
+        "__cluster_metadata-0/00000000000000000000.log: offset 0: metadata record 99",
+    ),
 }
 
 
