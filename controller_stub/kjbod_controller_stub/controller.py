@@ -9,7 +9,7 @@ Three steps, and only the second changes hard state:
 3. The caller writes the bytes, syncs, and only then lets go of the answers that wait for an offset at or below the
    durable end (:class:`DeferredAnswers`). An answer without records waits too, for the last record it may have seen.
 
-Recovery is replay of the log (:meth:`Controller.recover`). Soft state (:mod:`.heartbeats`) is not in the log.
+Recovery is replay of the log (:meth:`Controller.recover`). Soft state (:mod:`.brokers.heartbeats`) is not in the log.
 
 Everything here is a pure function of (state, request, now_ms); ids and the shuffling of brokers come in from outside.
 """
@@ -94,24 +94,26 @@ from kjbod.wire.messages import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
-from kjbod_controller_stub import access, credentials, describe, eligible, producer_ids, quotas
-from kjbod_controller_stub.authorizer import ANONYMOUS
-from kjbod_controller_stub.cluster import SUPPORTED_FEATURES, Cluster, controller_record
-from kjbod_controller_stub.config_describe import ConfigDescriber
-from kjbod_controller_stub.configs import Configs
-from kjbod_controller_stub.effective import UNCLEAN_ELECTION, EffectiveConfigs
+from kjbod_controller_stub import describe
+from kjbod_controller_stub.access import credentials, entries, producer_ids, quotas
+from kjbod_controller_stub.access.authorizer import ANONYMOUS
+from kjbod_controller_stub.brokers.cluster import SUPPORTED_FEATURES, Cluster, controller_record
+from kjbod_controller_stub.brokers.heartbeats import BrokerState, Contact, Heartbeats, Situation, next_state
+from kjbod_controller_stub.configs.altering import Configs
+from kjbod_controller_stub.configs.describing import ConfigDescriber
+from kjbod_controller_stub.configs.effective import UNCLEAN_ELECTION, EffectiveConfigs
 from kjbod_controller_stub.features import Finalized, update_features
-from kjbod_controller_stub.heartbeats import BrokerState, Contact, Heartbeats, Situation, next_state
-from kjbod_controller_stub.leader_elections import LeaderElections
-from kjbod_controller_stub.new_partitions import NewPartitions
-from kjbod_controller_stub.partitions import PartitionIndex
+from kjbod_controller_stub.partitions import eligible
+from kjbod_controller_stub.partitions.index import PartitionIndex
+from kjbod_controller_stub.partitions.leader_elections import LeaderElections
+from kjbod_controller_stub.partitions.new_partitions import NewPartitions
+from kjbod_controller_stub.partitions.placement import Shuffle
+from kjbod_controller_stub.partitions.reassignments import Reassignments
+from kjbod_controller_stub.partitions.replication import Replication
+from kjbod_controller_stub.partitions.topics import TopicDefaults, Topics, delete_topics
 from kjbod_controller_stub.periodic import PeriodicTasks
-from kjbod_controller_stub.placement import Shuffle
-from kjbod_controller_stub.reassignments import Reassignments
-from kjbod_controller_stub.replication import Replication
 from kjbod_controller_stub.results import ApiError, Draft, Result
 from kjbod_controller_stub.rules import KIP_858, Rules
-from kjbod_controller_stub.topics import TopicDefaults, Topics, delete_topics
 
 BATCH_BYTES_MAX = 8 * 1024 * 1024
 """Largest batch that Kafka's raft writes and reads (``KafkaRaftClient.MAX_BATCH_SIZE_BYTES``)."""
@@ -494,7 +496,7 @@ class Controller:
         - one registration, an immutable value, by one lookup;
         - where that broker's last change ends, *after* the registration. :meth:`apply` writes them the other way
           round, so that whoever is told of a change waits for at least its end;
-        - the contact, which :class:`~kjbod_controller_stub.heartbeats.Heartbeats` guards. Its sets only grow.
+        - the contact, which :class:`~kjbod_controller_stub.brokers.heartbeats.Heartbeats` guards. Its sets only grow.
 
         So the answer is one that could have been given before the change, or after it.
         """
@@ -746,20 +748,20 @@ class Controller:
 
     def _create_acls(self, request: CreateAclsRequest, context: Context, now_ms: int) -> Result:
         if not self.settings.acl_rules.class_name:
-            return Result(answer=access.without_authorizer(request))
+            return Result(answer=entries.without_authorizer(request))
         draft = self._draft()
-        return draft.result(access.create_acls(draft, self.acl_index, request, self._draw_id, self.settings.rules))
+        return draft.result(entries.create_acls(draft, self.acl_index, request, self._draw_id, self.settings.rules))
 
     def _delete_acls(self, request: DeleteAclsRequest, context: Context, now_ms: int) -> Result:
         if not self.settings.acl_rules.class_name:
-            return Result(answer=access.without_authorizer(request))
+            return Result(answer=entries.without_authorizer(request))
         draft = self._draft()
-        return draft.result(access.delete_acls(draft, self.acl_index, request))
+        return draft.result(entries.delete_acls(draft, self.acl_index, request))
 
     def _describe_acls(self, request: DescribeAclsRequest, context: Context, now_ms: int) -> Result:
         if not self.settings.acl_rules.class_name:
-            return Result(answer=access.without_authorizer(request))
-        return Result(answer=access.describe_acls(self.acl_index, request))
+            return Result(answer=entries.without_authorizer(request))
+        return Result(answer=entries.describe_acls(self.acl_index, request))
 
     def _create_token(self, request: CreateDelegationTokenRequest, context: Context, now_ms: int) -> Result:
         return Result(

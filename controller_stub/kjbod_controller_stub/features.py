@@ -20,7 +20,7 @@ from kjbod.wire.admin_messages import (
     UpdateFeaturesResponseUpdatableFeature,
 )
 from kjbod.wire.error_codes import ErrorCode
-from kjbod_controller_stub.java_order import hash_map_order
+from kjbod_controller_stub.configs.java_order import hash_map_order
 from kjbod_controller_stub.results import ApiError, Result
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3

@@ -14,52 +14,34 @@ The log's first failure ends the process: what was not durable is never answered
 import asyncio
 import contextlib
 import functools
-import gc
-import os
 import random
-import resource
-import signal
-import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
-from kjbod.cli.errors import report
-from kjbod.clock import Clock, SystemClock, system_random
-from kjbod.config import load_config
-from kjbod.config.endpoints import SECURITY_PROTOCOLS, Listener
+from kjbod.clock import Clock
 from kjbod.config.keys import Config
 from kjbod.config.load import require_controller
-from kjbod.errors import EXIT_FAILURE, KjbodError, StorageError
-from kjbod.ids import Uuid, random_uuid
+from kjbod.errors import StorageError
+from kjbod.ids import random_uuid
 from kjbod.metadata import versions
-from kjbod.metadata.acls import Rules as AclRules
 from kjbod.metadata.batches import encode_batch
 from kjbod.metadata.control import KRaftVersion, KRaftVoters
 from kjbod.metadata.image import ReplayError
 from kjbod.metadata.log import MetadataLog, OffsetOutOfRangeError
 from kjbod.metadata.quorum_state import QuorumState, write_quorum_state
 from kjbod.metadata.records import (
-    BeginTransactionRecord,
-    Endpoint,
-    EndTransactionRecord,
-    FeatureLevelRecord,
     FeatureRange,
-    Record,
     RegisterControllerRecord,
 )
 from kjbod.metadata.snapshot import SnapshotId
-from kjbod.runtime.logging import configure_logging, flush_logging, get_logger
-from kjbod.runtime.loop import run
-from kjbod.runtime.systemd import notify_ready, notify_stopping
+from kjbod.runtime.logging import get_logger
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.connection import Features, api_versions_response
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.forwarded import host_of_acls
-from kjbod.wire.frames import EncodedResponse, Request, VersionRanges, encode_response
+from kjbod.wire.frames import EncodedResponse, Request, encode_response
 from kjbod.wire.messages import (
-    API,
     ApiKey,
     BrokerHeartbeatRequest,
     DescribeQuorumRequest,
@@ -70,95 +52,42 @@ from kjbod.wire.messages import (
     RequestBody,
     ResponseBody,
 )
-from kjbod.wire.server import DECODED_AT_ONCE_BYTES, Limits, Peer, Server, serve
-from kjbod_controller_stub import eligible, voters
-from kjbod_controller_stub.authorizer import Authorizer, Permissions, is_authorized
-from kjbod_controller_stub.cluster import SUPPORTED_FEATURES
-from kjbod_controller_stub.controller import HANDLERS, Context, Controller, DeferredAnswers, Settings, Write
+from kjbod.wire.server import DECODED_AT_ONCE_BYTES, Peer, Server, serve
+from kjbod_controller_stub.access.authorizer import Authorizer, Permissions, is_authorized
+from kjbod_controller_stub.access.envelope import unwrap, wrap
+from kjbod_controller_stub.access.screening import refusal, screen
+from kjbod_controller_stub.brokers.cluster import SUPPORTED_FEATURES
+from kjbod_controller_stub.controller import Context, DeferredAnswers, Write
 from kjbod_controller_stub.costs import are_timers_large, is_large
-from kjbod_controller_stub.directory import (
+from kjbod_controller_stub.limits import FRAME_BYTES_MAX_OF, SERVED, limits_of
+from kjbod_controller_stub.log import voters
+from kjbod_controller_stub.log.directory import (
     ControllerDirectory,
     Remains,
     open_directory,
     read_remains,
     require_alone,
 )
-from kjbod_controller_stub.envelope import unwrap, wrap
-from kjbod_controller_stub.quorum import Quorum, ReadFrom, ReadSnapshot
+from kjbod_controller_stub.log.quorum import Quorum, ReadFrom, ReadSnapshot
+from kjbod_controller_stub.log.snapshots import Found, Snapshots, State, covers, find, require_no_gap, shallow_copy
+from kjbod_controller_stub.log.watch import DirectoryHungError, DirectoryWatch
 from kjbod_controller_stub.results import ApiError, Note, Result
-from kjbod_controller_stub.rules import RULES
-from kjbod_controller_stub.screening import refusal, screen
-from kjbod_controller_stub.snapshots import Found, Snapshots, State, covers, find, require_no_gap, shallow_copy
-from kjbod_controller_stub.snapshots import Limits as SnapshotLimits
-from kjbod_controller_stub.topics import TopicDefaults
+from kjbod_controller_stub.starting import (
+    advertised_endpoint,
+    bootstrap_records,
+    controller_of,
+    require_supported,
+    snapshot_limits_of,
+)
 from kjbod_controller_stub.turns import Turns
-from kjbod_controller_stub.watch import DirectoryHungError, DirectoryWatch
 
-_BY_THE_SERVER = frozenset(
-    {
-        ApiKey.API_VERSIONS,
-        ApiKey.FETCH,
-        ApiKey.FETCH_SNAPSHOT,
-        ApiKey.DESCRIBE_QUORUM,
-        ApiKey.ENVELOPE,
-        *(request.API_KEY for request in voters.ANSWERS),
-    }
-)
-SERVED: VersionRanges = {
-    key: (12, spec.max_version) if key is ApiKey.FETCH else (spec.min_version, spec.max_version)
-    for key, spec in API.items()
-    if key in _BY_THE_SERVER or spec.request in HANDLERS
-}
-"""What the controller offers; of Fetch those versions that carry a leader epoch."""
-
-FRAME_BYTES_MAX = 2 * 1024 * 1024
-"""A request's size: 100,000 assignments in one take 2 MB. ``socket.request.max.bytes`` may lower it."""
-_LONG_REQUESTS = frozenset(
-    {
-        ApiKey.ASSIGN_REPLICAS_TO_DIRS,
-        ApiKey.ALTER_PARTITION,
-        ApiKey.ELECT_LEADERS,
-        ApiKey.CREATE_TOPICS,
-        ApiKey.DELETE_TOPICS,
-        ApiKey.CREATE_PARTITIONS,
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-        ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        ApiKey.ALTER_CONFIGS,
-        ApiKey.ENVELOPE,
-    }
-)
-FRAME_BYTES_MAX_OF: Mapping[ApiKey, int] = {key: 256 * 1024 for key in SERVED if key not in _LONG_REQUESTS}
-"""All others are short. Metadata version 0 has room for an element in two bytes: 8 MiB of it take 8 s to decode."""
-PENDING_BYTES_MAX = 64 * 1024 * 1024
-IN_FLIGHT_MAX = 4
-"""Kafka's brokers have one request at a time on a connection; each may be owed a large answer."""
-CONNECTIONS_MAX = 10_000
-"""Six per broker; ``max.connections`` and the process's limit of open files may lower it."""
-QUEUED_BYTES_MAX = 4 * 1024 * 1024
-"""Large requests that are read or handled at a time: each may take fifty times its size when it is decoded.
-``queued.max.request.bytes`` may set another limit."""
-UNREAD_BYTES_MAX = 256 * 1024 * 1024
-"""Answers that are not taken: 1 MiB each for 250 observers that read the log."""
-REQUESTS_PER_SECOND_MAX = 2_000
-"""Of one connection. A broker asks for some tens."""
-IDLE_MS_MAX = 365 * 24 * 3_600 * 1_000
-"""Where ``connections.max.idle.ms`` says never, or much later."""
-URGENT = frozenset({ApiKey.BROKER_HEARTBEAT})
-"""What a broker is fenced without."""
-_FILES_RESERVED = 256
-"""Open files that connections leave to the log, and to connections that are being refused."""
 WAITING_ANSWERS_MAX = 10_000
 """While an fsync hangs, clients time out and ask again: beyond this many answers that wait for it, connections are
 closed before anything is done."""
 REFUSALS_LOGGED_PER_SECOND = 20
 """Log lines about refused registrations; above it they are counted instead."""
 _REFUSED = "broker.refused"
-_SWITCH_S = 0.001
-"""How long the thread with large work keeps the interpreter while the event loop waits for it."""
-_GC_THRESHOLDS = (10_000, 10, 10)
-"""A large change makes objects by the hundred thousand: young ones are looked at less often than by default."""
 _TIMER_MS_MAX = 1_000
-_BOOTSTRAP_TRANSACTION = "Bootstrap records"
 
 _log = get_logger()
 T = TypeVar("T")
@@ -219,11 +148,11 @@ class ControllerServer:
         self._directory = directory
         self._clock = clock
         self._rng = rng
-        self.controller = _controller(config, directory, rng)
+        self.controller = controller_of(config, directory, rng)
         self._authorizer = authorizer or self.controller.permissions
         self.quorum: Quorum
         self.log: MetadataLog
-        self.snapshots = Snapshots(directory.log_path, _snapshot_limits(config), clock)
+        self.snapshots = Snapshots(directory.log_path, snapshot_limits_of(config), clock)
         self.servers: list[Server] = []
         self._ready = asyncio.Event()
         self._advanced = asyncio.Event()
@@ -419,14 +348,7 @@ class ControllerServer:
 
     async def _listen(self) -> None:
         names = self._config.controller_listener_names
-        limits = Limits(
-            max_frame_bytes=min(FRAME_BYTES_MAX, self._config.socket_request_max_bytes),
-            max_frame_bytes_of=FRAME_BYTES_MAX_OF,
-            max_pending_bytes=PENDING_BYTES_MAX,
-            max_in_flight=IN_FLIGHT_MAX,
-            max_connections=min(self._config.max_connections, CONNECTIONS_MAX, _connections_by_files()),
-            **_more_limits(self._config),
-        )
+        limits = limits_of(self._config)
         for listener in sorted(
             (one for one in self._config.listeners if one.name in names), key=lambda one: names.index(one.name)
         ):
@@ -443,7 +365,7 @@ class ControllerServer:
                 )
             )
         advertised = self._config.advertised_controller_listeners[0]
-        self.controller.endpoint = _endpoint(advertised, self.port)
+        self.controller.endpoint = advertised_endpoint(advertised, self.port)
 
     async def _recover(self) -> None:
         remains = await asyncio.to_thread(read_remains, self._directory)
@@ -451,7 +373,7 @@ class ControllerServer:
         found = await asyncio.to_thread(find, self._directory.log_path)
         if remains.empty:  # opening it makes a first segment
             content = found.content
-            _require_supported(remains.bootstrap if content is None else content.records, self._directory.path)
+            require_supported(remains.bootstrap if content is None else content.records, self._directory.path)
             require_alone(None if content is None else content.voters, self._config.node_id, self._directory.log_path)
         latest = SnapshotId(0, 0) if found.latest is None else found.latest
         self.log = await MetadataLog.open(
@@ -539,7 +461,7 @@ class ControllerServer:
         self._submit([batch])
         results = [controller.activate(self._clock.monotonic_ms())]
         if empty:
-            results.append(Result(records=_bootstrap_records(remains.bootstrap, self._config.min_insync_replicas)))
+            results.append(Result(records=bootstrap_records(remains.bootstrap, self._config.min_insync_replicas)))
         for result in results:
             await self._commit(result)
         if not empty and controller.image.metadata_version >= versions.CONTROLLER_REGISTRATION:
@@ -817,154 +739,3 @@ class ControllerServer:
         if not data:
             return self.quorum.snapshot_response(version, plan.id, error=ErrorCode.SNAPSHOT_NOT_FOUND)
         return self.quorum.snapshot_response(version, plan.id, size=plan.size, position=plan.position, data=data)
-
-
-def _more_limits(config: Config) -> dict[str, Any]:
-    """Limits of what one peer may take from others."""
-    queued_bytes, idle_ms = config.queued_max_request_bytes, config.connections_max_idle_ms
-    return {
-        "max_queued_bytes": QUEUED_BYTES_MAX if queued_bytes < 0 else queued_bytes,
-        "max_unread_bytes": UNREAD_BYTES_MAX,
-        "max_connections_per_ip": config.max_connections_per_ip,
-        "max_connection_creation_rate": config.max_connection_creation_rate,
-        "max_requests_per_second": REQUESTS_PER_SECOND_MAX,
-        "urgent": URGENT,
-        "idle_timeout_ms": min(IDLE_MS_MAX, idle_ms if idle_ms >= 0 else IDLE_MS_MAX),
-        "listen_backlog": config.socket_listen_backlog_size,
-    }
-
-
-def _connections_by_files() -> int:
-    """How many connections leave the log the files that it needs: one that it cannot open is its end."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return CONNECTIONS_MAX
-    return soft - min(_FILES_RESERVED, soft // 2)
-
-
-def _raise_files_limit() -> None:
-    """As many open files as the system allows: the default of 1,024 is meant for select(2)."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _controller(config: Config, directory: ControllerDirectory, rng: random.Random) -> Controller:
-    settings = Settings(
-        node_id=config.node_id,
-        cluster_id=directory.cluster_id,
-        rules=RULES[config.kjbod_controller_rules],
-        session_timeout_ms=config.broker_session_timeout_ms,
-        topic_defaults=TopicDefaults(
-            num_partitions=config.num_partitions, replication_factor=config.default_replication_factor
-        ),
-        static_configs=config.properties,
-        delete_topic_enable=config.delete_topic_enable,
-        unclean_election=config.unclean_leader_election_enable,
-        acl_rules=AclRules.of(config.authorizer_class_name, config.super_users, config.allow_everyone_if_no_acl_found),
-        min_isr=config.min_insync_replicas,
-        leader_imbalance_check_ms=(
-            config.leader_imbalance_check_interval_seconds * 1_000 if config.auto_leader_rebalance_enable else None
-        ),
-        unclean_election_check_ms=config.unclean_leader_election_interval_ms,
-    )
-    draw_id: Callable[[], Uuid] = functools.partial(random_uuid, rng)
-    return Controller(settings, draw_id=draw_id, shuffle=rng.shuffle)
-
-
-def _snapshot_limits(config: Config) -> SnapshotLimits:
-    return SnapshotLimits(
-        record_bytes=config.metadata_log_max_record_bytes_between_snapshots,
-        interval_ms=config.metadata_log_max_snapshot_interval_ms,
-        retention_bytes=config.metadata_max_retention_bytes,
-        retention_ms=config.metadata_max_retention_ms,
-    )
-
-
-def _require_supported(records: Iterable[Record], directory: Path) -> None:
-    """What a directory without a log starts from, by formatting or a snapshot, must be what this controller can run."""
-    for record in records:
-        if isinstance(record, FeatureLevelRecord) and record.name in SUPPORTED_FEATURES:
-            low, high = SUPPORTED_FEATURES[record.name]
-            if not low <= record.feature_level <= high:
-                raise StorageError(
-                    f"{directory} has {record.name} {record.feature_level}, which kjbod controller does not support: "
-                    f"it runs {low} to {high}"
-                )
-
-
-def _endpoint(advertised: Listener, port: int) -> Endpoint:
-    """The advertised listener; port 0 in the configuration is the port that the system gave."""
-    return Endpoint(
-        name=advertised.name,
-        host=advertised.host,
-        port=advertised.port or port,
-        security_protocol=SECURITY_PROTOCOLS.index(advertised.protocol),
-    )
-
-
-def _bootstrap_records(records: Iterable[Record], min_isr: int) -> tuple[Record, ...]:
-    """What an empty log gets: the records that formatting left, without the features that this controller lacks, and
-    what eligible leader replicas need."""
-    kept: list[Record] = []
-    level = versions.MINIMUM
-    for record in records:
-        if isinstance(record, FeatureLevelRecord):
-            if record.name not in SUPPORTED_FEATURES:
-                _log.warning("bootstrap.feature.skipped", feature=record.name, level=record.feature_level)
-                continue
-            if record.name == versions.METADATA_VERSION:
-                level = record.feature_level
-        kept.append(record)
-    kept += eligible.bootstrap_records(kept, min_isr)
-    if level < versions.TRANSACTIONS:
-        return tuple(kept)
-    return (BeginTransactionRecord(name=_BOOTSTRAP_TRANSACTION), *kept, EndTransactionRecord())
-
-
-# ---------------------------------------------------------------- the process
-
-
-def main(config_path: Path) -> int:
-    """Run a controller with the ``server.properties`` at ``config_path`` until SIGTERM or SIGINT; the exit code.
-
-    Raises:
-        KjbodError: it cannot start, or its log failed; one line.
-    """
-    config = load_config(config_path)
-    configure_logging("controller")
-    _raise_files_limit()
-    sys.setswitchinterval(_SWITCH_S)
-    return run(functools.partial(_serve, config))
-
-
-def _settle_memory() -> None:
-    """Have the garbage collector look at what comes from here on only: not at the code, nor at the metadata that was
-    recovered. A full collection then takes as long as the connections are many, not the partitions."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
-
-
-async def _serve(config: Config) -> int:
-    clock = SystemClock()
-    server = await ControllerServer.start(config, clock=clock, rng=system_random())
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, server.stop)
-    _settle_memory()
-    notify_ready(f"controller {config.node_id}, epoch {server.quorum.epoch}")
-    exit_code = 0
-    try:
-        await server.run(server.watch())
-    except KjbodError as error:
-        _log.error("controller.failed", reason=str(error))
-        exit_code = report(error)
-    finally:
-        notify_stopping("closing")
-        await server.close()
-        _log.info("controller.stopped", end_offset=server.log.end_offset)
-        flush_logging()
-        if server.abandoned:
-            os._exit(exit_code or EXIT_FAILURE)
-    return exit_code

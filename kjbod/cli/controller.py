@@ -18,6 +18,6 @@ def controller(config: Path) -> int:
 
     For a laptop, a test rig, a small site; real Kafka brokers and tools can use it. Logs go to stderr as JSON lines.
     """
-    from kjbod_controller_stub import server
+    from kjbod_controller_stub import process
 
-    return server.main(config)
+    return process.main(config)

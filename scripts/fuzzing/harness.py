@@ -35,7 +35,7 @@ from kjbod.wire.messages import (
     CreateTopicsRequestTopic,
     DescribeClusterRequest,
 )
-from kjbod_controller_stub.server import SERVED
+from kjbod_controller_stub.limits import SERVED
 from scripts.bench.controller_client import Observer, SimulatedBroker, check, directories_of, record_types
 from scripts.bench.controller_rig import ControllerRig
 from scripts.fuzzing.frames import READ_ONLY, Frame, Frames, Mode, must_change_nothing

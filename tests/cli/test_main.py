@@ -140,7 +140,7 @@ def test_a_configuration_that_cannot_be_read_is_one_line(
     ("arguments", "package", "name", "function"),
     [
         (["agent", "-c", "f"], "kjbod_agent", "daemon", "main"),
-        (["controller", "-c", "f"], "kjbod_controller_stub", "server", "main"),
+        (["controller", "-c", "f"], "kjbod_controller_stub", "process", "main"),
         (["fleet", "report", "--reports", "r", "--out", "o"], "kjbod.fleet", "cli", "report"),
     ],
 )

@@ -61,10 +61,10 @@ from kjbod.wire.messages import (
     RequestBody,
     UnregisterBrokerRequest,
 )
-from kjbod_controller_stub import access
-from kjbod_controller_stub.authorizer import REQUIRED
-from kjbod_controller_stub.screening import refusal
-from kjbod_controller_stub.server import SERVED
+from kjbod_controller_stub.access import entries
+from kjbod_controller_stub.access.authorizer import REQUIRED
+from kjbod_controller_stub.access.screening import refusal
+from kjbod_controller_stub.limits import SERVED
 from tests.controller.conftest import Serving, Site
 from tests.controller.test_server import connect, join
 from tests.controller.world import World
@@ -192,8 +192,8 @@ def test_a_filter_that_cannot_be_deletes_nothing(bad: dict[str, int]) -> None:
 
 
 def test_no_request_holds_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "COMPARISONS_MAX", 50)
-    monkeypatch.setattr(access, "RECORDS_MAX", 20)
+    monkeypatch.setattr(entries, "COMPARISONS_MAX", 50)
+    monkeypatch.setattr(entries, "RECORDS_MAX", 20)
     world = World(acl_rules=RULES)
     creations = [acl(name=f"t{number}") for number in range(21)]
     assert {code for code, _ in create(world, *creations)} == {ErrorCode.POLICY_VIOLATION}

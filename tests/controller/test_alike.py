@@ -18,8 +18,8 @@ from kjbod.metadata.records import (
     encode_record,
     for_partition,
 )
-from kjbod_controller_stub.partitions import PartitionIndex
-from kjbod_controller_stub.replication import NOBODY, Replication
+from kjbod_controller_stub.partitions.index import PartitionIndex
+from kjbod_controller_stub.partitions.replication import NOBODY, Replication
 from kjbod_controller_stub.results import Draft, PartitionKey
 from kjbod_controller_stub.rules import KAFKA, KIP_858, Rules
 from tests.controller.world import World, directory

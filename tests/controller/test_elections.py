@@ -8,7 +8,7 @@ import pytest
 from kjbod.ids import LOST, UNASSIGNED, Uuid
 from kjbod.metadata.image import RECOVERING, PartitionRegistration
 from kjbod.metadata.records import NO_LEADER_CHANGE, PartitionChangeRecord
-from kjbod_controller_stub.elections import Election, PartitionChangeBuilder
+from kjbod_controller_stub.partitions.elections import Election, PartitionChangeBuilder
 
 TOPIC = Uuid.of(9, 9)
 D = {number: Uuid.of(70, number) for number in range(1, 7)}

@@ -37,8 +37,8 @@ from kjbod.wire.messages import (
     ListPartitionReassignmentsResponse,
     RequestBody,
 )
-from kjbod_controller_stub.envelope import FORWARDABLE
-from kjbod_controller_stub.server import FRAME_BYTES_MAX_OF, SERVED
+from kjbod_controller_stub.access.envelope import FORWARDABLE
+from kjbod_controller_stub.limits import FRAME_BYTES_MAX_OF, SERVED
 from tests.controller.conftest import Serving, Site
 from tests.controller.test_server import connect, create, join
 

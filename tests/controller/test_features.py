@@ -24,7 +24,7 @@ from kjbod.wire.admin_messages import (
 )
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import BrokerRegistrationRequestFeature
-from kjbod_controller_stub.java_order import hash_map_order
+from kjbod_controller_stub.configs.java_order import hash_map_order
 from kjbod_controller_stub.rules import KAFKA
 from tests.controller.world import FEATURES, NODE_ID, World, directories, directory
 

@@ -18,7 +18,7 @@ from kjbod.wire.messages import (
     MetadataRequest,
 )
 from kjbod_controller_stub import server as controller_server
-from kjbod_controller_stub.server import SERVED
+from kjbod_controller_stub.limits import SERVED
 from scripts.bench.controller_rig import ControllerRig
 from scripts.fuzzing.frames import Frame, Frames, must_change_nothing
 from scripts.fuzzing.harness import Fuzzer, error_codes, real_requests, require_sense

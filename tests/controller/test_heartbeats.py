@@ -4,7 +4,7 @@ import pytest
 
 from kjbod.metadata.records import BrokerRegistrationChangeRecord, PartitionChangeRecord
 from kjbod.wire.error_codes import ErrorCode
-from kjbod_controller_stub.heartbeats import BrokerState, Heartbeats, Situation, next_state
+from kjbod_controller_stub.brokers.heartbeats import BrokerState, Heartbeats, Situation, next_state
 from kjbod_controller_stub.rules import KAFKA, KIP_858, Rules
 from tests.controller.world import World, directories, directory
 

@@ -6,7 +6,7 @@ import pytest
 
 from kjbod.wire.client import Connection, Disconnected
 from kjbod.wire.messages import BrokerHeartbeatRequest, CreateTopicsRequest, CreateTopicsRequestTopic, MetadataRequest
-from kjbod_controller_stub.server import QUEUED_BYTES_MAX, REQUESTS_PER_SECOND_MAX, UNREAD_BYTES_MAX
+from kjbod_controller_stub.limits import QUEUED_BYTES_MAX, REQUESTS_PER_SECOND_MAX, UNREAD_BYTES_MAX
 from tests.controller.conftest import Serving, Site
 from tests.controller.test_server import connect, join
 

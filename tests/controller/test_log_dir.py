@@ -18,8 +18,8 @@ from kjbod.testing.kafka import controller_properties
 from kjbod.testing.processes import ManagedProcess, Processes, free_port
 from kjbod.wire.client import Connection, Disconnected
 from kjbod.wire.messages import MetadataRequest
-from kjbod_controller_stub import probe, watch
-from kjbod_controller_stub.watch import DirectoryHungError, DirectoryWatch
+from kjbod_controller_stub.log import probe, watch
+from kjbod_controller_stub.log.watch import DirectoryHungError, DirectoryWatch
 from tests.controller.conftest import until
 from tests.controller.test_server import connect, create, join
 from tests.controller.world import CLUSTER_ID

@@ -31,7 +31,7 @@ from kjbod.wire.messages import (
     LeaderIdAndEpoch,
 )
 from kjbod.wire.messages import SnapshotId as WireSnapshotId
-from kjbod_controller_stub.quorum import OBSERVERS_MAX, Quorum, ReadFrom, ReadSnapshot, SnapshotView
+from kjbod_controller_stub.log.quorum import OBSERVERS_MAX, Quorum, ReadFrom, ReadSnapshot, SnapshotView
 
 CLUSTER = "kjbodRealKafka43AAAAAA"
 ENDPOINT = Endpoint(name="CONTROLLER", host="127.0.0.1", port=21094)

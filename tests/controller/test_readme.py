@@ -4,9 +4,9 @@ import dataclasses
 import re
 from pathlib import Path
 
-from kjbod_controller_stub.authorizer import REQUIRED
+from kjbod_controller_stub.access.authorizer import REQUIRED
+from kjbod_controller_stub.limits import SERVED
 from kjbod_controller_stub.rules import Rules
-from kjbod_controller_stub.server import SERVED
 
 README = Path(__file__).parents[2] / "controller_stub" / "README.md"
 _ROW = re.compile(r"^\| ([A-Za-z]+) \| (\d+) \| (\d+)(?:-(\d+))? \| ([A-Za-z_ ]+) \|", re.MULTILINE)

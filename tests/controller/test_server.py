@@ -246,7 +246,7 @@ import resource
 import sys
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[2]),) * 2)
-from kjbod_controller_stub.server import main
+from kjbod_controller_stub.process import main
 sys.exit(main(Path(sys.argv[1])))
 """
 

@@ -21,9 +21,9 @@ from kjbod.metadata.snapshot import SnapshotId, checkpoints_in, read_checkpoint
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import FetchSnapshotRequest, FetchSnapshotRequestPartition, FetchSnapshotRequestTopic
 from kjbod.wire.messages import SnapshotId as WireSnapshotId
-from kjbod_controller_stub import snapshots
+from kjbod_controller_stub.log import snapshots
+from kjbod_controller_stub.log.snapshots import Kept, Limits, Trigger, first_kept, piece_bytes, shallow_copy
 from kjbod_controller_stub.server import ControllerServer
-from kjbod_controller_stub.snapshots import Kept, Limits, Trigger, first_kept, piece_bytes, shallow_copy
 from tests.controller.conftest import Serving, Site, until
 from tests.controller.test_server import connect, create, fetch, join, refusal
 from tests.controller.world import CLUSTER_ID

@@ -25,7 +25,7 @@ from kjbod.wire.admin_messages import (
     VoteRequestTopic,
 )
 from kjbod.wire.error_codes import ErrorCode
-from kjbod_controller_stub.voters import ALONE, Voter
+from kjbod_controller_stub.log.voters import ALONE, Voter
 from tests.controller.conftest import Serving, Site
 from tests.controller.test_server import connect
 from tests.controller.world import CLUSTER_ID, NODE_ID

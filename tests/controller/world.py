@@ -39,8 +39,8 @@ from kjbod.wire.messages import (
     RequestBody,
     ResponseT,
 )
-from kjbod_controller_stub import eligible
 from kjbod_controller_stub.controller import Context, Controller, Settings
+from kjbod_controller_stub.partitions import eligible
 from kjbod_controller_stub.results import Result
 from kjbod_controller_stub.rules import KIP_858, Rules
 

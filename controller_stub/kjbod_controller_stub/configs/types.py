@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Final, TypeAlias
 
 from kjbod.wire.error_codes import ErrorCode
-from kjbod_controller_stub.java_order import hash_map_order
+from kjbod_controller_stub.configs.java_order import hash_map_order
 from kjbod_controller_stub.results import ApiError
 
 Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None

@@ -19,9 +19,9 @@ from kjbod.wire.messages import (
     DeleteTopicsResponse,
     DeleteTopicsResponseTopic,
 )
-from kjbod_controller_stub import eligible
-from kjbod_controller_stub.configs import Configs
-from kjbod_controller_stub.new_partitions import RECORDS_PER_REQUEST_MAX, TOO_LARGE, NewPartitions
+from kjbod_controller_stub.configs.altering import Configs
+from kjbod_controller_stub.partitions import eligible
+from kjbod_controller_stub.partitions.new_partitions import RECORDS_PER_REQUEST_MAX, TOO_LARGE, NewPartitions
 from kjbod_controller_stub.results import ApiError, Draft
 
 PARTITIONS_PER_REQUEST_MAX = RECORDS_PER_REQUEST_MAX

@@ -18,8 +18,8 @@ from kjbod.wire.admin_messages import (
     CreatePartitionsResponseTopic,
 )
 from kjbod.wire.error_codes import ErrorCode
-from kjbod_controller_stub.java_order import first_of_timeline
-from kjbod_controller_stub.placement import ReplicaPlacer, Shuffle, UsableBroker
+from kjbod_controller_stub.configs.java_order import first_of_timeline
+from kjbod_controller_stub.partitions.placement import ReplicaPlacer, Shuffle, UsableBroker
 from kjbod_controller_stub.results import ApiError, Draft
 from kjbod_controller_stub.rules import Rules
 

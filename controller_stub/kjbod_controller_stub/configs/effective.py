@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kjbod.metadata.image import BROKER, TOPIC, MetadataImage, Topic
-from kjbod_controller_stub.eligible import MIN_ISR
+from kjbod_controller_stub.partitions.eligible import MIN_ISR
 
 UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
 

@@ -25,8 +25,7 @@ from kjbod.wire.messages import (
     DescribeConfigsResponseResult,
     DescribeConfigsResponseSynonym,
 )
-from kjbod_controller_stub.config_types import ConfigKey, ConfigType, parse_value, show_value
-from kjbod_controller_stub.configs import (
+from kjbod_controller_stub.configs.altering import (
     BROKER_LOGGER,
     CLIENT_METRICS,
     GROUP,
@@ -36,15 +35,16 @@ from kjbod_controller_stub.configs import (
     Resource,
     broker_key,
 )
-from kjbod_controller_stub.node_configs import is_of_single_nodes, node_keys
-from kjbod_controller_stub.results import ApiError
-from kjbod_controller_stub.topic_configs import (
+from kjbod_controller_stub.configs.node_configs import is_of_single_nodes, node_keys
+from kjbod_controller_stub.configs.topic_configs import (
     CLIENT_METRICS_CONFIGS,
     GROUP_CONFIGS,
     SYNONYMS,
     TOPIC_CONFIGS,
     group_synonym,
 )
+from kjbod_controller_stub.configs.types import ConfigKey, ConfigType, parse_value, show_value
+from kjbod_controller_stub.results import ApiError
 
 RESOURCES_PER_REQUEST_MAX: Final = 200
 """What one request may ask about: its answer is made in one go, while heartbeats wait."""

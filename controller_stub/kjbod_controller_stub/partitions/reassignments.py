@@ -25,9 +25,9 @@ from kjbod.wire.messages import (
     ListPartitionReassignmentsResponsePartition,
     ListPartitionReassignmentsResponseTopic,
 )
-from kjbod_controller_stub.elections import Election, PartitionChangeBuilder
-from kjbod_controller_stub.new_partitions import RECORDS_PER_REQUEST_MAX, TOO_LARGE, NewPartitions
-from kjbod_controller_stub.replication import Replication
+from kjbod_controller_stub.partitions.elections import Election, PartitionChangeBuilder
+from kjbod_controller_stub.partitions.new_partitions import RECORDS_PER_REQUEST_MAX, TOO_LARGE, NewPartitions
+from kjbod_controller_stub.partitions.replication import Replication
 from kjbod_controller_stub.results import ApiError, Draft, PartitionKey
 
 

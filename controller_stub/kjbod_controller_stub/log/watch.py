@@ -15,7 +15,7 @@ from typing import Protocol
 from kjbod.clock import Clock
 from kjbod.errors import StorageError
 from kjbod.runtime.logging import get_logger
-from kjbod_controller_stub import probe
+from kjbod_controller_stub.log import probe
 
 ERRORS_IN_A_ROW = 2
 _RESTART_PAUSE_S = 1.0

@@ -58,7 +58,7 @@ from kjbod.wire.messages import (
     RequestBody,
     ResponseBody,
 )
-from kjbod_controller_stub.authorizer import Permissions
+from kjbod_controller_stub.access.authorizer import Permissions
 
 BROKER_LOGGER: Final = 8
 GROUP: Final = 32

@@ -15,7 +15,7 @@ from kjbod.metadata.image import BrokerChange, BrokerRegistration, Change, Metad
 from kjbod.metadata.records import Endpoint, FeatureRange, RegisterBrokerRecord, RegisterControllerRecord
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import BrokerRegistrationRequest, ControllerRegistrationRequest
-from kjbod_controller_stub.heartbeats import Heartbeats
+from kjbod_controller_stub.brokers.heartbeats import Heartbeats
 from kjbod_controller_stub.results import ApiError
 from kjbod_controller_stub.rules import Rules
 

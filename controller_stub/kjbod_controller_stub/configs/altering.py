@@ -30,19 +30,19 @@ from kjbod.wire.messages import (
     IncrementalAlterConfigsResponse,
     IncrementalAlterConfigsResponseResource,
 )
-from kjbod_controller_stub import eligible
-from kjbod_controller_stub.config_types import ConfigKey, ConfigType, split_list
-from kjbod_controller_stub.java_order import hash_map_order
-from kjbod_controller_stub.node_configs import is_of_single_nodes, node_keys, rate_keys
-from kjbod_controller_stub.results import ApiError, Draft
-from kjbod_controller_stub.rules import Rules
-from kjbod_controller_stub.topic_configs import (
+from kjbod_controller_stub.configs.java_order import hash_map_order
+from kjbod_controller_stub.configs.node_configs import is_of_single_nodes, node_keys, rate_keys
+from kjbod_controller_stub.configs.topic_configs import (
     SYNONYMS,
     TOPIC_CONFIGS,
     check_client_metrics_configs,
     check_group_configs,
     check_topic_configs,
 )
+from kjbod_controller_stub.configs.types import ConfigKey, ConfigType, split_list
+from kjbod_controller_stub.partitions import eligible
+from kjbod_controller_stub.results import ApiError, Draft
+from kjbod_controller_stub.rules import Rules
 
 BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16

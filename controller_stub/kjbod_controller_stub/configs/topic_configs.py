@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from kjbod.wire.error_codes import ErrorCode
-from kjbod_controller_stub.config_types import (
+from kjbod_controller_stub.configs.node_configs import node_keys
+from kjbod_controller_stub.configs.types import (
     ConfigKey,
     ConfigType,
     Value,
@@ -23,7 +24,6 @@ from kjbod_controller_stub.config_types import (
     share_offset_reset,
     throttled_replicas,
 )
-from kjbod_controller_stub.node_configs import node_keys
 from kjbod_controller_stub.results import ApiError
 
 _BOOLEAN, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.LONG

@@ -38,10 +38,10 @@ from kjbod.wire.messages import (
     AssignReplicasToDirsResponsePartition,
     AssignReplicasToDirsResponseTopic,
 )
-from kjbod_controller_stub import eligible
-from kjbod_controller_stub.effective import EffectiveConfigs
-from kjbod_controller_stub.elections import Election, PartitionChangeBuilder
-from kjbod_controller_stub.partitions import PartitionIndex
+from kjbod_controller_stub.configs.effective import EffectiveConfigs
+from kjbod_controller_stub.partitions import eligible
+from kjbod_controller_stub.partitions.elections import Election, PartitionChangeBuilder
+from kjbod_controller_stub.partitions.index import PartitionIndex
 from kjbod_controller_stub.results import ApiError, Draft, PartitionKey
 from kjbod_controller_stub.rules import Rules
 

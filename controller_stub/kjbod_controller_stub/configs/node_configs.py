@@ -8,7 +8,7 @@ import functools
 from collections.abc import Mapping
 from typing import Final
 
-from kjbod_controller_stub.config_types import ConfigKey, ConfigType, in_range
+from kjbod_controller_stub.configs.types import ConfigKey, ConfigType, in_range
 
 _PACKAGE: Final = "org.apache.kafka."
 _TABLE: Final = """

@@ -19,9 +19,9 @@ from kjbod.wire.admin_messages import (
     ElectLeadersResponseReplicaElection,
 )
 from kjbod.wire.error_codes import ErrorCode
-from kjbod_controller_stub.elections import Election
-from kjbod_controller_stub.partitions import PartitionIndex
-from kjbod_controller_stub.replication import Replication
+from kjbod_controller_stub.partitions.elections import Election
+from kjbod_controller_stub.partitions.index import PartitionIndex
+from kjbod_controller_stub.partitions.replication import Replication
 from kjbod_controller_stub.results import ApiError, Draft, PartitionKey
 
 ELECTIONS_PER_PASS_MAX: Final = 1_000

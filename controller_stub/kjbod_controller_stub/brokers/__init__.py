@@ -1,0 +1,1 @@
+"""Brokers: registrations, sessions, and what a broker becomes with its heartbeat."""

@@ -1,0 +1,1 @@
+"""Dynamic configuration: what there is, what it may be, and what counts."""

@@ -1,0 +1,96 @@
+"""What the controller serves, and what one peer may cost: named limits, and Kafka's keys where Kafka has them."""
+
+import resource
+from collections.abc import Mapping
+
+from kjbod.config.keys import Config
+from kjbod.wire.frames import VersionRanges
+from kjbod.wire.messages import (
+    API,
+    ApiKey,
+)
+from kjbod.wire.server import Limits
+from kjbod_controller_stub.controller import HANDLERS
+from kjbod_controller_stub.log import voters
+
+_BY_THE_SERVER = frozenset(
+    {
+        ApiKey.API_VERSIONS,
+        ApiKey.FETCH,
+        ApiKey.FETCH_SNAPSHOT,
+        ApiKey.DESCRIBE_QUORUM,
+        ApiKey.ENVELOPE,
+        *(request.API_KEY for request in voters.ANSWERS),
+    }
+)
+SERVED: VersionRanges = {
+    key: (12, spec.max_version) if key is ApiKey.FETCH else (spec.min_version, spec.max_version)
+    for key, spec in API.items()
+    if key in _BY_THE_SERVER or spec.request in HANDLERS
+}
+"""What the controller offers; of Fetch those versions that carry a leader epoch."""
+
+FRAME_BYTES_MAX = 2 * 1024 * 1024
+"""A request's size: 100,000 assignments in one take 2 MB. ``socket.request.max.bytes`` may lower it."""
+_LONG_REQUESTS = frozenset(
+    {
+        ApiKey.ASSIGN_REPLICAS_TO_DIRS,
+        ApiKey.ALTER_PARTITION,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.ENVELOPE,
+    }
+)
+FRAME_BYTES_MAX_OF: Mapping[ApiKey, int] = {key: 256 * 1024 for key in SERVED if key not in _LONG_REQUESTS}
+"""All others are short. Metadata version 0 has room for an element in two bytes: 8 MiB of it take 8 s to decode."""
+PENDING_BYTES_MAX = 64 * 1024 * 1024
+IN_FLIGHT_MAX = 4
+"""Kafka's brokers have one request at a time on a connection; each may be owed a large answer."""
+CONNECTIONS_MAX = 10_000
+"""Six per broker; ``max.connections`` and the process's limit of open files may lower it."""
+QUEUED_BYTES_MAX = 4 * 1024 * 1024
+"""Large requests that are read or handled at a time: each may take fifty times its size when it is decoded.
+``queued.max.request.bytes`` may set another limit."""
+UNREAD_BYTES_MAX = 256 * 1024 * 1024
+"""Answers that are not taken: 1 MiB each for 250 observers that read the log."""
+REQUESTS_PER_SECOND_MAX = 2_000
+"""Of one connection. A broker asks for some tens."""
+IDLE_MS_MAX = 365 * 24 * 3_600 * 1_000
+"""Where ``connections.max.idle.ms`` says never, or much later."""
+URGENT = frozenset({ApiKey.BROKER_HEARTBEAT})
+"""What a broker is fenced without."""
+_FILES_RESERVED = 256
+"""Open files that connections leave to the log, and to connections that are being refused."""
+
+
+def limits_of(config: Config) -> Limits:
+    """The limits of the controller's listeners."""
+    queued_bytes, idle_ms = config.queued_max_request_bytes, config.connections_max_idle_ms
+    return Limits(
+        max_frame_bytes=min(FRAME_BYTES_MAX, config.socket_request_max_bytes),
+        max_frame_bytes_of=FRAME_BYTES_MAX_OF,
+        max_pending_bytes=PENDING_BYTES_MAX,
+        max_in_flight=IN_FLIGHT_MAX,
+        max_connections=min(config.max_connections, CONNECTIONS_MAX, _connections_by_files()),
+        max_queued_bytes=QUEUED_BYTES_MAX if queued_bytes < 0 else queued_bytes,
+        max_unread_bytes=UNREAD_BYTES_MAX,
+        max_connections_per_ip=config.max_connections_per_ip,
+        max_connection_creation_rate=config.max_connection_creation_rate,
+        max_requests_per_second=REQUESTS_PER_SECOND_MAX,
+        urgent=URGENT,
+        idle_timeout_ms=min(IDLE_MS_MAX, idle_ms if idle_ms >= 0 else IDLE_MS_MAX),
+        listen_backlog=config.socket_listen_backlog_size,
+    )
+
+
+def _connections_by_files() -> int:
+    """How many connections leave the log the files that it needs: one that it cannot open is its end."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return CONNECTIONS_MAX
+    return soft - min(_FILES_RESERVED, soft // 2)

@@ -1,0 +1,1 @@
+"""Topics and partitions: placement, leaders, in-sync and eligible replicas, reassignment."""

@@ -1,0 +1,109 @@
+"""What a controller starts from: its configuration, and the records that formatting left."""
+
+import functools
+import random
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from kjbod.config.endpoints import SECURITY_PROTOCOLS, Listener
+from kjbod.config.keys import Config
+from kjbod.errors import StorageError
+from kjbod.ids import Uuid, random_uuid
+from kjbod.metadata import versions
+from kjbod.metadata.acls import Rules as AclRules
+from kjbod.metadata.records import (
+    BeginTransactionRecord,
+    Endpoint,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+    Record,
+)
+from kjbod.runtime.logging import get_logger
+from kjbod_controller_stub.brokers.cluster import SUPPORTED_FEATURES
+from kjbod_controller_stub.controller import Controller, Settings
+from kjbod_controller_stub.log.directory import (
+    ControllerDirectory,
+)
+from kjbod_controller_stub.log.snapshots import Limits as SnapshotLimits
+from kjbod_controller_stub.partitions import eligible
+from kjbod_controller_stub.partitions.topics import TopicDefaults
+from kjbod_controller_stub.rules import RULES
+
+_BOOTSTRAP_TRANSACTION = "Bootstrap records"
+
+_log = get_logger()
+
+
+def controller_of(config: Config, directory: ControllerDirectory, rng: random.Random) -> Controller:
+    """A controller with an empty image."""
+    settings = Settings(
+        node_id=config.node_id,
+        cluster_id=directory.cluster_id,
+        rules=RULES[config.kjbod_controller_rules],
+        session_timeout_ms=config.broker_session_timeout_ms,
+        topic_defaults=TopicDefaults(
+            num_partitions=config.num_partitions, replication_factor=config.default_replication_factor
+        ),
+        static_configs=config.properties,
+        delete_topic_enable=config.delete_topic_enable,
+        unclean_election=config.unclean_leader_election_enable,
+        acl_rules=AclRules.of(config.authorizer_class_name, config.super_users, config.allow_everyone_if_no_acl_found),
+        min_isr=config.min_insync_replicas,
+        leader_imbalance_check_ms=(
+            config.leader_imbalance_check_interval_seconds * 1_000 if config.auto_leader_rebalance_enable else None
+        ),
+        unclean_election_check_ms=config.unclean_leader_election_interval_ms,
+    )
+    draw_id: Callable[[], Uuid] = functools.partial(random_uuid, rng)
+    return Controller(settings, draw_id=draw_id, shuffle=rng.shuffle)
+
+
+def snapshot_limits_of(config: Config) -> SnapshotLimits:
+    """When snapshots are made, and what is kept."""
+    return SnapshotLimits(
+        record_bytes=config.metadata_log_max_record_bytes_between_snapshots,
+        interval_ms=config.metadata_log_max_snapshot_interval_ms,
+        retention_bytes=config.metadata_max_retention_bytes,
+        retention_ms=config.metadata_max_retention_ms,
+    )
+
+
+def require_supported(records: Iterable[Record], directory: Path) -> None:
+    """What a directory without a log starts from, by formatting or a snapshot, must be what this controller can run."""
+    for record in records:
+        if isinstance(record, FeatureLevelRecord) and record.name in SUPPORTED_FEATURES:
+            low, high = SUPPORTED_FEATURES[record.name]
+            if not low <= record.feature_level <= high:
+                raise StorageError(
+                    f"{directory} has {record.name} {record.feature_level}, which kjbod controller does not support: "
+                    f"it runs {low} to {high}"
+                )
+
+
+def advertised_endpoint(advertised: Listener, port: int) -> Endpoint:
+    """The advertised listener; port 0 in the configuration is the port that the system gave."""
+    return Endpoint(
+        name=advertised.name,
+        host=advertised.host,
+        port=advertised.port or port,
+        security_protocol=SECURITY_PROTOCOLS.index(advertised.protocol),
+    )
+
+
+def bootstrap_records(records: Iterable[Record], min_isr: int) -> tuple[Record, ...]:
+    """What an empty log gets: the records that formatting left, without the features that this controller lacks, and
+    what eligible leader replicas need."""
+    kept: list[Record] = []
+    level = versions.MINIMUM
+    for record in records:
+        if isinstance(record, FeatureLevelRecord):
+            if record.name not in SUPPORTED_FEATURES:
+                _log.warning("bootstrap.feature.skipped", feature=record.name, level=record.feature_level)
+                continue
+            if record.name == versions.METADATA_VERSION:
+                level = record.feature_level
+        kept.append(record)
+    kept += eligible.bootstrap_records(kept, min_isr)
+    if level < versions.TRANSACTIONS:
+        return tuple(kept)
+    return (BeginTransactionRecord(name=_BOOTSTRAP_TRANSACTION), *kept, EndTransactionRecord())
