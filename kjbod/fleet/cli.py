@@ -5,6 +5,7 @@ and a report that was there before is as it was.
 """
 
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -187,7 +188,8 @@ def _interruptible() -> Iterator[None]:
     """SIGTERM ends the job as Ctrl-C does: with Spark's process and all temporary files gone.
 
     Python reports and forgets an exception in a weakref callback or a destructor, and py4j has one for each Java
-    object: an interrupt that falls there comes again a moment later.
+    object: an interrupt that falls there comes again a moment later. What py4j logs after an interrupt is that Spark's
+    process, which the signal ended too, does not answer: nobody asked.
     """
     interrupted = False
     again: list[threading.Timer] = []
@@ -207,11 +209,18 @@ def _interruptible() -> Iterator[None]:
         again[-1].start()
 
     try:
-        handler_before = signal.signal(signal.SIGTERM, interrupt)
+        handlers_before = {signal.SIGTERM: signal.signal(signal.SIGTERM, interrupt)}
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            handlers_before[signal.SIGINT] = signal.signal(signal.SIGINT, interrupt)
     except ValueError:  # not the main thread: signals are the caller's business
         yield
         return
+
+    def is_news(_record: logging.LogRecord) -> bool:
+        return not interrupted
+
     hook_before, sys.unraisablehook = sys.unraisablehook, unraisable
+    logging.getLogger().addFilter(is_news)  # py4j logs with the root logger itself
     try:
         yield
     except Exception:
@@ -222,5 +231,7 @@ def _interruptible() -> Iterator[None]:
     finally:
         for timer in again:
             timer.cancel()
+        logging.getLogger().removeFilter(is_news)
         sys.unraisablehook = hook_before
-        signal.signal(signal.SIGTERM, handler_before)
+        for number, handler in handlers_before.items():
+            signal.signal(number, handler)

@@ -1,5 +1,8 @@
 """Ctrl-C ends a report wherever it falls."""
 
+import logging
+import os
+import signal
 import time
 import weakref
 
@@ -33,3 +36,22 @@ def test_what_fails_after_a_lost_interrupt_is_the_interrupt() -> None:
         del held
         assert reference() is None
         raise ConnectionRefusedError("Spark's process was interrupted as well")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_py4j_logs_of_the_process_that_the_signal_ended_is_not_shown(
+    number: signal.Signals, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), _interruptible():
+        logging.error("before")
+        try:
+            os.kill(os.getpid(), number)
+            while True:
+                time.sleep(0.01)
+        finally:
+            logging.error("Exception while sending command.")
+    assert caplog.messages == ["before"]
+    logging.error("after")
+    assert caplog.messages == ["before", "after"]
+    assert signal.getsignal(number) is before
