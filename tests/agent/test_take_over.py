@@ -294,6 +294,7 @@ def test_mv_13_mv_14_what_the_agent_moved_is_whole_for_the_real_broker_and_start
         host.kjbod("move", name, "--to", str(host.directory(target)))
     for name, (source, target) in moved.items():
         wait_moved(host.directory(source) / name, host.directory(target) / name)
+    for name, (source, target) in moved.items():
         now, then = of_replica(manifest(host.directory(target)), name), of_replica(was[source], name)
         # The file with the topic id was made at once, as a new replica's.
         assert now.pop("partition.metadata")[:2] == then.pop("partition.metadata")[:2]
