@@ -24,6 +24,8 @@ CHUNKS = 4
 """The kill points are spread over so many tests."""
 SESSION_MS = 2_000
 """How long the controller refuses the next incarnation of an agent that was killed."""
+SOURCE_IS_RENAMED = rf"rename {REPLICA} moved-0\.\w+-delete.*"
+FUTURE_IS_RENAMED = rf"rename moved-0\.\w+-future {REPLICA}.*"
 CHECKPOINT = "replication-offset-checkpoint"
 PAIR = re.compile(r"moved-0\.([0-9a-f]{32})-(future|delete)")
 
@@ -141,15 +143,19 @@ class Host:
         assert "moved 0 4711\n" in (replica.parent / CHECKPOINT).read_text()
         assert "other 3 7\n" in "".join(path.read_text() for path in self.cluster.base.glob(f"b1/d*/{CHECKPOINT}"))
 
-    def killed(self, number: int) -> bool:
-        """Have a move be killed before its call of this number; False: it had fewer, and is complete."""
-        self.killer.arm("agent", number)
+    def killed(self, at: int | str) -> bool:
+        """Have a move be killed before its call of this number, or the first that this pattern matches; False: it had
+        fewer, and is complete."""
+        if isinstance(at, str):
+            self.killer.arm_at("agent", at)
+        else:
+            self.killer.arm("agent", at)
         destination = self.move()
 
         def is_over() -> bool:
             return not self.agent.running or (self.lies_in() == destination and not any(self.leftovers().values()))
 
-        wait_until(is_over, 90, f"call {number} of a move")
+        wait_until(is_over, 90, f"call {at} of a move")
         came = self.killer.came()
         if came:
             self.agent.wait(30)
@@ -190,8 +196,8 @@ def expected(calls: list[str]) -> Mapping[str, int]:
         return next(n for n, call in enumerate(calls, start=1) if re.fullmatch(pattern, call))
 
     steps = {
-        "the source is renamed": first(rf"rename {REPLICA} moved-0\.\w+-delete.*"),
-        "the future replica is renamed": first(rf"rename moved-0\.\w+-future {REPLICA}.*"),
+        "the source is renamed": first(SOURCE_IS_RENAMED),
+        "the future replica is renamed": first(FUTURE_IS_RENAMED),
     }
     assert steps["the source is renamed"] < steps["the future replica is renamed"]
     return steps
@@ -285,16 +291,16 @@ def test_a_real_broker_starts_on_what_an_agent_left_that_was_killed_within_the_s
         stop_clean(broker)
 
         host.agent = host.start()
-        number = expected(host.calls_of_a_move())["the future replica is renamed"]
         source = host.lies_in()
-        assert host.killed(number)
+        assert host.killed(FUTURE_IS_RENAMED)
         host.check_after_kill()
         assert host.lies_in() is None
 
         broker = real.start()
         real.wait_led("moved", 1)
         assert real.consume("moved", 0) == before
-        assert host.lies_in() == host.assigned() != source
+        assert host.lies_in() != source
+        wait_until(lambda: host.assigned() == host.lies_in(), 60, "the broker's assignment of where it lies")
         stop_clean(broker)
     finally:
         host.close()

@@ -1,5 +1,5 @@
 """A storage agent for tests that dies, or has its worker die, right before the n-th system call of a move that changes
-a disk.
+a disk, or the first one of a kind.
 
 It is a plug-in like any other (entry-point group ``kjbod.storage``): the workers of ``posix``, in which those functions
 of :mod:`os` that change a disk count their calls first. :class:`Killer` installs it for an agent's process, arms it and
@@ -35,7 +35,6 @@ class Killer:
         info.mkdir()
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: killing\nVersion: 1\n")
         (info / "entry_points.txt").write_text("[kjbod.storage]\nkilling = killing_storage:KillingStorageAgent\n")
-        self._number = 0
         self._calls = base / "calls"
         self._calls.touch()
         (base / "plan").write_bytes(bytes(_PLAN.size))
@@ -48,9 +47,14 @@ class Killer:
 
     def arm(self, whom: Literal["agent", "worker"], number: int) -> None:
         """Kill before the call of this number, from now on."""
-        self._number = number
         self._calls.write_text("")
         self._plan[:] = _PLAN.pack(AGENT if whom == "agent" else WORKER, number, 0)
+
+    def arm_at(self, whom: Literal["agent", "worker"], pattern: str) -> None:
+        """Kill before the first call that this regular expression matches. Two workers' calls come in no fixed order,
+        so a number is another call the next time."""
+        (self.base / "pattern").write_text(pattern)
+        self.arm(whom, zygote.AT_PATTERN)
 
     def disarm(self) -> None:
         """Only count."""
@@ -58,9 +62,9 @@ class Killer:
 
     def came(self) -> bool:
         """Whether it has come to the call to be killed at; from here on it only counts."""
-        whom, _, hits = _PLAN.unpack(self._plan[:])
-        self._plan[:] = _PLAN.pack(whom, 0, hits)
-        return self._number <= len(self.calls())
+        came = not self.armed
+        self.disarm()
+        return came
 
     @property
     def armed(self) -> bool:
