@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from kjbod.cli.errors import report
@@ -56,12 +57,36 @@ def _settle_memory() -> None:
     gc.set_threshold(*_GC_THRESHOLDS)
 
 
-async def _serve(config: Config) -> int:
-    clock = SystemClock()
-    server = await ControllerServer.start(config, clock=clock, rng=system_random())
-    loop = asyncio.get_running_loop()
+def _on_signal(stop: Callable[[], object]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, server.stop)
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+
+
+async def _start(config: Config) -> ControllerServer:
+    """A server that serves; one that was asked to stop while it started ends the process: it has answered nobody, and
+    a thread of it may wait for a disk."""
+    stopped = asyncio.Event()
+    starting = asyncio.ensure_future(ControllerServer.start(config, clock=SystemClock(), rng=system_random()))
+
+    def stop() -> None:
+        stopped.set()
+        starting.cancel()
+
+    _on_signal(stop)
+    try:
+        server = await starting
+    except asyncio.CancelledError:
+        _log.info("controller.stopped", reason="asked to while it started")
+        flush_logging()
+        os._exit(0)
+    _on_signal(server.stop)
+    if stopped.is_set():
+        server.stop()
+    return server
+
+
+async def _serve(config: Config) -> int:
+    server = await _start(config)
     _settle_memory()
     notify_ready(f"controller {config.node_id}, epoch {server.quorum.epoch}")
     exit_code = 0

@@ -341,6 +341,15 @@ async def test_sigterm_ends_it_cleanly(launch: Callable[[], Process], site: Site
     assert not (site.log_dir / ".lock").exists()
 
 
+async def test_one_asked_to_stop_while_it_starts_ends_cleanly(launch: Callable[[], Process], site: Site) -> None:
+    process = launch()
+    await until(lambda: (site.log_dir / ".lock").exists())
+    code, rest = process.signal(signal.SIGTERM)
+    assert code == 0
+    assert '"controller.stopped"' in rest
+    assert "Traceback" not in rest
+
+
 async def test_a_flood_of_connections_leaves_the_log_its_files(launch: Callable[..., Process], site: Site) -> None:
     process = launch(files=128)
     port = process.started()["port"]
