@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from kjbod.cli.metadata import _addresses, _no_log_lines
+from kjbod.cli.addresses import addresses
+from kjbod.cli.metadata import no_log_lines
 from kjbod.cli.output import complain, safe
 from kjbod.cli.storage import StorageCommand
 from kjbod.clock import SystemClock
@@ -47,13 +48,13 @@ _PAST = {"upgrade": "upgraded", "downgrade": "downgraded"}
 def _where(command: Callable[..., Any]) -> Callable[..., Any]:
     """``--bootstrap-server`` or ``--bootstrap-controller``."""
     server = click.option(
-        "--bootstrap-server", "brokers", metavar="HOST:PORT[,...]", callback=_addresses, help="Brokers of the cluster."
+        "--bootstrap-server", "brokers", metavar="HOST:PORT[,...]", callback=addresses, help="Brokers of the cluster."
     )
     controller = click.option(
         "--bootstrap-controller",
         "controllers",
         metavar="HOST:PORT[,...]",
-        callback=_addresses,
+        callback=addresses,
         help="Controllers of the cluster.",
     )
     return server(controller(command))
@@ -241,7 +242,7 @@ def _say_losses(controllers: Sequence[Address] | None, levels: Mapping[str, int]
             found = [text, *(each for each in found if each != text)]
         return found
 
-    with _no_log_lines(), LiveImage(controllers) as live:
+    with no_log_lines(), LiveImage(controllers) as live:
         for text in live.read(lost):
             click.echo(f"would be lost: {text}")
 

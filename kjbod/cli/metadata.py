@@ -15,8 +15,8 @@ from typing import Any
 import click
 import structlog
 
+from kjbod.cli.addresses import addresses
 from kjbod.cli.output import Printer, complain, safe, width
-from kjbod.config.endpoints import parse_host_port
 from kjbod.metadata.fetching import Address
 from kjbod.metadata.live import LiveImage, dump_live
 from kjbod.metadata.reading import Loaded, dump_source, load
@@ -24,17 +24,6 @@ from kjbod.metadata.shell import PROMPT, Line, Shell
 from kjbod.metadata.tree import tree_of
 
 BANNER = "[ kjbod metadata shell: help lists the commands ]"
-
-
-def _addresses(ctx: click.Context, param: click.Parameter, text: str | None) -> tuple[Address, ...] | None:
-    """``HOST:PORT[,HOST:PORT...]`` as addresses."""
-    if text is None:
-        return None
-    try:
-        found = [parse_host_port(part.strip()) for part in text.split(",")]
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-    return tuple((one.host, one.port) for one in found)
 
 
 def _sources(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,7 +40,7 @@ def _sources(command: Callable[..., Any]) -> Callable[..., Any]:
         "--bootstrap-controller",
         "servers",
         metavar="HOST:PORT[,...]",
-        callback=_addresses,
+        callback=addresses,
         help="Controllers of a running cluster.",
     )
     return path(servers(command))
@@ -63,7 +52,7 @@ def _one_of(path: Path | None, servers: Sequence[Address] | None) -> None:
 
 
 @contextlib.contextmanager
-def _no_log_lines() -> Iterator[None]:
+def no_log_lines() -> Iterator[None]:
     """What reads from controllers logs for a service; here a person reads, and is told of errors anyway."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
@@ -94,7 +83,7 @@ def shell(path: Path | None, servers: Sequence[Address] | None, secrets: bool, c
     _one_of(path, servers)
     with contextlib.ExitStack() as stack:
         if servers is not None:
-            stack.enter_context(_no_log_lines())
+            stack.enter_context(no_log_lines())
             live = stack.enter_context(LiveImage(servers))
 
             def using(use: Callable[[Loaded], int]) -> int:
@@ -214,7 +203,7 @@ def dump(
     found = dump_live(servers) if servers is not None else dump_source(path or Path())
     wanted = {name.upper() for name in types}
     out, failed = Printer(), 0
-    with _no_log_lines():
+    with no_log_lines():
         for record in found:
             if _is_wanted(record, wanted, from_offset, to_offset):
                 failed |= "error" in record

@@ -32,7 +32,6 @@ _BATCH_BYTES_OF_STREAM = 64 * 1024
 """A snapshot that is written beside other work is encoded in short steps."""
 PARTIAL_SUFFIX = ".part"
 """A real controller removes left-over parts of snapshots by it, and so do we."""
-DELETED_SUFFIX = ".deleted"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)

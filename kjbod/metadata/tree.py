@@ -12,11 +12,14 @@ the default is ``user(<default>)``, where Kafka has no name at all; a token's pa
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from enum import IntEnum
 from typing import Any, TypeAlias
 
 from kjbod import __version__
+from kjbod.config.endpoints import SECURITY_PROTOCOLS
 from kjbod.ids import Uuid
 from kjbod.metadata import versions
+from kjbod.metadata.acls import ALLOW, DENY, LITERAL, PREFIXED, Operation, ResourceType
 from kjbod.metadata.image import BrokerRegistration, MetadataImage, PartitionRegistration, Topic
 from kjbod.metadata.records import (
     AccessControlEntryRecord,
@@ -32,29 +35,9 @@ REDACTED = "[redacted]"
 RESOURCE_TYPES: Mapping[int, str] = {2: "TOPIC", 4: "BROKER", 8: "BROKER_LOGGER", 16: "CLIENT_METRICS", 32: "GROUP"}
 """``ConfigResource.Type`` by its number in a ConfigRecord."""
 SCRAM_MECHANISMS: Mapping[str, int] = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
-_SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _RECOVERY_STATES = ("RECOVERED", "RECOVERING")
-_ACL_RESOURCES = {2: "TOPIC", 3: "GROUP", 4: "CLUSTER", 5: "TRANSACTIONAL_ID", 6: "DELEGATION_TOKEN", 7: "USER"}
-_ACL_PATTERNS = {3: "LITERAL", 4: "PREFIXED"}
-_ACL_PERMISSIONS = {2: "DENY", 3: "ALLOW"}
-_ACL_OPERATIONS = [
-    "UNKNOWN",
-    "ANY",
-    "ALL",
-    "READ",
-    "WRITE",
-    "CREATE",
-    "DELETE",
-    "ALTER",
-    "DESCRIBE",
-    "CLUSTER_ACTION",
-    "DESCRIBE_CONFIGS",
-    "ALTER_CONFIGS",
-    "IDEMPOTENT_WRITE",
-    "CREATE_TOKENS",
-    "DESCRIBE_TOKENS",
-    "TWO_PHASE_COMMIT",
-]
+_ACL_PATTERNS = {LITERAL: "LITERAL", PREFIXED: "PREFIXED"}
+_ACL_PERMISSIONS = {DENY: "DENY", ALLOW: "ALLOW"}
 _QUOTA_NAMES = {"client-id": "clientId", "ip": "ip", "user": "user"}
 """How the shell calls the types of an entity, in the order in which it puts them."""
 
@@ -299,7 +282,7 @@ def _endpoints(endpoints: Iterable[Endpoint]) -> str:
 
 
 def _protocol(number: int) -> str:
-    return _SECURITY_PROTOCOLS[number] if 0 <= number < len(_SECURITY_PROTOCOLS) else str(number)
+    return SECURITY_PROTOCOLS[number] if 0 <= number < len(SECURITY_PROTOCOLS) else str(number)
 
 
 def _supported(features: Iterable[FeatureRange]) -> str:
@@ -337,12 +320,19 @@ def _partition(partition: PartitionRegistration) -> str:
     )
 
 
+def _name(names: type[IntEnum], number: int) -> str:
+    """A number that this kjbod does not know stays one."""
+    try:
+        return names(number).name
+    except ValueError:
+        return str(number)
+
+
 def _acl(acl: AccessControlEntryRecord) -> str:
-    operation = _ACL_OPERATIONS[acl.operation] if 0 <= acl.operation < len(_ACL_OPERATIONS) else str(acl.operation)
     return (
-        f"StandardAcl[resourceType={_ACL_RESOURCES.get(acl.resource_type, acl.resource_type)}, "
+        f"StandardAcl[resourceType={_name(ResourceType, acl.resource_type)}, "
         f"resourceName={acl.resource_name}, patternType={_ACL_PATTERNS.get(acl.pattern_type, acl.pattern_type)}, "
-        f"principal={acl.principal}, host={acl.host}, operation={operation}, "
+        f"principal={acl.principal}, host={acl.host}, operation={_name(Operation, acl.operation)}, "
         f"permissionType={_ACL_PERMISSIONS.get(acl.permission_type, acl.permission_type)}]"
     )
 

@@ -10,8 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Final, NoReturn
+from typing import Final
 
 import structlog
 
@@ -20,13 +19,13 @@ from kjbod.testing import namespaces
 from kjbod.testing.disks import require_real_disks
 from kjbod.testing.kafka import KafkaKit
 from scripts.bench.agent_cost_rig import Rig, Snapshot, names
+from scripts.terminal import INTERRUPTED, interrupt, say
 
 REACH_PSS_MIB: Final = 60.0
 REACH_CPU_PERCENT: Final = 2.0
 """Of one core."""
 SETTLE_S: Final = 10.0
 """Between the last assignment and the measurement."""
-_INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ def main() -> int:
         namespaces.reexec()
         require_real_disks("ext4")
         kit = KafkaKit.find() if options.kafka else None
-        signal.signal(signal.SIGTERM, _interrupt)
+        signal.signal(signal.SIGTERM, interrupt)
         options.out.mkdir(parents=True, exist_ok=True)
         before, after = _measure_agent(options)
         rows = [("agent", cost) for cost in costs(before, after)]
@@ -94,8 +93,8 @@ def main() -> int:
             _tell_kafka(options, rows[-2][1], peer)
         _write_csv(options.out / "agent-cost.csv", rows, before, after)
     except KeyboardInterrupt:
-        _say("interrupted; everything was taken away")
-        return _INTERRUPTED
+        say("interrupted; everything was taken away")
+        return INTERRUPTED
     except KjbodError as error:
         print(f"scripts/bench/agent-cost: {error}", file=sys.stderr)
         return EXIT_FAILURE
@@ -104,31 +103,22 @@ def main() -> int:
     return EXIT_FAILURE if over else 0
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    """A SIGTERM is a Ctrl-C: what was built is taken away."""
-    raise KeyboardInterrupt
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def _measure_agent(options: argparse.Namespace) -> tuple[Snapshot, Snapshot]:
     with tempfile.TemporaryDirectory(prefix="kjbod-cost-") as work, Rig(Path(work), options.out / "logs") as rig:
-        _say(f"starting an agent with {options.directories} disks")
+        say(f"starting an agent with {options.directories} disks")
         rig.start_controller()
         rig.start_agent(options.directories, options.replicas, options.probe_interval_ms)
-        _say(f"creating {options.replicas} replicas")
+        say(f"creating {options.replicas} replicas")
         began = time.monotonic()
         rig.create_replicas(options.replicas)
         rig.wait_until_assigned(options.replicas)
-        _say(f"all assigned after {time.monotonic() - began:.1f} s; measuring for {options.seconds} s")
+        say(f"all assigned after {time.monotonic() - began:.1f} s; measuring for {options.seconds} s")
         return _two_snapshots(rig, options.seconds)
 
 
 def _measure_kafka(options: argparse.Namespace, kit: KafkaKit) -> tuple[Snapshot, Snapshot]:
     with tempfile.TemporaryDirectory(prefix="kjbod-cost-") as work, Rig(Path(work), options.out / "logs") as rig:
-        _say(f"starting a Kafka broker with {options.kafka_replicas} replicas")
+        say(f"starting a Kafka broker with {options.kafka_replicas} replicas")
         rig.start_controller(kit)
         rig.start_kafka(kit, options.directories)
         rig.create_replicas(options.kafka_replicas)

@@ -15,8 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Final, NoReturn
+from typing import Final
 
 import structlog
 
@@ -33,6 +32,7 @@ from scripts.bench.controller_cases import (
     restart,
 )
 from scripts.bench.controller_rig import ControllerRig, System
+from scripts.terminal import INTERRUPTED, interrupt, say
 
 PARTS: Final = {
     "a": "a directory full of leaders fails",
@@ -44,7 +44,6 @@ PARTS: Final = {
     "g": "how long heartbeats of other brokers wait meanwhile",
 }
 PAUSE_MS_MAX: Final = 50.0
-_INTERRUPTED = 130
 _FULL = Extent(
     rounds=3, warm_ups=1, ladder=(500, 1_000, 2_000, 4_000), window_s=8.0, snapshot_interval_ms=4_000,
     snapshot_timeout_s=60.0,
@@ -107,7 +106,7 @@ def main() -> int:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     try:
         kit = None if options.no_kafka else KafkaKit.find()
-        signal.signal(signal.SIGTERM, _interrupt)
+        signal.signal(signal.SIGTERM, interrupt)
         _raise_files_limit()
         options.out.mkdir(parents=True, exist_ok=True)
         samples = _measure(options, kit)
@@ -115,21 +114,12 @@ def main() -> int:
         _draw(samples, options.out / "controller")
         misses = _tell(samples, kit)
     except KeyboardInterrupt:
-        _say("interrupted; everything was taken away")
-        return _INTERRUPTED
+        say("interrupted; everything was taken away")
+        return INTERRUPTED
     except (KjbodError, OSError) as error:
         print(f"scripts/bench/controller: {str(error).splitlines()[0]}", file=sys.stderr)
         return EXIT_FAILURE
     return EXIT_FAILURE if misses and not options.quick else 0
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    """A SIGTERM is a Ctrl-C: what was built is taken away."""
-    raise KeyboardInterrupt
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _raise_files_limit() -> None:
@@ -148,7 +138,7 @@ def _measure(options: argparse.Namespace, kit: KafkaKit | None) -> list[Sample]:
     found: list[Sample] = []
     for name, case in _cases(options):
         for system in systems:
-            samples = Samples(system, _say)
+            samples = Samples(system, say)
             with tempfile.TemporaryDirectory(prefix="kjbod-controller-") as work:
                 logs = options.out / "logs" / f"{system.lower()}-{name}"
                 with ControllerRig(

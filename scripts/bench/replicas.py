@@ -10,8 +10,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Final, NoReturn
+from typing import Final
 
 import structlog
 
@@ -21,6 +20,7 @@ from kjbod.testing.disks import require_real_disks
 from kjbod.testing.kafka import KafkaKit
 from scripts.bench.move_throughput import Throughput, measure
 from scripts.bench.replicas_rig import SESSION_MS, ReplicaRig, Start, System, per_replica_ms
+from scripts.terminal import INTERRUPTED, interrupt, say
 
 REACH_RATIO: Final = 1.0
 """Of Kafka's time."""
@@ -30,7 +30,6 @@ REACH_MOVE_PERCENT: Final = 80.0
 CASES: Final = ("new", "moved", "running")
 QUICK_SESSION_MS: Final = 1_500
 MOVE_ROUNDS: Final = 3
-_INTERRUPTED = 130
 _MIB: Final = 1 << 20
 
 
@@ -95,7 +94,7 @@ def main() -> int:
             namespaces.reexec()
             require_real_disks("ext4")
         kit = None if options.no_kafka else KafkaKit.find()
-        signal.signal(signal.SIGTERM, _interrupt)
+        signal.signal(signal.SIGTERM, interrupt)
         options.out.mkdir(parents=True, exist_ok=True)
         starts = _measure(options, kit)
         misses = []
@@ -106,21 +105,12 @@ def main() -> int:
         if not options.no_moves:
             misses += _tell_moves(_move(options))
     except KeyboardInterrupt:
-        _say("interrupted; everything was taken away")
-        return _INTERRUPTED
+        say("interrupted; everything was taken away")
+        return INTERRUPTED
     except KjbodError as error:
         print(f"scripts/bench/replicas: {error}", file=sys.stderr)
         return EXIT_FAILURE
     return EXIT_FAILURE if misses and not options.quick else 0
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    """A SIGTERM is a Ctrl-C: what was built is taken away."""
-    raise KeyboardInterrupt
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 # ------------------------------------------------------------------------------------------------------------ measuring
@@ -181,7 +171,7 @@ def _measure_one(
 
 
 def _told(start: Start) -> Start:
-    _say(f"{start.system}, {start.replicas} replicas, {start.case}: {start.ready_s:.2f} s")
+    say(f"{start.system}, {start.replicas} replicas, {start.case}: {start.ready_s:.2f} s")
     return start
 
 

@@ -8,17 +8,16 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Final, NoReturn
+from typing import Final
 
 from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.runtime.loop import run
 from scripts.bench.controller_rig import ControllerRig
 from scripts.fuzzing.harness import Fuzzer
+from scripts.terminal import INTERRUPTED, interrupt, say
 
 REFUSED_SHARE: Final = 0.5
 ACCOUNTED_SHARE: Final = 0.02
-_INTERRUPTED = 130
 
 
 def _positive(text: str) -> int:
@@ -51,17 +50,15 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     """The exit code."""
     options = arguments()
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
     options.out.mkdir(parents=True, exist_ok=True)
     began_s = time.monotonic()
-    _say(f"seed {options.seed}")
+    say(f"seed {options.seed}")
     with (
         tempfile.TemporaryDirectory(prefix="kjbod-fuzz-") as work,
         ControllerRig(Path(work), options.out / "logs", "kjbod", kit=None, rules=options.rules, heap_mib=0) as rig,
     ):
-        fuzzer = Fuzzer(
-            rig, seed=options.seed, connections=options.connections, memory_mib=options.memory_mib, say=_say
-        )
+        fuzzer = Fuzzer(rig, seed=options.seed, connections=options.connections, memory_mib=options.memory_mib, say=say)
         refused = int(options.frames * REFUSED_SHARE)
         accounted = int(options.frames * ACCOUNTED_SHARE)
 
@@ -74,13 +71,13 @@ def main() -> int:
         except (KjbodError, OSError) as error:
             (options.out / "last-frames.hex").write_text("\n".join(fuzzer.last) + "\n")
             for bug, times in sorted(fuzzer.bugs.items()):
-                _say(f"{times} × {bug}")
+                say(f"{times} × {bug}")
             print(f"scripts/fuzz: seed {options.seed}: {str(error).splitlines()[0]}", file=sys.stderr)
             code = EXIT_FAILURE
         except KeyboardInterrupt:
-            code = _INTERRUPTED
-    if code == _INTERRUPTED:
-        _say("interrupted; everything was taken away")
+            code = INTERRUPTED
+    if code == INTERRUPTED:
+        say("interrupted; everything was taken away")
         return code
     tally = fuzzer.tally
     print(
@@ -89,14 +86,6 @@ def main() -> int:
         f"{1000 * tally.longest_s:.0f} ms; PSS at most {tally.most_mib:.0f} MiB"
     )
     return code
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

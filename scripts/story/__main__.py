@@ -9,8 +9,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 import structlog
 
@@ -30,8 +28,7 @@ from scripts.story.layout import (
 from scripts.story.narrate import Narrator, StoryError
 from scripts.story.steps import Story
 from scripts.story.watch import ClusterWatch
-
-_INTERRUPTED = 130
+from scripts.terminal import INTERRUPTED, interrupt
 
 
 def _arguments() -> argparse.Namespace:
@@ -93,7 +90,7 @@ def _tell(arguments: argparse.Namespace, out: Path, *, real: bool) -> int:
         return EXIT_FAILURE
     except KeyboardInterrupt:
         tell.failure("interrupted; everything was taken away")
-        return _INTERRUPTED
+        return INTERRUPTED
     left = _left_behind(layout)
     if left:
         tell.failure(f"left behind: {', '.join(left)}")
@@ -124,7 +121,7 @@ def _stage(out: Path, *, real: bool) -> Iterator[tuple[Layout, dict[tuple[int, i
         shutil.rmtree(out / old, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
     layout = Layout(Path(tempfile.mkdtemp(prefix="kjbod-demo-")), out, free_port(), {b: free_port() for b in BROKERS})
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
     disks: dict[tuple[int, int], Disk] = {}
     try:
         with Processes(layout.logs) as processes:
@@ -136,11 +133,6 @@ def _stage(out: Path, *, real: bool) -> Iterator[tuple[Layout, dict[tuple[int, i
         for disk in disks.values():
             disk.close()
         shutil.rmtree(layout.work, ignore_errors=True)
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    """A SIGTERM is a Ctrl-C: what was built is taken away."""
-    raise KeyboardInterrupt
 
 
 def _play(

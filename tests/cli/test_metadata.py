@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kjbod.cli import main as cli
-from kjbod.testing.kafka import KafkaKit, controller_properties
+from kjbod.testing.kafka import METADATA_SHELL, KafkaKit, controller_properties
 from kjbod.testing.processes import ManagedProcess, Processes, free_port, kjbod_command
 from tests.metadata.rich_image import rich_checkpoint
 
@@ -287,7 +287,7 @@ def test_kafka_metadata_shell_shows_the_same_tree(
     with parentheses that do not match."""
     snapshot = tmp_path / f"{488:020d}-{1:010d}.checkpoint"
     snapshot.write_bytes(rich_checkpoint() if which == "rich" else SNAPSHOT.read_bytes())
-    theirs = kafka_kit.run("org.apache.kafka.shell.MetadataShell", "--snapshot", str(snapshot), "tree", "/").stdout
+    theirs = kafka_kit.run(METADATA_SHELL, "--snapshot", str(snapshot), "tree", "/").stdout
     _, ours, _ = run(capsys, "shell", "-s", str(snapshot), "--secrets", "tree", "/")
 
     def same(lines: list[str]) -> list[str]:

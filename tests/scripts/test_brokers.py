@@ -7,7 +7,7 @@ from scripts.brokers.agreement import Metadata
 from scripts.brokers.differences import Allowed
 from scripts.brokers.tools import Outcome, Step, compare, normal
 
-NAMES = {"/work/broker-1-d1": "DIR-1-1", "127.0.0.1:9092": "BROKER1"}
+NAMES = {"/srv/broker-1-d1": "DIR-1-1", "127.0.0.1:9092": "BROKER1"}
 TOPIC = "QUI0mWvqSXm5hUW6t_4ZmQ"
 
 
@@ -15,7 +15,7 @@ def test_what_must_differ_has_the_same_name_in_both_transcripts() -> None:
     said = (
         "[2026-11-21 20:30:00,123] INFO AdminClientConfig values: (org.apache.kafka.clients.admin.AdminClientConfig)\n"
         "\tretries = 5\n"
-        f"Topic: t TopicId: {TOPIC} at 127.0.0.1:9092 in /work/broker-1-d1 since 1795290000123 epoch 7\n"
+        f"Topic: t TopicId: {TOPIC} at 127.0.0.1:9092 in /srv/broker-1-d1 since 1795290000123 epoch 7\n"
         "RegisterControllerRecord\n"
         "\tat org.apache.kafka.tools.TopicCommand.main(TopicCommand.java:1)\n"
     )
@@ -29,7 +29,7 @@ def test_what_must_differ_has_the_same_name_in_both_transcripts() -> None:
 
 def test_directories_are_compared_by_what_is_in_them_and_not_where_it_is() -> None:
     replica = '{"partition":"t-0","size":7,"offsetLag":0,"isFuture":false}'
-    log_dir = f'{{"logDir":"/work/broker-1-d1","error":null,"partitions":[{replica}]}}'
+    log_dir = f'{{"logDir":"/srv/broker-1-d1","error":null,"partitions":[{replica}]}}'
     outcome = normal(Step("log-dirs"), 0, f'{{"brokers":[{{"broker":1,"logDirs":[{log_dir}]}}]}}', NAMES)
     assert outcome.lines == ("broker 1 DIR-1-1 error None", "broker 1 t-0 lag 0 future False")
 

@@ -12,13 +12,14 @@ as with Kafka's brokers: a second CreateTopics then says TOPIC_ALREADY_EXISTS.
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from kjbod.clock import Clock
 from kjbod.errors import UnsupportedVersionError
 from kjbod.metadata.acls import Acls, Operation, ResourceType
 from kjbod.metadata.image import TOPIC, MetadataImage
+from kjbod.metadata.screening import TEXTS, Screened, screen_create_topics
 from kjbod.wire.client import Connection, Disconnected
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.error_codes import ErrorCode, name_of
@@ -66,31 +67,13 @@ FORWARDED: Final = frozenset(
 )
 
 _CLUSTER, _TOPIC = ResourceType.CLUSTER, ResourceType.TOPIC
-_MESSAGES: Final = {
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
-}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Screened:
-    """A request after authorization.
-
-    Attributes:
-        allowed: what may be sent; None: nothing.
-        merge: makes the client's answer of the controller's; of None when nothing was sent.
-    """
-
-    allowed: RequestBody[Any] | None
-    merge: Callable[[Any], ResponseBody]
 
 
 def screen(request: RequestBody[Any], image: MetadataImage, acls: Acls) -> Screened:
     """Take out what the client may not do."""
     match request:
         case CreateTopicsRequest():
-            return _screen_create(request, acls)
+            return screen_create_topics(request, acls, TEXTS[ErrorCode.TOPIC_AUTHORIZATION_FAILED])
         case DeleteTopicsRequest():
             return _screen_delete(request, image, acls)
         case IncrementalAlterConfigsRequest():
@@ -99,38 +82,6 @@ def screen(request: RequestBody[Any], image: MetadataImage, acls: Acls) -> Scree
         return Screened(request, lambda answer: answer)
     refused = refusal(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return Screened(None, lambda _: refused)
-
-
-def _screen_create(request: CreateTopicsRequest, acls: Acls) -> Screened:
-    anything = acls.allow(Operation.CREATE, _CLUSTER)
-    names = dict.fromkeys(topic.name for topic in request.topics)
-    refused = {name for name in names if not (anything or acls.allow(Operation.CREATE, _TOPIC, name))}
-    allowed = tuple(topic for topic in request.topics if topic.name not in refused)
-
-    def merge(answer: CreateTopicsResponse | None) -> ResponseBody:
-        made = () if answer is None else tuple(_without_secrets(topic, acls) for topic in answer.topics)
-        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        mine = tuple(
-            CreateTopicsResponseTopic(name=name, error_code=code, error_message=_MESSAGES[code])
-            for name in names
-            if name in refused
-        )
-        return CreateTopicsResponse(topics=(*made, *mine))
-
-    return Screened(dataclasses.replace(request, topics=allowed) if allowed else None, merge)
-
-
-def _without_secrets(topic: CreateTopicsResponseTopic, acls: Acls) -> CreateTopicsResponseTopic:
-    """The configuration of a new topic is for those who may describe it."""
-    if topic.error_code or acls.allow(Operation.DESCRIBE_CONFIGS, _TOPIC, topic.name):
-        return topic
-    return dataclasses.replace(
-        topic,
-        topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-        num_partitions=-1,
-        replication_factor=-1,
-        configs=(),
-    )
 
 
 def _screen_delete(request: DeleteTopicsRequest, image: MetadataImage, acls: Acls) -> Screened:
@@ -147,7 +98,7 @@ def _screen_delete(request: DeleteTopicsRequest, image: MetadataImage, acls: Acl
         seen = topic.name is not None or acls.allow(Operation.DESCRIBE, _TOPIC, name)
         refused.append(
             DeleteTopicsResponseTopic(
-                name=name if seen else None, topic_id=topic.topic_id, error_code=code, error_message=_MESSAGES[code]
+                name=name if seen else None, topic_id=topic.topic_id, error_code=code, error_message=TEXTS[code]
             )
         )
 
@@ -196,7 +147,7 @@ def _refused_resource(
 ) -> IncrementalAlterConfigsResponseResource:
     return IncrementalAlterConfigsResponseResource(
         error_code=code,
-        error_message=message or _MESSAGES.get(code, "A kjbod agent has no loggers to configure."),
+        error_message=message or TEXTS.get(code, "A kjbod agent has no loggers to configure."),
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
     )
@@ -204,7 +155,7 @@ def _refused_resource(
 
 def refusal(request: RequestBody[Any], code: ErrorCode, message: str | None = None) -> ResponseBody:
     """The answer that says only ``code``, for each item where the answer has items."""
-    message = message or _MESSAGES.get(code)
+    message = message or TEXTS.get(code)
     match request:
         case CreateTopicsRequest():
             names = dict.fromkeys(topic.name for topic in request.topics)

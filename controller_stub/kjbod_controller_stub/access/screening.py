@@ -6,12 +6,13 @@ does not exist, other than by the error code: whether it exists is not looked at
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 from kjbod.ids import ZERO
 from kjbod.metadata.acls import Operation, ResourceType
 from kjbod.metadata.image import TOPIC, MetadataImage
+from kjbod.metadata.screening import TEXTS, Screened, screen_create_topics
 from kjbod.wire.admin_messages import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -41,8 +42,6 @@ from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     API,
     CreateTopicsRequest,
-    CreateTopicsResponse,
-    CreateTopicsResponseTopic,
     DeleteTopicsRequest,
     DeleteTopicsRequestTopic,
     DeleteTopicsResponse,
@@ -65,24 +64,6 @@ GROUP: Final = 32
 """``ConfigResource.Type``."""
 
 _CLUSTER, _TOPIC = ResourceType.CLUSTER, ResourceType.TOPIC
-_MESSAGES: Final[Mapping[int, str]] = {
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
-}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Screened:
-    """A request after authorization.
-
-    Attributes:
-        allowed: what may be done; None: nothing.
-        merge: makes the sender's answer of the one to ``allowed``; of None where nothing was done.
-    """
-
-    allowed: RequestBody[Any] | None
-    merge: Callable[[Any], ResponseBody]
 
 
 def screen(request: RequestBody[Any], image: MetadataImage, permissions: Permissions) -> Screened:
@@ -97,36 +78,7 @@ def screen(request: RequestBody[Any], image: MetadataImage, permissions: Permiss
 
 
 def _create_topics(request: CreateTopicsRequest, image: MetadataImage, permissions: Permissions) -> Screened:
-    anything = permissions.allow(Operation.CREATE, _CLUSTER)
-    names = dict.fromkeys(topic.name for topic in request.topics)
-    refused = {name for name in names if not (anything or permissions.allow(Operation.CREATE, _TOPIC, name))}
-    allowed = tuple(topic for topic in request.topics if topic.name not in refused)
-
-    def merge(answer: CreateTopicsResponse | None) -> ResponseBody:
-        made = () if answer is None else tuple(_without_secrets(topic, permissions) for topic in answer.topics)
-        mine = tuple(
-            CreateTopicsResponseTopic(
-                name=name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, error_message="Authorization failed."
-            )
-            for name in names
-            if name in refused
-        )
-        return CreateTopicsResponse(topics=(*made, *mine))
-
-    return Screened(dataclasses.replace(request, topics=allowed) if allowed else None, merge)
-
-
-def _without_secrets(topic: CreateTopicsResponseTopic, permissions: Permissions) -> CreateTopicsResponseTopic:
-    """The configuration of a new topic is for those who may describe it."""
-    if topic.error_code or permissions.allow(Operation.DESCRIBE_CONFIGS, _TOPIC, topic.name):
-        return topic
-    return dataclasses.replace(
-        topic,
-        topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-        num_partitions=-1,
-        replication_factor=-1,
-        configs=(),
-    )
+    return screen_create_topics(request, permissions, "Authorization failed.")
 
 
 def _delete_topics(request: DeleteTopicsRequest, image: MetadataImage, permissions: Permissions) -> Screened:
@@ -142,7 +94,7 @@ def _delete_topics(request: DeleteTopicsRequest, image: MetadataImage, permissio
         code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         refused.append(
             DeleteTopicsResponseTopic(
-                name=name if seen else None, topic_id=topic.topic_id, error_code=code, error_message=_MESSAGES[code]
+                name=name if seen else None, topic_id=topic.topic_id, error_code=code, error_message=TEXTS[code]
             )
         )
         return False
@@ -202,7 +154,7 @@ def _configs(
             if code is None:
                 allowed.append(resource)
             else:
-                message = _MESSAGES[code]
+                message = TEXTS[code]
                 refused.append(
                     item_type(error_code=code, error_message=message, resource_type=kind, resource_name=name)
                 )
@@ -256,7 +208,7 @@ _SCREENS: Final[dict[type[Any], Callable[[Any, MetadataImage, Permissions], Scre
 
 def refusal(request: RequestBody[Any], code: ErrorCode, version: int) -> ResponseBody:
     """The answer that says only ``code``: for each item where the answer has no place for it above them."""
-    message = _MESSAGES.get(code)
+    message = TEXTS.get(code)
     match request:
         case AlterClientQuotasRequest():
             entries = (
