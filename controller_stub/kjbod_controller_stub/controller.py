@@ -35,9 +35,10 @@ from kjbod.metadata.image import (
     Replayer,
 )
 from kjbod.metadata.records import (
-    TAIL_OF,
     AbortTransactionRecord,
     AccessControlEntryRecord,
+    Alike,
+    AnyRecord,
     BeginTransactionRecord,
     BrokerRegistrationChangeRecord,
     Endpoint,
@@ -47,6 +48,7 @@ from kjbod.metadata.records import (
     RegisterBrokerRecord,
     RemoveAccessControlEntryRecord,
     UnregisterBrokerRecord,
+    encode_alike,
     encode_record,
 )
 from kjbod.metadata.snapshot import SnapshotId
@@ -109,6 +111,7 @@ from kjbod_controller_stub.partitions.leader_elections import LeaderElections
 from kjbod_controller_stub.partitions.new_partitions import NewPartitions
 from kjbod_controller_stub.partitions.placement import Shuffle
 from kjbod_controller_stub.partitions.reassignments import Reassignments
+from kjbod_controller_stub.partitions.replaying import replay_alike
 from kjbod_controller_stub.partitions.replication import Replication
 from kjbod_controller_stub.partitions.topics import TopicDefaults, Topics, delete_topics
 from kjbod_controller_stub.periodic import PeriodicTasks
@@ -366,12 +369,7 @@ class Controller:
         """
         if not result.records:
             return None
-        level = self.image.metadata_version
-        alike = {cls: versions.record_version_max(cls, level) for cls in TAIL_OF}
-        values = [
-            encode_record(record, alike[type(record)]) if type(record) in alike else self._encode(record)
-            for record in result.records
-        ]
+        values = self._values(result.records)
         records = list(result.records)
         split = sum(map(len, values)) + len(values) * _RECORD_OVERHEAD_BYTES > BATCH_BYTES_MAX
         if split and result.atomic and self.image.metadata_version >= versions.TRANSACTIONS:
@@ -380,13 +378,42 @@ class Controller:
             values = [self._encode(begin), *values, self._encode(end)]
         write = Write(self.next_offset, tuple(_batches(values)))
         end_offset = write.end_offset
+        partitions: list[Alike] = []
         for record in records:
+            if isinstance(record, Alike):
+                partitions.append(record)
+                continue
+            self._replay_alike(partitions)
             if type(record) in _BROKER_RECORDS:
                 self.changes_end[record.broker_id] = end_offset  # type: ignore[attr-defined]  # see steady_heartbeat
             self.replay(record)
+        self._replay_alike(partitions)
         if result.enters_shutdown is not None:
             self.heartbeats.enter_controlled_shutdown(*result.enters_shutdown, offset=self.next_offset - 1)
         return write
+
+    def _replay_alike(self, records: list[Alike]) -> None:
+        """Apply records that were just generated, and empty the list."""
+        if records:
+            replay_alike(records, self.image, self.index, self.reassignments)
+            self.next_offset += len(records)
+            self.image.offset = self.next_offset - 1
+            records.clear()
+
+    def _values(self, records: Iterable[AnyRecord]) -> list[bytes]:
+        level = self.image.metadata_version
+        encoders: dict[int, Callable[[Uuid, int], bytes]] = {}
+        values = []
+        for record in records:
+            if isinstance(record, Alike):
+                like, topic_id, partition_id = record
+                encode = encoders.get(id(like))
+                if encode is None:
+                    encode = encoders[id(like)] = encode_alike(like, versions.record_version(like, level))
+                values.append(encode(topic_id, partition_id))
+            else:
+                values.append(self._encode(record))
+        return values
 
     def _encode(self, record: Record) -> bytes:
         version = versions.record_version(record, self.image.metadata_version)

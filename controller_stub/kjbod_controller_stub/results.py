@@ -1,12 +1,18 @@
 """What a handler of the controller gives back, and the view on the state that it works on while it makes it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kjbod.ids import Uuid
 from kjbod.metadata.image import BrokerRegistration, MetadataImage, PartitionRegistration
-from kjbod.metadata.records import BrokerRegistrationChangeRecord, PartitionChangeRecord, Record, RegisterBrokerRecord
+from kjbod.metadata.records import (
+    Alike,
+    AnyRecord,
+    BrokerRegistrationChangeRecord,
+    PartitionChangeRecord,
+    RegisterBrokerRecord,
+)
 from kjbod.wire.messages import ResponseBody
 
 PartitionKey: TypeAlias = tuple[Uuid, int]
@@ -40,7 +46,7 @@ class Result:
 
     answer: ResponseBody | None = None
     """None: nobody asked; a timer did."""
-    records: tuple[Record, ...] = ()
+    records: tuple[AnyRecord, ...] = ()
     atomic: bool = True
     notes: tuple[Note, ...] = ()
     enters_shutdown: tuple[int, int] | None = None
@@ -59,30 +65,30 @@ class Draft:
 
     image: MetadataImage
     cumulative: bool = True
-    records: list[Record] = field(default_factory=list)
+    records: list[AnyRecord] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     _partitions: dict[PartitionKey, PartitionRegistration] = field(default_factory=dict)
     _unmerged: dict[PartitionKey, list[PartitionChangeRecord]] = field(default_factory=dict)
     """Changes of partitions that nobody has asked for since."""
+    _seen: int = 0
+    """So many records have been looked at for changes of partitions: nobody asks after most of them."""
     _brokers: dict[int, BrokerRegistration] = field(default_factory=dict)
 
-    def add(self, record: Record) -> None:
+    def add(self, record: AnyRecord) -> None:
         """Append a record."""
         self.records.append(record)
         if not self.cumulative:
             return
-        if isinstance(record, PartitionChangeRecord):
-            key = (record.topic_id, record.partition_id)
-            if key in self._unmerged:
-                self._unmerged[key].append(record)
-            else:
-                self._unmerged[key] = [record]
-        elif isinstance(record, BrokerRegistrationChangeRecord):
+        if isinstance(record, BrokerRegistrationChangeRecord):
             broker = self.broker(record.broker_id)
             if broker is not None:
                 self._brokers[record.broker_id] = broker.merge(record)
         elif isinstance(record, RegisterBrokerRecord):
             self._brokers[record.broker_id] = BrokerRegistration.of(record)
+
+    def add_partitions(self, records: Iterable[Alike]) -> None:
+        """Append records of partitions."""
+        self.records += records
 
     def note(self, event: str, **fields: object) -> None:
         """Have a line logged once the records are durable."""
@@ -94,12 +100,24 @@ class Draft:
 
     def partition(self, key: PartitionKey) -> PartitionRegistration | None:
         """A partition as it will be, None when it does not exist."""
-        partition = self._partitions.get(key) or self.image.partition(*key)
+        if self._seen < len(self.records):
+            self._see()
+        topic = self.image.topics.get(key[0])
+        partition = self._partitions.get(key) or (None if topic is None else topic.partitions.get(key[1]))
         if partition is not None and key in self._unmerged:
             for change in self._unmerged.pop(key):
                 partition = partition.merge(change)
             self._partitions[key] = partition
         return partition
+
+    def _see(self) -> None:
+        for record in self.records[self._seen :] if self.cumulative else ():
+            if isinstance(record, Alike):
+                if isinstance(record.like, PartitionChangeRecord):
+                    self._unmerged.setdefault(record[1:], []).append(record.like)
+            elif isinstance(record, PartitionChangeRecord):
+                self._unmerged.setdefault((record.topic_id, record.partition_id), []).append(record)
+        self._seen = len(self.records)
 
     def result(
         self, answer: ResponseBody | None, *, atomic: bool = True, enters_shutdown: tuple[int, int] | None = None

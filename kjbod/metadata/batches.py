@@ -149,16 +149,56 @@ def _put_varint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
-def _put_record(out: bytearray, offset_delta: int, key: bytes | None, value: bytes) -> None:
+_NO_KEY = b"\1"
+"""Its length, -1, as a varint."""
+
+
+def _put_record(out: bytearray, offset_delta: int, key: bytes, value: bytes) -> None:
     body = bytearray(b"\0\0")  # attributes, timestamp delta
     _put_varint(body, offset_delta)
-    _put_varint(body, -1 if key is None else len(key))
-    body += key or b""
+    _put_varint(body, len(key))
+    body += key
     _put_varint(body, len(value))
     body += value
     body.append(0)  # headers
     _put_varint(out, len(body))
     out += body
+
+
+_DELTAS_MAX = 131_072
+"""So many offset deltas are kept as they are written, as soon as a batch had so many records."""
+_deltas: list[bytes] = []
+_THREE_BYTES_FROM = 1 << 13
+"""Offset deltas from here on, up to all that are kept, take three bytes."""
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    _put_varint(out, value)
+    return bytes(out)
+
+
+def _know_deltas(count: int) -> None:
+    """Have so many of them at hand."""
+    while len(_deltas) < min(count, _THREE_BYTES_FROM):
+        _deltas.append(_varint(len(_deltas)))
+    doubled = range(2 * len(_deltas), 2 * min(count, _DELTAS_MAX), 2)
+    _deltas.extend([bytes((each & 127 | 128, each >> 7 & 127 | 128, each >> 14)) for each in doubled])
+
+
+def _data(values: Sequence[bytes]) -> bytes:
+    """Records without keys: :func:`_put_record` for each, with all that depends on a length done once."""
+    _know_deltas(len(values))
+    sizes = (-1, -1)
+    parts: list[bytes] = []
+    for number, value in enumerate(values):
+        delta = _deltas[number] if number < _DELTAS_MAX else _varint(number)
+        if sizes != (len(value), len(delta)):
+            sizes = (len(value), len(delta))
+            middle = _NO_KEY + _varint(len(value))
+            head = _varint(2 + len(delta) + len(middle) + len(value) + 1) + b"\0\0"  # attributes, timestamp delta
+        parts += (head, delta, middle, value, b"\0")  # headers
+    return b"".join(parts)
 
 
 def encode_batch(
@@ -180,14 +220,14 @@ def encode_batch(
     """
     if not values:
         raise ValueError("a batch has at least one record")
+    data = [value for value in values if not isinstance(value, ControlRecord)]
+    if len(data) != (0 if control else len(values)):
+        raise ValueError("control records and data do not share a batch")
     out = bytearray(HEADER_BYTES)
-    for delta, value in enumerate(values):
-        if isinstance(value, ControlRecord) is not control:
-            raise ValueError("control records and data do not share a batch")
-        if isinstance(value, ControlRecord):
-            _put_record(out, delta, *encode_control(value))
-        else:
-            _put_record(out, delta, None, value)
+    out += _data(data)
+    for delta, value in enumerate(values if control else ()):
+        assert isinstance(value, ControlRecord)
+        _put_record(out, delta, *encode_control(value))
     _HEADER.pack_into(
         out,
         0,

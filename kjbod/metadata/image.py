@@ -257,6 +257,22 @@ class PartitionRegistration:
         except ValueError:
             raise KeyError(broker_id) from None
 
+    def at(self, leader_epoch: int, partition_epoch: int) -> "PartitionRegistration":
+        """One of the same shape."""
+        return PartitionRegistration(
+            replicas=self.replicas,
+            directories=self.directories,
+            isr=self.isr,
+            removing_replicas=self.removing_replicas,
+            adding_replicas=self.adding_replicas,
+            leader=self.leader,
+            leader_recovery_state=self.leader_recovery_state,
+            leader_epoch=leader_epoch,
+            partition_epoch=partition_epoch,
+            eligible_leader_replicas=self.eligible_leader_replicas,
+            last_known_elr=self.last_known_elr,
+        )
+
     def merge(self, change: PartitionChangeRecord) -> "PartitionRegistration":
         """The partition after ``change``: partition epoch + 1; leader epoch + 1 where a leader is given.
 

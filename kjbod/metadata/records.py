@@ -8,14 +8,14 @@ hold raises, unless the field is marked ignorable: the caller picks the version 
 Nearly all of a metadata log is about partitions, and nearly all partitions are alike: few sets of brokers and
 directories serve very many. In both of their records the ids come first in the body, so that all that follows them, the
 *tail*, is the same bytes for all that are alike. :func:`encode_record` and :func:`decode_record` keep the tails that
-they have met.
+they have met; :class:`Alike` is what is made of them by the hundred thousand.
 """
 
 import dataclasses
 import struct
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 from kjbod.ids import Uuid
 from kjbod.values import value_type
@@ -487,6 +487,23 @@ def for_partition(record: P, topic_id: Uuid, partition_id: int) -> P:
     return made
 
 
+class Alike(NamedTuple):
+    """The record of one of many partitions: it says of its partition what ``like`` says of another. What is made,
+    encoded and replayed by the hundred thousand is worked out once per ``like``, and costs this tuple for each."""
+
+    like: PartitionRecord | PartitionChangeRecord
+    topic_id: Uuid
+    partition_id: int
+
+    def whole(self) -> PartitionRecord | PartitionChangeRecord:
+        """The record itself."""
+        return for_partition(self.like, self.topic_id, self.partition_id)
+
+
+AnyRecord: TypeAlias = Record | Alike
+"""A record in either form."""
+
+
 def _keep(kept: dict[Any, Any], key: Any, value: Any) -> None:
     """Remember, in bounded memory."""
     if len(kept) >= TAILS_MAX:
@@ -513,6 +530,17 @@ def encode_record(record: Record, version: int | None = None) -> bytes:
         return known[0] + _IDS.pack(record.partition_id, record.topic_id) + known[1]  # type: ignore[attr-defined]
     except struct.error:
         return _encode(record, version)  # which says what is wrong
+
+
+def encode_alike(like: PartitionRecord | PartitionChangeRecord, version: int) -> Callable[[Uuid, int], bytes]:
+    """:func:`encode_record` of what is like this record, by topic id and partition number.
+
+    Raises:
+        struct.error: by the function: a partition number that is none.
+    """
+    value = _encode(like, version)
+    head, tail, pack = value[:_HEAD_BYTES], value[_TAIL_FROM:], _IDS.pack
+    return lambda topic_id, partition_id: head + pack(partition_id, topic_id) + tail
 
 
 def _encode(record: Record, version: int) -> bytes:

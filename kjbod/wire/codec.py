@@ -17,7 +17,8 @@ int32 array and bytes lengths with -1 for null.
 import dataclasses
 import struct
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from kjbod.errors import LocalProtocolError, RemoteProtocolError, UnsupportedVersionError
@@ -263,7 +264,7 @@ def _sized_reader(field: Field, flexible: bool) -> Reader:
 def _field_reader(field: Field, flexible: bool, cls: type[Any] | None) -> Reader:
     one = _value_reader(field, flexible, cls)
     if field.array:
-        return _array_reader(field, flexible, one)
+        return _array_reader(field, flexible, one, cls)
     if field.kind == "struct" and field.nullable and field.tag is None:
 
         def read_nullable_struct(buf: Buffer, at: int) -> tuple[Any, int]:
@@ -273,10 +274,11 @@ def _field_reader(field: Field, flexible: bool, cls: type[Any] | None) -> Reader
     return one
 
 
-def _array_reader(field: Field, flexible: bool, one: Reader) -> Reader:
+def _array_reader(field: Field, flexible: bool, one: Reader, cls: type[Any] | None) -> Reader:
     length_of = _read_length(flexible, _INT32)
     least, nullable, name = max(1, _least_element(field, flexible)), field.nullable, field.name
     form = None if field.kind == "uuid" else _FIXED.get(field.kind)
+    flat = None if field.struct is None or cls is None else _flat_reader(field.struct, cls)
 
     def read_array(buf: Buffer, at: int) -> tuple[Any, int]:
         count, at = length_of(buf, at)
@@ -288,6 +290,8 @@ def _array_reader(field: Field, flexible: bool, one: Reader) -> Reader:
             raise MalformedMessageError(f"{name} of {count} elements with {len(buf) - at} bytes left")
         if form is not None:
             return struct.unpack_from(f">{count}{form}", buf, at), at + count * least
+        if flat is not None and (elements := flat(buf, at, count)) is not None:
+            return elements, at + count * least
         values = []
         for _ in range(count):
             value, at = one(buf, at)
@@ -372,6 +376,40 @@ def _runs(schema: Schema) -> list[_Run | Field]:
             out.append(field)
     flush()
     return out
+
+
+def _flat(schema: Schema) -> tuple[_Run, struct.Struct] | None:
+    """The fields of a struct that has numbers only, and the form of one without tagged fields; None for any other."""
+    match _runs(schema):
+        case [_Run(uuids=()) as run]:
+            return run, struct.Struct(run.form.format + ("B" if schema.flexible else ""))
+    return None
+
+
+def _flat_reader(schema: Schema, cls: type[Any]) -> Callable[[Buffer, int, int], tuple[Any, ...] | None] | None:
+    """Reads so many structs of numbers at once; None where one of them has tagged fields, or they are cut off."""
+    found = _flat(schema)
+    if found is None:
+        return None
+    run, form = found
+    if not set(run.names) <= {f.name for f in dataclasses.fields(cls)}:
+        return None
+    tagged = schema.flexible
+    only = run.names[0] if len(run.names) == 1 else None
+
+    def read_flat(buf: Buffer, at: int, count: int) -> tuple[Any, ...] | None:
+        raw = memoryview(buf)[at : at + count * form.size]
+        if len(raw) < count * form.size:
+            return None
+        # The first that is not 0 is in its place: all before it have the size of the form.
+        if tagged and raw[form.size - 1 :: form.size].tobytes().strip(b"\0"):
+            return None
+        # Row by row: a list of all would be made without a pause for other threads.
+        if only is not None:
+            return tuple([cls(**{only: row[0]}) for row in form.iter_unpack(raw)])
+        return tuple([cls(**dict(zip(run.names, row, strict=False))) for row in form.iter_unpack(raw)])
+
+    return read_flat
 
 
 def _struct_reader(schema: Schema, cls: type[Any] | None) -> Reader:
@@ -482,6 +520,20 @@ def _struct_writer(schema: Schema, cls: type[Any] | None) -> Writer:
     return write_struct
 
 
+def _flat_writer(schema: Schema, cls: type[Any]) -> Callable[[bytearray, Sequence[Any]], None] | None:
+    """Writes any number of structs that have numbers only, and no field that this version may have to refuse."""
+    found = _flat(schema)
+    ours = {f.name: f for f in dataclasses.fields(cls)}
+    if found is None or schema.tagged or not set(found[0].names) <= set(ours) or _absent_checks(schema, ours):
+        return None
+    run, form = found
+    none_tagged = (0,) if schema.flexible else ()
+    pack, values_of = form.pack, attrgetter(*run.names)
+    if len(run.names) == 1:
+        return lambda out, values: out.extend(b"".join([pack(values_of(each), *none_tagged) for each in values]))
+    return lambda out, values: out.extend(b"".join([pack(*values_of(each), *none_tagged) for each in values]))
+
+
 def _default_of(field: Field) -> Any:
     if field.default is not REQUIRED:
         return field.default
@@ -541,6 +593,7 @@ def _any_writer(field: Field, flexible: bool, cls: type[Any] | None) -> Writer:
     if field.array:
         put_length = _put_length(flexible, _INT32)
         refuse_null = _null_refusal(field, field.nullable)
+        flat = None if field.struct is None or cls is None else _flat_writer(field.struct, cls)
 
         def write_array(out: bytearray, value: Any) -> None:
             if value is None:
@@ -548,6 +601,9 @@ def _any_writer(field: Field, flexible: bool, cls: type[Any] | None) -> Writer:
                 put_length(out, -1)
                 return
             put_length(out, len(value))
+            if flat is not None:
+                flat(out, value)
+                return
             for element in value:
                 one(out, element)
 

@@ -4,10 +4,11 @@ Requests are encoded before the clock is read and answers decoded after it: what
 """
 
 import asyncio
+import functools
 import struct
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
@@ -54,14 +55,19 @@ _CONTROL = 0x20
 R = TypeVar("R", bound=ResponseBody)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Answer(Generic[R]):
     """An answer, and how long it took from the sending of the request to its last byte."""
 
-    message: R
     seconds: float
     at_s: float
     """When it had come, on the clock of ``time.perf_counter``."""
+    decode: Callable[[], R] = field(repr=False)
+
+    @functools.cached_property
+    def message(self) -> R:
+        """Decoded when it is asked for: a large one takes its time, in which nothing else is read."""
+        return self.decode()
 
 
 class Wire(asyncio.Protocol):
@@ -96,8 +102,7 @@ class Wire(asyncio.Protocol):
                 frame, at_s = await self.send(data)
         except TimeoutError:
             raise RigError(f"{self.peer} did not answer {message.API_KEY.name} within {timeout_s:g} s") from None
-        response = decode_response(frame, message.API_KEY, version)
-        return Answer(cast(Any, response.message), at_s - started_s, at_s)
+        return Answer(at_s - started_s, at_s, lambda: decode_response(frame, message.API_KEY, version).message)
 
     def send(self, data: bytes) -> "asyncio.Future[tuple[bytes, float]]":
         """Send an encoded request; the future is its answer's frame, and when it came."""

@@ -9,20 +9,23 @@ from hypothesis import strategies as st
 
 from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
 from kjbod.metadata import records
-from kjbod.metadata.image import PartitionRegistration
+from kjbod.metadata.image import PartitionChange, PartitionRegistration, ReplayError
 from kjbod.metadata.records import (
+    Alike,
+    AnyRecord,
     PartitionChangeRecord,
     PartitionRecord,
     Record,
     decode_record,
+    encode_alike,
     encode_record,
     for_partition,
 )
 from kjbod_controller_stub.partitions.index import PartitionIndex
 from kjbod_controller_stub.partitions.replication import NOBODY, Replication
-from kjbod_controller_stub.results import Draft, PartitionKey
+from kjbod_controller_stub.results import Draft, PartitionKey, Result
 from kjbod_controller_stub.rules import KAFKA, KIP_858, Rules
-from tests.controller.world import World, directory
+from tests.controller.world import World, directories, directory, errors
 
 BROKERS = (1, 2, 3, 4)
 CALM = settings(deadline=None, max_examples=50)
@@ -34,9 +37,9 @@ MAYBE_BROKERS = st.none() | BROKER_LISTS
 MAYBE_IDS = st.none() | st.lists(IDS, max_size=4).map(tuple)
 
 
-def scattered(rng: random.Random, rules: Rules) -> World:
+def scattered(rng: random.Random, rules: Rules, *, mixed: bool = True) -> World:
     """Topics that differ in their configuration, with partitions of shapes that hardly differ, in any order, and
-    brokers in any state."""
+    brokers in any state. ``mixed``: also of shapes that no controller makes, such as a leader that is no replica."""
     world = World(rules)
     for broker in BROKERS:
         world.join(broker)
@@ -50,13 +53,18 @@ def scattered(rng: random.Random, rules: Rules) -> World:
         if rng.random() < 0.3:
             world.beat(broker, fence=True)
     first, other = shape(rng), shape(rng)
-    shapes = [first, *(first | {name: other[name]} for name in first)]  # alike but for one thing
+    shapes = [shape(rng) for _ in range(3)]
+    if mixed:
+        shapes = [first, *(first | {name: other[name]} for name in first)]  # alike but for one thing
     for created in world.controller.image.topics.values():
         for number, old in created.partitions.items():
             created.partitions[number] = PartitionRegistration(
                 **rng.choice(shapes),
                 leader_epoch=rng.randrange(3),
                 partition_epoch=old.partition_epoch + rng.randrange(3),
+            )
+            world.controller.index.apply(
+                PartitionChange(created.id, created.name, number, old, created.partitions[number])
             )
     return world
 
@@ -79,6 +87,10 @@ def shape(rng: random.Random) -> dict[str, Any]:
         "eligible_leader_replicas": eligible,
         "last_known_elr": () if in_sync or eligible else replicas[:1],
     }
+
+
+def whole(record: AnyRecord) -> Record:
+    return record.whole() if isinstance(record, Alike) else record
 
 
 def one_by_one(replication: Replication, draft: Draft, keys: list[PartitionKey], **brokers: int) -> list[Record]:
@@ -111,12 +123,32 @@ def test_partitions_of_one_shape_get_the_records_that_each_alone_would_get(rules
     expected = one_by_one(controller.replication, Draft(controller.image), keys, **brokers)
     draft = Draft(controller.image)
     moved = controller.replication.leader_and_isr_updates(draft, keys, **brokers)
-    assert draft.records == expected
+    made = [whole(record) for record in draft.records]
+    assert made == expected
     assert moved == sum(isinstance(record, PartitionChangeRecord) and record.leader >= 0 for record in expected)
     for version in range(PartitionChangeRecord.VERSION_MAX, 3):
-        assert [encode_record(record, version) for record in draft.records] == [
+        assert [encode_record(record, version) for record in made] == [
             records._encode(record, version) for record in expected
         ]
+
+
+@pytest.mark.parametrize("rules", [KIP_858, KAFKA], ids=lambda rules: rules.name)
+@CALM
+@given(seed=SHAPES)
+def test_replicas_assigned_in_one_request_end_as_those_assigned_one_by_one(rules: Rules, seed: int) -> None:
+    rng = random.Random(seed)
+    together, alone = (scattered(random.Random(seed), rules, mixed=False) for _ in range(2))
+    broker, where = rng.choice(BROKERS), rng.choice([LOST, *directories(BROKERS[0]), *directories(BROKERS[1])])
+    topics = together.controller.image.topics
+    numbers = {topic_id: tuple(rng.sample(range(9), rng.randint(1, 9))) for topic_id in topics}  # 8 does not exist
+    answer = together.assign(broker, *((where, topic_id, numbers[topic_id]) for topic_id in topics))
+    errors_alone = []
+    for topic_id in topics:
+        for number in numbers[topic_id]:
+            errors_alone += errors(alone.assign(broker, (where, topic_id, (number,))))
+    assert errors(answer) == errors_alone
+    assert together.controller.image == alone.controller.image
+    assert indexed(together.controller.index, together) == indexed(alone.controller.index, alone)
 
 
 CHANGES = st.builds(
@@ -162,6 +194,7 @@ def test_a_record_whose_like_was_met_before_has_the_bytes_of_one_that_is_new(
     assert for_partition(other, record.topic_id, record.partition_id) == record
     value = encode_record(other)
     assert value == records._encode(other, record.VERSION_MAX)
+    assert encode_alike(record, record.VERSION_MAX)(topic_id, partition_id) == value
     for _ in range(2):  # the first time and when it was met
         assert decode_record(value) == records._decode(value) == (other, record.VERSION_MAX)
         assert decode_record(memoryview(value)) == (other, record.VERSION_MAX)
@@ -207,3 +240,42 @@ def test_the_index_after_any_changes_is_that_of_a_controller_that_begins_with_th
     for record in world.controller.image.to_records():
         fresh.replay(record)
     assert indexed(world.controller.index, world) == indexed(fresh.index, world)
+
+
+@CALM
+@given(seed=SHAPES)
+def test_records_that_are_replayed_together_leave_what_they_leave_one_by_one(seed: int) -> None:
+    rng = random.Random(seed)
+    one, other = scattered(random.Random(seed), KIP_858), scattered(random.Random(seed), KIP_858)
+    topics = [topic.id for topic in one.controller.image.topics.values()]
+    likes: list[PartitionChangeRecord | PartitionRecord] = [
+        PartitionChangeRecord(topic_id=topics[0], partition_id=0, **shape(rng)) for _ in range(3)
+    ]
+    likes += [
+        PartitionRecord(topic_id=topics[0], partition_id=0, leader_epoch=0, partition_epoch=0, **shape(rng))
+        for _ in range(2)
+    ]
+    alike = [Alike(rng.choice(likes), rng.choice(topics), rng.randrange(8)) for _ in range(40)]
+    one.write(Result(records=tuple(alike)))
+    other.write(Result(records=tuple(record.whole() for record in alike)))
+    assert one.log == other.log
+    assert one.controller.image == other.controller.image
+    assert (one.controller.next_offset, one.controller.image.offset) == (
+        other.controller.next_offset,
+        other.controller.image.offset,
+    )
+    assert indexed(one.controller.index, one) == indexed(other.controller.index, other)
+    assert one.controller.reassignments._in_progress == other.controller.reassignments._in_progress
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Alike(PartitionChangeRecord(topic_id=Uuid.of(1, 1), partition_id=0), Uuid.of(8, 8), 0),
+        PartitionChangeRecord(topic_id=Uuid.of(8, 8), partition_id=0),
+    ],
+    ids=["alike", "whole"],
+)
+def test_a_change_of_nothing_is_a_bug_that_is_told(record: AnyRecord) -> None:
+    with pytest.raises(ReplayError, match=r"topic .* does not exist"):
+        World().write(Result(records=(record,)))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from kjbod.metadata.records import Alike
 from kjbod.metadata.segments import SegmentedLog
 from kjbod.wire.client import Connection, Disconnected
 from kjbod.wire.messages import (
@@ -19,7 +20,6 @@ from kjbod.wire.messages import (
     MetadataRequest,
 )
 from kjbod_controller_stub.costs import LARGE_FRAME_BYTES, LARGE_PARTITIONS, is_large
-from kjbod_controller_stub.results import Result
 from kjbod_controller_stub.server import ControllerServer
 from kjbod_controller_stub.turns import TURNS_AT_ONCE, Turns
 from tests.controller.conftest import Serving, Site, until
@@ -168,24 +168,17 @@ def held(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> Callable[[ControllerSer
 
     def hold(server: ControllerServer) -> None:
         controller = server.controller
-        apply, replay = controller.apply, controller.replay
+        replay = controller._replay_alike
 
-        def slow_apply(result: Result) -> Any:
-            if len(result.records) <= LARGE_PARTITIONS:
-                return apply(result)
-            left = [len(result.records) // 2]
+        def replay_in_halves(records: list[Alike]) -> None:
+            if len(records) > LARGE_PARTITIONS:
+                half = records[: len(records) // 2]
+                del records[: len(half)]
+                replay(half)
+                gate.pass_through()
+            replay(records)
 
-            def counted(record: Any) -> None:
-                left[0] -= 1
-                if not left[0]:
-                    gate.pass_through()
-                replay(record)
-
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(controller, "replay", counted)
-                return apply(result)
-
-        monkeypatch.setattr(controller, "apply", slow_apply)
+        monkeypatch.setattr(controller, "_replay_alike", replay_in_halves)
 
     return hold
 

@@ -10,18 +10,20 @@ tuple for each would be most of the memory, and most of what a garbage collectio
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from kjbod.ids import UNASSIGNED, Uuid
-from kjbod.metadata.image import Change, ElrCleared, PartitionChange, PartitionRegistration, TopicDeleted
+from kjbod.metadata.image import Change, ElrCleared, PartitionChange, PartitionRegistration, TopicDeleted, shape_of
 from kjbod.metadata.records import NO_LEADER
 from kjbod_controller_stub.results import PartitionKey
 
 _Handle: TypeAlias = int
 _Set: TypeAlias = dict[_Handle, None]
 _NOTHING: Mapping[_Handle, None] = MappingProxyType({})
+STEPS_MAX = 4_096
+"""So many steps are kept to be taken again; then all are forgotten."""
 _PARTITION_BITS = 32
 _PARTITION_MASK = (1 << _PARTITION_BITS) - 1
 
@@ -40,6 +42,8 @@ class PartitionIndex:
         self._leaderless: _Set = {}
         self._in_elr: dict[int, _Set] = {}
         self._imbalanced: _Set = {}
+        self._steps: dict[tuple[Any, Any], Step] = {}
+        """By the shapes that they are between. The sets in them are never replaced."""
 
     def in_isr(self, broker_id: int) -> tuple[PartitionKey, ...]:
         """The partitions that have the broker in their ISR."""
@@ -97,7 +101,8 @@ class PartitionIndex:
         ids = self._topic_ids
         return tuple([(ids[handle >> _PARTITION_BITS], handle & _PARTITION_MASK) for handle in handles])
 
-    def _handle(self, topic_id: Uuid, partition: int) -> _Handle:
+    def handle(self, topic_id: Uuid, partition: int) -> _Handle:
+        """The number of a partition in the sets. Those of a topic are consecutive."""
         topic = self._topic_numbers.get(topic_id)
         if topic is None:
             topic = self._topic_numbers[topic_id] = self._next_topic
@@ -108,92 +113,75 @@ class PartitionIndex:
     def apply(self, change: Change) -> None:
         """Follow one change of the image."""
         if isinstance(change, PartitionChange):
-            self._replace(self._handle(change.topic_id, change.partition), change.old, change.new)
+            self._replace(self.handle(change.topic_id, change.partition), change.old, change.new)
         elif isinstance(change, ElrCleared):
             for partition_change in change.partitions:
                 self.apply(partition_change)
         elif isinstance(change, TopicDeleted):
             for number, partition in change.topic.partitions.items():
-                self._replace(self._handle(change.topic.id, number), partition, None)
+                self._replace(self.handle(change.topic.id, number), partition, None)
             self._topic_ids.pop(self._topic_numbers.pop(change.topic.id, -1), None)
 
     def _replace(self, handle: _Handle, old: PartitionRegistration | None, new: PartitionRegistration | None) -> None:
-        if old is None or new is None:
-            self._replace_isr(handle, () if old is None else old.isr, () if new is None else new.isr)
-            self._replace_leader(handle, old, new)
-            self._replace_preference(handle, new)
-            self._replace_elr(
-                handle,
-                () if old is None else old.eligible_leader_replicas,
-                () if new is None else new.eligible_leader_replicas,
-            )
-            self._replace_placements(handle, old, new)
-            return
-        if old.isr is not new.isr:
-            self._replace_isr(handle, old.isr, new.isr)
-        if old.leader != new.leader:
-            self._replace_leader(handle, old, new)
-        if old.leader != new.leader or old.replicas is not new.replicas:
-            self._replace_preference(handle, new)
-        if old.eligible_leader_replicas or new.eligible_leader_replicas:
-            self._replace_elr(handle, old.eligible_leader_replicas, new.eligible_leader_replicas)
-        if old.directories is not new.directories or old.replicas is not new.replicas:
-            self._replace_placements(handle, old, new)
+        step = self.step(old, new)
+        for members in step.leaves:
+            members.pop(handle, None)
+        for members in step.enters:
+            members[handle] = None
+        self.count(step)
 
-    def _replace_placements(
-        self, handle: _Handle, old: PartitionRegistration | None, new: PartitionRegistration | None
-    ) -> None:
-        before, after = _placements(old), _placements(new)
-        for place in before:
-            if place not in after:
-                broker, directory = place
-                self._in_directory[broker][directory].pop(handle, None)
-        for place in after:
-            if place not in before:
-                broker, directory = place
-                self._in_directory.setdefault(broker, {}).setdefault(directory, {})[handle] = None
+    def step(self, old: PartitionRegistration | None, new: PartitionRegistration | None) -> "Step":
+        """What it means for a partition to become ``new``; the same for all of their shapes."""
+        key = (None if old is None else shape_of(old), None if new is None else shape_of(new))
+        known = self._steps.get(key)
+        if known is None:
+            if len(self._steps) >= STEPS_MAX:
+                self._steps.clear()
+            known = self._steps[key] = self._step(old, new)
+        return known
 
-    def _replace_isr(self, handle: _Handle, old: tuple[int, ...], new: tuple[int, ...]) -> None:
-        for broker in old:
-            if broker not in new:
-                self._in_isr[broker].pop(handle, None)
-        for broker in new:
-            if broker not in old:
-                self._in_isr.setdefault(broker, {})[handle] = None
+    def _step(self, old: PartitionRegistration | None, new: PartitionRegistration | None) -> "Step":
+        before, after = self._memberships(old), self._memberships(new)
+        return Step(
+            leaves=tuple(before[place] for place in before if place not in after),
+            enters=tuple(after[place] for place in after if place not in before),
+            loses=NO_LEADER if old is None else old.leader,
+            gains=NO_LEADER if new is None else new.leader,
+        )
 
-    def _replace_elr(self, handle: _Handle, old: tuple[int, ...], new: tuple[int, ...]) -> None:
-        for broker in old:
-            if broker not in new:
-                self._in_elr[broker].pop(handle, None)
-        for broker in new:
-            self._in_elr.setdefault(broker, {})[handle] = None
+    def count(self, step: "Step", times: int = 1) -> None:
+        """So many partitions have taken this step: who leads them."""
+        if step.loses != step.gains:
+            if step.loses != NO_LEADER:
+                self._leads[step.loses] -= times
+            if step.gains != NO_LEADER:
+                self._leads[step.gains] += times
 
-    def _replace_preference(self, handle: _Handle, new: PartitionRegistration | None) -> None:
-        if new is not None and new.replicas[:1] != (new.leader,):
-            self._imbalanced[handle] = None
-        else:
-            self._imbalanced.pop(handle, None)
-
-    def _replace_leader(
-        self, handle: _Handle, old: PartitionRegistration | None, new: PartitionRegistration | None
-    ) -> None:
-        if old is not None and old.leader != NO_LEADER:
-            self._leads[old.leader] -= 1
-        if new is not None and new.leader != NO_LEADER:
-            self._leads[new.leader] += 1
-        if new is not None and new.leader == NO_LEADER:
-            self._leaderless[handle] = None
-        else:
-            self._leaderless.pop(handle, None)
+    def _memberships(self, partition: PartitionRegistration | None) -> dict[tuple[Any, ...], _Set]:
+        """All sets that a partition is in, by what they are sets of."""
+        if partition is None:
+            return {}
+        found: dict[tuple[Any, ...], _Set] = {}
+        for broker in partition.isr:
+            found["isr", broker] = self._in_isr.setdefault(broker, {})
+        if partition.leader == NO_LEADER:
+            found["leaderless",] = self._leaderless
+        if partition.replicas[:1] != (partition.leader,):
+            found["imbalanced",] = self._imbalanced
+        for broker in partition.eligible_leader_replicas:
+            found["elr", broker] = self._in_elr.setdefault(broker, {})
+        for broker, directory in zip(partition.replicas, partition.directories, strict=True):
+            members = self._in_directory.setdefault(broker, {}).setdefault(directory, {})
+            found["directory", broker, directory] = members
+        return found
 
 
-def _placements(partition: PartitionRegistration | None) -> frozenset[tuple[int, Uuid]]:
-    return _NOWHERE if partition is None else _places(partition.replicas, partition.directories)
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What the index has to do for a partition that changes: see :meth:`PartitionIndex.step`."""
 
-
-_NOWHERE: frozenset[tuple[int, Uuid]] = frozenset()
-
-
-@lru_cache(maxsize=4_096)
-def _places(replicas: tuple[int, ...], directories: tuple[Uuid, ...]) -> frozenset[tuple[int, Uuid]]:
-    return frozenset(zip(replicas, directories, strict=True))
+    leaves: tuple[_Set, ...]
+    enters: tuple[_Set, ...]
+    loses: int
+    gains: int
+    """Its leaders before and after."""

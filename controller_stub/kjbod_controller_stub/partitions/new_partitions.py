@@ -4,13 +4,13 @@ A new partition's ISR is its active replicas, its leader the first of them, its 
 with one directory gets that one at once, any other chooses for itself and says so (``UNASSIGNED``).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kjbod.ids import Uuid
 from kjbod.metadata import versions
 from kjbod.metadata.image import MetadataImage
-from kjbod.metadata.records import PartitionRecord
+from kjbod.metadata.records import Alike, PartitionRecord
 from kjbod.wire.admin_messages import (
     CreatePartitionsRequest,
     CreatePartitionsRequestTopic,
@@ -94,8 +94,16 @@ class NewPartitions:
                 continue
             yield UsableBroker(broker.id, broker.rack, broker.fenced)
 
-    def record(self, topic_id: Uuid, number: int, replicas: tuple[int, ...]) -> PartitionRecord:
-        """The record of a new partition; one of the replicas is active."""
+    def records(self, topic_id: Uuid, first: int, placed: Iterable[tuple[int, ...]]) -> Iterator[Alike]:
+        """The records of new partitions, numbered from ``first`` on; one of the replicas of each is active."""
+        likes: dict[tuple[int, ...], PartitionRecord] = {}
+        for number, replicas in enumerate(placed, start=first):
+            like = likes.get(replicas)
+            if like is None:
+                like = likes[replicas] = self._record(topic_id, number, replicas)
+            yield Alike(like, topic_id, number)
+
+    def _record(self, topic_id: Uuid, number: int, replicas: tuple[int, ...]) -> PartitionRecord:
         isr = tuple(replica for replica in replicas if self.image.brokers[replica].active)
         directories: tuple[Uuid, ...] = ()
         if self.image.metadata_version >= versions.DIRECTORY_ASSIGNMENT:
@@ -117,7 +125,7 @@ class NewPartitions:
         """Add partitions to topics, each on its own: one that is refused does not stop the others."""
         topics = {topic.name: topic for topic in request.topics}
         twice = {topic.name for topic in request.topics if topics[topic.name] is not topic}
-        records: list[PartitionRecord] = []
+        records: list[Alike] = []
         results = []
         for name, topic in topics.items():
             try:
@@ -130,11 +138,10 @@ class NewPartitions:
                 )
             else:
                 results.append(CreatePartitionsResponseTopic(name=name))
-        for record in () if request.validate_only else records:
-            draft.add(record)
+        draft.add_partitions(() if request.validate_only else records)
         return CreatePartitionsResponse(results=tuple(results))
 
-    def _more(self, wanted: CreatePartitionsRequestTopic, *, room: int) -> list[PartitionRecord]:
+    def _more(self, wanted: CreatePartitionsRequestTopic, *, room: int) -> list[Alike]:
         """The records of one topic's new partitions."""
         topic_id = self.image.topic_ids.get(wanted.name)
         if topic_id is None:
@@ -169,4 +176,4 @@ class NewPartitions:
             for number, replicas in enumerate(placed, start=have):
                 self.check_assignment(replicas, factor)
                 self.check_active(number, replicas)
-        return [self.record(topic_id, number, replicas) for number, replicas in enumerate(placed, start=have)]
+        return [*self.records(topic_id, have, placed)]

@@ -10,7 +10,7 @@ known: it is *unclean*, and leaves the eligible replicas too.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any
@@ -20,10 +20,10 @@ from kjbod.metadata import versions
 from kjbod.metadata.image import BrokerRegistration, MetadataImage, PartitionRegistration, shape_of
 from kjbod.metadata.records import (
     NO_LEADER,
+    Alike,
     BrokerRegistrationChangeRecord,
     PartitionChangeRecord,
     UnregisterBrokerRecord,
-    for_partition,
 )
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
@@ -33,6 +33,7 @@ from kjbod.wire.messages import (
     AlterPartitionResponsePartition,
     AlterPartitionResponseTopic,
     AssignReplicasToDirsRequest,
+    AssignReplicasToDirsRequestTopic,
     AssignReplicasToDirsResponse,
     AssignReplicasToDirsResponseDirectory,
     AssignReplicasToDirsResponsePartition,
@@ -45,6 +46,8 @@ from kjbod_controller_stub.partitions.index import PartitionIndex
 from kjbod_controller_stub.results import ApiError, Draft, PartitionKey
 from kjbod_controller_stub.rules import Rules
 
+KNOWN_MAX = 4_096
+"""So many registrations are known by identity, which is quicker than by shape; then all are forgotten."""
 NOBODY = -1
 """No broker: nothing to remove or to add."""
 
@@ -56,6 +59,56 @@ _inputs_of_topic: Callable[[PartitionChangeBuilder], tuple[Any, ...]] = attrgett
     )
 )
 """What a change depends on beside the shape of the partition, and the brokers, which are the same for all in a pass."""
+
+
+@dataclass(slots=True)
+class _Decisions:
+    """What becomes of the partitions of a topic."""
+
+    shapes: dict[tuple[Any, ...], PartitionChangeRecord | None]
+    """By shape; for all topics that are configured alike."""
+    known: dict[int, tuple[PartitionChangeRecord | None, PartitionRegistration]] = field(default_factory=dict)
+    """By identity, with the partition itself, so that nothing else becomes that."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Assignment:
+    """What comes of assigning a replica to a directory, for all partitions of one shape."""
+
+    error: int
+    like: PartitionChangeRecord | None
+    is_made_anew: bool
+    is_led: bool
+
+
+@dataclass(slots=True)
+class _Assigned:
+    """What was assigned, and what to look after once all is; sets in the order in which they came."""
+
+    assigned: dict[Uuid, set[int]] = field(default_factory=dict)
+    """Partitions by topic. The draft knows what became of these; all others are as they are registered."""
+
+    lost: dict[PartitionKey, None] = field(default_factory=dict)
+    """In a directory that is not online."""
+    waiting: dict[PartitionKey, None] = field(default_factory=dict)
+    """In one that is online, where it may be that nobody leads."""
+    anew: dict[PartitionKey, None] = field(default_factory=dict)
+
+    def add(self, key: PartitionKey, assignment: _Assignment, *, online: bool, last_counts: bool) -> None:
+        """``last_counts``: where a replica is assigned twice, whether only the second one says where it is."""
+        if assignment.error:
+            return
+        if assignment.is_made_anew:
+            self.anew[key] = None
+        if not online:
+            self.lost[key] = None
+            if last_counts:
+                self.waiting.pop(key, None)
+            return
+        if assignment.is_made_anew or not assignment.is_led:
+            self.waiting[key] = None
+        if last_counts and self.lost:
+            self.lost.pop(key, None)
 
 
 class Replication:
@@ -119,7 +172,7 @@ class Replication:
         """Take the broker ``remove`` out of ISR and leadership, or let ``add`` lead (``generateLeaderAndIsrUpdates``).
 
         ``add`` counts as active although its registration still says fenced; ``remove`` never may lead. ``unclean`` is
-        removed too, and leaves the eligible leader replicas.
+        removed too, and leaves the eligible leader replicas. No key comes twice: each is looked at as it is before.
 
         Returns:
             How many partitions got another leader.
@@ -127,25 +180,33 @@ class Replication:
         moved = 0
         # What is decided for one partition holds for all of its shape whose topics are configured alike.
         decided: dict[tuple[Any, ...], dict[tuple[Any, ...], PartitionChangeRecord | None]] = {}
-        of_topic: dict[Uuid, dict[tuple[Any, ...], PartitionChangeRecord | None]] = {}
+        of_topic: dict[Uuid, _Decisions] = {}
+        made: list[Alike] = []
         for key in keys:
             partition = draft.partition(key)
             if partition is None:
                 continue
-            shapes = of_topic.get(key[0])
-            if shapes is None:
+            topic_id, number = key
+            decisions = of_topic.get(topic_id)
+            if decisions is None:
                 builder = self.builder(draft, key, partition, remove=remove, add=add, unclean=unclean)
-                shapes = of_topic[key[0]] = decided.setdefault(_inputs_of_topic(builder), {})
-            shape = shape_of(partition)
-            if shape not in shapes:
-                builder = self.builder(draft, key, partition, remove=remove, add=add, unclean=unclean)
-                if remove in partition.isr or unclean in partition.isr:
-                    builder.target_isr = tuple(each for each in partition.isr if each != remove and each != unclean)
-                shapes[shape] = builder.build()
-            record = shapes[shape]
-            if record is not None:
-                draft.add(for_partition(record, *key))
-                moved += record.leader >= 0
+                shapes = decided.setdefault(_inputs_of_topic(builder), {})
+                decisions = of_topic[topic_id] = _Decisions(shapes)
+            if id(partition) not in decisions.known:
+                if len(decisions.known) >= KNOWN_MAX:
+                    decisions.known.clear()
+                shape = shape_of(partition)
+                if shape not in decisions.shapes:
+                    builder = self.builder(draft, key, partition, remove=remove, add=add, unclean=unclean)
+                    if remove in partition.isr or unclean in partition.isr:
+                        builder.target_isr = tuple(each for each in partition.isr if each not in (remove, unclean))
+                    decisions.shapes[shape] = builder.build()
+                decisions.known[id(partition)] = (decisions.shapes[shape], partition)
+            like, _ = decisions.known[id(partition)]
+            if like is not None:
+                made.append(Alike(like, topic_id, number))
+                moved += like.leader >= 0
+        draft.add_partitions(made)
         return moved
 
     # ---- brokers
@@ -288,74 +349,100 @@ class Replication:
         An assignment to a directory that is not online is recorded all the same: it is how a broker says that a
         replica is lost. The replica then loses leadership and ISR, after all assignments.
         """
-        lost: dict[PartitionKey, None] = {}
-        found: dict[PartitionKey, None] = {}
-        anew: dict[PartitionKey, None] = {}
-        directories = []
-        for directory in request.directories:
-            online = broker.has_online_dir(directory.id_)
-            topics = []
-            for topic in directory.topics:
-                partitions = []
-                known = self._image.topics.get(topic.topic_id)
-                topic_id = topic.topic_id if known is None else known.id  # the same object: found at once everywhere
-                for partition in topic.partitions:
-                    key = (topic_id, partition.partition_index)
-                    if self._is_made_anew(draft, key, broker):
-                        anew[key] = None
-                    error = self._assign(draft, key, broker.id, directory.id_)
-                    if not error:
-                        (found if online else lost)[key] = None
-                        if self._rules.sees_own_changes:
-                            (lost if online else found).pop(key, None)
-                    partitions.append(AssignReplicasToDirsResponsePartition(partition_index=key[1], error_code=error))
-                topics.append(AssignReplicasToDirsResponseTopic(topic_id=topic.topic_id, partitions=tuple(partitions)))
-            directories.append(AssignReplicasToDirsResponseDirectory(id_=directory.id_, topics=tuple(topics)))
-        self._replicas_lost(draft, lost, broker.id)
-        self.leader_and_isr_updates(draft, anew, unclean=broker.id)
-        if self._rules.elects_on_assignment:
-            # The index knows of nearly all that they have a leader, without a look at what the draft makes of them.
-            candidates = (key for key in found if key in anew or self._index.is_leaderless(key))
-            self.leader_and_isr_updates(draft, (key for key in candidates if self._is_leaderless(draft, key)))
-        return AssignReplicasToDirsResponse(directories=tuple(directories))
-
-    def _is_made_anew(self, draft: Draft, key: PartitionKey, broker: BrokerRegistration) -> bool:
-        """Whether a replica that is eligible was in a directory that the broker does not have: wherever it is now, it
-        was made anew, without the data that made it eligible."""
-        if not self._rules.lost_directory_is_unclean:
-            return False
-        partition = draft.partition(key)
-        return (
-            partition is not None
-            and broker.id in partition.eligible_leader_replicas
-            and not broker.has_online_dir(partition.directory(broker.id))
+        outcome = _Assigned()
+        answer = AssignReplicasToDirsResponse(
+            directories=tuple(
+                AssignReplicasToDirsResponseDirectory(
+                    id_=directory.id_,
+                    topics=tuple(
+                        self._assign_topic(draft, broker, directory.id_, topic, outcome) for topic in directory.topics
+                    ),
+                )
+                for directory in request.directories
+            )
         )
+        self._replicas_lost(draft, outcome.lost, broker.id)
+        self.leader_and_isr_updates(draft, outcome.anew, unclean=broker.id)
+        if self._rules.elects_on_assignment:
+            self.leader_and_isr_updates(draft, [key for key in outcome.waiting if self._is_leaderless(draft, key)])
+        return answer
 
-    def _assign(self, draft: Draft, key: PartitionKey, broker_id: int, directory: Uuid) -> int:
-        """One assignment; the error code of the answer."""
-        if key[0] not in self._image.topics:
-            return ErrorCode.UNKNOWN_TOPIC_ID
-        partition = draft.partition(key)
-        if partition is None:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if broker_id not in partition.replicas:
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        record: PartitionChangeRecord | None = None
-        if not self._rules.sees_own_changes and not _is_settled(draft, partition):
+    def _assign_topic(
+        self,
+        draft: Draft,
+        broker: BrokerRegistration,
+        directory: Uuid,
+        topic: AssignReplicasToDirsRequestTopic,
+        outcome: "_Assigned",
+    ) -> AssignReplicasToDirsResponseTopic:
+        """Assign replicas of one topic to a directory."""
+        online = broker.has_online_dir(directory)
+        known = self._image.topics.get(topic.topic_id)
+        topic_id = topic.topic_id if known is None else known.id  # the same object: found at once everywhere
+        unknown = int(ErrorCode.UNKNOWN_TOPIC_ID if known is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        registered = {} if known is None else known.partitions
+        assigned = outcome.assigned.setdefault(topic_id, set())
+        decided: dict[tuple[Any, ...], _Assignment] = {}
+        known_as: dict[int, tuple[_Assignment, PartitionRegistration]] = {}
+        answers = []
+        for asked in topic.partitions:
+            number = asked.partition_index
+            key = (topic_id, number)
+            partition = draft.partition(key) if number in assigned else registered.get(number)
+            if partition is None:
+                answers.append(_assignment_answer(number, unknown))
+                continue
+            assigned.add(number)
+            if id(partition) not in known_as:
+                if len(known_as) >= KNOWN_MAX:
+                    known_as.clear()
+                shape = shape_of(partition)
+                if shape not in decided:
+                    decided[shape] = self._assignment(draft, key, partition, broker, directory)
+                known_as[id(partition)] = (decided[shape], partition)
+            assignment, _ = known_as[id(partition)]
+            answers.append(_assignment_answer(number, assignment.error))
+            if assignment.like is not None:
+                draft.records.append(Alike(assignment.like, topic_id, number))
+            if outcome.lost or not (online and assignment.is_led and not assignment.is_made_anew):
+                outcome.add(key, assignment, online=online, last_counts=self._rules.sees_own_changes)
+        return AssignReplicasToDirsResponseTopic(topic_id=topic.topic_id, partitions=tuple(answers))
+
+    def _assignment(
+        self,
+        draft: Draft,
+        key: PartitionKey,
+        partition: PartitionRegistration,
+        broker: BrokerRegistration,
+        directory: Uuid,
+    ) -> "_Assignment":
+        """What comes of an assignment, for all partitions of one shape."""
+        error, like = 0, None
+        if broker.id not in partition.replicas:
+            error = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        elif not self._rules.sees_own_changes and not _is_settled(draft, partition):
             # In Kafka any change of a partition may elect its leader; here the election follows by itself.
             builder = self.builder(draft, key, partition)
             builder.election = Election.ONLINE
-            builder.directories = {broker_id: directory}
-            record = builder.build()
-        elif partition.directory(broker_id) != directory:
-            record = PartitionChangeRecord(
+            builder.directories = {broker.id: directory}
+            like = builder.build()
+        elif partition.directory(broker.id) != directory:
+            like = PartitionChangeRecord(
                 topic_id=key[0],
                 partition_id=key[1],
-                directories=_with_directory(partition.replicas, partition.directories, broker_id, directory),
+                directories=_with_directory(partition.replicas, partition.directories, broker.id, directory),
             )
-        if record is not None:
-            draft.add(record)
-        return 0
+        is_made_anew = not error and self._is_made_anew(partition, broker)
+        return _Assignment(error, like, is_made_anew, is_led=partition.leader != NO_LEADER)
+
+    def _is_made_anew(self, partition: PartitionRegistration, broker: BrokerRegistration) -> bool:
+        """Whether a replica that is eligible was in a directory that the broker does not have: wherever it is now, it
+        was made anew, without the data that made it eligible."""
+        return (
+            self._rules.lost_directory_is_unclean
+            and broker.id in partition.eligible_leader_replicas
+            and not broker.has_online_dir(partition.directory(broker.id))
+        )
 
     def _is_leaderless(self, draft: Draft, key: PartitionKey) -> bool:
         partition = draft.partition(key)
@@ -473,6 +560,11 @@ def _with_directory(
     return tuple(
         given if replica == broker_id else directory for replica, directory in zip(replicas, directories, strict=True)
     )
+
+
+@lru_cache(maxsize=16_384)
+def _assignment_answer(number: int, error: int) -> AssignReplicasToDirsResponsePartition:
+    return AssignReplicasToDirsResponsePartition(partition_index=number, error_code=error)
 
 
 def _partition_answer(key: PartitionKey, partition: PartitionRegistration) -> AlterPartitionResponsePartition:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kjbod.ids import METADATA_TOPIC_NAME, ZERO, Uuid
 from kjbod.metadata.image import Change, MetadataImage, TopicCreated, TopicDeleted
-from kjbod.metadata.records import Record, RemoveTopicRecord, TopicRecord
+from kjbod.metadata.records import AnyRecord, RemoveTopicRecord, TopicRecord
 from kjbod.topics import topic_name_problem
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
@@ -42,7 +42,7 @@ class TopicDefaults:
 class _Creation:
     """One CreateTopics as far as it has come."""
 
-    records: list[Record]
+    records: list[AnyRecord]
     taken: dict[str, str]
     """Names that it has created, by the name that metrics have."""
 
@@ -89,7 +89,7 @@ class Topics:
 
     def _create_all(
         self, topics: list[CreateTopicsRequestTopic]
-    ) -> tuple[list[CreateTopicsResponseTopic], list[Record]]:
+    ) -> tuple[list[CreateTopicsResponseTopic], list[AnyRecord]]:
         """The outcome of each topic, and the records of those that can be.
 
         Raises:
@@ -128,7 +128,7 @@ class Topics:
             TopicRecord(name=topic.name, topic_id=topic_id),
             *config_records,
             *eligible.clearing_records(self._image, config_records),
-            *(self._partitions.record(topic_id, number, replicas) for number, replicas in enumerate(placed)),
+            *self._partitions.records(topic_id, 0, placed),
         )
         creation.taken[_metric_name(topic.name)] = topic.name
         return CreateTopicsResponseTopic(
