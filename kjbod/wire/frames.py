@@ -212,6 +212,8 @@ class EncodedResponse:
 
     api_key: ApiKey
     frame: bytes
+    mute_ms: int = 0
+    """How long nothing more is read from the connection after it (KIP-219)."""
 
 
 def decode_response(frame: bytes, api_key: ApiKey, version: int) -> Response:

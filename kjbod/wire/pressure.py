@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter, deque
+from collections.abc import Mapping
 from typing import Final, Generic, TypeVar
 
 NO_LIMIT: Final = 2**31 - 1
@@ -24,25 +25,31 @@ class Rate:
 
     def take(self, now_ms: int) -> float:
         """Take the next place, and say how many ms it is away."""
-        if not self._interval_ms:
+        interval_ms = self._interval_ms
+        if not interval_ms:
             return 0.0
         place_ms = self._place_ms(now_ms)
-        self._next_ms = place_ms + self._interval_ms
-        return max(0.0, place_ms - now_ms)
+        self._next_ms = place_ms + interval_ms
+        return place_ms - now_ms if place_ms > now_ms else 0.0
 
     def wait_ms(self, now_ms: int) -> float:
         """How far away the next place is, without taking it."""
         return max(0.0, self._place_ms(now_ms) - now_ms) if self._interval_ms else 0.0
 
+    def has_place(self, now_ms: int) -> bool:
+        """Whether there is a place now, without taking it."""
+        return self._next_ms <= now_ms
+
     def try_take(self, now_ms: int) -> bool:
         """Take a place if there is one now."""
-        if self.wait_ms(now_ms):
+        if not self.has_place(now_ms):
             return False
         self.take(now_ms)
         return True
 
     def _place_ms(self, now_ms: int) -> float:
-        return max(self._next_ms, now_ms - _BURST_MS + self._interval_ms)
+        earliest_ms = now_ms - _BURST_MS + self._interval_ms
+        return self._next_ms if self._next_ms > earliest_ms else earliest_ms
 
 
 class Pace:
@@ -154,15 +161,20 @@ class Unread(Generic[T]):
 
 
 class Addresses:
-    """How many connections there are from each address."""
+    """How many connections there are from each address, and how many there may be; ``overrides`` for some of them."""
 
-    def __init__(self, at_most: int) -> None:
+    def __init__(self, at_most: int, overrides: Mapping[str, int] | None = None) -> None:
         self._at_most = at_most
+        self._overrides = overrides or {}
         self._connections: Counter[str] = Counter()
+
+    def at_most(self, host: str) -> int:
+        """How many an address may have."""
+        return self._overrides.get(host, self._at_most)
 
     def enter(self, host: str) -> bool:
         """Count one more, unless there are too many."""
-        if self._connections[host] >= self._at_most:
+        if self._connections[host] >= self.at_most(host):
             if not self._connections[host]:
                 del self._connections[host]
             return False

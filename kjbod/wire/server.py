@@ -11,9 +11,14 @@ Each connection is a task with its own ``TaskGroup``: it reads requests and star
 * unread answers of all connections take at most ``max_unread_bytes``, else the slowest reader is cut off;
 * connections above ``max_connections``, or ``max_connections_per_ip`` from one address, are closed as they come, and
   those that come faster than ``max_connection_creation_rate`` wait;
+* a connection whose client has used up a quota is muted for as long as the handler says, at most ``idle_timeout_ms``;
 * a connection's requests beyond ``max_requests_per_second`` wait; and in each turn of the event loop only
   ``requests_at_once`` are begun over all connections, in turns, so that any number of connections which flood delay the
   ``urgent`` requests of others by some milliseconds.
+
+A :data:`Shortcut` may answer what comes on a connection that is at rest: no request of it is incomplete, waits or is
+being handled, nothing that was written waits to leave, and neither of its rates makes it wait. So it finds what the way
+of all requests would find, and takes nothing from the bounds above.
 
 Whatever a peer does ends at most its own connection, with one log line; above :data:`LOG_LINES_PER_SECOND` they are
 counted instead. What came before the fault is still answered.
@@ -74,6 +79,8 @@ class Limits:
     max_connections: int = 1_000
     max_connections_per_ip: int = NO_LIMIT
     """``max.connections.per.ip``."""
+    max_connections_per_ip_overrides: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """``max.connections.per.ip.overrides``, by address."""
     max_connection_creation_rate: int = NO_LIMIT
     """``max.connection.creation.rate``: per second; connections that come faster wait before they are read from, up to
     ``stall_timeout_ms``: those that would wait longer are closed."""
@@ -112,6 +119,10 @@ Handler = Callable[[Request, Peer], Awaitable[ResponseBody | EncodedResponse | N
 """Answers a request; None closes the connection. Cancelled when the client goes or the server closes, so a change that
 was begun must not depend on the handler's coming back."""
 
+Shortcut = Callable[[bytes], bytes | None]
+"""Answers what came in one piece on a connection, a whole urgent request with its length in front, with the frame that
+the handler would have led to; None: it goes the way of all requests. Raises nothing."""
+
 
 async def serve(
     host: str,
@@ -125,10 +136,12 @@ async def serve(
     ssl_context: ssl.SSLContext | None = None,
     preloaded: VersionRanges | None = None,
     reader: Executor | None = None,
+    shortcut: Callable[[Peer], Shortcut] | None = None,
 ) -> "Server":
     """Listen on ``host`` and ``port`` (0: any free one) and answer the ``apis`` with ``handler``.
 
     With a ``reader``, requests larger than :data:`DECODED_AT_ONCE_BYTES` are decoded there, not on the event loop.
+    ``shortcut`` makes one for each connection.
 
     ``preloaded`` are the versions whose codecs are made now, all of ``apis`` by default; others when they are first
     asked for, which takes some milliseconds of the event loop.
@@ -137,7 +150,7 @@ async def serve(
         KjbodError: the address cannot be listened on.
     """
     preload(apis if preloaded is None else preloaded)
-    server = Server(handler, apis, limits or Limits(), clock, log, reader)
+    server = Server(handler, apis, limits or Limits(), clock, log, reader, shortcut)
     try:
         await server.listen(host, port, ssl_context)
     except OSError as error:
@@ -156,9 +169,11 @@ class Server:
         clock: Clock,
         log: Logger,
         reader: Executor | None = None,
+        shortcut: Callable[[Peer], Shortcut] | None = None,
     ) -> None:
         self.handler = handler
         self.reader = reader
+        self.shortcut = shortcut
         self.apis = apis
         self.limits = limits
         self.complaints = _Complaints(clock, log)
@@ -168,11 +183,11 @@ class Server:
         self.queued = Room(limits.max_queued_bytes)
         self.unread: Unread[_Session] = Unread()
         self.clock = clock
-        self._addresses = Addresses(limits.max_connections_per_ip)
+        self._addresses = Addresses(limits.max_connections_per_ip, limits.max_connections_per_ip_overrides)
         self._connection_rate = Rate(limits.max_connection_creation_rate)
         self._listening: asyncio.Server | None = None
         self._connections: set[asyncio.Task[Any]] = set()
-        self._closing = False
+        self.closing = False
 
     @property
     def port(self) -> int:
@@ -187,18 +202,18 @@ class Server:
 
     async def listen(self, host: str, port: int, ssl_context: ssl.SSLContext | None) -> None:
         """Start to accept connections."""
-        self._listening = await asyncio.start_server(
-            self._accepted,
+        loop = asyncio.get_running_loop()
+        self._listening = await loop.create_server(
+            lambda: _Protocol(asyncio.StreamReader(_READ_BYTES, loop), self._accepted, loop),
             host or None,
             port,
-            limit=_READ_BYTES,
             ssl=ssl_context,
             backlog=self.limits.listen_backlog,
         )
 
     async def close(self) -> None:
         """Stop listening and end every connection; handlers are cancelled. Returns when all is done."""
-        self._closing = True
+        self.closing = True
         if self._listening is not None:
             self._listening.close()
         tasks = set(self._connections)
@@ -218,7 +233,7 @@ class Server:
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """The life of one connection; asyncio makes a task of it."""
         peer = _peer_of(writer)
-        if self._closing:
+        if self.closing:
             writer.transport.abort()
             return
         if len(self._connections) >= self.limits.max_connections:
@@ -232,7 +247,7 @@ class Server:
             writer.transport.abort()
             return
         if not self._addresses.enter(peer.host):
-            most = self.limits.max_connections_per_ip
+            most = self._addresses.at_most(peer.host)
             self.complaints.add("connection.refused", peer, f"there are {most} connections from {peer.host} already")
             writer.transport.abort()
             return
@@ -266,6 +281,17 @@ class Server:
                 await writer.wait_closed()
 
 
+class _Protocol(asyncio.StreamReaderProtocol):
+    """Feeds a session's stream with what has no answer at once."""
+
+    session: "_Session | None" = None
+    """None before it begins and after its end."""
+
+    def data_received(self, data: bytes) -> None:
+        if self.session is None or not self.session.answer_at_once(data):
+            super().data_received(data)
+
+
 class _Ended(Exception):  # noqa: N818 - not an error, the way out of a TaskGroup
     """The connection is over; nothing to log."""
 
@@ -290,10 +316,20 @@ class _Session:
         self._queued_bytes = 0
         self._held_bytes = 0
         self._gate = asyncio.Semaphore(server.limits.max_in_flight)
+        self._muted_until_ms = 0
         self._complained = False
+        self._shortcut = None if server.shortcut is None else server.shortcut(peer)
+        self._loop = asyncio.get_running_loop()
+        self._at_rest = False
+        """Whether it waits for the beginning of a request, and nothing of one is in its stream."""
+        self._heard_s = 0.0
+        """When something came last, on the clock of the event loop."""
 
     async def run(self) -> None:
         """Until either side ends it. Raises nothing but cancellation."""
+        protocol = self._writer.transport.get_protocol()
+        assert isinstance(protocol, _Protocol)
+        protocol.session = self
         try:
             async with asyncio.timeout(None) as patience, asyncio.TaskGroup() as handlers:
                 try:
@@ -307,9 +343,33 @@ class _Session:
         except* OSError as errors:
             self._complain(str(errors.exceptions[0]))
         finally:
+            protocol.session = None
             self._server.pending_bytes -= self._held_bytes
             self._leave_queue(self._queued_bytes)  # of handlers that never began
             self._server.unread.forget(self)
+
+    def answer_at_once(self, data: bytes) -> bool:
+        """Whether ``data`` was a whole request, and has its answer; else nothing has happened yet."""
+        self._at_rest = self._at_rest and self._answered_at_once(data)
+        return self._at_rest
+
+    def _answered_at_once(self, data: bytes) -> bool:
+        server, transport = self._server, self._writer.transport
+        if self._shortcut is None or len(data) > self._limits.max_frame_bytes or self._machine.outstanding:
+            return False
+        if server.closing or transport.is_closing() or transport.get_write_buffer_size():
+            return False
+        now_ms = server.clock.monotonic_ms()
+        if now_ms < self._muted_until_ms or not (self._rate.has_place(now_ms) and self._urgent_rate.has_place(now_ms)):
+            return False
+        answer = self._shortcut(data)
+        if answer is None:
+            return False
+        self._rate.take(now_ms)
+        self._urgent_rate.take(now_ms)
+        self._heard_s = self._loop.time()
+        transport.write(answer)
+        return True
 
     async def _read_requests(self, handlers: asyncio.TaskGroup) -> None:
         while data := await self._read():
@@ -331,6 +391,7 @@ class _Session:
         frame = slot.frame
         assert frame is not None
         server = self._server
+        await self._wait_while_muted()
         now_ms = server.clock.monotonic_ms()
         if wait_ms := self._rate.take(now_ms):
             await asyncio.sleep(wait_ms / 1000)
@@ -353,6 +414,14 @@ class _Session:
             raise
         return len(frame)
 
+    async def _wait_while_muted(self) -> None:
+        """Hold the next request back. A connection that would be silent for longer than one may be is closed."""
+        wait_ms = self._muted_until_ms - self._server.clock.monotonic_ms()
+        if wait_ms > 0:
+            await asyncio.sleep(min(wait_ms, self._limits.idle_timeout_ms) / 1000)
+            if wait_ms > self._limits.idle_timeout_ms:
+                raise _Ended
+
     def _leave_queue(self, size_bytes: int) -> None:
         """A large request was answered, or will never be."""
         if size_bytes:
@@ -374,18 +443,25 @@ class _Session:
 
     async def _read(self) -> bytes:
         """The next bytes, none at the end."""
+        self._heard_s = self._loop.time()
         while True:
-            pending = self._machine.pending_bytes
+            heard_s, pending = self._heard_s, self._machine.pending_bytes
             timeout_ms = self._limits.stall_timeout_ms if pending else self._limits.idle_timeout_ms
             try:
-                async with asyncio.timeout(timeout_ms / 1000):
+                async with asyncio.timeout_at(heard_s + timeout_ms / 1000):
+                    self._at_rest = not pending
                     return await self._reader.read(_READ_BYTES)
             except TimeoutError:
+                if self._heard_s > heard_s:
+                    continue  # something came, and was answered at once
                 if pending:
                     self._complain(f"no more of a request for {timeout_ms} ms, {pending} bytes of it had come")
                     raise _Ended from None
                 if not self._machine.outstanding:
                     raise _Ended from None
+                self._heard_s = self._loop.time()
+            finally:
+                self._at_rest = False
 
     async def _handle(self, slot: Slot, request: Request, queued_bytes: int) -> None:
         try:
@@ -393,6 +469,8 @@ class _Session:
             if message is None:
                 raise _Ended
             self._machine.answer(slot, message)
+            if isinstance(message, EncodedResponse) and message.mute_ms:
+                self._muted_until_ms = self._server.clock.monotonic_ms() + message.mute_ms
         except _Ended:
             raise
         except Exception as error:

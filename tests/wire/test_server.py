@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
@@ -10,7 +11,7 @@ from kjbod.clock import SystemClock
 from kjbod.errors import KjbodError
 from kjbod.wire.connection import Features, api_versions_response
 from kjbod.wire.error_codes import ErrorCode
-from kjbod.wire.frames import Request, decode_response, encode_request
+from kjbod.wire.frames import EncodedResponse, Request, decode_response, encode_request, encode_response
 from kjbod.wire.messages import (
     ApiKey,
     ApiVersionsRequest,
@@ -526,6 +527,61 @@ def test_a_connection_that_asks_too_much_waits_and_others_do_not(run: Run[Any], 
             await little.close()
 
     run(story)
+
+
+def muting(handled: list[int], mute_ms: dict[int, int]) -> Callable[[Request, Peer], Awaitable[EncodedResponse]]:
+    """Notes what comes, and mutes the connection after some correlation ids."""
+
+    async def handler(request: Request, peer: Peer) -> EncodedResponse:
+        handled.append(request.correlation_id)
+        made = await answer(request, peer)
+        assert made is not None
+        frame = encode_response(made, request.version, request.correlation_id)
+        return EncodedResponse(request.api_key, frame, mute_ms.get(request.correlation_id, 0))
+
+    return handler
+
+
+def test_a_client_that_used_up_its_quota_is_answered_at_once_and_heard_again_later(
+    run: Run[Any], start: Serve, log: Lines
+) -> None:
+    async def story() -> None:
+        handled: list[int] = []
+        async with await start(muting(handled, {1: 600_000, 2: 50}), clock=HandClock()) as server:
+            long, short, other = [await Wire.to(server) for _ in range(3)]
+            long.send(heartbeat(1))
+            short.send(heartbeat(2))
+            assert await long.frame()
+            assert await short.frame()
+            long.send(heartbeat(3))
+            short.send(heartbeat(4))
+            assert await short.frame()
+            for number in (5, 6, 7):
+                other.send(heartbeat(number))
+                assert await other.frame()
+            assert sorted(handled) == [1, 2, 4, 5, 6, 7]
+            for wire in (long, short, other):
+                await wire.close()
+
+    run(story)
+    assert not log.reasons()
+
+
+def test_a_connection_that_is_muted_for_very_long_goes_like_an_idle_one(
+    run: Run[Any], start: Serve, log: Lines
+) -> None:
+    async def story() -> None:
+        handled: list[int] = []
+        async with await start(muting(handled, {1: 2**31 - 1}), clock=HandClock(), idle_timeout_ms=50) as server:
+            wire = await Wire.to(server)
+            wire.send(heartbeat(1))
+            assert await wire.frame()
+            wire.send(heartbeat(2))
+            assert await wire.rest() == b""
+            assert handled == [1]
+
+    run(story)
+    assert not log.reasons()
 
 
 def test_a_flood_on_many_connections_does_not_delay_a_heartbeat(run: Run[Any], start: Serve) -> None:
