@@ -127,6 +127,11 @@ _PREVIOUS_EPOCH_SINCE = 3
 """The version of BrokerRegistration that says whether the incarnation before was shut down in order."""
 _BROKER_RECORDS = frozenset({RegisterBrokerRecord, BrokerRegistrationChangeRecord, UnregisterBrokerRecord})
 _RECORD_OVERHEAD_BYTES = 16
+_STEADY = {
+    (caught_up, fenced): BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=fenced)
+    for caught_up in (False, True)
+    for fenced in (False, True)
+}
 """Upper bound of what a batch adds to a record's value."""
 
 
@@ -513,10 +518,11 @@ class Controller:
         return draft.result(BrokerRegistrationResponse(broker_epoch=epoch))
 
     def steady_heartbeat(
-        self, request: BrokerHeartbeatRequest, now_ms: int
+        self, request: BrokerHeartbeatRequest, now_ms: int, metadata_offset: int | None = None
     ) -> tuple[BrokerHeartbeatResponse, int] | None:
         """The answer to a heartbeat that renews the session and changes nothing else, and how far the log has to be
         durable before it may leave; None: it may change something, and has to be handled like any other request.
+        ``metadata_offset`` is given where ``request`` was sent before and is now repeated with another offset.
 
         The one method that may run while another thread handles and applies a change. It reads
 
@@ -530,7 +536,8 @@ class Controller:
         broker = self.image.brokers.get(request.broker_id)
         if broker is None or broker.epoch != request.broker_epoch or request.want_shut_down:
             return None
-        caught_up = request.current_metadata_offset >= broker.record_offset
+        offset = request.current_metadata_offset if metadata_offset is None else metadata_offset
+        caught_up = offset >= broker.record_offset
         if broker.fenced:
             if caught_up and not request.want_fence:
                 return None
@@ -543,10 +550,9 @@ class Controller:
             return None
         if self._changes_cordoned(broker, request):
             return None
-        if not self.heartbeats.renew(broker.id, contact, now_ms, request.current_metadata_offset):
+        if not self.heartbeats.renew(broker.id, contact, now_ms, offset):
             return None
-        answer = BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=broker.fenced)
-        return answer, self.changes_end.get(broker.id, 0)
+        return _STEADY[caught_up, broker.fenced], self.changes_end.get(broker.id, 0)
 
     def _heartbeat(self, request: BrokerHeartbeatRequest, context: Context, now_ms: int) -> Result:
         draft = self._draft()

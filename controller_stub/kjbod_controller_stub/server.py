@@ -44,6 +44,7 @@ from kjbod.wire.frames import EncodedResponse, Request, encode_response
 from kjbod.wire.messages import (
     ApiKey,
     BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
     DescribeQuorumRequest,
     EnvelopeRequest,
     EnvelopeResponse,
@@ -57,6 +58,7 @@ from kjbod_controller_stub.access.authorizer import Authorizer, Permissions, is_
 from kjbod_controller_stub.access.envelope import unwrap, wrap
 from kjbod_controller_stub.access.screening import refusal, screen
 from kjbod_controller_stub.brokers.cluster import SUPPORTED_FEATURES
+from kjbod_controller_stub.brokers.steady import SteadyHeartbeats
 from kjbod_controller_stub.controller import Context, DeferredAnswers, Write
 from kjbod_controller_stub.costs import are_timers_large, is_large
 from kjbod_controller_stub.limits import FRAME_BYTES_MAX_OF, SERVED, limits_of
@@ -362,6 +364,7 @@ class ControllerServer:
                     clock=self._clock,
                     log=_log,
                     reader=self._turns.thread,
+                    shortcut=self._steady_heartbeats,
                 )
             )
         advertised = self._config.advertised_controller_listeners[0]
@@ -609,6 +612,20 @@ class ControllerServer:
         return self._failure is None
 
     # ---- requests
+
+    def _steady_heartbeats(self, peer: Peer) -> SteadyHeartbeats:
+        """What :meth:`_handle` and :meth:`_answer` do for a steady heartbeat that has to wait for nothing."""
+        host = host_of_acls(peer.host)
+
+        def decide(request: BrokerHeartbeatRequest, metadata_offset: int) -> BrokerHeartbeatResponse | None:
+            if not self._ready.is_set() or self._failure is not None:
+                return None
+            if not is_authorized(self._authorizer(peer.principal, host), request.API_KEY):
+                return None
+            steady = self.controller.steady_heartbeat(request, self._clock.monotonic_ms(), metadata_offset)
+            return steady[0] if steady is not None and steady[1] <= self.log.end_offset else None
+
+        return SteadyHeartbeats(decide)
 
     async def _handle(self, request: Request, peer: Peer) -> ResponseBody | EncodedResponse | None:
         """One request; None ends the connection."""
