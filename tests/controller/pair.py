@@ -4,6 +4,9 @@ A request is a function of a :class:`View`, so that each side gets its own topic
 records are compared after these are given names again (``topic t#1``, ``epoch 3``). What has no order in Kafka is
 sorted: structs of an answer, features and endpoints of a registration, and changes of different partitions, which
 follow the hashes of random ids.
+
+A step can also be a :class:`Silence`: brokers that are not heard until the controllers themselves have fenced them.
+Whoever is not silent is kept alive meanwhile, and between the other steps (:meth:`Pair.keep_alive`).
 """
 
 import asyncio
@@ -13,8 +16,9 @@ import itertools
 import json
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any, TypeAlias
 
 from kjbod.clock import SystemClock
@@ -24,6 +28,7 @@ from kjbod.metadata.batches import iter_batches
 from kjbod.metadata.image import BrokerRegistration, MetadataImage, PartitionRegistration, Replayer
 from kjbod.metadata.records import (
     AccessControlEntryRecord,
+    BrokerRegistrationChangeRecord,
     ConfigRecord,
     PartitionChangeRecord,
     Record,
@@ -35,10 +40,25 @@ from kjbod.metadata.records import (
 )
 from kjbod.wire.client import Connection, Disconnected
 from kjbod.wire.error_codes import ErrorCode
-from kjbod.wire.messages import FetchRequest, FetchRequestPartition, FetchRequestReplicaState, FetchRequestTopic
+from kjbod.wire.messages import (
+    BrokerHeartbeatRequest,
+    FetchRequest,
+    FetchRequestPartition,
+    FetchRequestReplicaState,
+    FetchRequestTopic,
+)
+from tests.controller.sessions import Sessions
 
 ANSWER_MS_MAX = 30_000
+FOREVER_S = 3_600.0
+"""A session so long that time plays no part."""
 _RESIGNED_S = 0.05
+_POLLS_PER_SESSION = 20
+_PATIENCE_SESSIONS = 10
+"""So many session timeouts after the begin of a silence a broker has to be fenced."""
+_SETTLING_ROUNDS = 2
+"""After these heartbeats of all others nothing moves any more: the first tells what they have applied, with the second
+goes who waited for that."""
 _FETCH_BYTES = 8 * 1024 * 1024
 _HASHED: Mapping[str, tuple[str, ...]] = {
     PartitionChangeRecord.__name__: ("topic_id", "partition_id"),
@@ -74,6 +94,27 @@ class View:
 MakeRequest: TypeAlias = Callable[[View], Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """Instead of a request: these brokers are not heard until their sessions are over. No partition may have replicas
+    on two of them, unless they are fenced already: the sessions end in no certain order."""
+
+    brokers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A request at which both draw lots, and what lots do not change of the records that it brought."""
+
+    make: MakeRequest
+    certain: Callable[[View, list[Any]], list[Any]]
+
+
+Act: TypeAlias = MakeRequest | Silence | Drawn
+_Fresh: TypeAlias = tuple[Record, int, int]
+"""A record that was read, its version, and where its batch begins."""
+
+
 @dataclass(slots=True)
 class Outcome:
     """What one side did with a request, with names for what is random."""
@@ -94,16 +135,17 @@ class Side:
     connection: Connection
     replayer: Replayer = field(default_factory=Replayer)
     next_offset: int = 0
-    _leader_epoch: int = 0
+    sessions: Sessions = field(default_factory=lambda: Sessions(FOREVER_S))
+    leader_epoch: int = 0
     _last_epoch: int = 0
     _names: dict[Uuid, str] = field(default_factory=dict)
     _epochs: dict[int, str] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    async def open(cls, name: str, port: int) -> "Side":
+    async def open(cls, name: str, port: int, session_s: float = FOREVER_S) -> "Side":
         """Connect, and read all that the log has."""
-        side = cls(name, port, await _connect(port))
+        side = cls(name, port, await _connect(port), sessions=Sessions(session_s))
         await side.read()
         return side
 
@@ -112,9 +154,18 @@ class Side:
         return View(self.replayer.image)
 
     async def ask(self, make: MakeRequest, version: int | None = None) -> Outcome:
-        """Send, and take the answer and the records that it wrote."""
-        request = make(self.view)
+        """Send, and take the answer and the records that it wrote.
+
+        Raises:
+            LateError: a session may have ended meanwhile.
+        """
+        answer = await self._answer(make(self.view), version, ())
+        records = await self.read()
+        return Outcome(_sorted_structs(self._plain(answer)), records)
+
+    async def _answer(self, request: Any, version: int | None, silent: Collection[int]) -> Any:
         answer: Any
+        sent_s = monotonic()
         try:
             answer = await self.connection.request(request, timeout_ms=ANSWER_MS_MAX, version=version)
         except UnsupportedVersionError:
@@ -123,12 +174,81 @@ class Side:
             answer = "connection closed"
             await self.connection.close()
             self.connection = await _connect(self.port)
-        records = await self.read()
-        return Outcome(_sorted_structs(self._plain(answer)), records)
+        self.sessions.require(self.view.image, monotonic(), silent)
+        if isinstance(request, BrokerHeartbeatRequest):
+            self.sessions.renew(request.broker_id, request.broker_epoch, sent_s)
+        return answer
+
+    async def outlast(self, silent: Collection[int]) -> Outcome:
+        """Keep all others alive until the controller has fenced each ``silent`` broker that had a session.
+
+        Returns:
+            The last answers to the others (or who was not fenced within all patience), and the records by the broker
+            whose fencing they end with, with the number of batches that these are in.
+
+        Raises:
+            LateError: another session may have ended meanwhile.
+        """
+        awaited = {broker.id for broker in self.sessions.of(self.view.image)} & set(silent)
+        patience_s = monotonic() + _PATIENCE_SESSIONS * self.sessions.timeout_s
+        found: list[_Fresh] = []
+        answers: Any = {}
+        settling = 0
+        while settling < _SETTLING_ROUNDS:
+            if not awaited:
+                settling += 1
+            elif monotonic() > patience_s:
+                answers = f"not fenced: {sorted(awaited)}"
+                break
+            else:
+                await asyncio.sleep(self.sessions.timeout_s / _POLLS_PER_SESSION)
+            answers = await self._keep_others_alive(silent)
+            fresh = await self._read_fresh()
+            found += fresh
+            awaited -= self._fenced_among(fresh, awaited)
+        return Outcome(self._plain(answers), self._by_broker(found))
+
+    async def _keep_others_alive(self, silent: Collection[int]) -> dict[str, Any]:
+        return {
+            f"broker {broker.id}": await self._answer(keeping_alive(broker.id)(self.view), None, silent)
+            for broker in self.sessions.of(self.view.image)
+            if broker.id not in silent
+        }
+
+    def _fenced_among(self, fresh: list[_Fresh], awaited: Collection[int]) -> set[int]:
+        """Those of ``awaited`` whose fencing was read; their sessions are over."""
+        fenced = set()
+        for record, _, _ in fresh:
+            if isinstance(record, BrokerRegistrationChangeRecord) and record.broker_id in awaited and record.fenced > 0:
+                fenced.add(record.broker_id)
+                self.sessions.end(self.replayer.image.brokers[record.broker_id])
+        return fenced
+
+    def _by_broker(self, found: list[_Fresh]) -> list[Any]:
+        """Records up to each change of a registration, in the order of the brokers; then the rest."""
+        parts: list[tuple[int, list[_Fresh]]] = []
+        rest: list[_Fresh] = []
+        for fresh in found:
+            rest.append(fresh)
+            if isinstance(fresh[0], BrokerRegistrationChangeRecord):
+                parts.append((fresh[0].broker_id, rest))
+                rest = []
+        parts.sort(key=operator.itemgetter(0))
+        return [
+            {
+                "batches": len({batch for _, _, batch in part}),
+                "records": _ordered([self._plain_record(record, version) for record, version, _ in part]),
+            }
+            for part in (*(part for _, part in parts), *([rest] if rest else []))
+        ]
 
     async def read(self) -> list[Any]:
         """Follow the log to its end: the new records, named."""
-        found: list[tuple[Record, int]] = []
+        fresh = await self._read_fresh()
+        return _ordered([self._plain_record(record, version) for record, version, _ in fresh])
+
+    async def _read_fresh(self) -> list[_Fresh]:
+        found: list[_Fresh] = []
         while data := await self._fetch():
             for batch in iter_batches(data):
                 if batch.control:
@@ -138,11 +258,11 @@ class Side:
                         record, version = decode_record(log_record.value or b"")
                         self._name(record)
                         if not self._is_its_own(record):
-                            found.append((record, version))
+                            found.append((record, version, batch.base_offset))
                         self.replayer.replay(log_record.offset, batch.leader_epoch, record)
                 self.next_offset = batch.next_offset
                 self._last_epoch = batch.leader_epoch
-        return _ordered([self._plain_record(record, version) for record, version in found])
+        return found
 
     def _is_its_own(self, record: Record) -> bool:
         """Whether the controller registers itself: a real one does so when it will."""
@@ -159,7 +279,7 @@ class Side:
     async def _fetch(self) -> bytes:
         partition = FetchRequestPartition(
             partition=0,
-            current_leader_epoch=self._leader_epoch,
+            current_leader_epoch=self.leader_epoch,
             fetch_offset=self.next_offset,
             last_fetched_epoch=self._last_epoch,
         )
@@ -171,8 +291,8 @@ class Side:
         )
         answer = await self.connection.request(request, timeout_ms=ANSWER_MS_MAX)
         of_log = answer.responses[0].partitions[0]
-        if of_log.current_leader.leader_epoch != self._leader_epoch:
-            self._leader_epoch = of_log.current_leader.leader_epoch
+        if of_log.current_leader.leader_epoch != self.leader_epoch:
+            self.leader_epoch = of_log.current_leader.leader_epoch
             return await self._fetch()
         if of_log.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:  # it has resigned: soon it leads again
             await asyncio.sleep(_RESIGNED_S)
@@ -221,6 +341,8 @@ class Side:
             return {"type": type(value).__name__, **self._fields(value)}
         if isinstance(value, (tuple, list)):
             return [self._plain(each) for each in value]
+        if isinstance(value, dict):
+            return {name: self._plain(each) for name, each in value.items()}
         if isinstance(value, bytes):
             return value.hex()
         return self._text(value) if isinstance(value, str) else value
@@ -232,6 +354,21 @@ class Side:
             for epoch, name in self._epochs.items():
                 text = re.sub(rf"\b{epoch}\b", name, text)
         return text
+
+
+def keeping_alive(broker_id: int) -> MakeRequest:
+    """A heartbeat that leaves a broker fenced or unfenced, as it is."""
+
+    def make(view: View) -> BrokerHeartbeatRequest:
+        broker = view.image.brokers[broker_id]
+        return BrokerHeartbeatRequest(
+            broker_id=broker_id,
+            broker_epoch=broker.epoch,
+            current_metadata_offset=view.image.offset,
+            want_fence=broker.fenced,
+        )
+
+    return make
 
 
 async def _connect(port: int) -> Connection:
@@ -294,7 +431,12 @@ class Pair:
 
     real: Side
     ours: Side
+    timed: bool = False
+    """Sessions are short: whoever is not silent has to be kept alive."""
     asked: int = 0
+    silences: int = 0
+    fenced: int = 0
+    """Brokers that the controllers fenced by themselves."""
 
     async def _real(self, name: str, make: MakeRequest, version: int | None = None) -> Outcome:
         real = await self.real.ask(make, version)
@@ -323,15 +465,41 @@ class Pair:
         self.real.forget_names()
         self.ours.forget_names()
 
-    async def step(self, name: str, make: MakeRequest, version: int | None = None) -> Difference | None:
-        """One request to both.
+    async def step(self, name: str, act: Act, version: int | None = None) -> Difference | None:
+        """One request to both, or brokers that fall silent.
 
         Raises:
             RealFailedError: begin anew, with new directories.
+            LateError: the same, with longer sessions.
         """
         self.asked += 1
+        if isinstance(act, Silence):
+            return await self._silence(name, act)
+        make = act.make if isinstance(act, Drawn) else act
         real = await self._real(name, make, version)
         ours = await self.ours.ask(make, version)
-        if real.as_json() == ours.as_json():
-            return None
-        return Difference(name, real, ours)
+        if isinstance(act, Drawn):
+            real.records = act.certain(self.real.view, real.records)
+            ours.records = act.certain(self.ours.view, ours.records)
+        return None if real.as_json() == ours.as_json() else Difference(name, real, ours)
+
+    async def _silence(self, name: str, silence: Silence) -> Difference | None:
+        self.silences += 1
+        epoch = self.real.leader_epoch
+        sides = (self.real.outlast(silence.brokers), self.ours.outlast(silence.brokers))
+        real, ours = await asyncio.gather(*sides, return_exceptions=True)  # neither may go on without the other
+        if isinstance(real, BaseException):
+            raise real
+        if isinstance(ours, BaseException):
+            raise ours
+        if self.real.leader_epoch != epoch or isinstance(real.answer, str):
+            raise RealFailedError(name)
+        self.fenced += len(real.records)
+        return None if real.as_json() == ours.as_json() else Difference(name, real, ours)
+
+    async def keep_alive(self, name: str) -> Difference | None:
+        """A heartbeat of each broker that has a session."""
+        for broker in self.real.sessions.of(self.real.view.image):
+            if difference := await self.step(f"{name}, keep {broker.id} alive", keeping_alive(broker.id)):
+                return difference
+        return None

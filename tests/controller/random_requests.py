@@ -55,7 +55,7 @@ from kjbod.wire.messages import (
     ListPartitionReassignmentsRequest,
     UnregisterBrokerRequest,
 )
-from tests.controller.pair import MakeRequest, View
+from tests.controller.pair import Act, MakeRequest, Silence, View
 from tests.controller.world import FEATURES, directory, incarnation
 
 BROKERS = (1, 2, 3, 4, 5)
@@ -65,6 +65,8 @@ TOPICS = ("a", "b", "c", "d")
 FOREVER = 2**60
 
 Step: TypeAlias = tuple[str, MakeRequest]
+Part: TypeAlias = tuple[str, Act]
+"""A step, or what is no plain request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,9 +298,18 @@ class RandomRequests:
 
     ``first_broker``: its brokers have this id and the four after it. A story should have brokers of its own: a topic
     that was deleted can stay behind in what a real controller remembers of a broker, and fails it later.
+    ``silences``: brokers also fall silent.
     """
 
-    def __init__(self, rng: random.Random, cluster_id: str, view: Callable[[], View], first_broker: int = 1) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        cluster_id: str,
+        view: Callable[[], View],
+        first_broker: int = 1,
+        *,
+        silences: bool = False,
+    ) -> None:
         self._rng = rng
         self._cluster_id = cluster_id
         self._view = view
@@ -321,6 +332,9 @@ class RandomRequests:
             (self._unregister, 1),
             (self._features, 4),
         ]
+        self._pending: list[Part] = []
+        """What comes next: around a silence."""
+        self._silences = silences
 
     def opening(self) -> list[Step]:
         """Brokers that join, and topics on them."""
@@ -331,8 +345,11 @@ class RandomRequests:
         steps += [(f"create {name}", create(name, self._replicas(3))) for name in TOPICS[:2]]
         return steps
 
-    def next(self) -> Step:
-        """The next request."""
+    def next(self) -> Part:
+        """The next request, or a silence."""
+        if self._silences and (self._pending or self._chance(6)):
+            self._pending = self._pending or self._silence()
+            return self._pending.pop(0)
         kinds, weights = zip(*self._kinds, strict=True)
         make: Callable[[], Step] = self._rng.choices(kinds, weights)[0]
         return make()
@@ -372,6 +389,59 @@ class RandomRequests:
         return self._rng.choice(
             (LOST, UNASSIGNED, MIGRATING, Uuid.of(4, 4), Uuid.of(0, 50), directory(self._brokers[0], 0))
         )
+
+    # ---- silences
+
+    def _silence(self) -> list[Part]:
+        """What happens before it, it, and how who was silent comes back."""
+        silent = self._silent()
+        parts: list[Part] = [self._before(broker_id) for broker_id in silent if self._chance(50)]
+        if self._chance(30):  # perhaps it has to wait until those who are silent have applied something
+            leaving = self._broker()
+            parts.append((f"shut down {leaving}", beat(leaving, want_shut_down=True)))
+        parts.append((f"silence of {silent}", Silence(silent)))
+        for broker_id in silent:
+            parts += self._back(broker_id)
+        return parts
+
+    def _silent(self) -> tuple[int, ...]:
+        """One broker, or two that have no partition in common."""
+        registered = sorted(self._view().image.brokers) or list(self._brokers)
+        wanted = self._rng.sample(registered, min(2, len(registered)))
+        topics = self._view().image.topics.values()
+        apart = not any(
+            set(wanted) <= set(partition.replicas) for topic in topics for partition in topic.partitions.values()
+        )
+        return tuple(wanted) if apart and self._chance(50) else (wanted[0],)
+
+    def _before(self, broker_id: int) -> Step:
+        what = self._rng.randrange(4)
+        if what == 0:
+            number = self._incarnations[broker_id] + 1
+            name = f"register {broker_id} as {number} while it has a session"
+            return name, register(broker_id, self._cluster_id, number, previous_broker_epoch=None)
+        if what == 1:
+            return f"shut down {broker_id}", beat(broker_id, want_shut_down=True)
+        if what == 2:
+            return f"fence {broker_id}", beat(broker_id, want_fence=True)
+        lost = dirs_of(broker_id)[:1]
+        return f"{broker_id} loses {lost}", beat(broker_id, offline_log_dirs=lost)
+
+    def _back(self, broker_id: int) -> list[Part]:
+        what = self._rng.randrange(8)
+        parts: list[Part] = []
+        if what == 0:
+            return parts
+        if what in (1, 2, 3):
+            self._incarnations[broker_id] += 1
+            previous = self._rng.choice((None, None, -1, 5))
+            number = self._incarnations[broker_id]
+            name = f"{broker_id} is back as {number}, before {previous}"
+            parts.append((name, register(broker_id, self._cluster_id, number, previous_broker_epoch=previous)))
+        elif what == 4:
+            number = self._incarnations[broker_id]
+            parts.append((f"{broker_id} registers again", register(broker_id, self._cluster_id, number)))
+        return [*parts, (f"unfence {broker_id}", beat(broker_id))]
 
     # ---- requests
 

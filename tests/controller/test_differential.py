@@ -1,18 +1,21 @@
 """A real controller of Kafka 4.3.1 is the judge: the same requests to it and to ours under Kafka's rules give the same
 answers and the same records.
 
-The short form has every row of the acceptance table that reaches a controller and a few random stories. The long form
-(``KJBOD_DIFFERENTIAL_STORIES=200``, stories per metadata.version; ``KJBOD_DIFFERENTIAL_FIRST``, the first seed) runs
-them at several levels, and what time alone brings. Each failure names its seed.
+The short form has every row of the acceptance table that reaches a controller, upgrades, sessions that expire, and a
+few random stories. The long form (``KJBOD_DIFFERENTIAL_STORIES=200``, stories per metadata.version and kind;
+``KJBOD_DIFFERENTIAL_FIRST``, the first seed) runs them at several levels, and others in which brokers fall silent. Each
+failure names its seed.
 """
 
 import asyncio
 import contextlib
 import os
 import random
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,12 +23,15 @@ from kjbod.clock import SystemClock
 from kjbod.config import load_config
 from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
 from kjbod.metadata import versions
+from kjbod.metadata.image import MetadataImage
+from kjbod.metadata.records import RegisterBrokerRecord
 from kjbod.testing.kafka import KafkaKit, controller_properties
 from kjbod.testing.processes import Processes, free_port
-from kjbod.wire.messages import BrokerRegistrationRequestFeature
+from kjbod.wire.messages import BrokerRegistrationRequestFeature, CreateTopicsRequest, CreateTopicsRequestTopic
 from kjbod_controller_stub.server import ControllerServer
-from tests.controller.pair import Difference, Pair, RealFailedError, Side
+from tests.controller.pair import Act, Difference, Drawn, MakeRequest, Pair, RealFailedError, Side, Silence, View
 from tests.controller.random_requests import (
+    Part,
     RandomRequests,
     Step,
     alter_isr,
@@ -49,6 +55,7 @@ from tests.controller.random_requests import (
     unscram,
     update,
 )
+from tests.controller.sessions import LateError, Sessions
 from tests.controller.world import FEATURES, directory
 
 CLUSTER_ID = "kjbodDifferential0AAAA"
@@ -56,11 +63,23 @@ NODE_ID = 3000
 STORIES = int(os.environ.get("KJBOD_DIFFERENTIAL_STORIES", "0"))
 FIRST = int(os.environ.get("KJBOD_DIFFERENTIAL_FIRST", "0"))
 SHORT_STORIES = 6
+LONG_S = 3_600
+BROKERS_FENCED = 9
+"""In each chapter in which sessions expire."""
+FAILURES_MAX = 5
+"""So often a real controller may fail in the chapters that are always the same."""
 STEPS = 80
 LEVELS = (30, 25, 17, 16, 7)
 QUIET_MS = 3_600_000
 """A session so long that time plays no part."""
+SESSION_MS = 1_000
+SESSION_MS_MAX = 16_000
+"""Where the machine is too slow, the session is doubled, up to here."""
+STEPS_PER_ROUND = 6
+"""After so many steps all brokers that are not silent are heard."""
+HUSH_STEPS = 2
 MV = versions.METADATA_VERSION
+NOWHERE = str(UNASSIGNED)
 
 
 @contextlib.asynccontextmanager
@@ -85,39 +104,45 @@ async def both(
     for name, own in (("real", ""), ("ours", "kjbod.controller.rules=kafka\n")):
         config = directory / f"{name}.properties"
         config.write_text(controller_properties(NODE_ID, free_port(), directory / name) + common + own)
-        kit.format(config, CLUSTER_ID, "--standalone", "--feature", f"{MV}={level}")
         configs.append(config)
-    kit.start_server(processes, configs[0], name=f"real-{directory.name}")
+    how = (CLUSTER_ID, "--standalone", "--feature", f"{MV}={level}")
+    await asyncio.gather(*(asyncio.to_thread(kit.format, config, *how) for config in configs))
+    await asyncio.to_thread(kit.start_server, processes, configs[0], name=f"real-{directory.name}")
     server = await ControllerServer.start(load_config(configs[1]), clock=SystemClock(), rng=random.Random(5))
     running = asyncio.create_task(server.run())
     try:
         port = load_config(configs[0]).listeners[0].port
-        pair = Pair(await Side.open("4.3.1", port), await Side.open("ours", server.port))
-        yield pair
-        for side in (pair.real, pair.ours):
-            await side.connection.close()
+        session_s = session_ms / 1000
+        pair = Pair(
+            await Side.open("4.3.1", port, session_s),
+            await Side.open("ours", server.port, session_s),
+            timed=session_ms < QUIET_MS,
+        )
+        try:
+            yield pair
+        finally:
+            for side in (pair.real, pair.ours):
+                await side.connection.close()
     finally:
         await server.close()
         await running
 
 
-async def tell(pair: Pair, steps: Sequence[Step]) -> list[Difference]:
-    """All differences of a story that goes on after them."""
-    found = [await pair.step(name, make) for name, make in steps]
-    return [difference for difference in found if difference is not None]
+async def tell(pair: Pair, parts: Sequence[Part]) -> list[Difference]:
+    """All differences of a story that goes on after them. What begins just before a silence is still so in it."""
+    found = []
+    for number, (name, act) in enumerate(parts):
+        hush = any(isinstance(later, Silence) for _, later in parts[number + 1 : number + 1 + HUSH_STEPS])
+        if difference := await next_step(pair, number, name, act, hush=hush):
+            found.append(difference)
+    return found
 
 
-async def random_story(pair: Pair, seed: int) -> Difference | None:
-    """The first difference of a random story. What it leaves is taken away, so that the next one begins anew."""
-    requests = RandomRequests(random.Random(seed), CLUSTER_ID, lambda: pair.real.view, first_broker=10 * seed + 1)
-    steps = requests.opening()
-    difference = None
-    for number in range(STEPS):
-        name, make = steps[number] if number < len(steps) else requests.next()
-        difference = await pair.step(f"seed {seed}, step {number}, {name}", make)
-        if difference is not None:
-            break
-    await pair.clean(cleaning)
+async def next_step(pair: Pair, number: int, name: str, act: Act, *, hush: bool = False) -> Difference | None:
+    """A step, and where sessions are short a round of heartbeats after some; not in a ``hush``."""
+    difference = await pair.step(name, act)
+    if difference is None and pair.timed and number % STEPS_PER_ROUND == 0 and not hush:
+        return await pair.keep_alive(name)
     return difference
 
 
@@ -130,15 +155,22 @@ class Told:
     found: list[Difference] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     """Requests at which the real controller failed."""
+    silences: int = 0
+    fenced: int = 0
+    late: int = 0
+    """Begun anew with longer sessions, because the machine was too slow."""
+    features: dict[str, int] = field(default_factory=dict)
+    """As they are at the end."""
 
     def report(self) -> str:
         """The differences, for a person."""
-        return "\n\n".join([self.summary(), *(difference.describe() for difference in self.found[:20])])
+        return "\n\n".join([self.summary(), *self.failures, *(difference.describe() for difference in self.found[:20])])
 
     def summary(self) -> str:
         return (
             f"{self.stories} stories, {self.asked} requests compared, {len(self.found)} differences, "
-            f"{len(self.failures)} failures of the real controller"
+            f"{len(self.failures)} failures of the real controller, {self.silences} silences, {self.fenced} brokers "
+            f"fenced by them, {self.late} too slow"
         )
 
 
@@ -149,27 +181,70 @@ async def random_stories(
     seeds: Iterable[int],
     *,
     level: int = 30,
-    chapters: Sequence[Callable[[], list[Step]]] = (),
+    chapters: Sequence[Callable[[], Sequence[Part]]] = (),
+    session_ms: int = QUIET_MS,
 ) -> Told:
     """Many stories, then ``chapters``, which may raise the level; with new controllers after each failure of the real
-    one."""
+    one, and where the machine was too slow for the sessions."""
     told = Told()
-    left = iter(seeds)
-    while True:
-        async with both(kit, processes, directory / f"stories-{level}-{told.stories}", level=level) as pair:
+    left = deque(seeds)
+    pages = deque(chapters)
+    beginnings, failures_left = 0, FAILURES_MAX
+    while left or pages:
+        where = directory / f"stories-{level}-{beginnings}"
+        beginnings += 1
+        async with both(kit, processes, where, level=level, session_ms=session_ms) as pair:
             try:
-                for seed in left:
-                    told.stories += 1
-                    if difference := await random_story(pair, seed):
-                        told.found.append(difference)
-                for chapter in chapters:
-                    told.found += await tell(pair, [(f"{chapter.__name__}: {name}", make) for name, make in chapter()])
-                    await pair.clean(cleaning)
-                return told
+                await _go_on(pair, told, left, pages)
             except RealFailedError as failure:
                 told.failures.append(str(failure))
+                if left:
+                    told.stories += 1
+                    left.popleft()
+                elif failures_left == 0:
+                    raise
+                else:
+                    failures_left -= 1
+            except LateError:
+                if session_ms >= SESSION_MS_MAX:
+                    raise
+                told.late += 1
+                session_ms *= 2
             finally:
                 told.asked += pair.asked
+                told.silences += pair.silences
+                told.fenced += pair.fenced
+    return told
+
+
+async def random_story(pair: Pair, seed: int, told: Told) -> None:
+    """Tell a random story up to its first difference. What it leaves is taken away, so that the next one begins
+    anew."""
+    requests = RandomRequests(
+        random.Random(seed), CLUSTER_ID, lambda: pair.real.view, first_broker=10 * seed + 101, silences=pair.timed
+    )
+    parts: Sequence[Part] = requests.opening()
+    for number in range(STEPS):
+        name, act = parts[number] if number < len(parts) else requests.next()
+        difference = await next_step(pair, number, f"seed {seed}, step {number}, {name}", act)
+        if difference is not None:
+            told.found.append(difference)
+            break
+    await pair.clean(cleaning)
+
+
+async def _go_on(pair: Pair, told: Told, left: deque[int], pages: deque[Callable[[], Sequence[Part]]]) -> None:
+    """Tell the stories and chapters that are left, and strike off what was told to its end."""
+    while left:
+        await random_story(pair, left[0], told)
+        told.stories += 1
+        left.popleft()
+    while pages:
+        chapter = pages[0]
+        told.found += await tell(pair, [(f"{chapter.__name__}: {name}", act) for name, act in chapter()])
+        await pair.clean(cleaning)
+        pages.popleft()
+    told.features = dict(pair.real.view.image.features)
 
 
 # ---------------------------------------------------------------- the acceptance table
@@ -447,7 +522,243 @@ def joined(*broker_ids: int) -> list[Step]:
     return steps
 
 
-SCRIPTED = (registrations, lifecycle, assignments, reassignments, topics, others, cordoned, features)
+def upgrades() -> list[Step]:
+    """Brokers that register again when the metadata.version was raised: with directories from 17 on, and more of their
+    features."""
+    one, two, three, four, five = range(41, 46)  # brokers of its own, as each story has
+    d0, d1, _ = dirs_of(one)
+    steps: list[Step] = [
+        *joined(one, two, four),
+        ("register 3, fenced", register(three, CLUSTER_ID)),
+        ("topic", create("t", [(one, two), (two, one), (four, one), (one, four)])),
+        ("topic of one replica", create("s", [(four,), (one,)])),
+        ("directories too early", assign(one, (d0, "t", [0]))),
+        ("a failed directory too early", beat(one, offline_log_dirs=(d0,))),
+        ("cordoned too early", beat(one, cordoned_log_dirs=(d0,))),
+    ]
+    for level in (8, 13, 15):
+        steps += [
+            *raised(level, one, two, three, four),
+            (f"another registration at {level}", register(five, CLUSTER_ID, number=level)),
+        ]
+    steps += [
+        ("to 17", update((MV, 17, 1))),
+        ("a failed directory that is not registered", beat(one, offline_log_dirs=(d0,))),
+        ("an assignment before the registration", assign(one, (d0, "t", [0, 3]))),
+        ("a topic before it", create("u", [(one, two), (four, two)])),
+        ("without directories", register(one, CLUSTER_ID, log_dirs=())),
+        ("with another's", register(one, CLUSTER_ID, log_dirs=dirs_of(two))),
+        ("another incarnation", register(one, CLUSTER_ID, number=1)),
+        *again(one, two, three, four),
+        ("a topic after it", create("v", [(one, two), (four, two)])),
+        ("placed", assign(one, (d0, "t", [0]), (d1, "t", [1, 3]))),
+        ("placed in the only one", assign(four, (directory(four, 0), "t", [2]))),
+        ("one fails", beat(one, offline_log_dirs=(d0,))),
+        ("and comes back with a registration", register(one, CLUSTER_ID)),
+        ("with fewer", register(one, CLUSTER_ID, log_dirs=(d1,))),
+        ("with all", register(one, CLUSTER_ID)),
+        ("3 joins", beat(three)),
+    ]
+    for level in (22, 25):
+        steps += raised(level, one, two, three, four)
+    old = BrokerRegistrationRequestFeature(name=MV, min_supported_version=7, max_supported_version=25)
+    return [
+        *steps,
+        ("4 knows 25 and no more", register(four, CLUSTER_ID, features=(old, *FEATURES[1:]))),
+        ("so no more", update((MV, 29, 1))),
+        ("nor with another feature", update((MV, 29, 1), ("group.version", 1, 1))),
+        ("4 knows more", register(four, CLUSTER_ID)),
+        *raised(29, one, two, three, four),
+        ("cordoned too early", beat(one, cordoned_log_dirs=(d0,))),
+        *raised(30, one, two, three, four),
+        ("cordoned", beat(one, cordoned_log_dirs=(d0,))),
+        ("cordoned, registers again", register(one, CLUSTER_ID)),
+        ("cordoned, all", beat(one, cordoned_log_dirs=dirs_of(one))),
+        ("not cordoned", beat(one, cordoned_log_dirs=())),
+        *((f"{name} 1", update((name, 1, 1))) for name in ("group.version", "transaction.version", "share.version")),
+        *again(one, two, three, four),
+    ]
+
+
+def raised(level: int, *broker_ids: int) -> list[Step]:
+    return [(f"to {level}", update((MV, level, 1))), *again(*broker_ids)]
+
+
+def again(*broker_ids: int) -> list[Step]:
+    """The same incarnations register again, as brokers do when the level was raised. The third stays fenced."""
+    steps: list[Step] = []
+    for broker_id in broker_ids:
+        steps.append((f"register {broker_id} again", register(broker_id, CLUSTER_ID)))
+        steps.append((f"heartbeat of {broker_id}", beat(broker_id, want_fence=broker_id % 10 == 3)))
+    return steps
+
+
+def placements() -> list[Part]:
+    """Replicas that the controllers place: lots decide which broker has which, not how many each has."""
+    return [
+        ("nobody is there", place("t", 1, 1)),
+        ("register 1", register(1, CLUSTER_ID)),
+        ("only a fenced one", place("t", 1, 1)),
+        ("unfence 1", beat(1)),
+        ("one broker", place("one", 4, 1)),
+        ("by default", place("default", -1, -1)),
+        ("no partitions", place("none", 0, 1)),
+        ("no replicas", place("none", 1, 0)),
+        ("below zero", place("none", -2, -2)),
+        ("too many replicas", place("none", 1, 2)),
+        ("more of one", grow("one", 6, None)),
+        *joined(2, 3, 4),
+        *drawn("balanced", 8, 2),
+        *drawn("all of them", 4, 4, more=8),
+        *drawn("three", 4, 3),
+        ("too many replicas", place("none", 1, 5)),
+        ("4 is fenced", beat(4, want_fence=True)),
+        *drawn("all with a fenced one", 3, 4),
+        ("3 leads", create("last", [(3,)])),
+        ("3 shuts down", beat(3, want_shut_down=True)),
+        ("without who shuts down", place("none", 1, 4)),
+        *drawn("the others", 2, 3),
+        ("all directories of 2 are cordoned", beat(2, cordoned_log_dirs=dirs_of(2))),
+        *drawn("without who is cordoned", 1, 3),
+        *drawn("one and a fenced one", 2, 2),
+        ("all directories of 1 are cordoned", beat(1, cordoned_log_dirs=dirs_of(1))),
+        *drawn("all are cordoned or fenced", 1, 1),
+    ]
+
+
+def drawn(what: str, partitions: int, replicas: int, more: int = 0) -> list[Part]:
+    """A topic that is placed, grows to ``more`` and goes before its brokers, which differ, play a part."""
+    parts: list[Part] = [(what, Drawn(place("drawn", partitions, replicas), spread))]
+    if more:
+        parts.append((f"{what}, more", Drawn(grow("drawn", more, None), spread)))
+    return [*parts, (f"{what}, deleted", delete("drawn"))]
+
+
+def place(name: str, partitions: int, replicas: int) -> MakeRequest:
+    wanted = CreateTopicsRequestTopic(name=name, num_partitions=partitions, replication_factor=replicas)
+    return lambda view: CreateTopicsRequest(topics=(wanted,))
+
+
+def spread(view: View, records: list[Any]) -> list[Any]:
+    """The records, and instead of the brokers of each partition what is true of them whatever lots say."""
+    brokers = view.image.brokers
+
+    def only_directory(broker_id: int) -> str:
+        found = brokers[broker_id].log_dirs
+        return str(found[0]) if len(found) == 1 else NOWHERE
+
+    leaders: Counter[str | None] = Counter()
+    replicas: Counter[int] = Counter()
+    told = []
+    for record in records:
+        if "replicas" not in record:
+            told.append(record)
+            continue
+        ids = record["replicas"]
+        leaders[brokers[record["leader"]].rack] += 1
+        replicas.update(ids)
+        unfenced = [broker_id for broker_id in ids if not brokers[broker_id].fenced]
+        told.append(
+            record
+            | {
+                "replicas": len(set(ids)),
+                "racks": sorted(Counter(brokers[broker_id].rack for broker_id in ids).values()),
+                "leader": record["leader"] == ids[0],
+                "isr": sorted(record["isr"]) == sorted(unfenced),
+                "fenced": len(ids) - len(unfenced),
+                "directories": record["directories"] and record["directories"] == [*map(only_directory, ids)],
+            }
+        )
+    share = sorted((broker.fenced, replicas[broker.id]) for broker in brokers.values())
+    return [*told, share, sorted(leaders.values())]
+
+
+def expired_sessions() -> list[Part]:
+    return expired(0)
+
+
+def expired_sessions_with_eligible_replicas() -> list[Part]:
+    return [("eligible replicas", update(("eligible.leader.replicas.version", 1, 1))), *expired(20)]
+
+
+def expired(first: int) -> list[Part]:
+    """Brokers that are fenced since they were not heard, and come back, in pairs that share no partition: a leader with
+    a failed directory; the last one in sync; one in controlled shutdown that still leads; one that was never unfenced;
+    one whose shutdown was granted."""
+    one, two, three, four, five, six, seven, eight, nine = range(first + 1, first + 10)
+    ones, twos, fives = dirs_of(one), dirs_of(two), dirs_of(five)
+
+    def join(name: str, broker_id: int, number: int, **fields: Any) -> Part:
+        return f"{name}: {broker_id}", register(broker_id, CLUSTER_ID, number, **fields)
+
+    return [
+        *joined(one, two, three, four, five, six, eight),
+        join("never unfenced", seven, 0),
+        ("stays fenced", beat(seven, want_fence=True)),
+        join("never heard", nine, 0),
+        ("topic a", create("a", [(one, two), (two, one), (one, two), (one, two)], min_insync_replicas="2")),
+        ("topic b", create("b", [(three, four), (four, three)])),
+        ("topic c", create("c", [(five, six), (six, five)])),
+        ("topic d", create("d", [(five,), (one,), (two,)])),
+        ("place", assign(one, (ones[0], "a", [0, 1]), (ones[1], "a", [2, 3]), (ones[0], "d", [1]))),
+        ("place", assign(two, (twos[0], "a", [0, 1, 2]))),
+        ("place", assign(five, (fives[2], "c", [0, 1]), (fives[1], "d", [0]))),
+        ("leaves three as the last in sync", beat(four, want_fence=True)),
+        ("a directory fails", beat(one, offline_log_dirs=ones[1:2])),
+        ("shuts down, granted", beat(eight, want_shut_down=True)),
+        *(join("has a session", each, 1, previous_broker_epoch=None) for each in (one, three, seven, eight)),
+        join("has none", nine, 1),
+        ("shuts down, and leads", beat(five, want_shut_down=True)),
+        join("has a session, in its shutdown", five, 1, previous_broker_epoch=None),
+        ("silence", Silence((one, three, five, seven, eight))),
+        ("comes back, behind", beat(one, behind=True)),
+        ("comes back, wants to stay fenced", beat(one, want_fence=True)),
+        ("comes back, with its failed directory", beat(one, offline_log_dirs=ones[1:2])),
+        ("in the ISR again", alter_isr("a", 0, (two, one))),
+        ("the last in sync comes back", beat(three)),
+        join("back from its shutdown, in order", five, 1, previous_broker_epoch=None),
+        ("unfenced", beat(five)),
+        join("the same again", seven, 0),
+        ("unfenced", beat(seven)),
+        ("takes its shutdown back", beat(eight)),
+        ("unfenced", beat(nine)),
+        ("who came back is in sync", alter_isr("c", 0, (six, five))),
+        ("comes back", beat(four)),
+        ("both in sync", alter_isr("b", 0, (three, four))),
+        ("moves to a newcomer", reassign("c", 1, (six, nine))),
+        ("unclean", configure(2, "a", ("unclean.leader.election.enable", 0, "true"))),
+        ("preferred", elect(0)),
+        ("silence again", Silence((two, four, six, eight))),
+        join("another after its session, not in order", two, 1, previous_broker_epoch=-1),
+        join("another, of an older one", four, 1, previous_broker_epoch=5),
+        join("another, that was in order", eight, 1, previous_broker_epoch=None),
+        *((f"unfenced {each}", beat(each)) for each in (two, four, six, eight)),
+        ("unclean elections", elect(1)),
+        ("given up", reassign("c", 1, None)),
+        ("unregistered", unregister(two)),
+    ]
+
+
+SCRIPTED = (registrations, lifecycle, assignments, reassignments, topics, others, cordoned, placements, features)
+IN_TIME = (expired_sessions, upgrades, expired_sessions_with_eligible_replicas)
+
+
+def test_what_a_slow_machine_may_have_ended_is_not_judged() -> None:
+    image = MetadataImage()
+    for broker_id in (1, 2):
+        record = RegisterBrokerRecord(
+            broker_id=broker_id, incarnation_id=Uuid.of(1, broker_id), broker_epoch=7, end_points=(), features=()
+        )
+        image.replay(record, broker_id)
+    sessions = Sessions(timeout_s=1.0)
+    sessions.renew(1, 7, sent_s=10.0)
+    sessions.renew(2, 6, sent_s=10.0)  # of an incarnation before
+    sessions.require(image, now_s=10.9)
+    sessions.require(image, now_s=99.0, silent=(1,))
+    with pytest.raises(LateError):
+        sessions.require(image, now_s=11.0)
+    sessions.end(image.brokers[1])
+    sessions.require(image, now_s=99.0)
 
 
 @pytest.mark.kafka
@@ -459,10 +770,37 @@ def test_a_real_controller_and_ours_answer_and_write_the_same(
 
 
 @pytest.mark.kafka
+def test_sessions_expire_and_brokers_register_again_after_upgrades_as_with_a_real_controller(
+    tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
+) -> None:
+    stories = random_stories(kafka_kit, processes, tmp_path, (), level=7, chapters=IN_TIME[1:], session_ms=SESSION_MS)
+    told = asyncio.run(stories)
+    assert not told.found, told.report()
+    assert told.fenced >= BROKERS_FENCED, told.report()
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(LONG_S)
 @pytest.mark.skipif(not STORIES, reason="long: set KJBOD_DIFFERENTIAL_STORIES")
 @pytest.mark.parametrize("level", LEVELS)
 def test_long_stories_at_each_level(level: int, tmp_path: Path, processes: Processes, kafka_kit: KafkaKit) -> None:
     seeds = range(FIRST, FIRST + STORIES)
     told = asyncio.run(random_stories(kafka_kit, processes, tmp_path, seeds, level=level, chapters=SCRIPTED))
     print(f"metadata.version {level}: {told.summary()}")
+    assert not told.found, told.report()
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(LONG_S)
+@pytest.mark.skipif(not STORIES, reason="long: set KJBOD_DIFFERENTIAL_STORIES")
+@pytest.mark.parametrize("level", LEVELS)
+def test_long_stories_in_which_brokers_fall_silent(
+    level: int, tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
+) -> None:
+    seeds = range(FIRST, FIRST + STORIES)
+    stories = random_stories(
+        kafka_kit, processes, tmp_path, seeds, level=level, chapters=IN_TIME, session_ms=SESSION_MS
+    )
+    told = asyncio.run(stories)
+    print(f"metadata.version {level}, in time: {told.summary()}")
     assert not told.found, told.report()

@@ -1,12 +1,10 @@
 """Brokers that go and come back with eligible leader replicas (KIP-966), beside a real controller of Kafka 4.3.1.
 
-The stories of ``test_differential.py`` have no sessions that expire; here they do, so that processes can be replaced.
+One story: all processes fall silent and are replaced, in order and not in order, with directories lost meanwhile.
 """
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,8 +12,9 @@ from kjbod.metadata import versions
 from kjbod.metadata.image import BROKER, TOPIC
 from kjbod.testing.kafka import KafkaKit
 from kjbod.testing.processes import Processes
-from tests.controller.pair import Difference, Outcome, Pair, Side
+from tests.controller.pair import Silence
 from tests.controller.random_requests import (
+    Part,
     Step,
     alter_isr,
     assign,
@@ -27,12 +26,8 @@ from tests.controller.random_requests import (
     register,
     unregister,
 )
-from tests.controller.test_differential import CLUSTER_ID, both, joined
+from tests.controller.test_differential import CLUSTER_ID, SESSION_MS, joined, random_stories
 
-SESSION_MS = 8_000
-"""Longer than either part of the story takes."""
-POLL_S = 0.3
-EXPIRED_S = 60
 SET, DELETE = 0, 1
 PREFERRED, UNCLEAN = 0, 1
 BROKERS = (1, 2, 3)
@@ -90,39 +85,17 @@ def after_all_were_gone() -> list[Step]:
     ]
 
 
-async def tell(pair: Pair, steps: Sequence[Step]) -> list[Difference]:
-    found = [await pair.step(name, make) for name, make in steps]
-    return [difference for difference in found if difference is not None]
-
-
-async def all_fall_silent(pair: Pair) -> list[Difference]:
-    """Until both have ended the sessions of the three brokers."""
-    real, ours = await asyncio.gather(sessions_end(pair.real), sessions_end(pair.ours))
-    return [] if real == ours else [Difference("silence", Outcome(None, real), Outcome(None, ours))]
-
-
-async def sessions_end(side: Side) -> list[Any]:
-    found: list[Any] = []
-    async with asyncio.timeout(EXPIRED_S):
-        while len(found) < len(BROKERS):
-            await asyncio.sleep(POLL_S)
-            found += await side.read()
-    return sorted(found, key=lambda record: record["broker_id"])  # Kafka's order is that of a hash map
+def replacements() -> list[Part]:
+    # All three are fenced by then: their sessions end without a change of a partition, in whatever order.
+    return [*up_to_the_first_restart(), ("all fall silent", Silence(BROKERS)), *after_all_were_gone()]
 
 
 @pytest.mark.kafka
 def test_brokers_that_are_replaced_leave_the_same_leaders_as_at_a_real_controller(
     tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
 ) -> None:
-    async def story() -> tuple[list[Difference], int]:
-        async with both(kafka_kit, processes, tmp_path / "elr", session_ms=SESSION_MS) as pair:
-            found = await tell(pair, up_to_the_first_restart())
-            found += await all_fall_silent(pair)
-            found += await tell(pair, after_all_were_gone())
-            image = pair.ours.view.image
-            assert image.features[versions.ELIGIBLE_LEADER_REPLICAS_VERSION] == 1
-            return found, pair.asked
-
-    found, asked = asyncio.run(story())
-    assert not found, "\n".join(difference.describe() for difference in found)
-    assert asked > len(after_all_were_gone())
+    stories = random_stories(kafka_kit, processes, tmp_path, (), chapters=[replacements], session_ms=SESSION_MS)
+    told = asyncio.run(stories)
+    assert not told.found, told.report()
+    assert told.fenced >= len(BROKERS), told.report()
+    assert told.features[versions.ELIGIBLE_LEADER_REPLICAS_VERSION] == 1
