@@ -183,6 +183,10 @@ class Clients:
         self.step(f"{name} describe_cluster", lambda: _sorted(admin.describe_cluster()), mask=r".*controller_id.*")
         self.step(f"{name} describe_features", admin.describe_features, mask=r"\d{2,}")
         self.step(f"{name} describe_metadata_quorum", lambda: sorted(admin.describe_metadata_quorum()))
+        # Any broker may be asked, and each knows the topic when it has fetched it.
+        wait_until(
+            lambda: all("py" in str(admin.list_config_resources()) for _ in range(10)), _WAIT_S, "all to know it"
+        )
         self.step(f"{name} list_config_resources", admin.list_config_resources)
         resource = PythonResource(ConfigResourceType.TOPIC, "py", {"segment.bytes": "1048576"})
         self.step(f"{name} alter_configs", lambda: admin.alter_configs([resource]))
