@@ -16,7 +16,7 @@ Everything here is a pure function of (state, request, now_ms); ids and the shuf
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from kjbod.ids import Uuid
@@ -99,6 +99,15 @@ from kjbod.wire.messages import (
 from kjbod_controller_stub import describe
 from kjbod_controller_stub.access import credentials, entries, producer_ids, quotas
 from kjbod_controller_stub.access.authorizer import ANONYMOUS
+from kjbod_controller_stub.access.mutation_quotas import (
+    STRICT_SINCE_CREATE_PARTITIONS,
+    STRICT_SINCE_CREATE_TOPICS,
+    STRICT_SINCE_DELETE_TOPICS,
+    WINDOW_NUM,
+    WINDOW_SIZE_S,
+    Charge,
+    MutationQuotas,
+)
 from kjbod_controller_stub.brokers.cluster import SUPPORTED_FEATURES, Cluster, controller_record
 from kjbod_controller_stub.brokers.heartbeats import BrokerState, Contact, Heartbeats, Situation, next_state
 from kjbod_controller_stub.configs.altering import Configs
@@ -153,6 +162,9 @@ class Settings:
     leader_imbalance_check_ms: int | None = 300_000
     """None: leadership is not given back to preferred replicas by itself."""
     unclean_election_check_ms: int = 300_000
+    mutation_window_num: int = WINDOW_NUM
+    mutation_window_size_s: int = WINDOW_SIZE_S
+    """Their product is what a controller mutation quota may be used for at once, in seconds of its rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +180,8 @@ class Context:
     """Whether a broker forwards it."""
     token_authenticated: bool = False
     """Whether who asks has shown a delegation token."""
+    client_id: str = ""
+    """What who asks calls itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +264,10 @@ class Controller:
         self.topics = Topics(self.image, settings.topic_defaults, draw_id, self.partitions, self.configs)
         self.reassignments = Reassignments(
             self.image, self.replication, self.partitions, settings.rules.forgets_newcomers
+        )
+        self.mutation_quotas = MutationQuotas(
+            capacity_s=settings.mutation_window_num * settings.mutation_window_size_s,
+            bounds_throttle_time=settings.rules.bounds_throttle_time,
         )
         self.changes_end: dict[int, int] = {}
         """Where the last change of each broker's registration ends: what was told of it waits for this offset."""
@@ -733,16 +751,32 @@ class Controller:
 
     def _create_topics(self, request: CreateTopicsRequest, context: Context, now_ms: int) -> Result:
         draft = self._draft()
-        return draft.result(self.topics.create(draft, request))
+        charge = self._charge(context, STRICT_SINCE_CREATE_TOPICS, now_ms)
+        answer = self.topics.create(draft, request, charge)
+        return draft.result(replace(answer, throttle_time_ms=charge.throttle_time_ms))
 
     def _delete_topics(self, request: DeleteTopicsRequest, context: Context, now_ms: int) -> Result:
         draft = self._draft()
+        charge = self._charge(context, STRICT_SINCE_DELETE_TOPICS, now_ms)
         enabled = self.settings.delete_topic_enable
-        return draft.result(delete_topics(draft, request, version=context.api_version, enabled=enabled))
+        answer = delete_topics(draft, request, version=context.api_version, enabled=enabled, charge=charge)
+        return draft.result(replace(answer, throttle_time_ms=charge.throttle_time_ms))
 
     def _create_partitions(self, request: CreatePartitionsRequest, context: Context, now_ms: int) -> Result:
         draft = self._draft()
-        return draft.result(self.partitions.create(draft, request))
+        charge = self._charge(context, STRICT_SINCE_CREATE_PARTITIONS, now_ms)
+        answer = self.partitions.create(draft, request, charge)
+        return draft.result(replace(answer, throttle_time_ms=charge.throttle_time_ms))
+
+    def _charge(self, context: Context, strict_since: int, now_ms: int) -> Charge:
+        """The quota that a request's new and deleted partitions count against."""
+        return self.mutation_quotas.charge(
+            self.image.quotas,
+            context.principal,
+            context.client_id,
+            strict=context.api_version >= strict_since,
+            now_ms=now_ms,
+        )
 
     def _alter_reassignments(
         self, request: AlterPartitionReassignmentsRequest, context: Context, now_ms: int

@@ -3,6 +3,7 @@
 import resource
 from collections.abc import Mapping
 
+from kjbod.config.hosts import connections_by_address
 from kjbod.config.keys import Config
 from kjbod.wire.frames import VersionRanges
 from kjbod.wire.messages import (
@@ -69,7 +70,11 @@ _FILES_RESERVED = 256
 
 
 def limits_of(config: Config) -> Limits:
-    """The limits of the controller's listeners."""
+    """The limits of the controller's listeners. Resolves names, which may take its time.
+
+    Raises:
+        ConfigError: a name of ``max.connections.per.ip.overrides`` has no address.
+    """
     queued_bytes, idle_ms = config.queued_max_request_bytes, config.connections_max_idle_ms
     return Limits(
         max_frame_bytes=min(FRAME_BYTES_MAX, config.socket_request_max_bytes),
@@ -80,6 +85,7 @@ def limits_of(config: Config) -> Limits:
         max_queued_bytes=QUEUED_BYTES_MAX if queued_bytes < 0 else queued_bytes,
         max_unread_bytes=UNREAD_BYTES_MAX,
         max_connections_per_ip=config.max_connections_per_ip,
+        max_connections_per_ip_overrides=connections_by_address(config),
         max_connection_creation_rate=config.max_connection_creation_rate,
         max_requests_per_second=REQUESTS_PER_SECOND_MAX,
         urgent=URGENT,

@@ -129,6 +129,10 @@ class Rules:
     refuses_nan_quotas: bool
     """A client quota that is not a number is refused; Kafka stores it."""
 
+    bounds_throttle_time: bool
+    """A wait for a controller mutation quota that is longer than an answer can say, 24 days, is said as these. Kafka
+    keeps the lower 32 bits of it, which may be nothing: clients then ask again at once, and again."""
+
     refuses_acls_one_by_one: bool
     """An ACL to create that says ANY or MATCH, as only a filter may, is refused and the others are created. Kafka's
     controller fails the whole request with UNKNOWN_SERVER_ERROR."""
@@ -166,6 +170,7 @@ KIP_858 = Rules(
     names_losses=True,
     describes_brokers=True,
     refuses_nan_quotas=True,
+    bounds_throttle_time=True,
     refuses_acls_one_by_one=True,
     sees_own_changes=True,
 )
@@ -198,6 +203,7 @@ KAFKA = Rules(
     names_losses=False,
     describes_brokers=False,
     refuses_nan_quotas=False,
+    bounds_throttle_time=False,
     refuses_acls_one_by_one=False,
     sees_own_changes=False,
 )

@@ -36,6 +36,7 @@ from kjbod.metadata.records import (
 )
 from kjbod.metadata.snapshot import SnapshotId
 from kjbod.runtime.logging import get_logger
+from kjbod.wire.admin_messages import CreatePartitionsResponse
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.connection import Features, api_versions_response
 from kjbod.wire.error_codes import ErrorCode
@@ -45,6 +46,8 @@ from kjbod.wire.messages import (
     ApiKey,
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
+    CreateTopicsResponse,
+    DeleteTopicsResponse,
     DescribeQuorumRequest,
     EnvelopeRequest,
     EnvelopeResponse,
@@ -90,6 +93,8 @@ REFUSALS_LOGGED_PER_SECOND = 20
 """Log lines about refused registrations; above it they are counted instead."""
 _REFUSED = "broker.refused"
 _TIMER_MS_MAX = 1_000
+_HAVE_QUOTA = (CreateTopicsResponse, DeleteTopicsResponse, CreatePartitionsResponse)
+"""Answers after which a connection is muted for as long as they tell their client to wait."""
 
 _log = get_logger()
 T = TypeVar("T")
@@ -350,7 +355,7 @@ class ControllerServer:
 
     async def _listen(self) -> None:
         names = self._config.controller_listener_names
-        limits = limits_of(self._config)
+        limits = await asyncio.to_thread(limits_of, self._config)
         for listener in sorted(
             (one for one in self._config.listeners if one.name in names), key=lambda one: names.index(one.name)
         ):
@@ -632,7 +637,7 @@ class ControllerServer:
         await self._ready.wait()
         if self._failure is not None:
             return None
-        context = Context(request.version, peer.principal, host_of_acls(peer.host))
+        context = Context(request.version, peer.principal, host_of_acls(peer.host), client_id=request.client_id or "")
         try:
             if isinstance(request.message, EnvelopeRequest):
                 return await self._forwarded(request, request.message, context)
@@ -654,6 +659,7 @@ class ControllerServer:
             inner.host,
             forwarded=True,
             token_authenticated=inner.token_authenticated,
+            client_id=inner.request.client_id or "",
         )
         answer = await self._answer(inner.request, context, encode=False)
         if not isinstance(answer, ResponseBody):
@@ -696,7 +702,8 @@ class ControllerServer:
             if not encode or answer is None:
                 return _Made(result, answer)
             frame = encode_response(answer, request.version, request.correlation_id)
-            return _Made(result, EncodedResponse(request.api_key, frame))
+            mute_ms = answer.throttle_time_ms if isinstance(answer, _HAVE_QUOTA) else 0
+            return _Made(result, EncodedResponse(request.api_key, frame, mute_ms))
 
         try:
             made = await self._take(make, lambda: is_large(self.controller, message, request.size_in_bytes))

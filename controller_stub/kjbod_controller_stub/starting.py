@@ -53,6 +53,8 @@ def controller_of(config: Config, directory: ControllerDirectory, rng: random.Ra
             config.leader_imbalance_check_interval_seconds * 1_000 if config.auto_leader_rebalance_enable else None
         ),
         unclean_election_check_ms=config.unclean_leader_election_interval_ms,
+        mutation_window_num=config.controller_quota_window_num,
+        mutation_window_size_s=config.controller_quota_window_size_seconds,
     )
     draw_id: Callable[[], Uuid] = functools.partial(random_uuid, rng)
     return Controller(settings, draw_id=draw_id, shuffle=rng.shuffle)

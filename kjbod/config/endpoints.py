@@ -18,6 +18,7 @@ _LISTENER = re.compile(r"(?P<name>.*)://(?P<address>.*)", re.ASCII)
 _ADDRESS = re.compile(
     r"(?:\[(?P<bracketed>[0-9a-zA-Z\-%._:]*)\]|(?P<bare>[0-9a-zA-Z\-%._:]*)):(?P<port>[0-9]+)", re.ASCII
 )
+_HOST = re.compile(r"[0-9a-zA-Z\-%._:]+", re.ASCII)
 _DIGITS = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
@@ -124,6 +125,26 @@ def parse_protocol_map(text: str) -> dict[str, str]:
             raise ValueError(f"expected each name once, not {name} again")
         protocols[name] = protocol
     return protocols
+
+
+def parse_host_counts(text: str) -> dict[str, int]:
+    """``host:count,...``, names or addresses, an IPv6 address without brackets; of two for one host the later counts
+    (``Csv.parseCsvMap``).
+
+    Raises:
+        ValueError: what was expected.
+    """
+    counts: dict[str, int] = {}
+    for entry in text.split(",") if text.strip() else ():
+        host, colon, count = (part.strip() for part in entry.rpartition(":"))
+        if not colon or not _HOST.fullmatch(host):
+            raise ValueError(
+                f"expected host:count,..., an IPv6 host without brackets, not {entry.strip() or 'nothing'}"
+            )
+        if not _DIGITS.fullmatch(count) or int(count) > INT_MAX:
+            raise ValueError(f"expected a whole number from 0 to {INT_MAX} after {host}:")
+        counts[host] = int(count)
+    return counts
 
 
 def check_distinct(listeners: Iterable[Listener]) -> None:

@@ -111,6 +111,9 @@ class Config:
     socket_listen_backlog_size: Annotated[int, Key("Connections waiting to be accepted.", at_least=1)] = 50
     max_connections: Annotated[int, Key("Connections at most.", at_least=0)] = INT_MAX
     max_connections_per_ip: Annotated[int, Key("Connections at most from one address.", at_least=0)] = INT_MAX
+    max_connections_per_ip_overrides: Annotated[
+        Mapping[str, int], Key("Another number for some hosts: host:count,..., names or addresses.", parsed_apart=True)
+    ] = field(default_factory=dict)
     max_connection_creation_rate: Annotated[
         int, Key("Connections that are taken in a second; further ones wait.", unit="1/s", at_least=1)
     ] = INT_MAX
@@ -179,6 +182,10 @@ class Config:
         int, Key("How often it does.", unit="s", at_least=1, at_most=LONG_MAX)
     ] = 300
     delete_topic_enable: Annotated[bool, Key("Whether topics can be deleted.")] = True
+    controller_quota_window_num: Annotated[
+        int, Key("Windows of a controller mutation quota that may be used up at once.", at_least=1)
+    ] = 11
+    controller_quota_window_size_seconds: Annotated[int, Key("Length of each.", unit="s", at_least=1)] = 1
 
     # Moves between directories
     replica_alter_log_dirs_io_max_bytes_per_second: Annotated[

@@ -22,6 +22,7 @@ from kjbod.config.endpoints import (
     Listener,
     Voter,
     check_distinct,
+    parse_host_counts,
     parse_host_port,
     parse_listener,
     parse_protocol_map,
@@ -163,6 +164,7 @@ class _Loader:
         values |= self._read_directories()
         values |= self._read_own(roles or frozenset(), values)
         values |= self._read_endpoints(roles, values)
+        values["max_connections_per_ip_overrides"] = self._read_overrides(values["max_connections_per_ip"])
         self._check_deadlines(values)
         if self._problems:
             raise ConfigError(*self._problems)
@@ -332,6 +334,18 @@ class _Loader:
             "kjbod_reports_dir": reports,
             "kjbod_metrics_listener": self._read_metrics_listener(),
         }
+
+    def _read_overrides(self, for_others: object) -> dict[str, int]:
+        """Of ``max.connections.per.ip``, which may be 0 only with them: nobody could connect."""
+        name = "max.connections.per.ip.overrides"
+        try:
+            overrides = parse_host_counts(self._text(name) or "")
+        except ValueError as error:
+            self._wrong(name, _shown(str(error)))
+            return {}
+        if for_others == 0 and not overrides:
+            self._wrong("max.connections.per.ip", f"expected at least 1, or the hosts that may connect in {name}")
+        return overrides
 
     def _check_deadlines(self, values: Mapping[str, object]) -> None:
         """What the deadlines of the verdict have to do with each other."""

@@ -53,13 +53,14 @@ def screen_create_topics(request: CreateTopicsRequest, permissions: Allows, text
     allowed = tuple(topic for topic in request.topics if topic.name not in refused)
 
     def merge(answer: CreateTopicsResponse | None) -> ResponseBody:
-        made = () if answer is None else tuple(_without_secrets(topic, permissions) for topic in answer.topics)
+        done = CreateTopicsResponse() if answer is None else answer
+        made = (_without_secrets(topic, permissions) for topic in done.topics)
         mine = tuple(
             CreateTopicsResponseTopic(name=name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, error_message=text)
             for name in names
             if name in refused
         )
-        return CreateTopicsResponse(topics=(*made, *mine))
+        return dataclasses.replace(done, topics=(*made, *mine))
 
     return Screened(dataclasses.replace(request, topics=allowed) if allowed else None, merge)
 

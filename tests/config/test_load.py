@@ -1,6 +1,7 @@
 """server.properties: what is read, and that every mistake is told at once."""
 
 import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from kjbod.config import (
     require_broker,
     require_controller,
 )
+from kjbod.config.hosts import connections_by_address
 from kjbod.config.keys import settings
 from kjbod.config.load import FILE_BYTES_MAX
 from kjbod.errors import EXIT_CONFIG, ConfigError
@@ -515,3 +517,70 @@ def test_the_readme_has_every_own_key_with_its_default() -> None:
     special["kjbod.reports.dir"] = "`<state dir>/reports`"
     for name, setting in own.items():
         assert told[name] == special.get(name, str(setting.default)), name
+
+
+# Connections of some hosts
+
+
+def test_some_hosts_may_have_another_number_of_connections() -> None:
+    config = parse(
+        CONTROLLER,
+        "max.connections.per.ip=0",
+        "max.connections.per.ip.overrides= 10.0.0.1:5 , tools.example.com:0,::1:7,fe80::1%eth0:8, 10.0.0.1:6",
+    )
+    assert config.max_connections_per_ip_overrides == {
+        "10.0.0.1": 6,
+        "tools.example.com": 0,
+        "::1": 7,
+        "fe80::1%eth0": 8,
+    }
+    assert parse(CONTROLLER).max_connections_per_ip_overrides == {}
+    assert parse(CONTROLLER, "max.connections.per.ip.overrides=").max_connections_per_ip_overrides == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("10.0.0.1", "expected host:count,..., an IPv6 host without brackets, not 10.0.0.1"),
+        (":5", "expected host:count,..., an IPv6 host without brackets, not :5"),
+        ("a:1,,b:2", "expected host:count,..., an IPv6 host without brackets, not nothing"),
+        ("[::1]:5", "expected host:count,..., an IPv6 host without brackets, not [::1]:5"),
+        ("a b:5", "expected host:count,..., an IPv6 host without brackets, not a b:5"),
+        ("a:many", "expected a whole number from 0 to 2147483647 after a:"),
+        ("a:-1", "expected a whole number from 0 to 2147483647 after a:"),
+        ("a:", "expected a whole number from 0 to 2147483647 after a:"),
+        ("b:1,a:2147483648", "expected a whole number from 0 to 2147483647 after a:"),
+    ],
+)
+def test_connections_of_hosts_that_cannot_be_are_one_line(value: str, expected: str) -> None:
+    assert problems(CONTROLLER, f"max.connections.per.ip.overrides={value}") == (
+        f"server.properties: max.connections.per.ip.overrides={value}: {expected}",
+    )
+
+
+def test_nobody_could_connect_where_no_host_may() -> None:
+    assert problems(CONTROLLER, "max.connections.per.ip=0") == (
+        "server.properties: max.connections.per.ip=0: expected at least 1, or the hosts that may connect in "
+        "max.connections.per.ip.overrides",
+    )
+
+
+def test_names_stand_for_all_their_addresses_and_one_without_any_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"tools": ["10.0.0.1", "fd00::1"], "10.0.0.1": ["10.0.0.1"], "0:0::1": ["::1"]}
+
+    def resolve(host: str, port: None, **_: object) -> list[tuple[object, ...]]:
+        if host not in known:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(0, 0, 0, "", (address, 0)) for address in known[host]]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    config = parse(CONTROLLER, "max.connections.per.ip.overrides=tools:5,10.0.0.1:6,0:0::1:0")
+    assert connections_by_address(config) == {"10.0.0.1": 6, "fd00::1": 5, "::1": 0}
+    with pytest.raises(ConfigError) as caught:
+        connections_by_address(parse(CONTROLLER, "max.connections.per.ip.overrides=tools:5,a:1,b:2"))
+    assert caught.value.problems == (
+        "server.properties: max.connections.per.ip.overrides=a:1: "
+        "expected an address, or a name that can be resolved on this host (Name or service not known)",
+        "server.properties: max.connections.per.ip.overrides=b:2: "
+        "expected an address, or a name that can be resolved on this host (Name or service not known)",
+    )

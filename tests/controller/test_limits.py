@@ -1,6 +1,7 @@
 """What one peer may take from the controller while others are served."""
 
 import asyncio
+import socket
 
 import pytest
 
@@ -8,7 +9,7 @@ from kjbod.wire.client import Connection, Disconnected
 from kjbod.wire.messages import BrokerHeartbeatRequest, CreateTopicsRequest, CreateTopicsRequestTopic, MetadataRequest
 from kjbod_controller_stub.limits import QUEUED_BYTES_MAX, REQUESTS_PER_SECOND_MAX, UNREAD_BYTES_MAX
 from tests.controller.conftest import Serving, Site
-from tests.controller.test_server import connect, join
+from tests.controller.test_server import connect, join, refusal
 
 
 async def test_an_address_gets_as_many_connections_as_the_configuration_says(site: Site, serving: Serving) -> None:
@@ -17,6 +18,33 @@ async def test_an_address_gets_as_many_connections_as_the_configuration_says(sit
         with pytest.raises(Disconnected):
             await connect(server.port)
         assert (await second.request(MetadataRequest(topics=None), timeout_ms=10_000)).controller_id
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_some_hosts_get_more_connections_than_others(site: Site, serving: Serving, host: str) -> None:
+    site.configure(max_connections_per_ip="0", max_connections_per_ip_overrides=f"{host}:2,192.0.2.1:50")
+    async with serving(site) as server, await connect(server.port), await connect(server.port) as second:
+        with pytest.raises(Disconnected):
+            await connect(server.port)
+        assert (await second.request(MetadataRequest(topics=None), timeout_ms=10_000)).controller_id
+
+
+async def test_a_host_may_be_kept_out(site: Site, serving: Serving) -> None:
+    site.configure(max_connections_per_ip_overrides="127.0.0.1:0")
+    async with serving(site) as server:
+        with pytest.raises(Disconnected):
+            await connect(server.port)
+
+
+async def test_a_name_without_an_address_is_one_line_at_the_start(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolve(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    site.configure(max_connections_per_ip_overrides="nobody.invalid:1")
+    text = await refusal(site)
+    assert "max.connections.per.ip.overrides=nobody.invalid:1: expected an address" in text
+    assert len(text.splitlines()) == 1
 
 
 async def test_a_broker_is_heard_while_others_send_what_takes_long(site: Site, serving: Serving) -> None:

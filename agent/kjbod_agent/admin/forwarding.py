@@ -103,7 +103,8 @@ def _screen_delete(request: DeleteTopicsRequest, image: MetadataImage, acls: Acl
         )
 
     def merge(answer: DeleteTopicsResponse | None) -> ResponseBody:
-        return DeleteTopicsResponse(responses=(*(() if answer is None else answer.responses), *refused))
+        done = DeleteTopicsResponse() if answer is None else answer
+        return dataclasses.replace(done, responses=(*done.responses, *refused))
 
     rest = dataclasses.replace(request, topics=tuple(allowed), topic_names=())
     return Screened(rest if allowed else None, merge)

@@ -25,6 +25,7 @@ from typing import Final, Protocol
 from kjbod.clock import Clock
 from kjbod.config import Config
 from kjbod.config.endpoints import Listener
+from kjbod.config.hosts import connections_by_address
 from kjbod.errors import ConfigError, KjbodError
 from kjbod.metadata.acls import Acls, Operation, ResourceType, Rules
 from kjbod.metadata.image import MetadataImage
@@ -173,21 +174,23 @@ class Listeners:
         """Listen.
 
         Raises:
-            ConfigError: see :func:`broker_listeners`.
+            ConfigError: see :func:`broker_listeners` and :func:`connections_by_address`.
             ListenerError: an address is taken, or not this host's.
         """
         if not self._rules.known:
             self._log.warning("authorizer.unknown", class_name=self._config.authorizer_class_name, allowed="by ACLs")
-        for listener in broker_listeners(self._config):
+        listeners = broker_listeners(self._config)
+        overrides = await asyncio.to_thread(connections_by_address, self._config)
+        for listener in listeners:
             try:
-                self._servers.append(await self._serve(listener))
+                self._servers.append(await self._serve(listener, overrides))
             except KjbodError as error:
                 await self.close()
                 raise ListenerError(
                     f"{self._config.source}: listeners: {listener}: {error}: stop what listens there, or choose another"
                 ) from None
 
-    async def _serve(self, listener: Listener) -> Server:
+    async def _serve(self, listener: Listener, overrides: Mapping[str, int]) -> Server:
         config = self._config
         me = Self(node_id=config.node_id, cluster_id=self._parts.cluster_id, listener=listener.name)
         return await serve(
@@ -204,6 +207,7 @@ class Listeners:
                 max_pending_bytes=PENDING_BYTES_MAX,
                 max_connections=min(config.max_connections, CONNECTIONS_MAX),
                 max_connections_per_ip=config.max_connections_per_ip,
+                max_connections_per_ip_overrides=overrides,
                 max_connection_creation_rate=config.max_connection_creation_rate,
                 max_in_flight=1,
             ),

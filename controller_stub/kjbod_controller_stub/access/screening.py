@@ -103,7 +103,8 @@ def _delete_topics(request: DeleteTopicsRequest, image: MetadataImage, permissio
     names = tuple(name for name in request.topic_names if may(DeleteTopicsRequestTopic(name=name, topic_id=ZERO)))
 
     def merge(answer: DeleteTopicsResponse | None) -> ResponseBody:
-        return DeleteTopicsResponse(responses=(*(() if answer is None else answer.responses), *refused))
+        done = DeleteTopicsResponse() if answer is None else answer
+        return dataclasses.replace(done, responses=(*done.responses, *refused))
 
     rest = dataclasses.replace(request, topics=topics, topic_names=names)
     return Screened(rest if topics or names else None, merge)
@@ -120,7 +121,8 @@ def _create_partitions(request: CreatePartitionsRequest, image: MetadataImage, p
             for name in names
             if name in refused
         )
-        return CreatePartitionsResponse(results=(*(() if answer is None else answer.results), *mine))
+        done = CreatePartitionsResponse() if answer is None else answer
+        return dataclasses.replace(done, results=(*done.results, *mine))
 
     return Screened(dataclasses.replace(request, topics=allowed) if allowed else None, merge)
 

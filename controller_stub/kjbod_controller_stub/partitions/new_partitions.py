@@ -18,6 +18,7 @@ from kjbod.wire.admin_messages import (
     CreatePartitionsResponseTopic,
 )
 from kjbod.wire.error_codes import ErrorCode
+from kjbod_controller_stub.access.mutation_quotas import UNLIMITED, Charge
 from kjbod_controller_stub.configs.java_order import first_of_timeline
 from kjbod_controller_stub.partitions.placement import ReplicaPlacer, Shuffle, UsableBroker
 from kjbod_controller_stub.results import ApiError, Draft
@@ -121,8 +122,11 @@ class NewPartitions:
 
     # ---- CreatePartitions
 
-    def create(self, draft: Draft, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
-        """Add partitions to topics, each on its own: one that is refused does not stop the others."""
+    def create(
+        self, draft: Draft, request: CreatePartitionsRequest, charge: Charge = UNLIMITED
+    ) -> CreatePartitionsResponse:
+        """Add partitions to topics, each on its own: one that is refused does not stop the others. They count against
+        the sender's quota, also where they are only validated."""
         topics = {topic.name: topic for topic in request.topics}
         twice = {topic.name for topic in request.topics if topics[topic.name] is not topic}
         records: list[Alike] = []
@@ -131,7 +135,7 @@ class NewPartitions:
             try:
                 if name in twice:
                     raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-                records += self._more(topic, room=RECORDS_PER_REQUEST_MAX - len(records))
+                records += self._more(topic, charge, room=RECORDS_PER_REQUEST_MAX - len(records))
             except ApiError as error:
                 results.append(
                     CreatePartitionsResponseTopic(name=name, error_code=error.code, error_message=error.message or None)
@@ -141,7 +145,7 @@ class NewPartitions:
         draft.add_partitions(() if request.validate_only else records)
         return CreatePartitionsResponse(results=tuple(results))
 
-    def _more(self, wanted: CreatePartitionsRequestTopic, *, room: int) -> list[Alike]:
+    def _more(self, wanted: CreatePartitionsRequestTopic, charge: Charge, *, room: int) -> list[Alike]:
         """The records of one topic's new partitions."""
         topic_id = self.image.topic_ids.get(wanted.name)
         if topic_id is None:
@@ -165,6 +169,7 @@ class NewPartitions:
                 f"Attempted to add {more} additional partition(s), but only {len(wanted.assignments)} assignment(s) "
                 "were specified.",
             )
+        charge.take(more)
         if more > room:
             raise TOO_LARGE
         first = 0 if self.rules.counts_replicas_of_first else first_of_timeline(have)

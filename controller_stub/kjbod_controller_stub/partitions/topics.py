@@ -19,6 +19,7 @@ from kjbod.wire.messages import (
     DeleteTopicsResponse,
     DeleteTopicsResponseTopic,
 )
+from kjbod_controller_stub.access.mutation_quotas import UNLIMITED, Charge
 from kjbod_controller_stub.configs.altering import Configs
 from kjbod_controller_stub.partitions import eligible
 from kjbod_controller_stub.partitions.new_partitions import RECORDS_PER_REQUEST_MAX, TOO_LARGE, NewPartitions
@@ -45,6 +46,7 @@ class _Creation:
     records: list[AnyRecord]
     taken: dict[str, str]
     """Names that it has created, by the name that metrics have."""
+    charge: Charge
 
 
 class Topics:
@@ -74,11 +76,13 @@ class Topics:
 
     # ---- create
 
-    def create(self, draft: Draft, request: CreateTopicsRequest) -> CreateTopicsResponse:
-        """Create topics, each on its own: one that is refused does not stop the others."""
+    def create(self, draft: Draft, request: CreateTopicsRequest, charge: Charge = UNLIMITED) -> CreateTopicsResponse:
+        """Create topics, each on its own: one that is refused does not stop the others. What could be created counts
+        against the sender's quota, also where it is only validated."""
         times = Counter(topic.name for topic in request.topics)
         try:
-            answers, records = self._create_all([topic for topic in request.topics if times[topic.name] == 1])
+            once = [topic for topic in request.topics if times[topic.name] == 1]
+            answers, records = self._create_all(once, charge)
         except ApiError as error:  # the request as a whole
             return CreateTopicsResponse(topics=tuple(_refused(name, error) for name in times))
         twice = ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
@@ -88,7 +92,7 @@ class Topics:
         return CreateTopicsResponse(topics=tuple(answers))
 
     def _create_all(
-        self, topics: list[CreateTopicsRequestTopic]
+        self, topics: list[CreateTopicsRequestTopic], charge: Charge
     ) -> tuple[list[CreateTopicsResponseTopic], list[AnyRecord]]:
         """The outcome of each topic, and the records of those that can be.
 
@@ -97,7 +101,7 @@ class Topics:
         """
         if sum(map(self._partitions_of, topics)) > PARTITIONS_PER_REQUEST_MAX:
             raise ApiError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
-        creation = _Creation([], {})
+        creation = _Creation([], {}, charge)
         answers = []
         for topic in topics:
             try:
@@ -121,6 +125,7 @@ class Topics:
         configs = {config.name: config.value for config in topic.configs if config.value is not None}
         config_records = self._configs.records_of_new_topic(topic.name, configs)
         placed = self._assigned(topic) if topic.assignments else self._placed(topic)
+        creation.charge.take(len(placed))
         topic_id = self._draw_id()
         while topic_id in self._image.topics:
             topic_id = self._draw_id()
@@ -198,7 +203,7 @@ class Topics:
 
 
 def delete_topics(
-    draft: Draft, request: DeleteTopicsRequest, *, version: int, enabled: bool = True
+    draft: Draft, request: DeleteTopicsRequest, *, version: int, enabled: bool = True, charge: Charge = UNLIMITED
 ) -> DeleteTopicsResponse:
     """Delete topics by name or id, each on its own. One that is named twice, also once by each, stays.
 
@@ -222,9 +227,21 @@ def delete_topics(
             continue
         if topic.name is None and topic_id in by_name:
             continue  # refused, and answered, under its name
-        draft.add(RemoveTopicRecord(topic_id=topic_id))
-        answers.append(DeleteTopicsResponseTopic(name=draft.image.topics[topic_id].name, topic_id=topic_id))
+        answers.append(_delete(draft, topic_id, charge))
     return DeleteTopicsResponse(responses=tuple(answers))
+
+
+def _delete(draft: Draft, topic_id: Uuid, charge: Charge) -> DeleteTopicsResponseTopic:
+    """Delete what the sender's quota allows."""
+    topic = draft.image.topics[topic_id]
+    try:
+        charge.take(len(topic.partitions))
+    except ApiError as error:
+        return DeleteTopicsResponseTopic(
+            name=topic.name, topic_id=topic_id, error_code=error.code, error_message=error.message or None
+        )
+    draft.add(RemoveTopicRecord(topic_id=topic_id))
+    return DeleteTopicsResponseTopic(name=topic.name, topic_id=topic_id)
 
 
 def _deletion_disabled(version: int) -> ApiError:
