@@ -7,17 +7,17 @@ Three steps, and only the second changes hard state:
 2. :meth:`Controller.apply` gives the records their offsets and versions and replays them, at once: the next request
    sees the *latest*, not the durable state.
 3. The caller writes the bytes, syncs, and only then lets go of the answers that wait for an offset at or below the
-   durable end (:class:`DeferredAnswers`). An answer without records waits too, for the last record it may have seen.
+   durable end (:class:`~kjbod_controller_stub.deferred.DeferredAnswers`). An answer without records waits too, for the
+   last record it may have seen.
 
 Recovery is replay of the log (:meth:`Controller.recover`). Soft state (:mod:`.brokers.heartbeats`) is not in the log.
 
 Everything here is a pure function of (state, request, now_ms); ids and the shuffling of brokers come in from outside.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 from kjbod.ids import Uuid
 from kjbod.metadata import versions
@@ -25,7 +25,6 @@ from kjbod.metadata.acls import AclIndex, Acls
 from kjbod.metadata.acls import Rules as AclRules
 from kjbod.metadata.image import (
     BrokerChange,
-    BrokerRegistration,
     Change,
     ConfigChange,
     FeatureChange,
@@ -38,7 +37,6 @@ from kjbod.metadata.records import (
     AbortTransactionRecord,
     AccessControlEntryRecord,
     Alike,
-    AnyRecord,
     BeginTransactionRecord,
     BrokerRegistrationChangeRecord,
     Endpoint,
@@ -48,8 +46,6 @@ from kjbod.metadata.records import (
     RegisterBrokerRecord,
     RemoveAccessControlEntryRecord,
     UnregisterBrokerRecord,
-    encode_alike,
-    encode_record,
 )
 from kjbod.metadata.snapshot import SnapshotId
 from kjbod.wire.admin_messages import (
@@ -81,9 +77,7 @@ from kjbod.wire.messages import (
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsResponse,
     BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
     ControllerRegistrationRequest,
     ControllerRegistrationResponse,
     CreateTopicsRequest,
@@ -98,21 +92,20 @@ from kjbod.wire.messages import (
 )
 from kjbod_controller_stub import describe
 from kjbod_controller_stub.access import credentials, entries, producer_ids, quotas
-from kjbod_controller_stub.access.authorizer import ANONYMOUS
 from kjbod_controller_stub.access.mutation_quotas import (
     STRICT_SINCE_CREATE_PARTITIONS,
     STRICT_SINCE_CREATE_TOPICS,
     STRICT_SINCE_DELETE_TOPICS,
-    WINDOW_NUM,
-    WINDOW_SIZE_S,
     Charge,
     MutationQuotas,
 )
 from kjbod_controller_stub.brokers.cluster import SUPPORTED_FEATURES, Cluster, controller_record
-from kjbod_controller_stub.brokers.heartbeats import BrokerState, Contact, Heartbeats, Situation, next_state
+from kjbod_controller_stub.brokers.heartbeats import Heartbeats
+from kjbod_controller_stub.brokers.lifecycle import BrokerLifecycle
 from kjbod_controller_stub.configs.altering import Configs
 from kjbod_controller_stub.configs.describing import ConfigDescriber
 from kjbod_controller_stub.configs.effective import UNCLEAN_ELECTION, EffectiveConfigs
+from kjbod_controller_stub.context import Context, Settings
 from kjbod_controller_stub.features import Finalized, update_features
 from kjbod_controller_stub.partitions import eligible
 from kjbod_controller_stub.partitions.index import PartitionIndex
@@ -122,109 +115,15 @@ from kjbod_controller_stub.partitions.placement import Shuffle
 from kjbod_controller_stub.partitions.reassignments import Reassignments
 from kjbod_controller_stub.partitions.replaying import replay_alike
 from kjbod_controller_stub.partitions.replication import Replication
-from kjbod_controller_stub.partitions.topics import TopicDefaults, Topics, delete_topics
+from kjbod_controller_stub.partitions.topics import Topics, delete_topics
 from kjbod_controller_stub.periodic import PeriodicTasks
 from kjbod_controller_stub.results import ApiError, Draft, Result
-from kjbod_controller_stub.rules import KIP_858, Rules
+from kjbod_controller_stub.writing import Write, prepare
 
-BATCH_BYTES_MAX = 8 * 1024 * 1024
-"""Largest batch that Kafka's raft writes and reads (``KafkaRaftClient.MAX_BATCH_SIZE_BYTES``)."""
 _BALANCE = "electPreferred"
 _RESCUE = "electUnclean"
 """Periodic tasks by their names in Kafka."""
-_PREVIOUS_EPOCH_SINCE = 3
-"""The version of BrokerRegistration that says whether the incarnation before was shut down in order."""
 _BROKER_RECORDS = frozenset({RegisterBrokerRecord, BrokerRegistrationChangeRecord, UnregisterBrokerRecord})
-_RECORD_OVERHEAD_BYTES = 16
-_STEADY = {
-    (caught_up, fenced): BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=fenced)
-    for caught_up in (False, True)
-    for fenced in (False, True)
-}
-"""Upper bound of what a batch adds to a record's value."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What the controller has to know from its configuration."""
-
-    node_id: int
-    cluster_id: str
-    rules: Rules = KIP_858
-    session_timeout_ms: int = 9_000
-    topic_defaults: TopicDefaults = field(default_factory=TopicDefaults)
-    static_configs: Mapping[str, str] = field(default_factory=dict)
-    """All of the node's ``server.properties``, for what it tells about itself and gives to topics."""
-    delete_topic_enable: bool = True
-    unclean_election: bool = False
-    acl_rules: AclRules = field(default_factory=AclRules)
-    min_isr: int = 1
-    leader_imbalance_check_ms: int | None = 300_000
-    """None: leadership is not given back to preferred replicas by itself."""
-    unclean_election_check_ms: int = 300_000
-    mutation_window_num: int = WINDOW_NUM
-    mutation_window_size_s: int = WINDOW_SIZE_S
-    """Their product is what a controller mutation quota may be used for at once, in seconds of its rate."""
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What a handler may know about a request besides its message."""
-
-    api_version: int
-    principal: str = ANONYMOUS
-    """Who asks: the peer, or whom a broker forwards for (KIP-590)."""
-    host: str = ""
-    """The address that it asks from."""
-    forwarded: bool = False
-    """Whether a broker forwards it."""
-    token_authenticated: bool = False
-    """Whether who asks has shown a delegation token."""
-    client_id: str = ""
-    """What who asks calls itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """Encoded records that follow the log's end: one tuple of values per batch."""
-
-    base_offset: int
-    batches: tuple[tuple[bytes, ...], ...]
-
-    @property
-    def end_offset(self) -> int:
-        """The offset after the last record."""
-        return self.base_offset + sum(len(batch) for batch in self.batches)
-
-
-T = TypeVar("T")
-
-
-class DeferredAnswers(Generic[T]):
-    """Answers that wait for the log to be durable up to an offset (``DeferredEventQueue``)."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[tuple[int, T]] = deque()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def add(self, end_offset: int, answer: T) -> None:
-        """Hold ``answer`` until the durable end reaches ``end_offset``, which never goes back from call to call.
-
-        Raises:
-            ValueError: it went back.
-        """
-        if self._waiting and self._waiting[-1][0] > end_offset:
-            raise ValueError(f"answer for offset {end_offset} after one for {self._waiting[-1][0]}")
-        self._waiting.append((end_offset, answer))
-
-    def complete(self, durable_end: int) -> list[T]:
-        """The answers that may leave now, in the order of their requests."""
-        ready = []
-        while self._waiting and self._waiting[0][0] <= durable_end:
-            ready.append(self._waiting.popleft()[1])
-        return ready
 
 
 class Controller:
@@ -269,8 +168,9 @@ class Controller:
             capacity_s=settings.mutation_window_num * settings.mutation_window_size_s,
             bounds_throttle_time=settings.rules.bounds_throttle_time,
         )
-        self.changes_end: dict[int, int] = {}
-        """Where the last change of each broker's registration ends: what was told of it waits for this offset."""
+        self.lifecycle = BrokerLifecycle(
+            self.image, self.index, settings.rules, self.cluster, self.heartbeats, self.replication
+        )
         self.periodic = PeriodicTasks()
         self._draw_id = draw_id
         self._everything = Acls(AclRules(), (), principal="", host="")
@@ -385,21 +285,10 @@ class Controller:
         return problems
 
     def apply(self, result: Result) -> Write | None:
-        """Replay a result's records and encode them for the log; None when there are none.
-
-        An atomic result that does not fit into one batch becomes a metadata transaction (KIP-868), where the
-        metadata.version knows those.
-        """
+        """Replay a result's records and encode them for the log; None when there are none."""
         if not result.records:
             return None
-        values = self._values(result.records)
-        records = list(result.records)
-        split = sum(map(len, values)) + len(values) * _RECORD_OVERHEAD_BYTES > BATCH_BYTES_MAX
-        if split and result.atomic and self.image.metadata_version >= versions.TRANSACTIONS:
-            begin, end = BeginTransactionRecord(name="kjbod"), EndTransactionRecord()
-            records = [begin, *records, end]
-            values = [self._encode(begin), *values, self._encode(end)]
-        write = Write(self.next_offset, tuple(_batches(values)))
+        records, write = prepare(result.records, self.next_offset, self.image.metadata_version, atomic=result.atomic)
         end_offset = write.end_offset
         partitions: list[Alike] = []
         for record in records:
@@ -408,7 +297,7 @@ class Controller:
                 continue
             self._replay_alike(partitions)
             if type(record) in _BROKER_RECORDS:
-                self.changes_end[record.broker_id] = end_offset  # type: ignore[attr-defined]  # see steady_heartbeat
+                self.lifecycle.changes_end[record.broker_id] = end_offset  # type: ignore[attr-defined]  # see steady_heartbeat
             self.replay(record)
         self._replay_alike(partitions)
         if result.enters_shutdown is not None:
@@ -423,28 +312,6 @@ class Controller:
             self.image.offset = self.next_offset - 1
             records.clear()
 
-    def _values(self, records: Iterable[AnyRecord]) -> list[bytes]:
-        level = self.image.metadata_version
-        encoders: dict[int, Callable[[Uuid, int], bytes]] = {}
-        values = []
-        for record in records:
-            if isinstance(record, Alike):
-                like, topic_id, partition_id = record
-                encode = encoders.get(id(like))
-                if encode is None:
-                    encode = encoders[id(like)] = encode_alike(like, versions.record_version(like, level))
-                values.append(encode(topic_id, partition_id))
-            else:
-                values.append(self._encode(record))
-        return values
-
-    def _encode(self, record: Record) -> bytes:
-        version = versions.record_version(record, self.image.metadata_version)
-        if isinstance(record, BrokerRegistrationChangeRecord) and _says_nothing(record):
-            # The report of the last directory under Kafka's rules, which a real controller writes in this version.
-            version = versions.record_version_max(BrokerRegistrationChangeRecord, versions.DIRECTORY_ASSIGNMENT)
-        return encode_record(record, version)
-
     # ---- timers
 
     def next_timer_ms(self) -> int | None:
@@ -457,23 +324,9 @@ class Controller:
         return self.expire_session(now_ms) or self.periodic.run(now_ms)
 
     def expire_session(self, now_ms: int) -> Result | None:
-        """Fence the broker whose session expired first (``maybeFenceStaleBroker``); None when all are good.
-
-        One broker per pass, so that others' heartbeats are read in between: one of them may be late only because the
-        controller was.
-        """
-        while (broker_id := self.heartbeats.find_one_stale(now_ms)) is not None:
-            self.heartbeats.drop(broker_id)
-            broker = self.image.brokers.get(broker_id)
-            if broker is None or (broker.fenced and not self.settings.rules.repeats_fencing):
-                continue
-            draft = self._draft()
-            moved = self.replication.broker_fenced(draft, broker)
-            draft.note("broker.fenced", broker_id=broker_id, broker_epoch=broker.epoch, reason="session expired")
-            if moved:
-                draft.note("leaders.moved", count=moved)
-            return draft.result(None)
-        return None
+        """Fence the broker whose session expired first; None when all are good."""
+        draft = self._draft()
+        return draft.result(None) if self.lifecycle.expire_session(draft, now_ms) else None
 
     def _balance(self, now_ms: int) -> Result | None:
         draft = self._draft()
@@ -507,192 +360,13 @@ class Controller:
 
     def _register(self, request: BrokerRegistrationRequest, context: Context, now_ms: int) -> Result:
         draft = self._draft()
-        try:
-            epoch, new = self.cluster.register(request, self.heartbeats, epoch=self.next_offset, now_ms=now_ms)
-        except ApiError as error:
-            draft.note("broker.refused", broker_id=request.broker_id, error_code=error.code, reason=error.message)
-            return draft.result(BrokerRegistrationResponse(error_code=error.code))
-        if new:
-            self.heartbeats.drop(request.broker_id)
-            existing = self.image.brokers.get(request.broker_id)
-            clean = (
-                context.api_version >= _PREVIOUS_EPOCH_SINCE
-                and existing is not None
-                and existing.epoch == request.previous_broker_epoch
-            )
-            self.replication.broker_restarted(draft, request.broker_id, clean=clean, log_dirs=request.log_dirs)
-        record = self.cluster.registration_record(request, epoch, new=new)
-        if not new and self.settings.rules.missing_directories_are_offline:
-            self.replication.directories_missing(draft, self.image.brokers[request.broker_id], record.log_dirs)
-        draft.add(record)
-        draft.note(
-            "broker.registered",
-            broker_id=request.broker_id,
-            broker_epoch=epoch,
-            incarnation_id=str(request.incarnation_id),
-            again=not new,
-            directory_ids=[str(directory) for directory in record.log_dirs],
+        answer = self.lifecycle.register(
+            draft, request, api_version=context.api_version, next_offset=self.next_offset, now_ms=now_ms
         )
-        return draft.result(BrokerRegistrationResponse(broker_epoch=epoch))
-
-    def steady_heartbeat(
-        self, request: BrokerHeartbeatRequest, now_ms: int, metadata_offset: int | None = None
-    ) -> tuple[BrokerHeartbeatResponse, int] | None:
-        """The answer to a heartbeat that renews the session and changes nothing else, and how far the log has to be
-        durable before it may leave; None: it may change something, and has to be handled like any other request.
-        ``metadata_offset`` is given where ``request`` was sent before and is now repeated with another offset.
-
-        The one method that may run while another thread handles and applies a change. It reads
-
-        - one registration, an immutable value, by one lookup;
-        - where that broker's last change ends, *after* the registration. :meth:`apply` writes them the other way
-          round, so that whoever is told of a change waits for at least its end;
-        - the contact, which :class:`~kjbod_controller_stub.brokers.heartbeats.Heartbeats` guards. Its sets only grow.
-
-        So the answer is one that could have been given before the change, or after it.
-        """
-        broker = self.image.brokers.get(request.broker_id)
-        if broker is None or broker.epoch != request.broker_epoch or request.want_shut_down:
-            return None
-        offset = request.current_metadata_offset if metadata_offset is None else metadata_offset
-        caught_up = offset >= broker.record_offset
-        if broker.fenced:
-            if caught_up and not request.want_fence:
-                return None
-        elif request.want_fence or broker.in_controlled_shutdown:
-            return None
-        contact = self.heartbeats.contact(broker.id, broker.epoch)
-        if contact is None or contact.controlled_shutdown_offset is not None:
-            return None
-        if not (contact.accepted.issuperset(request.offline_log_dirs) and contact.accepted.isdisjoint(broker.log_dirs)):
-            return None
-        if self._changes_cordoned(broker, request):
-            return None
-        if not self.heartbeats.renew(broker.id, contact, now_ms, offset):
-            return None
-        return _STEADY[caught_up, broker.fenced], self.changes_end.get(broker.id, 0)
+        return draft.result(answer)
 
     def _heartbeat(self, request: BrokerHeartbeatRequest, context: Context, now_ms: int) -> Result:
-        draft = self._draft()
-        try:
-            broker = self.cluster.require_epoch(request.broker_id, request.broker_epoch)
-            self._check_reported(broker, request)
-        except ApiError as error:
-            return draft.result(BrokerHeartbeatResponse(error_code=error.code))
-        rules = self.settings.rules
-        contact = self.heartbeats.touch(broker.id, broker.epoch, now_ms, request.current_metadata_offset)
-        contact.offline |= set(request.offline_log_dirs) & set(broker.log_dirs)
-        contact.accepted.update(request.offline_log_dirs)
-        situation = self._situation(broker, request, contact)
-        current = self._state(broker, contact)
-        following = next_state(current, situation)
-        # The KIP's rules take the directories first, so that an unfencing elects with what is left.
-        if rules.sees_own_changes and not situation.no_directory:
-            self._take_offline(draft, broker, frozenset(contact.offline))
-        if situation.no_directory:
-            self.replication.directories_all_offline(draft, broker)
-        if following is not current:
-            if situation.no_directory:
-                lost = [str(directory) for directory in broker.log_dirs]
-                draft.note("directories.offline", broker_id=broker.id, directory_ids=lost, remaining=0)
-            self._change_state(draft, broker, contact, following)
-        if not rules.sees_own_changes:
-            self._take_offline(draft, broker, frozenset(request.offline_log_dirs))
-        self._cordon(draft, broker, request)
-        if following is BrokerState.SHUTDOWN_NOW and rules.session_ends_with_shutdown:
-            self.heartbeats.drop(broker.id)
-        answer = BrokerHeartbeatResponse(
-            is_caught_up=situation.caught_up,
-            is_fenced=following.fenced,
-            should_shut_down=following is BrokerState.SHUTDOWN_NOW,
-        )
-        enters = following is BrokerState.CONTROLLED_SHUTDOWN and current is not following
-        return draft.result(answer, enters_shutdown=(broker.id, broker.epoch) if enters else None)
-
-    def _check_reported(self, broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> None:
-        """Refuse directories that the broker does not have, where the rules say so.
-
-        A refused heartbeat changes nothing and renews no session: if it hid a real failure, the broker is fenced when
-        the session expires, instead of leading unseen.
-        """
-        if not self.settings.rules.checks_offline_directories or not request.offline_log_dirs:
-            return
-        if self.image.metadata_version < versions.DIRECTORY_ASSIGNMENT:
-            return
-        if unknown := self.cluster.unknown_directories(broker, request.offline_log_dirs):
-            raise ApiError(
-                ErrorCode.LOG_DIR_NOT_FOUND, f"broker {broker.id} has no directory {', '.join(map(str, unknown))}"
-            )
-
-    def _situation(self, broker: BrokerRegistration, request: BrokerHeartbeatRequest, contact: Contact) -> Situation:
-        rules = self.settings.rules
-        lost = bool(broker.log_dirs) and contact.offline.issuperset(broker.log_dirs)
-        return Situation(
-            want_fence=request.want_fence,
-            want_shut_down=request.want_shut_down,
-            caught_up=request.current_metadata_offset >= broker.record_offset,
-            leads=self.index.leads(broker.id) > 0,
-            # Asked only where it counts: it looks at every broker.
-            may_go=self._state(broker, contact) is BrokerState.CONTROLLED_SHUTDOWN
-            and self.heartbeats.may_go(broker.id, broker.epoch, self._awaited()),
-            held=(rules.shutdown_is_final and broker.in_controlled_shutdown)
-            or self.cluster.awaits_placement(broker, self.index.unassigned(broker.id)),
-            no_directory=lost and rules.fences_without_directories,
-        )
-
-    def _awaited(self) -> list[BrokerRegistration]:
-        """The brokers whose offsets a controlled shutdown waits for: those that may lead. Kafka knows from soft state
-        which of them are leaving themselves."""
-        if self.settings.rules.shutdown_is_final:
-            return self.cluster.active()
-        return [
-            broker
-            for broker in self.image.brokers.values()
-            if not broker.fenced and not self.heartbeats.is_leaving(broker.id, broker.epoch)
-        ]
-
-    def _take_offline(self, draft: Draft, broker: BrokerRegistration, reported: frozenset[Uuid]) -> None:
-        if self.image.metadata_version >= versions.DIRECTORY_ASSIGNMENT:
-            self.replication.directories_offline(draft, broker, reported & frozenset(broker.log_dirs))
-
-    def _state(self, broker: BrokerRegistration, contact: Contact) -> BrokerState:
-        """What the broker is. Shipped Kafka takes a controlled shutdown from soft state, which fencing ends."""
-        if broker.fenced:
-            return BrokerState.FENCED
-        leaving = contact.controlled_shutdown_offset is not None
-        if self.settings.rules.shutdown_is_final:
-            leaving = broker.in_controlled_shutdown
-        return BrokerState.CONTROLLED_SHUTDOWN if leaving else BrokerState.UNFENCED
-
-    def _change_state(self, draft: Draft, broker: BrokerRegistration, contact: Contact, following: BrokerState) -> None:
-        moved = 0
-        if following.fenced:
-            contact.controlled_shutdown_offset = None
-            moved = self.replication.broker_fenced(draft, broker)
-            reason = "shutdown granted" if following is BrokerState.SHUTDOWN_NOW else "heartbeat"
-            draft.note("broker.fenced", broker_id=broker.id, broker_epoch=broker.epoch, reason=reason)
-        elif following is BrokerState.UNFENCED:
-            self.replication.broker_unfenced(draft, broker)
-            draft.note("broker.unfenced", broker_id=broker.id, broker_epoch=broker.epoch)
-        else:
-            moved = self.replication.broker_in_controlled_shutdown(draft, broker)
-            draft.note("broker.shutdown.started", broker_id=broker.id, broker_epoch=broker.epoch)
-        if moved:
-            draft.note("leaders.moved", count=moved)
-
-    def _cordon(self, draft: Draft, broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> None:
-        if self._changes_cordoned(broker, request):
-            draft.add(
-                BrokerRegistrationChangeRecord(
-                    broker_id=broker.id, broker_epoch=broker.epoch, cordoned_log_dirs=request.cordoned_log_dirs
-                )
-            )
-
-    def _changes_cordoned(self, broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> bool:
-        cordoned = request.cordoned_log_dirs
-        if cordoned is None or self.image.metadata_version < versions.CORDONED_LOG_DIRS:
-            return False
-        return broker.cordoned_log_dirs is None or set(broker.cordoned_log_dirs) != set(cordoned)
+        return self.lifecycle.heartbeat(self._draft(), request, now_ms)
 
     def _assign(self, request: AssignReplicasToDirsRequest, context: Context, now_ms: int) -> Result:
         draft = self._draft()
@@ -917,20 +591,3 @@ HANDLERS: dict[type[Any], _Handler] = {
     RenewDelegationTokenRequest: Controller._renew_token,
     ExpireDelegationTokenRequest: Controller._expire_token,
 }
-
-
-def _says_nothing(record: BrokerRegistrationChangeRecord) -> bool:
-    return not (record.fenced or record.in_controlled_shutdown or record.log_dirs) and record.cordoned_log_dirs is None
-
-
-def _batches(values: list[bytes]) -> Iterator[tuple[bytes, ...]]:
-    """Values in batches that Kafka reads."""
-    batch: list[bytes] = []
-    size = 0
-    for value in values:
-        size += len(value) + _RECORD_OVERHEAD_BYTES
-        if batch and size > BATCH_BYTES_MAX:
-            yield tuple(batch)
-            batch, size = [], len(value) + _RECORD_OVERHEAD_BYTES
-        batch.append(value)
-    yield tuple(batch)

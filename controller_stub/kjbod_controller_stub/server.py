@@ -62,8 +62,9 @@ from kjbod_controller_stub.access.envelope import unwrap, wrap
 from kjbod_controller_stub.access.screening import refusal, screen
 from kjbod_controller_stub.brokers.cluster import SUPPORTED_FEATURES
 from kjbod_controller_stub.brokers.steady import SteadyHeartbeats
-from kjbod_controller_stub.controller import Context, DeferredAnswers, Write
+from kjbod_controller_stub.context import Context
 from kjbod_controller_stub.costs import are_timers_large, is_large
+from kjbod_controller_stub.deferred import DeferredAnswers
 from kjbod_controller_stub.limits import FRAME_BYTES_MAX_OF, SERVED, limits_of
 from kjbod_controller_stub.log import voters
 from kjbod_controller_stub.log.directory import (
@@ -85,6 +86,7 @@ from kjbod_controller_stub.starting import (
     snapshot_limits_of,
 )
 from kjbod_controller_stub.turns import Turns
+from kjbod_controller_stub.writing import Write
 
 WAITING_ANSWERS_MAX = 10_000
 """While an fsync hangs, clients time out and ask again: beyond this many answers that wait for it, connections are
@@ -627,7 +629,7 @@ class ControllerServer:
                 return None
             if not is_authorized(self._authorizer(peer.principal, host), request.API_KEY):
                 return None
-            steady = self.controller.steady_heartbeat(request, self._clock.monotonic_ms(), metadata_offset)
+            steady = self.controller.lifecycle.steady_heartbeat(request, self._clock.monotonic_ms(), metadata_offset)
             return steady[0] if steady is not None and steady[1] <= self.log.end_offset else None
 
         return SteadyHeartbeats(decide)
@@ -690,7 +692,7 @@ class ControllerServer:
         if type(message) in voters.ANSWERS:
             return self._voter().answer(message, request.version)
         if isinstance(message, BrokerHeartbeatRequest):
-            steady = self.controller.steady_heartbeat(message, self._clock.monotonic_ms())
+            steady = self.controller.lifecycle.steady_heartbeat(message, self._clock.monotonic_ms())
             if steady is not None:
                 answer, end_offset = steady
                 return answer if await self._wait_durable(end_offset) else None

@@ -20,7 +20,8 @@ from kjbod.metadata.records import (
 )
 from kjbod.runtime.logging import get_logger
 from kjbod_controller_stub.brokers.cluster import SUPPORTED_FEATURES
-from kjbod_controller_stub.controller import Controller, Settings
+from kjbod_controller_stub.context import Settings
+from kjbod_controller_stub.controller import Controller
 from kjbod_controller_stub.log.directory import (
     ControllerDirectory,
 )

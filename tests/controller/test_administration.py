@@ -34,7 +34,7 @@ from kjbod.wire.admin_messages import (
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.frames import decode_request, decode_response
 from kjbod.wire.messages import INT64_MAX, DescribeClusterRequest, DescribeClusterResponse
-from kjbod_controller_stub.controller import Context
+from kjbod_controller_stub.context import Context
 from kjbod_controller_stub.results import Result
 from kjbod_controller_stub.rules import KAFKA, KIP_858
 from tests.controller.world import World

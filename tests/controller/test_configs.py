@@ -30,7 +30,7 @@ from kjbod.wire.messages import (
     IncrementalAlterConfigsRequestConfig,
     IncrementalAlterConfigsRequestResource,
 )
-from kjbod_controller_stub.controller import Context
+from kjbod_controller_stub.context import Context
 from kjbod_controller_stub.rules import KAFKA
 from tests.controller.world import NODE_ID, World
 

@@ -9,7 +9,7 @@ from kjbod.metadata.image import PartitionRegistration
 from kjbod.metadata.records import BrokerRegistrationChangeRecord, PartitionChangeRecord
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import BrokerHeartbeatRequest, DeleteTopicsRequest
-from kjbod_controller_stub.controller import Context
+from kjbod_controller_stub.context import Context
 from kjbod_controller_stub.rules import KAFKA, KIP_858, Rules
 from tests.controller.world import FOREVER, World, directories, directory, errors
 

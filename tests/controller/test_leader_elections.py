@@ -10,7 +10,8 @@ from kjbod.metadata.records import PartitionChangeRecord
 from kjbod.wire.admin_messages import ElectLeadersRequest, ElectLeadersRequestTopicPartition
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import DeleteTopicsRequest
-from kjbod_controller_stub.controller import Controller, Settings
+from kjbod_controller_stub.context import Settings
+from kjbod_controller_stub.controller import Controller
 from kjbod_controller_stub.partitions import leader_elections
 from kjbod_controller_stub.rules import KAFKA, KIP_858, Rules
 from tests.controller.test_eligible_leaders import BOTH, back, configure, create, gone

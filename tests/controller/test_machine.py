@@ -12,7 +12,7 @@ from kjbod.metadata.image import BROKER, RECOVERING, TOPIC, PartitionRegistratio
 from kjbod.wire.admin_messages import ElectLeadersRequest
 from kjbod.wire.messages import DeleteTopicsRequest, UnregisterBrokerRequest
 from kjbod_controller_stub.configs.effective import UNCLEAN_ELECTION
-from kjbod_controller_stub.controller import DeferredAnswers
+from kjbod_controller_stub.deferred import DeferredAnswers
 from kjbod_controller_stub.partitions import eligible
 from kjbod_controller_stub.rules import KAFKA, KIP_858
 from tests.controller.test_eligible_leaders import configure

@@ -33,7 +33,7 @@ from kjbod.wire.messages import (
 )
 from kjbod_controller_stub.access.mutation_quotas import BUCKETS_MAX, EXPIRY_MS, MUTATION_RATE, MutationQuotas, Quotas
 from kjbod_controller_stub.access.screening import screen
-from kjbod_controller_stub.controller import Context
+from kjbod_controller_stub.context import Context
 from kjbod_controller_stub.results import ApiError, Result
 from kjbod_controller_stub.rules import KAFKA
 from tests.controller.conftest import Serving, Site

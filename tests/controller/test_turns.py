@@ -345,7 +345,7 @@ async def test_a_broker_is_not_told_of_a_state_that_is_not_durable(
         repeated = BrokerHeartbeatRequest(
             broker_id=2, broker_epoch=epoch, current_metadata_offset=2**60, want_fence=True
         )
-        assert server.controller.steady_heartbeat(repeated, 0) is not None  # it would change nothing
+        assert server.controller.lifecycle.steady_heartbeat(repeated, 0) is not None  # it would change nothing
         asking = asyncio.ensure_future(again.request(repeated, timeout_ms=30_000))
         assert not (await beat(admin, 1, server.controller.image.brokers[1].epoch)).is_fenced
         assert not asking.done()
@@ -419,7 +419,7 @@ def test_where_a_change_of_a_broker_ends_is_known_before_the_change_is_seen(monk
     replay, seen = controller.replay, []
 
     def watched(record: Any) -> None:
-        seen.append((controller.image.brokers[1].fenced, controller.changes_end[1]))
+        seen.append((controller.image.brokers[1].fenced, controller.lifecycle.changes_end[1]))
         replay(record)
 
     with monkeypatch.context() as patch:

@@ -39,7 +39,8 @@ from kjbod.wire.messages import (
     RequestBody,
     ResponseT,
 )
-from kjbod_controller_stub.controller import Context, Controller, Settings
+from kjbod_controller_stub.context import Context, Settings
+from kjbod_controller_stub.controller import Controller
 from kjbod_controller_stub.partitions import eligible
 from kjbod_controller_stub.results import Result
 from kjbod_controller_stub.rules import KIP_858, Rules
@@ -146,7 +147,7 @@ class World:
         version = API[request.API_KEY].max_version if version is None else version
         steady = None
         if isinstance(request, BrokerHeartbeatRequest):
-            steady = self.controller.steady_heartbeat(request, self.now_ms)
+            steady = self.controller.lifecycle.steady_heartbeat(request, self.now_ms)
         result = self.controller.handle(request, Context(version), self.now_ms)
         # What needs no turn is answered as if it had taken one.
         assert steady is None or (steady[0], ()) == (result.answer, result.records)

@@ -1,0 +1,50 @@
+"""What the controller knows besides its state: its configuration, and who asks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kjbod.metadata.acls import Rules as AclRules
+from kjbod_controller_stub.access.authorizer import ANONYMOUS
+from kjbod_controller_stub.access.mutation_quotas import WINDOW_NUM, WINDOW_SIZE_S
+from kjbod_controller_stub.partitions.topics import TopicDefaults
+from kjbod_controller_stub.rules import KIP_858, Rules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the controller has to know from its configuration."""
+
+    node_id: int
+    cluster_id: str
+    rules: Rules = KIP_858
+    session_timeout_ms: int = 9_000
+    topic_defaults: TopicDefaults = field(default_factory=TopicDefaults)
+    static_configs: Mapping[str, str] = field(default_factory=dict)
+    """All of the node's ``server.properties``, for what it tells about itself and gives to topics."""
+    delete_topic_enable: bool = True
+    unclean_election: bool = False
+    acl_rules: AclRules = field(default_factory=AclRules)
+    min_isr: int = 1
+    leader_imbalance_check_ms: int | None = 300_000
+    """None: leadership is not given back to preferred replicas by itself."""
+    unclean_election_check_ms: int = 300_000
+    mutation_window_num: int = WINDOW_NUM
+    mutation_window_size_s: int = WINDOW_SIZE_S
+    """Their product is what a controller mutation quota may be used for at once, in seconds of its rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a handler may know about a request besides its message."""
+
+    api_version: int
+    principal: str = ANONYMOUS
+    """Who asks: the peer, or whom a broker forwards for (KIP-590)."""
+    host: str = ""
+    """The address that it asks from."""
+    forwarded: bool = False
+    """Whether a broker forwards it."""
+    token_authenticated: bool = False
+    """Whether who asks has shown a delegation token."""
+    client_id: str = ""
+    """What who asks calls itself."""
