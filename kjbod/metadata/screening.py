@@ -6,12 +6,18 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
+from kjbod.ids import ZERO
 from kjbod.metadata.acls import CLUSTER_NAME, Operation, ResourceType
+from kjbod.metadata.image import MetadataImage
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
     CreateTopicsResponseTopic,
+    DeleteTopicsRequest,
+    DeleteTopicsRequestTopic,
+    DeleteTopicsResponse,
+    DeleteTopicsResponseTopic,
     RequestBody,
     ResponseBody,
 )
@@ -63,6 +69,36 @@ def screen_create_topics(request: CreateTopicsRequest, permissions: Allows, text
         return dataclasses.replace(done, topics=(*made, *mine))
 
     return Screened(dataclasses.replace(request, topics=allowed) if allowed else None, merge)
+
+
+def screen_delete_topics(request: DeleteTopicsRequest, image: MetadataImage, permissions: Allows) -> Screened:
+    """Take out the topics that the sender may not delete. Who may not see one either is not told its name."""
+    anything = permissions.allow(Operation.DELETE, ResourceType.CLUSTER)
+    refused: list[DeleteTopicsResponseTopic] = []
+
+    def may(topic: DeleteTopicsRequestTopic) -> bool:
+        known = image.topics.get(topic.topic_id)
+        name = topic.name if topic.name is not None or known is None else known.name
+        if anything or name is None or permissions.allow(Operation.DELETE, ResourceType.TOPIC, name):
+            return True
+        seen = topic.name is not None or permissions.allow(Operation.DESCRIBE, ResourceType.TOPIC, name)
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        refused.append(
+            DeleteTopicsResponseTopic(
+                name=name if seen else None, topic_id=topic.topic_id, error_code=code, error_message=TEXTS[code]
+            )
+        )
+        return False
+
+    topics = tuple(topic for topic in request.topics if may(topic))
+    names = tuple(name for name in request.topic_names if may(DeleteTopicsRequestTopic(name=name, topic_id=ZERO)))
+
+    def merge(answer: DeleteTopicsResponse | None) -> ResponseBody:
+        done = DeleteTopicsResponse() if answer is None else answer
+        return dataclasses.replace(done, responses=(*done.responses, *refused))
+
+    rest = dataclasses.replace(request, topics=topics, topic_names=names)
+    return Screened(rest if topics or names else None, merge)
 
 
 def _without_secrets(topic: CreateTopicsResponseTopic, permissions: Allows) -> CreateTopicsResponseTopic:

@@ -358,6 +358,16 @@ def test_of_a_request_for_many_topics_what_is_allowed_is_done_and_the_rest_refus
     told(strict(config), story, *rights)
 
 
+def test_who_may_delete_in_the_whole_cluster_may_delete_any_topic(config: Callable[..., Config]) -> None:
+    async def story(agent: FakeAgent) -> None:
+        gone = await agent.ask(
+            DeleteTopicsRequest(topics=(DeleteTopicsRequestTopic(topic_id=EVENTS),), timeout_ms=5_000)
+        )
+        assert [topic.error_code for topic in gone.responses] == [NONE]
+
+    told(strict(config), story, acl(Operation.DELETE))
+
+
 def test_the_configuration_of_a_new_topic_is_for_those_who_may_describe_it(config: Callable[..., Config]) -> None:
     async def story(agent: FakeAgent) -> None:
         made = CreateTopicsResponseTopic(name="mine", num_partitions=4, replication_factor=2)

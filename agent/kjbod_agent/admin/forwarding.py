@@ -19,7 +19,7 @@ from kjbod.clock import Clock
 from kjbod.errors import UnsupportedVersionError
 from kjbod.metadata.acls import Acls, Operation, ResourceType
 from kjbod.metadata.image import TOPIC, MetadataImage
-from kjbod.metadata.screening import TEXTS, Screened, screen_create_topics
+from kjbod.metadata.screening import TEXTS, Screened, screen_create_topics, screen_delete_topics
 from kjbod.wire.client import Connection, Disconnected
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.error_codes import ErrorCode, name_of
@@ -75,39 +75,16 @@ def screen(request: RequestBody[Any], image: MetadataImage, acls: Acls) -> Scree
         case CreateTopicsRequest():
             return screen_create_topics(request, acls, TEXTS[ErrorCode.TOPIC_AUTHORIZATION_FAILED])
         case DeleteTopicsRequest():
-            return _screen_delete(request, image, acls)
+            # The newest version, in which it is forwarded, has the names among the topics.
+            named = tuple(DeleteTopicsRequestTopic(name=name) for name in request.topic_names)
+            whole = dataclasses.replace(request, topics=(*request.topics, *named), topic_names=())
+            return screen_delete_topics(whole, image, acls)
         case IncrementalAlterConfigsRequest():
             return _screen_configs(request, acls)
     if acls.allow(CLUSTER_OPERATIONS[request.API_KEY], _CLUSTER):
         return Screened(request, lambda answer: answer)
     refused = refusal(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return Screened(None, lambda _: refused)
-
-
-def _screen_delete(request: DeleteTopicsRequest, image: MetadataImage, acls: Acls) -> Screened:
-    wanted = (*request.topics, *(DeleteTopicsRequestTopic(name=name) for name in request.topic_names))
-    refused: list[DeleteTopicsResponseTopic] = []
-    allowed: list[DeleteTopicsRequestTopic] = []
-    for topic in wanted:
-        known = image.topics.get(topic.topic_id)
-        name = topic.name if topic.name is not None or known is None else known.name
-        if name is None or acls.allow(Operation.DELETE, _TOPIC, name):
-            allowed.append(topic)
-            continue
-        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        seen = topic.name is not None or acls.allow(Operation.DESCRIBE, _TOPIC, name)
-        refused.append(
-            DeleteTopicsResponseTopic(
-                name=name if seen else None, topic_id=topic.topic_id, error_code=code, error_message=TEXTS[code]
-            )
-        )
-
-    def merge(answer: DeleteTopicsResponse | None) -> ResponseBody:
-        done = DeleteTopicsResponse() if answer is None else answer
-        return dataclasses.replace(done, responses=(*done.responses, *refused))
-
-    rest = dataclasses.replace(request, topics=tuple(allowed), topic_names=())
-    return Screened(rest if allowed else None, merge)
 
 
 def _screen_configs(request: IncrementalAlterConfigsRequest, acls: Acls) -> Screened:

@@ -9,10 +9,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Final
 
-from kjbod.ids import ZERO
 from kjbod.metadata.acls import Operation, ResourceType
 from kjbod.metadata.image import TOPIC, MetadataImage
-from kjbod.metadata.screening import TEXTS, Screened, screen_create_topics
+from kjbod.metadata.screening import TEXTS, Screened, screen_create_topics, screen_delete_topics
 from kjbod.wire.admin_messages import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -43,9 +42,6 @@ from kjbod.wire.messages import (
     API,
     CreateTopicsRequest,
     DeleteTopicsRequest,
-    DeleteTopicsRequestTopic,
-    DeleteTopicsResponse,
-    DeleteTopicsResponseTopic,
     DescribeClusterRequest,
     DescribeClusterResponse,
     DescribeConfigsRequest,
@@ -82,32 +78,7 @@ def _create_topics(request: CreateTopicsRequest, image: MetadataImage, permissio
 
 
 def _delete_topics(request: DeleteTopicsRequest, image: MetadataImage, permissions: Permissions) -> Screened:
-    anything = permissions.allow(Operation.DELETE, _CLUSTER)
-    refused: list[DeleteTopicsResponseTopic] = []
-
-    def may(topic: DeleteTopicsRequestTopic) -> bool:
-        known = image.topics.get(topic.topic_id)
-        name = topic.name if topic.name is not None or known is None else known.name
-        if anything or name is None or permissions.allow(Operation.DELETE, _TOPIC, name):
-            return True
-        seen = topic.name is not None or permissions.allow(Operation.DESCRIBE, _TOPIC, name)
-        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        refused.append(
-            DeleteTopicsResponseTopic(
-                name=name if seen else None, topic_id=topic.topic_id, error_code=code, error_message=TEXTS[code]
-            )
-        )
-        return False
-
-    topics = tuple(topic for topic in request.topics if may(topic))
-    names = tuple(name for name in request.topic_names if may(DeleteTopicsRequestTopic(name=name, topic_id=ZERO)))
-
-    def merge(answer: DeleteTopicsResponse | None) -> ResponseBody:
-        done = DeleteTopicsResponse() if answer is None else answer
-        return dataclasses.replace(done, responses=(*done.responses, *refused))
-
-    rest = dataclasses.replace(request, topics=topics, topic_names=names)
-    return Screened(rest if topics or names else None, merge)
+    return screen_delete_topics(request, image, permissions)
 
 
 def _create_partitions(request: CreatePartitionsRequest, image: MetadataImage, permissions: Permissions) -> Screened:
