@@ -4,7 +4,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
+import pytest
+
 from kjbod.clock import Clock, SystemClock
+from kjbod.wire import server as wire_server
 from kjbod.wire.frames import EncodedResponse, Request, decode_response, encode_request, encode_response
 from kjbod.wire.messages import ApiKey, BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from kjbod.wire.server import URGENT_PER_SECOND, Limits, Peer, Server, serve
@@ -103,6 +106,32 @@ def test_nothing_passes_a_request_that_is_being_handled(run: Run[Any], log: Line
             await until(lambda: 2 in answering.handled)
             answering.gate.set()
             assert [await who_answers(wire, 1), await who_answers(wire, 2)] == [FROM_HANDLER] * 2
+            await wire.close()
+
+    run(story)
+
+
+def test_what_comes_before_its_forerunner_was_read_does_not_overtake_it(
+    run: Run[Any], log: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    protocols = []
+
+    class Kept(wire_server._Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            protocols.append(self)
+            super().connection_made(transport)
+
+    monkeypatch.setattr(wire_server, "_Protocol", Kept)
+
+    async def story() -> None:
+        answering = Answering(log)
+        async with await answering.start() as server:
+            wire = await at_rest(server)
+            answering.answer = lambda data: None if data == heartbeat(1) else answer_to(data, FROM_SHORTCUT)
+            for number in (1, 2):  # nobody else comes to run in between
+                protocols[-1].data_received(heartbeat(number))
+            assert [await who_answers(wire, 1), await who_answers(wire, 2)] == [FROM_HANDLER] * 2
+            assert heartbeat(2) not in answering.offered
             await wire.close()
 
     run(story)
