@@ -167,7 +167,7 @@ def _put_record(out: bytearray, offset_delta: int, key: bytes, value: bytes) -> 
 
 _DELTAS_MAX = 131_072
 """So many offset deltas are kept as they are written, as soon as a batch had so many records."""
-_deltas: list[bytes] = []
+_deltas: tuple[bytes, ...] = ()
 _THREE_BYTES_FROM = 1 << 13
 """Offset deltas from here on, up to all that are kept, take three bytes."""
 
@@ -178,21 +178,26 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _know_deltas(count: int) -> None:
-    """Have so many of them at hand."""
-    while len(_deltas) < min(count, _THREE_BYTES_FROM):
-        _deltas.append(_varint(len(_deltas)))
-    doubled = range(2 * len(_deltas), 2 * min(count, _DELTAS_MAX), 2)
-    _deltas.extend([bytes((each & 127 | 128, each >> 7 & 127 | 128, each >> 14)) for each in doubled])
+def _known_deltas(count: int) -> tuple[bytes, ...]:
+    """At least so many of them, up to all that are kept, as varints."""
+    global _deltas  # replaced as a whole: several threads encode at once
+    known = _deltas
+    if len(known) < min(count, _DELTAS_MAX):
+        count = 1 << (count - 1).bit_length()  # not one more for each batch
+        few = [_varint(delta) for delta in range(len(known), min(count, _THREE_BYTES_FROM))]
+        doubled = range(2 * max(len(known), _THREE_BYTES_FROM), 2 * min(count, _DELTAS_MAX), 2)
+        many = [bytes((each & 127 | 128, each >> 7 & 127 | 128, each >> 14)) for each in doubled]
+        _deltas = known = (*known, *few, *many)
+    return known
 
 
 def _data(values: Sequence[bytes]) -> bytes:
     """Records without keys: :func:`_put_record` for each, with all that depends on a length done once."""
-    _know_deltas(len(values))
+    deltas = _known_deltas(len(values))
     sizes = (-1, -1)
     parts: list[bytes] = []
     for number, value in enumerate(values):
-        delta = _deltas[number] if number < _DELTAS_MAX else _varint(number)
+        delta = deltas[number] if number < _DELTAS_MAX else _varint(number)
         if sizes != (len(value), len(delta)):
             sizes = (len(value), len(delta))
             middle = _NO_KEY + _varint(len(value))

@@ -1,6 +1,8 @@
 """Record batches and records: round trips of anything, and bytes of a peer that lies."""
 
 import dataclasses
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import crc32c
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kjbod.ids import Uuid
-from kjbod.metadata import control
+from kjbod.metadata import batches, control
 from kjbod.metadata.batches import HEADER_BYTES, CorruptBatchError, encode_batch, iter_batches, read_batch
 from kjbod.metadata.control import CONTROL_TYPES, ControlRecord, decode_control, encode_control
 from kjbod.metadata.dump import record_json
@@ -84,6 +86,30 @@ def test_any_batch_is_read_as_it_was_written(values: list[bytes], base_offset: i
     assert batch.next_offset == base_offset + len(values)
     assert [record.value for record in batch.records] == values
     assert [record.offset for record in batch.records] == list(range(base_offset, batch.next_offset))
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 8_191, 8_192, 8_193, 131_073])
+def test_each_record_of_a_batch_of_any_size_has_its_own_offset(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "_deltas", ())
+    values = [b"%d" % number for number in range(count)]
+    for _ in range(2):  # the second time they are known
+        (batch,) = iter_batches(encode_batch(values, 7, 1, 2))
+        assert [(record.offset, record.value) for record in batch.records] == [*enumerate(values, start=7)]
+
+
+def test_batches_that_threads_write_at_the_same_time_are_as_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = [1 << power for power in range(14)]
+    expected = [encode_batch([b"value"] * size, 0, 1, 2) for size in sizes]
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(10):
+            monkeypatch.setattr(batches, "_deltas", ())
+            with ThreadPoolExecutor(4) as threads:
+                written = threads.map(lambda size: encode_batch([b"value"] * size, 0, 1, 2), sizes * 4)
+                assert [*written] == expected * 4
+    finally:
+        sys.setswitchinterval(interval_s)
 
 
 def test_a_control_batch_holds_control_records_only() -> None:
