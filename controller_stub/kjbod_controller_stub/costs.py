@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from kjbod_controller_stub.controller import Controller
 
 LARGE_PARTITIONS: Final = 500
-"""From so many partitions on a change is large: it takes some five milliseconds."""
+"""From so many partitions on a change is large: it takes two milliseconds or more."""
 LARGE_FRAME_BYTES: Final = 8 * 1024
 """A request of this size is large, whatever it asks for."""
 
