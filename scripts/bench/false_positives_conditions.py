@@ -17,6 +17,10 @@ MANY_DISKS = 12
 _LIBFAKETIME = "faketime/libfaketime.so.1"
 _LOAD_BURNERS = 2
 _HELD_TIMEOUT_S = HealthSettings().held_timeout_ms / 1000
+_SLOW_FROM_US = HealthSettings().slow_ms * 1000
+"""A delay of each request from which on any probe is slow."""
+_SHOWN_WITHIN_S = 30.0
+"""A probe is many requests."""
 
 Disturbance = Generator[float, None, None]
 """Yields waits in seconds; undoes what it did when it is closed."""
@@ -49,6 +53,13 @@ def _prepare_plain(rig: Rig, condition: Condition, duration_s: float) -> Member:
 
 def _end(member: Member) -> float:
     return time.monotonic() + member.duration_s
+
+
+def _until_shown(member: Member, state: str, at_most_s: float) -> Disturbance:
+    """So that a run of a few seconds on a busy machine shows what a long one does."""
+    end_s = time.monotonic() + at_most_s
+    while time.monotonic() < end_s and all(line["state"] != state for line in member.verdicts()):
+        yield 0.2
 
 
 def _nothing(_rig: Rig, member: Member) -> Disturbance:
@@ -84,6 +95,8 @@ def _slow(delay_us: int) -> Callable[[Rig, Member], Disturbance]:
             for disk in member.disks:
                 disk.delay_us(delay_us)
             yield from every(1.0, _end(member))
+            if delay_us >= _SLOW_FROM_US:
+                yield from _until_shown(member, "slow", _SHOWN_WITHIN_S)
         finally:
             for disk in member.disks:
                 disk.delay_us(0)
@@ -132,7 +145,9 @@ def _frozen(_rig: Rig, member: Member) -> Disturbance:
             for disk in member.disks:
                 disk.freeze()
             freezes += 1
-            yield min(member.duration_s, _HELD_TIMEOUT_S * member.chance.uniform(0.83, 0.96))
+            freeze_s = _HELD_TIMEOUT_S * member.chance.uniform(0.83, 0.96)
+            yield min(member.duration_s, freeze_s)
+            yield from _until_shown(member, "held", began_s + freeze_s - time.monotonic())
             for disk in member.disks:
                 disk.thaw()
             longest_s = max(longest_s, time.monotonic() - began_s)
