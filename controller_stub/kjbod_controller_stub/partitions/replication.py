@@ -11,9 +11,9 @@ known: it is *unclean*, and leaves the eligible replicas too.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from kjbod.ids import MIGRATING, UNASSIGNED, Uuid, is_online
 from kjbod.metadata import versions
@@ -50,6 +50,8 @@ KNOWN_MAX = 4_096
 """So many registrations are known by identity, which is quicker than by shape; then all are forgotten."""
 NOBODY = -1
 """No broker: nothing to remove or to add."""
+ANY = 0
+"""Partition number in a record that others are like."""
 
 _inputs_of_topic: Callable[[PartitionChangeBuilder], tuple[Any, ...]] = attrgetter(
     *(
@@ -61,14 +63,29 @@ _inputs_of_topic: Callable[[PartitionChangeBuilder], tuple[Any, ...]] = attrgett
 """What a change depends on beside the shape of the partition, and the brokers, which are the same for all in a pass."""
 
 
-@dataclass(slots=True)
-class _Decisions:
-    """What becomes of the partitions of a topic."""
+T = TypeVar("T")
 
-    shapes: dict[tuple[Any, ...], PartitionChangeRecord | None]
-    """By shape; for all topics that are configured alike."""
-    known: dict[int, tuple[PartitionChangeRecord | None, PartitionRegistration]] = field(default_factory=dict)
-    """By identity, with the partition itself, so that nothing else becomes that."""
+
+class _ByShape(Generic[T]):
+    """What is decided for a partition, worked out once for all of its shape."""
+
+    def __init__(self, decide: Callable[[PartitionRegistration], T]) -> None:
+        self._decide = decide
+        self._shapes: dict[tuple[Any, ...], T] = {}
+        self._known: dict[int, tuple[T, PartitionRegistration]] = {}
+        """By identity, with the partition itself, so that nothing else gets that."""
+
+    def of(self, partition: PartitionRegistration) -> T:
+        """What is decided for this one."""
+        found = self._known.get(id(partition))
+        if found is None:
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            shape = shape_of(partition)
+            if shape not in self._shapes:
+                self._shapes[shape] = self._decide(partition)
+            found = self._known[id(partition)] = (self._shapes[shape], partition)
+        return found[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,35 +196,42 @@ class Replication:
         """
         moved = 0
         # What is decided for one partition holds for all of its shape whose topics are configured alike.
-        decided: dict[tuple[Any, ...], dict[tuple[Any, ...], PartitionChangeRecord | None]] = {}
-        of_topic: dict[Uuid, _Decisions] = {}
+        decisions: dict[tuple[Any, ...], _ByShape[PartitionChangeRecord | None]] = {}
+        of_topic: dict[Uuid, _ByShape[PartitionChangeRecord | None]] = {}
         made: list[Alike] = []
         for key in keys:
             partition = draft.partition(key)
             if partition is None:
                 continue
             topic_id, number = key
-            decisions = of_topic.get(topic_id)
-            if decisions is None:
-                builder = self.builder(draft, key, partition, remove=remove, add=add, unclean=unclean)
-                shapes = decided.setdefault(_inputs_of_topic(builder), {})
-                decisions = of_topic[topic_id] = _Decisions(shapes)
-            if id(partition) not in decisions.known:
-                if len(decisions.known) >= KNOWN_MAX:
-                    decisions.known.clear()
-                shape = shape_of(partition)
-                if shape not in decisions.shapes:
-                    builder = self.builder(draft, key, partition, remove=remove, add=add, unclean=unclean)
-                    if remove in partition.isr or unclean in partition.isr:
-                        builder.target_isr = tuple(each for each in partition.isr if each not in (remove, unclean))
-                    decisions.shapes[shape] = builder.build()
-                decisions.known[id(partition)] = (decisions.shapes[shape], partition)
-            like, _ = decisions.known[id(partition)]
+            decided = of_topic.get(topic_id)
+            if decided is None:
+                inputs = _inputs_of_topic(self.builder(draft, key, partition, remove=remove, add=add, unclean=unclean))
+                if inputs not in decisions:
+                    decide = partial(self._leader_and_isr, draft, key, remove=remove, add=add, unclean=unclean)
+                    decisions[inputs] = _ByShape(decide)
+                decided = of_topic[topic_id] = decisions[inputs]
+            like = decided.of(partition)
             if like is not None:
                 made.append(Alike(like, topic_id, number))
                 moved += like.leader >= 0
         draft.add_partitions(made)
         return moved
+
+    def _leader_and_isr(
+        self,
+        draft: Draft,
+        key: PartitionKey,
+        partition: PartitionRegistration,
+        *,
+        remove: int,
+        add: int,
+        unclean: int,
+    ) -> PartitionChangeRecord | None:
+        builder = self.builder(draft, key, partition, remove=remove, add=add, unclean=unclean)
+        if remove in partition.isr or unclean in partition.isr:
+            builder.target_isr = tuple(each for each in partition.isr if each not in (remove, unclean))
+        return builder.build()
 
     # ---- brokers
 
@@ -382,8 +406,7 @@ class Replication:
         unknown = int(ErrorCode.UNKNOWN_TOPIC_ID if known is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         registered = {} if known is None else known.partitions
         assigned = outcome.assigned.setdefault(topic_id, set())
-        decided: dict[tuple[Any, ...], _Assignment] = {}
-        known_as: dict[int, tuple[_Assignment, PartitionRegistration]] = {}
+        decided = _ByShape(partial(self._assignment, draft, broker, directory, topic_id))
         answers = []
         for asked in topic.partitions:
             number = asked.partition_index
@@ -393,14 +416,7 @@ class Replication:
                 answers.append(_assignment_answer(number, unknown))
                 continue
             assigned.add(number)
-            if id(partition) not in known_as:
-                if len(known_as) >= KNOWN_MAX:
-                    known_as.clear()
-                shape = shape_of(partition)
-                if shape not in decided:
-                    decided[shape] = self._assignment(draft, key, partition, broker, directory)
-                known_as[id(partition)] = (decided[shape], partition)
-            assignment, _ = known_as[id(partition)]
+            assignment = decided.of(partition)
             answers.append(_assignment_answer(number, assignment.error))
             if assignment.like is not None:
                 draft.records.append(Alike(assignment.like, topic_id, number))
@@ -411,10 +427,10 @@ class Replication:
     def _assignment(
         self,
         draft: Draft,
-        key: PartitionKey,
-        partition: PartitionRegistration,
         broker: BrokerRegistration,
         directory: Uuid,
+        topic_id: Uuid,
+        partition: PartitionRegistration,
     ) -> "_Assignment":
         """What comes of an assignment, for all partitions of one shape."""
         error, like = 0, None
@@ -422,14 +438,14 @@ class Replication:
             error = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif not self._rules.sees_own_changes and not _is_settled(draft, partition):
             # In Kafka any change of a partition may elect its leader; here the election follows by itself.
-            builder = self.builder(draft, key, partition)
+            builder = self.builder(draft, (topic_id, ANY), partition)
             builder.election = Election.ONLINE
             builder.directories = {broker.id: directory}
             like = builder.build()
         elif partition.directory(broker.id) != directory:
             like = PartitionChangeRecord(
-                topic_id=key[0],
-                partition_id=key[1],
+                topic_id=topic_id,
+                partition_id=ANY,
                 directories=_with_directory(partition.replicas, partition.directories, broker.id, directory),
             )
         is_made_anew = not error and self._is_made_anew(partition, broker)
