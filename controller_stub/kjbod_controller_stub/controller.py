@@ -37,6 +37,7 @@ from kjbod.metadata.records import (
     AbortTransactionRecord,
     AccessControlEntryRecord,
     Alike,
+    AnyRecord,
     BeginTransactionRecord,
     BrokerRegistrationChangeRecord,
     Endpoint,
@@ -194,6 +195,28 @@ class Controller:
             self._follow(change)
         self._advance(record)
 
+    def recover_batch(self, epoch: int, records: Iterable[tuple[int, AnyRecord]]) -> None:
+        """Replay the records of a batch of the log at start, with their offsets.
+
+        Raises:
+            kjbod.metadata.image.ReplayError: as :meth:`recover`.
+        """
+        partitions: list[Alike] = []
+        for offset, record in records:
+            if isinstance(record, Alike) and not self._replayer.in_transaction:
+                if not partitions:
+                    self.next_offset = offset
+                partitions.append(record)
+                continue
+            self._recover_alike(epoch, partitions)
+            self.recover(offset, epoch, record.whole() if isinstance(record, Alike) else record)
+        self._recover_alike(epoch, partitions)
+
+    def _recover_alike(self, epoch: int, records: list[Alike]) -> None:
+        if records:
+            self._replay_alike(records)
+            self.image.epoch = epoch
+
     def recover_snapshot(self, snapshot_id: SnapshotId, records: Iterable[Record]) -> None:
         """Replay a snapshot at start, before the log after it. What it has counts as of its last record.
 
@@ -307,9 +330,8 @@ class Controller:
     def _replay_alike(self, records: list[Alike]) -> None:
         """Apply records that were just generated, and empty the list."""
         if records:
-            replay_alike(records, self.image, self.index, self.reassignments)
+            replay_alike(records, self.next_offset, self.image, self.index, self.reassignments)
             self.next_offset += len(records)
-            self.image.offset = self.next_offset - 1
             records.clear()
 
     # ---- timers

@@ -432,8 +432,7 @@ class ControllerServer:
                         kraft_version = control.k_raft_version
                     elif isinstance(control, KRaftVoters):
                         voters = control
-                for offset, record in batch.metadata_records():
-                    self.controller.recover(offset, batch.leader_epoch, record)
+                self.controller.recover_batch(batch.leader_epoch, batch.alike_records())
             except (MalformedMessageError, ReplayError) as error:
                 raise StorageError(f"cannot replay {self.log.file_of(batch.base_offset)}: {error}") from None
         if max(start, self.log.end_offset) and (unsupported := self.controller.unsupported_features()):

@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 import crc32c
 
 from kjbod.metadata.control import ControlRecord, decode_control, encode_control
-from kjbod.metadata.records import Record, decode_record
+from kjbod.metadata.records import Alike, AnyRecord, Record, decode_any
 from kjbod.wire.codec import MalformedMessageError
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -113,14 +113,20 @@ class RecordBatch:
         Raises:
             MalformedMessageError: a record cannot be decoded; the text has its offset.
         """
+        for offset, record in self.alike_records():
+            yield offset, record.whole() if isinstance(record, Alike) else record
+
+    def alike_records(self) -> Iterator[tuple[int, AnyRecord]]:
+        """The same, with those of partitions as what they are like."""
         if self.control:
             return
         for offset_delta, _, _, value in self._parts():
             offset = self.base_offset + offset_delta
             try:
-                yield offset, decode_record(value or b"")[0]
+                record = decode_any(value or b"")[0]
             except MalformedMessageError as error:
                 raise MalformedMessageError(f"offset {offset}: {error}") from None
+            yield offset, record
 
     def control_records(self) -> Iterator[tuple[int, ControlRecord]]:
         """Offset and record of each control record; nothing in a batch of data.
@@ -316,9 +322,10 @@ def _read_record(buf: bytes, at: int) -> tuple[_Parts, int]:
     end = at + length
     if length < 0 or end > len(buf):
         raise MalformedMessageError("runs past its batch")
-    timestamp_delta, at = _read_varint(buf, at + 1)
+    # Without calls for what each record of a metadata log has: one time for all, and no key.
+    timestamp_delta, at = _read_varint(buf, at + 1) if buf[at + 1] else (0, at + 2)
     offset_delta, at = _read_varint(buf, at)
-    key, at = _read_sized(buf, at, end)
+    key, at = _read_sized(buf, at, end) if buf[at] != _NO_KEY[0] else (None, at + 1)
     value, at = _read_sized(buf, at, end)
     # Headers do not occur in this log; whatever is there is skipped by the record's length.
     if at > end:

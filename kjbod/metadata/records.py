@@ -558,6 +558,16 @@ def decode_record(value: Buffer) -> tuple[Record, int]:
     Raises:
         MalformedMessageError: another frame version, an unknown record or version, bytes missing or left over.
     """
+    record, version = decode_any(value)
+    return (record.whole() if isinstance(record, Alike) else record), version
+
+
+def decode_any(value: Buffer) -> tuple[AnyRecord, int]:
+    """The same, with the record of a partition as what it is like.
+
+    Raises:
+        MalformedMessageError: as :func:`decode_record`.
+    """
     head = bytes(value[:_HEAD_BYTES])
     if head not in _PARTITION_HEADS or len(value) < _TAIL_FROM:
         return _decode(value)
@@ -571,7 +581,7 @@ def decode_record(value: Buffer) -> tuple[Record, int]:
     if topic_id is None:
         topic_id = Uuid(raw)
         _keep(_topic_ids, raw, topic_id)
-    return for_partition(like, topic_id, partition_id), head[2]
+    return Alike(like, topic_id, partition_id), head[2]
 
 
 def _decode(value: Buffer) -> tuple[Record, int]:

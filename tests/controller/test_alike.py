@@ -11,8 +11,12 @@ from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
 from kjbod.metadata import records
 from kjbod.metadata.image import PartitionChange, PartitionRegistration, ReplayError
 from kjbod.metadata.records import (
+    AbortTransactionRecord,
     Alike,
     AnyRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
     Record,
@@ -266,6 +270,54 @@ def test_records_that_are_replayed_together_leave_what_they_leave_one_by_one(see
     )
     assert indexed(one.controller.index, one) == indexed(other.controller.index, other)
     assert one.controller.reassignments._in_progress == other.controller.reassignments._in_progress
+
+
+@CALM
+@given(seed=SHAPES)
+def test_a_batch_that_is_recovered_at_once_leaves_what_its_records_leave_one_by_one(seed: int) -> None:
+    rng = random.Random(seed)
+    world = World(KIP_858)
+    for broker in BROKERS:
+        world.join(broker)
+    for topic in "abc":
+        world.create(topic, *[tuple(rng.sample(BROKERS, 3)) for _ in range(8)])
+    topics = [world.topic_id(topic) for topic in "abc"]
+    likes = [PartitionChangeRecord(topic_id=topics[0], partition_id=0, **shape(rng)) for _ in range(3)]
+    marks: list[Record] = [NoOpRecord(), BeginTransactionRecord(), EndTransactionRecord(), AbortTransactionRecord()]
+    records: list[AnyRecord] = [Alike(rng.choice(likes), rng.choice(topics), rng.randrange(8)) for _ in range(40)]
+    begun = False
+    for place in sorted(rng.sample(range(40), 6), reverse=True):
+        mark = rng.choice([marks[0], *(marks[2:] if not begun else marks[1:2])])  # from the end on
+        begun = begun if mark is marks[0] else not begun
+        records.insert(place, mark)
+    if begun:
+        records.insert(0, marks[1])
+    at_once, one_by_one = world.replayed(), world.replayed()
+    first = at_once.next_offset
+    at_once.recover_batch(2, enumerate(records, start=first))
+    for offset, record in enumerate(records, start=first):
+        one_by_one.recover(offset, 2, whole(record))
+    assert at_once.image == one_by_one.image
+    assert (at_once.next_offset, at_once.features_offset) == (one_by_one.next_offset, one_by_one.features_offset)
+    assert (at_once.image.offset, at_once.image.epoch) == (one_by_one.image.offset, one_by_one.image.epoch)
+    assert indexed(at_once.index, world) == indexed(one_by_one.index, world)
+
+
+def test_a_record_that_does_not_fit_is_told_with_its_offset() -> None:
+    world = World()
+    world.join(1)
+    topic = world.create("t", (1,))
+    fits = PartitionChangeRecord(topic_id=topic, partition_id=0, isr=(1,))
+    wrong = PartitionChangeRecord(topic_id=topic, partition_id=0, directories=(MIGRATING, MIGRATING))
+    for like, topic_id, number, problem in (
+        (wrong, topic, 0, "1 replicas and 2 directories"),
+        (fits, topic, 9, "partition 9 of topic .* does not exist"),
+        (fits, Uuid.of(8, 8), 0, "for topic .*, which does not exist"),
+    ):
+        fresh = world.replayed()
+        batch = [Alike(fits, topic, 0), Alike(fits, topic, 0), Alike(like, topic_id, number)]
+        with pytest.raises(ReplayError, match=f"metadata record at offset 7002: .*{problem}"):
+            fresh.recover_batch(1, enumerate(batch, start=7_000))
 
 
 @pytest.mark.parametrize(

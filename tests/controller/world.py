@@ -13,7 +13,9 @@ from kjbod.metadata.records import (
     FeatureLevelRecord,
     PartitionChangeRecord,
     Record,
+    decode_any,
     decode_record,
+    encode_record,
 )
 from kjbod.wire.messages import (
     API,
@@ -123,8 +125,8 @@ class World:
     def replayed(self) -> Controller:
         """Another controller that has replayed the log from the beginning."""
         fresh = self.new_controller()
-        for written in self.log:
-            fresh.recover(written.offset, 1, written.record)
+        values = ((each.offset, encode_record(each.record, each.version)) for each in self.log)
+        fresh.recover_batch(1, ((offset, decode_any(value)[0]) for offset, value in values))
         return fresh
 
     def write(self, result: Result) -> None:

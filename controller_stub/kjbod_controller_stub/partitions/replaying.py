@@ -12,7 +12,7 @@ from typing import Any
 
 from kjbod.ids import Uuid
 from kjbod.metadata.image import MetadataImage, PartitionChange, PartitionRegistration, ReplayError, shape_of
-from kjbod.metadata.records import NO_LEADER_CHANGE, Alike, PartitionRecord
+from kjbod.metadata.records import NO_LEADER_CHANGE, Alike, PartitionChangeRecord, PartitionRecord
 from kjbod_controller_stub.partitions.index import PartitionIndex, Step
 from kjbod_controller_stub.partitions.reassignments import Reassignments, is_reassigning
 
@@ -32,9 +32,9 @@ class _Effect:
 
 
 def replay_alike(
-    records: Sequence[Alike], image: MetadataImage, index: PartitionIndex, reassignments: Reassignments
+    records: Sequence[Alike], offset: int, image: MetadataImage, index: PartitionIndex, reassignments: Reassignments
 ) -> None:
-    """Apply records to the image, and have all follow that looks at partitions.
+    """Apply records to the image, and have all follow that looks at partitions. The first one is at ``offset``.
 
     Raises:
         ReplayError: there is no such topic or partition, or a record does not fit it; those before it are applied.
@@ -48,14 +48,14 @@ def replay_alike(
     for record in records:
         like, of_topic, number = record
         if of_topic is not topic_id:
-            partitions, base = _topic(record, image), index.handle(of_topic, 0)
+            partitions, base = _topic(record, image, offset), index.handle(of_topic, 0)
             topic_id = of_topic
         old = partitions.get(number)
         found = known.get((id(like), id(old)))
         if found is None:
             if len(known) >= KNOWN_MAX:
                 known.clear()
-            found = known[id(like), id(old)] = (old, *_outcome(record, old, effects, index))
+            found = known[id(like), id(old)] = (old, *_outcome(record, old, effects, index, offset))
         _, new, effect = found
         partitions[number] = new
         handle = base | number
@@ -66,14 +66,19 @@ def replay_alike(
         effect.times += 1
         if effect.is_reassigned:
             reassignments.apply(PartitionChange(of_topic, image.topics[of_topic].name, number, old, new))
+        offset += 1
     for effect in effects.values():
         index.count(effect.step, effect.times)
+    image.offset = offset - 1
 
 
-def _topic(record: Alike, image: MetadataImage) -> dict[int, PartitionRegistration]:
+def _topic(record: Alike, image: MetadataImage, offset: int) -> dict[int, PartitionRegistration]:
     topic = image.topics.get(record.topic_id)
     if topic is None:
-        raise ReplayError(f"{type(record.like).__name__} for topic {record.topic_id}, which does not exist")
+        raise ReplayError(
+            f"metadata record at offset {offset}: {type(record.like).__name__} for topic {record.topic_id}, which does "
+            "not exist"
+        )
     return topic.partitions
 
 
@@ -82,23 +87,32 @@ def _outcome(
     old: PartitionRegistration | None,
     effects: dict[tuple[int, Any], _Effect],
     index: PartitionIndex,
+    offset: int,
 ) -> tuple[PartitionRegistration, _Effect]:
     """What a record makes of a partition."""
     like = record.like
     key = (id(like), None if old is None else shape_of(old))
     effect = effects.get(key)
-    if isinstance(like, PartitionRecord):
-        new = PartitionRegistration.of(like)
-    elif old is None:
-        raise ReplayError(
-            f"PartitionChangeRecord: partition {record.partition_id} of topic {record.topic_id} does not exist"
-        )
-    elif effect is None:
-        new = old.merge(like)
-    else:
+    if isinstance(like, PartitionChangeRecord) and old is not None and effect is not None:
         leader_epoch = old.leader_epoch + (like.leader != NO_LEADER_CHANGE)
         new = effect.outcome.at(leader_epoch, old.partition_epoch + 1)
+    else:
+        try:
+            new = _made(record, old)
+        except ReplayError as error:
+            raise ReplayError(f"metadata record at offset {offset}: {error}") from None
     if effect is None:
         is_reassigned = is_reassigning(new) or (old is not None and is_reassigning(old))
         effect = effects[key] = _Effect(new, index.step(old, new), is_reassigned)
     return new, effect
+
+
+def _made(record: Alike, old: PartitionRegistration | None) -> PartitionRegistration:
+    whole = record.whole()
+    if isinstance(whole, PartitionRecord):
+        return PartitionRegistration.of(whole)
+    if old is None:
+        raise ReplayError(
+            f"PartitionChangeRecord: partition {record.partition_id} of topic {record.topic_id} does not exist"
+        )
+    return old.merge(whole)
