@@ -77,10 +77,6 @@ def _create_topics(request: CreateTopicsRequest, image: MetadataImage, permissio
     return screen_create_topics(request, permissions, "Authorization failed.")
 
 
-def _delete_topics(request: DeleteTopicsRequest, image: MetadataImage, permissions: Permissions) -> Screened:
-    return screen_delete_topics(request, image, permissions)
-
-
 def _create_partitions(request: CreatePartitionsRequest, image: MetadataImage, permissions: Permissions) -> Screened:
     names = dict.fromkeys(topic.name for topic in request.topics)
     refused = {name for name in names if not permissions.allow(Operation.ALTER, _TOPIC, name)}
@@ -161,7 +157,7 @@ def _describe_cluster(request: DescribeClusterRequest, image: MetadataImage, per
 
 _SCREENS: Final[dict[type[Any], Callable[[Any, MetadataImage, Permissions], Screened]]] = {
     CreateTopicsRequest: _create_topics,
-    DeleteTopicsRequest: _delete_topics,
+    DeleteTopicsRequest: screen_delete_topics,
     CreatePartitionsRequest: _create_partitions,
     IncrementalAlterConfigsRequest: _configs(
         IncrementalAlterConfigsResponse, IncrementalAlterConfigsResponseResource, "responses", Operation.ALTER_CONFIGS

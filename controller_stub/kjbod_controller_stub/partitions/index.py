@@ -65,11 +65,6 @@ class PartitionIndex:
         """The partitions that nobody leads."""
         return self._keys(self._leaderless)
 
-    def is_leaderless(self, key: PartitionKey) -> bool:
-        """Whether nobody leads the partition."""
-        topic = self._topic_numbers.get(key[0])
-        return topic is not None and topic << _PARTITION_BITS | key[1] in self._leaderless
-
     def in_elr(self, broker_id: int) -> tuple[PartitionKey, ...]:
         """The partitions that have the broker among their eligible leader replicas (``BrokersToElrs``)."""
         return self._keys(self._in_elr.get(broker_id, _NOTHING))
