@@ -32,7 +32,8 @@ from kjbod_agent.storage.api import (
 )
 from kjbod_agent.storage.checkpoints import CHECKPOINT_FILES, HIGH_WATERMARK, LOG_START, RECOVERY_POINT
 
-TIMEOUT_MS = 10_000
+TIMEOUT_MS = 60_000
+"""Bound of calls that are expected to succeed: generous, since nobody waits for it on a machine that is only busy."""
 SLOT_BYTES = 1 << 16
 FUTURE = f"t-0.{'a' * 32}-future"
 STRAY = f"t-0.{'b' * 32}-stray"
