@@ -18,6 +18,8 @@ class Settings:
     cluster_id: str
     rules: Rules = KIP_858
     session_timeout_ms: int = 9_000
+    assignment_timeout_ms: int = 120_000
+    """``kjbod.assignment.timeout.ms``: a broker is no longer kept fenced for replicas without a directory."""
     topic_defaults: TopicDefaults = field(default_factory=TopicDefaults)
     static_configs: Mapping[str, str] = field(default_factory=dict)
     """All of the node's ``server.properties``, for what it tells about itself and gives to topics."""

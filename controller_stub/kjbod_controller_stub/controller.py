@@ -148,6 +148,7 @@ class Controller:
             settings.rules,
             cluster_id=settings.cluster_id,
             node_id=settings.node_id,
+            undecided=self.index.undecided,
         )
         configs = EffectiveConfigs(
             image=self.image,
@@ -155,7 +156,7 @@ class Controller:
             unclean_election=settings.unclean_election,
             min_isr=settings.min_isr,
         )
-        self.replication = Replication(self.image, self.index, settings.rules, configs)
+        self.replication = Replication(self.image, self.index, settings.rules, configs, self.cluster.has_electable_dir)
         self.elections = LeaderElections(self.image, self.index, self.replication)
         self.configs = Configs(
             image=self.image, node_id=settings.node_id, rules=settings.rules, static=settings.static_configs
@@ -170,7 +171,13 @@ class Controller:
             bounds_throttle_time=settings.rules.bounds_throttle_time,
         )
         self.lifecycle = BrokerLifecycle(
-            self.image, self.index, settings.rules, self.cluster, self.heartbeats, self.replication
+            self.image,
+            self.index,
+            settings.rules,
+            self.cluster,
+            self.heartbeats,
+            self.replication,
+            settings.assignment_timeout_ms,
         )
         self.periodic = PeriodicTasks()
         self._draw_id = draw_id
@@ -280,6 +287,7 @@ class Controller:
     def activate(self, now_ms: int) -> Result:
         """Begin to serve after recovery: unfenced brokers get a session; a transaction that a crash cut is aborted."""
         self.heartbeats.activate(self.image.brokers.values(), now_ms)
+        self.lifecycle.activate()
         self.periodic.activate(now_ms)
         if self._replayer.in_transaction:
             return Result(records=(AbortTransactionRecord(reason="Controller failover"),))

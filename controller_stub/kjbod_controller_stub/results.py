@@ -34,6 +34,8 @@ class Note:
 
     event: str
     fields: Mapping[str, object]
+    warning: bool = False
+    """Whether somebody should look after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,10 @@ class Draft:
     def note(self, event: str, **fields: object) -> None:
         """Have a line logged once the records are durable."""
         self.notes.append(Note(event, fields))
+
+    def warn(self, event: str, **fields: object) -> None:
+        """Like :meth:`note`, as a warning."""
+        self.notes.append(Note(event, fields, warning=True))
 
     def broker(self, broker_id: int) -> BrokerRegistration | None:
         """A broker as it will be, None when it is not registered."""

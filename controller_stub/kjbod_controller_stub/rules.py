@@ -26,7 +26,10 @@ class Rules:
 
     fenced_until_placed: bool
     """A broker that registered several directories is not unfenced for the first time while the metadata has a replica
-    UNASSIGNED on it (KIP, "Broker registration"); Kafka does not look.
+    on it that is UNASSIGNED, or MIGRATING, as all from before 3.7-IV2 are (KIP, "Broker registration"); Kafka does not
+    look. After ``kjbod.assignment.timeout.ms`` without progress it is unfenced all the same: one replica that cannot be
+    made must not keep all others from serving. Until it registers anew, a replica of it without a known directory is
+    then neither elected nor taken into an ISR.
 
     Only the *first* time of an incarnation: a shipped broker does not assign a replica that a reassignment brought
     until it restarts, so a broker that was fenced by a pause would never come back. A starting broker does assign

@@ -126,7 +126,7 @@ class _Notes:
     def add(self, note: Note) -> None:
         """Write one, or count it."""
         if note.event != _REFUSED:
-            _log.info(note.event, **note.fields)
+            (_log.warning if note.warning else _log.info)(note.event, **note.fields)
             return
         second = self._clock.monotonic_ms() // 1_000
         if second != self._second:

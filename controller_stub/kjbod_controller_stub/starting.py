@@ -42,6 +42,7 @@ def controller_of(config: Config, directory: ControllerDirectory, rng: random.Ra
         cluster_id=directory.cluster_id,
         rules=RULES[config.kjbod_controller_rules],
         session_timeout_ms=config.broker_session_timeout_ms,
+        assignment_timeout_ms=config.kjbod_assignment_timeout_ms,
         topic_defaults=TopicDefaults(
             num_partitions=config.num_partitions, replication_factor=config.default_replication_factor
         ),

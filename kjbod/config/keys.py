@@ -306,9 +306,10 @@ class Config:
     kjbod_assignment_timeout_ms: Annotated[
         int,
         _ms(
-            "A broker with several directories stays fenced until its assignments are recorded; one that was refused "
-            "or unanswered for this long is named and no longer waited for. Shorter: serves sooner; a replica whose "
-            "directory nobody knows may lead then."
+            "A broker with several directories stays fenced until its replicas are assigned to them. What is refused "
+            "or unanswered, or cannot be made, for this long is named and no longer waited for, by the agent, nor by "
+            "kjbod's controller, which does not elect it. Shorter: serves sooner; on a controller of Kafka a replica "
+            "whose directory nobody knows may lead then."
         ),
     ] = 120_000
     kjbod_move_bytes_per_second: Annotated[

@@ -248,7 +248,7 @@ class ControllerMachine(RuleBasedStateMachine):
         for broker in here.image.brokers:
             assert set(fresh.index.in_isr(broker)) == set(here.index.in_isr(broker))
             assert fresh.index.leads(broker) == here.index.leads(broker)
-            assert fresh.index.unassigned(broker) == here.index.unassigned(broker)
+            assert fresh.index.undecided(broker) == here.index.undecided(broker)
             assert fresh.cluster.offline_directories(broker) == here.cluster.offline_directories(broker)
             assert set(fresh.index.in_elr(broker)) == set(here.index.in_elr(broker))
         assert set(fresh.index.leaderless()) == set(here.index.leaderless())

@@ -6,10 +6,10 @@ empty; a broker that repeats a directory lost before it is then a broker with an
 marks registrations without a record offset as of unknown past, and nothing is refused to them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from kjbod.ids import ZERO, Uuid, is_reserved
+from kjbod.ids import MIGRATING, UNASSIGNED, ZERO, Uuid, is_reserved
 from kjbod.metadata import versions
 from kjbod.metadata.image import BrokerChange, BrokerRegistration, Change, MetadataImage
 from kjbod.metadata.records import Endpoint, FeatureRange, RegisterBrokerRecord, RegisterControllerRecord
@@ -34,16 +34,27 @@ class _Past:
     """Its registration record was in the log: all that follows is known."""
     offline: set[Uuid] = field(default_factory=set)
     was_unfenced: bool = False
+    waived: bool = False
+    """It was unfenced while some of its replicas had no known directory: nobody wanted to wait any longer."""
 
 
 class Cluster:
     """Checks registrations and answers questions about directories."""
 
-    def __init__(self, image: MetadataImage, rules: Rules, *, cluster_id: str, node_id: int) -> None:
+    def __init__(
+        self,
+        image: MetadataImage,
+        rules: Rules,
+        *,
+        cluster_id: str,
+        node_id: int,
+        undecided: Callable[[int], int],
+    ) -> None:
         self._image = image
         self._rules = rules
         self._cluster_id = cluster_id
         self._node_id = node_id
+        self._undecided = undecided
         self.kraft_version = 1
         """Finalized by a control record, not by the image."""
         self._past: dict[int, _Past] = {}
@@ -63,7 +74,10 @@ class Cluster:
         elif change.old.log_dirs is not change.new.log_dirs:
             past.offline |= set(change.old.log_dirs)
             past.offline -= set(change.new.log_dirs)
-        past.was_unfenced |= not change.new.fenced
+        if not change.new.fenced and not past.was_unfenced:
+            # The snapshot of a broker that serves does not say how it began: see `withhold`.
+            past.waived = past.complete and self._awaits_placement(past, change.new)
+            past.was_unfenced = True
 
     # ---- questions
 
@@ -80,12 +94,32 @@ class Cluster:
         known = past.offline | set(broker.log_dirs)
         return [directory for directory in reported if directory not in known]
 
-    def awaits_placement(self, broker: BrokerRegistration, unassigned: int) -> bool:
-        """Whether the broker has to stay fenced until its replicas are placed (``Rules.fenced_until_placed``)."""
-        if not self._rules.fenced_until_placed or not unassigned:
+    def awaits_placement(self, broker: BrokerRegistration) -> bool:
+        """Whether the broker was not unfenced yet, and should not be before all its replicas have a directory
+        (``Rules.fenced_until_placed``)."""
+        past = self._past.get(broker.id)  # none: it was unregistered while a steady heartbeat is read
+        return past is not None and not past.was_unfenced and self._awaits_placement(past, broker)
+
+    def _awaits_placement(self, past: _Past, broker: BrokerRegistration) -> bool:
+        if not self._rules.fenced_until_placed or not self._undecided(broker.id):
             return False
-        past = self._past[broker.id]
-        return not past.was_unfenced and len(past.offline) + len(broker.log_dirs) > 1
+        return len(past.offline) + len(broker.log_dirs) > 1
+
+    def has_electable_dir(self, broker: BrokerRegistration, directory: Uuid) -> bool:
+        """Whether a replica of the broker in this directory may be elected, or join an ISR.
+
+        A broker that nobody waits for any longer leads only where it is known in which directory: a leader elsewhere
+        would stay when that directory fails. That is so until it registers anew.
+        """
+        if not broker.has_online_dir(directory):
+            return False
+        if directory not in (UNASSIGNED, MIGRATING) or not self._rules.fenced_until_placed:
+            return True
+        return not self._past[broker.id].waived and not self.awaits_placement(broker)
+
+    def withhold(self, broker_id: int) -> None:
+        """The broker was unfenced, some time before the snapshot, without waiting for all of its replicas."""
+        self._past[broker_id].waived = self._rules.fenced_until_placed
 
     def active(self) -> list[BrokerRegistration]:
         """The brokers that may lead."""

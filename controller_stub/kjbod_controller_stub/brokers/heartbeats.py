@@ -21,6 +21,7 @@ from enum import Enum, auto
 
 from kjbod.ids import Uuid
 from kjbod.metadata.image import BrokerRegistration
+from kjbod.patience import Patience
 
 
 class BrokerState(Enum):
@@ -98,6 +99,10 @@ class Contact:
     """Every directory that it has reported. The last one has no record, so that this alone remembers it."""
     accepted: set[Uuid] = field(default_factory=set)
     """Every id that it has reported and was not refused for, those included that were no directory of it any more."""
+    patience: Patience | None = None
+    """With a broker that is fenced until its replicas are placed; begins when it has caught up."""
+    told_held: bool = False
+    """Whether a line of the log says what it is held for."""
 
 
 class Heartbeats:

@@ -8,10 +8,11 @@ table of states); what follows for partitions is made by
 
 from dataclasses import dataclass, field
 
-from kjbod.ids import Uuid
+from kjbod.ids import MIGRATING, UNASSIGNED, Uuid
 from kjbod.metadata import versions
 from kjbod.metadata.image import BrokerRegistration, MetadataImage
 from kjbod.metadata.records import BrokerRegistrationChangeRecord
+from kjbod.patience import Patience
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     BrokerHeartbeatRequest,
@@ -28,6 +29,7 @@ from kjbod_controller_stub.rules import Rules
 
 _PREVIOUS_EPOCH_SINCE = 3
 """The version of BrokerRegistration that says whether the incarnation before was shut down in order."""
+_UNDECIDED = frozenset({UNASSIGNED, MIGRATING})
 _STEADY = {
     (caught_up, fenced): BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=fenced)
     for caught_up in (False, True)
@@ -45,8 +47,21 @@ class BrokerLifecycle:
     _cluster: Cluster
     _heartbeats: Heartbeats
     _replication: Replication
+    _assignment_timeout_ms: int
     changes_end: dict[int, int] = field(default_factory=dict)
     """Where the last change of each broker's registration ends: what was told of it waits for this offset."""
+
+    def activate(self) -> None:
+        """See from a snapshot which brokers were unfenced without waiting for all of their replicas: those that could
+        lead a partition and do not, for nothing else but its unknown directory."""
+        for key in self._index.leaderless():
+            partition = self._image.partition(*key)
+            assert partition is not None
+            for broker_id in {*partition.isr, *partition.eligible_leader_replicas}:
+                broker = self._image.brokers.get(broker_id)
+                undecided = broker_id in partition.replicas and partition.directory(broker_id) in _UNDECIDED
+                if broker is not None and broker.active and undecided and len(broker.log_dirs) > 1:
+                    self._cluster.withhold(broker_id)
 
     def register(
         self, draft: Draft, request: BrokerRegistrationRequest, *, api_version: int, next_offset: int, now_ms: int
@@ -102,7 +117,8 @@ class BrokerLifecycle:
         offset = request.current_metadata_offset if metadata_offset is None else metadata_offset
         caught_up = offset >= broker.record_offset
         if broker.fenced:
-            if caught_up and not request.want_fence:
+            # Who waits for its replicas is looked at each time: somebody has to see whether there is progress.
+            if caught_up and (not request.want_fence or self._cluster.awaits_placement(broker)):
                 return None
         elif request.want_fence or broker.in_controlled_shutdown:
             return None
@@ -128,7 +144,7 @@ class BrokerLifecycle:
         contact = self._heartbeats.touch(broker.id, broker.epoch, now_ms, request.current_metadata_offset)
         contact.offline |= set(request.offline_log_dirs) & set(broker.log_dirs)
         contact.accepted.update(request.offline_log_dirs)
-        situation = self._situation(broker, request, contact)
+        situation = self._situation(broker, request, contact, now_ms)
         current = self._state(broker, contact)
         following = next_state(current, situation)
         # The KIP's rules take the directories first, so that an unfencing elects with what is left.
@@ -141,6 +157,8 @@ class BrokerLifecycle:
                 lost = [str(directory) for directory in broker.log_dirs]
                 draft.note("directories.offline", broker_id=broker.id, directory_ids=lost, remaining=0)
             self._change_state(draft, broker, contact, following)
+        elif situation.held and situation.caught_up and not request.want_fence:
+            self._tell_held(draft, broker, contact)
         if not rules.sees_own_changes:
             self._take_offline(draft, broker, frozenset(request.offline_log_dirs))
         self._cordon(draft, broker, request)
@@ -187,21 +205,55 @@ class BrokerLifecycle:
                 ErrorCode.LOG_DIR_NOT_FOUND, f"broker {broker.id} has no directory {', '.join(map(str, unknown))}"
             )
 
-    def _situation(self, broker: BrokerRegistration, request: BrokerHeartbeatRequest, contact: Contact) -> Situation:
+    def _situation(
+        self, broker: BrokerRegistration, request: BrokerHeartbeatRequest, contact: Contact, now_ms: int
+    ) -> Situation:
         rules = self._rules
+        caught_up = request.current_metadata_offset >= broker.record_offset
         lost = bool(broker.log_dirs) and contact.offline.issuperset(broker.log_dirs)
         return Situation(
             want_fence=request.want_fence,
             want_shut_down=request.want_shut_down,
-            caught_up=request.current_metadata_offset >= broker.record_offset,
+            caught_up=caught_up,
             leads=self._index.leads(broker.id) > 0,
             # Asked only where it counts: it looks at every broker.
             may_go=self._state(broker, contact) is BrokerState.CONTROLLED_SHUTDOWN
             and self._heartbeats.may_go(broker.id, broker.epoch, self._awaited()),
             held=(rules.shutdown_is_final and broker.in_controlled_shutdown)
-            or self._cluster.awaits_placement(broker, self._index.unassigned(broker.id)),
+            or (caught_up and self._waits_for_replicas(broker, contact, now_ms)),
             no_directory=lost and rules.fences_without_directories,
         )
+
+    def _waits_for_replicas(self, broker: BrokerRegistration, contact: Contact, now_ms: int) -> bool:
+        """Whether replicas without a known directory keep the broker fenced, for not too long already."""
+        if not self._cluster.awaits_placement(broker):
+            return False
+        if contact.patience is None:
+            contact.patience = Patience(self._assignment_timeout_ms)
+        return contact.patience.holds(self._index.undecided(broker.id), now_ms)
+
+    def _tell_held(self, draft: Draft, broker: BrokerRegistration, contact: Contact) -> None:
+        """Have a line say once what a broker that asks to be unfenced waits for."""
+        replicas = self._index.undecided(broker.id)
+        if not replicas or contact.told_held:
+            return
+        contact.told_held = True
+        draft.warn(
+            "broker.held",
+            broker_id=broker.id,
+            broker_epoch=broker.epoch,
+            replicas_without_directory=replicas,
+            first=self._first_undecided(broker),
+            timeout_ms=self._assignment_timeout_ms,
+            reason="KIP-858: it stays fenced until each of its replicas is assigned to a directory, or nothing gets on "
+            "for kjbod.assignment.timeout.ms",
+        )
+
+    def _first_undecided(self, broker: BrokerRegistration) -> str:
+        for directory in (UNASSIGNED, MIGRATING):
+            for topic_id, number in self._index.in_directory(broker.id, directory)[:1]:
+                return f"{self._image.topics[topic_id].name}-{number}"
+        return ""
 
     def _awaited(self) -> list[BrokerRegistration]:
         """The brokers whose offsets a controlled shutdown waits for: those that may lead. Kafka knows from soft state
@@ -237,6 +289,16 @@ class BrokerLifecycle:
         elif following is BrokerState.UNFENCED:
             self._replication.broker_unfenced(draft, broker)
             draft.note("broker.unfenced", broker_id=broker.id, broker_epoch=broker.epoch)
+            if self._cluster.awaits_placement(broker):
+                draft.warn(
+                    "broker.unfenced.incomplete",
+                    broker_id=broker.id,
+                    broker_epoch=broker.epoch,
+                    replicas_without_directory=self._index.undecided(broker.id),
+                    first=self._first_undecided(broker),
+                    reason="not assigned within kjbod.assignment.timeout.ms: these replicas are not elected until they "
+                    "are",
+                )
         else:
             moved = self._replication.broker_in_controlled_shutdown(draft, broker)
             draft.note("broker.shutdown.started", broker_id=broker.id, broker_epoch=broker.epoch)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from kjbod.ids import UNASSIGNED, Uuid
+from kjbod.ids import MIGRATING, UNASSIGNED, Uuid
 from kjbod.metadata.image import Change, ElrCleared, PartitionChange, PartitionRegistration, TopicDeleted, shape_of
 from kjbod.metadata.records import NO_LEADER
 from kjbod_controller_stub.results import PartitionKey
@@ -53,9 +53,11 @@ class PartitionIndex:
         """The partitions whose replica on the broker is assigned to the directory."""
         return self._keys(self._in_directory.get(broker_id, {}).get(directory, _NOTHING))
 
-    def unassigned(self, broker_id: int) -> int:
-        """How many replicas on the broker have no directory yet."""
-        return len(self._in_directory.get(broker_id, {}).get(UNASSIGNED, _NOTHING))
+    def undecided(self, broker_id: int) -> int:
+        """How many replicas on the broker have no known directory: UNASSIGNED, or MIGRATING, from before directories
+        were recorded."""
+        directories = self._in_directory.get(broker_id, {})
+        return len(directories.get(UNASSIGNED, _NOTHING)) + len(directories.get(MIGRATING, _NOTHING))
 
     def leads(self, broker_id: int) -> int:
         """How many partitions the broker leads."""
@@ -75,12 +77,11 @@ class PartitionIndex:
 
     def concerns(self, broker_id: int) -> int:
         """About how many partitions change when the broker comes or goes."""
-        directories = self._in_directory.get(broker_id, {})
         return (
             len(self._in_isr.get(broker_id, _NOTHING))
             + len(self._in_elr.get(broker_id, _NOTHING))
             + len(self._leaderless)
-            + len(directories.get(UNASSIGNED, _NOTHING))
+            + self.undecided(broker_id)
         )
 
     def in_directories(self, broker_id: int, directories: Iterable[Uuid]) -> int:

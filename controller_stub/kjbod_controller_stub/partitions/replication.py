@@ -131,11 +131,19 @@ class _Assigned:
 class Replication:
     """Makes the records about partitions."""
 
-    def __init__(self, image: MetadataImage, index: PartitionIndex, rules: Rules, configs: EffectiveConfigs) -> None:
+    def __init__(
+        self,
+        image: MetadataImage,
+        index: PartitionIndex,
+        rules: Rules,
+        configs: EffectiveConfigs,
+        has_electable_dir: Callable[[BrokerRegistration, Uuid], bool],
+    ) -> None:
         self._image = image
         self._index = index
         self._rules = rules
         self._configs = configs
+        self._has_electable_dir = has_electable_dir
 
     # ---- elections
 
@@ -157,7 +165,7 @@ class Replication:
             broker = draft.broker(replica)
             if broker is None or not (replica == add or broker.active):
                 return False
-            return broker.has_online_dir(partition.directory(replica))
+            return self._has_electable_dir(broker, partition.directory(replica))
 
         return PartitionChangeBuilder(
             key=key,
@@ -550,7 +558,7 @@ class Replication:
             broker = draft.broker(replica)
             if broker is None or not broker.active or epochs.get(replica, -1) not in (-1, broker.epoch):
                 raise ApiError(ErrorCode.INELIGIBLE_REPLICA)
-            if self._rules.guards_isr and not broker.has_online_dir(partition.directory(replica)):
+            if self._rules.guards_isr and not self._has_electable_dir(broker, partition.directory(replica)):
                 raise ApiError(ErrorCode.INELIGIBLE_REPLICA)
 
 
