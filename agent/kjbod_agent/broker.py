@@ -191,6 +191,8 @@ class Broker:
         self.fencing = Fencing(
             assignments=self.assignments,
             multiple=multiple,
+            undecided=self._undecided,
+            unmade=lambda: self.placement.unmade,
             name=self._partition_name,
             path=lambda directory: self._paths.get(directory, str(directory)),
             wall_ms=self._wall_ms_at,
@@ -532,7 +534,9 @@ class Broker:
             self.placement.review(self.assignments.expired(now_ms))
             self._check_deadlines(now_ms)
             self._check_ready()
-            self.fencing.tell(now_ms, fenced=not self.life.ready_to_unfence, work=self._work_text())
+            self.fencing.tell(
+                now_ms, fenced=not self.life.ready_to_unfence, work=[*self._work_text(), *self.fencing.unmade_words()]
+            )
             self._tell_status()
             # What was done just now woke this very loop; waiting for it would never yield to the others.
             self._wake.clear()
@@ -862,6 +866,11 @@ class Broker:
         self._tell_mover(outcome)
         self._check_ready()
         self._wake.set()
+
+    def _undecided(self) -> Mapping[TopicIdPartition, None]:
+        """Replicas of ours of which the metadata do not know the directory, where they have room for it."""
+        known = self.placement.published and self.image.metadata_version >= DIRECTORY_ASSIGNMENT
+        return self.placement.hosting.undecided if known else {}
 
     def _partition_name(self, partition: TopicIdPartition) -> str:
         hosted = self.placement.hosting.partitions.get(partition)

@@ -730,7 +730,7 @@ def _snapshot(broker: Broker, monitor: HealthMonitor, opened: Opened) -> "Snapsh
         broker_epoch=broker.life.broker_epoch,
         fenced=broker.life.fenced,
         metadata_offset=broker.life.metadata_offset,
-        queued_assignments=broker.assignments.queued,
+        queued_assignments=broker.fencing.unrecorded,
         offline={d.path: d.path in failed for d in start_up.log_dirs} | {u.path: True for u in start_up.unreadable},
         health=dict(_worst(health, failed | {u.path for u in start_up.unreadable})),
         replicas={d.path: placement.inventory.replica_count(d.directory_id) for d in start_up.log_dirs},

@@ -4,23 +4,26 @@ KIP-858: "a broker with multiple log directories stays fenced until the controll
 Otherwise a replica whose directory nobody knows may become leader, and stay leader when that directory dies (seen on
 4.3.1, whose broker does not wait). So the broker waits for creations that are under way, and for the queue of
 assignments to be empty, except for those that are overdue (:mod:`kjbod_agent.assignments`): these are named as an
-error, and no longer keep the healthy rest from serving. A broker with one directory has nothing to tell apart, and does
-not wait for assignments.
+error, and no longer keep the healthy rest from serving. A replica that cannot be made is never assigned: it is waited
+for as long (:mod:`kjbod.patience`), which is what kjbod's controller does as well. A broker with one directory has
+nothing to tell apart, and does not wait for assignments.
 
 A person who waits as well reads on the service manager's status line, and each five seconds in the log, how far it is;
 and which assignment it is that does not get on: topic-partition, directory, error and since when.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
 from kjbod.ids import Uuid
-from kjbod_agent.assignments import Assignments, Outcome, Stuck
+from kjbod.patience import Patience
+from kjbod_agent.assignments import NAMED_MS, Assignments, Outcome, Stuck
 from kjbod_agent.lifecycle import error_name
 from kjbod_agent.partitions import TopicIdPartition
+from kjbod_agent.replicas.placement import Unmade
 from kjbod_agent.reporting import Log
 
 PROGRESS_MS: Final = 5_000
@@ -38,6 +41,8 @@ class Fencing:
     Args:
         assignments: the queue.
         multiple: whether the broker has several directories.
+        undecided: replicas of ours of which the metadata do not know the directory, where they have room for it.
+        unmade: those that could not be made so far.
         name: a partition as people know it, ``events-3``; its topic id where the topic is gone.
         path: the path of a directory; its id where it is none of ours.
         wall_ms: the wall-clock time of a monotonic moment.
@@ -46,6 +51,8 @@ class Fencing:
 
     assignments: Assignments
     multiple: bool
+    undecided: Callable[[], Mapping[TopicIdPartition, None]]
+    unmade: Callable[[], Mapping[TopicIdPartition, Unmade]]
     name: Callable[[TopicIdPartition], str]
     path: Callable[[Uuid], str]
     wall_ms: Callable[[int], int]
@@ -55,13 +62,43 @@ class Fencing:
     _trouble: tuple[frozenset[str], int] | None = field(default=None, init=False)
     _stuck: tuple[Stuck, ...] = field(default=(), init=False)
     _looked_ms: int | None = field(default=None, init=False)
+    _told_unmade_ms: int | None = field(default=None, init=False)
+    _patience: Patience = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._patience = Patience(self.assignments.timeout_ms)
+
+    @property
+    def unrecorded(self) -> int:
+        """``QueuedReplicaToDirAssignments``: replicas whose directory the controller has still to be told, those that
+        are not made yet and so not queued among them."""
+        return self.assignments.queued + len(self._unplaced())
 
     def holds(self, now_ms: int) -> bool:
         """Whether the broker has to stay fenced for its assignments."""
-        return self.multiple and self.assignments.queued > 0 and self.assignments.holding(now_ms) > 0
+        if not self.multiple:
+            return False
+        if self.assignments.queued and self.assignments.holding(now_ms):
+            return True
+        return self._patience.holds(len(self._unplaced()), now_ms)
+
+    def _unplaced(self) -> set[TopicIdPartition]:
+        """Replicas that the metadata do not place, and that nobody can assign yet."""
+        queue = self.assignments
+        return self.undecided().keys() - queue.ready.keys() - queue.in_flight.keys() - queue.told.keys()
 
     def waives(self, now_ms: int) -> None:
         """The broker asks to be unfenced: what it did not wait for is an error, and named."""
+        unplaced = self._unplaced() if self.multiple else set()
+        if unplaced:
+            self.log.error(
+                "replicas.without.directory",
+                count=len(unplaced),
+                **self._first_unmade(),
+                timeout_ms=self.assignments.timeout_ms,
+                reason="no longer waited for (kjbod.assignment.timeout.ms): kjbod's controller does not elect them, "
+                "Kafka's may; each is made as soon as it can be",
+            )
         overdue = self.assignments.stuck(now_ms, self.assignments.timeout_ms) if self.multiple else []
         if overdue:
             self.log.error(
@@ -103,6 +140,23 @@ class Fencing:
         elif self._told is None or self._told[0] != stuck[0].partition or now_ms - self._told[1] >= STUCK_AGAIN_MS:
             self._told = (stuck[0].partition, now_ms)
             self.log.error("assignments.stuck", count=len(stuck), **self._fields(stuck[0]))
+        self._tell_unmade(now_ms)
+
+    def _tell_unmade(self, now_ms: int) -> None:
+        """Name what cannot be made: once it is no short trouble, and each minute."""
+        first = next(iter(self.unmade().values()), None)
+        if first is None:
+            self._told_unmade_ms = None
+        elif now_ms - first.since_ms >= NAMED_MS and (
+            self._told_unmade_ms is None or now_ms - self._told_unmade_ms >= STUCK_AGAIN_MS
+        ):
+            self._told_unmade_ms = now_ms
+            self.log.error("replicas.unmade", count=len(self.unmade()), **self._first_unmade())
+
+    def _first_unmade(self) -> dict[str, str]:
+        for unmade in self.unmade().values():
+            return {"replica": unmade.name, "error": unmade.reason, "since": self._moment(unmade.since_ms)}
+        return {}
 
     @property
     def stuck(self) -> int:
@@ -110,7 +164,19 @@ class Fencing:
         return len(self._stuck)
 
     def words(self, now_ms: int) -> list[str]:
-        """For the status line: how far the queue is, and the oldest assignment that does not get on."""
+        """For the status line: how far the queue is, the oldest assignment that does not get on, and the first replica
+        that cannot be made."""
+        return [*self._queue_words(now_ms), *self.unmade_words()]
+
+    def unmade_words(self) -> list[str]:
+        """The first replica that could not be made so far, and why; nothing where there is none."""
+        for unmade in self.unmade().values():
+            count = len(self.unmade()) - 1
+            more = f" and {count:,} more" if count else ""
+            return [f"{unmade.name}{more} cannot be made since {self._moment(unmade.since_ms)}: {unmade.reason}"]
+        return []
+
+    def _queue_words(self, now_ms: int) -> list[str]:
         if not self.assignments.queued:
             return []
         parts = [str(self.assignments.progress)]
@@ -148,4 +214,7 @@ class Fencing:
         }
 
     def _since(self, stuck: Stuck) -> str:
-        return datetime.fromtimestamp(self.wall_ms(stuck.since_ms) / 1000, UTC).isoformat(timespec="milliseconds")
+        return self._moment(stuck.since_ms)
+
+    def _moment(self, monotonic_ms: int) -> str:
+        return datetime.fromtimestamp(self.wall_ms(monotonic_ms) / 1000, UTC).isoformat(timespec="milliseconds")

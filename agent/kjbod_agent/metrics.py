@@ -124,7 +124,7 @@ class AgentCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """All metrics of this moment."""
         now = self._read()
-        queued = "Replica-to-directory assignments that the controller has not acknowledged (KIP-858)."
+        queued = "Replicas whose directory the controller has not acknowledged, or nobody knows yet (KIP-858)."
         for name in QUEUED_ASSIGNMENTS:
             yield GaugeMetricFamily(name, queued, now.queued_assignments)
         stuck = "Queued assignments that the controller refuses or does not answer."

@@ -42,6 +42,8 @@ def lines(answer: dict[str, Any], columns: int | None) -> list[str]:
         ("strays", f"{answer['strays']}{', see kjbod strays' if answer['strays'] else ''}"),
     ]
     wide = max(len(name) for name, _ in facts)
+    # An agent that was started before this command was installed does not tell.
+    facts[5:5] = [("not made", cut(safe(text), columns and columns - wide - 2)) for text in answer.get("unmade", ())]
     head = [f"{name:<{wide}}  {text}" for name, text in facts]
     body = table(("STATE", "SINCE", ">REPLICAS", ">LEADERS", ">USED", "DIRECTORY"), map(_row, answer["directories"]))
     return [*head, "", body[0], *_with_reasons(body[1:], answer["directories"], columns)]

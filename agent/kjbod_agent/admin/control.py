@@ -43,18 +43,16 @@ SIZES_TIMEOUT_MS: Final = 3_000
 # --------------------------------------------------------------------------------------------- what is needed of others
 
 
-class Assignments(Protocol):
-    """What is needed of :class:`kjbod_agent.assignments.Assignments`."""
-
-    @property
-    def queued(self) -> int: ...
-
-
 class Fencing(Protocol):
     """What is needed of :class:`kjbod_agent.fencing.Fencing`."""
 
     @property
     def stuck(self) -> int: ...
+
+    @property
+    def unrecorded(self) -> int: ...
+
+    def unmade_words(self) -> list[str]: ...
 
 
 class Inventory(Protocol):
@@ -170,9 +168,6 @@ class Broker(Protocol):
     def image(self) -> MetadataImage: ...
 
     @property
-    def assignments(self) -> Assignments: ...
-
-    @property
     def fencing(self) -> Fencing: ...
 
     @property
@@ -253,7 +248,8 @@ class Control:
             "metadata_offset": lifecycle.metadata_offset,
             "metadata_version": broker.image.metadata_version,
             "published": broker.placement.published,
-            "queued_assignments": broker.assignments.queued,
+            "queued_assignments": broker.fencing.unrecorded,
+            "unmade": broker.fencing.unmade_words(),
             "stuck_assignments": broker.fencing.stuck,
             "creating": len(broker.placement.inventory.creating),
             "moves": len(self._mover.moves),

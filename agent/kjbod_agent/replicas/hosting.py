@@ -10,11 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from kjbod.ids import Uuid
+from kjbod.ids import MIGRATING, UNASSIGNED, Uuid
 from kjbod.metadata.image import BROKER, Change, MetadataImage, PartitionChange, PartitionRegistration, TopicDeleted
 from kjbod_agent.partitions import TopicIdPartition
 
 CORDONED_LOG_DIRS: Final = "cordoned.log.dirs"
+_UNDECIDED: Final = frozenset({UNASSIGNED, MIGRATING})
 
 
 class Hosted(NamedTuple):
@@ -46,6 +47,8 @@ class Hosting:
 
     broker_id: int
     partitions: dict[TopicIdPartition, Hosted] = field(default_factory=dict)
+    undecided: dict[TopicIdPartition, None] = field(default_factory=dict)
+    """Those of which the metadata do not know the directory: UNASSIGNED, or MIGRATING."""
     _loading: bool = False
 
     def __contains__(self, partition: TopicIdPartition) -> bool:
@@ -59,7 +62,7 @@ class Hosting:
     def load_in_steps(self, image: Callable[[], MetadataImage], step: int) -> Iterator[None]:
         """The same, with a pause after each ``step`` partitions of the cluster. From the call on, and in each pause,
         the image may change, if :meth:`apply` follows: what was not taken yet is taken as it is then."""
-        self.partitions = {}
+        self.partitions, self.undecided = {}, {}
         self._loading = True
         return self._take(image, step)
 
@@ -71,7 +74,7 @@ class Hosting:
                 continue
             for number, registration in topic.partitions.items():
                 if self.broker_id in registration.replicas:
-                    self.partitions[TopicIdPartition(topic_id, number)] = self._of(topic.name, registration)
+                    self._put(TopicIdPartition(topic_id, number), self._of(topic.name, registration))
             looked_at += len(topic.partitions)
             if looked_at >= step:
                 looked_at = 0
@@ -90,11 +93,19 @@ class Hosting:
                     continue
                 if new is None:
                     self.partitions.pop(partition, None)
+                    self.undecided.pop(partition, None)
                 else:
-                    self.partitions[partition] = new
+                    self._put(partition, new)
                 first = updates.pop(partition, None)
                 updates[partition] = Update(partition, old if first is None else first.old, new)
         return [u for u in updates.values() if u.old != u.new]
+
+    def _put(self, partition: TopicIdPartition, hosted: Hosted) -> None:
+        self.partitions[partition] = hosted
+        if hosted.directory in _UNDECIDED:
+            self.undecided[partition] = None
+        else:
+            self.undecided.pop(partition, None)
 
     def leaders_by(self, locate: Callable[[TopicIdPartition, Hosted], Uuid]) -> Mapping[Uuid, int]:
         """How many partitions this broker leads, by the directory that ``locate`` says; walks over all."""

@@ -14,8 +14,10 @@ Work on a directory is done by its storage agent in order, one thing after the o
 another one. A creation that gets an I/O error stays where it was decided, and is tried again: whether the directory is
 dead is for the health monitor to say, which is told of the error. When it says so, the replica is reviewed again and
 goes elsewhere. So a creation that was only slow never leaves two directories behind. A directory that cannot take it
-(full, or its name taken) is avoided at once. A replica that no directory can take is tried again each second, and no
-longer counts as work to wait for: one topic without room must not keep a whole broker fenced.
+(full, or its name taken) is avoided at once. A replica that no directory can take, or that fails for a minute on, is
+tried again each second, and no longer counts as work to wait for: how long the broker waits for its assignment is for
+:mod:`kjbod_agent.fencing` to say. :attr:`Placement.unmade` says what is the matter with it, and one line a minute for
+each directory and error.
 """
 
 import asyncio
@@ -62,6 +64,10 @@ LOADS_PER_SLICE: Final = 5_000
 """Partitions of the cluster that are looked at in one go; one costs a hundredth of a review."""
 SITES_FRESH_MS: Final = 1_000
 """For so long what is known of the directories is good enough to choose by."""
+FAILING_MS: Final = 60_000
+"""A creation that fails for this long is no work to wait for. The verdict on its directory takes half of it at most."""
+TOLD_AGAIN_MS: Final = 60_000
+"""Between two lines about creations that fail with one error in one directory."""
 CANNOT_TAKE_IT: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EEXIST, errno.EMLINK})
 """Errors of a creation that speak for another directory, not of a dead disk."""
 TOPIC_DELAY: Final = "file.delete.delay.ms"
@@ -116,6 +122,20 @@ class Progress:
     loading: int
 
 
+@dataclass(frozen=True, slots=True)
+class Unmade:
+    """A replica that could not be made so far."""
+
+    name: str
+    """``events-3``."""
+    since_ms: int
+    """Of the first attempt that failed; monotonic."""
+    kind: str
+    """Of its error."""
+    reason: str
+    """In words; stays while all attempts fail with this kind of error, in whichever directory."""
+
+
 @dataclass(slots=True)
 class Placement:
     """The replicas of this broker, on disk and in the metadata.
@@ -164,7 +184,11 @@ class Placement:
     _queue: deque[TopicIdPartition] = field(default_factory=deque)
     """In this order; those that are not due any more are passed over."""
     _waiting: dict[TopicIdPartition, None] = field(default_factory=dict)
-    _later: int = 0
+    _retrying: set[TopicIdPartition] = field(default_factory=set)
+    """To be made once more after a moment."""
+    _unmade: dict[TopicIdPartition, Unmade] = field(default_factory=dict)
+    _told: dict[tuple[str, str], int] = field(default_factory=dict)
+    """When a creation that failed was last told, by its directory and kind of error."""
     _created: int = 0
     _new: set[TopicIdPartition] = field(default_factory=set)
     _left: dict[TopicIdPartition, str] = field(default_factory=dict)
@@ -196,16 +220,21 @@ class Placement:
 
     @property
     def busy(self) -> bool:
-        """Whether a review or a creation is outstanding; those without room do not count."""
-        if self._later or self._chores or self._waiting:
+        """Whether a review or a creation is outstanding; those that fail on and on do not count."""
+        if self._chores or self._waiting:
             return True
-        for partitions in (self._due, self.inventory.creating):
+        for partitions in (self._due, self.inventory.creating, self._retrying):
             # Asked after each creation: a walk over all of them would make a start quadratic.
-            if len(partitions) > len(self._refusals):
+            if len(partitions) > len(self._unmade):
                 return True
-            if partitions and not all(map(self._has_no_room, partitions)):
+            if partitions and not all(map(self._fails_on, partitions)):
                 return True
         return False
+
+    @property
+    def unmade(self) -> Mapping[TopicIdPartition, Unmade]:
+        """Replicas that could not be made so far, the first one to fail first."""
+        return self._unmade
 
     @property
     def progress(self) -> Progress:
@@ -223,6 +252,12 @@ class Placement:
     def strays(self) -> tuple[Stray, ...]:
         """Stray replicas that are kept, those in directories that failed in this process included."""
         return tuple(self.removals.strays.values())
+
+    def _fails_on(self, partition: TopicIdPartition) -> bool:
+        unmade = self._unmade.get(partition)
+        if unmade is None:
+            return False
+        return self._has_no_room(partition) or self.clock.monotonic_ms() - unmade.since_ms >= FAILING_MS
 
     def _has_no_room(self, partition: TopicIdPartition) -> bool:
         return self._refusals.get(partition, 0) >= max(1, len(self.inventory.online))
@@ -554,6 +589,8 @@ class Placement:
         decision = self.inventory.decide(wanted)
         for aside in decision.aside:
             self._set_aside(wanted, aside)
+        if decision.action not in (Action.CREATE, Action.CREATE_AND_ASSIGN):
+            self._unmade.pop(partition, None)
         match decision.action:
             case Action.REFUSE:
                 self.owner.refuse(decision.why)
@@ -620,7 +657,7 @@ class Placement:
         except DirectoryError as error:
             self._not_made(wanted, directory, error)
         except (DirectoryTimeout, WorkerUnavailable) as trouble:
-            self.log.warning("replica.create.failed", topic=wanted.topic, path=agent.path, reason=str(trouble))
+            self._failed_to_make(wanted, agent.path, type(trouble).__name__, str(trouble))
             self._again(wanted, directory)
         else:
             self._made(wanted)
@@ -628,6 +665,7 @@ class Placement:
     def _made(self, wanted: Wanted) -> None:
         partition = wanted.partition
         self._refusals.pop(partition, None)
+        self._unmade.pop(partition, None)
         directory = self.inventory.created(partition)
         if directory is None:
             return
@@ -647,12 +685,25 @@ class Placement:
             self.owner.settled()
 
     def _not_made(self, wanted: Wanted, directory: Uuid, error: DirectoryError) -> None:
-        self.log.warning("replica.create.failed", topic=wanted.topic, path=error.path, reason=str(error))
+        self._failed_to_make(wanted, error.path, str(error.errno), str(error))
         if error.errno in CANNOT_TAKE_IT:
             self._refused(wanted)
             return
         self.owner.work_failed(directory, error)
         self._again(wanted, directory)
+
+    def _failed_to_make(self, wanted: Wanted, path: str, kind: str, reason: str) -> None:
+        now_ms = self.clock.monotonic_ms()
+        known = self._unmade.get(wanted.partition)
+        if known is None or known.kind != kind:
+            since_ms = now_ms if known is None else known.since_ms
+            self._unmade[wanted.partition] = Unmade(wanted.name, since_ms, kind, reason)
+        told_ms = self._told.get((path, kind))
+        if told_ms is None or now_ms - told_ms >= TOLD_AGAIN_MS:
+            self._told[path, kind] = now_ms
+            self.log.warning(
+                "replica.create.failed", topic=wanted.topic, path=path, reason=reason, replicas=len(self._unmade)
+            )
 
     def _refused(self, wanted: Wanted) -> None:
         """A directory cannot take a replica: another one may."""
@@ -666,7 +717,7 @@ class Placement:
             asyncio.get_running_loop().call_later(RETRY_MS / 1000, self.review, [partition])
             self.owner.settled()
         else:
-            self._call_later(lambda: self.review([partition]))
+            self._call_later(partition, lambda: self.review([partition]))
 
     def _again(self, wanted: Wanted, directory: Uuid) -> None:
         """Try the same once more later, unless the directory has failed by then: then it was reviewed anew."""
@@ -675,13 +726,13 @@ class Placement:
             if self.inventory.locate(wanted.partition) == directory and directory in self.inventory.online:
                 self._work[directory].add(lambda: self._make(wanted, directory))
 
-        self._call_later(retry)
+        self._call_later(wanted.partition, retry)
 
-    def _call_later(self, call: Callable[[], None]) -> None:
-        self._later += 1
+    def _call_later(self, partition: TopicIdPartition, call: Callable[[], None]) -> None:
+        self._retrying.add(partition)
 
         def run() -> None:
-            self._later -= 1
+            self._retrying.discard(partition)
             call()
             self._wake.set()
 
@@ -695,6 +746,7 @@ class Placement:
         self._new.discard(partition)
         self._left.pop(partition, None)
         self._refusals.pop(partition, None)
+        self._unmade.pop(partition, None)
         self._due.discard(partition)
         self._waiting.pop(partition, None)
         self.owner.forget(partition)

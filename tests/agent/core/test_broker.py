@@ -185,6 +185,7 @@ class World:
             owner=self.broker,
             unique=lambda: "0" * 32,
             log=self.log,
+            clock=clock,
         )
         self.broker.mover = Mover(
             placement=self.broker.placement,
@@ -232,7 +233,7 @@ class World:
                 await task
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(300):
             while not condition():  # noqa: ASYNC110  the machine under test has no event for tests
                 await asyncio.sleep(0.005)
 
@@ -381,6 +382,7 @@ def test_full_disks_do_not_keep_a_broker_fenced_for_one_replica_that_has_no_room
         world.topic()
         async with world:
             assert len(world.log.of("replica.no.room")) == 4
+            assert 120 <= clock.time() <= 125, "kjbod.assignment.timeout.ms: one rule for all that is not assigned"
             world.disks[D2].usable_bytes = 1 << 20
             await world.until(lambda: len(world.log.of("assignments.acknowledged")) > 0)
             await asyncio.sleep(5)

@@ -107,8 +107,7 @@ class FakeBroker:
     def __init__(self) -> None:
         self.image = MetadataImage(topic_ids={"orders": TOPIC, "pay": OTHER})
         self.placement = FakePlacement()
-        self.assignments = Queue(3)
-        self.fencing = Stuck(2)
+        self.fencing = FakeFencing()
         self.life = lifecycle.Lifecycle(
             identity=lifecycle.Identity(
                 broker_id=1,
@@ -130,13 +129,12 @@ class FakeBroker:
 
 
 @dataclass
-class Queue:
-    queued: int
+class FakeFencing:
+    unrecorded: int = 3
+    stuck: int = 2
 
-
-@dataclass
-class Stuck:
-    stuck: int
+    def unmade_words(self) -> list[str]:
+        return ["orders-0 cannot be made"]
 
 
 @dataclass
@@ -231,6 +229,7 @@ async def test_status_is_a_few_figures_and_a_line_for_each_directory(world: Worl
     (status,) = await world.ask("status")
     assert (status["node"], status["state"], status["fenced"]) == (1, "not running", True)
     assert (status["queued_assignments"], status["stuck_assignments"]) == (3, 2)
+    assert status["unmade"] == ["orders-0 cannot be made"]
     assert (status["moves"], status["strays"]) == (0, 0)
     assert [(d["path"], d["replicas"]) for d in status["directories"]] == [
         ("/mnt/d1", 1),

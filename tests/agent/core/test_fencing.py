@@ -2,12 +2,14 @@
 wait for ever: the broker with its machines, a controller in memory, virtual time."""
 
 import asyncio
+import errno
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from kjbod.ids import UNASSIGNED, Uuid
+from kjbod.ids import MIGRATING, UNASSIGNED, Uuid
 from kjbod.metadata.records import PartitionChangeRecord, PartitionRecord, TopicRecord
 from kjbod.runtime import systemd
 from kjbod.wire.error_codes import ErrorCode
@@ -18,7 +20,7 @@ from kjbod.wire.messages import (
 )
 from kjbod_agent.partitions import TopicIdPartition
 from tests.agent.core.recording import answer
-from tests.agent.core.test_broker import LEADER, TOPIC, World
+from tests.agent.core.test_broker import D1, LEADER, TOPIC, World
 
 Run = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]
 
@@ -206,5 +208,74 @@ def test_a_newcomer_after_a_reassignment_is_assigned_at_once(virtual: Run) -> No
             await asyncio.sleep(0.3)
             (request,) = world.controller.of(AssignReplicasToDirsRequest)
             assert request.directories[0].id_ == world.broker.placement.inventory.locate(TopicIdPartition(TOPIC, 0))
+
+    virtual(main)
+
+
+def test_what_cannot_be_made_is_waited_for_named_and_then_not_waited_for_any_longer(
+    virtual: Run, status: list[str]
+) -> None:
+    async def main(clock: Any) -> None:
+        world = World(clock, unfenced=False)
+        for disk in world.disks.values():
+            disk.fill()
+        world.topic()
+        async with world:
+            fencing = world.broker.fencing
+            await world.until(lambda: bool(fencing.unmade_words()))
+            await asyncio.sleep(100)
+            assert not asked_to_be_unfenced(world), "KIP-858: until all partitions are assigned"
+            assert (world.broker.assignments.queued, fencing.unrecorded) == (0, 4)
+            assert any("t-0 and 3 more cannot be made since 1970-01-01T00:00:0" in text for text in status)
+            assert "ENOSPC" in status[-1]
+            (unmade, *again) = world.log.of("replicas.unmade")
+            assert (unmade["count"], unmade["replica"], len(again)) == (4, "t-0", 1)
+            failed = Counter(line["path"] for line in world.log.of("replica.create.failed"))
+            assert failed == {"/d0": 2, "/d1": 2}, "a line a minute for each directory, not one for each attempt"
+
+            await world.until(lambda: not world.broker.life.fenced)
+            assert 120 <= clock.time() <= 125
+            (said,) = world.log.of("replicas.without.directory")
+            assert (said["count"], said["replica"], said["timeout_ms"]) == (4, "t-0", 120_000)
+            assert fencing.unrecorded == 4
+
+            for disk in world.disks.values():
+                disk.usable_bytes = 1 << 20
+            await world.until(lambda: fencing.unrecorded == 0)
+            await asyncio.sleep(2)
+            assert "cannot be made" not in status[-1]
+
+    virtual(main)
+
+
+def test_a_creation_that_fails_on_and_on_keeps_nobody_fenced_for_ever_either(virtual: Run) -> None:
+    """Another error than that of a full disk, while the health monitor takes the directory for well."""
+
+    async def main(clock: Any) -> None:
+        world = World(clock, unfenced=False)
+        for disk in world.disks.values():
+            disk.fail(errno.EACCES, ["create_replica"])
+        world.topic()
+        async with world:
+            await world.until(lambda: not world.broker.life.fenced)
+            assert 120 <= clock.time() <= 200
+            assert world.log.of("replicas.without.directory")[0]["count"] == 4
+
+    virtual(main)
+
+
+def test_the_gauge_counts_what_the_metadata_do_not_place_and_nothing_twice(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        world = World(clock, unfenced=False)
+        refused = {3}
+        refuse(world, refused)
+        world.topic((UNASSIGNED, MIGRATING, D1, UNASSIGNED))
+        async with world:
+            await world.until(lambda: world.broker.assignments.queued == 1)
+            assert world.broker.fencing.unrecorded == 1
+            refused.clear()
+            await world.until(lambda: world.broker.fencing.unrecorded == 0)
+            world.record_assignments()
+            assert world.broker.fencing.unrecorded == 0
 
     virtual(main)
