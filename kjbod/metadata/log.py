@@ -414,12 +414,19 @@ class MetadataLog:
             ) from error
 
     async def close(self) -> None:
-        """Wait for what was handed over, then close the files. Appends that come later fail."""
+        """Wait for what was handed over, then close the files. Appends that come later fail.
+
+        Where all of it is durable the log says so: the next start compares (:mod:`kjbod.metadata.clean_stop`).
+        """
         await self._idle.wait()
-        if self._failure is None:
+        clean = self._failure is None
+        if clean:
             self._failure = StorageError(f"the metadata log in {self._files.directory} is closed")
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._reader, lambda: None)  # a read or a deletion that is under way
-        await loop.run_in_executor(self._writer, self._files.close)
+        try:
+            await loop.run_in_executor(self._writer, lambda: self._files.close(clean=clean))
+        except (OSError, StorageError) as error:
+            _log.warning("metadata.log.end.not.noted", path=str(self._files.directory), reason=str(error))
         self._writer.shutdown(wait=True)
         self._reader.shutdown(wait=True)

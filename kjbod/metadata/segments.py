@@ -17,6 +17,12 @@ whose checksum is wrong, with no valid batch after it, was being written when th
 it is there, and it is cut. Everything else that does not check is a :class:`~kjbod.errors.LogCorruptError`. Indexes and
 the epoch checkpoint say nothing that the segments do not; they are rebuilt.
 
+The batches are read from the medium (:mod:`kjbod.medium`): a write that failed leaves its pages in the page cache,
+where they check, and nowhere else. What is found is durable then, so that nothing is acknowledged behind what is not.
+
+A clean stop says where the log ends (:mod:`kjbod.metadata.clean_stop`): a log that ends before that has lost what was
+acknowledged, and is refused.
+
 A log that was shortened after a snapshot starts above 0. Segments go oldest first, each with its ``.log`` before its
 indexes, so that a crash on the way leaves a log without a gap, and indexes without a segment, which recovery removes.
 """
@@ -34,7 +40,10 @@ from pathlib import Path
 from kjbod.errors import LogCorruptError, StorageError
 from kjbod.files import fsync_directory, write_all, write_atomically
 from kjbod.ids import METADATA_TOPIC_ID
+from kjbod.medium import read_anew
+from kjbod.metadata import clean_stop
 from kjbod.metadata.batches import HEADER_BYTES, CorruptBatchError, RecordBatch, batch_size, iter_batches, read_batch
+from kjbod.metadata.quorum_state import read_quorum_state
 
 DIRECTORY_NAME = "__cluster_metadata-0"
 INDEX_INTERVAL_BYTES = 4096
@@ -199,17 +208,31 @@ class SegmentedLog:
         """
         found, self._unrepaired = self._unrepaired, None
         if found is not None:
+            clean_stop.remove_clean_stop(self.directory)
             _repair(self.directory, self, found)
-            self.sync()  # a process that was killed may have left its last write in the page cache
 
-    def close(self) -> None:
-        """Write the last time index entry and close the files; nothing is synced."""
+    def close(self, *, clean: bool = False) -> None:
+        """Write the last time index entry and close the files; nothing is synced.
+
+        Args:
+            clean: all that was appended is durable: the end is written down, unless this log was only read.
+
+        Raises:
+            OSError: the end cannot be written down; the files are closed.
+        """
+        last = self.segments[-1]
         for segment in self.segments:
             if self._unrepaired is None:
                 with contextlib.suppress(OSError):
                     _append(_beside(segment.path, ".timeindex"), segment.indexer.last_time_entry())
             os.close(segment.fd)
         self.segments.clear()
+        if clean and self._unrepaired is None:
+            epoch = _newest_epoch(self.directory, self.epochs)
+            stop = clean_stop.CleanStop(
+                epoch=epoch, end_offset=last.next_offset, file_name=last.path.name, size_bytes=last.size
+            )
+            clean_stop.write_clean_stop(self.directory, stop)
 
     # ---- writing
 
@@ -305,6 +328,7 @@ class SegmentedLog:
             OSError: a file cannot be removed or made.
         """
         self._unrepaired = None
+        clean_stop.remove_clean_stop(self.directory)
         while self.segments:
             segment = self.segments.pop(0)
             os.close(segment.fd)
@@ -387,8 +411,11 @@ def open_log(
         if not directory.exists():
             directory.mkdir()
             fsync_directory(directory.parent)
+        fsync_directory(directory)  # names that an end nobody knows left in memory alone
         found = _check_all(directory, log.epochs)
+        _require_whole(directory, log.epochs, found, start_offset)
         if not found:
+            clean_stop.remove_clean_stop(directory)
             _remove_left_overs(directory)
             _write_partition_metadata(directory)
             log.segments.append(_create_segment(directory, start_offset))
@@ -405,6 +432,28 @@ def open_log(
         return log
     except OSError as error:
         raise StorageError(f"cannot open the metadata log in {directory}: {error.strerror}") from error
+
+
+def _require_whole(
+    directory: Path, epochs: list[tuple[int, int]], found: list["_Checked"], snapshot_end_offset: int
+) -> None:
+    """What was there at the last clean stop must be there still."""
+    stop = clean_stop.read_clean_stop(directory)
+    if stop is None:
+        return
+    torn = found[-1].torn_tail() if found else None
+    clean_stop.require_whole(
+        directory,
+        stop,
+        epoch=_newest_epoch(directory, epochs),
+        end_offset=max(found[-1].next_offset if found else 0, snapshot_end_offset),
+        found="" if torn is None else f", and now the batch at position {torn.position} of {torn.path.name} is damaged",
+    )
+
+
+def _newest_epoch(directory: Path, epochs: list[tuple[int, int]]) -> int:
+    state = read_quorum_state(directory)
+    return max(0 if state is None else state.leader_epoch, epochs[-1][0] if epochs else 0)
 
 
 @dataclasses.dataclass(slots=True)
@@ -440,6 +489,7 @@ def _check_all(directory: Path, epochs: list[tuple[int, int]]) -> list[_Checked]
 
 
 def _check(path: Path, base_offset: int, epochs: list[tuple[int, int]], *, last: bool) -> _Checked:
+    read_anew(path)
     size = path.stat().st_size
     done = _Checked(path, base_offset, base_offset, 0, size, Indexer(base_offset), bytearray(), bytearray())
     if size == 0:
@@ -450,9 +500,10 @@ def _check(path: Path, base_offset: int, epochs: list[tuple[int, int]], *, last:
             why = _walk(view, done, epochs)
             if done.valid < size and (not last or _valid_batch_after(mapped, view, done)):
                 raise LogCorruptError(
-                    f"{path} is corrupt at position {done.valid}: {why or 'the batch there is cut off'}; "
-                    "valid data follows it, so it is not a torn tail. Restore the log from a backup; to go on without "
-                    f"what follows, cut the file to {done.valid} bytes and remove the segments after it"
+                    f"{path} is corrupt at position {done.valid}: {why or 'the batch there is cut off'}; valid batches "
+                    "follow it, so it is not a torn tail, and to cut it off would lose them too. Records from offset "
+                    f"{done.next_offset} on are missing: restore the log from a backup or a Kafka broker's copy of "
+                    f"{DIRECTORY_NAME}"
                 )
         finally:
             view.release()

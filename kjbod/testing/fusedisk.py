@@ -86,6 +86,15 @@ class DiskControl:
         """End :attr:`FaultMode.LOSE_WRITES`, or any other mode; what was lost is stored after all."""
         self._ask({"do": "set", "mode": FaultMode.OK.value, "recover": True})
 
+    def refuse_one_write(self, pattern: bytes, number: int) -> None:
+        """Answer the next write that holds ``pattern`` with that errno, and store nothing of it: one write of one
+        file's data fails, and its file system lives on."""
+        self._ask({"do": "refuse", "pattern": pattern.hex(), "errno": number})
+
+    def has_refused(self) -> bool:
+        """Whether that write has come."""
+        return not self.state()["refusing"]
+
     def keep(self) -> None:
         """Remember the content, and the size, for :meth:`restore`; nothing happens if something is kept already."""
         self._ask({"do": "content", "how": "keep"})

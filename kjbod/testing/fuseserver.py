@@ -150,6 +150,8 @@ class Image:
         """While writes are lost: what the content would be without that."""
         self.kept: tuple[int, int] | None = None
         """The content and the size to which ``restore`` goes back."""
+        self.refused: tuple[bytes, int] | None = None
+        """What the one write holds that is to fail, and the errno."""
         self.counters = {"reads": 0, "writes": 0, "flushes": 0}
 
     def answer(self, mode: FaultMode, request: Request) -> int | bytes:
@@ -163,8 +165,12 @@ class Image:
         _, offset, size = _IO.unpack_from(request.body)
         if opcode is Opcode.READ:
             return self._read(mode, offset, size)
+        data = request.body[_WRITE_IN_BYTES : _WRITE_IN_BYTES + size]
+        if self.refused is not None and self.refused[0] in data:
+            failure, self.refused = self.refused[1], None
+            return failure
         target = self.content if self.lost is None else self.lost
-        os.pwrite(target, request.body[_WRITE_IN_BYTES : _WRITE_IN_BYTES + size], offset)
+        os.pwrite(target, data, offset)
         return _WRITE_OUT.pack(size, 0)
 
     def _read(self, mode: FaultMode, offset: int, size: int) -> int | bytes:
@@ -503,6 +509,8 @@ class Program:
                 self.server.delay_us = int(order["delay_us"])
             case "content":
                 return {"answer": self._change_content(order)}
+            case "refuse":
+                self.server.image.refused = bytes.fromhex(order["pattern"]), int(order["errno"])
             case "fence":
                 self.server.fence()
             case "plug":
@@ -519,6 +527,7 @@ class Program:
                     "size_bytes": size_bytes,
                     "mode": self.server.mode.value,
                     "delay_us": self.server.delay_us,
+                    "refusing": self.server.image.refused is not None,
                     "plugged": self.attached,
                 }
             case "janitor":

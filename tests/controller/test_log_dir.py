@@ -122,18 +122,23 @@ class Rig:
                 await connection.close()
 
 
+def rig_on(disk: RealDisk, tmp_path: Path, processes: Processes) -> Rig:
+    """A formatted controller's directory on that disk."""
+    config, port = tmp_path / "controller.properties", free_port()
+    config.write_text(
+        controller_properties(3000, port, disk.log_dir)
+        + "kjbod.probe.interval.ms=100\nkjbod.probe.timeout.ms=500\nkjbod.blind.timeout.ms=1500\n"
+        + "broker.session.timeout.ms=600000\n"
+    )
+    formatted = processes.kjbod("format", "-t", CLUSTER_ID, "-c", str(config), "--standalone", name="format")
+    assert formatted.wait() == 0
+    return Rig(processes, disk, config, port)
+
+
 @pytest.fixture
 def rig(tmp_path: Path, processes: Processes) -> Iterator[Rig]:
     with RealDisk(log_dir="metadata") as disk:
-        config, port = tmp_path / "controller.properties", free_port()
-        config.write_text(
-            controller_properties(3000, port, disk.log_dir)
-            + "kjbod.probe.interval.ms=100\nkjbod.probe.timeout.ms=500\nkjbod.blind.timeout.ms=1500\n"
-            + "broker.session.timeout.ms=600000\n"
-        )
-        formatted = processes.kjbod("format", "-t", CLUSTER_ID, "-c", str(config), "--standalone", name="format")
-        assert formatted.wait() == 0
-        yield Rig(processes, disk, config, port)
+        yield rig_on(disk, tmp_path, processes)
 
 
 def last_line(process: ManagedProcess) -> str:
@@ -154,8 +159,9 @@ def idle(rig: Rig) -> None:
     [
         (lambda disk: disk.set(FaultMode.EIO), "Input/output error"),
         (lambda disk: disk.set(FaultMode.HANG), "has not answered a probe since"),
+        (lambda disk: disk.set(FaultMode.LOSE_WRITES), "what was written does not come back"),
     ],
-    ids=["eio", "hang"],
+    ids=["eio", "hang", "lost writes"],
 )
 def test_an_idle_controller_ends_when_its_disk_dies(rig: Rig, break_it: Callable[[RealDisk], None], words: str) -> None:
     idle(rig)

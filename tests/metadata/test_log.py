@@ -8,6 +8,7 @@ import signal
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ import pytest
 
 from kjbod.errors import LogCorruptError, StorageError
 from kjbod.ids import Uuid
-from kjbod.metadata import segments
+from kjbod.metadata import clean_stop, segments
 from kjbod.metadata.batches import encode_batch, iter_batches
 from kjbod.metadata.log import MetadataLog, OffsetOutOfRangeError
+from kjbod.metadata.quorum_state import QuorumState, write_quorum_state
 from kjbod.metadata.records import TopicRecord, encode_record
 from kjbod.metadata.segments import open_log
 
@@ -48,6 +50,12 @@ async def write(directory: Path, *batches: bytes, **options: Any) -> None:
         await log.append(batches)
     finally:
         await log.close()
+
+
+async def write_and_die(directory: Path, *batches: bytes) -> None:
+    """As :func:`write`, but nothing says that this was a clean stop."""
+    await write(directory, *batches)
+    (directory / clean_stop.FILE_NAME).unlink()
 
 
 async def test_what_was_appended_is_there_after_a_restart(directory: Path) -> None:
@@ -283,7 +291,7 @@ async def test_indexes_are_rebuilt(directory: Path, damage: str) -> None:
 
 async def test_a_last_batch_cut_off_at_any_byte_is_dropped_and_nothing_else(directory: Path) -> None:
     first, last = [batch_at(0, 2), batch_at(2)], batch_at(3, 2)
-    await write(directory, *first, last)
+    await write_and_die(directory, *first, last)
     kept = b"".join(first)
     for length in range(len(last)):
         (directory / FIRST).write_bytes(kept + last[:length])
@@ -297,7 +305,7 @@ async def test_a_last_batch_cut_off_at_any_byte_is_dropped_and_nothing_else(dire
 
 async def test_a_last_batch_with_any_byte_wrong_is_dropped_or_refused_but_never_believed(directory: Path) -> None:
     kept, last = batch_at(0, 2), batch_at(2, 2)
-    await write(directory, kept, last)
+    await write_and_die(directory, kept, last)
     for at in range(len(last)):
         damaged = bytearray(last)
         damaged[at] ^= 0x41
@@ -468,6 +476,7 @@ async def test_a_full_disk_acknowledges_nothing_and_the_next_start_has_all_that_
 
 _APPENDER = """
 import asyncio, sys
+from collections.abc import Callable
 from pathlib import Path
 from kjbod.metadata.batches import encode_batch
 from kjbod.metadata.log import MetadataLog
@@ -507,16 +516,16 @@ async def test_what_a_killed_process_left_unsynced_is_durable_before_it_is_read(
 ) -> None:
     await write(directory, batch_at(0), batch_at(1))
     synced: list[str] = []
-    real = os.fdatasync
+    real = os.fsync
 
     def noting(fd: int) -> None:
         synced.append(Path(f"/proc/self/fd/{fd}").readlink().name)
         real(fd)
 
-    monkeypatch.setattr(os, "fdatasync", noting)
-    log = await MetadataLog.open(directory)
-    assert synced == [FIRST]
-    await log.close()
+    monkeypatch.setattr(os, "fsync", noting)
+    log = open_log(directory, repair=False)
+    assert FIRST in synced
+    log.close()
 
 
 async def test_every_acknowledged_record_survives_kill_9(directory: Path) -> None:
@@ -528,3 +537,106 @@ async def test_every_acknowledged_record_survives_kill_9(directory: Path) -> Non
         assert end >= acknowledged
         assert [record.offset async for b in log.batches(0) for record in b.records] == list(range(end))
         await log.close()
+
+
+# ---- what a clean stop knows
+
+
+def lose_last_segment(directory: Path) -> None:
+    log_files(directory)[-1].unlink()
+
+
+def empty_last_segment(directory: Path) -> None:
+    log_files(directory)[-1].write_bytes(b"")
+
+
+def damage_last_batch(directory: Path) -> None:
+    last = log_files(directory)[-1]
+    data = bytearray(last.read_bytes())
+    data[-3] ^= 0xFF
+    last.write_bytes(data)
+
+
+def cut_last_batch(directory: Path) -> None:
+    last = log_files(directory)[-1]
+    last.write_bytes(last.read_bytes()[:-1])
+
+
+def lose_all_segments(directory: Path) -> None:
+    for path in log_files(directory):
+        path.unlink()
+
+
+LOSSES = [lose_last_segment, empty_last_segment, damage_last_batch, cut_last_batch, lose_all_segments]
+TEN = [batch_at(offset) for offset in range(10)]
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+async def test_a_log_that_lost_its_end_after_a_clean_stop_is_refused_and_nothing_is_changed(
+    directory: Path, lose: Callable[[Path], None]
+) -> None:
+    await write(directory, *TEN, segment_bytes=300)
+    lose(directory)
+    before = contents(directory)
+    with pytest.raises(LogCorruptError, match=r"has lost the records from offset \d to 9: when .* stopped") as refused:
+        await MetadataLog.open(directory, segment_bytes=300)
+    assert "\n" not in str(refused.value)
+    assert contents(directory) == before
+    (directory / clean_stop.FILE_NAME).unlink()  # as the line says
+    log = await MetadataLog.open(directory, segment_bytes=300)
+    assert log.end_offset < 10
+    await log.close()
+
+
+async def test_a_stop_that_was_not_clean_says_nothing_of_the_end(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(directory, *TEN)
+    log = await MetadataLog.open(directory)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fdatasync", lambda fd: os.close(-1))
+        with pytest.raises(StorageError):
+            await log.append([batch_at(10)])
+    await log.close()
+    cut_last_batch(directory)
+    log = await MetadataLog.open(directory)
+    assert log.end_offset == 10
+    await log.close()
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+async def test_a_controller_that_led_since_owes_nothing_to_an_older_stop(
+    directory: Path, lose: Callable[[Path], None]
+) -> None:
+    await write(directory, *TEN, segment_bytes=300)
+    write_quorum_state(directory, QuorumState(leader_id=1, leader_epoch=2))  # as Apache Kafka's does before it leads
+    lose(directory)
+    log = await MetadataLog.open(directory, segment_bytes=300)
+    assert not (directory / clean_stop.FILE_NAME).exists()
+    await log.close()
+
+
+async def test_a_snapshot_that_has_all_of_the_log_makes_up_for_it(directory: Path) -> None:
+    await write(directory, *TEN)
+    lose_all_segments(directory)
+    log = await MetadataLog.open(directory, start_offset=10)
+    assert log.end_offset == 10
+    await log.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"version": 1, "epoch": "x"}'])
+async def test_a_note_of_the_end_that_is_none_is_passed_over(directory: Path, content: bytes) -> None:
+    await write(directory, *TEN)
+    (directory / clean_stop.FILE_NAME).write_bytes(content)
+    log = await MetadataLog.open(directory)
+    assert log.end_offset == 10
+    await log.close()
+
+
+async def test_a_log_that_was_only_looked_at_keeps_the_note_of_its_end(directory: Path) -> None:
+    await write(directory, *TEN)
+    log = await MetadataLog.open(directory, repair=False)
+    await log.close()
+    damage_last_batch(directory)
+    with pytest.raises(LogCorruptError, match="the batch at position"):
+        await MetadataLog.open(directory)

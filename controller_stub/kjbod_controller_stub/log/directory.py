@@ -12,8 +12,10 @@ from pathlib import Path
 from kjbod.config.keys import Config
 from kjbod.errors import KjbodError, StorageError
 from kjbod.ids import Uuid
+from kjbod.medium import read_anew
 from kjbod.meta_properties import META_PROPERTIES_NAME, parse_meta_properties
 from kjbod.metadata.control import KRaftVoters
+from kjbod.metadata.quorum_state import FILE_NAME as QUORUM_STATE
 from kjbod.metadata.quorum_state import QuorumState, read_quorum_state
 from kjbod.metadata.records import FeatureLevelRecord, Record
 from kjbod.metadata.segments import DIRECTORY_NAME
@@ -125,6 +127,8 @@ def read_remains(directory: ControllerDirectory) -> Remains:
     empty = True
     if directory.log_path.is_dir():
         empty = not any(path.stat().st_size for path in directory.log_path.glob("*.log"))
+        if (quorum_state := directory.log_path / QUORUM_STATE).exists():
+            read_anew(quorum_state)  # an epoch that is not on the disk might be used a second time
         state = read_quorum_state(directory.log_path)
         first = checkpoints_in(directory.log_path).get(_FIRST)
         if first is not None:

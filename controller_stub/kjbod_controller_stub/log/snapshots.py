@@ -24,6 +24,7 @@ from typing import TypeVar
 from kjbod.clock import Clock
 from kjbod.errors import KjbodError, LogCorruptError, StorageError
 from kjbod.ids import Uuid
+from kjbod.medium import read_anew
 from kjbod.metadata.batches import iter_batches
 from kjbod.metadata.control import KRaftVoters, SnapshotHeader
 from kjbod.metadata.image import MetadataImage, Topic
@@ -178,7 +179,8 @@ class Found:
 
 
 def find(directory: Path) -> Found:
-    """Look for snapshots in a ``__cluster_metadata-0``, which need not exist. Blocks.
+    """Look for snapshots in a ``__cluster_metadata-0``, which need not exist; the newest is read from its medium.
+    Blocks.
 
     Raises:
         LogCorruptError: the newest is not whole; names file and position.
@@ -190,6 +192,8 @@ def find(directory: Path) -> Found:
     except OSError as error:
         raise StorageError(f"cannot read the snapshots in {directory}: {error.strerror}") from error
     latest = kept[-1].id if kept and kept[-1].id != BOOTSTRAP else None
+    if latest is not None:
+        read_anew(paths[latest])
     return Found(kept=kept, latest=latest, content=None if latest is None else read_checkpoint(paths[latest]))
 
 

@@ -1,0 +1,100 @@
+"""Where a metadata log ended when it was closed with all of it on the disk: ``.kjbod_clean_stop``. Blocking code.
+
+The end of a log cannot be told from the log: one that lost its last segment, or whose last batch was damaged, looks
+like one that a crash cut short. After a clean stop there is nothing to cut, so the end is written down, and the file is
+removed before the log changes again. Kafka passes over the name (``LogLoader`` takes what has its suffixes).
+
+Whoever leads on this directory opens an epoch first and writes it to ``quorum-state`` (Apache Kafka's controller too,
+and ours before it knew this file): a note from before the newest epoch says nothing of the log as it is now.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+
+from kjbod.errors import LogCorruptError
+from kjbod.files import fsync_directory, write_atomically
+
+FILE_NAME = ".kjbod_clean_stop"
+_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CleanStop:
+    """What was on the disk.
+
+    Attributes:
+        epoch: the newest leader epoch, of the log or of ``quorum-state``.
+        end_offset: after the last record.
+        file_name: the last segment.
+        size_bytes: of it.
+    """
+
+    epoch: int
+    end_offset: int
+    file_name: str
+    size_bytes: int
+
+
+def write_clean_stop(directory: Path, stop: CleanStop) -> None:
+    """Say in a ``__cluster_metadata-0`` where its log ends, durably.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    content = {"version": _VERSION, **dataclasses.asdict(stop)}
+    write_atomically(directory / FILE_NAME, json.dumps(content).encode() + b"\n")
+
+
+def read_clean_stop(directory: Path) -> CleanStop | None:
+    """What the last stop said; None where it was none, or its note cannot be read as one: then nothing is known.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        content = json.loads((directory / FILE_NAME).read_bytes())
+        if content.pop("version") != _VERSION:
+            return None
+        stop = CleanStop(**content)
+        numbers = (stop.epoch, stop.end_offset, stop.size_bytes)
+        return stop if all(isinstance(number, int) for number in numbers) else None
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def remove_clean_stop(directory: Path) -> None:
+    """The log is about to change: the note is gone for good before that.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    try:
+        (directory / FILE_NAME).unlink()
+    except FileNotFoundError:
+        return
+    fsync_directory(directory)
+
+
+def require_whole(directory: Path, stop: CleanStop, *, epoch: int, end_offset: int, found: str) -> None:
+    """The log, or its newest snapshot, must reach as far as it did.
+
+    Args:
+        directory: for the message.
+        stop: what the last clean stop said.
+        epoch: the newest leader epoch that is known now.
+        end_offset: how far log and snapshots reach.
+        found: what is wrong with the last segment, in words that begin with ``,``; or nothing.
+
+    Raises:
+        LogCorruptError: it does not, and nobody has led since; names what is missing and what to do.
+    """
+    if epoch > stop.epoch or end_offset >= stop.end_offset:
+        return
+    raise LogCorruptError(
+        f"{directory} has lost the records from offset {end_offset} to {stop.end_offset - 1}: when kjbod controller "
+        f"stopped, {stop.file_name} with {stop.size_bytes} bytes was the end of the log{found}. Nothing was changed: "
+        f"restore it from a backup; to go on without these records for good, remove {directory / FILE_NAME}"
+    )
