@@ -124,7 +124,6 @@ from kjbod_controller_stub.writing import Write, prepare
 _BALANCE = "electPreferred"
 _RESCUE = "electUnclean"
 """Periodic tasks by their names in Kafka."""
-_BROKER_RECORDS = frozenset({RegisterBrokerRecord, BrokerRegistrationChangeRecord, UnregisterBrokerRecord})
 
 
 class Controller:
@@ -235,6 +234,7 @@ class Controller:
             change = self.image.replay(record, self.next_offset)
             if change is not None:
                 self._follow(change)
+        self.cluster.past_unknown()
         self.image.epoch = snapshot_id.epoch
         self.next_offset = snapshot_id.end_offset
 
@@ -288,6 +288,7 @@ class Controller:
         """Begin to serve after recovery: unfenced brokers get a session; a transaction that a crash cut is aborted."""
         self.heartbeats.activate(self.image.brokers.values(), now_ms)
         self.lifecycle.activate()
+        self.lifecycle.changes_end = dict.fromkeys(self.image.brokers, 0)
         self.periodic.activate(now_ms)
         if self._replayer.in_transaction:
             return Result(records=(AbortTransactionRecord(reason="Controller failover"),))
@@ -327,8 +328,11 @@ class Controller:
                 partitions.append(record)
                 continue
             self._replay_alike(partitions)
-            if type(record) in _BROKER_RECORDS:
-                self.lifecycle.changes_end[record.broker_id] = end_offset  # type: ignore[attr-defined]  # see steady_heartbeat
+            # Before the registrations themselves, see steady_heartbeat.
+            if isinstance(record, UnregisterBrokerRecord):
+                self.lifecycle.changes_end.pop(record.broker_id, None)
+            elif isinstance(record, (RegisterBrokerRecord, BrokerRegistrationChangeRecord)):
+                self.lifecycle.changes_end[record.broker_id] = end_offset
             self.replay(record)
         self._replay_alike(partitions)
         if result.enters_shutdown is not None:

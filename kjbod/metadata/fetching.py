@@ -53,6 +53,8 @@ REQUEST_TIMEOUT_MS = 2000
 RETRY_BACKOFF_MS = 20
 """``controller.quorum.retry.backoff.ms``."""
 RETRY_BACKOFF_MAX_MS = 1000
+ADDRESSES_MAX = 1_000
+"""Controllers whose addresses are remembered: more than any quorum has had."""
 SNAPSHOT_BYTES_MAX = 1024 * 1024 * 1024
 _JITTER = 0.2
 _REPLICA_STATE_SINCE = 15
@@ -311,7 +313,7 @@ class FetchMachine:
         partition = next((p for topic in response.responses for p in topic.partitions), None)
         if partition is None:
             return self.on_failure(f"{_at(self.address)} answered Fetch without a partition", now_ms)
-        self._addresses.update((node.node_id, (node.host, node.port)) for node in response.node_endpoints)
+        self._note_addresses(response.node_endpoints)
         if partition.error_code:
             return self._on_error(partition.error_code, now_ms, partition.current_leader)
         effects = self._learn(self._told(partition.current_leader), self.address)
@@ -332,6 +334,16 @@ class FetchMachine:
         self._progress(now_ms)
         return effects + self._apply()
 
+    def _note_addresses(
+        self, nodes: Sequence[wire.FetchResponseNodeEndpoint | wire.FetchSnapshotResponseNodeEndpoint]
+    ) -> None:
+        """Where nodes are that an answer names, which are leaders as a rule: the newest :data:`ADDRESSES_MAX`."""
+        for node in nodes:
+            self._addresses.pop(node.node_id, None)
+            self._addresses[node.node_id] = (node.host, node.port)
+        for node_id in list(self._addresses)[: max(0, len(self._addresses) - ADDRESSES_MAX)]:
+            del self._addresses[node_id]
+
     def on_fetch_snapshot(self, response: wire.FetchSnapshotResponse, now_ms: int) -> list[Effect]:
         """An answer to a FetchSnapshot; errors as :meth:`on_fetch`."""
         download, self._download = self._download, None
@@ -340,7 +352,7 @@ class FetchMachine:
         partition = next((p for topic in response.topics for p in topic.partitions), None)
         if partition is None:
             return self.on_failure(f"{_at(self.address)} answered FetchSnapshot without a partition", now_ms)
-        self._addresses.update((node.node_id, (node.host, node.port)) for node in response.node_endpoints)
+        self._note_addresses(response.node_endpoints)
         # The schema has no default that says "not told": leader 0 of epoch 0, which no elected leader has.
         told = partition.current_leader if partition.current_leader.leader_epoch > 0 else wire.LeaderIdAndEpoch()
         if partition.error_code:

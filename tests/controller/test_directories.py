@@ -7,6 +7,7 @@ import pytest
 from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
 from kjbod.metadata.image import PartitionRegistration
 from kjbod.metadata.records import BrokerRegistrationChangeRecord, PartitionChangeRecord
+from kjbod.metadata.snapshot import SnapshotId
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import BrokerHeartbeatRequest, DeleteTopicsRequest
 from kjbod_controller_stub.context import Context
@@ -356,3 +357,17 @@ def test_a_directory_that_held_a_deleted_topic_fails(rules: Rules) -> None:
     world.ask(DeleteTopicsRequest(topic_names=("t",)), 5)
     assert world.beat(1, offline=(directory(1, 0),)).error_code == 0
     assert world.broker(1).log_dirs == (directory(1, 1), directory(1, 2))
+
+
+def test_a_broker_whose_directory_failed_before_a_snapshot_may_repeat_it_to_the_controller_that_starts_from_it() -> (
+    None
+):
+    world = World()
+    world.join(1)
+    assert world.beat(1, offline=(directory(1, 0),)).error_code == 0
+    restarted = world.new_controller()
+    restarted.recover_snapshot(SnapshotId(world.controller.next_offset, 1), list(world.controller.image.to_records()))
+    restarted.activate(world.now_ms)
+    world.controller = restarted
+    answer = world.beat(1, offline=(directory(1, 0),))
+    assert (answer.error_code, answer.is_fenced, world.last) == (0, False, [])

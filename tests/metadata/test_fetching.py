@@ -10,6 +10,7 @@ from kjbod.ids import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, Uuid
 from kjbod.metadata.batches import encode_batch
 from kjbod.metadata.control import LeaderChange
 from kjbod.metadata.fetching import (
+    ADDRESSES_MAX,
     Committed,
     Downloaded,
     FetchMachine,
@@ -31,6 +32,7 @@ from kjbod.wire import messages as wire
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import EpochEndOffset, FetchResponse, FetchSnapshotResponse, LeaderIdAndEpoch
+from tests.growth import entries
 
 A, B = ("a", 1), ("b", 2)
 LEADER = LeaderIdAndEpoch(leader_id=3000, leader_epoch=1)
@@ -452,3 +454,10 @@ def test_a_leader_that_changes_while_a_snapshot_is_fetched_is_followed() -> None
     assert m.on_fetch_snapshot(response, 7) == [LeaderChanged(Leader(3001, 2, "b", 2))]
     assert (m.address, m.not_before_ms) == (B, 7)
     assert asked(m).current_leader_epoch == 2
+
+
+def test_a_controller_that_names_other_nodes_each_time_fills_no_memory() -> None:
+    m = at_offset(3)
+    for number in range(3_000):
+        m.on_fetch(answer(nodes=((number, "host", 9093),)), 0)
+    assert entries(m)["FetchMachine._addresses"] == ADDRESSES_MAX

@@ -158,6 +158,12 @@ class ViewedInventory(Protocol):
     @property
     def creating(self) -> Collection[TopicIdPartition]: ...
 
+    def __contains__(self, directory_id: Uuid) -> bool: ...
+
+    def replica_count(self, directory_id: Uuid) -> int: ...
+
+    def names(self, directory_id: Uuid) -> Mapping[str, Uuid | None]: ...
+
     def copies(self, partition: TopicIdPartition) -> tuple[Uuid, ...]: ...
 
     def future(self, partition: TopicIdPartition) -> tuple[Uuid, str] | None: ...
@@ -266,8 +272,7 @@ class View:
         if measure:
             await self._measure(replicas)
         async with self._turn:
-            if wants is None:
-                self._forget_gone(replicas)
+            self._forget_gone()
             status = {each.path: each for each in self._monitor.status()}
             views = []
             for entry in self._log_dirs():
@@ -428,14 +433,15 @@ class View:
         else:
             figures[key] = figure
 
-    def _forget_gone(self, replicas: Mapping[Uuid, Sequence[_Placed]]) -> None:
-        """Drop the figures of replicas that are gone, when they are more than those that are there."""
-        if len(self._sizes) <= 2 * sum(map(len, replicas.values())):
-            return
-        here = {(directory, each.name) for directory, placed in replicas.items() for each in placed}
+    def _forget_gone(self) -> None:
+        """Drop the figures of replicas that are gone, when there are more figures than replicas."""
+        inventory = self._broker.placement.inventory
+        known = [directory for directory in self._broker.placement.agents if directory in inventory]
         for figures in (self._sizes, self._ends):
-            for key in [key for key in figures if key not in here]:
-                del figures[key]
+            if len(figures) > SLICE + 2 * sum(map(inventory.replica_count, known)):
+                here = {directory: inventory.names(directory) for directory in known}
+                for key in [key for key in figures if key[1] not in here.get(key[0], ())]:
+                    del figures[key]
 
 
 def log_directories(opened: Opened, memory: Memory) -> tuple[LogDirectory, ...]:

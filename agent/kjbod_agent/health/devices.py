@@ -52,6 +52,7 @@ class DeviceWatch:
             counters = self._sources.read_counters(single)
             if counters is None:  # pulled out; of several devices the others still tell
                 self._silences.pop(name, None)
+                self._completed.pop(name, None)
                 continue
             silence = self._silences[name] = observe_device(self._silences.get(name), counters, now_ms, self._gap_ms)
             hung_ms = max(hung_ms, silence.hung_ms)

@@ -16,6 +16,8 @@ from kjbod_agent.replicas.table import Action, Assigned, Found, Hidden, Rule, lo
 from kjbod_agent.storage.api import Replica, ReplicaSuffix
 
 NAME_BYTES_MAX: Final = 255
+PREFERRED_MAX: Final = 10_000
+"""Wishes for replicas that are still to come."""
 
 _A, _F, _H = Assigned, Found, Hidden
 
@@ -262,6 +264,8 @@ class Inventory:
         if directory_id in self._unread:  # it had not been loaded
             self._unread.remove(directory_id)
         self._failed.discard(directory_id)
+        self._added.discard(directory_id)
+        self._preferred = {key: wanted for key, wanted in self._preferred.items() if wanted != directory_id}
         del self._contents[directory_id], self._alone[directory_id]
         for partition, copies in [(p, c) for p, c in self._copies.items() if directory_id in c]:
             self._set_copies(partition, tuple(d for d in copies if d != directory_id))
@@ -307,8 +311,12 @@ class Inventory:
 
     def prefer(self, topic: str, partition: int, directory_id: Uuid) -> None:
         """A person wants this replica there (``LogManager.preferredLogDirs``): wins when it is created, and is cleared
-        then."""
-        self._preferred[topic, partition] = directory_id
+        then. Of more than :data:`PREFERRED_MAX` the oldest is forgotten: clients may name topics that never come.
+        """
+        self._preferred.pop((topic, partition), None)
+        self._preferred[topic, partition] = directory_id  # the last in line now
+        if len(self._preferred) > PREFERRED_MAX:
+            del self._preferred[next(iter(self._preferred))]
 
     def remove(self, partition: TopicIdPartition, name: str) -> tuple[tuple[Uuid, str], ...]:
         """A replica is no longer this broker's: directory and name of what is to be renamed, in directories that are

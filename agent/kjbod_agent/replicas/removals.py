@@ -34,6 +34,8 @@ from kjbod_agent.storage.checkpoints import CHECKPOINT_FILES
 WORK_TIMEOUT_MS: Final = 30_000
 AGAIN_MS: Final = 60_000
 """A removal that got no answer is tried again after this time."""
+REMEMBERED_MAX: Final = 10_000
+"""Strays that are remembered of directories that are away, when one more of them is replaced."""
 NAMES_ONLY: Final = frozenset({errno.ENOENT, errno.EEXIST, errno.EINVAL, errno.ENAMETOOLONG, errno.ENOTEMPTY})
 """Errors of a rename that speak of names, not of a dead disk."""
 NOT_THE_ONE: Final = frozenset({errno.ESTALE, errno.ENOTEMPTY, errno.EINVAL})
@@ -205,6 +207,8 @@ class Removals:
         for key in [key for key in self.strays if key[0] == directory_id]:
             stray = self.strays.pop(key)
             self.remembered[key] = Note(stray.reason, stray.since_ms)
+        for key in list(self.remembered)[: max(0, len(self.remembered) - REMEMBERED_MAX)]:
+            del self.remembered[key]
 
     def notes(self) -> dict[tuple[Uuid, str], Note]:
         """What is to be remembered."""

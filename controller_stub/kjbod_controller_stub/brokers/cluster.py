@@ -2,8 +2,8 @@
 
 Besides the image this keeps two facts per broker that no record has but replay can tell: the directories that went
 offline since the incarnation registered, and whether the incarnation was ever unfenced. After a snapshot both start
-empty; a broker that repeats a directory lost before it is then a broker with an unknown id, so :meth:`Cluster.apply`
-marks registrations without a record offset as of unknown past, and nothing is refused to them.
+empty; a broker that repeats a directory lost before it is then a broker with an unknown id, so the registrations of a
+snapshot count as of unknown past (:meth:`Cluster.past_unknown`), and nothing is refused to them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +24,11 @@ SECURITY_PROTOCOLS = frozenset({0, 1, 2, 3})
 
 SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = versions.SUPPORTED_FEATURES
 """What this controller can run: all of Kafka 4.3."""
+
+
+PAST_DIRECTORIES_MAX = 4_096
+"""Directories that one incarnation has had and that are remembered of it. Of one that comes back with other directories
+again and again, which no broker does, the past is not known any more."""
 
 
 @dataclass(slots=True)
@@ -70,14 +75,22 @@ class Cluster:
             return
         past = self._past.get(change.broker_id)
         if past is None or change.old is None or change.old.epoch != change.new.epoch:
-            past = self._past[change.broker_id] = _Past(complete=change.new.record_offset >= 0)
+            past = self._past[change.broker_id] = _Past(complete=True)
         elif change.old.log_dirs is not change.new.log_dirs:
-            past.offline |= set(change.old.log_dirs)
+            gone = set(change.old.log_dirs)
+            if len(past.offline) >= PAST_DIRECTORIES_MAX:
+                past.complete, past.offline = False, set()
+            past.offline |= gone
             past.offline -= set(change.new.log_dirs)
         if not change.new.fenced and not past.was_unfenced:
             # The snapshot of a broker that serves does not say how it began: see `withhold`.
             past.waived = past.complete and self._awaits_placement(past, change.new)
             past.was_unfenced = True
+
+    def past_unknown(self) -> None:
+        """All registrations so far came from a snapshot."""
+        for past in self._past.values():
+            past.complete = False
 
     # ---- questions
 

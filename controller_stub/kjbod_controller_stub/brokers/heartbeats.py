@@ -85,6 +85,11 @@ def next_state(current: BrokerState, situation: Situation) -> BrokerState:
     return current  # SHUTDOWN_NOW stays what it is
 
 
+ACCEPTED_MAX = 4_096
+"""Directory ids that are remembered of one incarnation, besides those of the heartbeat that goes beyond it. One that
+reports more, which no broker has, is read and judged anew each time."""
+
+
 @dataclass(slots=True)
 class Contact:
     """What is known of one incarnation of a broker since its first heartbeat."""
@@ -98,11 +103,17 @@ class Contact:
     offline: set[Uuid] = field(default_factory=set)
     """Every directory that it has reported. The last one has no record, so that this alone remembers it."""
     accepted: set[Uuid] = field(default_factory=set)
-    """Every id that it has reported and was not refused for, those included that were no directory of it any more."""
+    """Ids that it has reported and was not refused for, those included that were no directory of it any more; up to
+    :data:`ACCEPTED_MAX`."""
     patience: Patience | None = None
     """With a broker that is fenced until its replicas are placed; begins when it has caught up."""
     told_held: bool = False
     """Whether a line of the log says what it is held for."""
+
+    def accept(self, directories: Iterable[Uuid]) -> None:
+        """Remember that these were reported and not refused."""
+        if len(self.accepted) < ACCEPTED_MAX:
+            self.accepted.update(directories)
 
 
 class Heartbeats:

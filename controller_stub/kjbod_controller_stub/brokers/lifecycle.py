@@ -49,7 +49,8 @@ class BrokerLifecycle:
     _replication: Replication
     _assignment_timeout_ms: int
     changes_end: dict[int, int] = field(default_factory=dict)
-    """Where the last change of each broker's registration ends: what was told of it waits for this offset."""
+    """Where the last change of each registered broker ends, 0 for one from before the start: what was told of it waits
+    for this offset."""
 
     def activate(self) -> None:
         """See from a snapshot which brokers were unfenced without waiting for all of their replicas: those that could
@@ -106,7 +107,8 @@ class BrokerLifecycle:
 
         - one registration, an immutable value, by one lookup;
         - where that broker's last change ends, *after* the registration. Whoever applies a change writes them the
-          other way round, so that whoever is told of it waits for at least its end;
+          other way round, so that whoever is told of it waits for at least its end, and finds none when the broker is
+          being unregistered;
         - the contact, which :class:`~kjbod_controller_stub.brokers.heartbeats.Heartbeats` guards. Its sets only grow.
 
         So the answer is one that could have been given before the change, or after it.
@@ -129,9 +131,10 @@ class BrokerLifecycle:
             return None
         if self._changes_cordoned(broker, request):
             return None
-        if not self._heartbeats.renew(broker.id, contact, now_ms, offset):
+        end_offset = self.changes_end.get(broker.id)
+        if end_offset is None or not self._heartbeats.renew(broker.id, contact, now_ms, offset):
             return None
-        return _STEADY[caught_up, broker.fenced], self.changes_end.get(broker.id, 0)
+        return _STEADY[caught_up, broker.fenced], end_offset
 
     def heartbeat(self, draft: Draft, request: BrokerHeartbeatRequest, now_ms: int) -> Result:
         """A broker says that it is there, what it wants, and which of its directories have failed."""
@@ -143,7 +146,7 @@ class BrokerLifecycle:
         rules = self._rules
         contact = self._heartbeats.touch(broker.id, broker.epoch, now_ms, request.current_metadata_offset)
         contact.offline |= set(request.offline_log_dirs) & set(broker.log_dirs)
-        contact.accepted.update(request.offline_log_dirs)
+        contact.accept(request.offline_log_dirs)
         situation = self._situation(broker, request, contact, now_ms)
         current = self._state(broker, contact)
         following = next_state(current, situation)

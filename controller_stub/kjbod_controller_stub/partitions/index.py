@@ -23,7 +23,7 @@ _Handle: TypeAlias = int
 _Set: TypeAlias = dict[_Handle, None]
 _NOTHING: Mapping[_Handle, None] = MappingProxyType({})
 STEPS_MAX = 4_096
-"""So many steps are kept to be taken again; then all are forgotten."""
+"""So many steps are kept to be taken again; then all are forgotten, and with them the sets in which nothing is."""
 _PARTITION_BITS = 32
 _PARTITION_MASK = (1 << _PARTITION_BITS) - 1
 
@@ -43,7 +43,7 @@ class PartitionIndex:
         self._in_elr: dict[int, _Set] = {}
         self._imbalanced: _Set = {}
         self._steps: dict[tuple[Any, Any], Step] = {}
-        """By the shapes that they are between. The sets in them are never replaced."""
+        """By the shapes that they are between. A set that one of them has is never replaced."""
 
     def in_isr(self, broker_id: int) -> tuple[PartitionKey, ...]:
         """The partitions that have the broker in their ISR."""
@@ -118,7 +118,21 @@ class PartitionIndex:
                 self._replace(self.handle(change.topic.id, number), partition, None)
             self._topic_ids.pop(self._topic_numbers.pop(change.topic.id, -1), None)
 
+    def tidy(self) -> None:
+        """Forget the steps when they are too many, and the brokers and directories that no partition concerns any more:
+        each of those took a step to come. No step that was given out before may be taken after it."""
+        if len(self._steps) < STEPS_MAX:
+            return
+        self._steps.clear()
+        for broker, directories in list(self._in_directory.items()):
+            self._in_directory[broker] = {directory: members for directory, members in directories.items() if members}
+        self._in_directory = {broker: members for broker, members in self._in_directory.items() if members}
+        self._in_isr = {broker: members for broker, members in self._in_isr.items() if members}
+        self._in_elr = {broker: members for broker, members in self._in_elr.items() if members}
+        self._leads = Counter({broker: count for broker, count in self._leads.items() if count})
+
     def _replace(self, handle: _Handle, old: PartitionRegistration | None, new: PartitionRegistration | None) -> None:
+        self.tidy()
         step = self.step(old, new)
         for members in step.leaves:
             members.pop(handle, None)
@@ -131,8 +145,6 @@ class PartitionIndex:
         key = (None if old is None else shape_of(old), None if new is None else shape_of(new))
         known = self._steps.get(key)
         if known is None:
-            if len(self._steps) >= STEPS_MAX:
-                self._steps.clear()
             known = self._steps[key] = self._step(old, new)
         return known
 

@@ -39,6 +39,7 @@ def replay_alike(
     Raises:
         ReplayError: there is no such topic or partition, or a record does not fit it; those before it are applied.
     """
+    index.tidy()  # not later: the effects keep its steps
     effects: dict[tuple[int, Any], _Effect] = {}
     # With the old registration, so that nothing else gets its identity.
     known: dict[tuple[int, int], tuple[PartitionRegistration | None, PartitionRegistration, _Effect]] = {}

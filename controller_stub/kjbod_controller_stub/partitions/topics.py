@@ -72,7 +72,11 @@ class Topics:
         if isinstance(change, TopicCreated):
             self._collisions.setdefault(_metric_name(change.topic.name), {})[change.topic.name] = None
         elif isinstance(change, TopicDeleted):
-            self._collisions[_metric_name(change.topic.name)].pop(change.topic.name, None)
+            metric = _metric_name(change.topic.name)
+            names = self._collisions[metric]
+            names.pop(change.topic.name, None)
+            if not names:
+                del self._collisions[metric]
 
     # ---- create
 
