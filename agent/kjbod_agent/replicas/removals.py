@@ -88,7 +88,9 @@ class Removals:
     """Of earlier processes, as long as nobody knows whether they still lie there."""
     _due: list[tuple[float, int, Uuid, str, Uuid | None]] = field(default_factory=list)
     _order: "itertools.count[int]" = field(default_factory=itertools.count)
-    _timer: asyncio.TimerHandle | None = None
+    _timer: asyncio.Handle | None = None
+    _timer_at: float = 0.0
+    """When :attr:`_timer` is due. A handle need not know it: uvloop's do not, for what is due at once."""
     _drops: dict[Uuid, set[tuple[str, int]]] = field(default_factory=dict)
 
     # ---- what is deleted
@@ -119,12 +121,13 @@ class Removals:
 
     def _set_timer(self) -> None:
         if self._timer is not None:
-            if self._due and self._timer.when() <= self._due[0][0]:
+            if self._due and self._timer_at <= self._due[0][0]:
                 return
             self._timer.cancel()
             self._timer = None
         if self._due:
-            self._timer = asyncio.get_running_loop().call_at(self._due[0][0], self._remove_due)
+            self._timer_at = self._due[0][0]
+            self._timer = asyncio.get_running_loop().call_at(self._timer_at, self._remove_due)
 
     def _remove_due(self) -> None:
         self._timer = None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from kjbod.clock import Clock, SystemClock
 from kjbod.ids import UNASSIGNED, Uuid
@@ -53,6 +54,7 @@ PATHS = {D1: "/d1", D2: "/d2", D3: "/d3"}
 FOO, GONE, NEW_FOO = (Uuid.of(3, n) for n in (1, 2, 3))
 HEX = "0123456789abcdef0123456789abcdef"
 Run = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 Contents = dict[Uuid, dict[str, Uuid | None]]
 """Topic id by name of a replica directory, by log directory."""
 
@@ -328,6 +330,26 @@ def test_a_deleted_topic_gives_up_its_name_at_once_and_is_removed_after_the_dela
             assert world.placement.strays == ()
 
     virtual(story)
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_many_replicas_are_removed_on_the_loop_that_the_agent_runs_on(loop_factory: LoopFactory) -> None:
+    """uvloop gives a plain handle, which knows no time, for what is due within half a millisecond."""
+
+    async def story() -> None:
+        parts = tuple(partition(GONE, number, (1,), (D1, D2, D3)[number % 3]) for number in range(60))
+        found: Contents = {d: {f"bar-{number}": GONE for number in range(n, 60, 3)} for n, d in enumerate((D1, D2, D3))}
+        world = World(SystemClock(), found, TopicRecord(name="bar", topic_id=GONE), *parts, delete_delay_ms=0)
+        crashed: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: crashed.append(context))
+        async with world.running(), asyncio.timeout(20):
+            world.commit(RemoveTopicRecord(topic_id=GONE))
+            while any(map(world.names, PATHS)) and not crashed:  # noqa: ASYNC110  no event to wait for
+                await asyncio.sleep(0.001)
+        assert not crashed
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(story())
 
 
 def test_a_replica_that_is_reassigned_away_is_removed_and_comes_back_fresh(virtual: Run) -> None:
