@@ -34,6 +34,7 @@ from kjbod.metadata.image import (
     Replayer,
     changes_between,
     image_of,
+    same_controller,
 )
 from kjbod.metadata.records import NO_LEADER
 from kjbod.metadata.versions import CORDONED_LOG_DIRS, DIRECTORY_ASSIGNMENT
@@ -60,6 +61,7 @@ from kjbod_agent.health.evidence import Verdict
 from kjbod_agent.health.verdict import Health
 from kjbod_agent.moves.mover import Mover
 from kjbod_agent.partitions import TopicIdPartition
+from kjbod_agent.replicas.hosting import Update
 from kjbod_agent.replicas.inventory import Wanted
 from kjbod_agent.replicas.placement import Placement
 from kjbod_agent.reporting import Log, Reporter
@@ -108,6 +110,25 @@ class Ended:
     reason: str
     clean: bool
     """Whether the directories may be marked as cleanly shut down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """The metadata of the cluster were lost or set back while this agent ran.
+
+    Attributes:
+        reason: what shows it.
+        since_wall_ms: when it was found, wall clock, milliseconds since the epoch.
+        applied_offset: of the last record that had been applied.
+        offset: of the last record of what was read instead.
+        kept: replicas that are missing in it and were kept as strays.
+    """
+
+    reason: str
+    since_wall_ms: int
+    applied_offset: int
+    offset: int
+    kept: int
 
 
 @dataclass(slots=True)
@@ -184,6 +205,10 @@ class Broker:
         """Set when the farewell was answered or has failed; None when there is none."""
         self.caught_up = asyncio.Event()
         """Set when the metadata are known for the first time."""
+        self.parted: Parted | None = None
+        """The last time that the metadata's history was lost or set back; None: it was not."""
+        self.set_back: str | None = None
+        """Why nothing is applied: the controllers know only an older leader epoch; None: they do not."""
         self.placement: Placement
         self.mover: Mover
         self.cleanness: Cleanness | None = None
@@ -273,11 +298,43 @@ class Broker:
         self._applied(changes)
 
     def on_snapshot(self, snapshot: Snapshot) -> None:
-        """Metadata that replace all before."""
+        """Metadata that replace all before. What is missing in them was deleted only if their history contains what was
+        applied: where that is not known it is kept, and said."""
         old = self.image
         self.image = image_of(snapshot.records, offset=snapshot.id.end_offset - 1, epoch=snapshot.id.epoch)
         self._replayer = Replayer(self.image)
-        self._applied(list(changes_between(old, self.image)))
+        changes = list(changes_between(old, self.image))
+        parted = snapshot.parted
+        if parted is None and not same_controller(old, self.image):
+            parted = f"the snapshot of offset {snapshot.id.end_offset} has no controller process that was known before"
+        if not self.placement.published or parted is None:
+            self._applied(changes)
+            return
+        updates = self._applied(changes, proven=False)
+        kept = sum(update.new is None for update in updates)
+        if kept or snapshot.parted is not None:
+            self.parted = Parted(parted, self._clock.wall_ms(), old.offset, self.image.offset, kept)
+            self._log.error(
+                "metadata.history.lost",
+                reason=f"what was read does not contain what was applied before: {parted}",
+                applied_offset=old.offset,
+                applied_epoch=old.epoch,
+                offset=self.image.offset,
+                epoch=self.image.epoch,
+                kept=kept,
+                consequence="replicas that are missing in it are kept as strays: see kjbod strays",
+            )
+
+    def on_set_back(self, reason: str | None) -> None:
+        """The controllers know only leader epochs before that which was followed; None: no longer."""
+        self.set_back = reason
+        if reason is not None:
+            self._log.error(
+                "metadata.history.behind",
+                reason=reason,
+                consequence="nothing more is applied: bring the controllers back that knew that epoch; if their "
+                "history was lost or set back for good, restart this agent, which then follows what they have",
+            )
 
     def on_verdict(self, verdict: Verdict) -> None:
         """The health of a directory changed."""
@@ -587,16 +644,17 @@ class Broker:
 
     # ---------------------------------------------------------------------------------------------------- its metadata
 
-    def _applied(self, changes: list[Change]) -> None:
+    def _applied(self, changes: list[Change], *, proven: bool = True) -> list[Update]:
+        """Follow changes of the metadata; what they were for this broker. ``proven``: see :meth:`Placement.follow`."""
         self._feed(life.MetadataApplied(self.image.offset))
         self._follow_registration(changes)
         self._follow_move_rate()
         if not self.placement.published:
-            return
+            return []
         now_ms = self._clock.monotonic_ms()
-        updates = self.placement.follow(changes, self.image)
+        updates = self.placement.follow(changes, self.image, proven=proven)
         self._cordon()
-        self.mover.follow(updates)
+        self.mover.follow(updates, proven=proven)
         for update in updates:
             if update.new is not None:
                 self._recorded(update.partition, update.new.directory)
@@ -604,6 +662,7 @@ class Broker:
             self._check_moved()
             self._check_deadlines(now_ms)
         self._check_ready()
+        return updates
 
     def _recorded(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
         """The metadata show this directory for a replica, who ever told the controller."""

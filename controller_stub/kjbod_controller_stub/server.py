@@ -473,7 +473,8 @@ class ControllerServer:
             results.append(Result(records=bootstrap_records(remains.bootstrap, self._config.min_insync_replicas)))
         for result in results:
             await self._commit(result)
-        if not empty and controller.image.metadata_version >= versions.CONTROLLER_REGISTRATION:
+        # Also in its first life: by its incarnation an observer knows that no log was set back under it.
+        if controller.image.metadata_version >= versions.CONTROLLER_REGISTRATION:
             await self._commit(Result(records=(self._own_registration(),)))
         if unsupported := controller.unsupported_features():
             raise StorageError(

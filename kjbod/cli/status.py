@@ -36,6 +36,7 @@ def lines(answer: dict[str, Any], columns: int | None) -> list[str]:
         ("state", f"{answer['state']}, {'fenced' if answer['fenced'] else 'unfenced'}"),
         ("broker epoch", _epoch(answer["broker_epoch"])),
         ("metadata offset", f"{answer['metadata_offset']}{'' if answer['published'] else ', not yet complete'}"),
+        *_history(answer.get("metadata_history")),
         ("assignments", f"{answer['queued_assignments']} queued{_stuck(answer['stuck_assignments'])}"),
         ("replicas", f"{sum(row['replicas'] for row in answer['directories'])}{_creating(answer['creating'])}"),
         ("moves", f"{answer['moves']}{', see kjbod move --list' if answer['moves'] else ''}"),
@@ -59,6 +60,20 @@ def _with_reasons(body: list[str], directories: list[dict[str, Any]], columns: i
 
 def _epoch(epoch: int) -> str:
     return "none: not registered yet" if epoch < 0 else str(epoch)
+
+
+def _history(told: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
+    """What happened to the metadata's history while the agent ran."""
+    if told is None:
+        return
+    if (lost := told["lost"]) is not None:
+        yield (
+            "metadata",
+            f"LOST OR SET BACK at {moment(lost['since_ms'])}, {lost['kept']} replicas kept as strays: "
+            f"offset {lost['applied_offset']} was applied, {safe(lost['reason'])}",
+        )
+    if told["behind"] is not None:
+        yield "metadata", f"NOT FOLLOWED: {safe(told['behind'])}; if it was set back for good, restart the agent"
 
 
 def _stuck(count: int) -> str:

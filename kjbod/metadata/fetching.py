@@ -21,9 +21,14 @@ anything else, time-out, disconnect        back off, ask any server
 Back-off starts at 20 ms and doubles up to a second, with a fifth of jitter; any progress resets it. A leader that is
 named again while it does not answer is asked again after the back-off, not at once. A leader epoch never goes back.
 
-What was below the high watermark never diverges: a leader that says so is of another history (its log was lost, or
-recreated), and everything is read again from the start. Consumers do not see a half-read state then: they get the new
-history as one snapshot, when all of it up to the high watermark has been read.
+What was below the high watermark never diverges: a leader that says so is of another history (its log was lost, or an
+older copy of it was put back), and everything is read again from the start. Consumers do not see a half-read state
+then: they get the new history as one snapshot, when all of it up to the high watermark has been read.
+
+Offsets and epochs alone do not show another history: one that was set back grows, and its epochs are counted from where
+it was set back. So on each new connection, at whose other end may be another process, the last batch that was handed
+over is fetched once more, and must be the same, checksum and epoch included. A :class:`Snapshot` says what is known
+against its containing all that was handed over before it.
 """
 
 import dataclasses
@@ -56,6 +61,8 @@ RETRY_BACKOFF_MAX_MS = 1000
 ADDRESSES_MAX = 1_000
 """Controllers whose addresses are remembered: more than any quorum has had."""
 SNAPSHOT_BYTES_MAX = 1024 * 1024 * 1024
+SET_BACK_AFTER_MS = 10_000
+"""Servers that know only older leader epochs for so long have not merely missed an election."""
 _JITTER = 0.2
 _REPLICA_STATE_SINCE = 15
 """Fetch version from which the replica id is a tagged struct."""
@@ -97,6 +104,9 @@ class Snapshot:
 
     id: SnapshotId
     records: tuple[Record, ...]
+    parted: str | None = None
+    """Why its history does not contain all that was handed over before; None: nothing is known that speaks against
+    it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -126,6 +136,24 @@ class _Download:
     data: bytearray = dataclasses.field(default_factory=bytearray)
 
 
+class _OtherHistoryError(Exception):
+    """What was handed over is not in the log of this leader."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Tail:
+    """The last batch that was handed over, to know it again: its checksum covers records and timestamps."""
+
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    crc: int
+
+    @classmethod
+    def of(cls, batch: RecordBatch) -> "_Tail":
+        return cls(batch.base_offset, batch.last_offset, batch.leader_epoch, batch.crc)
+
+
 @dataclasses.dataclass(slots=True)
 class _Log:
     """What was fetched: only its end, and what is not applied."""
@@ -137,6 +165,10 @@ class _Log:
     epochs: list[tuple[int, int]] = dataclasses.field(default_factory=list)
     """Leader epoch and its first offset, ascending; after a snapshot starting with the last record that it has."""
     pending: deque[RecordBatch] = dataclasses.field(default_factory=deque)
+    tail: _Tail | None = None
+    """None: no batch was handed over yet, or none after a snapshot."""
+    rewound: bool = False
+    """Whether the next batch must be :attr:`tail`."""
 
     @property
     def last_epoch(self) -> int:
@@ -155,8 +187,11 @@ class _Log:
 
         Raises:
             RemoteProtocolError: a batch does not check or does not continue the log.
+            _OtherHistoryError: the log was rewound, and another batch lies where the last one lay.
         """
         for batch in iter_batches(data):
+            if self.rewound and _Tail.of(batch) != self.tail:
+                raise _OtherHistoryError
             if batch.base_offset != self.end_offset or not self.last_epoch <= batch.leader_epoch <= leader_epoch:
                 raise RemoteProtocolError(
                     f"a batch of offset {batch.base_offset} and epoch {batch.leader_epoch} cannot follow offset "
@@ -164,13 +199,28 @@ class _Log:
                 )
             if not self.epochs or batch.leader_epoch > self.last_epoch:
                 self.epochs.append((batch.leader_epoch, batch.base_offset))
-            self.pending.append(batch)
+            if self.rewound:
+                self.rewound = False  # it was handed over before
+            else:
+                self.pending.append(batch)
             self.end_offset = batch.next_offset
+
+    def rewind(self) -> None:
+        """Go back to before the last batch that was handed over, to see whether it is still the same."""
+        if self.tail is None or self.rewound:
+            return
+        self.pending.clear()
+        self.end_offset = self.tail.base_offset
+        self._drop_epochs()
+        self.rewound = True
 
     def truncate(self, offset: int) -> None:
         """Drop the batches at and above ``offset``, none of which is applied."""
         while self.pending and self.pending[-1].next_offset > offset:
             self.end_offset = self.pending.pop().base_offset
+        self._drop_epochs()
+
+    def _drop_epochs(self) -> None:
         while self.epochs and self.epochs[-1][1] >= self.end_offset:
             self.epochs.pop()
 
@@ -179,6 +229,7 @@ class _Log:
         while self.pending and self.pending[0].next_offset <= self.high_watermark:
             batch = self.pending.popleft()
             self.applied_offset = batch.next_offset
+            self.tail = _Tail.of(batch)
             yield batch
 
 
@@ -186,7 +237,8 @@ class FetchMachine:
     """The state of one observer.
 
     Ask :attr:`address`, not before :attr:`not_before_ms`, for :meth:`request`, and report the outcome with
-    :meth:`on_fetch`, :meth:`on_fetch_snapshot` or :meth:`on_failure`.
+    :meth:`on_fetch`, :meth:`on_fetch_snapshot` or :meth:`on_failure`, and each new connection with
+    :meth:`on_connected`.
 
     Args:
         bootstrap_servers: any of them may be asked who leads; at least one.
@@ -222,6 +274,8 @@ class FetchMachine:
         self._log = _Log()
         self._download: _Download | None = None
         self._reload: Replayer | None = None
+        self._parted: str | None = None
+        self._handed_over = SnapshotId(0, 0)
         self._leader_id = -1
         self.epoch = 0
         """The leader epoch we believe in."""
@@ -232,6 +286,10 @@ class FetchMachine:
         """When, on the clock of ``now_ms``."""
         self.problem: str | None = None
         """Why the last exchange brought nothing; None when it did."""
+        self.set_back: str | None = None
+        """What an older leader epoch was answered with for :data:`SET_BACK_AFTER_MS`: the history of the controllers
+        was lost or set back, or those that know the newer epoch are down; None: nothing was."""
+        self._behind_since_ms: int | None = None
 
     # ---- what to do
 
@@ -290,6 +348,10 @@ class FetchMachine:
 
     # ---- what happened
 
+    def on_connected(self) -> None:
+        """The next request goes to what may be another process than the last one, with another history."""
+        self._log.rewind()
+
     def on_failure(self, why: str, now_ms: int, then: Address | None = None) -> list[Effect]:
         """No connection, no answer in time, or an answer that makes no sense: back off and ask ``then`` or else any
         server."""
@@ -328,6 +390,9 @@ class FetchMachine:
             return effects
         try:
             self._log.take(partition.records or b"", self.epoch)
+        except _OtherHistoryError:
+            self._start_over(f"{_at(self.address)} has other records at offset {self._log.end_offset}", now_ms)
+            return effects
         except RemoteProtocolError as error:
             return effects + self.on_failure(f"{_at(self.address)} sent a bad batch: {error}", now_ms)
         self._log.high_watermark = max(self._log.high_watermark, partition.high_watermark)
@@ -391,14 +456,22 @@ class FetchMachine:
         )
         self._progress(now_ms)
         if self._reload is None:
-            return [snapshot]
+            return [self._replaced_by(snapshot.id, snapshot.records)]
         self._reload = Replayer(image_of(snapshot.records, offset=end - 1, epoch=snapshot.id.epoch))
         return self._reloaded()
+
+    def _replaced_by(self, snapshot_id: SnapshotId, records: tuple[Record, ...]) -> Snapshot:
+        """A snapshot as it is handed over, with what speaks against its history."""
+        before, why, self._parted = self._handed_over, self._parted, None
+        if why is None and (snapshot_id.end_offset < before.end_offset or snapshot_id.epoch < before.epoch):
+            why = f"{_at(self.address)} has a snapshot of offset {snapshot_id.end_offset} and epoch {snapshot_id.epoch}"
+        self._handed_over = snapshot_id
+        return Snapshot(snapshot_id, records, why)
 
     # ---- details
 
     def _progress(self, now_ms: int) -> None:
-        self.problem = None
+        self.problem = self.set_back = self._behind_since_ms = None
         self._failures = 0
         self.not_before_ms = now_ms
 
@@ -411,6 +484,11 @@ class FetchMachine:
                 "controller.quorum.bootstrap.servers and the cluster.id in meta.properties"
             )
         why = f"{_at(self.address)} answered {_error_name(code)}"
+        if code == ErrorCode.UNKNOWN_LEADER_EPOCH and told is not None and 0 <= told.leader_epoch < self.epoch:
+            why += f": it knows leader epoch {told.leader_epoch}, and epoch {self.epoch} was followed"
+            self._behind_since_ms = now_ms if self._behind_since_ms is None else self._behind_since_ms
+            if now_ms - self._behind_since_ms >= SET_BACK_AFTER_MS:
+                self.set_back = why
         before = self.leader
         effects = [] if told is None else self._learn(told, None)
         if self.leader is None or told is None or told.leader_id == -1 or code == ErrorCode.BROKER_NOT_AVAILABLE:
@@ -451,12 +529,18 @@ class FetchMachine:
         if offset >= self._log.end_offset:
             self.on_failure(f"{_at(self.address)} sees a divergence at our own end", now_ms, self.address)
             return
-        self._progress(now_ms)
         if offset >= self._log.applied_offset:
+            self._progress(now_ms)
             self._log.truncate(offset)
         else:
-            self._log = _Log()
-            self._reload = Replayer()
+            self._start_over(f"{_at(self.address)} has other records from offset {offset} on", now_ms)
+
+    def _start_over(self, parted: str, now_ms: int) -> None:
+        """Read another history from its start."""
+        self._progress(now_ms)
+        self._log = _Log()
+        self._reload = Replayer()
+        self._parted = self._parted or parted
 
     def _apply(self) -> list[Effect]:
         """Hand over what is committed, a group per epoch; while reading again, only when all of it is there."""
@@ -470,6 +554,8 @@ class FetchMachine:
         if group:
             effects.append(self._hand_over(group))
         if self._reload is None:
+            if effects:
+                self._handed_over = SnapshotId(self._log.applied_offset, batch.leader_epoch)
             return effects
         for effect in effects:
             assert isinstance(effect, Committed)
@@ -491,7 +577,7 @@ class FetchMachine:
             return []
         image, self._reload = self._reload.image, None
         snapshot_id = SnapshotId(self._log.applied_offset, self._log.last_epoch)
-        return [Snapshot(snapshot_id, () if image == MetadataImage() else tuple(image.to_records()))]
+        return [self._replaced_by(snapshot_id, () if image == MetadataImage() else tuple(image.to_records()))]
 
 
 def _at(address: Address) -> str:

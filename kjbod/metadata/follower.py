@@ -58,6 +58,8 @@ class MetadataFollower:
         on_committed: records below the high watermark, and how far they reach.
         on_snapshot: a snapshot, which replaces everything that was handed over before.
         on_leader: the leader, None while there is none; also tells the heartbeat channel where to go.
+        on_set_back: the controllers know only leader epochs before that which was followed, and why that is thought;
+            None: that has ended.
         cluster_id: a controller of another cluster is refused; None: not checked.
         replica_id: the broker's id, -1 for a plain reader.
         directory_id: ``directory.id`` of the metadata directory of that broker.
@@ -76,6 +78,7 @@ class MetadataFollower:
         on_committed: Callable[[Committed], None],
         on_snapshot: Callable[[Snapshot], None],
         on_leader: Callable[[Leader | None], None] = lambda leader: None,
+        on_set_back: Callable[[str | None], None] = lambda reason: None,
         cluster_id: str | None = None,
         replica_id: int = -1,
         directory_id: Uuid = ZERO,
@@ -97,6 +100,8 @@ class MetadataFollower:
         self._on_committed = on_committed
         self._on_snapshot = on_snapshot
         self._on_leader = on_leader
+        self._on_set_back = on_set_back
+        self._set_back = False
         self._connect = connect
         self._connection: Connection | None = None
         self._connected_to: Address | None = None
@@ -179,6 +184,7 @@ class MetadataFollower:
                 host, port, client_id=self._client_id, clock=self._clock, connect_timeout_ms=REQUEST_TIMEOUT_MS
             )
             self._connected_to = address
+            self._machine.on_connected()
         return self._connection
 
     async def _disconnect(self) -> None:
@@ -196,6 +202,10 @@ class MetadataFollower:
             else:
                 _log.info("metadata.fetch.recovered", high_watermark=self.high_watermark)
         self._problem = problem
+        set_back = self._machine.set_back
+        if (set_back is not None) != self._set_back:
+            self._set_back = set_back is not None
+            self._on_set_back(set_back)
 
     def _deliver(self, effect: Effect) -> None:
         match effect:

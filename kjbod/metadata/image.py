@@ -833,6 +833,16 @@ def changes_between(old: MetadataImage, new: MetadataImage) -> Iterator[Change]:
                 yield PartitionChange(topic.id, topic.name, number, before_it, partition)
 
 
+def same_controller(old: MetadataImage, new: MetadataImage) -> bool:
+    """Whether a controller process that ``old`` knows is still the one that ``new`` has under its id: since it
+    registered no log was lost or set back under it, so the history of ``new`` contains that of ``old``. False proves
+    nothing: each process registers anew, under an incarnation id of its own (KIP-919)."""
+    return any(
+        (now := new.controllers.get(number)) is not None and now.incarnation_id == was.incarnation_id
+        for number, was in old.controllers.items()
+    )
+
+
 # ---------------------------------------------------------------- transactions
 
 

@@ -36,9 +36,13 @@ class Cluster:
         self.processes = processes
         self.port = free_port()
         self._kafka = kafka
-        self._controller_config = base / "controller.properties"
-        self._controller_config.write_text(controller_properties(CONTROLLER_ID, self.port, base / "controller"))
-        self._kjbod("format", "-t", CLUSTER_ID, "-c", str(self._controller_config), "--standalone")
+        self.controller_config = base / "controller.properties"
+        self.controller_config.write_text(controller_properties(CONTROLLER_ID, self.port, base / "controller"))
+        self.format_controller()
+
+    def format_controller(self) -> None:
+        """Make the controller's directory; its path must not be formatted."""
+        self._kjbod("format", "-t", CLUSTER_ID, "-c", str(self.controller_config), "--standalone")
 
     def _kjbod(self, *arguments: str) -> None:
         result = subprocess.run([kjbod_command(), *arguments], capture_output=True, text=True, check=False)
@@ -46,8 +50,8 @@ class Cluster:
 
     def start_controller(self) -> ManagedProcess:
         if self._kafka is not None:
-            return self._kafka.start_server(self.processes, self._controller_config, name="controller")
-        controller = self.processes.kjbod("controller", "-c", str(self._controller_config), name="controller")
+            return self._kafka.start_server(self.processes, self.controller_config, name="controller")
+        controller = self.processes.kjbod("controller", "-c", str(self.controller_config), name="controller")
         controller.wait_for_event("controller.started")
         return controller
 

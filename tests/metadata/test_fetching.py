@@ -11,6 +11,7 @@ from kjbod.metadata.batches import encode_batch
 from kjbod.metadata.control import LeaderChange
 from kjbod.metadata.fetching import (
     ADDRESSES_MAX,
+    SET_BACK_AFTER_MS,
     Committed,
     Downloaded,
     FetchMachine,
@@ -367,6 +368,74 @@ def test_a_new_history_that_starts_with_a_snapshot_is_shown_with_it() -> None:
     (effect,) = m.on_snapshot(Snapshot(WANTED, RECORDS), 0)
     assert isinstance(effect, Snapshot)
     assert set(effect.records) == set(RECORDS)
+
+
+@pytest.mark.parametrize("pending", [0, 2])
+def test_on_a_new_connection_the_last_batch_that_was_applied_is_read_again_and_not_applied_twice(pending: int) -> None:
+    m = at_offset(5 + pending, hw=5)
+    m.on_connected()
+    m.on_connected()
+    partition = asked(m)
+    assert (partition.fetch_offset, partition.last_fetched_epoch) == (4, 1)
+    assert committed(m.on_fetch(answer(data(4, topic(4)) + data(5, topic(5)), hw=6), 0)) == [5]
+    assert asked(m).fetch_offset == 6
+    assert m.applied_offset == 6
+
+
+@pytest.mark.parametrize(
+    "other",
+    [data(4, topic(99)), data(4, topic(4), epoch=0), data(4, topic(4), topic(5)), data(3, topic(4))],
+    ids=["other records", "older epoch", "longer batch", "other offset"],
+)
+def test_a_history_that_grew_beyond_what_was_applied_is_known_by_its_records(other: bytes) -> None:
+    m = at_offset(5)
+    m.on_connected()
+    assert m.on_fetch(answer(other, hw=9), 0) == []
+    assert asked(m).fetch_offset == 0
+    (effect,) = m.on_fetch(answer(b"".join(data(o, topic(50 + o)) for o in range(9)), hw=9), 0)
+    assert isinstance(effect, Snapshot)
+    assert effect.parted is not None and "offset 4" in effect.parted
+    assert [r for r in effect.records if isinstance(r, TopicRecord)] == [topic(50 + o) for o in range(9)]
+
+
+def test_a_history_whose_last_batch_lies_in_another_epoch_diverges_before_it() -> None:
+    m = at_offset(3)
+    two = LeaderIdAndEpoch(leader_id=3000, leader_epoch=2)
+    m.on_fetch(answer(data(3, topic(3), epoch=2) + data(4, topic(4), epoch=2), hw=5, leader=two), 0)
+    m.on_connected()
+    assert (asked(m).fetch_offset, asked(m).last_fetched_epoch) == (4, 2)
+    m.on_fetch(answer(hw=9, leader=two, diverging_epoch=EpochEndOffset(epoch=1, end_offset=3)), 0)
+    assert asked(m).fetch_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("snapshot_id", "contains"),
+    [(SnapshotId(300, 1), True), (SnapshotId(4, 1), False), (SnapshotId(300, 0), False)],
+    ids=["behind what was applied", "of a lower offset", "of a lower epoch"],
+)
+def test_a_snapshot_that_ends_before_what_was_applied_is_of_another_history(
+    snapshot_id: SnapshotId, contains: bool
+) -> None:
+    m = at_offset(5)
+    m.on_fetch(
+        answer(hw=400, snapshot_id=wire.SnapshotId(end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch)), 0
+    )
+    m.on_fetch_snapshot(piece(snapshot_id, WHOLE, 0, 10_000), 0)
+    (effect,) = m.on_snapshot(Snapshot(snapshot_id, RECORDS), 0)
+    assert isinstance(effect, Snapshot)
+    assert (effect.parted is None) is contains
+
+
+def test_an_older_leader_epoch_is_told_of_when_it_stays_the_only_one() -> None:
+    m = at_offset(5, epoch=3)
+    behind = answer(error=ErrorCode.UNKNOWN_LEADER_EPOCH, leader=LeaderIdAndEpoch(leader_id=3000, leader_epoch=1))
+    m.on_fetch(behind, 0)
+    m.on_fetch(behind, SET_BACK_AFTER_MS - 1)
+    assert m.set_back is None, "a server that has missed an election"
+    m.on_fetch(behind, SET_BACK_AFTER_MS)
+    assert m.set_back is not None and "leader epoch 1, and epoch 3 was followed" in m.set_back
+    m.on_fetch(answer(hw=5, leader=LeaderIdAndEpoch(leader_id=3000, leader_epoch=3)), SET_BACK_AFTER_MS)
+    assert m.set_back is None
 
 
 def test_a_divergence_that_would_cut_nothing_backs_off() -> None:

@@ -23,6 +23,7 @@ from kjbod.metadata.image import (
     UnwritableMetadataError,
     changes_between,
     image_of,
+    same_controller,
 )
 from kjbod.metadata.records import (
     AbortTransactionRecord,
@@ -471,3 +472,21 @@ def test_transactions_that_do_not_nest_are_refused(records: list[Record]) -> Non
 def test_a_refused_record_is_named_by_its_offset() -> None:
     with pytest.raises(ReplayError, match="metadata record at offset 31: "):
         Replayer().replay(31, 1, partition())
+
+
+def test_a_controller_process_that_is_still_there_shows_that_nothing_was_set_back() -> None:
+    def image(**incarnations: int) -> MetadataImage:
+        ids = {int(name.removeprefix("c")): Uuid.of(8, number) for name, number in incarnations.items()}
+        records = [
+            RegisterControllerRecord(
+                controller_id=number, incarnation_id=incarnation, zk_migration_ready=False, end_points=(), features=()
+            )
+            for number, incarnation in ids.items()
+        ]
+        return image_of(records)
+
+    assert same_controller(image(c1=1), image(c1=1))
+    assert same_controller(image(c1=1, c2=2, c3=3), image(c1=9, c2=2, c3=8)), "one was not restarted"
+    assert not same_controller(image(c1=1), image(c1=2)), "restarted: nobody knows with what"
+    assert not same_controller(image(c1=1), image(c2=1))
+    assert not same_controller(image(), image())

@@ -158,6 +158,25 @@ class Mover(Protocol):
     def cancel(self, topic: str, partition: int) -> bool: ...
 
 
+class Parted(Protocol):
+    """What is needed of :class:`kjbod_agent.broker.Parted`."""
+
+    @property
+    def reason(self) -> str: ...
+
+    @property
+    def since_wall_ms(self) -> int: ...
+
+    @property
+    def applied_offset(self) -> int: ...
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def kept(self) -> int: ...
+
+
 class Broker(Protocol):
     """What is needed of :class:`kjbod_agent.broker.Broker`."""
 
@@ -169,6 +188,12 @@ class Broker(Protocol):
 
     @property
     def fencing(self) -> Fencing: ...
+
+    @property
+    def parted(self) -> "Parted | None": ...
+
+    @property
+    def set_back(self) -> str | None: ...
 
     @property
     def placement(self) -> Placement: ...
@@ -250,12 +275,29 @@ class Control:
             "published": broker.placement.published,
             "queued_assignments": broker.fencing.unrecorded,
             "unmade": broker.fencing.unmade_words(),
+            "metadata_history": self._history(),
             "stuck_assignments": broker.fencing.stuck,
             "creating": len(broker.placement.inventory.creating),
             "moves": len(self._mover.moves),
             "strays": len(broker.placement.strays),
             "directories": directories,
         }
+
+    def _history(self) -> dict[str, Any] | None:
+        """What is known to have happened to the metadata's history while this agent ran; None: nothing."""
+        parted, set_back = self._broker.parted, self._broker.set_back
+        if parted is None and set_back is None:
+            return None
+        lost = None
+        if parted is not None:
+            lost = {
+                "reason": parted.reason,
+                "since_ms": parted.since_wall_ms,
+                "applied_offset": parted.applied_offset,
+                "offset": parted.offset,
+                "kept": parted.kept,
+            }
+        return {"lost": lost, "behind": set_back}
 
     async def log_dirs(self, request: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
         """Each directory, and with ``replicas`` all that it holds."""

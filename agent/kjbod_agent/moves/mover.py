@@ -42,6 +42,7 @@ from kjbod_agent.moves.machine import Effect, Event, Future, MoveView, Situation
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Hosting, Update
 from kjbod_agent.replicas.inventory import Wanted, delete_name
+from kjbod_agent.replicas.removals import Leaving
 from kjbod_agent.reporting import Log
 from kjbod_agent.storage.api import (
     CopyBuffer,
@@ -129,6 +130,8 @@ class MovingPlacement(Protocol):
 
     def delete_later(self, directory_id: Uuid, name: str, topic: str, topic_id: Uuid) -> None: ...
 
+    def keep(self, leaving: Leaving) -> None: ...
+
     def review(self, partitions: Iterable[TopicIdPartition]) -> None: ...
 
 
@@ -178,6 +181,8 @@ class _Move:
     """The future replica was promoted on disk."""
     carried: bool = False
     """Lines in the checkpoint files of the destination were set."""
+    kept: bool = False
+    """The metadata do not have the replica, and do not prove that it was deleted: nothing of it is removed."""
     next: Uuid | None = None
     """Where to go after this move."""
     attempts: int = 0
@@ -337,16 +342,17 @@ class Mover:
         """A directory that had failed was loaded again: moves may use it."""
         self._failed.discard(directory_id)
 
-    def follow(self, updates: Iterable[Update]) -> None:
-        """Changes of the metadata, after the placement has followed them."""
+    def follow(self, updates: Iterable[Update], *, proven: bool = True) -> None:
+        """Changes of the metadata, after the placement has followed them; ``proven`` as there."""
         for update in updates:
             if update.new is not None:
                 continue
             if (move := self._moves.get(update.partition)) is not None:
+                move.kept = not proven
                 self._feed(move, Event.GONE, "the replica is no longer on this broker")
             left = self._left.pop(update.partition, None)
             if left is not None and update.old is not None and left[0] in self._placement.inventory.online:
-                self._remove(left[0], left[1], update.old.topic, update.partition)
+                self._remove(left[0], left[1], update.old.topic, update.partition, kept=not proven)
 
     # --------------------------------------------------------------------------------------------------------- its life
 
@@ -746,15 +752,22 @@ class Mover:
 
     async def _removing_future(self, move: _Move) -> None:
         name = move.plain if move.has_plain_name else move.future_name
-        await self._move_away(move.destination, name, move.topic, move.partition)
+        await self._move_away(move.destination, name, move.topic, move.partition, kept=move.kept)
         if move.carried and move.partition not in self._placement.hosting:
             await self._forget_offsets(move.destination, move)
 
-    def _remove(self, directory: Uuid, name: str, topic: str, partition: TopicIdPartition) -> None:
-        self._placement.work(directory, functools.partial(self._move_away, directory, name, topic, partition))
+    def _remove(self, directory: Uuid, name: str, topic: str, partition: TopicIdPartition, *, kept: bool) -> None:
+        job = functools.partial(self._move_away, directory, name, topic, partition, kept=kept)
+        self._placement.work(directory, job)
 
-    async def _move_away(self, directory: Uuid, name: str, topic: str, partition: TopicIdPartition) -> None:
-        """A copy that does not count: rename it to ``-delete``, so that no start finds it, and remove it later."""
+    async def _move_away(
+        self, directory: Uuid, name: str, topic: str, partition: TopicIdPartition, *, kept: bool
+    ) -> None:
+        """A copy that does not count: rename it to ``-delete``, so that no start finds it, and remove it later.
+        ``kept``: make it a stray instead."""
+        if kept:
+            self._placement.keep(Leaving(directory, name, topic, partition.partition, partition.topic_id))
+            return
         agent = self._placement.agents[directory]
         new_name = delete_name(topic, partition.partition, self._unique())
         try:
@@ -779,10 +792,12 @@ class Mover:
 
     async def _removing_source(self, move: _Move) -> None:
         assert move.source is not None
-        if move.renamed:
+        if move.renamed and move.kept:
+            await self._move_away(move.source, move.source_name, move.topic, move.partition, kept=True)
+        elif move.renamed:
             self._placement.delete_later(move.source, move.source_name, move.topic, move.partition.topic_id)
         elif move.gone:  # it had just been given its name back
-            await self._move_away(move.source, move.plain, move.topic, move.partition)
+            await self._move_away(move.source, move.plain, move.topic, move.partition, kept=move.kept)
         await self._forget_offsets(move.source, move)
 
     async def _forget_offsets(self, directory: Uuid, move: _Move) -> None:

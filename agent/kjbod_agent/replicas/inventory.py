@@ -321,6 +321,13 @@ class Inventory:
     def remove(self, partition: TopicIdPartition, name: str) -> tuple[tuple[Uuid, str], ...]:
         """A replica is no longer this broker's: directory and name of what is to be renamed, in directories that are
         online. Forgotten here. A future replica that is being moved is the mover's to remove."""
+        reachable = self.forget(partition, name)
+        if reachable:
+            self._leaving.setdefault(partition, set()).update(directory for directory, _ in reachable)
+        return reachable
+
+    def forget(self, partition: TopicIdPartition, name: str) -> tuple[tuple[Uuid, str], ...]:
+        """As :meth:`remove`, for what is kept under another name: nobody need wait for it."""
         self._avoid.pop(partition, None)
         self._made.pop(partition, None)
         copies = tuple((directory, name) for directory in self._copies.get(partition, ()))
@@ -330,10 +337,7 @@ class Inventory:
             self._futures.pop(partition, None)
         for directory, each in (*copies, *futures):
             self._release(directory, each)
-        reachable = tuple(each for each in (*copies, *futures) if each[0] not in self._failed)
-        if reachable:
-            self._leaving.setdefault(partition, set()).update(directory for directory, _ in reachable)
-        return reachable
+        return tuple(each for each in (*copies, *futures) if each[0] not in self._failed)
 
     def renamed_away(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
         """What :meth:`remove` named was renamed, or could not be. Review the partition: it may be this broker's again,

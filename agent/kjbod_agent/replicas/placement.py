@@ -40,6 +40,7 @@ from kjbod_agent.replicas.removals import Leaving, Removals, StrayError
 from kjbod_agent.replicas.stray_memory import Note, StrayMemory, StrayWriter
 from kjbod_agent.replicas.strays import (
     FOUND_AT_START,
+    NO_LONGER_THERE,
     NO_PARTITION,
     NO_TOPIC,
     NO_TOPIC_ID,
@@ -310,9 +311,16 @@ class Placement:
         self._observe()
         self._do(self._first_look(self.hosting.load_in_steps(lambda: self._image, LOADS_PER_SLICE)))
 
-    def follow(self, changes: Iterable[Change], image: MetadataImage | None = None) -> list[Update]:
-        """Changes of the metadata after :meth:`publish`; what they were for this broker. ``image``: where another one
-        has taken the place of that which was published (a snapshot)."""
+    def follow(
+        self, changes: Iterable[Change], image: MetadataImage | None = None, *, proven: bool = True
+    ) -> list[Update]:
+        """Changes of the metadata after :meth:`publish`; what they were for this broker.
+
+        Args:
+            image: where another one has taken the place of that which was published (a snapshot).
+            proven: whether what is missing in it was deleted. A history that is not known to contain what was applied
+                proves no deletion: all is judged as at a start, and kept as strays.
+        """
         replaced = image is not None and image is not self._image
         self._image = self._image if image is None else image
         changes = list(changes)
@@ -322,7 +330,7 @@ class Placement:
         updates = self.hosting.apply(changes)
         for update in updates:
             if update.new is None:
-                self._remove(update)
+                self._remove(update, proven)
                 continue
             if update.old is None:
                 self._new.add(update.partition)
@@ -333,7 +341,14 @@ class Placement:
             self._delays = _topic_delays(self._image)
         else:
             self._follow_delays(changes)
+        if not proven:
+            self._deleted.extend(self.removals.recall())
+            self._judge_deleted()
         return updates
+
+    def keep(self, leaving: Leaving) -> None:
+        """Make a stray of what another history than that of the metadata had as a replica."""
+        self.removals.set_aside(leaving, NO_LONGER_THERE)
 
     def fail(self, directory_id: Uuid) -> list[TopicIdPartition]:
         """A directory failed: replicas of this broker that lie in it while the metadata say otherwise. Those that are
@@ -740,7 +755,7 @@ class Placement:
 
     # ---- deletions
 
-    def _remove(self, update: Update) -> None:
+    def _remove(self, update: Update, proven: bool) -> None:
         partition, old = update.partition, update.old
         assert old is not None
         self._new.discard(partition)
@@ -750,7 +765,12 @@ class Placement:
         self._due.discard(partition)
         self._waiting.pop(partition, None)
         self.owner.forget(partition)
-        self._rename(partition, f"{old.topic}-{partition.partition}", old.topic)
+        name = f"{old.topic}-{partition.partition}"
+        if proven:
+            self._rename(partition, name, old.topic)
+            return
+        for directory, each in self.inventory.forget(partition, name):
+            self.keep(Leaving(directory, each, old.topic, partition.partition, partition.topic_id))
 
     def _rename(self, partition: TopicIdPartition, name: str, topic: str) -> None:
         """The metadata no longer give this replica to this broker: free its name, and remove it later."""

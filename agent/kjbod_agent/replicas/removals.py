@@ -30,6 +30,7 @@ from kjbod_agent.replicas.strays import Stray
 from kjbod_agent.reporting import Log
 from kjbod_agent.storage.api import DirectoryError, DirectoryTimeout, WorkerUnavailable
 from kjbod_agent.storage.checkpoints import CHECKPOINT_FILES
+from kjbod_agent.storage.worker import parse_replica
 
 WORK_TIMEOUT_MS: Final = 30_000
 AGAIN_MS: Final = 60_000
@@ -113,6 +114,17 @@ class Removals:
     def delete_later(self, directory_id: Uuid, name: str, topic: str, topic_id: Uuid | None) -> None:
         """Remove a ``-delete`` directory after the delay of its topic."""
         self._push(self.delay_ms(topic), directory_id, name, topic_id)
+
+    def recall(self) -> list[Leaving]:
+        """All ``-delete`` directories that wait for their removal, which are not removed now: to be judged again."""
+        due, self._due = self._due, []
+        self._set_timer()
+        found = []
+        for _, _, directory_id, name, topic_id in due:
+            parsed = parse_replica(name)
+            if parsed is not None:
+                found.append(Leaving(directory_id, name, parsed[0], parsed[1], topic_id))
+        return found
 
     def _push(self, delay_ms: int, directory_id: Uuid, name: str, topic_id: Uuid | None) -> None:
         at = asyncio.get_running_loop().time() + delay_ms / 1000

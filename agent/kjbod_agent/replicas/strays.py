@@ -32,6 +32,7 @@ NOT_HERE: Final = "the metadata place no replica of it on this broker"
 WRONG_NAME: Final = "its topic id is that of a topic of another name"
 FOUND_AT_START: Final = "found as a stray at the start"
 SUPERSEDED: Final = "superseded copy"
+NO_LONGER_THERE: Final = "the metadata, whose history was lost or set back, do not have it"
 NOT_PROVEN_DELETED: Final = "marked as deleted, but the metadata do not prove it"
 
 

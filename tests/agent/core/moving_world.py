@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from kjbod.ids import UNASSIGNED, Uuid
-from kjbod.metadata.image import MetadataImage
+from kjbod.metadata.image import MetadataImage, changes_between
 from kjbod.metadata.records import PartitionChangeRecord, PartitionRecord, Record, RemoveTopicRecord, TopicRecord
 from kjbod_agent.moves.machine import State
 from kjbod_agent.moves.mover import Mover, MoveView
@@ -209,6 +209,13 @@ class World:
         change = self.image.replay(record)
         if change is not None:
             self.mover.follow(self.placement.follow([change]))
+
+    def lose(self) -> None:
+        """The metadata's history is lost: the topic is missing in what there is instead."""
+        self.store.deleted = True
+        old, self.image = self.image, MetadataImage()
+        updates = self.placement.follow(list(changes_between(old, self.image)), self.image, proven=False)
+        self.mover.follow(updates, proven=False)
 
     @property
     def view(self) -> MoveView:

@@ -15,6 +15,7 @@ from kjbod.wire.error_codes import ErrorCode
 from kjbod_agent import lifecycle
 from kjbod_agent.admin.control import PIECE, WATCHED_MAX, Control, ControlParts
 from kjbod_agent.admin.view import DirectoryView, LogDirectory, ReplicaView, Wants
+from kjbod_agent.broker import Parted
 from kjbod_agent.features import registered_features
 from kjbod_agent.moves.machine import MoveView, State
 from kjbod_agent.partitions import TopicIdPartition
@@ -104,6 +105,9 @@ class FakeMover:
 
 
 class FakeBroker:
+    parted: Parted | None = None
+    set_back: str | None = None
+
     def __init__(self) -> None:
         self.image = MetadataImage(topic_ids={"orders": TOPIC, "pay": OTHER})
         self.placement = FakePlacement()

@@ -348,6 +348,40 @@ def test_a_replica_that_is_no_longer_ours_leaves_nothing(virtual: Run, state: St
     virtual(main)
 
 
+@pytest.mark.parametrize("state", ALL)
+def test_a_replica_that_is_missing_in_another_history_is_kept_wherever_its_move_is(virtual: Run, state: State) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks()
+        whole = disks.content(D1, "t-0")[SEGMENT]
+        async with World(disks, clock) as world:
+            world.alter(0, "/d2")
+            await world.reach(state)
+            world.lose()
+            await asyncio.sleep(3600)
+            assert world.mover.moves == ()
+            kept = disks.copies(0, "stray")
+            assert whole in [disks.content(directory, name).get(SEGMENT) for directory, name in kept]
+            assert {(s.directory_id, s.name) for s in world.placement.strays} == set(kept)
+            assert len(disks.names(D1)) + len(disks.names(D2)) == len(kept)
+
+    virtual(main)
+
+
+def test_what_a_move_left_behind_is_kept_when_another_history_does_not_have_it(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks()
+        async with World(disks, clock) as world:
+            world.alter(0, "/d2")
+            await world.reach(State.QUEUED)
+            world.fail(D1)
+            await world.rest()
+            world.lose()
+            await asyncio.sleep(3600)
+            assert len(disks.copies(0, "stray")) == 1
+
+    virtual(main)
+
+
 def test_what_a_move_left_behind_goes_with_its_topic(virtual: Run) -> None:
     async def main(clock: Any) -> None:
         disks = Disks()

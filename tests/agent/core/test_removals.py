@@ -17,7 +17,7 @@ import uvloop
 
 from kjbod.clock import Clock, SystemClock
 from kjbod.ids import UNASSIGNED, Uuid
-from kjbod.metadata.image import BROKER, TOPIC, MetadataImage
+from kjbod.metadata.image import BROKER, TOPIC, MetadataImage, changes_between, image_of
 from kjbod.metadata.records import (
     ConfigRecord,
     PartitionChangeRecord,
@@ -34,6 +34,7 @@ from kjbod_agent.replicas.placement import Placement, StrayError
 from kjbod_agent.replicas.stray_memory import Note, StrayMemory
 from kjbod_agent.replicas.strays import (
     FOUND_AT_START,
+    NO_LONGER_THERE,
     NO_PARTITION,
     NO_TOPIC,
     NO_TOPIC_ID,
@@ -142,6 +143,11 @@ class World:
 
     def commit(self, *records: Record) -> None:
         self.placement.follow([change for r in records if (change := self.image.replay(r)) is not None])
+
+    def replace(self, *records: Record) -> None:
+        """Another history takes the place of the one that was applied."""
+        old, self.image = self.image, image_of(records)
+        self.placement.follow(list(changes_between(old, self.image)), self.image, proven=False)
 
     def names(self, directory: Uuid) -> list[str]:
         return sorted(self.disks[directory].directories)
@@ -480,6 +486,43 @@ def test_what_a_promotion_that_was_interrupted_still_needs_keeps_its_name(virtua
             await asyncio.sleep(3600)
             assert (world.names(D1), world.names(D2)) == ([f"foo-0.{HEX}-future"], [f"foo-0.{HEX}-delete"])
             assert world.placement.strays == ()
+
+    virtual(story)
+
+
+# ------------------------------------------------------------------------------------ a history that proves no deletion
+
+
+def test_what_is_missing_in_another_history_is_kept(virtual: Run) -> None:
+    async def story(clock: Any) -> None:
+        found: Contents = {D1: {"foo-0": FOO}, D2: {f"foo-0.{HEX}-future": FOO}}
+        async with World(clock, found, *FOO_TOPIC).running() as world:
+            world.replace()
+            await asyncio.sleep(3600)
+            assert {stray.reason for stray in world.placement.strays} == {NO_LONGER_THERE}
+            assert [len(world.names(d)) for d in (D1, D2)] == [1, 1]
+            assert all(name.endswith("-stray") for d in (D1, D2) for name in world.names(d))
+            world.replace(*FOO_TOPIC)  # the right copy is put back
+            await world.quiet()
+            assert "foo-0" in world.names(D1)
+
+    virtual(story)
+
+
+def test_what_waits_for_its_removal_is_judged_again_when_the_history_is_another(virtual: Run) -> None:
+    """A copy of the metadata that was put back may have what was deleted since."""
+
+    async def story(clock: Any) -> None:
+        bar = (TopicRecord(name="bar", topic_id=GONE), partition(GONE, 0, (1,), D2))
+        async with World(clock, {D1: {"foo-0": FOO}, D2: {"bar-0": GONE}}, *FOO_TOPIC, *bar).running() as world:
+            world.commit(RemoveTopicRecord(topic_id=FOO), RemoveTopicRecord(topic_id=GONE))
+            await asyncio.sleep(30)
+            world.replace(*FOO_TOPIC)
+            await asyncio.sleep(3600)
+            (stray,) = world.placement.strays
+            assert (stray.topic, stray.reason) == ("foo", NOT_PROVEN_DELETED)
+            assert world.names(D1) == [stray.name, "foo-0"] or world.names(D1) == ["foo-0", stray.name]
+            assert world.names(D2) == [], "neither history has it"
 
     virtual(story)
 
