@@ -99,6 +99,8 @@ class Monitor(Protocol):
 
     def report_error(self, path: str, errno: int, call: str) -> None: ...
 
+    def doubt(self, path: str, since_ms: int) -> str | None: ...
+
     def standing_still(self, now_ms: int) -> str | None: ...
 
 
@@ -550,6 +552,10 @@ class Broker:
             self.cleanness.moving(self.placement.inventory.locate(partition), directory_id)
         self.assign(partition, directory_id)
         return partition in self.assignments.ready or partition in self.assignments.in_flight
+
+    def doubt(self, directory_id: Uuid, since_ms: int) -> str | None:
+        """See :class:`kjbod_agent.moves.mover.MoveOwner`."""
+        return None if self.monitor is None else self.monitor.doubt(self._paths[directory_id], since_ms)
 
     def find_partition(self, topic: str, partition: int) -> TopicIdPartition | None:
         """See :class:`kjbod_agent.moves.mover.MoveOwner`."""

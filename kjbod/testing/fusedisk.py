@@ -128,6 +128,12 @@ class DiskControl:
             some = list(offsets[start : start + _OFFSETS_PER_ORDER])
             self._ask({"do": "content", "how": "scribble", "offsets": some, "length": length})
 
+    def misread(self, offsets: Sequence[int], *, every: int = 1, times: int | None = None) -> None:
+        """Answer now and then with another block: of the reads that cover one of these blocks of 4 KiB, each
+        ``every``-th gives the content of another block in its place, so many times; None for ever. The stored content
+        stays as it is. Ends what an earlier call began."""
+        self._ask({"do": "content", "how": "misread", "offsets": list(offsets), "every": every, "times": times})
+
     def find(self, pattern: bytes, step: int, at: int = 0) -> list[int]:
         """The offsets, multiples of ``step``, that have ``pattern`` ``at`` bytes behind them in the stored content."""
         order = {"do": "content", "how": "find", "pattern": pattern.hex(), "step": step, "at": at}

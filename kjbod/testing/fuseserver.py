@@ -47,6 +47,7 @@ _SETATTR_IN = struct.Struct("<IIQQ")  # valid, padding, fh, size: the start of f
 _FATTR_SIZE = 1 << 3
 _COPY_BYTES = 1 << 20
 _SECTOR_BYTES = 512
+_BLOCK_BYTES = 4096
 _INIT_IN = struct.Struct("<IIII")  # major, minor, max_readahead, flags
 _INIT_OUT = struct.Struct("<IIIIHHIIHHI28x")
 _INIT_FLAGS = 1 << 0 | 1 << 5 | 1 << 15 | 1 << 22  # ASYNC_READ, BIG_WRITES, ASYNC_DIO, MAX_PAGES
@@ -152,6 +153,10 @@ class Image:
         """The content and the size to which ``restore`` goes back."""
         self.refused: tuple[bytes, int] | None = None
         """What the one write holds that is to fail, and the errno."""
+        self.misreads: tuple[frozenset[int], int, int | None] = frozenset(), 1, None
+        """Blocks that are now and then read wrong, each how many-th time, and how often; None for ever."""
+        self.covered = 0
+        """Reads that met one of them."""
         self.counters = {"reads": 0, "writes": 0, "flushes": 0}
 
     def answer(self, mode: FaultMode, request: Request) -> int | bytes:
@@ -178,7 +183,24 @@ class Image:
         data = os.pread(self.content, wanted, offset)
         if len(data) < wanted:  # beyond the end of a content that was cut short
             return errno.EIO
-        return bytes([data[0] ^ 0xFF]) + data[1:] if mode is FaultMode.FLIP_READS and data else data
+        if mode is FaultMode.FLIP_READS and data:
+            return bytes([data[0] ^ 0xFF]) + data[1:]
+        return self._misread(offset, data) if self.misreads[0] else data
+
+    def misread(self, offsets: Sequence[int], every: int, times: int | None) -> None:
+        """Give another block in the place of these, now and then."""
+        self.misreads, self.covered = (frozenset(offsets), every, times), 0
+
+    def _misread(self, offset: int, data: bytes) -> bytes:
+        blocks, every, times = self.misreads
+        hit = next((at for at in range(0, len(data), _BLOCK_BYTES) if offset + at in blocks), None)
+        if hit is None:
+            return data
+        self.covered += 1
+        if self.covered % every or (times is not None and self.covered // every > times):
+            return data
+        another = os.pread(self.content, _BLOCK_BYTES, 0).ljust(_BLOCK_BYTES, b"\xa5")
+        return data[:hit] + another + data[hit + _BLOCK_BYTES :]
 
     def lose_writes(self, lose: bool, *, recover: bool) -> None:
         """Begin or end to lose writes; with ``recover`` those lost so far are stored after all."""
@@ -558,6 +580,8 @@ class Program:
                 image.rot()
             case "scribble":
                 image.scribble(order["offsets"], int(order["length"]))
+            case "misread":
+                image.misread(order["offsets"], int(order["every"]), order["times"])
             case "find":
                 numbers = (int(order[name]) for name in ("step", "at", "start", "limit"))
                 return image.find(bytes.fromhex(order["pattern"]), *numbers)

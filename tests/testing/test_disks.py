@@ -342,3 +342,16 @@ def test_real_disks_without_root_are_one_clear_line() -> None:
 def test_thawing_what_is_not_frozen_does_nothing(real_disk: Make) -> None:
     disk = real_disk()
     assert syscalls.thaw(disk.mount_point) is False
+
+
+def test_a_disk_that_reads_another_block_now_and_then_keeps_what_it_has() -> None:
+    with FuseDisk(8 << 20) as disk:
+        content = bytes(range(1, 256)) * 4096
+        with open(disk.image, "r+b") as file:
+            file.write(content)
+        disk.misread([4096], every=2, times=2)
+        with open(disk.image, "rb") as file:
+            reads = [os.pread(file.fileno(), 4096, 4096) == content[4096:8192] for _ in range(6)]
+            assert reads == [True, False, True, False, True, True]
+            assert os.pread(file.fileno(), 4096, 8192) == content[8192:12288]
+        assert disk.image.read_bytes()[: len(content)] == content

@@ -251,6 +251,11 @@ class HealthMonitor:
         """The state of a directory."""
         return self._watched[path].health
 
+    def doubt(self, path: str, since_ms: int) -> str | None:
+        """See :meth:`DirectoryHealth.doubt`; of a directory that is not watched nothing is known."""
+        watched = self._watched.get(path)
+        return None if watched is None else watched.health.doubt(since_ms)
+
     def status(self) -> tuple[DirectoryStatus, ...]:
         """All directories, in the order in which they were given."""
         read = self._sources.read_counters

@@ -139,3 +139,10 @@ class DirectoryHealth:
     def in_trouble(self) -> bool:
         """Whether it is suspect of something that can end as failed."""
         return self.health is Health.SUSPECT and self.cause not in (Cause.DAMAGE, Cause.UNWATCHED)
+
+    def doubt(self, since_ms: int) -> str | None:
+        """Why what was read there since then is not to be trusted, in words that follow the path; None: nothing speaks
+        against it. Damage that its file system reports does not: it is there before and after."""
+        if self.in_trouble:
+            return f"is suspect ({self.cause})"
+        return "had an error meanwhile" if any(at >= since_ms for at in self.strikes) else None

@@ -10,11 +10,20 @@ between and during them. One pass, file by file in the order of base offsets:
        the destination has is known from this copy's own earlier passes, else it is read from its medium.
     3. What was written is made durable (:meth:`DirectoryAgent.finish_file`), then read back from the medium and
        compared by checksum.
-    4. What the source has no more is removed from the future replica; what it has shorter is cut.
+    4. The source is read a second time, from its medium, and must give the same; of segments the CRC of each record
+       batch is compared, as Kafka's follower does with what it fetches. A path that now and then gives another block
+       is found by the one, a block that is wrong each time by the other.
+    5. What the source has no more is removed from the future replica; what it has shorter is cut.
 
-Reading, writing and reading back overlap: as many pieces are on their way as the buffer has slots, and a file is read
-back while the rest of it and the next ones are copied. The data go through memory that the two workers share, not
-through the daemon.
+Batches that are not right are copied as they are where Kafka expects them: behind the recovery point of the partition,
+where a broker that died leaves a torn tail and the next one recovers. Below it they are damage, which a move does not
+take over (:class:`DamagedLog`). Files without CRCs (indexes, producer snapshots, leader epochs, aborted transactions)
+have the second read alone. Mapped indexes of the last segment may change without a trace: where those differ they are
+copied again, and nobody is blamed.
+
+Reading, writing, reading back and the second reading overlap: as many pieces are on their way as the buffer has slots,
+and a file is compared while the rest of it and the next ones are copied. The data go through memory that the two
+workers share, not through the daemon.
 
 Not copied: ``partition.metadata``. The future replica has its own, which must name the same topic.
 """
@@ -29,6 +38,7 @@ from typing import Final, Literal, TypeVar
 
 from kjbod.errors import StorageError
 from kjbod_agent.storage.api import (
+    Batches,
     CopyBuffer,
     DirectoryAgent,
     DirectoryError,
@@ -37,7 +47,9 @@ from kjbod_agent.storage.api import (
     StorageAgent,
     WorkerUnavailable,
 )
-from kjbod_agent.storage.checkpoints import CHECKPOINT_FILES
+from kjbod_agent.storage.checkpoints import CHECKPOINT_FILES, RECOVERY_POINT
+from kjbod_agent.storage.segments import segment_base
+from kjbod_agent.storage.worker import parse_replica
 
 Side = Literal["source", "destination"]
 Result = TypeVar("Result")
@@ -59,6 +71,7 @@ _OWN: Final = frozenset({PARTITION_METADATA, PARTITION_METADATA + ".tmp"})
 _METADATA_BYTES: Final = len("version: 0\ntopic_id: ") + 22
 """Up to the end of the id: what follows is a newline or nothing."""
 _SEGMENT: Final = re.compile(r"([0-9]{20})\.(.+)")
+_MAPPED: Final = (".index", ".timeindex")
 
 
 class CopyFailed(Exception):  # noqa: N818  the name says it
@@ -77,6 +90,10 @@ class CopyFailed(Exception):  # noqa: N818  the name says it
 
     def __str__(self) -> str:
         return str(self.error)
+
+
+class DamagedLog(StorageError):  # noqa: N818  the name says it
+    """A segment of the source is damaged at rest: its medium gives the same wrong thing each time."""
 
 
 class Throttle:
@@ -179,7 +196,10 @@ class _Job:
         written: of those the ones that were written in this pass and are still to be read back.
         changed: something was written in this pass.
         end: of what the destination was asked to write so far.
-        cut: the source's file got shorter, or went, while it was read.
+        mapped: it may change without a trace.
+        compared: up to where the source was read a second time.
+        batches: how far its record batches are right, of a segment.
+        cut: the source's file changed, got shorter, or went, while it was read.
     """
 
     status: FileStatus
@@ -189,6 +209,9 @@ class _Job:
     written: dict[int, Piece] = field(default_factory=dict)
     changed: bool = False
     end: int = 0
+    mapped: bool = False
+    compared: int = 0
+    batches: Batches | None = None
     cut: bool = False
 
 
@@ -246,6 +269,7 @@ class ReplicaCopy:
         self._throttles = tuple(throttles)
         self._timeout_ms = timeout_ms
         self._known: dict[str, _Known] = {}
+        self._recovery_point: int | None = None
         self._lost_slots: set[int] = set()
         """A request that was abandoned may still use them."""
         self._slots: asyncio.Queue[int] = asyncio.Queue()
@@ -281,6 +305,8 @@ class ReplicaCopy:
         before = await self._list_source()
         there = await self._list_destination()
         await self._check_topic()
+        if self._recovery_point is None:
+            self._recovery_point = await self._read_recovery_point()
         self._known = {name: known for name, known in self._known.items() if name in before}
         self.progress = CopyProgress(sum(status.size for status in before.values()))
         for name in there.keys() - before.keys():
@@ -305,6 +331,7 @@ class ReplicaCopy:
                     continue
                 await self._files.acquire()
                 job = self._job(status, there.get(status.name))
+                job.mapped = status.name.endswith(_MAPPED) and _base(status.name) == last
                 task = tasks.create_task(self._copy_file(job, there.get(status.name), last))
                 task.add_done_callback(lambda _: self._files.release())
 
@@ -327,27 +354,39 @@ class ReplicaCopy:
 
     async def _copy_file(self, job: _Job, there: FileStatus | None, last: int) -> None:
         status = job.status
+        async with asyncio.TaskGroup() as comparing:  # at the source, while the destination makes durable
+            await self._copy_pieces(job, there, comparing)
+            if job.cut:
+                return
+            due = _take(job.written, status.size)
+            if job.changed or there is None or (there.size, there.mtime_ns) != (status.size, status.mtime_ns):
+                self.progress.changed = True
+                await self._finish(status)
+            await self._verify_all(job, due)
+        if job.cut:
+            return
+        self._check_damage(job)
+        base = _base(status.name)
+        kept = job.pieces if base is None or base >= last else {}
+        self._known[status.name] = _Known(_version(status), kept)
+
+    async def _copy_pieces(self, job: _Job, there: FileStatus | None, comparing: asyncio.TaskGroup) -> None:
+        """Copy a file; what was read of it is read again, stretch by stretch, by tasks of ``comparing``."""
+        size = job.status.size
         async with asyncio.TaskGroup() as pieces, self._reading:  # one file after the other, for disks that seek
             if there is not None and job.there_bytes:
                 await self._finish(there)  # so that what is compared comes from the medium
             stretch: list[asyncio.Task[None]] = []
-            for offset in range(0, status.size, self._buffer.slot_bytes):
+            second: asyncio.Task[None] | None = None
+            for offset in range(0, size, self._buffer.slot_bytes):
                 slot = await self._slots.get()
-                end = min(status.size, offset + self._buffer.slot_bytes)
+                end = min(size, offset + self._buffer.slot_bytes)
                 stretch.append(pieces.create_task(self._copy_piece(slot, job, offset, end)))
-                if len(stretch) == STRETCH_SLOTS and end < status.size:
-                    pieces.create_task(self._finish_stretch(job, stretch, end))
+                if len(stretch) == STRETCH_SLOTS or end == size:
+                    second = comparing.create_task(self._compare_stretch(job, stretch, end, second))
+                    if end < size:
+                        pieces.create_task(self._finish_stretch(job, stretch, end))
                     stretch = []
-        if job.cut:
-            return
-        due = _take(job.written, status.size)
-        if job.changed or there is None or (there.size, there.mtime_ns) != (status.size, status.mtime_ns):
-            self.progress.changed = True
-            await self._finish(status)
-        await self._verify_all(job, due)
-        base = _base(status.name)
-        kept = job.pieces if base is None or base >= last else {}
-        self._known[status.name] = _Known(_version(status), kept)
 
     async def _finish_stretch(self, job: _Job, pieces: Sequence[asyncio.Task[None]], end: int) -> None:
         """Once these pieces, up to ``end``, are copied: make durable and read back what was written of them. Pieces
@@ -358,10 +397,72 @@ class ReplicaCopy:
             await self._finish(replace(job.status, size=job.end))
             await self._verify_all(job, due)
 
+    async def _compare_stretch(
+        self, job: _Job, pieces: Sequence[asyncio.Task[None]], end: int, before: asyncio.Task[None] | None
+    ) -> None:
+        """Once these pieces, up to ``end``, are copied, and the stretch ``before`` was compared: read them again."""
+        await asyncio.wait([*pieces, *([] if before is None else [before])])
+        await self._read_again(job, end)
+
     async def _verify_all(self, job: _Job, due: Mapping[int, Piece]) -> None:
         """Read back what was written, and made durable afterwards."""
         for offset, piece in due.items():
             await self._verify(job.status.name, offset, piece)
+
+    async def _read_again(self, job: _Job, end: int) -> None:
+        """Read the source a second time up to ``end``, and compare."""
+        due = [(offset, piece) for offset, piece in job.pieces.items() if job.compared <= offset < end]
+        for offset, piece in sorted(due, key=lambda pair: pair[0]):
+            if job.cut:
+                return
+            found = await self._read_once_more(job, offset, piece)
+            if (found.length, found.crc) != (piece.length, piece.crc):
+                await self._differs(job, offset)
+        job.compared = end
+
+    async def _read_once_more(self, job: _Job, offset: int, piece: Piece) -> Piece:
+        name, file, source = self.source_name, job.status.name, self._source
+        try:
+            if segment_base(file) is not None:
+                checking = source.check_batches(
+                    name, file, offset, piece.length, job.batches, timeout_ms=self._timeout_ms
+                )
+                found, job.batches = await self._at_source(checking)
+                return found
+            if piece.hole:
+                return piece  # nothing lies there
+            reading = source.checksum(name, file, offset, piece.length, cold=True, timeout_ms=self._timeout_ms)
+            return await self._at_source(reading)
+        except CopyFailed as failure:
+            if isinstance(failure.error, DirectoryError) and failure.error.errno == ENOENT:
+                return Piece(0, 0)  # as in the first reading
+            raise
+
+    async def _differs(self, job: _Job, offset: int) -> None:
+        """The source gave two things: the file was changed meanwhile, else its disk gave a wrong one."""
+        file = job.status.name
+        now = (await self._list_source()).get(file)
+        if now is None or _version(now) != _version(job.status) or job.mapped:
+            job.cut = True
+            return
+        call = f"second reading of {self.source_name}/{file} at {offset}"
+        raise CopyFailed("source", DirectoryError(EILSEQ, call, self._source.path))
+
+    def _check_damage(self, job: _Job) -> None:
+        """Whether what is no right batch may be a torn tail."""
+        batches, recovered = job.batches, self._recovery_point or 0
+        if batches is not None and batches.position < job.status.size and batches.offset < recovered:
+            where = f"{self._source.path}/{self.source_name}/{job.status.name}"
+            reason = f"{where} is damaged at byte {batches.position}, offset {batches.offset}"
+            advice = "the replica stays there; have it fetched anew from another broker, by a reassignment"
+            damage = f"{reason}: no record batch with a right CRC, below the recovery point {recovered}; {advice}"
+            raise CopyFailed("source", DamagedLog(damage))
+
+    async def _read_recovery_point(self) -> int:
+        """Offset up to which Kafka has flushed the log, and recovers nothing: 0 where that is not known."""
+        found = await self._at_source(self._source.read_checkpoints(timeout_ms=self._timeout_ms))
+        parsed = parse_replica(self._destination_name)
+        return 0 if parsed is None else found.get(RECOVERY_POINT, {}).get(parsed[:2], 0)
 
     async def _copy_piece(self, slot: int, job: _Job, offset: int, end: int) -> None:
         """From ``offset`` to ``end``, in several parts where there are holes."""

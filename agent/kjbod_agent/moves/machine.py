@@ -35,6 +35,9 @@ the disk was stuck, and the kernel went on. So the swap goes on from ``ACCEPTED`
 
 Rules:
 
+* The source is given up only for what was read from it twice, the same each time, with right CRCs, while it had no
+  error (:mod:`.copying`, ``MoveOwner.doubt``): ``CAUGHT_UP`` says all of that. Without it the move waits, copies again,
+  or ends with the source where it was (``GIVEN_UP``).
 * Promotion only after the controller's answer. A refusal leaves the move ``QUEUED``: the queue of assignments asks
   again, as Kafka's does.
 * A move that ends after it asked takes it back: the original directory is assigned again (``REVERT``), since that is

@@ -16,6 +16,9 @@ An error does not end a move as long as it may go away: it is told to the health
 directory has failed (:meth:`Mover.directory_failed`), and the move tries again. What speaks of this move alone (a full
 destination, a name that is taken, something in the replica that is no file) ends it with one line, and so does an error
 that is still there after :data:`ATTEMPTS_MAX` attempts. The source is as it was then.
+
+Nothing is promoted that was read from a doubtful disk: while the source is suspect of an error, or had one since the
+copy began (:meth:`MoveOwner.doubt`), the copy counts for nothing, and all of the source is read and compared once more.
 """
 
 import asyncio
@@ -32,6 +35,7 @@ from kjbod.wire.error_codes import ErrorCode
 from kjbod_agent.moves import machine as moves
 from kjbod_agent.moves.copying import (
     CopyFailed,
+    DamagedLog,
     ReplicaCopy,
     Throttle,
     carry_checkpoints,
@@ -148,6 +152,10 @@ class MoveOwner(Protocol):
     def work_failed(self, directory_id: Uuid, error: DirectoryError) -> None:
         """The kernel refused something in a directory."""
 
+    def doubt(self, directory_id: Uuid, since_ms: int) -> str | None:
+        """Why what was read in a directory since that moment (monotonic) is not to be trusted, in words that follow its
+        path; None: nothing speaks against it."""
+
     def find_partition(self, topic: str, partition: int) -> TopicIdPartition | None:
         """A partition that the metadata have, wherever its replicas are."""
 
@@ -169,6 +177,8 @@ class _Move:
     """Set when it may copy."""
     waiting: bool = False
     copy: ReplicaCopy | None = None
+    begun_ms: int = 0
+    """When the copy began: what was read since then it rests on."""
     buffer: CopyBuffer | None = None
     equal: bool = False
     """The last pass found both equal, and none that was broken off has written anything since."""
@@ -597,6 +607,9 @@ class Mover:
     async def _trouble(self, move: _Move, directory: Uuid | None, error: Exception) -> None:
         """Something could not be done: end the move, or wait and let it try again."""
         move.attempts += 1
+        if isinstance(error, DamagedLog):
+            self._feed(move, Event.GIVEN_UP, str(error))
+            return
         if isinstance(error, DirectoryError):
             hopeless = error.errno in HOPELESS or move.attempts >= ATTEMPTS_MAX
             if hopeless and move.state is not State.RESTORING:
@@ -606,6 +619,8 @@ class Mover:
                 return
             if error.errno not in NOT_OF_THE_DISK and directory is not None:
                 self._owner.work_failed(directory, error)
+                if directory == move.source:
+                    self._begin_anew(move)  # what was read before such an error is not trusted, see :meth:`_catch_up`
         else:
             self._begin_anew(move)
         if move.attempts == 1:
@@ -655,16 +670,28 @@ class Mover:
         except BaseException:
             move.equal = move.equal and _is_as_found(move)
             raise
-        if move.equal:
+        if move.equal and not self._is_doubtful(move):
             self._feed(move, Event.CAUGHT_UP)
         else:
             await asyncio.sleep(AGAIN_MS / 1000)
+
+    def _is_doubtful(self, move: _Move) -> bool:
+        """Whether the source had, or has, an error since the copy began: then all of it is read once more."""
+        assert move.source is not None
+        doubt = self._owner.doubt(move.source, move.begun_ms)
+        if doubt is None:
+            return False
+        move.equal = False
+        self._begin_anew(move)
+        self._log.warning("replica.move.repeated", **self._names(move), reason=f"{self._path(move.source)} {doubt}")
+        return True
 
     def _copy_of(self, move: _Move) -> ReplicaCopy:
         assert move.source is not None
         if move.copy is None:
             agents = self._placement.agents
             move.buffer = new_buffer(self._storage)
+            move.begun_ms = self._clock.monotonic_ms()
             move.copy = ReplicaCopy(
                 agents[move.source],
                 move.plain,

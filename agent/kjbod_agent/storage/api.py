@@ -287,6 +287,21 @@ class Piece:
     hole: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """How far the record batches of a segment were found right.
+
+    Attributes:
+        offset: behind the last right one; the base offset of the segment when there is none.
+        position: in the file, in bytes, behind the last right one.
+        state: what :meth:`DirectoryAgent.check_batches` needs to go on.
+    """
+
+    offset: int
+    position: int
+    state: object
+
+
 class CopyBuffer(Protocol):
     """Memory that the workers of one storage agent share, cut into slots: so that what is copied from one directory to
     another does not pass through the daemon."""
@@ -447,6 +462,13 @@ class DirectoryAgent(Protocol):
 
     async def checksum(self, name: str, file: str, offset: int, length: int, *, cold: bool, timeout_ms: int) -> Piece:
         """CRC-32 of a part of a file, ``cold`` from the medium and not from the page cache."""
+
+    async def check_batches(
+        self, name: str, file: str, offset: int, length: int, before: Batches | None, *, timeout_ms: int
+    ) -> tuple[Piece, Batches]:
+        """As a cold :meth:`checksum` of the next part of a segment, ``<20 digits>.log``, and the CRCs of its record
+        batches (magic 2, 1 and 0): what ``ensureValid`` is in Kafka. ``before``: what the part before it gave, None
+        for the first one. It ends at the first thing that is no right batch, be it a torn tail or damage."""
 
     # ---- Kafka's checkpoint files: recovery-point-offset-checkpoint, log-start-offset-checkpoint,
     # replication-offset-checkpoint, cleaner-offset-checkpoint

@@ -20,6 +20,7 @@ from typing import Any
 from kjbod.clock import Clock
 from kjbod.ids import Uuid
 from kjbod_agent.storage.api import (
+    Batches,
     BlockedCall,
     CopyBuffer,
     DirectoryError,
@@ -37,7 +38,7 @@ from kjbod_agent.storage.checkpoints import CHECKPOINT_FILES, offsets
 
 TOPIC_IDS_PER_REQUEST = 100
 """Small files read by one request of a scan: some hundred milliseconds on a disk that seeks."""
-SENT_AHEAD = ("read_piece", "write_piece", "checksum")
+SENT_AHEAD = ("read_piece", "write_piece", "checksum", "check_batches")
 """Pieces of a copy: of these the next one is sent while one is carried out, so that the worker takes it up at once and
 does not wait for its turn of the event loop. A probe then waits for two pieces at most."""
 
@@ -259,6 +260,16 @@ class DirectoryClient(ABC):
         """See ``DirectoryAgent.checksum``."""
         found = await self._ask("checksum", timeout_ms, name=name, file=file, offset=offset, length=length, cold=cold)
         return Piece(*found)
+
+    async def check_batches(
+        self, name: str, file: str, offset: int, length: int, before: Batches | None, *, timeout_ms: int
+    ) -> tuple[Piece, Batches]:
+        """See ``DirectoryAgent.check_batches``."""
+        state = None if before is None else before.state
+        piece, after = await self._ask(
+            "check_batches", timeout_ms, name=name, file=file, offset=offset, length=length, state=state
+        )
+        return Piece(*piece), Batches(after[0], after[1], after)
 
     # checkpoints ---------------------------------------------------------------------------------------------------
 

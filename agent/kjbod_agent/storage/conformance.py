@@ -20,6 +20,8 @@ import random
 import struct
 from collections.abc import Awaitable, Callable
 
+import crc32c
+
 from kjbod.ids import Uuid, random_directory_id, random_uuid
 from kjbod_agent.storage.api import (
     DirectoryAgent,
@@ -45,6 +47,11 @@ def batch(offset: int, records: int, payload: int = 100) -> bytes:
     """A record batch of magic 2 as far as the end of a log is concerned: header, and so many bytes behind it."""
     header = struct.pack(">iBIHi", 0, 2, 0, 0, records - 1)
     return struct.pack(">qi", offset, 49 + payload) + header + bytes(49 - len(header) + payload)
+
+
+def sealed(batch: bytes) -> bytes:
+    """A record batch of magic 2 with the CRC that belongs to it."""
+    return batch[:17] + struct.pack(">I", crc32c.crc32c(batch[21:])) + batch[21:]
 
 
 async def errno_of(work: Awaitable[object]) -> int | None:
@@ -334,6 +341,33 @@ class StorageConformance(abc.ABC):
             self.write_file(agent.path, "t-0", f"{42:020d}.log", content)
             assert await agent.log_end_offset("t-0", timeout_ms=TIMEOUT_MS) == end, content[:20]
         assert await errno_of(agent.log_end_offset("t-7", timeout_ms=TIMEOUT_MS)) == errno.ENOENT
+        await storage.close()
+
+    async def test_a_segment_is_checked_batch_by_batch_however_it_is_cut_into_parts(self) -> None:
+        storage = await self.started()
+        agent = await self.formatted(storage)
+        await agent.create_replica("t", 0, random_uuid(self.random), timeout_ms=TIMEOUT_MS)
+        right = [sealed(batch(42 + 3 * number, 3, payload=50 * number)) for number in range(20)]
+        content = b"".join(right)
+        wrong = bytearray(content)
+        wrong[len(b"".join(right[:11])) + 70] ^= 1
+        for written, offset, position in (
+            (content, 102, len(content)),
+            (content[:-1], 99, len(content) - len(right[-1])),
+            (bytes(wrong), 75, len(b"".join(right[:11]))),
+            (content + bytes(4096), 102, len(content)),
+        ):
+            self.write_file(agent.path, "t-0", f"{42:020d}.log", written)
+            for length in (300, 1000, 1 << 20):
+                batches = None
+                for start in range(0, len(written), length):
+                    part = ("t-0", f"{42:020d}.log", start, min(length, len(written) - start))
+                    piece, batches = await agent.check_batches(*part, batches, timeout_ms=TIMEOUT_MS)
+                    assert (piece.length, piece.crc) == (part[3], binascii.crc32(written[start : start + length]))
+                assert batches is not None
+                assert (batches.offset, batches.position) == (offset, position)
+        refused = agent.check_batches("t-0", "leader-epoch-checkpoint", 0, 1, None, timeout_ms=TIMEOUT_MS)
+        assert await errno_of(refused) == errno.EINVAL
         await storage.close()
 
     async def test_checkpoints_are_changed_in_kafka_s_format_and_others_lines_stay(self) -> None:

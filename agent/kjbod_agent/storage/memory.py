@@ -19,7 +19,7 @@ from typing import Any
 from kjbod_agent.storage.api import CopyBuffer, StorageOptions
 from kjbod_agent.storage.checkpoints import CHECKPOINT_FILES, changed
 from kjbod_agent.storage.client import Call, DirectoryClient
-from kjbod_agent.storage.segments import LogEnd, segment_base
+from kjbod_agent.storage.segments import BatchCheck, LogEnd, segment_base
 from kjbod_agent.storage.worker import (
     PARTITION_METADATA,
     Refused,
@@ -429,6 +429,16 @@ class MemoryDirectoryAgent(DirectoryClient):
         content = self._content(request, f"read of {request['name']}/{request['file']}")
         data = content[request["offset"] : request["offset"] + request["length"]]
         return [len(data), binascii.crc32(data), False]
+
+    def _op_check_batches(self, request: dict[str, Any], directory_id: str | None) -> list[Any]:
+        base = segment_base(request["file"])
+        if base is None:
+            raise Refused(errno.EINVAL, f"read of {request['name']}/{request['file']}: it is no segment")
+        check = BatchCheck(base) if request["state"] is None else BatchCheck.of(request["state"])
+        content = self._content(request, f"read of {request['name']}/{request['file']}")
+        data = content[request["offset"] : request["offset"] + request["length"]]
+        check.feed(memoryview(data))
+        return [[len(data), binascii.crc32(data), False], check.state]
 
     # checkpoints ---------------------------------------------------------------------------------------------------
 

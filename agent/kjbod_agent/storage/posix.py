@@ -31,6 +31,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import crc32c
+
 from kjbod.errors import StorageError
 from kjbod_agent.storage import leftovers, zygote
 from kjbod_agent.storage.api import CopyBuffer, DirectoryTimeout, StorageOptions, WorkerUnavailable
@@ -380,6 +382,7 @@ class PosixStorageAgent:
         self._start_after_ms = self.options.clock.monotonic_ms() + RESPAWN_MS
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         arguments = [sys.executable, "-I", "-S", str(Path(zygote.__file__)), str(os.getpid())]
+        arguments.append(str(Path(crc32c.__file__).parent))
         arguments.append(" " * zygote.TITLE_ROOM)
         environment = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
         # A descriptor that dup2 maps onto itself would stay close-on-exec.

@@ -29,7 +29,7 @@ import stat
 from collections.abc import Iterator
 
 from kjbod_agent.storage.checkpoints import CHECKPOINT_FILES, changed
-from kjbod_agent.storage.segments import LogEnd, last_indexed, segment_base
+from kjbod_agent.storage.segments import BatchCheck, LogEnd, last_indexed, segment_base
 from kjbod_agent.storage.worker import (
     PARTITION_METADATA,
     RECEIVE_BYTES,
@@ -61,7 +61,7 @@ BATCHES_PER_REQUEST = 5000
 PAGE = 1 << 12
 DIRECT_BYTES = 256 << 10
 """From so much on a part of a file is read past the page cache."""
-COPYING = ("list_files", "read_piece", "write_piece", "finish_file", "checksum")
+COPYING = ("list_files", "read_piece", "write_piece", "finish_file", "checksum", "check_batches")
 DELETABLE = ("delete", "stray", "future")
 
 _SYNC_FILE_RANGE_WRITE, _SYNC_FILE_RANGE_WAIT = 2, 1 | 2 | 4
@@ -428,20 +428,41 @@ class ReplicaWorker(Worker):
 
     def op_checksum(self, root: int, request: dict[str, Any], directory_id: str | None) -> list[Any]:
         """The fields of ``Piece``, of a part of a file."""
-        offset, end = request["offset"], request["offset"] + request["length"]
+        crc = length = 0
         with self._file(root, request, "read of") as fd:
-            if request["cold"]:
-                os.posix_fadvise(fd, offset, end - offset, os.POSIX_FADV_DONTNEED)
-            crc, position = 0, offset
-            view = self._map(0, -1, CHECKSUM_BYTES)
-            with _direct(fd, offset, end - offset if request["cold"] else 0):
-                while position < end:
-                    got = _read_into(fd, view, position, min(end - position, CHECKSUM_BYTES))
-                    if not got:
-                        break
-                    crc = binascii.crc32(view[:got], crc)
-                    position += got
-        return [position - offset, crc, False]
+            for data in self._parts(fd, request["offset"], request["length"], cold=request["cold"]):
+                crc = binascii.crc32(data, crc)
+                length += len(data)
+        return [length, crc, False]
+
+    def op_check_batches(self, root: int, request: dict[str, Any], directory_id: str | None) -> list[Any]:
+        """The fields of ``Piece``, of a part of a segment on the medium, and the state of its batches behind it."""
+        crc = length = 0
+        base = segment_base(request["file"])
+        if base is None:
+            raise Refused(errno.EINVAL, f"read of {request['name']}/{request['file']}: it is no segment")
+        check = BatchCheck(base) if request["state"] is None else BatchCheck.of(request["state"])
+        with self._file(root, request, "read of") as fd:
+            for data in self._parts(fd, request["offset"], request["length"], cold=True):
+                crc = binascii.crc32(data, crc)
+                check.feed(data)
+                length += len(data)
+        return [[length, crc, False], check.state]
+
+    def _parts(self, fd: int, offset: int, length: int, *, cold: bool) -> Iterator[memoryview]:
+        """What a file has there, piece by piece, each in the same memory; ``cold`` as the medium gives it."""
+        position, end = offset, offset + length
+        view = self._map(0, -1, CHECKSUM_BYTES)
+        if cold:  # a page that is not on the medium yet stays in the cache else
+            _sync_range(fd, offset, length, _SYNC_FILE_RANGE_WAIT)
+            os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
+        with _direct(fd, offset, length if cold else 0):
+            while position < end:
+                got = _read_into(fd, view, position, min(end - position, CHECKSUM_BYTES))
+                if not got:
+                    return
+                yield view[:got]
+                position += got
 
     # checkpoints ---------------------------------------------------------------------------------------------------
 
@@ -469,12 +490,21 @@ class ReplicaWorker(Worker):
         except FileNotFoundError:
             return None
         try:
-            content = b""
-            while data := os.pread(fd, SMALL_FILE_BYTES, len(content)):
-                content += data
+            content = _read_all_cold(fd)
+            if _read_all_cold(fd) != content:  # these files have no checksums
+                raise Refused(errno.EILSEQ, f"second {self._call}")
             return content
         finally:
             os.close(fd)
+
+
+def _read_all_cold(fd: int) -> bytes:
+    """A whole file, as the medium gives it."""
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    content = b""
+    while data := os.pread(fd, SMALL_FILE_BYTES, len(content)):
+        content += data
+    return content
 
 
 def _data_and_hole(fd: int, offset: int) -> tuple[int, int]:

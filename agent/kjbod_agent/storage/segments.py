@@ -1,17 +1,25 @@
-"""Where a log ends, as told by its last segment: offset index and batch headers.
+"""Log segments: where a log ends, as told by offset index and batch headers, and whether its record batches are right.
 
 Sources: Kafka's ``LogFileUtils``, ``OffsetIndex`` (8 bytes an entry: relative offset and position, i32 big-endian; the
 rest of a preallocated index is zero), ``RecordBatch`` (61 bytes of header for magic 2) and the message sets before it
-(12 bytes of offset and size, then CRC and magic).
+(12 bytes of offset and size, then CRC and magic); ``DefaultRecordBatch.ensureValid`` (CRC-32C of all that follows the
+CRC) and ``LegacyRecord.ensureValid`` (CRC-32 of all that follows it).
 
-Used by workers, so it imports next to nothing.
+Used by workers, so it imports next to nothing: ``crc32c`` is the bare extension there, see ``zygote.py``.
 """
 
 from __future__ import annotations
 
+import binascii
 import re
 import struct
 from collections.abc import Callable
+
+import crc32c
+
+TYPE_CHECKING = False  # importing typing costs memory
+if TYPE_CHECKING:
+    from typing import Any
 
 _SEGMENT = re.compile(r"([0-9]{20})\.log")
 _ENTRY = struct.Struct(">iI")
@@ -23,6 +31,10 @@ _LAST_OFFSET_DELTA = struct.Struct(">i")
 _LEAST_BYTES = {0: 14, 1: 22, 2: 49}
 """What follows the first 12 bytes, at least, by magic."""
 INDEX_ENTRY_BYTES = 8
+_CRC = struct.Struct(">I")
+_CRC_AT = 17
+"""Of a batch of magic 2; what it covers begins behind it."""
+_LEGACY_CRC_AT = 12
 
 
 def segment_base(file: str) -> int | None:
@@ -104,3 +116,105 @@ class LogEnd:
         self.offset = first + delta + 1
         self.position += 12 + length
         self.found = True
+
+
+class BatchCheck:
+    """Walks from batch to batch of a segment that is read piece by piece, and compares their CRCs.
+
+    It ends at the first thing that is no right batch: a wrong CRC, a header that cannot be one, an offset below those
+    before, zeros of a preallocated rest. Whether that is a torn tail or damage the caller has to know.
+
+    Args:
+        base: base offset of the segment.
+
+    Attributes:
+        offset: the one behind the last right batch.
+        position: in the file, behind the last right batch.
+    """
+
+    def __init__(self, base: int) -> None:
+        self.offset = base
+        self.position = 0
+        self._ended = False
+        self._rest = b""
+        """A header that the last piece did not have all of."""
+        self._left = 0
+        """Bytes to come of the batch under way; the next five are only of use then."""
+        self._bytes = 0
+        self._crc = 0
+        self._wanted = 0
+        self._after = 0
+        self._magic = 0
+
+    @property
+    def state(self) -> list[Any]:
+        """All that :meth:`of` needs, as plain values: offset and position first."""
+        batch = [self._left, self._bytes, self._crc, self._wanted, self._after, self._magic]
+        return [self.offset, self.position, self._ended, self._rest, *batch]
+
+    @classmethod
+    def of(cls, state: list[Any]) -> BatchCheck:
+        """One that goes on from a :attr:`state`."""
+        check = cls(state[0])
+        check.position, check._ended, check._rest = state[1:4]
+        check._left, check._bytes, check._crc, check._wanted, check._after, check._magic = state[4:]
+        return check
+
+    def feed(self, data: memoryview) -> None:
+        """The next bytes of the file."""
+        if self._ended:
+            return
+        at = 0
+        if self._left:
+            at = min(self._left, len(data))
+            self._continue(data[:at])
+            if self._left or self._ended:
+                return
+        if self._rest:
+            data, self._rest = memoryview(self._rest + data), b""
+        self._walk(data, at)
+
+    def _continue(self, data: memoryview) -> None:
+        """More of the batch under way."""
+        self._crc = _crc(self._magic, data, self._crc)
+        self._left -= len(data)
+        if not self._left:
+            self._take(self._crc)
+
+    def _take(self, crc: int) -> None:
+        """The batch under way is whole."""
+        if crc != self._wanted:
+            self._ended = True
+        else:
+            self.offset = self._after
+            self.position += self._bytes
+
+    def _walk(self, data: memoryview, at: int) -> None:
+        """All batches that are whole, and the begin of one more."""
+        size = len(data)
+        while size - at >= _HEADER.size and not self._ended:
+            first, length, crc, magic = _HEADER.unpack_from(data, at)
+            least = _LEAST_BYTES.get(magic)
+            if magic == 2 and size - at < HEADER_BYTES:
+                break
+            covered, delta, crc = at + _LEGACY_CRC_AT + 4, 0, crc & 0xFFFFFFFF
+            if magic == 2:
+                covered, crc = at + _CRC_AT + 4, _CRC.unpack_from(data, at + _CRC_AT)[0]
+                delta = _LAST_OFFSET_DELTA.unpack_from(data, at + 23)[0]
+            if least is None or length < least or first < self.offset or delta < 0:
+                self._ended = True
+                return
+            self._bytes, self._wanted, self._after, self._magic = 12 + length, crc, first + delta + 1, magic
+            end = at + self._bytes
+            found = _crc(magic, data[covered : min(end, size)], 0)
+            if end > size:
+                self._left, self._crc = end - size, found
+                return
+            self._take(found)
+            at = end
+        self._rest = bytes(data[at : at + HEADER_BYTES])
+
+
+def _crc(magic: int, data: memoryview, before: int) -> int:
+    found: int = crc32c.crc32c(data, before) if magic == 2 else binascii.crc32(data, before)
+    return found

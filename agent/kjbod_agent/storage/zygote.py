@@ -57,6 +57,7 @@ def main(parent: int) -> None:
     with contextlib.suppress(PermissionError):  # already the leader of a session
         os.setsid()
     os.closerange(CONTROL_FD + 1, MAX_FD)
+    _load_crc32c(sys.argv[2])
     from kjbod_agent.storage import replica_worker, worker
 
     worker.die_with_parent(parent)
@@ -69,6 +70,19 @@ def main(parent: int) -> None:
     gc.disable()
     gc.freeze()  # keeps the collector from writing to pages that all workers share
     Zygote(worker, replica_worker.run, title).serve()
+
+
+def _load_crc32c(directory: str) -> None:
+    """Make ``import crc32c`` the bare extension: the package around it has a command line and costs memory.
+
+    Args:
+        directory: of that package; the other packages beside it are out of reach.
+    """
+    sys.path.append(directory)
+    import _crc32c  # type: ignore[import-not-found]
+
+    sys.modules["crc32c"] = _crc32c
+    sys.path.remove(directory)
 
 
 class Zygote:

@@ -12,6 +12,7 @@ from typing import Any
 from kjbod.ids import UNASSIGNED, Uuid
 from kjbod.metadata.image import MetadataImage, changes_between
 from kjbod.metadata.records import PartitionChangeRecord, PartitionRecord, Record, RemoveTopicRecord, TopicRecord
+from kjbod_agent.health.state import DirectoryHealth
 from kjbod_agent.moves.machine import State
 from kjbod_agent.moves.mover import Mover, MoveView
 from kjbod_agent.partitions import TopicIdPartition
@@ -99,6 +100,7 @@ class World:
         self.records = True
         self.cordons: set[Uuid] = set()
         self.errors: list[tuple[Uuid, int]] = []
+        self.doubts: dict[Uuid, DirectoryHealth] = {}
         self.refused: list[str] = []
         self.asked: list[tuple[TopicIdPartition, Uuid]] = []
         self._newest: dict[TopicIdPartition, Uuid] = {}
@@ -274,6 +276,9 @@ class World:
 
     def work_failed(self, directory_id: Uuid, error: DirectoryError) -> None:
         self.errors.append((directory_id, error.errno))
+
+    def doubt(self, directory_id: Uuid, since_ms: int) -> str | None:
+        return self.doubts.get(directory_id, DirectoryHealth()).doubt(since_ms)
 
     def find_partition(self, topic: str, partition: int) -> TopicIdPartition | None:
         topic_id = self.image.topic_ids.get(topic)

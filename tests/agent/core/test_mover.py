@@ -9,6 +9,7 @@ import pytest
 
 from kjbod.ids import Uuid
 from kjbod.wire.error_codes import ErrorCode
+from kjbod_agent.health.state import Cause, DirectoryHealth, Health
 from kjbod_agent.moves.machine import State
 from tests.agent.core.moving_world import D1, D2, D3, D4, SEGMENT, Disks, Run, World, key
 
@@ -751,5 +752,84 @@ def test_mv_5_mv_10_a_wish_before_the_replica_exists_is_remembered_for_when_it_i
             )
             await world.until(lambda: "later-0" in disks.names(D3))
             assert world.mover.moves == ()
+
+    virtual(main)
+
+
+# ------------------------------------------------------------------------------------------------- a source in doubt
+
+
+@pytest.mark.parametrize("state", [State.NONE, State.ACCEPTED, State.RENAMED])
+def test_nothing_is_promoted_while_the_source_is_suspect_of_an_error(virtual: Run, state: State) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks()
+        content = disks.content(D1, "t-0")
+        async with World(disks, clock) as world:
+            world.alter(0, "/d2")
+            await world.reach(state)
+            world.doubts[D1] = DirectoryHealth(health=Health.SUSPECT, cause=Cause.ERROR)
+            await asyncio.sleep(30)
+            assert world.view.state is state
+            assert world.log.of("replica.move.repeated")[0]["reason"] == "/d1 is suspect (error)"
+            world.doubts.clear()
+            await world.rest()
+            assert whole(disks, content) == disks.assigned[0] == D2
+
+    virtual(main)
+
+
+@pytest.mark.parametrize("state", [State.ACCEPTED, State.RENAMED])
+def test_after_an_error_of_the_source_all_of_it_is_read_once_more(virtual: Run, state: State) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks()
+        disk = disks.disks[D1]
+        async with World(disks, clock) as world:
+            world.alter(0, "/d2")
+            await world.reach(state)
+            ((name),) = disks.names(D1)
+            right = disk.files[name][SEGMENT]
+            # What was copied until now was another block, of which no trace is left but the error.
+            ((future),) = [n for n in disks.names(D2) if n.endswith("-future")]
+            disks.disks[D2].files[future][SEGMENT] = right[:-1] + b"?"
+            world.doubts[D1] = DirectoryHealth(strikes=(clock.monotonic_ms(),))
+            await world.rest()
+            assert whole(disks, {**disks.content(D2, "t-0"), SEGMENT: right}) == D2
+            assert world.log.of("replica.move.repeated")[0]["reason"] == "/d1 had an error meanwhile"
+
+    virtual(main)
+
+
+def test_an_error_before_the_copy_began_does_not_count(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks()
+        async with World(disks, clock) as world:
+            world.doubts[D1] = DirectoryHealth(strikes=(clock.monotonic_ms(),))
+            await asyncio.sleep(0.1)
+            world.alter(0, "/d2")
+            await world.rest()
+            assert disks.copies(0) == [(D2, "t-0")]
+            assert not world.log.of("replica.move.repeated")
+
+    virtual(main)
+
+
+@pytest.mark.parametrize("recovery_point", [None, 0, 7])
+def test_what_is_no_batch_is_copied_behind_the_recovery_point_and_stays_below_it(
+    virtual: Run, recovery_point: int | None
+) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks()
+        content = disks.content(D1, "t-0")
+        if recovery_point is not None:
+            line = f"0\n1\nt 0 {recovery_point}\n".encode()
+            disks.disks[D1].checkpoints["recovery-point-offset-checkpoint"] = line
+        async with World(disks, clock) as world:
+            world.alter(0, "/d2")
+            await world.rest()
+            assert whole(disks, content) == disks.assigned[0] == (D1 if recovery_point else D2)
+            if recovery_point:
+                (failed,) = world.log.of("replica.move.failed")
+                assert failed["reason"].startswith(f"/d1/t-0/{SEGMENT} is damaged at byte 0, offset 0")
+                assert world.errors == []
 
     virtual(main)

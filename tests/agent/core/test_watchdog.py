@@ -41,6 +41,9 @@ class Monitor:
 
     still: str | None = None
 
+    def doubt(self, path: str, since_ms: int) -> str | None:
+        return None
+
     def report_error(self, path: str, errno: int, call: str) -> None:
         pass
 

@@ -1,0 +1,132 @@
+"""Moves of a real agent from a real disk that now and then reads another block: what is promoted is what was there."""
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kjbod.runtime.control import ControlClient
+from kjbod.testing.disks import RealDisk
+from kjbod.testing.processes import ManagedProcess, Processes, wait_until
+from kjbod_agent.storage.conformance import sealed
+from tests.agent.daemon_cluster import Cluster, wait_assigned
+
+pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
+
+BLOCK = 4096
+LOG, INDEX = f"{0:020d}.log", f"{0:020d}.index"
+PAYLOAD = 60_000
+BATCHES = 40
+MakeDisk = Callable[..., RealDisk]
+
+
+def batch(offset: int, payload: bytes) -> bytes:
+    """A record batch of magic 2 with one record's worth of bytes that are nobody else's."""
+    header = (2).to_bytes(1, "big") + bytes(4) + bytes(2) + bytes(4)
+    body = bytes(4) + header + bytes(49 - 4 - len(header)) + payload
+    return sealed(offset.to_bytes(8, "big") + len(body).to_bytes(4, "big") + body)
+
+
+class Host:
+    """Broker 1 with two real disks, and a replica with a log, an index and offsets on the first one."""
+
+    def __init__(self, base: Path, disks: list[RealDisk], processes: Processes) -> None:
+        self.cluster = Cluster(base, processes)
+        self.disks = disks
+        self.cluster.start_controller()
+        log_dirs = ",".join(str(disk.log_dir) for disk in disks)
+        config = self.cluster.configure(1, log_dirs=log_dirs, metadata_log_dir=base / "metadata")
+        self.agent: ManagedProcess = self.cluster.start_agent(config)
+        self.agent.wait_for_event("agent.unfenced", 60)
+        self.control = ControlClient(base / "b1" / "state", node_id=1, source=str(config))
+        self.cluster.create_topic("moved", partitions=1, replication_factor=1)
+        wait_assigned(self.agent, 1)
+        self.source = next(disk for disk in disks if (disk.log_dir / "moved-0").is_dir())
+        (self.destination,) = [disk for disk in disks if disk is not self.source]
+        bits = random.Random(858)
+        log = b"".join(batch(number, bits.randbytes(PAYLOAD)) for number in range(BATCHES))
+        self.content = {LOG: log, INDEX: bits.randbytes(5 * BLOCK)}
+        for name, content in self.content.items():
+            self._put(self.source.log_dir / "moved-0" / name, content)
+        checkpoint = f"0\n1\nmoved 0 {BATCHES}\n".encode()
+        for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+            self._put(self.source.log_dir / name, checkpoint)
+
+    def _put(self, path: Path, content: bytes) -> None:
+        """On the medium, and in no cache."""
+        with open(path, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def blocks(self, name: str) -> list[int]:
+        """Where the blocks of a file lie on the source."""
+        content = self.content[name]
+        starts = range(0, len(content) - BLOCK, BLOCK)
+        found = [self.source.find(content[start : start + 24], BLOCK) for start in starts]
+        assert all(len(offsets) == 1 for offsets in found)
+        return [offsets[0] for offsets in found]
+
+    def move(self) -> None:
+        ((outcome,),) = self.control.stream("move", to=str(self.destination.log_dir), partitions=[["moved", 0]])
+        assert outcome["error"] is None
+
+    def ended(self) -> bool:
+        return not [move for part in self.control.stream("moves") for move in part["moves"]]
+
+    def files(self, disk: RealDisk) -> dict[str, bytes]:
+        """Of the current replica on a disk."""
+        replica = disk.log_dir / "moved-0"
+        return {name: (replica / name).read_bytes() for name in self.content if (replica / name).is_file()}
+
+
+@pytest.fixture
+def host(tmp_path: Path, real_disk: MakeDisk, processes: Processes) -> Host:
+    return Host(tmp_path, [real_disk(tmp_path / "mnt" / f"d{number}") for number in (1, 2)], processes)
+
+
+@pytest.mark.parametrize("file", [LOG, INDEX])
+def test_a_block_that_was_read_wrong_once_is_not_promoted(host: Host, file: str) -> None:
+    blocks = host.blocks(file)
+    host.source.misread([blocks[len(blocks) // 2]], times=1)
+    host.move()
+    wait_until(host.ended, 60, "the end of the move")
+    assert host.files(host.destination) == host.content
+    assert host.agent.running
+    assert not host.agent.events("directory.failed")
+
+
+def test_a_path_that_gives_another_block_now_and_then_never_has_a_wrong_copy_promoted(host: Host) -> None:
+    """Two errors in a minute fail the disk, as for any other work: then the source is what counts."""
+    host.source.misread(host.blocks(LOG), every=3)
+    host.move()
+    wait_until(lambda: host.ended() or bool(host.agent.events("directory.failed")), 60, "an end")
+    host.source.misread([])
+    promoted: list[dict[str, Any]] = host.agent.events("replica.move.promoted")
+    assert host.files(host.destination if promoted else host.source) == host.content
+
+
+def test_a_log_that_is_damaged_at_rest_stays_where_it_is_and_the_move_says_where(host: Host) -> None:
+    block = host.blocks(LOG)[100]
+    host.source.misread([block])
+    host.move()
+    wait_until(host.ended, 60, "the end of the move")
+    reason = host.agent.wait_for_event("replica.move.failed")["reason"]
+    assert f"moved-0/{LOG} is damaged at byte {100 * BLOCK // (PAYLOAD + 61) * (PAYLOAD + 61)}, offset 6" in reason
+    host.source.misread([])
+    assert host.files(host.source) == host.content
+    assert not host.files(host.destination)
+    assert not host.agent.events("directory.failed")
+
+
+def test_a_torn_tail_behind_the_recovery_point_is_moved_as_it_is(host: Host) -> None:
+    """The agent recovers no log: the broker does, at its next start, and cuts it off there."""
+    host.content[LOG] += host.content[LOG][-1000:] + bytes(3 * BLOCK)
+    host._put(host.source.log_dir / "moved-0" / LOG, host.content[LOG])
+    host.move()
+    wait_until(host.ended, 60, "the end of the move")
+    assert host.files(host.destination) == host.content
