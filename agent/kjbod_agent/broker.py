@@ -280,12 +280,10 @@ class Broker:
 
     def on_leader(self, leader: Leader | None) -> None:
         """The active controller is another one, or there is none."""
-        sent_by_itself = self._channel.awaited
         self._channel.set_leader(leader)
         self._assign_channel.set_leader(leader)
         if leader is not None:
-            if not sent_by_itself:  # else the first registration would go out twice
-                self._feed(life.ControllerFound())
+            self._feed(life.ControllerFound())
             self.assignments.patience(self._clock.monotonic_ms())
             self.assignments.hurry(self._clock.monotonic_ms())
             self._wake.set()
@@ -646,7 +644,8 @@ class Broker:
             for failure in self.failures.failed:
                 if not failure.settled and now_ms >= failure.deadline_ms:
                     self._reporter.timed_out(failure.directory_id, failure.path)
-            self.end(Ended(EXIT_DISK_FAILURE, stop.reason, clean=False))
+            trouble = f": {self.life.trouble}" if self.life.trouble else ""
+            self.end(Ended(EXIT_DISK_FAILURE, f"{stop.reason}{trouble}", clean=False))
 
     # ---------------------------------------------------------------------------------------------------- its metadata
 
@@ -802,7 +801,9 @@ class Broker:
             return request
 
         try:
-            answer = await self._channel.request(prepare, timeout_ms=effect.timeout_ms)
+            answer = await self._channel.request(
+                prepare, timeout_ms=effect.timeout_ms, wanted=lambda: life.is_in_flight(self.life, effect.serial)
+            )
         except (Disconnected, UnsupportedVersionError) as error:
             self._beat_ended(life.RequestFailed(effect.serial, str(error)))
         else:
@@ -820,7 +821,9 @@ class Broker:
         request = effect.request
         try:
             answer = await self._channel.request(
-                lambda connection: _fitting(request, connection), timeout_ms=effect.timeout_ms
+                lambda connection: _fitting(request, connection),
+                timeout_ms=effect.timeout_ms,
+                wanted=lambda: life.is_in_flight(self.life, effect.serial),
             )
         except (Disconnected, UnsupportedVersionError) as error:
             self._beat_ended(life.RequestFailed(effect.serial, str(error)))

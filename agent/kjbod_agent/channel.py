@@ -24,6 +24,10 @@ class NoControllerError(Disconnected):
     """Nobody knows which controller is active."""
 
 
+class Superseded(Disconnected):
+    """Nobody needs the request any more; it was not sent."""
+
+
 class Open(Protocol):
     """The signature of :meth:`Connection.open`, so that a simulation can give its own."""
 
@@ -39,6 +43,7 @@ class ControllerChannel:
         client_id: the broker's id as text, as Kafka's brokers give it.
         clock: for the time that is left of a timeout.
         spawn: runs a coroutine in the daemon's TaskGroup; for connections to be closed.
+        trouble: why no controller is known, as far as anybody knows; may be empty.
         connect: opens a connection.
     """
 
@@ -48,6 +53,7 @@ class ControllerChannel:
         client_id: str,
         clock: Clock,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
+        trouble: Callable[[], str] = lambda: "",
         connect: Open = Connection.open,
     ) -> None:
         self._client_id = client_id
@@ -55,19 +61,14 @@ class ControllerChannel:
         self._spawn = spawn
         self._connect = connect
         self._leader: Leader | None = None
+        self._trouble = trouble
         self._found = asyncio.Event()
-        self._waiting = 0
         self._connection: Connection | None = None
 
     @property
     def leader(self) -> Leader | None:
         """Where requests go; None: nowhere."""
         return self._leader
-
-    @property
-    def awaited(self) -> bool:
-        """Whether a request waits for a leader to be known; it goes out by itself when there is one."""
-        return self._waiting > 0
 
     def set_leader(self, leader: Leader | None) -> None:
         """The active controller from now on. A connection to another one is closed; who waits for an answer on it gets
@@ -86,17 +87,26 @@ class ControllerChannel:
         if connection is not None:
             self._spawn(_close(connection))
 
-    async def request(self, prepare: "Prepare[ResponseT]", *, timeout_ms: int) -> ResponseT:
+    async def request(
+        self, prepare: "Prepare[ResponseT]", *, timeout_ms: int, wanted: Callable[[], bool] = lambda: True
+    ) -> ResponseT:
         """Send what ``prepare`` makes and wait for the answer, the time to connect included.
 
+        Until it is sent, ``wanted`` is asked after each wait: a request whose place another one has taken, because
+        another controller was found meanwhile, must not go out beside that one.
+
         Raises:
+            Superseded: it is not wanted any more.
             NoControllerError: no controller was known in that time.
             Disconnected: no connection, or it broke, or no answer in time.
             UnsupportedVersionError: the controller has no version that can say this.
         """
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        _require(wanted)
         leader = await self._known_leader(timeout_ms)
+        _require(wanted)
         connection = await self._connected(leader, self._left_ms(deadline_ms))
+        _require(wanted)
         return await connection.request(prepare(connection), timeout_ms=self._left_ms(deadline_ms))
 
     def _left_ms(self, deadline_ms: int) -> int:
@@ -104,15 +114,12 @@ class ControllerChannel:
 
     async def _known_leader(self, timeout_ms: int) -> Leader:
         if self._leader is None:
-            self._waiting += 1
-            try:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(timeout_ms / 1000):
-                        await self._found.wait()
-            finally:
-                self._waiting -= 1
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_ms / 1000):
+                    await self._found.wait()
         if self._leader is None:
-            raise NoControllerError("no controller is known")
+            trouble = self._trouble()
+            raise NoControllerError(f"no controller is known: {trouble}" if trouble else "no controller is known")
         return self._leader
 
     async def _connected(self, leader: Leader, timeout_ms: int) -> Connection:
@@ -130,6 +137,11 @@ class ControllerChannel:
             return self._connection
         self._connection = connection
         return connection
+
+
+def _require(wanted: Callable[[], bool]) -> None:
+    if not wanted():
+        raise Superseded("another request took its place before it was sent")
 
 
 async def _close(connection: Connection) -> None:

@@ -76,8 +76,8 @@ HALT_TIMEOUT_MS: Final = 900
 END_TIMEOUT_MS: Final = 5_000
 """The same for every other end, counted from the end of the controlled shutdown."""
 LEAVE_TIMEOUT_MS: Final = 1_000
-"""From the last line of the log to the end of the process. The event loop waits for the resolver when it is closed, ten
-seconds and more where no name server answers."""
+"""From the last line of the log to the end of the process: closing the event loop waits for nothing of ours, and what
+it waits for after all has no more time than this."""
 HALT_REPORTS_TIMEOUT_MS: Final = 200
 END_REPORTS_TIMEOUT_MS: Final = 1_000
 EXIT_NOW_FLUSH_TIMEOUT_MS: Final = 50
@@ -203,6 +203,7 @@ class Daemon:
         self._listeners_open: Listeners | None = None
         self._control: ControlServer | None = None
         self._forward_channel: ControllerChannel
+        self._metadata: MetadataFollower | None = None
 
     async def run(self) -> int:
         """Start, serve, end.
@@ -260,7 +261,7 @@ class Daemon:
         try:
             async with asyncio.TaskGroup() as self._group:
                 broker = self._broker = self._make_broker(opened, incarnation_id, reporter)
-                metrics = await self._run_parts(broker, opened, reporter)
+                metrics = await self._start_parts(broker, opened, reporter)
                 broker.start()
                 ended = await asyncio.shield(broker.ended)
                 self._limit(ended)
@@ -397,6 +398,16 @@ class Daemon:
             total_bytes_per_second=config.replica_alter_log_dirs_io_max_bytes_per_second,
         )
 
+    async def _start_parts(self, broker: Broker, opened: Opened, reporter: Reporter) -> "MetricsListener | None":
+        """:meth:`_run_parts`, until it is done or the broker ends: a listener may wait for its name for a minute."""
+        starting = self._group.create_task(self._run_parts(broker, opened, reporter))
+        waited: set[asyncio.Future[Any]] = {starting, broker.ended}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            return starting.result()
+        starting.cancel()
+        return None
+
     async def _run_parts(self, broker: Broker, opened: Opened, reporter: Reporter) -> "MetricsListener | None":
         """Start all that runs for as long as the agent."""
         monitor = self._monitor(broker, opened)
@@ -414,7 +425,8 @@ class Daemon:
         for directory_id, reason in opened.failed.items():
             broker.directory_failed(directory_id, "error", reason, now_ms)
         self._forward_channel = self._channel()
-        self._spawn(self._follower(broker, opened).run())
+        self._metadata = self._follower(broker, opened)
+        self._spawn(self._metadata.run())
         self._spawn(monitor.run())
         self._spawn(broker.placement.run())
         self._spawn(broker.mover.run())
@@ -561,7 +573,13 @@ class Daemon:
         )
 
     def _channel(self) -> ControllerChannel:
-        return ControllerChannel(client_id=str(self._config.node_id), clock=self._clock, spawn=self._spawn)
+        return ControllerChannel(
+            client_id=str(self._config.node_id), clock=self._clock, spawn=self._spawn, trouble=self._metadata_trouble
+        )
+
+    def _metadata_trouble(self) -> str:
+        """Why the metadata, which name the active controller, cannot be fetched."""
+        return "" if self._metadata is None else self._metadata.problem or ""
 
     def _reports(self, incarnation_id: Uuid) -> ReportWriter:
         config = self._config

@@ -10,7 +10,9 @@ States are Kafka's ``BrokerState``, and :data:`TRANSITIONS` is all there is to t
 leave RUNNING (nor does it in Kafka): the controller's view is ``fenced``, the state is how far this process came.
 
 One request is in flight at most. Each carries a serial number, so that an answer that was given up for lost (the
-controller moved, the timeout passed) changes nothing when it comes after all.
+controller moved, the timeout passed) changes nothing when it comes after all. The shell asks :func:`is_in_flight`
+before it sends one: a request that still waits for a controller or a connection when another takes its place never goes
+out.
 
 What is sent: a registration as long as ``registered`` is false, a heartbeat otherwise. A heartbeat always carries
 *every* directory that failed in this process (KIP-858: accumulated until the broker restarts), and WantFence until
@@ -581,7 +583,8 @@ def _failed(life: Lifecycle, reason: str, now_ms: int, *, forget: bool) -> Step:
     return dataclasses.replace(failed, next_send_ms=now_ms + retry_ms), effects
 
 
-def _is_current(life: Lifecycle, serial: int) -> bool:
+def is_in_flight(life: Lifecycle, serial: int) -> bool:
+    """Whether this request is the one that waits for its answer; any other is void, sent or not."""
     return life.active and life.in_flight is not None and life.in_flight.serial == serial
 
 
@@ -613,7 +616,7 @@ def _on_time(life: Lifecycle, _event: TimePassed, now_ms: int) -> Step:
 
 
 def _on_registration(life: Lifecycle, event: RegistrationAnswered, now_ms: int) -> Step:
-    if not _is_current(life, event.serial):
+    if not is_in_flight(life, event.serial):
         return life, ()
     if event.error_code == ErrorCode.NONE:
         assert life.in_flight is not None
@@ -642,7 +645,7 @@ def _on_registration(life: Lifecycle, event: RegistrationAnswered, now_ms: int) 
 
 
 def _on_heartbeat(life: Lifecycle, event: HeartbeatAnswered, now_ms: int) -> Step:
-    if not _is_current(life, event.serial):
+    if not is_in_flight(life, event.serial):
         return life, ()
     if event.error_code == ErrorCode.NONE:
         return _on_good_heartbeat(life, event, now_ms)
@@ -704,7 +707,7 @@ def _pace_ms(before: Lifecycle, after: Lifecycle) -> int:
 
 
 def _on_failure(life: Lifecycle, event: RequestFailed, now_ms: int) -> Step:
-    if not _is_current(life, event.serial):
+    if not is_in_flight(life, event.serial):
         return life, ()
     return _failed(life, event.reason, now_ms, forget=True)
 

@@ -20,6 +20,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kjbod.errors import StorageError
+from kjbod.runtime.logging import get_logger
+from kjbod.runtime.names import UnresolvedError, listening_addresses
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 REQUEST_BYTES_MAX: Final = 8192
@@ -164,10 +166,13 @@ class MetricsListener:
         """Listen.
 
         Raises:
-            MetricsListenerError: the address is taken or not ours.
+            MetricsListenerError: the address is taken or not ours, or has no address.
         """
         try:
-            self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_BYTES_MAX)
+            addresses = await listening_addresses(host, get_logger())
+            self._server = await asyncio.start_server(self._serve, addresses, port, limit=REQUEST_BYTES_MAX)
+        except UnresolvedError as error:
+            raise MetricsListenerError(f"kjbod.metrics.listener={host}:{port}: {error}") from None
         except OSError as error:
             raise MetricsListenerError(
                 f"kjbod.metrics.listener={host}:{port}: {error.strerror or error}: choose another port"

@@ -69,11 +69,12 @@ _FILES_RESERVED = 256
 """Open files that connections leave to the log, and to connections that are being refused."""
 
 
-def limits_of(config: Config) -> Limits:
+async def limits_of(config: Config) -> Limits:
     """The limits of the controller's listeners. Resolves names, which may take its time.
 
     Raises:
-        ConfigError: a name of ``max.connections.per.ip.overrides`` has no address.
+        ConfigError: a name of ``max.connections.per.ip.overrides`` does not exist.
+        UnresolvedError: it cannot be resolved now.
     """
     queued_bytes, idle_ms = config.queued_max_request_bytes, config.connections_max_idle_ms
     return Limits(
@@ -85,7 +86,7 @@ def limits_of(config: Config) -> Limits:
         max_queued_bytes=QUEUED_BYTES_MAX if queued_bytes < 0 else queued_bytes,
         max_unread_bytes=UNREAD_BYTES_MAX,
         max_connections_per_ip=config.max_connections_per_ip,
-        max_connections_per_ip_overrides=connections_by_address(config),
+        max_connections_per_ip_overrides=await connections_by_address(config),
         max_connection_creation_rate=config.max_connection_creation_rate,
         max_requests_per_second=REQUESTS_PER_SECOND_MAX,
         urgent=URGENT,

@@ -357,7 +357,7 @@ class ControllerServer:
 
     async def _listen(self) -> None:
         names = self._config.controller_listener_names
-        limits = await asyncio.to_thread(limits_of, self._config)
+        limits = await limits_of(self._config)
         for listener in sorted(
             (one for one in self._config.listeners if one.name in names), key=lambda one: names.index(one.name)
         ):

@@ -1,33 +1,43 @@
-"""Host names of a configuration and the addresses that they stand for. Asks the system's resolver, which may take its
-time: not for an event loop."""
+"""Host names of a configuration and the addresses that they stand for. Asks the system's resolver."""
 
-import socket
+import asyncio
+import ipaddress
 
 from kjbod.config.keys import Config
 from kjbod.errors import ConfigError
+from kjbod.runtime.names import LISTEN_TIMEOUT_MS, NAMES, Names, UnresolvedError
 
 
-def connections_by_address(config: Config) -> dict[str, int]:
+async def connections_by_address(config: Config, names: Names = NAMES) -> dict[str, int]:
     """``max.connections.per.ip.overrides``, each host as its addresses; of two for one address the later counts.
 
     A name stands for all addresses that it has now (Kafka: for the first of them).
 
     Raises:
-        ConfigError: a name has no address.
+        ConfigError: there is no such name.
+        UnresolvedError: the name servers do not say: a restart may help.
     """
+    overrides = config.max_connections_per_ip_overrides
+    answers = await asyncio.gather(
+        *(names.resolve(host, timeout_ms=LISTEN_TIMEOUT_MS) for host in overrides), return_exceptions=True
+    )
     found: dict[str, int] = {}
     problems = []
-    for host, count in config.max_connections_per_ip_overrides.items():
-        try:
-            addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not a name"
+    for (host, count), answer in zip(overrides.items(), answers, strict=True):
+        if isinstance(answer, UnresolvedError) and answer.unknown:
             problems.append(
                 f"{config.source}: max.connections.per.ip.overrides={host}:{count}: "
-                f"expected an address, or a name that can be resolved on this host ({reason})"
+                f"expected an address, or a name that can be resolved on this host ({answer.reason})"
             )
-            continue
-        found |= {str(where[0]): count for *_, where in addresses}
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            found |= dict.fromkeys(map(_plain, answer.addresses), count)
     if problems:
         raise ConfigError(*problems)
     return found
+
+
+def _plain(address: str) -> str:
+    """As a peer's address is written: ``::1`` for ``0:0::1``."""
+    return str(ipaddress.ip_address(address))

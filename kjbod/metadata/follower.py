@@ -113,6 +113,11 @@ class MetadataFollower:
         return self._machine.leader
 
     @property
+    def problem(self) -> str | None:
+        """Why the last exchange brought nothing; None when it did, and before the first one has ended."""
+        return self._machine.problem
+
+    @property
     def high_watermark(self) -> int:
         """The offset below which everything is committed, -1 while unknown."""
         return self._machine.high_watermark

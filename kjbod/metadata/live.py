@@ -107,7 +107,8 @@ class Observer:
         while not done():
             self.check()
             if clock.monotonic_ms() > deadline_ms:
-                raise KjbodError(f"no controller answers at {self._addresses()} within {CATCH_UP_TIMEOUT_S:.0f} s")
+                why = f": {self._follower.problem}" if self._follower.problem else ""
+                raise KjbodError(f"no controller answers at {self._addresses()} within {CATCH_UP_TIMEOUT_S:.0f} s{why}")
             waiting.wait(_POLL_S)
 
     def _addresses(self) -> str:

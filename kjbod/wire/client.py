@@ -9,6 +9,7 @@ behind it would come either.
 """
 
 import asyncio
+import errno
 import re
 import ssl
 from collections import deque
@@ -17,6 +18,7 @@ from typing import Any, Self, cast
 import kjbod
 from kjbod.clock import Clock
 from kjbod.errors import ProtocolError, RemoteProtocolError
+from kjbod.runtime.names import NAMES, Names, Resolved, UnresolvedError
 from kjbod.wire.connection import ClientConnection, Features
 from kjbod.wire.frames import MAX_FRAME_BYTES
 from kjbod.wire.messages import ApiKey, ApiVersionsResponse, RequestBody, ResponseBody, ResponseT
@@ -58,29 +60,34 @@ class Connection:
         max_frame_bytes: int = MAX_FRAME_BYTES,
         max_in_flight: int = MAX_IN_FLIGHT,
         ssl_context: ssl.SSLContext | None = None,
+        names: Names = NAMES,
     ) -> Self:
-        """Connect and agree on versions, both within ``connect_timeout_ms``.
+        """Resolve, connect and agree on versions, all within ``connect_timeout_ms``.
 
         Raises:
-            Disconnected: refused, unreachable, closed, or no sensible answer.
+            Disconnected: no address (yet), refused, unreachable, closed, or no sensible answer.
             UnsupportedVersionError: the peer has no version of ApiVersions that kjbod has.
         """
+        deadline_ms = clock.monotonic_ms() + connect_timeout_ms
+        try:
+            found = await names.resolve(host, timeout_ms=connect_timeout_ms)
+        except UnresolvedError as error:
+            raise Disconnected(str(error)) from None
         peer = f"{host}:{port}"
         machine = ClientConnection(client_id=client_id, software=_software(), max_frame_bytes=max_frame_bytes)
         protocol = _ClientProtocol(machine, peer)
-        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(connect_timeout_ms / 1000):
-                transport, _ = await loop.create_connection(lambda: protocol, host, port, ssl=ssl_context)
+            async with asyncio.timeout(max(1, deadline_ms - clock.monotonic_ms()) / 1000):
+                transport = await _connect(found, port, protocol, ssl_context, host)
                 try:
                     await _negotiate(machine, protocol)
                 except BaseException:
                     transport.abort()
                     raise
         except TimeoutError:
-            raise Disconnected(f"{peer} did not answer within {connect_timeout_ms} ms") from None
+            raise Disconnected(f"{peer} did not answer within {connect_timeout_ms} ms{_doubt(host, found)}") from None
         except OSError as error:
-            raise Disconnected(f"cannot connect to {peer}: {error.strerror or error}") from None
+            raise Disconnected(f"cannot connect to {peer}: {error.strerror or error}{_doubt(host, found)}") from None
         except RemoteProtocolError as error:
             raise Disconnected(f"{peer}: {error}") from error
         return cls(transport, protocol, clock, max_in_flight)
@@ -146,6 +153,35 @@ class Connection:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+async def _connect(
+    found: Resolved, port: int, protocol: "_ClientProtocol", ssl_context: ssl.SSLContext | None, host: str
+) -> asyncio.Transport:
+    """To the first address that takes the connection.
+
+    Raises:
+        OSError: of the last one; none does.
+    """
+    loop = asyncio.get_running_loop()
+    server_hostname = None if ssl_context is None else host
+    for number, address in enumerate(found.addresses, start=1):
+        try:
+            transport, _ = await loop.create_connection(
+                lambda: protocol, address, port, ssl=ssl_context, server_hostname=server_hostname
+            )
+        except OSError:
+            if number == len(found.addresses):
+                raise
+        else:
+            return transport
+    raise OSError(errno.EADDRNOTAVAIL, "it has no address")
+
+
+def _doubt(host: str, found: Resolved) -> str:
+    """What to know of addresses that are not new."""
+    where = ", ".join(found.addresses)
+    return f" (at {where}, its last known address: cannot resolve {host}: {found.doubt})" if found.doubt else ""
 
 
 def _software() -> tuple[str, str]:

@@ -34,6 +34,7 @@ from typing import Any, Protocol, Self
 
 from kjbod.clock import Clock
 from kjbod.errors import KjbodError, ProtocolError
+from kjbod.runtime.names import listening_addresses
 from kjbod.wire.connection import ServerConnection, Slot
 from kjbod.wire.frames import MAX_FRAME_BYTES, EncodedResponse, Request, VersionRanges, preload
 from kjbod.wire.messages import ApiKey, ResponseBody
@@ -148,6 +149,7 @@ async def serve(
 
     Raises:
         KjbodError: the address cannot be listened on.
+        UnresolvedError: the name has no address.
     """
     preload(apis if preloaded is None else preloaded)
     server = Server(handler, apis, limits or Limits(), clock, log, reader, shortcut)
@@ -176,6 +178,7 @@ class Server:
         self.shortcut = shortcut
         self.apis = apis
         self.limits = limits
+        self.log = log
         self.complaints = _Complaints(clock, log)
         self.pending_bytes = 0
         """What there is of requests that are incomplete or wait to be read, over all connections."""
@@ -201,11 +204,16 @@ class Server:
         return len(self._connections)
 
     async def listen(self, host: str, port: int, ssl_context: ssl.SSLContext | None) -> None:
-        """Start to accept connections."""
+        """Start to accept connections.
+
+        Raises:
+            OSError: the address is taken, or not this host's.
+            UnresolvedError: the host has no address.
+        """
         loop = asyncio.get_running_loop()
         self._listening = await loop.create_server(
             lambda: _Protocol(asyncio.StreamReader(_READ_BYTES, loop), self._accepted, loop),
-            host or None,
+            await listening_addresses(host, self.log) if host else None,
             port,
             ssl=ssl_context,
             backlog=self.limits.listen_backlog,

@@ -1,5 +1,6 @@
 """server.properties: what is read, and that every mistake is told at once."""
 
+import asyncio
 import re
 import socket
 from pathlib import Path
@@ -20,6 +21,7 @@ from kjbod.config.hosts import connections_by_address
 from kjbod.config.keys import settings
 from kjbod.config.load import FILE_BYTES_MAX
 from kjbod.errors import EXIT_CONFIG, ConfigError
+from kjbod.runtime.names import Names, UnresolvedError
 
 BROKER = """\
 process.roles=broker
@@ -575,12 +577,26 @@ def test_names_stand_for_all_their_addresses_and_one_without_any_is_named(monkey
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     config = parse(CONTROLLER, "max.connections.per.ip.overrides=tools:5,10.0.0.1:6,0:0::1:0")
-    assert connections_by_address(config) == {"10.0.0.1": 6, "fd00::1": 5, "::1": 0}
+    assert asyncio.run(connections_by_address(config, Names())) == {"10.0.0.1": 6, "fd00::1": 5, "::1": 0}
     with pytest.raises(ConfigError) as caught:
-        connections_by_address(parse(CONTROLLER, "max.connections.per.ip.overrides=tools:5,a:1,b:2"))
+        asyncio.run(
+            connections_by_address(parse(CONTROLLER, "max.connections.per.ip.overrides=tools:5,a:1,b:2"), Names())
+        )
     assert caught.value.problems == (
         "server.properties: max.connections.per.ip.overrides=a:1: "
         "expected an address, or a name that can be resolved on this host (Name or service not known)",
         "server.properties: max.connections.per.ip.overrides=b:2: "
         "expected an address, or a name that can be resolved on this host (Name or service not known)",
     )
+
+
+def test_a_name_that_the_servers_cannot_look_up_now_is_no_mistake_of_the_configuration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def resolve(host: str, port: None, **_: object) -> list[tuple[object, ...]]:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with pytest.raises(UnresolvedError, match="cannot resolve tools: Temporary failure") as caught:
+        asyncio.run(connections_by_address(parse(CONTROLLER, "max.connections.per.ip.overrides=tools:5"), Names()))
+    assert caught.value.exit_code != EXIT_CONFIG

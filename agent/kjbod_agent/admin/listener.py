@@ -30,6 +30,7 @@ from kjbod.errors import ConfigError, KjbodError
 from kjbod.metadata.acls import Acls, Operation, ResourceType, Rules
 from kjbod.metadata.image import MetadataImage
 from kjbod.metadata.versions import SUPPORTED_FEATURES
+from kjbod.runtime.names import UnresolvedError
 from kjbod.wire.connection import Features, api_versions_response
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.frames import Request, VersionRanges
@@ -175,15 +176,19 @@ class Listeners:
 
         Raises:
             ConfigError: see :func:`broker_listeners` and :func:`connections_by_address`.
+            UnresolvedError: a name of the configuration cannot be resolved now.
             ListenerError: an address is taken, or not this host's.
         """
         if not self._rules.known:
             self._log.warning("authorizer.unknown", class_name=self._config.authorizer_class_name, allowed="by ACLs")
         listeners = broker_listeners(self._config)
-        overrides = await asyncio.to_thread(connections_by_address, self._config)
+        overrides = await connections_by_address(self._config)
         for listener in listeners:
             try:
                 self._servers.append(await self._serve(listener, overrides))
+            except UnresolvedError as error:
+                await self.close()
+                raise ListenerError(f"{self._config.source}: listeners: {listener}: {error}") from None
             except KjbodError as error:
                 await self.close()
                 raise ListenerError(

@@ -8,7 +8,9 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+import uvloop
 
+from kjbod.clock import SystemClock
 from kjbod.errors import EXIT_DISK_FAILURE
 from kjbod.ids import UNASSIGNED, Uuid
 from kjbod.metadata.fetching import Committed, Leader
@@ -488,5 +490,59 @@ def test_the_throttle_of_all_moves_follows_the_configuration_of_this_broker_befo
             for resource, value in (("", "300"), ("1", "200"), ("2", "100"), ("1", None), ("", None)):
                 world.commit(ConfigRecord(resource_type=4, resource_name=resource, name=name, value=value))
             assert rates == [300, 200, 200, 300, None]
+
+    virtual(main)
+
+
+# ------------------------------------------------------------------------------- a controller is found as it registers
+
+
+@pytest.mark.parametrize("found", ["before it begins", "at once", "as it waits", "as it connects"])
+def test_a_controller_that_is_found_during_the_start_gets_one_registration(found: str) -> None:
+    """On the loop that counts: the follower's answer and the start may come in one round of it, in either order."""
+
+    async def main() -> None:
+        world = World(SystemClock())
+        connected = asyncio.Event()
+
+        async def connect(*_: Any, **__: Any) -> Any:
+            await connected.wait()
+            return FakeConnection(world.controller)
+
+        world.controller.open = connect  # type: ignore[method-assign]
+        leader = LEADER
+        try:
+            if found in ("before it begins", "as it connects"):
+                world.broker.on_leader(leader)
+            world.broker.start()
+            if found in ("as it waits", "as it connects"):
+                for _ in range(5):
+                    await asyncio.sleep(0)
+            if found == "as it connects":
+                leader = Leader(3000, 2, "controller", 9093)
+            if found != "before it begins":
+                world.broker.on_leader(leader)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            connected.set()
+            await world.until(lambda: bool(world.controller.of(BrokerHeartbeatRequest)))
+            assert len(world.controller.of(BrokerRegistrationRequest)) == 1
+            assert world.broker.life.failures == 0
+        finally:
+            await world.__aexit__()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
+def test_why_no_controller_is_known_is_told_when_the_agent_gives_up(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        world = World(clock)
+        world.broker._channel._trouble = lambda: "cannot resolve kafka1: the name servers have not answered for 2000 ms"
+        world.spawn(world.broker.run_timers(None))
+        world.broker.start()
+        ended = await world.broker.ended
+        assert ended.reason.endswith("no controller is known: " + world.broker._channel._trouble())
+        await world.__aexit__()
 
     virtual(main)
