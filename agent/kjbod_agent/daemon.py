@@ -29,9 +29,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from kjbod.clock import Clock, SystemClock, system_random
-from kjbod.config import Config, load_config, require_broker
+from kjbod.config import Config, load_config
 from kjbod.config.endpoints import SECURITY_PROTOCOLS
-from kjbod.errors import EXIT_FAILURE, ConfigError, KjbodError
+from kjbod.config.load import agent_problems
+from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.ids import Uuid, random_uuid
 from kjbod.metadata.fetching import Leader
 from kjbod.metadata.follower import MetadataFollower
@@ -44,7 +45,7 @@ from kjbod.wire.messages import API, ApiKey, BrokerRegistrationRequestListener
 from kjbod_agent import lifecycle
 from kjbod_agent.admin.control import Control, ControlParts
 from kjbod_agent.admin.forwarding import Forwarder
-from kjbod_agent.admin.listener import PRELOADED, Listeners, Parts, broker_listeners
+from kjbod_agent.admin.listener import PRELOADED, Listeners, Parts, listener_problems
 from kjbod_agent.admin.view import View, log_directories
 from kjbod_agent.broker import FAREWELL_TIMEOUT_MS, Broker, Ended
 from kjbod_agent.channel import ControllerChannel
@@ -105,10 +106,8 @@ def main(config_path: Path) -> int:
         KjbodError: the agent could not start; one line says why, nothing was changed.
     """
     try:
-        config = load_config(config_path)
-        require_broker(config)
+        config = load_config(config_path, agent_problems, listener_problems, _registration_problems)
         listeners = registered_listeners(config)
-        broker_listeners(config)
         configure_logging("agent")
         memory.economize()
         # The watchdog ends a loop that hangs with SIGABRT: where it hung is then in the log.
@@ -122,15 +121,7 @@ def main(config_path: Path) -> int:
 
 
 def registered_listeners(config: Config) -> tuple[BrokerRegistrationRequestListener, ...]:
-    """The listeners to register.
-
-    Raises:
-        ConfigError: a port of 0, which makes a real controller resign (seen on 4.3.1).
-    """
-    listeners = config.advertised_broker_listeners
-    without = [one for one in listeners if one.port == 0]
-    if without:
-        raise ConfigError(f"{config.source}: advertised.listeners: {without[0]}: a broker cannot be reached at port 0")
+    """The listeners to register; :func:`_registration_problems` finds nothing wrong with them."""
     return tuple(
         BrokerRegistrationRequestListener(
             name=one.name,
@@ -138,8 +129,17 @@ def registered_listeners(config: Config) -> tuple[BrokerRegistrationRequestListe
             port=one.port,
             security_protocol=SECURITY_PROTOCOLS.index(one.protocol),
         )
-        for one in listeners
+        for one in config.advertised_broker_listeners
     )
+
+
+def _registration_problems(config: Config) -> list[str]:
+    """A port of 0, which makes a real controller resign (seen on 4.3.1)."""
+    return [
+        f"{config.source}: advertised.listeners: {one}: a broker cannot be reached at port 0"
+        for one in config.advertised_broker_listeners
+        if one.port == 0
+    ]
 
 
 class _Deadline(threading.Thread):

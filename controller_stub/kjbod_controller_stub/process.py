@@ -15,6 +15,7 @@ from kjbod.cli.errors import report
 from kjbod.clock import SystemClock, system_random
 from kjbod.config import load_config
 from kjbod.config.keys import Config
+from kjbod.config.load import controller_problems
 from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.runtime.logging import configure_logging, flush_logging, get_logger
 from kjbod.runtime.loop import run
@@ -42,7 +43,7 @@ def main(config_path: Path) -> int:
     Raises:
         KjbodError: it cannot start, or its log failed; one line.
     """
-    config = load_config(config_path)
+    config = load_config(config_path, controller_problems)
     configure_logging("controller")
     _raise_files_limit()
     sys.setswitchinterval(_SWITCH_S)

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
-from kjbod.config import Config, load_config, require_broker
+from kjbod.config import Config, load_config
+from kjbod.config.load import broker_problems
 from kjbod.runtime.control import ControlClient
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -28,14 +29,12 @@ def options(command: F) -> F:
 
 
 def load(path: Path) -> Config:
-    """The agent's configuration.
+    """The configuration of the broker on this host: the agent's, or a real broker's, whatever that speaks with others.
 
     Raises:
         ConfigError: one line for each mistake.
     """
-    config = load_config(path)
-    require_broker(config)
-    return config
+    return load_config(path, broker_problems)
 
 
 def client(config: Config) -> ControlClient:

@@ -2,7 +2,7 @@
 
 from kjbod.config.endpoints import HostPort, Listener, Voter
 from kjbod.config.keys import Config
-from kjbod.config.load import load_config, parse_config, require_broker, require_controller
+from kjbod.config.load import load_config, parse_config, require_controller
 
 __all__ = [
     "Config",
@@ -11,6 +11,5 @@ __all__ = [
     "Voter",
     "load_config",
     "parse_config",
-    "require_broker",
     "require_controller",
 ]

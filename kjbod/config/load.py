@@ -43,10 +43,13 @@ _NOT_ROUTABLE = "0.0.0.0"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 
 _T = TypeVar("_T")
+Check = Callable[[Config], Iterable[str]]
+"""What someone in particular expects of a configuration: gives the mistakes, one line each. It is asked where there are
+other mistakes too; what is wrong itself is then empty, or has its default."""
 
 
-def load_config(path: str | Path) -> Config:
-    """The configuration in the file at ``path``.
+def load_config(path: str | Path, *checks: Check) -> Config:
+    """The configuration in the file at ``path``, which also meets ``checks``.
 
     Raises:
         ConfigError: the file cannot be read, or something in it is wrong; ``problems`` has every mistake.
@@ -60,10 +63,11 @@ def load_config(path: str | Path) -> Config:
         raise ConfigError(f"{str(path)!r}: expected the path of Kafka's server.properties") from None
     if len(text) > FILE_BYTES_MAX:
         raise ConfigError(f"{path}: expected a server.properties of at most {FILE_BYTES_MAX} bytes")
-    return parse_config(text, source=str(path), working_directory=os.getcwd(), host=socket.gethostname())  # noqa: PTH109
+    here = os.getcwd()  # noqa: PTH109
+    return parse_config(text, *checks, source=str(path), working_directory=here, host=socket.gethostname())
 
 
-def parse_config(text: bytes, *, source: str, working_directory: str, host: str) -> Config:
+def parse_config(text: bytes, *checks: Check, source: str, working_directory: str, host: str) -> Config:
     """The configuration in ``text``; relative paths are below ``working_directory``, ``host`` is this host's name.
 
     Raises:
@@ -75,18 +79,7 @@ def parse_config(text: bytes, *, source: str, working_directory: str, host: str)
         raise ConfigError(
             f"{source}: {error}: expected four hexadecimal digits after \\u, or \\\\ for a backslash"
         ) from None
-    return _Loader(properties, source, working_directory, host).load()
-
-
-def require_broker(config: Config) -> None:
-    """The configuration must be one that the agent can run.
-
-    Raises:
-        ConfigError: not a broker's, or it asks for what the agent does not have.
-    """
-    problems = _role_problems(config, "broker", "kjbod agent")
-    if problems:
-        raise ConfigError(*problems)
+    return _Loader(properties, source, working_directory, host).load(checks)
 
 
 def require_controller(config: Config) -> None:
@@ -95,6 +88,25 @@ def require_controller(config: Config) -> None:
     Raises:
         ConfigError: not a controller's, or it asks for what the stub does not have.
     """
+    if problems := controller_problems(config):
+        raise ConfigError(*problems)
+
+
+def broker_problems(config: Config) -> list[str]:
+    """Why this is no broker's file. What it speaks with others is no matter to who only reads this host's disks."""
+    if not config.process_roles or "broker" in config.process_roles:
+        return []
+    roles = ",".join(sorted(config.process_roles))
+    return [f"{config.source}: process.roles={roles}: expected the file of a broker"]
+
+
+def agent_problems(config: Config) -> list[str]:
+    """Why the agent cannot run with it."""
+    return _role_problems(config, "broker", "kjbod agent")
+
+
+def controller_problems(config: Config) -> list[str]:
+    """Why the controller stub cannot run with it."""
     problems = _role_problems(config, "controller", "kjbod controller")
     for name in POLICY_CLASSES:
         if policy := config.properties.get(name, "").strip():
@@ -114,13 +126,12 @@ def require_controller(config: Config) -> None:
             f"{config.source}: authorizer.class.name={config.authorizer_class_name}: "
             f"expected {STANDARD_AUTHORIZER} or nothing"
         )
-    if problems:
-        raise ConfigError(*problems)
+    return problems
 
 
 def _role_problems(config: Config, role: str, command: str) -> list[str]:
     problems = []
-    if config.process_roles != {role}:
+    if config.process_roles and config.process_roles != {role}:
         roles = ",".join(sorted(config.process_roles))
         problems.append(f"{config.source}: process.roles={roles}: expected {role}, which is what {command} runs")
     if config.controller_protocol not in (None, "PLAINTEXT"):
@@ -143,6 +154,19 @@ def _range(setting: Setting) -> str:
     return f"a whole number from {key.at_least} to {key.at_most}{unit}"
 
 
+_NOTHING: dict[str, object] = {
+    "node_id": 0,
+    "process_roles": frozenset(),
+    "log_dirs": (),
+    "metadata_log_dir": "",
+    "listeners": (),
+    "advertised_listeners": (),
+    "controller_listener_names": (),
+    "listener_security_protocol_map": {},
+}
+"""In the place of values without a default that are wrong, for a :data:`Check`."""
+
+
 class _Loader:
     """Collects values and problems; a ``_read_...`` that notes a problem gives a stand-in, so that the others go on."""
 
@@ -153,7 +177,7 @@ class _Loader:
         self._host = host
         self._problems: list[str] = []
 
-    def load(self) -> Config:
+    def load(self, checks: Iterable[Check]) -> Config:
         self._check_unknown()
         values: dict[str, object] = {"source": self._source, "properties": dict(self._properties)}
         for setting in settings().values():
@@ -166,9 +190,13 @@ class _Loader:
         values |= self._read_endpoints(roles, values)
         values["max_connections_per_ip_overrides"] = self._read_overrides(values["max_connections_per_ip"])
         self._check_deadlines(values)
+        if self._problems:  # what is wrong is left out, so that the checks see the rest
+            values = _NOTHING | {name: value for name, value in values.items() if value is not None}
+        config = Config(**values)  # type: ignore[arg-type]  # the fields and their types are the table's
+        self._problems.extend(problem for check in checks for problem in check(config))
         if self._problems:
             raise ConfigError(*self._problems)
-        return Config(**values)  # type: ignore[arg-type]  # the fields and their types are the table's
+        return config
 
     # Problems
 

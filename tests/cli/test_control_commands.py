@@ -157,6 +157,70 @@ def test_a_configuration_that_cannot_be_used_is_told_before_anybody_is_asked(
     assert all(line.startswith(f"kjbod: {path}: ") for line in captured.err.splitlines())
 
 
+SECURED = """\
+process.roles={roles}
+node.id=1
+controller.quorum.bootstrap.servers=c1:9093,c2:9093
+controller.listener.names=CONTROLLER
+listeners=INTERNAL://:9092,CLIENTS://:9094{more}
+advertised.listeners=INTERNAL://h1:9092,CLIENTS://h1:9094
+inter.broker.listener.name=INTERNAL
+listener.security.protocol.map=CONTROLLER:SASL_SSL,INTERNAL:SASL_SSL,CLIENTS:SSL
+sasl.enabled.mechanisms=SCRAM-SHA-512
+ssl.keystore.location=/etc/kafka/keystore.p12
+config.providers=file
+ssl.keystore.password=${{file:/etc/kafka/secrets:keystore}}
+log.dirs={root}/d1,{root}/d2
+kjbod.state.dir={root}/state
+"""
+
+
+def secured(root: Path, roles: str = "broker") -> str:
+    """The file of a broker that speaks TLS and SASL everywhere."""
+    path = root / "secured.properties"
+    path.write_text(SECURED.format(root=root, roles=roles, more=",CONTROLLER://:9093" if "controller" in roles else ""))
+    return str(path)
+
+
+@pytest.mark.parametrize("roles", ["broker", "broker,controller"])
+def test_commands_on_local_disks_take_the_file_of_a_secured_broker(
+    tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str], roles: str
+) -> None:
+    path = secured(tmp_path, roles)
+    cluster = ["-t", "4L6g3nShT-eMCtK--X86sw", *(["--standalone"] if "controller" in roles else [])]
+    assert cli.run(["format", *cluster, "-c", path]) == 0
+    assert cli.run(["info", "-c", path]) == 0
+    assert cli.run(["log-dirs", "-c", path]) == 0
+    assert cli.run(["strays", "-c", path]) == 0
+    assert capsys.readouterr().out.endswith("no strays\n")
+    for arguments in (["status"], ["move", "--list"], ["dirs", "add", f"{tmp_path}/d1"]):
+        assert cli.run([*arguments, "-c", path]) == 69
+        assert capsys.readouterr().err.startswith("kjbod: no agent answers at ")
+    with fake_agent(tmp_path, status=STATUS):
+        assert cli.run(["status", "-c", path]) == 0
+
+
+def test_the_agent_names_all_that_it_cannot_speak_and_every_other_mistake_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(secured(tmp_path))
+    path.write_text(path.read_text().replace("=INTERNAL\n", "=NONE\n") + "kjbod.slow.ms=-1\n")
+    assert cli.run(["agent", "-c", str(path)]) == 78
+    told = capsys.readouterr().err
+    for mistake in (
+        "inter.broker.listener.name=NONE: expected a listener that is advertised",
+        "kjbod.slow.ms=-1: ",
+        "listener.security.protocol.map=CONTROLLER:SASL_SSL: expected PLAINTEXT for CONTROLLER",
+        "listeners: INTERNAL://:9092: SASL_SSL is not offered",
+        "listeners: CLIENTS://:9094: SSL is not offered",
+    ):
+        assert f"kjbod: {path}: {mistake}" in told
+    assert cli.run(["controller", "-c", str(path)]) == 78
+    told = capsys.readouterr().err
+    assert f"kjbod: {path}: process.roles=broker: expected controller" in told
+    assert f"kjbod: {path}: inter.broker.listener.name=NONE: " in told
+
+
 def test_an_agent_of_another_node_is_not_taken_for_ours(
     tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,12 +14,11 @@ from kjbod.config import (
     Voter,
     load_config,
     parse_config,
-    require_broker,
     require_controller,
 )
 from kjbod.config.hosts import connections_by_address
 from kjbod.config.keys import settings
-from kjbod.config.load import FILE_BYTES_MAX
+from kjbod.config.load import FILE_BYTES_MAX, agent_problems, broker_problems
 from kjbod.errors import EXIT_CONFIG, ConfigError
 from kjbod.runtime.names import Names, UnresolvedError
 
@@ -68,7 +67,7 @@ def problems(base: str, *changes: str) -> tuple[str, ...]:
 
 def test_the_file_of_a_real_jbod_broker_loads_as_it_is() -> None:
     config = parse(BROKER, "offsets.topic.replication.factor=1", "log.dir.failure.timeout.ms=8000")
-    require_broker(config)
+    assert agent_problems(config) == broker_problems(config) == []
     assert config.node_id == 1
     assert config.process_roles == {"broker"}
     assert config.log_dirs == ("/mnt/d1", "/mnt/d2", "/mnt/d3")
@@ -486,8 +485,10 @@ def test_a_file_from_disk_is_relative_to_the_working_directory(tmp_path: Path, m
 
 
 def test_the_agent_refuses_a_controllers_file() -> None:
-    with pytest.raises(ConfigError, match=r"process.roles=controller: expected broker, which is what kjbod agent runs"):
-        require_broker(parse(CONTROLLER))
+    (problem,) = agent_problems(parse(CONTROLLER))
+    assert "process.roles=controller: expected broker, which is what kjbod agent runs" in problem
+    (problem,) = broker_problems(parse(CONTROLLER))
+    assert problem.endswith("process.roles=controller: expected the file of a broker")
 
 
 def test_the_controller_refuses_a_brokers_file() -> None:
@@ -497,8 +498,42 @@ def test_the_controller_refuses_a_brokers_file() -> None:
 
 def test_the_agent_does_not_speak_plaintext_to_a_secure_controller() -> None:
     config = parse(BROKER, "listener.security.protocol.map=CONTROLLER:SSL,PLAINTEXT:PLAINTEXT")
-    with pytest.raises(ConfigError, match="CONTROLLER:SSL: expected PLAINTEXT for CONTROLLER"):
-        require_broker(config)
+    (problem,) = agent_problems(config)
+    assert "CONTROLLER:SSL: expected PLAINTEXT for CONTROLLER" in problem
+    assert broker_problems(config) == []  # who only reads the disks of this host speaks with nobody
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "node.id=x",
+        "process.roles=x",
+        "log.dirs=,",
+        "listeners=x",
+        "advertised.listeners=x",
+        "controller.listener.names=,",
+        "controller.quorum.voters=x",
+        "controller.quorum.bootstrap.servers=x",
+        "listener.security.protocol.map=x",
+        "metadata.log.dir=",
+        "broker.heartbeat.interval.ms=x",
+        "kjbod.metrics.listener=x",
+    ],
+)
+def test_a_mistake_hides_no_other_one_and_makes_none_up(line: str) -> None:
+    seen: list[Config] = []
+
+    def note(config: Config) -> list[str]:
+        seen.append(config)
+        return ["and this"]
+
+    with pytest.raises(ConfigError) as caught:
+        parse_config(
+            f"{BROKER}\n{line}\n".encode(), agent_problems, note, source="s", working_directory="/", host="here"
+        )
+    assert len(seen) == 1
+    assert caught.value.problems[-1] == "and this"
+    assert all(line.partition("=")[0] in problem for problem in caught.value.problems[:-1])
 
 
 def test_the_controller_is_a_quorum_of_one() -> None:

@@ -26,7 +26,7 @@ from kjbod.clock import Clock
 from kjbod.config import Config
 from kjbod.config.endpoints import Listener
 from kjbod.config.hosts import connections_by_address
-from kjbod.errors import ConfigError, KjbodError
+from kjbod.errors import KjbodError
 from kjbod.metadata.acls import Acls, Operation, ResourceType, Rules
 from kjbod.metadata.image import MetadataImage
 from kjbod.metadata.versions import SUPPORTED_FEATURES
@@ -108,12 +108,14 @@ class ServedBroker(Protocol):
 
 
 def broker_listeners(config: Config) -> tuple[Listener, ...]:
-    """The entries of ``listeners`` to bind.
+    """The entries of ``listeners`` to bind; :func:`listener_problems` finds nothing wrong with them."""
+    return tuple(one for one in config.listeners if one.name not in config.controller_listener_names)
 
-    Raises:
-        ConfigError: a security protocol that is not offered, or port 0, at which nobody could find it.
-    """
-    listeners = tuple(one for one in config.listeners if one.name not in config.controller_listener_names)
+
+def listener_problems(config: Config) -> list[str]:
+    """What ``listeners`` asks for and is not to be had: a security protocol that is not offered, or port 0, at which
+    nobody could find it."""
+    listeners = broker_listeners(config)
     problems = [
         f"{config.source}: listeners: {one}: {one.protocol} is not offered by this version: use PLAINTEXT"
         for one in listeners
@@ -124,9 +126,7 @@ def broker_listeners(config: Config) -> tuple[Listener, ...]:
         for one in listeners
         if one.port == 0
     ]
-    if problems:
-        raise ConfigError(*problems)
-    return listeners
+    return problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +175,7 @@ class Listeners:
         """Listen.
 
         Raises:
-            ConfigError: see :func:`broker_listeners` and :func:`connections_by_address`.
+            ConfigError: see :func:`connections_by_address`.
             UnresolvedError: a name of the configuration cannot be resolved now.
             ListenerError: an address is taken, or not this host's.
         """
