@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from kjbod.clock import Clock
+from kjbod.config.endpoints import HostPort
 from kjbod.errors import EXIT_CONFIG, EXIT_DISK_FAILURE, EXIT_FAILURE, UnsupportedVersionError
 from kjbod.ids import Uuid
 from kjbod.metadata.fetching import Committed, Leader, Snapshot
@@ -52,6 +53,7 @@ from kjbod_agent import lifecycle as life
 from kjbod_agent.assignments import TIMEOUT_MS as ASSIGNMENT_TIMEOUT_MS
 from kjbod_agent.assignments import Assignments, Outcome
 from kjbod_agent.channel import ControllerChannel
+from kjbod_agent.condition import Condition, Contact, DirectoryStates, condition, contact
 from kjbod_agent.directories.additions import Added
 from kjbod_agent.directories.cleanness import Cleanness
 from kjbod_agent.directories.rules import Directory
@@ -215,6 +217,8 @@ class Broker:
         self.mover: Mover
         self.cleanness: Cleanness | None = None
         self.monitor: Monitor | None = None
+        self.directory_states: Callable[[], DirectoryStates] = DirectoryStates
+        """The state of each directory, as ``kjbod status`` shows it."""
         self.fencing = Fencing(
             assignments=self.assignments,
             multiple=multiple,
@@ -246,6 +250,9 @@ class Broker:
         self._unreadable = unreadable
         self._registering: list[tuple[Added, asyncio.Future[bool]]] = []
         self._answered: set[Uuid] = set()
+        self._started_ms = clock.monotonic_ms()
+        self._controller: Leader | None = None
+        """The last one that was known."""
         self._status = ""
         self._ready_due = False
         self._unfenced_once = False
@@ -283,6 +290,7 @@ class Broker:
         self._channel.set_leader(leader)
         self._assign_channel.set_leader(leader)
         if leader is not None:
+            self._controller = leader
             self._feed(life.ControllerFound())
             self.assignments.patience(self._clock.monotonic_ms())
             self.assignments.hurry(self._clock.monotonic_ms())
@@ -949,6 +957,30 @@ class Broker:
 
     # ---------------------------------------------------------------------------------------------------------- status
 
+    @property
+    def contact(self) -> Contact:
+        """What is known of the controller at this moment."""
+        at = self._controller
+        return contact(
+            self.life,
+            self._clock.monotonic_ms(),
+            self._clock.wall_ms(),
+            self._started_ms,
+            None if at is None else str(HostPort(at.host, at.port)),
+        )
+
+    def condition(self, *, ago: bool = True) -> Condition:
+        """How the agent is at this moment, see :mod:`kjbod_agent.condition`."""
+        return condition(
+            self.life,
+            self.contact,
+            self.directory_states(),
+            running_ms=self._clock.monotonic_ms() - self._started_ms,
+            unrecorded=sum(not failure.settled for failure in self.failures.failed),
+            stuck=self.fencing.stuck,
+            ago=ago,
+        )
+
     def _tell_status(self) -> None:
         """Tell the service manager what is new; what it did not take, in a moment of trouble of its own, again."""
         if self._halt is not None:
@@ -971,7 +1003,8 @@ class Broker:
         return parts
 
     def _status_text(self) -> str:
-        parts = [self.life.state.name.lower().replace("_", " "), "fenced" if self.life.fenced else "unfenced"]
+        # With moments, not ages: it is sent when it is another one, not each second.
+        parts = [self.condition(ago=False).line]
         parts.extend(self._work_text())
         parts.extend(self.fencing.words(self._clock.monotonic_ms()))
         parts.extend(f"{path} could not be read at the start" for path in self._unreadable)

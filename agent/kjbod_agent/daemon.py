@@ -46,7 +46,7 @@ from kjbod_agent import lifecycle
 from kjbod_agent.admin.control import Control, ControlParts
 from kjbod_agent.admin.forwarding import Forwarder
 from kjbod_agent.admin.listener import PRELOADED, Listeners, Parts, listener_problems
-from kjbod_agent.admin.view import View, log_directories
+from kjbod_agent.admin.view import View, log_directories, metadata_directory
 from kjbod_agent.broker import FAREWELL_TIMEOUT_MS, Broker, Ended
 from kjbod_agent.channel import ControllerChannel
 from kjbod_agent.directories.additions import AdditionError, Additions
@@ -454,7 +454,9 @@ class Daemon:
             monitor=monitor,
             clock=self._clock,
             spawn=self._spawn,
+            metadata=lambda: metadata_directory(opened, self.remembering.memory),
         )
+        broker.directory_states = self.view.states
         parts = Parts(
             broker=broker,
             view=self.view,
@@ -748,6 +750,7 @@ def _snapshot(broker: Broker, monitor: HealthMonitor, opened: Opened) -> "Snapsh
         broker_state=int(broker.life.state),
         broker_epoch=broker.life.broker_epoch,
         fenced=broker.life.fenced,
+        last_heartbeat_ms=broker.contact.last_answer_ms or 0,
         metadata_offset=broker.life.metadata_offset,
         queued_assignments=broker.fencing.unrecorded,
         offline={d.path: d.path in failed for d in start_up.log_dirs} | {u.path: True for u in start_up.unreadable},

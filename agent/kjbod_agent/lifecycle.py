@@ -228,7 +228,9 @@ class Lifecycle:
     refusals: int = 0
     """Answers that did not let go during the controlled shutdown."""
     trouble: str = ""
-    """The last failure, for the line that explains a stop."""
+    """The last failure, for the line that explains a stop; empty after a good heartbeat."""
+    refused: bool = False
+    """Whether the last failure was an answer: there is a controller, and it does not accept what was sent."""
 
     @property
     def unrecorded(self) -> tuple[Uuid, ...]:
@@ -573,9 +575,11 @@ def _soon(life: Lifecycle) -> Step:
     return _send(life)
 
 
-def _failed(life: Lifecycle, reason: str, now_ms: int, *, forget: bool) -> Step:
+def _failed(life: Lifecycle, reason: str, now_ms: int, *, forget: bool, refused: bool = True) -> Step:
     heartbeat = life.in_flight is not None and life.in_flight.heartbeat
-    failed = dataclasses.replace(life, in_flight=None, news=False, failures=life.failures + 1, trouble=reason)
+    failed = dataclasses.replace(
+        life, in_flight=None, news=False, failures=life.failures + 1, trouble=reason, refused=refused
+    )
     retry_ms = _retry_ms(failed)
     effects: Effects = (Rejected(heartbeat, reason, retry_ms),)
     if forget:
@@ -709,7 +713,7 @@ def _pace_ms(before: Lifecycle, after: Lifecycle) -> int:
 def _on_failure(life: Lifecycle, event: RequestFailed, now_ms: int) -> Step:
     if not is_in_flight(life, event.serial):
         return life, ()
-    return _failed(life, event.reason, now_ms, forget=True)
+    return _failed(life, event.reason, now_ms, forget=True, refused=False)
 
 
 def _on_controller(life: Lifecycle, _event: ControllerFound, _now_ms: int) -> Step:

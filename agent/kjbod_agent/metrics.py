@@ -77,6 +77,8 @@ class Snapshot:
     """Replicas that are being created."""
     moves: Sequence[Move] = ()
     strays: int = 0
+    last_heartbeat_ms: int = 0
+    """When the controller last acknowledged one, wall clock; 0: never."""
 
 
 def _per_directory(name: str, text: str, values: Iterable[tuple[str, float]]) -> Metric:
@@ -140,7 +142,14 @@ class AgentCollector(Collector):
         )
         yield GaugeMetricFamily("kafka_server_KafkaServer_BrokerState", "BrokerState of Kafka.", now.broker_state)
         yield GaugeMetricFamily("kjbod_broker_epoch", "Epoch of the registration, -1 before it.", now.broker_epoch)
-        yield GaugeMetricFamily("kjbod_broker_fenced", "Whether the controller fences this broker.", now.fenced)
+        yield GaugeMetricFamily(
+            "kjbod_broker_fenced", "Whether the controller fenced it at its last answer.", now.fenced
+        )
+        yield GaugeMetricFamily(
+            "kjbod_last_acknowledged_heartbeat_timestamp_seconds",
+            "When the controller last acknowledged a heartbeat, since the epoch; 0: never.",
+            now.last_heartbeat_ms / 1000,
+        )
         yield GaugeMetricFamily("kjbod_metadata_offset", "Last metadata offset applied.", now.metadata_offset)
         yield _per_directory("kjbod_log_directory_replicas", "Replicas.", now.replicas.items())
         yield _per_directory("kjbod_log_directory_leaders", "Replicas that lead.", now.leaders.items())

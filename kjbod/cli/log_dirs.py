@@ -54,18 +54,21 @@ def gather(parts: Any) -> list[dict[str, Any]]:
 
 
 def remembered(config: Config) -> list[dict[str, Any]]:
-    """The configured directories with the ids that they had when an agent last saw them."""
+    """The configured directories, a ``metadata.log.dir`` of its own included, with the ids that they had when an agent
+    last saw them."""
     from kjbod_agent.admin.unattended import known_directories
 
     known = known_directories(config)
     found = []
-    for path in dict.fromkeys((*config.log_dirs, *known)):
+    configured = dict.fromkeys((*config.log_dirs, config.metadata_log_dir))
+    for path in dict.fromkeys((*configured, *known)):
         last = known.get(path)
         found.append(
             {
                 "path": path,
                 "directory_id": None if last is None else str(last.directory_id),
-                "configured": path in config.log_dirs,
+                "configured": path in configured,
+                "role": "metadata" if path in configured and path not in config.log_dirs else "log",
                 "device": None if last is None else last.device,
                 "serial": None if last is None else last.serial,
                 "seen_ms": None if last is None else last.seen_ms,
@@ -78,6 +81,10 @@ def remembered(config: Config) -> list[dict[str, Any]]:
 def block(directory: dict[str, Any]) -> list[str]:
     """One directory, a fact a line."""
     facts = _facts(directory) if "verdict" in directory else _remembered_facts(directory)
+    if directory["role"] == "metadata":
+        facts = [fact for fact in facts if fact[0] != "holds"] + [
+            ("holds", "the metadata log alone (metadata.log.dir)")
+        ]
     return [safe(directory["path"]), *(f"  {name:<12}  {text}" for name, text in facts)]
 
 

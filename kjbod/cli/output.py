@@ -11,10 +11,28 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
+
+from kjbod import units
+from kjbod.units import duration
+
+__all__ = [
+    "OutputError",
+    "Printer",
+    "cells",
+    "complain",
+    "cut",
+    "duration",
+    "moment",
+    "percent",
+    "plural",
+    "safe",
+    "size",
+    "table",
+    "width",
+]
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _GAP: Final = "  "
@@ -60,19 +78,8 @@ def percent(part: float, whole: float) -> str:
 
 
 def moment(wall_ms: int | None) -> str:
-    """A moment in UTC, to the second."""
-    if wall_ms is None:
-        return UNKNOWN
-    return f"{datetime.fromtimestamp(wall_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
-
-
-def duration(seconds: float) -> str:
-    """``12 s``, ``3 min 20 s``, ``2 h 5 min``, ``3 d 4 h``."""
-    whole = max(0, int(seconds))
-    for name, length, below, small in (("d", 86_400, "h", 3_600), ("h", 3_600, "min", 60), ("min", 60, "s", 1)):
-        if whole >= length:
-            return f"{whole // length} {name} {whole % length // small} {below}"
-    return f"{whole} s"
+    """A moment in UTC, to the second; ``?`` where it is not known."""
+    return UNKNOWN if wall_ms is None else units.moment(wall_ms)
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:

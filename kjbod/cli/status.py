@@ -1,4 +1,16 @@
-"""``kjbod status``: how the agent on this host is, on one screen."""
+"""``kjbod status``: how the agent on this host is, on one screen; with ``--check`` in one line, for monitoring.
+
+The first line, and what is critical, is the agent's own word (:mod:`kjbod_agent.condition`). Exit codes of ``--check``
+are those that Nagios and its kin know:
+
+====  ========  ======================================================================================================
+0     OK        the broker serves, its controller answers, all directories are online
+1     DEGRADED  it serves, and somebody should look
+2     CRITICAL  it serves nothing: fenced, no directory, or no agent that answers (69 without ``--check``)
+3     UNKNOWN   it cannot be asked: the configuration cannot be used (78 without ``--check``), no permission, another
+                node's agent
+====  ========  ======================================================================================================
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,19 +19,29 @@ from typing import Any, Final
 import click
 
 from kjbod.cli import ask
-from kjbod.cli.output import Printer, cells, cut, moment, percent, safe, table, width
+from kjbod.cli.output import Printer, cells, cut, duration, moment, percent, safe, table, width
+from kjbod.errors import KjbodError
+from kjbod.runtime.control import EXIT_NO_AGENT
 
 ROOM_MIN: Final = 16
 """Columns for a reason; with fewer it says nothing, and kjbod log-dirs has it."""
 
 
+EXIT_CRITICAL: Final = 2
+EXIT_UNKNOWN: Final = 3
+
+
 @click.command()
 @ask.options
-def status(config_path: Path, as_json: bool) -> int:
+@click.option("--check", is_flag=True, help="One line, and the exit code: 0 OK, 1 DEGRADED, 2 CRITICAL, 3 UNKNOWN.")
+def status(config_path: Path, as_json: bool, check: bool) -> int:
     """Tell how the running agent is.
 
-    Its registration, what it is busy with, and each of its directories in a line. Exit code 69 when no agent answers.
+    Whether all is well, its registration, what it is busy with, and each of its directories in a line. Exit code 69
+    when no agent answers; with --check, for monitoring, 2.
     """
+    if check:
+        return _check(config_path, as_json)
     answer = ask.client(ask.load(config_path)).call("status")
     out = Printer()
     if as_json:
@@ -29,11 +51,30 @@ def status(config_path: Path, as_json: bool) -> int:
     return 0
 
 
+def _check(config_path: Path, as_json: bool) -> int:
+    """Print one line, on standard output whatever it says; gives the exit code."""
+    answer = None
+    try:
+        answer = ask.client(ask.load(config_path)).call("status")
+        text, code = safe(answer["condition"]["text"]), int(answer["condition"]["code"])
+    except KjbodError as error:
+        silent = error.exit_code == EXIT_NO_AGENT
+        code = EXIT_CRITICAL if silent else EXIT_UNKNOWN
+        text = f"{'CRITICAL' if silent else 'UNKNOWN'}: {safe('; '.join(str(error).splitlines()))}"
+    out = Printer()
+    if as_json:
+        out.json({"code": code, "text": text, "status": answer})
+    else:
+        out(text)
+    return code
+
+
 def lines(answer: dict[str, Any], columns: int | None) -> list[str]:
     """The answer of the operation ``status`` for people, in at most so many columns where it can be cut."""
     facts = [
         ("node", f"{answer['node']} of cluster {safe(answer['cluster_id'])}, kjbod {answer['version']}"),
-        ("state", f"{answer['state']}, {'fenced' if answer['fenced'] else 'unfenced'}"),
+        ("state", f"{answer['state']}, {_fenced(answer['fenced'])}"),
+        ("controller", _controller(answer["controller"])),
         ("broker epoch", _epoch(answer["broker_epoch"])),
         ("metadata offset", f"{answer['metadata_offset']}{'' if answer['published'] else ', not yet complete'}"),
         *_history(answer.get("metadata_history")),
@@ -47,7 +88,13 @@ def lines(answer: dict[str, Any], columns: int | None) -> list[str]:
     facts[5:5] = [("not made", cut(safe(text), columns and columns - wide - 2)) for text in answer.get("unmade", ())]
     head = [f"{name:<{wide}}  {text}" for name, text in facts]
     body = table(("STATE", "SINCE", ">REPLICAS", ">LEADERS", ">USED", "DIRECTORY"), map(_row, answer["directories"]))
-    return [*head, "", body[0], *_with_reasons(body[1:], answer["directories"], columns)]
+    return [
+        safe(answer["condition"]["text"]),
+        *head,
+        "",
+        body[0],
+        *_with_reasons(body[1:], answer["directories"], columns),
+    ]
 
 
 def _with_reasons(body: list[str], directories: list[dict[str, Any]], columns: int | None) -> Iterator[str]:
@@ -56,6 +103,20 @@ def _with_reasons(body: list[str], directories: list[dict[str, Any]], columns: i
         room = None if columns is None else columns - cells(line) - 2
         why = safe(row["error"] or "").removeprefix(safe(row["path"])).removeprefix(" failed").removeprefix(": ")
         yield line if not why or (room is not None and room < ROOM_MIN) else f"{line}  {cut(why, room)}"
+
+
+def _fenced(fenced: bool | None) -> str:
+    if fenced is None:
+        return "whether it is fenced or unfenced is not known"
+    return "fenced" if fenced else "unfenced"
+
+
+def _controller(contact: dict[str, Any]) -> str:
+    """Where it is, and how long ago it last accepted something."""
+    where = safe(contact["address"] or "none is known")
+    if contact["last_answer_ms"] is None:
+        return f"{where}, has accepted nothing yet"
+    return f"{where}, last answer {duration(contact['silent_ms'] / 1000)} ago"
 
 
 def _epoch(epoch: int) -> str:
@@ -85,13 +146,13 @@ def _creating(count: int) -> str:
 
 
 def _row(row: dict[str, Any]) -> tuple[str, ...]:
-    total, usable = row["total_bytes"], row["usable_bytes"]
+    total, usable, apart = row["total_bytes"], row["usable_bytes"], row["role"] == "metadata"
     used = "?" if total is None or usable is None else percent(total - usable, total)
     return (
         f"{row['verdict']}{' cordoned' if row['cordoned'] else ''}",
         moment(row["since_ms"]),
-        str(row["replicas"]),
-        str(row["leaders"]),
+        "-" if apart else str(row["replicas"]),
+        "-" if apart else str(row["leaders"]),
         used,
-        safe(row["path"]),
+        f"{safe(row['path'])}{' (metadata.log.dir)' if apart else ''}",
     )

@@ -19,6 +19,7 @@ from tests.cli.fake_agent import configure, fake_agent
 GIB = 1 << 30
 DIRECTORY: dict[str, Any] = {
     "path": "/mnt/d1",
+    "role": "log",
     "directory_id": "tvZBbOOtuXsXF9uKAMlVNQ",
     "online": True,
     "verdict": "online",
@@ -45,6 +46,20 @@ FAILED = DIRECTORY | {
     "remembered": True,
 }
 STATUS: dict[str, Any] = {
+    "condition": {
+        "level": "degraded",
+        "code": 1,
+        "text": "DEGRADED: 1 of 2 directories failed",
+        "reasons": ["1 of 2 directories failed"],
+    },
+    "controller": {
+        "address": "host3:9093",
+        "answers": True,
+        "refused": False,
+        "silent_ms": 1_400,
+        "last_answer_ms": 1763744232000,
+        "trouble": "",
+    },
     "version": "0.1",
     "pid": 7,
     "node": 1,
@@ -87,8 +102,10 @@ def test_status_is_one_screen(tmp_path: Path, config: str, capsys: pytest.Captur
     with fake_agent(tmp_path, status=STATUS):
         assert cli.run(["status", "-c", config]) == 0
     assert capsys.readouterr().out.splitlines() == [
+        "DEGRADED: 1 of 2 directories failed",
         "node             1 of cluster 4L6g3nShT-eMCtK--X86sw, kjbod 0.1",
         "state            running, unfenced",
+        "controller       host3:9093, last answer 1 s ago",
         "broker epoch     12",
         "metadata offset  345",
         "assignments      2 queued, 1 of them stuck: the agent's log names them",
@@ -102,6 +119,72 @@ def test_status_is_one_screen(tmp_path: Path, config: str, capsys: pytest.Captur
         "failed  2025-11-21 16:57:12Z      1204      402  71 %  /mnt/d2  "
         "EIO at read of meta.properties after 4.2 ms; device loop1 7:1",
     ]
+
+
+def test_status_never_claims_what_nobody_knows_without_a_controller() -> None:
+    gone = STATUS["controller"] | {"silent_ms": 42_000, "answers": False, "trouble": "cannot connect"}
+    shown = lines(STATUS | {"controller": gone, "fenced": None}, None)
+    assert shown[2:4] == [
+        "state            running, whether it is fenced or unfenced is not known",
+        "controller       host3:9093, last answer 42 s ago",
+    ]
+    never = gone | {"address": None, "last_answer_ms": None}
+    assert lines(STATUS | {"controller": never}, None)[3] == (
+        "controller       none is known, has accepted nothing yet"
+    )
+
+
+def test_a_metadata_directory_of_its_own_has_its_line() -> None:
+    own = DIRECTORY | {"path": "/mnt/meta", "role": "metadata", "replicas": 0, "leaders": 0}
+    assert lines(STATUS | {"directories": [DIRECTORY, own]}, None)[-1] == (
+        "online  2025-11-21 16:57:12Z         -        -  71 %  /mnt/meta (metadata.log.dir)"
+    )
+    assert block(own | {"future": 0})[-1] == "  holds         the metadata log alone (metadata.log.dir)"
+
+
+@pytest.mark.parametrize(("level", "code"), [("OK", 0), ("DEGRADED", 1), ("CRITICAL", 2)])
+def test_a_check_is_one_line_and_its_exit_code(
+    tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str], level: str, code: int
+) -> None:
+    condition = {"level": level.lower(), "code": code, "text": f"{level}: so it is", "reasons": []}
+    with fake_agent(tmp_path, status=STATUS | {"condition": condition}):
+        assert cli.run(["status", "--check", "-c", config]) == code
+        assert capsys.readouterr().out == f"{level}: so it is\n"
+        assert cli.run(["status", "--check", "--json", "-c", config]) == code
+        document = json.loads(capsys.readouterr().out)
+    assert (document["code"], document["text"], document["status"]["node"]) == (code, f"{level}: so it is", 1)
+
+
+def test_a_check_of_an_agent_that_does_not_run_is_critical(
+    tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["status", "--check", "-c", config]) == 2
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    (line,) = captured.out.splitlines()
+    assert line.startswith(f"CRITICAL: no agent answers at {tmp_path}/state/control.sock")
+
+
+@pytest.mark.parametrize("content", [None, "process.roles=controller\n", "kjbod.rol=x\nkjbod.rul=y\n"])
+def test_a_check_that_cannot_ask_is_unknown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None
+) -> None:
+    path = tmp_path / "x.properties"
+    if content is not None:
+        path.write_text(content)
+    assert cli.run(["status", "--check", "-c", str(path)]) == 3
+    captured = capsys.readouterr()
+    assert (captured.err, captured.out.count("\n")) == ("", 1)
+    assert captured.out.startswith(f"UNKNOWN: {path}: ")
+
+
+def test_a_check_of_another_nodes_agent_is_unknown(
+    tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with fake_agent(tmp_path, status=STATUS):
+        Path(config).write_text(Path(config).read_text().replace("node.id=1", "node.id=2"))
+        assert cli.run(["status", "--check", "-c", config]) == 3
+    assert "control.sock has node 1, not 2" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("columns", [80, 120])
@@ -330,6 +413,23 @@ def test_without_an_agent_log_dirs_tells_what_is_remembered_and_touches_no_disk(
         "  directory.id  AAAAAAAAAAAAAAAAAAAAZQ, last seen 2025-11-21 16:57:12Z",
     ]
     assert captured.err.splitlines()[1] == "kjbod: what follows is from memory; no disk was asked"
+
+
+def test_without_an_agent_log_dirs_tells_of_a_metadata_directory_of_its_own(
+    tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Path(config).open("a") as file:
+        file.write(f"metadata.log.dir={tmp_path}/meta\n")
+    KnownDirectories(tmp_path / "state", 1).save(
+        Memory().seen(f"{tmp_path}/meta", Uuid.parse("tvZBbOOtuXsXF9uKAMlVNQ"), 1763744232000)
+    )
+    assert cli.run(["log-dirs", "-c", config]) == 0
+    assert capsys.readouterr().out.splitlines()[-4:] == [
+        f"{tmp_path}/meta",
+        "  state         unknown: no agent runs",
+        "  directory.id  tvZBbOOtuXsXF9uKAMlVNQ, last seen 2025-11-21 16:57:12Z",
+        "  holds         the metadata log alone (metadata.log.dir)",
+    ]
 
 
 def test_without_an_agent_and_a_state_directory_log_dirs_makes_none(

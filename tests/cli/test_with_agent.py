@@ -3,11 +3,14 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +18,9 @@ from typing import Any
 import pytest
 
 from kjbod.cli import main as cli
+from kjbod.config import load_config
 from kjbod.testing.kafka import KafkaKit
-from kjbod.testing.processes import ManagedProcess, Processes, kjbod_command, wait_until
+from kjbod.testing.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
 from tests.agent.daemon_cluster import CLUSTER_ID, Cluster, wait_assigned
 from tests.cli.fake_agent import configure, fake_agent
 
@@ -28,10 +32,13 @@ class Site:
 
     def __init__(self, base: Path, processes: Processes, **settings: object) -> None:
         self.cluster = Cluster(base, processes)
-        self.cluster.start_controller()
+        self.start_controller()
         self.config = self.cluster.configure(1, 3, CLUSTER_ID, **settings)
         self.state = base / "b1" / "state"
         self.agent = self.start()
+
+    def start_controller(self) -> None:
+        self.controller = self.cluster.start_controller()
 
     def start(self) -> ManagedProcess:
         self.agent = self.cluster.start_agent(self.config)
@@ -88,6 +95,71 @@ def test_status_and_log_dirs_tell_of_a_running_agent_and_of_a_disk_that_died(sit
     assert (dead["directory_id"], dead["verdict"], dead["online"], dead["remembered"]) == (lost, "failed", False, True)
     assert len(dead["replica_list"]) == 2
     assert "failed" in site.run("status").stdout
+
+
+def first_line(site: Site) -> str:
+    return site.run("status").stdout.splitlines()[0]
+
+
+def metric(site: Site, name: str) -> float:
+    """The value of a gauge without labels, as the agent's metrics listener says it now."""
+    listener = load_config(site.config).kjbod_metrics_listener
+    assert listener is not None
+    with urllib.request.urlopen(f"http://{listener}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+
+
+def test_an_agent_without_its_controller_says_so_first_everywhere_and_ok_when_it_is_back(
+    tmp_path: Path, processes: Processes
+) -> None:
+    settings = {"kjbod_metrics_listener": f"127.0.0.1:{free_port()}", "log_dir_failure_timeout_ms": 600_000}
+    site = Site(tmp_path, processes, **settings)
+    assert first_line(site) == "OK: running, unfenced, 3 directories online"
+    assert site.run("status", "--check").stdout == "OK: running, unfenced, 3 directories online\n"
+    beaten = metric(site, "kjbod_last_acknowledged_heartbeat_timestamp_seconds")
+    assert beaten > 1_600_000_000
+    site.controller.signal(signal.SIGKILL)
+    site.controller.wait()
+    wait_until(lambda: first_line(site).startswith("DEGRADED: no controller for "), 30, "that it is degraded")
+    site.path(2).rename(site.path(2).with_name("away"))
+    site.agent.wait_for_event("directory.failed")
+    line = first_line(site)
+    assert re.fullmatch(
+        rf"DEGRADED: no controller for \d+ s \(127\.0\.0\.1:{site.cluster.port}, last answer [-0-9]+ [:0-9]+Z: .*"
+        r"Connect.*\); 1 of 3 directories failed, not yet known to the controller",
+        line,
+    ), line
+    assert site.run("status", "--check", code=1).stdout.startswith("DEGRADED: no controller for ")
+    silent_ms = load_config(site.config).broker_session_timeout_ms
+    wait_until(lambda: site.ask("status")["controller"]["silent_ms"] > silent_ms, 30, "a session that is over")
+    told = site.ask("status")
+    assert (told["condition"]["level"], told["condition"]["code"]) == ("degraded", 1)
+    assert told["condition"]["text"].startswith("DEGRADED: no controller for ")
+    assert told["fenced"] is None, "a controller that lives has fenced it by now, and one that does not has not"
+    assert "unfenced" not in site.run("status").stdout.replace("whether it is fenced or unfenced is not known", "")
+    assert metric(site, "kjbod_last_acknowledged_heartbeat_timestamp_seconds") < time.time() - silent_ms / 1000
+    site.start_controller()
+    wait_until(lambda: first_line(site) == "DEGRADED: 1 of 3 directories failed", 60, "a controller that answers")
+    assert metric(site, "kjbod_last_acknowledged_heartbeat_timestamp_seconds") > beaten
+    assert site.ask("status")["fenced"] is False
+
+
+def test_a_metadata_directory_of_its_own_is_shown_and_is_no_place_for_replicas(
+    tmp_path: Path, processes: Processes
+) -> None:
+    own = tmp_path / "meta"
+    site = Site(tmp_path, processes, metadata_log_dir=own)
+    assert first_line(site) == "OK: running, unfenced, 3 directories online"
+    assert site.run("status").stdout.splitlines()[-1].endswith(f"  {own} (metadata.log.dir)")
+    *_, row = site.ask("log-dirs")["directories"]
+    assert (row["path"], row["role"], row["verdict"], row["online"]) == (str(own), "metadata", "online", True)
+    assert f"directory.id={row['directory_id']}" in (own / "meta.properties").read_text()
+    assert row["total_bytes"] > row["usable_bytes"] > 0
+    site.agent.stop()
+    *_, remembered = site.ask("log-dirs")["directories"]
+    assert (remembered["path"], remembered["role"]) == (str(own), "metadata")
+    assert remembered["directory_id"] == row["directory_id"]
 
 
 def test_the_socket_goes_with_the_agent_and_memory_tells_the_rest(site: Site) -> None:

@@ -67,7 +67,7 @@ def host(tmp_path: Path) -> Iterator[SlowNames]:
 @pytest.fixture
 def cluster(tmp_path: Path, host: SlowNames) -> Cluster:
     made = Cluster(tmp_path, host)
-    with made._controller_config.open("a") as config:
+    with made.controller_config.open("a") as config:
         config.write(f"advertised.listeners=CONTROLLER://{NAME}:{made.port}\n")
     return made
 

@@ -365,7 +365,13 @@ def test_the_real_controller_and_agent_run_as_services_and_stop_cleanly(boot: Bo
     agent.start()
     # Type=notify: the start is complete when the broker is unfenced.
     assert agent.events("agent.unfenced"), agent.system.read(LOG)
-    assert agent.show("StatusText") == {"StatusText": "running, unfenced"}
+    well = {"StatusText": "OK: running, unfenced, 2 directories online"}
+    assert agent.show("StatusText") == well
+    agent.system.run("systemctl", "stop", "kjbod-controller")
+    gone = "DEGRADED: no controller since "
+    wait_until(lambda: agent.show("StatusText")["StatusText"].startswith(gone), 30, "a status without a controller")
+    agent.system.run("systemctl", "start", "kjbod-controller")
+    wait_until(lambda: agent.show("StatusText") == well, 60, "a status with a controller")
     agent.system.run("systemctl", "stop", "kjbod-agent", "kjbod-controller")
     for service in SERVICES:
         shown = agent.system.show(service, "ActiveState", "Result", "NRestarts")

@@ -13,7 +13,7 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from kjbod import __version__
@@ -24,6 +24,7 @@ from kjbod.runtime.control import ControlError, Handler
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_agent import lifecycle as life
 from kjbod_agent.admin.view import UNKNOWN, DirectoryView, LogDirectory, ReplicaView, Wants
+from kjbod_agent.condition import Condition, Contact, fenced
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Hosting
 from kjbod_agent.storage.api import DirectoryAgent
@@ -198,11 +199,18 @@ class Broker(Protocol):
     @property
     def placement(self) -> Placement: ...
 
+    @property
+    def contact(self) -> Contact: ...
+
+    def condition(self, *, ago: bool = True) -> Condition: ...
+
 
 class View(Protocol):
     """What is needed of :class:`kjbod_agent.admin.view.View`."""
 
     async def directories(self, wants: Wants | None = None, *, measure: bool = True) -> Sequence[DirectoryView]: ...
+
+    def metadata_directory(self) -> DirectoryView | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,13 +270,21 @@ class Control:
         """The agent in a few figures, and a line for each directory."""
         broker, lifecycle = self._broker, self._broker.life
         directories = [row async for row, _ in self._directories(detailed=False)]
+        condition, contact = broker.condition(), broker.contact
         return {
+            "condition": {
+                "level": condition.level.name.lower(),
+                "code": int(condition.level),
+                "text": condition.line,
+                "reasons": list(condition.reasons),
+            },
+            "controller": asdict(contact),
             "version": __version__,
             "pid": os.getpid(),
             "node": lifecycle.identity.broker_id,
             "cluster_id": lifecycle.identity.cluster_id,
             "state": lifecycle.state.name.lower().replace("_", " "),
-            "fenced": lifecycle.fenced,
+            "fenced": fenced(lifecycle, contact.silent_ms),
             "broker_epoch": lifecycle.broker_epoch,
             "metadata_offset": lifecycle.metadata_offset,
             "metadata_version": broker.image.metadata_version,
@@ -308,16 +324,22 @@ class Control:
                 await asyncio.sleep(0)
 
     async def _directories(self, *, detailed: bool) -> AsyncIterator[tuple[dict[str, Any], Sequence[ReplicaView]]]:
-        """Each directory, and its replicas if they are asked for: a view of a hundred thousand takes a second."""
+        """Each directory, a ``metadata.log.dir`` of its own last, and its replicas if they are asked for: a view of a
+        hundred thousand takes a second."""
         views = await self._parts.view.directories(None if detailed else _nothing, measure=detailed)
         held, future, causes = self._held(), self._on_the_way(), self._parts.causes()
         for view in views:
             row = self._directory(view) | {
+                "role": "log",
                 "cause": causes.get(view.path),
                 "replicas": 0 if view.directory_id is None else held[view.directory_id],
                 "future": 0 if view.directory_id is None else future[view.directory_id],
             }
             yield row, view.replicas
+        metadata = self._parts.view.metadata_directory()
+        if metadata is not None:
+            row = self._directory(metadata) | {"role": "metadata", "cause": causes.get(metadata.path)}
+            yield row | {"replicas": 0, "future": 0}, ()
 
     def _held(self) -> Counter[Uuid]:
         """Current replicas by directory; one that is found nowhere counts where the metadata place it."""

@@ -10,6 +10,7 @@ it is from memory, its replicas included, and of one that was never read the rep
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
@@ -17,6 +18,7 @@ from typing import Any, Final, Protocol, TypeVar
 from kjbod.clock import Clock
 from kjbod.ids import Uuid
 from kjbod.metadata.image import MetadataImage
+from kjbod_agent.condition import ONLINE, DirectoryStates
 from kjbod_agent.directories.rules import Memory
 from kjbod_agent.directories.start_up import Opened
 from kjbod_agent.failures import Failures
@@ -233,6 +235,7 @@ class View:
 
     Args:
         log_dirs: the entries of ``log.dirs`` at this moment, in their order.
+        metadata: the directory of the metadata, where it is none of ``log.dirs``.
         broker: the agent.
         monitor: verdicts and devices.
         clock: the time.
@@ -247,8 +250,10 @@ class View:
         monitor: ViewedMonitor,
         clock: Clock,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
+        metadata: Callable[[], LogDirectory | None] = lambda: None,
     ) -> None:
         self._log_dirs = log_dirs
+        self._metadata = metadata
         self._broker = broker
         self._monitor = monitor
         self._clock = clock
@@ -280,6 +285,25 @@ class View:
                 shown = [self._with_figures(placed) async for placed in _in_slices(found)]
                 views.append(self._directory(entry, status.get(entry.path), shown, leaders))
             return tuple(views)
+
+    def metadata_directory(self) -> DirectoryView | None:
+        """The directory of ``metadata.log.dir`` where it is one of its own; it holds no replicas."""
+        entry = self._metadata()
+        if entry is None:
+            return None
+        status = next((each for each in self._monitor.status() if each.path == entry.path), None)
+        view = self._directory(entry, status, (), {})
+        # It is no place for replicas, so the inventory does not know it; of its failures the agent dies.
+        return dataclasses.replace(view, online=view.error is None, remembered=view.error is not None)
+
+    def states(self) -> DirectoryStates:
+        """The state of each directory, as :meth:`directories` tells it."""
+        status = {each.path: each for each in self._monitor.status()}
+        metadata = self.metadata_directory()
+        return DirectoryStates(
+            {entry.path: self._verdict(entry, status.get(entry.path))[0] for entry in self._log_dirs()},
+            ONLINE if metadata is None else metadata.verdict,
+        )
 
     # ---- from memory
 
@@ -467,6 +491,20 @@ def log_directories(opened: Opened, memory: Memory) -> tuple[LogDirectory, ...]:
         if each.path != opened.start_up.metadata.path
     ]
     return (*read, *unread)
+
+
+def metadata_directory(opened: Opened, memory: Memory) -> LogDirectory | None:
+    """The directory of the metadata, None where it is one of ``log.dirs``."""
+    found = opened.start_up.metadata
+    if any(found.path == each.path for each in opened.start_up.log_dirs):
+        return None
+    return LogDirectory(
+        path=found.path,
+        directory_id=found.directory_id,
+        total_bytes=found.loaded.total_bytes,
+        usable_bytes=found.loaded.usable_bytes,
+        remembered=_remembered(memory, found.path),
+    )
 
 
 def _remembered(memory: Memory, path: str) -> Disk | None:

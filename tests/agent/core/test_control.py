@@ -1,6 +1,7 @@
 """What the agent answers on its control socket: paths and lines for a person, from memory, in pieces."""
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from kjbod_agent import lifecycle
 from kjbod_agent.admin.control import PIECE, WATCHED_MAX, Control, ControlParts
 from kjbod_agent.admin.view import DirectoryView, LogDirectory, ReplicaView, Wants
 from kjbod_agent.broker import Parted
+from kjbod_agent.condition import Condition, Contact, DirectoryStates, condition, contact
 from kjbod_agent.features import registered_features
 from kjbod_agent.moves.machine import MoveView, State
 from kjbod_agent.partitions import TopicIdPartition
@@ -112,6 +114,7 @@ class FakeBroker:
         self.image = MetadataImage(topic_ids={"orders": TOPIC, "pay": OTHER})
         self.placement = FakePlacement()
         self.fencing = FakeFencing()
+        self.directories = DirectoryStates(dict.fromkeys(PATHS.values(), "online"))
         self.life = lifecycle.Lifecycle(
             identity=lifecycle.Identity(
                 broker_id=1,
@@ -131,6 +134,13 @@ class FakeBroker:
             features=registered_features({}),
         )
 
+    @property
+    def contact(self) -> Contact:
+        return contact(self.life, 50_000, 1_700_000_050_000, 0, "host3:9093")
+
+    def condition(self, *, ago: bool = True) -> Condition:
+        return condition(self.life, self.contact, self.directories, running_ms=50_000, ago=ago)
+
 
 @dataclass
 class FakeFencing:
@@ -145,6 +155,11 @@ class FakeFencing:
 class FakeView:
     views: tuple[DirectoryView, ...] = ()
     asked: list[tuple[bool, bool]] = field(default_factory=list)
+
+    metadata: DirectoryView | None = None
+
+    def metadata_directory(self) -> DirectoryView | None:
+        return self.metadata
 
     async def directories(self, wants: Wants | None = None, *, measure: bool = True) -> tuple[DirectoryView, ...]:
         self.asked.append((wants is None, measure))
@@ -243,6 +258,47 @@ async def test_status_is_a_few_figures_and_a_line_for_each_directory(world: Worl
     assert status["directories"][0]["directory_id"] == str(D1)
     assert [d["cause"] for d in status["directories"]] == ["none", "slow", None]
     assert world.view.asked == [(False, False)]  # neither replicas nor a question to a disk
+
+
+async def test_status_says_for_machines_too_that_no_controller_answers(world: World) -> None:
+    world.broker.life = dataclasses.replace(
+        world.broker.life,
+        state=lifecycle.BrokerState.RUNNING,
+        fenced=False,
+        answered_ms=8_000,
+        failures=3,
+        trouble="no",
+    )
+    (status,) = await world.ask("status")
+    text = "DEGRADED: no controller for 42 s (host3:9093, last answer 2023-11-14 22:13:28Z: no)"
+    assert status["condition"] == {
+        "level": "degraded",
+        "code": 1,
+        "text": text,
+        "reasons": [text.removeprefix("DEGRADED: ")],
+    }
+    assert status["controller"] == {
+        "address": "host3:9093",
+        "answers": False,
+        "refused": False,
+        "silent_ms": 42_000,
+        "last_answer_ms": 1_700_000_008_000,
+        "trouble": "no",
+    }
+    assert status["fenced"] is None
+
+
+async def test_a_metadata_directory_of_its_own_is_told_of_last(world: World) -> None:
+    world.view.metadata = directory_view(D1, path="/mnt/meta")
+    (status,) = await world.ask("status")
+    assert [(d["path"], d["role"]) for d in status["directories"]] == [
+        ("/mnt/d1", "log"),
+        ("/mnt/d2", "log"),
+        ("/mnt/d3", "log"),
+        ("/mnt/meta", "metadata"),
+    ]
+    parts = await world.ask("log-dirs")
+    assert parts[-1]["directory"] == status["directories"][-1]
 
 
 async def test_log_dirs_asks_the_disks_for_sizes_only_where_they_are_shown(world: World) -> None:

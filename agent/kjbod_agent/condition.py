@@ -1,0 +1,181 @@
+"""The condition of the agent in one line: how ``kjbod status`` begins, what ``kjbod status --check`` exits with, and
+what ``systemctl status`` shows. Pure.
+
+The line is ``OK: ...``, ``DEGRADED: ...`` or ``CRITICAL: ...`` with every reason, the worst first:
+
+=========  ============================================================================================================
+CRITICAL   the broker serves nothing: fenced by its controller after it has run, or for :data:`START_MS` since its
+           start; no directory is online
+DEGRADED   it serves, and somebody should look: no controller answers, or it refuses; a directory is not online
+           (failed, unreadable, loading, slow, full, held, suspect); assignments are stuck; it starts or stops
+OK         none of these
+=========  ============================================================================================================
+
+Without a controller nobody here can tell whether the broker is fenced: a controller that lives and does not hear of it
+fences it after the session timeout, one that is dead fences nobody, and its partitions are served on. So that is
+DEGRADED however long it lasts, and :func:`fenced` is unknown from then on.
+"""
+
+import enum
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kjbod.units import duration, moment
+from kjbod_agent.lifecycle import BrokerState, Lifecycle
+
+START_MS: Final = 120_000
+"""A start that takes longer is no start any more. The default of ``kjbod.assignment.timeout.ms``, which is the longest
+that a start waits for one thing."""
+_STARTING: Final = frozenset({BrokerState.NOT_RUNNING, BrokerState.STARTING, BrokerState.RECOVERY})
+_STOPPING: Final = frozenset({BrokerState.PENDING_CONTROLLED_SHUTDOWN, BrokerState.SHUTTING_DOWN})
+ONLINE: Final = "online"
+_DEAD: Final = frozenset({"failed", "unreadable"})
+_WORDS: Final = ("failed", "unreadable", "held", "suspect", "slow", "full", "loading")
+"""States of a directory in the order in which they are told."""
+
+
+class Level(enum.IntEnum):
+    """How bad it is; the value is the exit code of ``kjbod status --check``."""
+
+    OK = 0
+    DEGRADED = 1
+    CRITICAL = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contact:
+    """What is known of the controller.
+
+    Attributes:
+        address: ``host:port`` of the last one that was known; None: there never was one.
+        answers: whether the last request was answered without error.
+        refused: whether it was answered with an error.
+        silent_ms: since the last answer without error, since the start where there was none.
+        last_answer_ms: when that was, wall clock, milliseconds since the epoch; None: never.
+        trouble: why the last request failed; empty when it did not.
+    """
+
+    address: str | None
+    answers: bool
+    refused: bool
+    silent_ms: int
+    last_answer_ms: int | None
+    trouble: str
+
+    def reason(self, *, ago: bool) -> str:
+        """What is wrong with the controller. ``ago``: with the time that passed, which is another one each second."""
+        at = "the start" if self.last_answer_ms is None else moment(self.last_answer_ms)
+        time = f"for {duration(self.silent_ms / 1000)}" if ago else f"since {at}"
+        known = [] if self.address is None else [self.address]
+        last = "never answered" if self.last_answer_ms is None else f"last answer {at}"
+        where = ", ".join([*known, last])
+        what = "the controller accepts nothing" if self.refused else "no controller"
+        return f"{what} {time} ({where}{f': {self.trouble}' if self.trouble else ''})"
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryStates:
+    """The state of each directory, a word of ``kjbod status``.
+
+    Attributes:
+        log_dirs: by path.
+        metadata: of a metadata directory of its own, ``online`` where there is none.
+    """
+
+    log_dirs: Mapping[str, str] = field(default_factory=dict)
+    metadata: str = ONLINE
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """How the agent is; ``reasons`` is empty when it is well."""
+
+    level: Level
+    reasons: tuple[str, ...]
+    well: str
+    """What is said when there are no reasons."""
+
+    @property
+    def line(self) -> str:
+        """``OK: running, unfenced, 12 directories online``."""
+        return f"{self.level.name}: {'; '.join(self.reasons) or self.well}"
+
+
+def contact(life: Lifecycle, now_ms: int, wall_ms: int, started_ms: int, address: str | None) -> Contact:
+    """The contact with the controller. ``now_ms`` and ``started_ms`` are monotonic, ``wall_ms`` is the same moment as
+    ``now_ms``."""
+    silent_ms = now_ms - (started_ms if life.answered_ms is None else life.answered_ms)
+    return Contact(
+        address=address,
+        answers=life.answered_ms is not None and life.failures == 0,
+        refused=life.refused,
+        silent_ms=silent_ms,
+        last_answer_ms=None if life.answered_ms is None else wall_ms - silent_ms,
+        trouble=life.trouble,
+    )
+
+
+def fenced(life: Lifecycle, silent_ms: int) -> bool | None:
+    """Whether the controller fences the broker; None: nobody here can know it. ``silent_ms`` as in :class:`Contact`."""
+    if life.failures and not life.fenced and silent_ms > life.timing.session_timeout_ms:
+        return None
+    return life.fenced
+
+
+def condition(
+    life: Lifecycle,
+    heard: Contact,
+    directories: DirectoryStates,
+    *,
+    running_ms: int,
+    unrecorded: int = 0,
+    stuck: int = 0,
+    ago: bool = True,
+) -> Condition:
+    """The condition.
+
+    Args:
+        life: registration and fencing.
+        heard: of the controller.
+        directories: the state of each.
+        running_ms: since the start.
+        unrecorded: how many failed directories the controller has not acknowledged.
+        stuck: assignments that the controller refuses or does not answer.
+        ago: see :meth:`Contact.reason`.
+    """
+    words = list(directories.log_dirs.values())
+    found: list[tuple[Level, str]] = []
+    if life.failures:
+        found.append((Level.DEGRADED, heard.reason(ago=ago)))
+    if life.state in _STOPPING:
+        found.append((Level.DEGRADED, "it stops"))
+    elif life.fenced and life.state in _STARTING:
+        found.append((Level.CRITICAL if running_ms >= START_MS else Level.DEGRADED, "it starts, and is fenced"))
+    elif life.fenced:
+        found.append((Level.CRITICAL, "the controller has fenced it"))
+    if words and _DEAD.issuperset(words):
+        found.append((Level.CRITICAL, "no directory is online"))
+    if counted := _counted(words):
+        unknown = ", not yet known to the controller" if unrecorded else ""
+        found.append((Level.DEGRADED, f"{counted}{unknown}"))
+    if directories.metadata != ONLINE:
+        found.append((Level.DEGRADED, f"the directory of the metadata (metadata.log.dir) is {directories.metadata}"))
+    if stuck:
+        found.append((Level.DEGRADED, f"{stuck:,} assignment{'' if stuck == 1 else 's'} not recorded"))
+    found.sort(key=lambda one: -one[0])
+    count = len(words)
+    well = f"{life.state.name.lower()}, unfenced, {count} director{'y' if count == 1 else 'ies'} online"
+    return Condition(max((level for level, _ in found), default=Level.OK), tuple(text for _, text in found), well)
+
+
+def _counted(words: Sequence[str]) -> str:
+    """``2 of 12 directories failed, 1 slow``; empty when all are online."""
+    counts = Counter(words)
+    told = [word for word in (*_WORDS, *sorted(counts)) if counts[word] and word != ONLINE]
+    if not told:
+        return ""
+    first, *others = dict.fromkeys(told)
+    head = f"{counts[first]} of {len(words)} director{'y' if len(words) == 1 else 'ies'} {first}"
+    return ", ".join([head, *(f"{counts[word]} {word}" for word in others)])
