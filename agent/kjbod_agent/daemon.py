@@ -24,7 +24,7 @@ import random
 import signal
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -54,7 +54,7 @@ from kjbod_agent.directories.cleanness import Cleanness
 from kjbod_agent.directories.loading import Loading
 from kjbod_agent.directories.start_up import Opened, Remembering, mark_clean, open_directories
 from kjbod_agent.failures import Failures
-from kjbod_agent.health.monitor import HealthMonitor
+from kjbod_agent.health.monitor import DirectoryStatus, HealthMonitor
 from kjbod_agent.health.sources.linux import linux_sources
 from kjbod_agent.health.verdict import Health, HealthSettings
 from kjbod_agent.moves.mover import Mover
@@ -69,7 +69,8 @@ from kjbod_agent.storage.api import StorageAgent, StorageOptions
 from kjbod_agent.storage.registry import create
 
 if TYPE_CHECKING:
-    from kjbod_agent.metrics import MetricsListener, Snapshot
+    from kjbod.metrics.listener import MetricsListener
+    from kjbod_agent.metrics import Disk, Snapshot
     from kjbod_agent.metrics import Move as MoveMetric
 
 HALT_TIMEOUT_MS: Final = 900
@@ -398,7 +399,9 @@ class Daemon:
             total_bytes_per_second=config.replica_alter_log_dirs_io_max_bytes_per_second,
         )
 
-    async def _start_parts(self, broker: Broker, opened: Opened, reporter: Reporter) -> "MetricsListener | None":
+    async def _start_parts(
+        self, broker: Broker, opened: Opened, reporter: Reporter
+    ) -> "MetricsListener[Snapshot] | None":
         """:meth:`_run_parts`, until it is done or the broker ends: a listener may wait for its name for a minute."""
         starting = self._group.create_task(self._run_parts(broker, opened, reporter))
         waited: set[asyncio.Future[Any]] = {starting, broker.ended}
@@ -408,7 +411,9 @@ class Daemon:
         starting.cancel()
         return None
 
-    async def _run_parts(self, broker: Broker, opened: Opened, reporter: Reporter) -> "MetricsListener | None":
+    async def _run_parts(
+        self, broker: Broker, opened: Opened, reporter: Reporter
+    ) -> "MetricsListener[Snapshot] | None":
         """Start all that runs for as long as the agent."""
         monitor = self._monitor(broker, opened)
         broker.monitor = monitor
@@ -440,9 +445,9 @@ class Daemon:
         where = self._config.kjbod_metrics_listener
         if where is None:
             return None
-        from kjbod_agent.metrics import MetricsListener  # some MiB, which only those pay who have the listener
+        from kjbod_agent.metrics import listener  # some MiB, which only those pay who have the listener
 
-        metrics = MetricsListener(lambda: _snapshot(broker, monitor, opened))
+        metrics = listener(lambda: _snapshot(broker, monitor, opened))
         await metrics.open(where.host, where.port)
         return metrics
 
@@ -740,12 +745,16 @@ def _sites(broker: Broker, monitor: HealthMonitor, opened: Opened, config: Confi
 
 def _snapshot(broker: Broker, monitor: HealthMonitor, opened: Opened) -> "Snapshot":
     """The agent at this moment, for metrics."""
-    from kjbod_agent.metrics import Snapshot
+    from kjbod_agent.metrics import UNREADABLE, Snapshot
 
     start_up, placement = opened.start_up, broker.placement
     leaders = placement.leaders() or {}
-    health = {status.path: str(status.health.health) for status in monitor.status()}
+    watched = monitor.status()
+    health = {status.path: str(status.health.health) for status in watched}
     failed = {failure.path for failure in broker.failures.failed}
+    unreadable = {one.path for one in start_up.unreadable}
+    own = broker.image.brokers.get(placement.hosting.broker_id)
+    cordoned = () if own is None else own.cordoned_log_dirs or ()
     return Snapshot(
         broker_state=int(broker.life.state),
         broker_epoch=broker.life.broker_epoch,
@@ -753,8 +762,8 @@ def _snapshot(broker: Broker, monitor: HealthMonitor, opened: Opened) -> "Snapsh
         last_heartbeat_ms=broker.contact.last_answer_ms or 0,
         metadata_offset=broker.life.metadata_offset,
         queued_assignments=broker.fencing.unrecorded,
-        offline={d.path: d.path in failed for d in start_up.log_dirs} | {u.path: True for u in start_up.unreadable},
-        health=dict(_worst(health, failed | {u.path for u in start_up.unreadable})),
+        offline={d.path: d.path in failed for d in start_up.log_dirs} | dict.fromkeys(unreadable, True),
+        health=health | dict.fromkeys(sorted(failed - unreadable), "failed") | dict.fromkeys(unreadable, UNREADABLE),
         replicas={d.path: placement.inventory.replica_count(d.directory_id) for d in start_up.log_dirs},
         leaders={d.path: leaders.get(d.directory_id, 0) for d in start_up.log_dirs},
         stuck_assignments=broker.fencing.stuck,
@@ -762,10 +771,46 @@ def _snapshot(broker: Broker, monitor: HealthMonitor, opened: Opened) -> "Snapsh
         loading={d.path: len(d.loaded.replicas) if d.directory_id in opened.loading else 0 for d in start_up.log_dirs},
         strays=len(placement.strays),
         moves=_moves(broker, {d.directory_id: d.path for d in start_up.log_dirs}),
+        cordoned={d.path: d.directory_id in cordoned for d in start_up.log_dirs},
+        disks={one.path: _unread_disk(one.directory_id) for one in start_up.unreadable}
+        | {status.path: _disk(status) for status in watched},
+    )
+
+
+def _unread_disk(directory_id: Uuid | None) -> "Disk":
+    from kjbod_agent.metrics import Disk
+
+    return Disk(directory_id="" if directory_id is None else str(directory_id))
+
+
+def _disk(status: DirectoryStatus) -> "Disk":
+    """What the monitor knows of a directory and its device, for metrics."""
+    from kjbod_agent.metrics import Disk
+
+    probe, device, counters = status.last_probe, status.device, status.counters
+    return Disk(
+        directory_id=status.directory_id,
+        device=" ".join(device.names) or device.device,
+        model=device.model or "",
+        serial=device.serial or "",
+        file_system=status.file_system or "",
+        total_bytes=None if probe is None else probe.total_bytes,
+        usable_bytes=None if probe is None else probe.usable_bytes,
+        probes=status.probes,
+        probe_failures=status.probe_failures,
+        probe_us=status.probe_us,
+        probe_histogram=dict(status.probe_histogram),
+        reads=None if counters is None else counters.reads,
+        read_bytes=None if counters is None else counters.read_bytes,
+        writes=None if counters is None else counters.writes,
+        write_bytes=None if counters is None else counters.write_bytes,
+        io_errors=None if counters is None else counters.errors,
+        busy_ms=None if counters is None else counters.busy_ms,
     )
 
 
 def _moves(broker: Broker, paths: Mapping[Uuid, str]) -> "list[MoveMetric]":
+    from kjbod_agent.metrics import WAITING
     from kjbod_agent.metrics import Move as MoveMetric
 
     return [
@@ -774,16 +819,10 @@ def _moves(broker: Broker, paths: Mapping[Uuid, str]) -> "list[MoveMetric]":
             partition=view.partition.partition,
             source="" if view.source is None else paths.get(view.source, str(view.source)),
             destination=paths.get(view.destination, str(view.destination)),
-            state="waiting" if view.waiting else str(view.state.value),
+            state=WAITING if view.waiting else str(view.state.value),
             total_bytes=view.total_bytes,
             copied_bytes=view.copied_bytes,
             bytes_per_second=view.bytes_per_second,
         )
         for view in broker.mover.moves
     ]
-
-
-def _worst(health: dict[str, str], failed: set[str]) -> Iterator[tuple[str, str]]:
-    yield from health.items()
-    for path in sorted(failed):
-        yield path, "failed"

@@ -1,43 +1,70 @@
-"""Metrics as Prometheus text, on a listener of its own (``kjbod.metrics.listener``).
+"""Metrics of the agent: what is at one moment (:class:`Snapshot`), and the series that are made of it.
 
-Names are Kafka's where it has them, written as the JMX exporter writes them by default. Nothing is kept: a scrape reads
-the state of the agent, on the event loop, without I/O.
+What Kafka has too is there under Kafka's names (:mod:`kjbod.metrics.mbeans` says which), the rest is ``kjbod_*``.
+Nothing is kept for a scrape and none touches a watched disk: it reads the state of the agent and, as the monitor does,
+``/sys`` and ``/proc``. Series are by directory at most, never by partition, and those of a directory go with it.
 
-``QueuedReplicaToDirAssignments`` is there three times, because dashboards look for it in three places: as KIP-858 has
-it (``kafka.server:type=KafkaServer``), as Kafka 3.7 to 4.x has it (``org.apache.kafka.server:type=AssignmentsManager``,
-gone in 5.0), and as Kafka has it since 4.2 (``kafka.server:type=AssignmentsManager``, KIP-1100).
+``QueuedReplicaToDirAssignments`` is there for three MBeans, because dashboards look for it in three places: as KIP-858
+has it (``kafka.server:type=KafkaServer``), as Kafka 3.7 to 4.x has it
+(``org.apache.kafka.server:type=AssignmentsManager``, gone in 5.0), and as Kafka has it since 4.2
+(``kafka.server:type=AssignmentsManager``, KIP-1100).
 """
 
-import asyncio
-import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kjbod.errors import StorageError
-from kjbod.runtime.logging import get_logger
-from kjbod.runtime.names import UnresolvedError, listening_addresses
+from kjbod.metrics.listener import MetricsListener
+from kjbod.metrics.mbeans import MBean, Reading, families
+from kjbod_agent.health.state import Health
+from kjbod_agent.moves.machine import ENDS, State
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-REQUEST_BYTES_MAX: Final = 8192
-REQUEST_TIMEOUT_S: Final = 5.0
-CONNECTIONS_MAX: Final = 16
+UNREADABLE: Final = "unreadable"
+"""State of a directory that could not be read at the start: whether it has failed is not known."""
+WAITING: Final = "waiting"
+"""State of a move that waits for another one; beside those of :class:`kjbod_agent.moves.machine.State`."""
 
-
-class MetricsListenerError(StorageError):
-    """The metrics listener cannot be opened."""
-
-
-QUEUED_ASSIGNMENTS: Final = (
-    "kafka_server_KafkaServer_QueuedReplicaToDirAssignments",
-    "org_apache_kafka_server_AssignmentsManager_QueuedReplicaToDirAssignments",
-    "kafka_server_AssignmentsManager_QueuedReplicaToDirAssignments",
+_QUEUED = "Replicas whose directory the controller has not acknowledged, or nobody knows yet (KIP-858)."
+QUEUED_ASSIGNMENTS: Final = tuple(
+    MBean(domain, type_, "QueuedReplicaToDirAssignments", _QUEUED)
+    for domain, type_ in (
+        ("kafka.server", "KafkaServer"),
+        ("org.apache.kafka.server", "AssignmentsManager"),
+        ("kafka.server", "AssignmentsManager"),
+    )
 )
+_LOG_MANAGER = ("kafka.log", "LogManager")
+OFFLINE_COUNT: Final = MBean(*_LOG_MANAGER, "OfflineLogDirectoryCount", "Log directories that are offline.")
+OFFLINE: Final = MBean(*_LOG_MANAGER, "LogDirectoryOffline", "Whether a log directory is offline.", "logDirectory")
+CORDONED_COUNT: Final = MBean(*_LOG_MANAGER, "CordonedLogDirectoryCount", "Cordoned log directories (KIP-1066).")
+CORDONED: Final = MBean(
+    *_LOG_MANAGER, "LogDirectoryCordoned", "Whether a log directory is cordoned (KIP-1066).", "logDirectory"
+)
+LOADING: Final = MBean(*_LOG_MANAGER, "remainingLogsToRecover", "Replicas that are still to be read.", "dir")
+BROKER_STATE: Final = MBean("kafka.server", "KafkaServer", "BrokerState", "BrokerState of Kafka: 3 is running.")
+PARTITIONS: Final = MBean("kafka.server", "ReplicaManager", "PartitionCount", "Replicas on this broker.")
+LEADERS: Final = MBean("kafka.server", "ReplicaManager", "LeaderCount", "Partitions that this broker leads.")
+APPLIED: Final = MBean(
+    "kafka.server",
+    "broker-metadata-metrics",
+    "",
+    "Offset of the last metadata record that was applied.",
+    attribute="last-applied-record-offset",
+)
+MBEANS: Final = (
+    *(*QUEUED_ASSIGNMENTS, OFFLINE_COUNT, OFFLINE, CORDONED_COUNT, CORDONED, LOADING),
+    *(BROKER_STATE, PARTITIONS, LEADERS, APPLIED),
+)
+"""All MBeans of Kafka's whose series the agent has."""
+
+PROBE_BOUNDS_US: Final = tuple(2**power for power in range(7, 25))
+"""Upper bounds of the buckets of probe durations, 128 us to 16.8 s: each a bound of
+:func:`kjbod.fleet.schema.latency_bucket` as well, so that no count has to be guessed."""
+_BUCKETS_PER_DOUBLING = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +80,34 @@ class Move:
     total_bytes: int
     copied_bytes: int
     bytes_per_second: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disk:
+    """A log directory and what it lies on, as far as it was looked at; None: it was not."""
+
+    directory_id: str = ""
+    device: str = ""
+    """Kernel names."""
+    model: str = ""
+    serial: str = ""
+    file_system: str = ""
+    total_bytes: int | None = None
+    usable_bytes: int | None = None
+    """What an unprivileged writer can still allocate."""
+    probes: int | None = None
+    probe_failures: int = 0
+    probe_us: int = 0
+    """Duration of all probes."""
+    probe_histogram: Mapping[str, int] = field(default_factory=dict)
+    """By :func:`kjbod.fleet.schema.latency_bucket`."""
+    reads: int | None = None
+    """Of the device since it is there, as the next ones."""
+    read_bytes: int | None = None
+    writes: int | None = None
+    write_bytes: int | None = None
+    io_errors: int | None = None
+    busy_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,44 +134,123 @@ class Snapshot:
     strays: int = 0
     last_heartbeat_ms: int = 0
     """When the controller last acknowledged one, wall clock; 0: never."""
+    cordoned: Mapping[str, bool] = field(default_factory=dict)
+    """By path of each directory that is registered."""
+    disks: Mapping[str, Disk] = field(default_factory=dict)
+    """By path of each configured directory."""
 
 
-def _per_directory(name: str, text: str, values: Iterable[tuple[str, float]]) -> Metric:
+def _per_directory(name: str, text: str, values: Iterable[tuple[str, float | None]]) -> Metric:
+    """A gauge for each directory of which the value is known."""
     family = GaugeMetricFamily(name, text, labels=["logDirectory"])
     for path, value in values:
-        family.add_metric([path], value)
+        if value is not None:
+            family.add_metric([path], value)
+    return family
+
+
+def _of_kafka(now: Snapshot) -> Iterator[Reading]:
+    """Values of Kafka's MBeans."""
+    for bean in QUEUED_ASSIGNMENTS:
+        yield Reading(bean, now.queued_assignments)
+    yield Reading(OFFLINE_COUNT, sum(now.offline.values()))
+    yield from (Reading(OFFLINE, offline, path) for path, offline in now.offline.items())
+    yield Reading(CORDONED_COUNT, sum(now.cordoned.values()))
+    yield from (Reading(CORDONED, cordoned, path) for path, cordoned in now.cordoned.items())
+    yield from (Reading(LOADING, count, path) for path, count in now.loading.items())
+    yield Reading(BROKER_STATE, now.broker_state)
+    yield Reading(PARTITIONS, sum(now.replicas.values()))
+    yield Reading(LEADERS, sum(now.leaders.values()))
+    yield Reading(APPLIED, now.metadata_offset)
+
+
+def _states(now: Snapshot) -> Metric:
+    """One series for each directory and state, so that none disappears when the state changes."""
+    family = GaugeMetricFamily(
+        "kjbod_log_directory_health",
+        "1 for the state that a directory is in, 0 for the others; unreadable: it could not be read at the start.",
+        labels=["logDirectory", "state"],
+    )
+    for path, current in now.health.items():
+        for state in (*map(str, Health), UNREADABLE):
+            family.add_metric([path, state], state == current)
     return family
 
 
 def _replica_work(now: Snapshot) -> Iterator[Metric]:
-    """What is being done with replicas: loaded, created, moved, left as strays."""
-    loading = GaugeMetricFamily(
-        "kafka_log_LogManager_remainingLogsToRecover", "Replicas that are still to be read.", labels=["dir"]
-    )
-    for path, count in now.loading.items():
-        loading.add_metric([path], count)
-    yield loading
+    """What is being done with replicas: created, moved, left as strays."""
     yield GaugeMetricFamily("kjbod_replicas_creating", "Replicas that are being created.", now.creating)
     yield GaugeMetricFamily("kjbod_strays", "Replicas that the metadata do not know, kept aside.", now.strays)
     states = Counter(move.state for move in now.moves)
     moves = GaugeMetricFamily("kjbod_moves", "Moves of replicas between directories.", labels=["state"])
-    for state, count in sorted(states.items()):
-        moves.add_metric([state], count)
+    possible = [WAITING, *(str(state.value) for state in State if state not in ENDS)]
+    for state in dict.fromkeys((*possible, *sorted(states))):
+        moves.add_metric([state], states[state])
     yield moves
-    yield from _per_move(now.moves)
+    total, copied = sum(m.total_bytes for m in now.moves), sum(m.copied_bytes for m in now.moves)
+    rate = sum(move.bytes_per_second for move in now.moves)
+    yield GaugeMetricFamily("kjbod_move_bytes", "Size of the replicas that are being moved.", total)
+    yield GaugeMetricFamily("kjbod_move_copied_bytes", "How much of them is copied.", copied)
+    yield GaugeMetricFamily("kjbod_move_bytes_per_second", "How fast they are copied.", rate)
 
 
-def _per_move(moves: Sequence[Move]) -> Iterator[Metric]:
-    labels = ["topic", "partition", "source", "destination"]
-    total = GaugeMetricFamily("kjbod_move_bytes", "Size of a replica that is being moved.", labels=labels)
-    copied = GaugeMetricFamily("kjbod_move_copied_bytes", "How much of it is copied.", labels=labels)
-    rate = GaugeMetricFamily("kjbod_move_bytes_per_second", "How fast it is copied.", labels=labels)
-    for move in moves:
-        values = [move.topic, str(move.partition), move.source, move.destination]
-        total.add_metric(values, move.total_bytes)
-        copied.add_metric(values, move.copied_bytes)
-        rate.add_metric(values, move.bytes_per_second)
-    yield from (total, copied, rate)
+def _of_disks(disks: Mapping[str, Disk]) -> Iterator[Metric]:
+    names = ["directory_id", "device", "model", "serial", "file_system"]
+    info = GaugeMetricFamily(
+        "kjbod_log_directory_info", "1; what a directory lies on.", labels=["logDirectory", *names]
+    )
+    for path, disk in disks.items():
+        info.add_metric([path, *(str(getattr(disk, name)) for name in names)], 1)
+    yield info
+    sizes = ((path, disk.total_bytes) for path, disk in disks.items())
+    yield _per_directory("kjbod_log_directory_size_bytes", "Size of the file system.", sizes)
+    usable = ((path, disk.usable_bytes) for path, disk in disks.items())
+    yield _per_directory("kjbod_log_directory_available_bytes", "What may still be written.", usable)
+    yield _probes(disks)
+    counters: tuple[tuple[str, str, Callable[[Disk], float | None]], ...] = (
+        ("probe_failures", "Probes that were answered with an error.", _probe_failures),
+        ("device_reads", "Reads that the device completed.", lambda disk: disk.reads),
+        ("device_read_bytes", "Bytes of these.", lambda disk: disk.read_bytes),
+        ("device_writes", "Writes that the device completed.", lambda disk: disk.writes),
+        ("device_written_bytes", "Bytes of these.", lambda disk: disk.write_bytes),
+        ("device_errors", "Requests that failed; only SCSI drivers count them.", lambda disk: disk.io_errors),
+        ("device_busy_seconds", "Time with a request in flight.", _busy_s),
+    )
+    for name, text, read in counters:
+        family = CounterMetricFamily(f"kjbod_log_directory_{name}", text, labels=["logDirectory"])
+        for path, disk in disks.items():
+            value = read(disk)
+            if value is not None:
+                family.add_metric([path], value)
+        yield family
+
+
+def _probe_failures(disk: Disk) -> float | None:
+    return None if disk.probes is None else disk.probe_failures
+
+
+def _busy_s(disk: Disk) -> float | None:
+    return None if disk.busy_ms is None else disk.busy_ms / 1000
+
+
+def _probes(disks: Mapping[str, Disk]) -> Metric:
+    family = HistogramMetricFamily(
+        "kjbod_log_directory_probe_seconds", "Duration of probes, answered well or not.", labels=["logDirectory"]
+    )
+    for path, disk in disks.items():
+        if disk.probes is not None:
+            family.add_metric([path], _cumulative(disk.probe_histogram), disk.probe_us / 1e6)
+    return family
+
+
+def _cumulative(histogram: Mapping[str, int]) -> list[tuple[str, float]]:
+    """Buckets of Prometheus: bound in s, and how many took no longer."""
+    counted = sorted((int(bucket), count) for bucket, count in histogram.items())
+    made = []
+    for bound in PROBE_BOUNDS_US:
+        end = _BUCKETS_PER_DOUBLING * (bound.bit_length() - 1)
+        made.append((str(bound / 1e6), float(sum(count for bucket, count in counted if bucket < end))))
+    return [*made, ("+Inf", float(sum(histogram.values())))]
 
 
 class AgentCollector(Collector):
@@ -128,19 +262,9 @@ class AgentCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """All metrics of this moment."""
         now = self._read()
-        queued = "Replicas whose directory the controller has not acknowledged, or nobody knows yet (KIP-858)."
-        for name in QUEUED_ASSIGNMENTS:
-            yield GaugeMetricFamily(name, queued, now.queued_assignments)
+        yield from families(_of_kafka(now))
         stuck = "Queued assignments that the controller refuses or does not answer."
         yield GaugeMetricFamily("kjbod_assignments_stuck", stuck, now.stuck_assignments)
-        offline = sum(now.offline.values())
-        yield GaugeMetricFamily("kafka_log_LogManager_OfflineLogDirectoryCount", "Log directories offline.", offline)
-        yield _per_directory(
-            "kafka_log_LogManager_LogDirectoryOffline",
-            "Whether a log directory is offline.",
-            ((path, float(is_offline)) for path, is_offline in now.offline.items()),
-        )
-        yield GaugeMetricFamily("kafka_server_KafkaServer_BrokerState", "BrokerState of Kafka.", now.broker_state)
         yield GaugeMetricFamily("kjbod_broker_epoch", "Epoch of the registration, -1 before it.", now.broker_epoch)
         yield GaugeMetricFamily(
             "kjbod_broker_fenced", "Whether the controller fenced it at its last answer.", now.fenced
@@ -154,71 +278,10 @@ class AgentCollector(Collector):
         yield _per_directory("kjbod_log_directory_replicas", "Replicas.", now.replicas.items())
         yield _per_directory("kjbod_log_directory_leaders", "Replicas that lead.", now.leaders.items())
         yield from _replica_work(now)
-        states = GaugeMetricFamily(
-            "kjbod_log_directory_health", "1 for the state of a directory.", labels=["logDirectory", "state"]
-        )
-        for path, state in now.health.items():
-            states.add_metric([path, state], 1)
-        yield states
+        yield _states(now)
+        yield from _of_disks(now.disks)
 
 
-class MetricsListener:
-    """Serves ``GET /metrics``."""
-
-    def __init__(self, read: Callable[[], Snapshot]) -> None:
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(AgentCollector(read))
-        self._connections = 0
-        self._server: asyncio.Server | None = None
-
-    async def open(self, host: str, port: int) -> None:
-        """Listen.
-
-        Raises:
-            MetricsListenerError: the address is taken or not ours, or has no address.
-        """
-        try:
-            addresses = await listening_addresses(host, get_logger())
-            self._server = await asyncio.start_server(self._serve, addresses, port, limit=REQUEST_BYTES_MAX)
-        except UnresolvedError as error:
-            raise MetricsListenerError(f"kjbod.metrics.listener={host}:{port}: {error}") from None
-        except OSError as error:
-            raise MetricsListenerError(
-                f"kjbod.metrics.listener={host}:{port}: {error.strerror or error}: choose another port"
-            ) from None
-
-    def close(self) -> None:
-        """Stop listening."""
-        if self._server is not None:
-            self._server.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections += 1
-        try:
-            if self._connections <= CONNECTIONS_MAX:
-                async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                    request = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(self._answer(request.split(b"\r\n", 1)[0]))
-                    await writer.drain()
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass
-        finally:
-            self._connections -= 1
-            with contextlib.suppress(OSError):
-                writer.close()
-
-    def _answer(self, request_line: bytes) -> bytes:
-        method, _, rest = request_line.partition(b" ")
-        path = rest.partition(b" ")[0].partition(b"?")[0]
-        if method != b"GET":
-            return _response("405 Method Not Allowed", b"")
-        if path != b"/metrics":
-            return _response("404 Not Found", b"")
-        return _response("200 OK", generate_latest(self._registry))
-
-
-def _response(status: str, body: bytes) -> bytes:
-    head = (
-        f"HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    )
-    return head.encode() + body
+def listener(read: Callable[[], Snapshot]) -> MetricsListener[Snapshot]:
+    """The metrics listener of an agent, not open yet."""
+    return MetricsListener(read, lambda now: AgentCollector(lambda: now).collect())

@@ -290,6 +290,7 @@ class Controller:
         self.lifecycle.activate()
         self.lifecycle.changes_end = dict.fromkeys(self.image.brokers, 0)
         self.periodic.activate(now_ms)
+        self.index.forget_elections()
         if self._replayer.in_transaction:
             return Result(records=(AbortTransactionRecord(reason="Controller failover"),))
         return Result()

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kjbod.cli.errors import report
 from kjbod.clock import SystemClock, system_random
@@ -21,6 +22,10 @@ from kjbod.runtime.logging import configure_logging, flush_logging, get_logger
 from kjbod.runtime.loop import run
 from kjbod.runtime.systemd import notify_ready, notify_stopping
 from kjbod_controller_stub.server import ControllerServer
+
+if TYPE_CHECKING:
+    from kjbod.metrics.listener import MetricsListener
+    from kjbod_controller_stub.metrics import Snapshot
 
 _SWITCH_S = 0.001
 """How long the thread with large work keeps the interpreter while the event loop waits for it."""
@@ -86,18 +91,33 @@ async def _start(config: Config) -> ControllerServer:
     return server
 
 
+async def _open_metrics(config: Config, server: ControllerServer) -> "MetricsListener[Snapshot] | None":
+    where = config.kjbod_metrics_listener
+    if where is None:
+        return None
+    from kjbod_controller_stub.metrics import listener  # some MiB, which only those pay who have the listener
+
+    metrics = listener(server, server.measure())
+    await metrics.open(where.host, where.port)
+    return metrics
+
+
 async def _serve(config: Config) -> int:
     server = await _start(config)
-    _settle_memory()
-    notify_ready(f"controller {config.node_id}, epoch {server.quorum.epoch}")
+    metrics = None
     exit_code = 0
     try:
+        metrics = await _open_metrics(config, server)
+        _settle_memory()
+        notify_ready(f"controller {config.node_id}, epoch {server.quorum.epoch}")
         await server.run(server.watch())
     except KjbodError as error:
         _log.error("controller.failed", reason=str(error))
         exit_code = report(error)
     finally:
         notify_stopping("closing")
+        if metrics is not None:
+            metrics.close()
         await server.close()
         _log.info("controller.stopped", end_offset=server.log.end_offset)
         flush_logging()

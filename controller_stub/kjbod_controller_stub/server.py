@@ -85,7 +85,7 @@ from kjbod_controller_stub.starting import (
     require_supported,
     snapshot_limits_of,
 )
-from kjbod_controller_stub.turns import Turns
+from kjbod_controller_stub.turns import Turns, TurnTimes
 from kjbod_controller_stub.writing import Write
 
 WAITING_ANSWERS_MAX = 10_000
@@ -224,6 +224,21 @@ class ControllerServer:
     def port(self) -> int:
         """The port of the first controller listener."""
         return self.servers[0].port
+
+    @property
+    def clock(self) -> Clock:
+        """The time that it lives by."""
+        return self._clock
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for their turn, and answers that wait for the log."""
+        return len(self._deferred) + len(self._turns)
+
+    def measure(self) -> TurnTimes:
+        """Measure turns from here on; the result grows with each."""
+        self._turns.times = TurnTimes(self._clock)
+        return self._turns.times
 
     async def run(self, watch: DirectoryWatch | None = None) -> None:
         """Fence brokers whose session expired, write a NoOp where nothing else is written, and snapshots, until

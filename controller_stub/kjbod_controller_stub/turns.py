@@ -14,6 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from kjbod.clock import Clock
+from kjbod.metrics.distribution import Distribution
+
 TURNS_AT_ONCE = 32
 """So many small turns are taken before the loop looks at its sockets again."""
 
@@ -24,12 +27,24 @@ class _Turn:
     settle: Callable[[Any], None]
     fail: Callable[[BaseException], None]
     is_large: Callable[[], bool]
+    asked_ns: int = 0
+
+
+class TurnTimes:
+    """How long turns waited and took, for metrics."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.queued = Distribution()
+        self.worked = Distribution()
 
 
 class Turns:
     """Turns on one event loop. Made where the loop runs; :meth:`close` it."""
 
     def __init__(self) -> None:
+        self.times: TurnTimes | None = None
+        """Where turns are measured; None: they are not."""
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="controller")
         """The one thread for large work. Others may have it read large requests."""
         self._waiting: deque[_Turn] = deque()
@@ -57,7 +72,8 @@ class Turns:
             fail: gets what ``work`` or ``settle`` raised, on the loop.
             is_large: asked on the loop when the turn begins, so that it may read the state.
         """
-        self._waiting.append(_Turn(work, settle, fail, is_large))
+        asked_ns = 0 if self.times is None else self.times.clock.monotonic_ns()
+        self._waiting.append(_Turn(work, settle, fail, is_large, asked_ns))
         if not self._taken:
             self._go_on()
 
@@ -75,17 +91,32 @@ class Turns:
 
     def _begin(self, turn: _Turn) -> bool:
         """Whether the turn is over already."""
+        begun_ns = self._measure_wait(turn)
         try:
             if not self._closed and turn.is_large():
                 working = asyncio.get_running_loop().run_in_executor(self.thread, turn.work)
-                working.add_done_callback(lambda future: self._worked(turn, future))
+                working.add_done_callback(lambda future: self._worked(turn, future, begun_ns))
                 return False
             turn.settle(turn.work())
         except Exception as error:  # noqa: BLE001  whoever waits for the turn is told
             turn.fail(error)
+        self._measure_work(begun_ns)
         return True
 
-    def _worked(self, turn: _Turn, future: "asyncio.Future[Any]") -> None:
+    def _measure_wait(self, turn: _Turn) -> int:
+        """When the turn begins, ns; 0: nobody measures."""
+        if self.times is None:
+            return 0
+        begun_ns = self.times.clock.monotonic_ns()
+        self.times.queued.add(begun_ns - (turn.asked_ns or begun_ns))
+        return begun_ns
+
+    def _measure_work(self, begun_ns: int) -> None:
+        if self.times is not None and begun_ns:
+            self.times.worked.add(self.times.clock.monotonic_ns() - begun_ns)
+
+    def _worked(self, turn: _Turn, future: "asyncio.Future[Any]", begun_ns: int) -> None:
+        self._measure_work(begun_ns)
         try:
             turn.settle(future.result())
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001

@@ -12,6 +12,7 @@ import pytest
 
 from kjbod.testing.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
+from tests.metrics.exposition import checked, values
 
 
 @pytest.fixture
@@ -248,16 +249,45 @@ def test_metrics_carry_kafka_s_names(cluster: Cluster) -> None:
     agent = unfenced(cluster.start_agent(cluster.configure(1, kjbod_metrics_listener=f"127.0.0.1:{port}")))
     fail_by_moving_away(cluster.directory(1, 3))
     agent.wait_for_event("directory.offline.acknowledged")
+    found = scraped(port)
+    good, bad = (str(cluster.directory(1, number)) for number in (1, 3))
+    assert found["kafka_server_assignmentsmanager_queuedreplicatodirassignments"] == 0
+    assert found['kafka_server_KafkaServer_Value{name="QueuedReplicaToDirAssignments"}'] == 0
+    assert found["kjbod_strays"] == found["kjbod_assignments_stuck"] == 0
+    assert found[rf'kafka_log_logmanager_remaininglogstorecover{{dir="\"{good}\""}}'] == 0
+    assert found["kafka_log_logmanager_offlinelogdirectorycount"] == 1
+    assert found[rf'kafka_log_logmanager_logdirectoryoffline{{logDirectory="\"{bad}\""}}'] == 1
+    assert found["kafka_server_kafkaserver_brokerstate"] == 3
+    assert found[f'kjbod_log_directory_health{{logDirectory="{bad}",state="failed"}}'] == 1
+    assert found[f'kjbod_log_directory_health{{logDirectory="{good}",state="online"}}'] == 1
+    assert found[f'kjbod_log_directory_size_bytes{{logDirectory="{good}"}}'] > 0
+    assert found[f'kjbod_log_directory_probe_seconds_count{{logDirectory="{good}"}}'] > 0
+    directory_id = agent.events("agent.started")[0]["log_dirs"][good]
+    info = [series for series in found if series.startswith("kjbod_log_directory_info") and f'"{good}"' in series]
+    assert len(info) == 1
+    assert f'directory_id="{directory_id}"' in info[0]
+
+
+def test_metrics_tell_a_directory_that_cannot_be_read_from_one_that_failed(cluster: Cluster) -> None:
+    cluster.start_controller()
+    port = free_port()
+    config = cluster.configure(1, kjbod_metrics_listener=f"127.0.0.1:{port}")
+    assert unfenced(cluster.start_agent(config)).stop() == 0
+    gone = cluster.directory(1, 3)
+    fail_by_moving_away(gone)
+    gone.write_text("not a directory: unreadable, as an unreadable disk is")
+    unfenced(cluster.start_agent(config))
+    found = scraped(port)
+    assert found[f'kjbod_log_directory_health{{logDirectory="{gone}",state="unreadable"}}'] == 1
+    assert found[f'kjbod_log_directory_health{{logDirectory="{gone}",state="failed"}}'] == 0
+    assert found[rf'kafka_log_logmanager_logdirectoryoffline{{logDirectory="\"{gone}\""}}'] == 1
+
+
+def scraped(port: int) -> dict[str, float]:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
-    for owner in ("kafka_server_KafkaServer", "kafka_server_AssignmentsManager"):
-        assert f"\n{owner}_QueuedReplicaToDirAssignments 0.0" in text
-    assert "\norg_apache_kafka_server_AssignmentsManager_QueuedReplicaToDirAssignments 0.0" in text
-    assert "kjbod_strays 0.0" in text and "kjbod_assignments_stuck 0.0" in text
-    assert f'remainingLogsToRecover{{dir="{cluster.directory(1, 1)}"}} 0.0' in text
-    assert "kafka_log_LogManager_OfflineLogDirectoryCount 1.0" in text
-    assert f'LogDirectoryOffline{{logDirectory="{cluster.directory(1, 3)}"}} 1.0' in text
-    assert "kafka_server_KafkaServer_BrokerState 3.0" in text
+    checked(text)
+    return values(text)
 
 
 def test_a_taken_metrics_port_is_one_clear_reason(cluster: Cluster) -> None:

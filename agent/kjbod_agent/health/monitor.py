@@ -325,6 +325,7 @@ class HealthMonitor:
     def _count(self, watched: Watched, duration_us: int, *, failed: bool) -> None:
         watched.probes += 1
         watched.probe_failures += failed
+        watched.probe_us += duration_us
         watched.probe_histogram[latency_bucket(duration_us)] += 1
 
     def _check_counters(self, watched: Watched, now_ms: int) -> None:

@@ -28,6 +28,7 @@ class DirectoryStatus:
         device: what it lies on.
         counters: of the device now.
         file_system: of the mount, ``"ext4"``; None where the mount table does not tell.
+        probe_us: how long the answered probes took together.
     """
 
     path: str
@@ -41,6 +42,7 @@ class DirectoryStatus:
     device: BlockDevice
     counters: BlockCounters | None
     file_system: str | None = None
+    probe_us: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -78,6 +80,7 @@ class Watched:
     last_probe: ProbeResult | None = None
     probes: int = 0
     probe_failures: int = 0
+    probe_us: int = 0
     probe_histogram: Counter[str] = field(default_factory=Counter)
     task: asyncio.Task[None] | None = None
     """Sends its probes."""
@@ -97,4 +100,5 @@ class Watched:
             device=self.device,
             counters=counters,
             file_system=None if self.mount is None else self.mount.fstype,
+            probe_us=self.probe_us,
         )

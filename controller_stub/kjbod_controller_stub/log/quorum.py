@@ -344,6 +344,10 @@ class Quorum:
             return ErrorCode.SNAPSHOT_NOT_FOUND
         return 0 if 0 <= partition.position < size else ErrorCode.POSITION_OUT_OF_RANGE
 
+    def observer_count(self, wall_ms: int) -> int:
+        """How many observers were heard lately."""
+        return sum(one.last_fetch_ms + OBSERVER_TIMEOUT_MS >= wall_ms for one in self._observers.values())
+
     def describe(self, request: DescribeQuorumRequest, wall_ms: int) -> DescribeQuorumResponse:
         """Leader, high watermark, the one voter, and the observers heard lately."""
         topics = request.topics

@@ -264,6 +264,12 @@ class Snapshots:
         """The oldest snapshot."""
         return next((each for each in self._kept if each != BOOTSTRAP), None)
 
+    def newest(self) -> tuple[int, int | None]:
+        """Size in bytes of the newest snapshot, and the wall time, in ms, of the last record in it; 0 and None: there
+        is none."""
+        kept = None if self.latest is None else self._kept.get(self.latest)
+        return (0, None) if kept is None else (kept.size, kept.timestamp_ms)
+
     def size(self, snapshot_id: SnapshotId) -> int | None:
         """Of the file; None: there is no such snapshot, or it is not to be served."""
         kept = self._kept.get(snapshot_id)

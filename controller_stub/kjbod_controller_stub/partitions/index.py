@@ -15,7 +15,15 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from kjbod.ids import MIGRATING, UNASSIGNED, Uuid
-from kjbod.metadata.image import Change, ElrCleared, PartitionChange, PartitionRegistration, TopicDeleted, shape_of
+from kjbod.metadata.image import (
+    RECOVERING,
+    Change,
+    ElrCleared,
+    PartitionChange,
+    PartitionRegistration,
+    TopicDeleted,
+    shape_of,
+)
 from kjbod.metadata.records import NO_LEADER
 from kjbod_controller_stub.results import PartitionKey
 
@@ -44,6 +52,25 @@ class PartitionIndex:
         self._imbalanced: _Set = {}
         self._steps: dict[tuple[Any, Any], Step] = {}
         """By the shapes that they are between. A set that one of them has is never replaced."""
+        self.partitions = 0
+        self.unclean_elections = 0
+        """Elections of a replica that was not in sync, since :meth:`forget_elections`."""
+        self.eligible_elections = 0
+        """Elections of an eligible leader replica, since then."""
+
+    def forget_elections(self) -> None:
+        """Count elections from here on: those of the log's past are not this process's (``ControllerStats``)."""
+        self.unclean_elections = self.eligible_elections = 0
+
+    @property
+    def leaderless_count(self) -> int:
+        """How many partitions nobody leads."""
+        return len(self._leaderless)
+
+    @property
+    def imbalanced_count(self) -> int:
+        """How many partitions their preferred replica does not lead."""
+        return len(self._imbalanced)
 
     def in_isr(self, broker_id: int) -> tuple[PartitionKey, ...]:
         """The partitions that have the broker in their ISR."""
@@ -155,10 +182,16 @@ class PartitionIndex:
             enters=tuple(after[place] for place in after if place not in before),
             loses=NO_LEADER if old is None else old.leader,
             gains=NO_LEADER if new is None else new.leader,
+            appears=(new is not None) - (old is not None),
+            unclean=_elected_uncleanly(old, new),
+            eligible=old is not None and new is not None and new.leader in old.eligible_leader_replicas,
         )
 
     def count(self, step: "Step", times: int = 1) -> None:
-        """So many partitions have taken this step: who leads them."""
+        """So many partitions have taken this step: how many there are, who leads them, how they were elected."""
+        self.partitions += step.appears * times
+        self.unclean_elections += step.unclean * times
+        self.eligible_elections += step.eligible * times
         if step.loses != step.gains:
             if step.loses != NO_LEADER:
                 self._leads[step.loses] -= times
@@ -193,3 +226,16 @@ class Step:
     loses: int
     gains: int
     """Its leaders before and after."""
+    appears: int
+    """1: there is one more, -1: one less."""
+    unclean: bool
+    eligible: bool
+    """How its leader was elected, if that is what happened."""
+
+
+def _elected_uncleanly(old: PartitionRegistration | None, new: PartitionRegistration | None) -> bool:
+    """Whether the new leader was not in sync: it recovers, and the one before it was another or did not
+    (``PartitionRegistration.electionWasUnclean``)."""
+    if old is None or new is None or new.leader_recovery_state != RECOVERING:
+        return False
+    return old.leader_recovery_state != RECOVERING or (new.leader not in (old.leader, NO_LEADER))
