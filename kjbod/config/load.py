@@ -185,7 +185,7 @@ class _Loader:
                 values[setting.field] = self._read_simple(setting)
         values["node_id"] = self._read_node_id()
         values["process_roles"] = roles = self._read_roles()
-        values |= self._read_directories()
+        values |= self._read_directories(roles or frozenset())
         values |= self._read_own(roles or frozenset(), values)
         values |= self._read_endpoints(roles, values)
         values["max_connections_per_ip_overrides"] = self._read_overrides(values["max_connections_per_ip"])
@@ -325,7 +325,7 @@ class _Loader:
             return None
         return self._absolute(text)
 
-    def _read_directories(self) -> dict[str, object]:
+    def _read_directories(self, roles: frozenset[str]) -> dict[str, object]:
         name = "log.dirs" if "log.dirs" in self._properties else "log.dir"
         entries = self._read_list(name) if name in self._properties else [DEFAULT_LOG_DIR]
         log_dirs = tuple(map(self._absolute, entries or ()))
@@ -340,6 +340,8 @@ class _Loader:
                 self._wrong(name, f"expected each directory once, {path} is {seen[same]} again")
             seen.setdefault(same, path)
         metadata = self._read_path("metadata.log.dir", log_dirs[0] if log_dirs else "")
+        if "broker" in roles and metadata:
+            self._check_apart(name, log_dirs, metadata)
         cordoned = self._read_list("cordoned.log.dirs") if "cordoned.log.dirs" in self._properties else []
         if cordoned == ["*"]:
             cordoned = list(log_dirs)
@@ -348,6 +350,22 @@ class _Loader:
             self._wrong("cordoned.log.dirs", f"expected entries of log.dirs or * alone, not {unknown[0]}")
         return {"log_dirs": log_dirs, "metadata_log_dir": metadata, "cordoned_log_dirs": tuple(cordoned)}
 
+    def _check_apart(self, name: str, log_dirs: tuple[str, ...], metadata: str) -> None:
+        """No directory lies below another one, where it would be taken for a replica, or for what no log directory
+        may hold. A controller reads its metadata directory only."""
+        for outer in log_dirs:
+            for inner in log_dirs:
+                if _is_below(inner, outer) and not _is_same(inner, outer):
+                    self._wrong(name, f"expected directories beside each other, {inner} lies in {outer}")
+            if metadata != outer and _is_same(metadata, outer):
+                self._wrong("metadata.log.dir", f"expected {outer}, as it is spelled in {name}")
+            elif metadata not in log_dirs and _is_below(metadata, outer):
+                self._wrong("metadata.log.dir", f"expected one of {name}, or a directory beside them, not in {outer}")
+            elif metadata not in log_dirs and _is_below(outer, metadata):
+                self._wrong(
+                    "metadata.log.dir", f"expected one of {name}, or a directory beside them, not around {outer}"
+                )
+
     def _read_own(self, roles: frozenset[str], values: Mapping[str, object]) -> dict[str, object]:
         state = self._read_path("kjbod.state.dir", "/var/lib/kjbod")
         reports = self._read_path("kjbod.reports.dir", f"{state}/reports")
@@ -355,8 +373,10 @@ class _Loader:
         assert isinstance(log_dirs, tuple)
         for name, path in (("kjbod.state.dir", state), ("kjbod.reports.dir", reports)):
             inside = [one for one in log_dirs if path and _is_below(path, one)]
-            if "broker" in roles and inside and name in self._properties:
-                self._wrong(name, f"expected a directory outside the disks that are watched, not below {inside[0]}")
+            with_state = name == "kjbod.reports.dir" and name not in self._properties
+            if "broker" in roles and inside and path and not with_state:
+                expected = f"expected a directory outside the disks that are watched, not below {inside[0]}"
+                self._wrong_given(name, _shown(path), expected)
         return {
             "kjbod_state_dir": state,
             "kjbod_reports_dir": reports,
@@ -383,7 +403,7 @@ class _Loader:
             if isinstance(probe_ms, int) and isinstance(value, int) and value != never and value < probe_ms:
                 self._wrong_given(name, value, f"expected at least kjbod.probe.timeout.ms={probe_ms}")
 
-    def _wrong_given(self, name: str, value: int, expected: str) -> None:
+    def _wrong_given(self, name: str, value: int | str, expected: str) -> None:
         """As ``_wrong``, of a value that may be a default."""
         default = "" if name in self._properties else " (the default)"
         self._problems.append(f"{self._source}: {name}={value}{default}: {expected}")
@@ -482,6 +502,10 @@ class _Loader:
 def _without_port(listener: Listener) -> Listener:
     # Two advertised listeners may share a port: something may stand in between.
     return Listener(listener.name, listener.host, 0, listener.protocol)
+
+
+def _is_same(path: str, other: str) -> bool:
+    return os.path.normpath(path) == os.path.normpath(other)
 
 
 def _is_below(path: str, directory: str) -> bool:

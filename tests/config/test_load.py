@@ -216,8 +216,8 @@ def test_keys_of_kafka_that_kjbod_does_not_use_are_ignored() -> None:
 
 
 def test_directories_are_the_data_and_the_metadata_directories_sorted() -> None:
-    config = parse(BROKER, "log.dirs=/b,/a", "metadata.log.dir=/a/meta")
-    assert config.directories == ("/a", "/a/meta", "/b")
+    config = parse(BROKER, "log.dirs=/b,/a", "metadata.log.dir=/meta")
+    assert config.directories == ("/a", "/b", "/meta")
 
 
 # Listeners
@@ -284,6 +284,20 @@ def test_a_combined_node_has_both_kinds_of_listeners() -> None:
         ("log.dirs=/a,,/b", "log.dirs=/a,,/b: expected no empty entry between commas"),
         ("log.dirs=/a,/a", "log.dirs=/a,/a: expected each directory once, /a is /a again"),
         ("log.dirs=/a,/x/../a/", "log.dirs=/a,/x/../a/: expected each directory once, /x/../a is /a again"),
+        ("log.dirs=/a,/a/b", "log.dirs=/a,/a/b: expected directories beside each other, /a/b lies in /a"),
+        (
+            "log.dirs=/x/../a/b,/a",
+            "log.dirs=/x/../a/b,/a: expected directories beside each other, /x/../a/b lies in /a",
+        ),
+        ("log.dirs=/,/a", "log.dirs=/,/a: expected directories beside each other, /a lies in /"),
+        (
+            "metadata.log.dir=/mnt/d1/kraft",
+            "metadata.log.dir=/mnt/d1/kraft: expected one of log.dirs, or a directory beside them, not in /mnt/d1",
+        ),
+        (
+            "metadata.log.dir=/mnt/d1/../d1",
+            "metadata.log.dir=/mnt/d1/../d1: expected /mnt/d1, as it is spelled in log.dirs",
+        ),
         ("log.dirs=/a\\u0000b", "log.dirs=/a\\x00b: expected paths of directories"),
         ("metadata.log.dir=", "metadata.log.dir=: expected the path of a directory"),
         ("cordoned.log.dirs=/x", "cordoned.log.dirs=/x: expected entries of log.dirs or * alone, not /x"),
@@ -314,6 +328,11 @@ def test_a_combined_node_has_both_kinds_of_listeners() -> None:
         (
             "kjbod.state.dir=/mnt/d1/state",
             "kjbod.state.dir=/mnt/d1/state: expected a directory outside the disks that are watched, not below /mnt/d1",
+        ),
+        (
+            "log.dirs=/var",
+            "kjbod.state.dir=/var/lib/kjbod (the default): expected a directory outside the disks that are watched, "
+            "not below /var",
         ),
         (
             "-controller.quorum.bootstrap.servers",

@@ -144,6 +144,17 @@ def _all_files(node: Node) -> None:
         node.dir(number).write_text("not a directory")
 
 
+def _state_through_a_link(node: Node) -> None:
+    (node.root / "elsewhere").symlink_to(node.dir(2))
+    node.add(f"kjbod.state.dir={node.root}/elsewhere/state-1")
+    (node.dir(2) / "state-1").mkdir()
+
+
+def _directory_through_a_link(node: Node) -> None:
+    node.dir(2).rename(node.dir(1) / "logs-2")
+    node.dir(2).symlink_to(node.dir(1) / "logs-2")
+
+
 def _directory_as_file(node: Node) -> None:
     node.broker.unlink()
     node.broker.mkdir()
@@ -184,6 +195,22 @@ AGENT: dict[str, tuple[Callable[[Node], object], int, str]] = {
         lambda n: n.add(f"kjbod.state.dir={n.dir(1)}/state"),
         EXIT_CONFIG,
         "outside the disks that are watched",
+    ),
+    "state below a log directory through a link": (_state_through_a_link, EXIT_FAILURE, "kjbod.state.dir lies in log"),
+    "a log directory below another": (
+        lambda n: n.add(f"log.dirs={n.dir(1)},{n.dir(1)}/logs-2"),
+        EXIT_CONFIG,
+        "expected directories beside each other, {root}/d1/logs-2 lies in {root}/d1",
+    ),
+    "a log directory below another through a link": (
+        _directory_through_a_link,
+        EXIT_FAILURE,
+        "log directory {root}/d2 lies in log directory {root}/d1 (at {root}/d1/logs-2)",
+    ),
+    "a metadata directory below a log directory": (
+        lambda n: n.add(f"metadata.log.dir={n.dir(2)}/kraft-1"),
+        EXIT_CONFIG,
+        "expected one of log.dirs, or a directory beside them, not in {root}/d2",
     ),
     "no such log directory": (lambda n: shutil.rmtree(n.dir(2)), EXIT_FAILURE, "d2 does not exist: mount its disk"),
     "not formatted": (

@@ -214,9 +214,39 @@ def _require_one_metadata_log(usable: Mapping[str, LoadedDirectory], metadata_lo
 def _require_distinct(usable: Mapping[str, LoadedDirectory]) -> None:
     seen: dict[str, str] = {}
     for path, load in sorted(usable.items()):
-        other = seen.setdefault(load.real_path, path)
-        if other != path:
-            raise StartUpError(f"log directories {other} and {path} are the same directory {load.real_path}")
+        _require_apart(path, load.real_path, seen)
+        seen[path] = load.real_path
+
+
+def _require_apart(path: str, real_path: str, others: Mapping[str, str]) -> None:
+    """A directory is none of the others and lies neither in nor around one, also by way of symbolic links; ``others``
+    are real paths by path."""
+    for other, real_other in sorted(others.items()):
+        if real_path == real_other:
+            raise StartUpError(f"log directories {other} and {path} are the same directory {real_path}")
+        for inner, real_inner, outer, real_outer in (
+            (path, real_path, other, real_other),
+            (other, real_other, path, real_path),
+        ):
+            if real_inner.startswith(f"{real_outer.rstrip('/')}/"):
+                raise StartUpError(
+                    f"log directory {inner} lies in log directory {outer} (at {real_inner}), which would take it for a "
+                    "replica: use directories beside each other"
+                )
+
+
+def require_outside(name: str, real_path: str, directories: Iterable[Directory]) -> None:
+    """What the agent keeps for itself (key ``name``) lies in no log directory, also by way of symbolic links.
+
+    Raises:
+        StartUpError: it does.
+    """
+    for directory in directories:
+        if f"{real_path}/".startswith(f"{directory.loaded.real_path.rstrip('/')}/"):
+            raise StartUpError(
+                f"{name} lies in log directory {directory.path}, at {real_path}: use a directory outside the disks "
+                "that are watched"
+            )
 
 
 def _require_replica_names(usable: Iterable[LoadedDirectory]) -> None:
@@ -298,9 +328,7 @@ def examine_addition(
     _require_owner(ensemble)
     assert isinstance(load, LoadedDirectory)  # all else is an error, or empty
     _require_one_metadata_log({path: load}, metadata_log_dir)
-    for other, real_path in sorted(real_paths.items()):
-        if real_path == load.real_path:
-            raise StartUpError(f"log directories {other} and {path} are the same directory {real_path}")
+    _require_apart(path, load.real_path, real_paths)
     _require_replica_names([load])
     to_write = with_directory_ids(ensemble, rng).get(path)
     directory_id = _id_of(to_write or ensemble.properties[path])

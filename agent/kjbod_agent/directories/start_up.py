@@ -15,6 +15,8 @@ is to be locked: it is registered, and whether it is dead is for the health moni
 
 import asyncio
 import errno
+import functools
+import os
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,7 +29,16 @@ from kjbod.config import Config
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid
 from kjbod.meta_properties import MetaProperties, render_meta_properties
-from kjbod_agent.directories.rules import Directory, KnownDirectories, Load, Memory, StartUp, StartUpError, examine
+from kjbod_agent.directories.rules import (
+    Directory,
+    KnownDirectories,
+    Load,
+    Memory,
+    StartUp,
+    StartUpError,
+    examine,
+    require_outside,
+)
 from kjbod_agent.health.evidence import device_text
 from kjbod_agent.health.verdict import Health
 from kjbod_agent.health.watched import DirectoryStatus
@@ -175,6 +186,8 @@ async def open_directories(
         remembered=before.ids,
         rng=rng,
     )
+    for name, own in (("kjbod.state.dir", config.kjbod_state_dir), ("kjbod.reports.dir", config.kjbod_reports_dir)):
+        require_outside(name, await remembering.off_loop(functools.partial(os.path.realpath, own)), start_up.all)
     late = {path for path, load in loads.items() if isinstance(load, DirectoryTimeout)}
     tell_unreadable(start_up, log, late)
     wall_ms = clock.wall_ms()
