@@ -118,7 +118,7 @@ def choose(found: Sequence[dict[str, Any]], names: Sequence[str]) -> list[dict[s
         return list(found)
     chosen, problems = [], []
     for name in dict.fromkeys(names):
-        matching = [s for s in found if name in (s["name"], f"{s['directory'].rstrip('/')}/{s['name']}")]
+        matching = [s for s in found if name in _names(s)] or [s for s in found if name in map(safe, _names(s))]
         if not matching:
             problems.append(f"there is no stray {safe(name)}: see kjbod strays")
         elif len(matching) > 1:
@@ -128,6 +128,11 @@ def choose(found: Sequence[dict[str, Any]], names: Sequence[str]) -> list[dict[s
     if problems:
         raise StrayError("\n".join(problems))
     return chosen
+
+
+def _names(stray: Mapping[str, Any]) -> tuple[str, str]:
+    """By which a person may name it, also as they are printed where a name is no text."""
+    return stray["name"], f"{stray['directory'].rstrip('/')}/{stray['name']}"
 
 
 def _find(config: Config) -> tuple[list[dict[str, Any]], dict[str, str], bool]:

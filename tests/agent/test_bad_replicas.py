@@ -55,6 +55,11 @@ class Host:
         command = [kjbod_command(), arguments[0], "-c", str(self.config), *arguments[1:]]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
+    def strays(self, what: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Remove or restore strays, as a person does."""
+        command = [kjbod_command(), "strays", what, "-c", str(self.config), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
     def state_of_disks(self) -> set[tuple[str, int, str]]:
         """Each file's name, size and checksum, wherever it is and whatever its directory is called now."""
         return {
@@ -383,3 +388,33 @@ def moving(host: Host) -> list[object]:
 
 def test_an_agent_that_is_not_there_is_said_by_the_command(host: Host) -> None:
     assert_one_line(host.kjbod("move", "events-0", "--to", str(host.directory(2))), "agent")
+
+
+def test_a_stray_whose_name_is_no_utf8_keeps_its_bytes_and_is_removed_or_restored_by_what_is_shown(host: Host) -> None:
+    foreign = [b"r\xe9sum\xe9-0", b"\xff\xfe\\x-1", ("\u20ac" * 70 + "x").encode() + b"\xe2\x82-2"]
+    disk = os.fsencode(host.directory(1))
+    for name in foreign:
+        Path(os.fsdecode(disk + b"/" + name)).mkdir()
+        Path(os.fsdecode(disk + b"/" + name + b"/" + LOG.encode())).write_bytes(DATA)
+    agent = host.start()
+
+    def strays() -> list[bytes]:
+        return sorted(name for name in os.listdir(disk) if name.endswith(b"-stray"))
+
+    wait_until(lambda: len(strays()) == 3, 20, "strays")
+    assert {name.partition(b".")[0] for name in strays()} == {*foreign[:2], "\u20ac".encode() * 70 + b"x\xe2\x82-2"}
+    shown = [line for line in host.kjbod("strays").stdout.splitlines() if line.endswith("-stray")]
+    assert len(shown) == 3
+    for printed in shown[:2]:
+        removed = host.strays("remove", "--yes", printed)
+        assert (removed.returncode, removed.stderr) == (0, "")
+    assert len(strays()) == 1
+    assert agent.stop() == 0
+    remembered = json.loads(host.kjbod("strays", "--json").stdout)["strays"]
+    assert [stray["reason"] for stray in remembered] == [
+        "it has no topic id (partition.metadata is missing or unreadable)"
+    ]
+    left = strays()[0]
+    restored = host.strays("restore", shown[2])
+    assert restored.returncode == 0, restored.stderr
+    assert left.rpartition(b".")[0] in os.listdir(disk)

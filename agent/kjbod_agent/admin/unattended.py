@@ -13,6 +13,7 @@ So a stray that is restored is looked at again by the next agent or broker that 
 
 import asyncio
 import errno
+import os
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -138,7 +139,7 @@ def restore(
 
 
 def _restored_name(stray: FoundStray) -> str:
-    if len(stray.name.encode()) >= NAME_BYTES_MAX:
+    if len(os.fsencode(stray.name)) >= NAME_BYTES_MAX:
         raise UnattendedError(
             f"{stray.name}: perhaps the name of its topic was cut to fit: start the agent, which knows the whole one"
         )

@@ -848,7 +848,7 @@ class Mover:
             goes_to = move.next if move.next is not None or move.state is State.RESTORING else move.destination
             future = Future.HERE if destination == goes_to else Future.ELSEWHERE
         return Situation(
-            name_bytes=len(moves.future_name(topic, partition, "0" * 32).encode()),
+            name_bytes=len(moves.future_name(topic, partition, "0" * 32).encode("utf-8", "replace")),
             configured=path in paths,
             online=destination in online,
             cordoned=destination in self._owner.cordoned(),

@@ -648,6 +648,9 @@ def stray_name(topic: str, partition: int, unique: str) -> str:
 
 def _suffixed_name(topic: str, partition: int, unique: str, suffix: str) -> str:
     end = f"-{partition}.{unique}-{suffix}"
-    # Topics are ASCII; where a foreign name is not, whole characters are cut.
-    kept = topic.encode("utf-8", "surrogateescape")[: NAME_BYTES_MAX - len(end)]
-    return kept.decode("utf-8", "ignore") + end
+    # Topics are ASCII; of a foreign name whole characters are cut, and bytes that are none stay as they are.
+    room = NAME_BYTES_MAX - len(end)
+    kept = topic[:room]
+    while len(kept.encode("utf-8", "surrogateescape")) > room:
+        kept = kept[:-1]
+    return kept + end

@@ -51,7 +51,9 @@ def offsets(content: bytes) -> dict[tuple[str, int], int] | None:
     entries = parse(content)
     if entries is None:
         return None
-    return {(topic.decode("utf-8", "replace"), number): int(line.split()[2]) for (topic, number), line in entries}
+    return {
+        (topic.decode("utf-8", "surrogateescape"), number): int(line.split()[2]) for (topic, number), line in entries
+    }
 
 
 def changed(content: bytes | None, changes: list[tuple[str, int, int | None]]) -> bytes | None:
@@ -67,7 +69,7 @@ def changed(content: bytes | None, changes: list[tuple[str, int, int | None]]) -
     entries = parse(content or b"")
     if entries is None:
         return None
-    wanted = {(topic.encode(), partition): offset for topic, partition, offset in changes}
+    wanted = {(topic.encode("utf-8", "surrogateescape"), partition): offset for topic, partition, offset in changes}
     lines: list[bytes] = []
     for key, line in entries:
         if key not in wanted:
