@@ -61,13 +61,14 @@ from kjbod_agent.features import registered_features
 from kjbod_agent.fencing import Fencing
 from kjbod_agent.health.evidence import Verdict
 from kjbod_agent.health.verdict import Health
+from kjbod_agent.moves.machine import Room
 from kjbod_agent.moves.mover import Mover
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Update
 from kjbod_agent.replicas.inventory import Wanted
 from kjbod_agent.replicas.placement import Placement
 from kjbod_agent.reporting import Log, Reporter
-from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, Replica
+from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, ProbeResult, Replica
 
 ASSIGN_TIMEOUT_MS: Final = 10_000
 """For one AssignReplicasToDirs. Kafka waits 60 s; a controller that does not answer in 10 is better asked anew."""
@@ -102,6 +103,8 @@ class Monitor(Protocol):
     def report_error(self, path: str, errno: int, call: str) -> None: ...
 
     def doubt(self, path: str, since_ms: int) -> str | None: ...
+
+    def last_probe(self, path: str) -> ProbeResult | None: ...
 
     def standing_still(self, now_ms: int) -> str | None: ...
 
@@ -573,6 +576,13 @@ class Broker:
         """See :class:`kjbod_agent.moves.mover.MoveOwner`."""
         is_cordoned = self.placement.inventory.chooser.is_cordoned
         return frozenset(d for d in self._log_dirs if is_cordoned(d))
+
+    def room(self, directory_id: Uuid) -> Room | None:
+        """See :class:`kjbod_agent.moves.mover.MoveOwner`."""
+        probe = None if self.monitor is None else self.monitor.last_probe(self._paths[directory_id])
+        if probe is None:
+            return None
+        return Room(file_system=probe.identity.device, total_bytes=probe.total_bytes, usable_bytes=probe.usable_bytes)
 
     def _follow_move_rate(self) -> None:
         """A dynamic configuration of this broker goes before that of all brokers."""

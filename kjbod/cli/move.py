@@ -114,9 +114,12 @@ def _check(
         if to is not None or not given:
             raise click.UsageError("--cancel needs partitions or --from, and no --to")
     elif to is None and not (watch and source is None):
-        raise click.UsageError("where to? --to PATH is missing" if given else "expected TOPIC-PARTITION... --to PATH")
+        missing = "--to PATH is missing: the log directory to move to"
+        raise click.UsageError(missing if given else "expected TOPIC-PARTITION... --to PATH")
     elif to is not None and not given:
-        raise click.UsageError("what? name partitions, or --from PATH for all of a directory")
+        raise click.UsageError(
+            "TOPIC-PARTITION... is missing: the replicas to move, or --from PATH for all of a directory"
+        )
     if named and source is not None:
         raise click.UsageError("partitions and --from exclude each other")
 
@@ -225,7 +228,7 @@ def end_line(ended: dict[str, Any]) -> str:
     """What became of a move."""
     name, at = name_of(ended), safe(ended["at"] or "no directory of this broker")
     if ended["moved"] is False:
-        return f"{name}: not moved, it is in {at}: the log of the agent says why"
+        return f"{name}: not moved, it is in {at}: {safe(ended.get('reason') or 'the log of the agent says why')}"
     return f"{name}: moved, it is in {at}" if ended["moved"] else f"{name}: not being moved, it is in {at}"
 
 

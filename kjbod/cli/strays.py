@@ -76,7 +76,7 @@ def remove(config_path: Path, as_json: bool, names: tuple[str, ...], everything:
     NAME is as in the list, or the path of the directory and the name.
     """
     if bool(names) == everything:
-        raise click.UsageError("what? one or more names, or --all")
+        raise click.UsageError("NAME... is missing: the strays to remove, or --all")
     if as_json and not yes:
         raise click.UsageError("--json asks no questions: it needs --yes")
     return _change(ask.load(config_path), "remove", names, as_json, yes)

@@ -1,7 +1,9 @@
 """Moves of a real agent from a real disk that now and then reads another block: what is promoted is what was there."""
 
+import contextlib
 import os
 import random
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 
 from kjbod.runtime.control import ControlClient
 from kjbod.testing.disks import RealDisk
-from kjbod.testing.processes import ManagedProcess, Processes, wait_until
+from kjbod.testing.processes import ManagedProcess, Processes, kjbod_command, wait_until
 from kjbod_agent.storage.conformance import sealed
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 
@@ -33,12 +35,13 @@ def batch(offset: int, payload: bytes) -> bytes:
 class Host:
     """Broker 1 with two real disks, and a replica with a log, an index and offsets on the first one."""
 
-    def __init__(self, base: Path, disks: list[RealDisk], processes: Processes) -> None:
+    def __init__(self, base: Path, disks: list[RealDisk], processes: Processes, **settings: Any) -> None:
         self.cluster = Cluster(base, processes)
         self.disks = disks
         self.cluster.start_controller()
         log_dirs = ",".join(str(disk.log_dir) for disk in disks)
-        config = self.cluster.configure(1, log_dirs=log_dirs, metadata_log_dir=base / "metadata")
+        config = self.cluster.configure(1, log_dirs=log_dirs, metadata_log_dir=base / "metadata", **settings)
+        self.config = config
         self.agent: ManagedProcess = self.cluster.start_agent(config)
         self.agent.wait_for_event("agent.unfenced", 60)
         self.control = ControlClient(base / "b1" / "state", node_id=1, source=str(config))
@@ -74,6 +77,21 @@ class Host:
     def move(self) -> None:
         ((outcome,),) = self.control.stream("move", to=str(self.destination.log_dir), partitions=[["moved", 0]])
         assert outcome["error"] is None
+
+    def move_and_watch(self) -> "subprocess.Popen[str]":
+        arguments = ["move", "-c", str(self.config), "moved-0", "--to", str(self.destination.log_dir), "--watch"]
+        return subprocess.Popen([kjbod_command(), *arguments], stdout=-1, stderr=-1, text=True)
+
+    def fill(self, left_bytes: int) -> None:
+        """Leave so much of the destination free; with 0 also of what is reserved for root."""
+        path = self.destination.log_dir / "filling"
+        status = os.statvfs(path.parent)
+        with open(path, "wb", buffering=0) as file:
+            os.posix_fallocate(file.fileno(), 0, max(1, (status.f_bavail - 256) * status.f_frsize - left_bytes))
+            file.seek(0, os.SEEK_END)
+            with contextlib.suppress(OSError):
+                while not left_bytes:
+                    file.write(bytes(BLOCK))
 
     def ended(self) -> bool:
         return not [move for part in self.control.stream("moves") for move in part["moves"]]
@@ -130,3 +148,36 @@ def test_a_torn_tail_behind_the_recovery_point_is_moved_as_it_is(host: Host) -> 
     host.move()
     wait_until(host.ended, 60, "the end of the move")
     assert host.files(host.destination) == host.content
+
+
+def test_a_replica_that_does_not_fit_is_refused_before_anything_is_copied(host: Host) -> None:
+    host.fill(2 << 20)
+
+    def refused() -> str:
+        """The agent looks at each disk once a second."""
+        watching = host.move_and_watch()
+        _, errors = watching.communicate(timeout=60)
+        return errors
+
+    error = wait_until(refused, 30, "the refusal")
+    assert error.startswith("kjbod: moved-0 has 2.3 MiB and ")
+    assert error.endswith(": make room there, or move it elsewhere\n")
+    assert len(error.splitlines()) == 1
+
+
+def test_a_disk_that_fills_up_under_a_move_keeps_nothing_of_it_and_the_command_says_why(
+    tmp_path: Path, real_disk: MakeDisk, processes: Processes
+) -> None:
+    disks = [real_disk(tmp_path / "mnt" / f"d{number}") for number in (1, 2)]
+    host = Host(tmp_path, disks, processes, kjbod_move_bytes_per_second=2_000)
+    watching = host.move_and_watch()
+    host.agent.wait_for_event("replica.move.started")
+    wait_until(lambda: list(host.destination.log_dir.glob("moved-0.*-future/*.index")), 30, "the copy")
+    host.fill(0)
+    output, _ = watching.communicate(timeout=90)
+    assert watching.returncode == 1
+    last = output.splitlines()[-1]
+    source, destination = host.source.log_dir, host.destination.log_dir
+    assert last.startswith(f"moved-0: not moved, it is in {source}: {destination} is full: ")
+    wait_until(lambda: not list(destination.glob("moved-0*")), 30, "nothing to be left")
+    assert host.files(host.source) == host.content

@@ -552,6 +552,11 @@ def test_a_watched_move_that_comes_to_nothing_is_a_failure(
     with fake_agent(tmp_path, moves=progress(GIB, moved=False)):
         assert cli.run(["move", "--watch", "-c", config]) == 1
     assert "orders-0: not moved, it is in /mnt/d2: the log of the agent says why" in capsys.readouterr().out
+    parts = progress(GIB, moved=False)
+    parts[-1]["ended"][0]["reason"] = "/mnt/d1 is full: ENOSPC"
+    with fake_agent(tmp_path, moves=parts):
+        assert cli.run(["move", "--watch", "-c", config]) == 1
+    assert "orders-0: not moved, it is in /mnt/d2: /mnt/d1 is full: ENOSPC" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])

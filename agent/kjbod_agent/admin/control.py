@@ -25,6 +25,7 @@ from kjbod.wire.error_codes import ErrorCode
 from kjbod_agent import lifecycle as life
 from kjbod_agent.admin.view import UNKNOWN, DirectoryView, LogDirectory, ReplicaView, Wants
 from kjbod_agent.condition import Condition, Contact, fenced
+from kjbod_agent.moves.machine import NoRoom, Room, lack_of_room
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Hosting
 from kjbod_agent.storage.api import DirectoryAgent
@@ -38,7 +39,7 @@ WATCH_MS: Final = 1_000
 WATCHED_MAX: Final = 100
 """Moves that are told one by one in a piece of progress."""
 SIZES_TIMEOUT_MS: Final = 3_000
-"""How long the list of strays waits for their sizes."""
+"""How long the list of strays, or the begin of moves, waits for sizes."""
 
 
 # --------------------------------------------------------------------------------------------- what is needed of others
@@ -147,6 +148,9 @@ class Move(Protocol):
     @property
     def bytes_per_second(self) -> float: ...
 
+    @property
+    def waiting(self) -> bool: ...
+
 
 class Mover(Protocol):
     """What is needed of :class:`kjbod_agent.moves.mover.Mover`."""
@@ -154,7 +158,11 @@ class Mover(Protocol):
     @property
     def moves(self) -> Sequence[Move]: ...
 
-    def alter(self, topic: str, partition: int, path: str) -> int: ...
+    def alter(self, topic: str, partition: int, path: str, *, size_bytes: int | None = None) -> int: ...
+
+    def space(self, path: str) -> tuple[Room, int] | None: ...
+
+    def reason(self, partition: TopicIdPartition) -> str | None: ...
 
     def cancel(self, topic: str, partition: int) -> bool: ...
 
@@ -382,14 +390,45 @@ class Control:
         path = _text(request, "to")
         partitions = _partitions(request) if "from" not in request else self._replicas_in(_text(request, "from"))
         for piece in _pieces(partitions):
-            yield [self._move(topic, number, path) for topic, number in piece]
+            sizes = await self._log_sizes(piece)
+            yield self._begin_moves(piece, path, sizes)
             await asyncio.sleep(0)
 
-    def _move(self, topic: str, number: int, path: str) -> dict[str, Any]:
+    def _begin_moves(
+        self, partitions: Iterable[tuple[str, int]], path: str, sizes: Mapping[tuple[str, int], int]
+    ) -> list[dict[str, Any]]:
+        """What fits, in this order; of what is not known to be too large nothing is refused."""
+        space = self._mover.space(path)
+        room, promised = (None, 0) if space is None else space
+        outcomes = []
+        for topic, number in partitions:
+            size_bytes = sizes.get((topic, number))
+            lack = None if room is None else lack_of_room(size_bytes or 0, room, promised)
+            outcome = self._move(topic, number, path, size_bytes, lack)
+            if outcome["error"] is None and outcome["note"] is None:
+                promised += size_bytes or 0
+            outcomes.append(outcome)
+        return outcomes
+
+    async def _log_sizes(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """Bytes in the segments of current replicas, as far as the directories say them in time."""
+        inventory = self._broker.placement.inventory
+        asked: dict[tuple[Uuid, str], tuple[str, int]] = {}
+        for topic, number in partitions:
+            partition = self._partition(topic, number)
+            for directory in () if partition is None else inventory.copies(partition)[:1]:
+                asked[directory, f"{topic}-{number}"] = topic, number
+        sizes = await self._sizes(asked, suffix=".log")
+        return {asked[place]: size for place, size in sizes.items()}
+
+    def _move(self, topic: str, number: int, path: str, size_bytes: int | None, lack: NoRoom | None) -> dict[str, Any]:
         partition = self._partition(topic, number)
         if partition is not None and self._is_at(partition, path):
             return _outcome(topic, number, note=f"is in {path} already")
-        code = self._mover.alter(topic, number, path)
+        future = None if partition is None else self._broker.placement.inventory.future(partition)
+        if lack is not None and (future is None or future[0] != self._id_of(path)):
+            return _outcome(topic, number, error=_no_room(f"{topic}-{number}", path, lack))
+        code = self._mover.alter(topic, number, path, size_bytes=size_bytes)
         if code == ErrorCode.NONE:
             return _outcome(topic, number)
         return _outcome(topic, number, error=self._explain(code, partition, topic, number, path))
@@ -462,14 +501,17 @@ class Control:
 
     async def _watch(self, wanted: Collection[tuple[str, int]] | None) -> AsyncIterator[dict[str, Any]]:
         watched = {name: move for name, move in self._moving().items() if wanted is None or name in wanted}
+        done_bytes = 0
         # What has ended before we looked is told of as what has ended since.
         ended = [self._result(name, None) for name in wanted or () if name not in watched]
         while watched or ended:
-            yield _progress(watched.values(), ended, self._paths())
+            yield _progress(watched.values(), ended, self._paths(), done_bytes)
             if watched:
                 await asyncio.sleep(WATCH_MS / 1000)
             now = self._moving()
             ended = [self._result(name, move) for name, move in watched.items() if name not in now]
+            moved = {(each["topic"], each["partition"]) for each in ended if each["moved"]}
+            done_bytes += sum(watched[name].total_bytes for name in moved)
             watched = {name: now[name] for name in watched if name in now}
 
     def _moving(self) -> dict[tuple[str, int], Move]:
@@ -481,14 +523,17 @@ class Control:
         copies = () if partition is None else self._copies(partition)
         at = self._path_of(copies[0]) if copies else None
         moved = None if move is None else copies == (move.destination,)
-        return {"topic": name[0], "partition": name[1], "at": at, "moved": moved}
+        reason = None if partition is None or moved else self._mover.reason(partition)
+        if reason is not None:
+            moved = False
+        return {"topic": name[0], "partition": name[1], "at": at, "moved": moved, "reason": reason}
 
     # ---- strays
 
     async def strays(self, request: dict[str, Any]) -> AsyncIterator[list[dict[str, Any]]]:
         """All strays, with their sizes as far as the directories say them in time."""
         strays = tuple(self._broker.placement.strays)
-        sizes = await self._sizes(strays)
+        sizes = await self._sizes((stray.directory_id, stray.name) for stray in strays)
         for piece in _pieces(strays):
             yield [self._stray(stray, sizes.get((stray.directory_id, stray.name))) for stray in piece]
 
@@ -505,15 +550,18 @@ class Control:
             "size": size,
         }
 
-    async def _sizes(self, strays: Iterable[Stray]) -> Mapping[tuple[Uuid, str], int]:
+    async def _sizes(self, replicas: Iterable[tuple[Uuid, str]], suffix: str = "") -> Mapping[tuple[Uuid, str], int]:
+        """Bytes in the files of replica directories, by directory and name, of files whose names end so; without those
+        of which nobody says it in time."""
         names: dict[Uuid, list[str]] = {}
-        for stray in strays:
-            if stray.directory_id in self._broker.placement.inventory.online:
-                names.setdefault(stray.directory_id, []).append(stray.name)
+        for directory, name in replicas:
+            if directory in self._broker.placement.inventory.online:
+                names.setdefault(directory, []).append(name)
         sizes: dict[tuple[Uuid, str], int] = {}
 
         async def measure(directory: Uuid, wanted: Sequence[str]) -> None:
-            found = await self._broker.placement.agents[directory].replica_sizes(wanted, timeout_ms=SIZES_TIMEOUT_MS)
+            agent = self._broker.placement.agents[directory]
+            found = await agent.replica_sizes(wanted, suffix=suffix, timeout_ms=SIZES_TIMEOUT_MS)
             sizes.update({(directory, name): size for name, size in found.items()})
 
         work = [measure(directory, wanted) for directory, wanted in names.items()]
@@ -640,21 +688,44 @@ def _move_row(move: Move, paths: Mapping[Uuid, str]) -> dict[str, Any]:
         "partition": move.partition.partition,
         "from": None if move.source is None else paths.get(move.source, str(move.source)),
         "to": paths.get(move.destination, str(move.destination)),
-        "state": str(move.state),
+        "state": _state_of(move),
         "total_bytes": move.total_bytes,
         "copied_bytes": move.copied_bytes,
         "bytes_per_second": round(move.bytes_per_second),
     }
 
 
-def _progress(moves: Collection[Move], ended: Sequence[dict[str, Any]], paths: Mapping[Uuid, str]) -> dict[str, Any]:
-    """Of very many moves the first ones, which are those that get on, and the sums over all."""
+def _state_of(move: Move) -> str:
+    """For people: the machine's "queued" is the assignment that waits for the controller's answer."""
+    if move.waiting:
+        return "queued"
+    return "assigning" if str(move.state) == "queued" else str(move.state)
+
+
+def _no_room(name: str, path: str, lack: NoRoom) -> str:
+    """What does not fit where, and what to do, in one line."""
+    kept = [f"{_mib(lack.margin_bytes)} of them stay free"]
+    if lack.promised_bytes:
+        kept.insert(0, f"{_mib(lack.promised_bytes)} of them are for moves that are under way")
+    why = f"{name} has {_mib(lack.needed_bytes)} and {path} {_mib(lack.usable_bytes)} left, {' and '.join(kept)}"
+    return f"{why}: make room there, or move it elsewhere"
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / (1 << 20):,.1f} MiB"
+
+
+def _progress(
+    moves: Collection[Move], ended: Sequence[dict[str, Any]], paths: Mapping[Uuid, str], done_bytes: int
+) -> dict[str, Any]:
+    """Of very many moves the first ones, which are those that get on, and the sums over all, of those too that ended
+    while they were watched."""
     return {
         "moves": [_move_row(move, paths) for move, _ in zip(moves, range(WATCHED_MAX), strict=False)],
         "all": {
             "moves": len(moves),
-            "total_bytes": sum(move.total_bytes for move in moves),
-            "copied_bytes": sum(move.copied_bytes for move in moves),
+            "total_bytes": done_bytes + sum(move.total_bytes for move in moves),
+            "copied_bytes": done_bytes + sum(move.copied_bytes for move in moves),
             "bytes_per_second": round(sum(move.bytes_per_second for move in moves)),
         },
         "ended": list(ended),

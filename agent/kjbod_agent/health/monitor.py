@@ -256,6 +256,11 @@ class HealthMonitor:
         watched = self._watched.get(path)
         return None if watched is None else watched.health.doubt(since_ms)
 
+    def last_probe(self, path: str) -> ProbeResult | None:
+        """The last one that passed; None: none has, or the directory is not watched."""
+        watched = self._watched.get(path)
+        return None if watched is None else watched.last_probe
+
     def status(self) -> tuple[DirectoryStatus, ...]:
         """All directories, in the order in which they were given."""
         read = self._sources.read_counters

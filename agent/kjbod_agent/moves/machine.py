@@ -46,8 +46,9 @@ Rules:
 * The destination fails: the move ends, its future replica is lost with it.
 * The source fails: the future replica is not complete and the move ends, except when the metadata name the destination
   (``ACCEPTED`` and later) and the future replica was equal at the last look (``SOURCE_FAILED_EQUAL``): it is promoted.
-* Cancelled, or a new target: the future replica is removed. Once its rename is asked for it is too late, and the move
-  ends by itself.
+* Cancelled, given up (the destination is full), or a new target: the future replica is removed, at once. Kafka keeps it
+  as ``-delete`` for ``file.delete.delay.ms``, for readers that have it open; nobody reads a future replica here, and on
+  a full disk each minute counts. Once its rename is asked for it is too late, and the move ends by itself.
 * The replica is no longer this broker's: both copies are to be deleted.
 * The agent stops: nothing is undone; the next start finds the future replica and goes on (``FOUND``):
   ``recoverAbandonedFutureLogs`` made safer, by what can be reached of the source and what the metadata say.
@@ -468,6 +469,57 @@ def _refusal(now: Situation) -> ErrorCode | None:
     return ErrorCode.KAFKA_STORAGE_ERROR if now.offline else None
 
 
+# ----------------------------------------------------------------------------------------------------------------- room
+
+MARGIN_PERCENT: Final = 2
+"""Of the destination's file system, that a move leaves free: for what its replicas take meanwhile, and for indexes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """The file system of a directory as last seen.
+
+    Attributes:
+        file_system: the same for all directories that share it.
+        total_bytes: its size.
+        usable_bytes: what can still be allocated.
+    """
+
+    file_system: str
+    total_bytes: int
+    usable_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoRoom:
+    """Why a replica does not fit. All in bytes.
+
+    Attributes:
+        needed_bytes: size of the replica.
+        usable_bytes: what can still be allocated at the destination.
+        promised_bytes: of that, what moves that were begun before are still going to take.
+        margin_bytes: of that, what is to stay free.
+    """
+
+    needed_bytes: int
+    usable_bytes: int
+    promised_bytes: int
+    margin_bytes: int
+
+
+def lack_of_room(needed_bytes: int, room: Room, promised_bytes: int) -> NoRoom | None:
+    """Whether a replica fits beside what is promised; None: it does, or it is empty."""
+    margin_bytes = room.total_bytes * MARGIN_PERCENT // 100
+    if not needed_bytes or needed_bytes + promised_bytes + margin_bytes <= room.usable_bytes:
+        return None
+    return NoRoom(
+        needed_bytes=needed_bytes,
+        usable_bytes=room.usable_bytes,
+        promised_bytes=promised_bytes,
+        margin_bytes=margin_bytes,
+    )
+
+
 # ---------------------------------------------------------------------------------------------------------------- views
 
 
@@ -481,7 +533,7 @@ class MoveView:
         source: id of the directory that it leaves; None when its current replica cannot be reached.
         destination: id of the directory that it goes to.
         state: how far it is.
-        total_bytes: size of the source at the last look.
+        total_bytes: size of the source at the last look; of its segments alone while it waits.
         copied_bytes: of them, in the future replica.
         bytes_per_second: over the last seconds.
         future_name: directory name of the future replica.

@@ -74,6 +74,8 @@ MISSING_MAX: Final = 3
 _TOPIC_ID: Final = ("partition.metadata", 0, len("version: 0\ntopic_id: ") + 22)
 """File, offset and length of the topic id of a replica."""
 TICK_MS: Final = 1_000
+REASONS_MAX: Final = 1_000
+"""Moves that ended otherwise than in their destination, of which the reason is remembered."""
 RATE_TICKS: Final = 5
 """Over how many ticks the speed of a move is measured."""
 PROGRESS_MS: Final = 10_000
@@ -162,6 +164,9 @@ class MoveOwner(Protocol):
     def cordoned(self) -> Collection[Uuid]:
         """Directories that are to get no new replicas."""
 
+    def room(self, directory_id: Uuid) -> moves.Room | None:
+        """The file system of a directory as last seen; None: it was not."""
+
 
 @dataclass(slots=True, eq=False)
 class _Move:
@@ -173,6 +178,8 @@ class _Move:
     destination: Uuid
     future_name: str
     state: State
+    size_bytes: int | None = None
+    """Of its segments, before it is copied; None: not measured yet."""
     turn: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it may copy."""
     waiting: bool = False
@@ -260,6 +267,8 @@ class Mover:
         self._moves: dict[TopicIdPartition, _Move] = {}
         self._left: dict[TopicIdPartition, tuple[Uuid, str]] = {}
         """Future replicas that were left behind by moves that ended, until the replica is no longer ours."""
+        self._reasons: dict[TopicIdPartition, str] = {}
+        """Why the last move of a replica did not get to its destination, the oldest first."""
         self._failed: set[Uuid] = set()
         self._in_line: Counter[Uuid] = Counter()
         """Moves that copy, or wait to, by directory."""
@@ -269,8 +278,9 @@ class Mover:
 
     # ----------------------------------------------------------------------------------------------- what users ask for
 
-    def alter(self, topic: str, partition: int, path: str) -> ErrorCode:
-        """AlterReplicaLogDirs for one replica; ``path`` as in ``log.dirs``."""
+    def alter(self, topic: str, partition: int, path: str, *, size_bytes: int | None = None) -> ErrorCode:
+        """AlterReplicaLogDirs for one replica; ``path`` as in ``log.dirs``. ``size_bytes``: of its segments, where that
+        is known. Whether there is room is not looked at, as in Kafka: who wants to, see :meth:`space`."""
         if self._closed:
             return ErrorCode.BROKER_NOT_AVAILABLE
         key = self._owner.find_partition(topic, partition)
@@ -282,8 +292,22 @@ class Mover:
         if judgement.prefer and destination is not None:
             self._placement.inventory.prefer(topic, partition, destination)
         if judgement.begin and key is not None and destination is not None and key not in self._moves:
-            self._begin(key, topic, destination)
+            self._begin(key, topic, destination, size_bytes)
         return judgement.code
+
+    def space(self, path: str) -> tuple[moves.Room, int] | None:
+        """The file system of a directory, and how many bytes are on their way to it. None: nobody has seen it."""
+        destination = self._directories().get(path)
+        room = None if destination is None else self._owner.room(destination)
+        if room is None:
+            return None
+        rooms = {d: self._owner.room(d) for d in {move.destination for move in self._moves.values()}}
+        there = {d for d, other in rooms.items() if other is not None and other.file_system == room.file_system}
+        return room, sum(_missing_bytes(move) for move in self._moves.values() if move.destination in there)
+
+    def reason(self, partition: TopicIdPartition) -> str | None:
+        """Why the last move of a replica ended elsewhere than in its destination; None: it did not, or long ago."""
+        return self._reasons.get(partition)
 
     def cancel(self, topic: str, partition: int) -> bool:
         """End the move of a replica, which stays where it is. False: there is none, or it is too late."""
@@ -404,13 +428,14 @@ class Mover:
 
     # ---------------------------------------------------------------------------------------------------- begin and end
 
-    def _begin(self, partition: TopicIdPartition, topic: str, destination: Uuid) -> None:
+    def _begin(self, partition: TopicIdPartition, topic: str, destination: Uuid, size_bytes: int | None = None) -> None:
         source = self._placement.inventory.copies(partition)[0]
         name = moves.future_name(topic, partition.partition, self._unique())
-        self._add(_Move(partition, topic, source, destination, name, State.MAKING))
+        self._add(_Move(partition, topic, source, destination, name, State.MAKING, size_bytes))
 
     def _add(self, move: _Move) -> None:
         self._moves[move.partition] = move
+        self._reasons.pop(move.partition, None)
         self._placement.inventory.begin_move(move.partition, move.destination, move.future_name)
         move.told_ms = self._clock.monotonic_ms()
         if move.state is State.FOUND:
@@ -469,6 +494,10 @@ class Mover:
             self._begin(move.partition, move.topic, move.next)
 
     def _tell_end(self, move: _Move) -> None:
+        if move.state is not State.EFFECTIVE:
+            self._reasons[move.partition] = move.reason or "its source is gone"
+            while len(self._reasons) > REASONS_MAX:
+                del self._reasons[next(iter(self._reasons))]
         if move.state is State.EFFECTIVE:
             copied = 0 if move.copy is None else move.copy.progress.total_bytes
             self._say("promoted", move, bytes=copied)
@@ -531,6 +560,7 @@ class Mover:
                 case State.MAKING:
                     await self._make(move)
                 case State.NONE | State.ACCEPTED:
+                    await self._measure(move)
                     await self._take_turn(move)
                     await self._catch_up(move)
                 case State.RENAMED:
@@ -635,6 +665,16 @@ class Mover:
 
         await self._in_order(move.destination, make)
         self._feed(move, Event.FUTURE_MADE)
+
+    async def _measure(self, move: _Move) -> None:
+        """The size of what is to be copied, so that it is known while it waits."""
+        if move.size_bytes is None and move.source is not None and not move.turn.is_set():
+            agent = self._placement.agents[move.source]
+            try:
+                sizes = await agent.replica_sizes([move.plain], suffix=".log", timeout_ms=WORK_TIMEOUT_MS)
+            except (DirectoryError, DirectoryTimeout, WorkerUnavailable) as error:
+                raise _WorkFailedError(move.source, error) from error
+            move.size_bytes = sizes.get(move.plain, 0)
 
     async def _take_turn(self, move: _Move) -> None:
         if not move.turn.is_set() and not move.waiting:
@@ -778,10 +818,21 @@ class Mover:
             self._placement.work(move.destination, functools.partial(self._removing_future, move))
 
     async def _removing_future(self, move: _Move) -> None:
-        name = move.plain if move.has_plain_name else move.future_name
-        await self._move_away(move.destination, name, move.topic, move.partition, kept=move.kept)
+        if move.kept or move.has_plain_name or not await self._removed_at_once(move):
+            name = move.plain if move.has_plain_name else move.future_name
+            await self._move_away(move.destination, name, move.topic, move.partition, kept=move.kept)
         if move.carried and move.partition not in self._placement.hosting:
             await self._forget_offsets(move.destination, move)
+
+    async def _removed_at_once(self, move: _Move) -> bool:
+        """Nobody has a future replica open, and its disk may be full. False: it could not be."""
+        try:
+            agent = self._placement.agents[move.destination]
+            await agent.delete_replica(move.future_name, move.partition.topic_id, timeout_ms=WORK_TIMEOUT_MS)
+        except (DirectoryError, DirectoryTimeout, WorkerUnavailable) as error:
+            self._not_removed(move.destination, move.future_name, error)
+            return False
+        return True
 
     def _remove(self, directory: Uuid, name: str, topic: str, partition: TopicIdPartition, *, kept: bool) -> None:
         job = functools.partial(self._move_away, directory, name, topic, partition, kept=kept)
@@ -874,14 +925,15 @@ class Mover:
 
     def _view(self, move: _Move) -> MoveView:
         progress = None if move.copy is None else move.copy.progress
+        total = 0 if progress is None else progress.total_bytes
         return MoveView(
             partition=move.partition,
             topic=move.topic,
             source=move.source,
             destination=move.destination,
             state=move.state,
-            total_bytes=0 if progress is None else progress.total_bytes,
-            copied_bytes=0 if progress is None else progress.total_bytes if move.equal else progress.copied_bytes,
+            total_bytes=total or move.size_bytes or 0,
+            copied_bytes=0 if progress is None else total if move.equal else progress.copied_bytes,
             bytes_per_second=_rate_of(move.rates),
             future_name=move.future_name,
             waiting=move.waiting,
@@ -931,6 +983,13 @@ def _is_as_found(move: _Move) -> bool:
     """Whether no pass that was broken off has changed the future replica since one found it equal: what was written may
     be a part of what is new, even where all of it was read back."""
     return move.copy is None or not move.copy.progress.changed
+
+
+def _missing_bytes(move: _Move) -> int:
+    """What a move is still going to write."""
+    if move.copy is None:
+        return move.size_bytes or 0
+    return 0 if move.equal else max(0, move.copy.progress.total_bytes - move.copy.progress.copied_bytes)
 
 
 def _rate_of(rates: Sequence[tuple[int, int]]) -> int:

@@ -13,7 +13,7 @@ from kjbod.ids import UNASSIGNED, Uuid
 from kjbod.metadata.image import MetadataImage, changes_between
 from kjbod.metadata.records import PartitionChangeRecord, PartitionRecord, Record, RemoveTopicRecord, TopicRecord
 from kjbod_agent.health.state import DirectoryHealth
-from kjbod_agent.moves.machine import State
+from kjbod_agent.moves.machine import Room, State
 from kjbod_agent.moves.mover import Mover, MoveView
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Hosting
@@ -288,6 +288,10 @@ class World:
 
     def cordoned(self) -> set[Uuid]:
         return self.cordons
+
+    def room(self, directory_id: Uuid) -> Room | None:
+        disk = self.store.disks[directory_id]
+        return Room(file_system=str(directory_id), total_bytes=disk.total_bytes, usable_bytes=disk.usable_bytes)
 
     def refuse(self, reason: str) -> None:
         self.refused.append(reason)

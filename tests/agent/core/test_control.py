@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from kjbod_agent.admin.view import DirectoryView, LogDirectory, ReplicaView, Wan
 from kjbod_agent.broker import Parted
 from kjbod_agent.condition import Condition, Contact, DirectoryStates, condition, contact
 from kjbod_agent.features import registered_features
-from kjbod_agent.moves.machine import MoveView, State
+from kjbod_agent.moves.machine import MoveView, Room, State
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Hosted, Hosting
 from kjbod_agent.replicas.strays import NO_TOPIC, Stray
@@ -57,7 +57,7 @@ class FakeDirectory:
     sizes: Mapping[str, int] | StorageError | None = None
     """None: hangs."""
 
-    async def replica_sizes(self, names: Sequence[str], *, timeout_ms: int) -> Mapping[str, int]:
+    async def replica_sizes(self, names: Sequence[str], *, suffix: str = "", timeout_ms: int) -> Mapping[str, int]:
         if self.sizes is None:
             await asyncio.Event().wait()
         if isinstance(self.sizes, StorageError):
@@ -97,8 +97,16 @@ class FakeMover:
     moves: tuple[MoveView, ...] = ()
     code: ErrorCode = ErrorCode.NONE
     altered: list[tuple[str, int, str]] = field(default_factory=list)
+    room: tuple[Room, int] | None = None
+    reasons: dict[int, str] = field(default_factory=dict)
 
-    def alter(self, topic: str, partition: int, path: str) -> ErrorCode:
+    def space(self, path: str) -> tuple[Room, int] | None:
+        return self.room
+
+    def reason(self, partition: TopicIdPartition) -> str | None:
+        return self.reasons.get(partition.partition)
+
+    def alter(self, topic: str, partition: int, path: str, *, size_bytes: int | None = None) -> ErrorCode:
         self.altered.append((topic, partition, path))
         return self.code
 
@@ -458,7 +466,8 @@ def move_of(partition: int, state: State = State.NONE, copied: int = 0, source: 
 
 
 async def test_moves_are_listed_with_paths(world: World) -> None:
-    world.mover.moves = (move_of(0, copied=50), move_of(1, State.QUEUED, source=None))
+    waiting = replace(move_of(2), waiting=True)
+    world.mover.moves = (move_of(0, copied=50), move_of(1, State.QUEUED, source=None), waiting)
     (part,) = await world.ask("moves")
     assert part["moves"] == [
         {
@@ -475,6 +484,16 @@ async def test_moves_are_listed_with_paths(world: World) -> None:
             "topic": "orders",
             "partition": 1,
             "from": None,
+            "to": "/mnt/d2",
+            "state": "assigning",
+            "total_bytes": 100,
+            "copied_bytes": 0,
+            "bytes_per_second": 7,
+        },
+        {
+            "topic": "orders",
+            "partition": 2,
+            "from": "/mnt/d1",
             "to": "/mnt/d2",
             "state": "queued",
             "total_bytes": 100,
@@ -506,19 +525,68 @@ def test_a_watched_move_is_followed_to_where_the_replica_lies(virtual: Callable[
         answer = world.control.moves({"watch": True, "partitions": wanted})
         first = await anext(answer)
         assert [m["partition"] for m in first["moves"]] == [0, 1]
-        assert first["ended"] == [{"topic": "orders", "partition": 2, "at": "/mnt/d2", "moved": None}]
+        assert first["ended"] == [ended(2, "/mnt/d2", moved=None)]
         world.mover.moves = (move_of(1, copied=9),)
         world.placement.inventory.where[of(0)] = (D2,)
         second = await anext(answer)
         assert second["moves"][0]["copied_bytes"] == 9
-        assert second["ended"] == [{"topic": "orders", "partition": 0, "at": "/mnt/d2", "moved": True}]
+        assert second["ended"] == [ended(0, "/mnt/d2", moved=True)]
+        assert second["all"] == {"moves": 1, "total_bytes": 200, "copied_bytes": 109, "bytes_per_second": 7}
         world.mover.moves = ()
+        world.mover.reasons = {1: "/mnt/d2 is full"}
         third = await anext(answer)
-        assert third["ended"] == [{"topic": "orders", "partition": 1, "at": "/mnt/d1", "moved": False}]
-        assert third["all"] == {"moves": 0, "total_bytes": 0, "copied_bytes": 0, "bytes_per_second": 0}
+        assert third["ended"] == [ended(1, "/mnt/d1", moved=False, reason="/mnt/d2 is full")]
+        assert third["all"] == {"moves": 0, "total_bytes": 100, "copied_bytes": 100, "bytes_per_second": 0}
         assert [part async for part in answer] == []
 
     virtual(main)
+
+
+def ended(partition: int, at: str, *, moved: bool | None, reason: str | None = None) -> dict[str, Any]:
+    return {"topic": "orders", "partition": partition, "at": at, "moved": moved, "reason": reason}
+
+
+async def test_a_move_that_failed_before_anybody_watched_it_is_told_as_failed(world: World) -> None:
+    world.host("orders", 0, D1)
+    world.mover.reasons = {0: "/mnt/d2 is full"}
+    (part,) = await world.ask("moves", watch=True, partitions=[["orders", 0]])
+    assert part["ended"] == [ended(0, "/mnt/d1", moved=False, reason="/mnt/d2 is full")]
+
+
+MIB = 1 << 20
+
+
+async def test_what_does_not_fit_beside_what_is_on_its_way_is_refused_with_the_figures(world: World) -> None:
+    for number in range(4):
+        world.host("orders", number, D1)
+    sizes = {f"orders-{number}": size * MIB for number, size in enumerate((40, 31, 9, 0))}
+    world.placement.agents = {D1: FakeDirectory(sizes)}
+    room = Room(file_system="8:16", total_bytes=500 * MIB, usable_bytes=100 * MIB)
+    world.mover.room = (room, 20 * MIB)  # 10 of them, 2 %, stay free
+    (outcomes,) = await world.ask("move", partitions=[["orders", number] for number in range(4)], to="/mnt/d2")
+    assert [outcome["error"] for outcome in outcomes] == [
+        None,
+        "orders-1 has 31.0 MiB and /mnt/d2 100.0 MiB left, 60.0 MiB of them are for moves that are under way and"
+        " 10.0 MiB of them stay free: make room there, or move it elsewhere",
+        None,
+        None,
+    ]
+    assert [number for _, number, _ in world.mover.altered] == [0, 2, 3]
+    world.placement.inventory.moving[of(1)] = (D2, "f")  # on its way already: nothing new is taken
+    ((outcome,),) = await world.ask("move", partitions=[["orders", 1]], to="/mnt/d2")
+    assert outcome["error"] is None
+
+
+async def test_a_size_or_a_room_that_nobody_says_keeps_no_move(world: World) -> None:
+    world.host("orders", 0, D1)
+    world.placement.agents = {D1: FakeDirectory(StorageError("gone"))}
+    world.mover.room = (Room(file_system="8:16", total_bytes=100, usable_bytes=0), 0)
+    ((outcome,),) = await world.ask("move", partitions=[["orders", 0]], to="/mnt/d2")
+    assert outcome["error"] is None
+    world.placement.agents = {D1: FakeDirectory({"orders-0": 50})}
+    world.mover.room = None
+    ((outcome,),) = await world.ask("move", partitions=[["orders", 0]], to="/mnt/d2")
+    assert outcome["error"] is None
 
 
 async def test_very_many_watched_moves_are_told_as_a_sum_and_the_first_ones(world: World) -> None:

@@ -11,6 +11,7 @@ from kjbod.ids import Uuid
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_agent.health.state import Cause, DirectoryHealth, Health
 from kjbod_agent.moves.machine import State
+from kjbod_agent.moves.mover import REASONS_MAX
 from tests.agent.core.moving_world import D1, D2, D3, D4, SEGMENT, Disks, Run, World, key
 
 BEFORE_SWAP = [State.MAKING, State.NONE, State.QUEUED, State.ACCEPTED]
@@ -831,5 +832,82 @@ def test_what_is_no_batch_is_copied_behind_the_recovery_point_and_stays_below_it
                 (failed,) = world.log.of("replica.move.failed")
                 assert failed["reason"].startswith(f"/d1/t-0/{SEGMENT} is damaged at byte 0, offset 0")
                 assert world.errors == []
+
+    virtual(main)
+
+
+# ---------------------------------------------------------------------------------------------------------------- room
+
+
+def test_a_move_to_a_full_disk_leaves_nothing_there_at_once_and_its_reason_is_kept(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks()
+        content = disks.content(D1, "t-0")
+        async with World(disks, clock) as world:
+            disks.disks[D2].fail(errno.ENOSPC, ["write_piece"])
+            world.alter(0, "/d2")
+            await world.until(lambda: not world.mover.moves)
+            await asyncio.sleep(0.1)
+            assert disks.names(D2) == []
+            assert whole(disks, content) == D1
+            reason = world.mover.reason(key(0))
+            assert reason is not None
+            assert reason.startswith("/d2 is full: ")
+            disks.disks[D2].heal()
+            world.alter(0, "/d2")
+            assert world.mover.reason(key(0)) is None
+            await world.rest()
+            assert (whole(disks, content), world.mover.reason(key(0))) == (D2, None)
+
+    virtual(main)
+
+
+def test_a_future_replica_that_cannot_be_removed_at_once_is_tried_again_as_deleted(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks()
+        async with World(disks, clock) as world:
+            world.alter(0, "/d2")
+            await world.reach(State.QUEUED)
+            disks.disks[D2].fail(errno.EBUSY, ["delete_replica"])
+            assert world.mover.cancel("t", 0)
+            await world.until(lambda: not world.mover.moves)
+            await asyncio.sleep(0.1)
+            (deleted,) = disks.names(D2)
+            assert deleted.endswith("-delete")
+
+    virtual(main)
+
+
+def test_what_waits_for_its_turn_has_a_size_and_counts_at_its_destination(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks({0: D1, 1: D1, 2: D3})
+        sizes = [len(disks.content(d, f"t-{n}")[SEGMENT]) for n, d in ((0, D1), (1, D1), (2, D3))]
+        async with World(disks, clock) as world:
+            world.mover.set_rate(0)
+            world.alter(0, "/d2")
+            world.alter(1, "/d2")
+            world.mover.alter("t", 2, "/d4", size_bytes=7)
+            await asyncio.sleep(1)
+            views = {move.partition.partition: move for move in world.mover.moves}
+            assert [views[number].waiting for number in range(3)] == [False, True, False]
+            assert views[1].total_bytes == sizes[1]
+            space = world.mover.space("/d2")
+            assert space is not None
+            assert space[1] == views[0].total_bytes - views[0].copied_bytes + sizes[1]
+            assert world.mover.space("/nowhere") is None
+
+    virtual(main)
+
+
+def test_reasons_of_moves_are_not_kept_for_ever(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks(dict.fromkeys(range(REASONS_MAX + 20), D1))
+        async with World(disks, clock) as world:
+            await world.until(lambda: not world.placement.busy)
+            for partition in range(REASONS_MAX + 20):
+                world.alter(partition, "/d2")
+                world.mover.cancel("t", partition)
+            known = [world.mover.reason(key(partition)) for partition in range(REASONS_MAX + 20)]
+            assert known == [None] * 20 + ["cancelled"] * REASONS_MAX
 
     virtual(main)

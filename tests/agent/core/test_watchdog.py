@@ -8,6 +8,7 @@ import pytest
 
 from kjbod.errors import EXIT_DISK_FAILURE
 from kjbod.runtime import systemd
+from kjbod_agent.storage.api import ProbeResult
 from tests.agent.core.test_broker import D1, D2, World
 
 Run = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]
@@ -40,6 +41,9 @@ class Monitor:
     """A health monitor that stands still when it is told to."""
 
     still: str | None = None
+
+    def last_probe(self, path: str) -> ProbeResult | None:
+        return None
 
     def doubt(self, path: str, since_ms: int) -> str | None:
         return None
