@@ -161,7 +161,8 @@ def _what(state: Health, cause: Cause, evidence: Evidence) -> str:
         case Cause.DAMAGE:
             return f"{path} {_verb(state)}: its file system reports damage, although probes pass"
         case Cause.UNWATCHED:
-            return f"{path} cannot be watched: {call}"
+            suspended = f", its worker does not run{asleep}" if asleep else ""
+            return f"{path} cannot be watched: {call}{suspended}"
         case _:
             return f"{path} is {state}"
 

@@ -19,6 +19,28 @@ FROZEN = frozenset({"percpu_rwsem_wait", "__percpu_down_read", "percpu_down_read
 """Where a writer to a frozen file system sleeps (``sb_start_write``). Held, whatever the device does for others."""
 NOT_WAITING_FOR_A_DISK = frozenset("TtRZXx")
 """Process states: stopped by a signal, traced, wants a processor, dead. Not ``S``: FUSE waits in it at first."""
+SUSPENDED = frozenset(
+    {
+        "get_signal",
+        "do_freezer_trap",
+        "__refrigerator",
+        "do_signal_stop",
+        "do_jobctl_trap",
+        "ptrace_stop",
+        "mem_cgroup_handle_over_high",
+        "__mem_cgroup_handle_over_high",
+    }
+)
+"""Where a process sleeps, in state ``S`` or ``D``, that somebody keeps from running on its way back to user mode: the
+freezer of cgroup v2 (``get_signal``, which has ``do_freezer_trap`` inlined) and v1, a signal, a debugger, the memory
+limit of its cgroup (kernel/signal.c, kernel/freezer.c, mm/memcontrol.c). The call before it has returned: no disk is
+waited for.
+"""
+
+
+def is_suspended(process_state: str, wchan: str) -> bool:
+    """Whether a process does not run for reasons that are no disk's."""
+    return process_state in NOT_WAITING_FOR_A_DISK or wchan in SUSPENDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +159,7 @@ def observe(blockage: Blockage | None, event: ProbeBlocked, now_ms: int, gap_ms:
         begun_ms = now_ms if unseen else now_ms - min(event.age_ms, gap_ms)
         blockage = Blockage(event.number, begun_ms, event.call, counters=event.before)
     passed_ms = observed_ms(now_ms - blockage.sampled_ms, gap_ms)
-    if not event.call or event.process_state in NOT_WAITING_FOR_A_DISK:
+    if not event.call or is_suspended(event.process_state, event.wchan):
         return replace(blockage, sampled_ms=now_ms, idle=None), False  # nobody knows what it was until now
     earlier, now = blockage.counters, event.now
     frozen = event.wchan in FROZEN

@@ -6,11 +6,12 @@ import errno
 import fcntl
 import os
 import random
+import signal
 import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from kjbod.testing.fusedisk import FuseDisk
 from kjbod.testing.processes import Processes, wait_until
 from kjbod_agent.health.evidence import Verdict
 from kjbod_agent.health.monitor import HealthMonitor
+from kjbod_agent.health.mounts import read_mounts
 from kjbod_agent.health.sources.api import KernelSource
 from kjbod_agent.health.sources.ext4 import Ext4Errors
 from kjbod_agent.health.verdict import Cause, Health, HealthSettings
@@ -258,6 +260,68 @@ async def test_a_frozen_file_system_is_held_well_again_after_the_thaw_and_failed
         disk.freeze()
         assert (await watch.until(disk, Health.FAILED)).cause is Cause.HELD
         disk.thaw()
+
+
+def _by_signal(pid: int) -> Callable[[], None]:
+    os.kill(pid, signal.SIGSTOP)
+    return lambda: os.kill(pid, signal.SIGCONT)
+
+
+def _by_cgroup(pid: int, mount_point: Path, file: str, freeze: str, thaw: str) -> Callable[[], None]:
+    """Put a process alone into a cgroup and freeze that; gives back how to thaw it and remove the cgroup."""
+    group = mount_point / f"kjbod-test-{pid}"
+    group.mkdir()
+    (group / "cgroup.procs").write_text(str(pid))
+    (group / file).write_text(freeze)
+
+    def undo() -> None:
+        (group / file).write_text(thaw)
+        (mount_point / "cgroup.procs").write_text(str(pid))
+        group.rmdir()
+
+    return undo
+
+
+def _freezer(fstype: str, option: str) -> Path:
+    """Where a hierarchy that can freeze is mounted; skips the test where there is none."""
+    for mount in read_mounts():
+        if mount.fstype == fstype and (not option or option in mount.options):
+            return Path(mount.mount_point)
+    pytest.skip(f"no {fstype} {option} is mounted here")
+
+
+def _by_freezer_v2(pid: int) -> Callable[[], None]:
+    return _by_cgroup(pid, _freezer("cgroup2", ""), "cgroup.freeze", "1", "0")
+
+
+def _by_freezer_v1(pid: int) -> Callable[[], None]:
+    return _by_cgroup(pid, _freezer("cgroup", "freezer"), "freezer.state", "FROZEN", "THAWED")
+
+
+@pytest.mark.parametrize("suspend", [_by_signal, _by_freezer_v2, _by_freezer_v1])
+async def test_a_worker_that_is_suspended_in_the_middle_of_a_probe_accuses_no_disk(
+    real_disk: Make, suspend: Callable[[int], Callable[[], None]]
+) -> None:
+    disk, other = real_disk(), real_disk()
+    impatient = replace(QUICK, held_timeout_ms=1200, blind_timeout_ms=2500)
+    async with watching(disk, other, settings=impatient) as watch:
+        agent = watch.monitor._watched[str(disk.log_dir)].agent
+        disk.delay_us(20_000)  # so that a probe is met in its middle
+        undo = None
+        while undo is None:
+            blocked = agent.blocked()
+            if blocked is not None and blocked.call:
+                undo = suspend(blocked.pid)
+            await asyncio.sleep(0.001)
+        disk.delay_us(0)
+        try:
+            verdict = await watch.until(disk, Health.SUSPECT)
+            assert verdict.cause is Cause.UNWATCHED
+            assert "its worker does not run" in verdict.evidence.text
+        finally:
+            undo()
+        await watch.until(disk, Health.ONLINE)
+        assert {v.state for v in watch.verdicts} <= {Health.SUSPECT, Health.ONLINE}
 
 
 async def test_a_slow_disk_is_slow_and_never_failed(real_disk: Make) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kjbod_agent.health.block import BlockCounters
 from kjbod_agent.health.mounts import MountChange
+from kjbod_agent.health.silence import SUSPENDED
 from kjbod_agent.health.verdict import (
     AnotherIsWell,
     Ask,
@@ -170,6 +171,25 @@ def test_a_frozen_file_system_is_held_at_the_timeout_and_failed_at_the_held_time
     assert feed(silence(29_800)).state.health is Health.HELD
     assert feed(silence(30_000)).state.cause is Cause.HELD
     assert feed(silence(30_000)).state.health is Health.FAILED
+
+
+@pytest.mark.parametrize("process_state", ["S", "D"])
+@pytest.mark.parametrize("wchan", sorted(SUSPENDED))
+@pytest.mark.parametrize("counters", [True, False])
+def test_a_worker_that_is_kept_from_running_is_no_evidence_for_anything_but_that(
+    process_state: str, wchan: str, counters: bool
+) -> None:
+    frozen = silence(120_000, wchan=wchan, process_state=process_state, counters=counters)
+    state = feed(frozen).state
+    assert (state.health, state.cause) == (Health.SUSPECT, Cause.UNWATCHED)
+    assert not state.in_trouble
+    assert feed([*frozen, (120_001, well(120_001))]).state.health is Health.ONLINE
+
+
+def test_what_it_waited_for_before_it_was_frozen_counts_no_more_time_meanwhile() -> None:
+    waiting = silence(1_800, in_flight=1)
+    frozen = [(at, blocked(at, in_flight=1, wchan="get_signal", process_state="S")) for at in range(2_000, 60_000, 200)]
+    assert feed([*waiting, *frozen]).state.health is not Health.FAILED
 
 
 def test_a_held_timeout_of_zero_waits_for_ever() -> None:
