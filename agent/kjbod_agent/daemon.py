@@ -40,6 +40,7 @@ from kjbod.runtime import memory, systemd
 from kjbod.runtime.control import SOCKET_NAME, ControlError, ControlServer
 from kjbod.runtime.logging import configure_logging, flush_logging, get_logger, seal_logging
 from kjbod.runtime.loop import run as run_loop
+from kjbod.runtime.room import no_room, require_room
 from kjbod.wire.frames import preload
 from kjbod.wire.messages import API, ApiKey, BrokerRegistrationRequestListener
 from kjbod_agent import lifecycle
@@ -73,6 +74,12 @@ if TYPE_CHECKING:
     from kjbod_agent.metrics import Disk, Snapshot
     from kjbod_agent.metrics import Move as MoveMetric
 
+START_TASKS: Final = 16
+"""Threads and processes of a start, a worker for each directory aside: log, end, uvloop's four and what runs beside the
+loop; zygote, keeper, files; and some to spare."""
+START_FILES: Final = 64
+FILES_OF_DIRECTORY: Final = 4
+"""Sockets and status files of a worker, what is asked of the kernel about its disk, and a move."""
 HALT_TIMEOUT_MS: Final = 900
 """From the decision to stop because of a disk to the end of the process, at most."""
 END_TIMEOUT_MS: Final = 5_000
@@ -109,6 +116,8 @@ def main(config_path: Path) -> int:
     try:
         config = load_config(config_path, agent_problems, listener_problems, _registration_problems)
         listeners = registered_listeners(config)
+        directories = len({*config.log_dirs, config.metadata_log_dir})
+        require_room(tasks=START_TASKS + directories, files=START_FILES + FILES_OF_DIRECTORY * directories)
         configure_logging("agent")
         memory.economize()
         # The watchdog ends a loop that hangs with SIGABRT: where it hung is then in the log.
@@ -279,8 +288,7 @@ class Daemon:
             ended = Ended(_first(group).exit_code, str(_first(group)), clean=False)
         except* Exception as group:  # noqa: BLE001  any bug in any part: the whole agent ends, and says so
             bug = _first(group)
-            self._log.error("agent.crashed", exc_info=bug)
-            ended = _after_bug(bug)
+            ended = self._after_bug(bug)
         if broker is not None and broker.halted is not None:
             ended = broker.halted
         return await self._finish(ended, broker, storage, opened, reporter, reports)
@@ -300,8 +308,8 @@ class Daemon:
         try:
             await self._leave(ended, broker, storage, opened, reporter, reports)
         except Exception as bug:  # noqa: BLE001  the end has been decided
-            self._log.error("agent.crashed", exc_info=bug)
-            ended = ended if ended.exit_code else _after_bug(bug)
+            after = self._after_bug(bug)
+            ended = ended if ended.exit_code else after
         self._say_stopped(ended)
         self._limit(ended, LEAVE_TIMEOUT_MS)
         return ended.exit_code
@@ -680,6 +688,14 @@ class Daemon:
         finally:
             self._last_words.release()
 
+    def _after_bug(self, bug: BaseException) -> Ended:
+        """How it ends after an error that nobody foresaw; a host without room is no bug."""
+        scarce = no_room(bug)
+        if scarce is not None:
+            return Ended(scarce.exit_code, str(scarce), clean=False)
+        self._log.error("agent.crashed", exc_info=bug)
+        return Ended(EXIT_FAILURE, f"internal error: {type(bug).__name__}: {bug}", clean=False)
+
     def _note(self, event: str, fields: dict[str, object]) -> None:
         self._log.info(event, **fields)
 
@@ -692,10 +708,6 @@ async def _wait_for_farewell(broker: Broker) -> None:
             await broker.farewell.wait()
     except TimeoutError:
         return
-
-
-def _after_bug(bug: BaseException) -> Ended:
-    return Ended(EXIT_FAILURE, f"internal error: {type(bug).__name__}: {bug}", clean=False)
 
 
 def _first(group: BaseExceptionGroup[Any]) -> Any:

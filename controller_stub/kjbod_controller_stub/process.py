@@ -20,6 +20,7 @@ from kjbod.config.load import controller_problems
 from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.runtime.logging import configure_logging, flush_logging, get_logger
 from kjbod.runtime.loop import run
+from kjbod.runtime.room import require_room
 from kjbod.runtime.systemd import notify_ready, notify_stopping
 from kjbod_controller_stub.server import ControllerServer
 
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from kjbod.metrics.listener import MetricsListener
     from kjbod_controller_stub.metrics import Snapshot
 
+START_TASKS = 16
+"""Threads and processes of a start: log, the loop's own, reader, writer, large work, uvloop's four, the probe; and some
+to spare."""
+START_FILES = 48
 _SWITCH_S = 0.001
 """How long the thread with large work keeps the interpreter while the event loop waits for it."""
 _GC_THRESHOLDS = (10_000, 10, 10)
@@ -49,8 +54,9 @@ def main(config_path: Path) -> int:
         KjbodError: it cannot start, or its log failed; one line.
     """
     config = load_config(config_path, controller_problems)
-    configure_logging("controller")
     _raise_files_limit()
+    require_room(tasks=START_TASKS, files=START_FILES)
+    configure_logging("controller")
     sys.setswitchinterval(_SWITCH_S)
     return run(functools.partial(_serve, config))
 

@@ -8,6 +8,7 @@ import traceback
 import click
 
 from kjbod.errors import EXIT_FAILURE, KjbodError
+from kjbod.runtime.room import no_room
 
 DEBUG_VARIABLE = "KJBOD_DEBUG"
 
@@ -22,7 +23,10 @@ def report(error: KjbodError) -> int:
 
 
 def report_bug(error: Exception) -> int:
-    """Print one line about an error that nobody foresaw; gives the exit code."""
+    """Print one line about an error that nobody foresaw, or about a host that has no room; gives the exit code."""
+    scarce = no_room(error)
+    if scarce is not None:
+        return report(scarce)
     _flush_logging()
     shown = _show_traceback()
     text = " ".join(str(error).split())

@@ -28,6 +28,7 @@ import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
 from kjbod.ids import Uuid
+from kjbod.runtime.room import NoRoomError
 
 PENDING_BYTES_MAX = 4 * 1024 * 1024
 """Lines that wait for stderr; about ten thousand events."""
@@ -75,12 +76,32 @@ class LineWriter:
             if self._pending_bytes + len(line) > self._pending_bytes_max:
                 self._count_dropped(1)
                 return
+            if not self._started():
+                self._count_dropped(1)
+                return
             self._lines.append(line)
             self._pending_bytes += len(line)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="kjbod-log", daemon=True)
-                self._thread.start()
             self._changed.notify_all()
+
+    def start(self) -> None:
+        """Start the thread, which the first line does otherwise.
+
+        Raises:
+            NoRoomError: the host has no room for it.
+        """
+        with self._changed:
+            if not self._started():
+                raise NoRoomError("there is no room for the thread that writes the log: raise TasksMax= or ulimit -u")
+
+    def _started(self) -> bool:
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="kjbod-log", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return False
+            self._thread = thread
+        return True
 
     def flush(self, timeout_ms: int = EXIT_FLUSH_TIMEOUT_MS) -> bool:
         """Wait until all lines are written, at most ``timeout_ms``; whether they are."""
@@ -272,10 +293,14 @@ def configure_logging(component: str, *, level: str = "info", fd: int = 2) -> No
     """Send every log line of this process to ``fd`` (stderr) as JSON; ``component`` is the default of that field.
 
     May be called again: the lines that wait are written first. Levels below ``level`` are skipped at little cost.
+
+    Raises:
+        NoRoomError: the host has no room for the thread that writes.
     """
     global _writer
     if _writer is not None:
         _writer.close()
+        _writer = None
     _keep_standard_descriptors()
     processors: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -292,9 +317,11 @@ def configure_logging(component: str, *, level: str = "info", fd: int = 2) -> No
             event = cast(EventDict, processor(None, level, event))
         return renderer(None, level, event)
 
-    _writer = writer = LineWriter(
+    writer = LineWriter(
         fd, describe_dropped=lambda count: line("warning", {"event": "logging.dropped", "count": count})
     )
+    writer.start()
+    _writer = writer
     structlog.configure(
         processors=[*processors, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),

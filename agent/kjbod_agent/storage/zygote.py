@@ -16,7 +16,7 @@ Control protocol, dicts of plain values as marshalled datagrams:
     ``{"op": "spawn", "id": 3, "config": {...}}`` with two descriptors: the worker's socket and its status file
     ``{"op": "unlock", "path": ...}``               have the keeper let go, since no worker can be asked to
     ``{"op": "close"}``                             end the keeper and all workers that can be ended, then yourself
-    ``{"ready": pid of the keeper}``  ``{"spawned": 3, "pid": 4711}``  ``{"died": 4711}``
+    ``{"ready": pid of the keeper}``  ``{"spawned": 3, "pid": 4711}`` (0: none)  ``{"died": 4711}``
     ``{"keeper": pid}``                             there is a new keeper: all locks are gone
 """
 
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 CONTROL_FD = 3
 CLOSE_TIMEOUT_MS = 100
 """How long ``close`` waits for the keeper, so that its locks are free when the daemon is told."""
+KEEPER_AGAIN_MS = 200
+"""Between two attempts to fork a keeper in the place of one that has died."""
 MAX_FD = 1 << 16
 TITLE_ROOM = 512
 """Bytes of padding in the command line, where the processes write what they are for."""
@@ -105,11 +107,13 @@ class Zygote:
         self._keeper = self._fork_keeper()
         self._tell(ready=self._keeper)
         while True:
-            for fd, _ in self._poll.poll():
+            for fd, _ in self._poll.poll(None if self._keeper else KEEPER_AGAIN_MS):
                 if fd != CONTROL_FD:
                     self._reap(fd)
                 elif not self._obey():
                     return
+            if not self._keeper:
+                self._replace_keeper()
 
     def _obey(self) -> bool:
         text, fds, _, _ = socket.recv_fds(self._control, 1 << 16, 2)
@@ -128,7 +132,10 @@ class Zygote:
             self._worker.entitle(config["name"], title, self._title)
             self._run(config, socket.socket(fileno=channel), status, self._keeper_end)
 
-        pid = self._fork(run, keep=[channel, status, self._keeper_end.fileno()])
+        try:
+            pid = self._fork(run, keep=[channel, status, self._keeper_end.fileno()])
+        except OSError:  # no room for a process, EAGAIN: the daemon sees the channel closed, and asks again
+            pid = 0
         os.close(channel)
         os.close(status)
         self._tell(spawned=int(request["id"]), pid=pid)
@@ -175,8 +182,15 @@ class Zygote:
         if pid != self._keeper:
             self._tell(died=pid)
             return
-        self._keeper = self._fork_keeper()
-        self._tell(keeper=self._keeper)
+        self._keeper = 0
+        self._replace_keeper()
+
+    def _replace_keeper(self) -> None:
+        """Fork another keeper; where the host has no room for a process, a little later: the end of this one would be
+        the end of all workers."""
+        with contextlib.suppress(OSError):
+            self._keeper = self._fork_keeper()
+            self._tell(keeper=self._keeper)
 
     def _tell(self, **message: int) -> None:
         with contextlib.suppress(OSError):  # the daemon is gone: the end of the control socket comes next
