@@ -70,20 +70,20 @@ def _on_one(servers: Sequence[Address], ask: Callable[[Connection], Any]) -> Any
     """What ``ask`` gives on the first server that can be reached.
 
     Raises:
-        KjbodError: none can be, or it does not answer.
+        KjbodError: none can be, with a line for each, or it does not answer.
     """
 
     async def run() -> Any:
-        for number, (host, port) in enumerate(servers, start=1):
+        troubles: list[str] = []
+        for host, port in servers:
             try:
                 connection = await Connection.open(host, port, client_id=CLIENT_ID, clock=SystemClock())
-            except KjbodError:
-                if number == len(servers):
-                    raise
+            except KjbodError as error:
+                troubles.append(str(error))
                 continue
             async with connection:
                 return await ask(connection)
-        raise KjbodError("no server was named")
+        raise KjbodError("\n".join(troubles) or "no server was named")
 
     return asyncio.run(run())
 

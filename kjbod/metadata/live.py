@@ -18,6 +18,7 @@ from kjbod.metadata.follower import MetadataFollower
 from kjbod.metadata.image import MetadataImage, Replayer, image_of
 from kjbod.metadata.reading import Loaded
 from kjbod.metadata.tree import Provenance
+from kjbod.wire.client import Connection, ForeignPeer
 from kjbod.wire.codec import MalformedMessageError
 
 CLIENT_ID = "kjbod-metadata"
@@ -40,6 +41,8 @@ class Observer:
         self._servers = servers
         self._deliver = deliver
         self._ended: BaseException | None = None
+        self._foreign: dict[Address, str] = {}
+        """Servers that speak another protocol, and how that showed."""
         self._loop = asyncio.new_event_loop()
         self._task: asyncio.Task[None] | None = None
         self._follower = MetadataFollower(
@@ -49,6 +52,7 @@ class Observer:
             rng=system_random(),
             on_committed=deliver,
             on_snapshot=deliver,
+            connect=self._connect,
         )
         self._thread = threading.Thread(target=self._run, name="metadata-observer", daemon=True)
 
@@ -84,12 +88,21 @@ class Observer:
         """The first offset that was not delivered."""
         return self._follower.applied_offset
 
+    async def _connect(self, host: str, port: int, **options: Any) -> Connection:
+        try:
+            return await Connection.open(host, port, **options)
+        except ForeignPeer as error:
+            self._foreign[host, port] = str(error)
+            raise
+
     def check(self) -> None:
         """Raises what ended the observer, if anything did.
 
         Raises:
-            KjbodError: it cannot go on; one line.
+            KjbodError: it cannot go on; one line, or one for each server where none of them is a controller.
         """
+        if self._foreign.keys() >= set(self._servers):
+            raise KjbodError("\n".join(self._foreign[server] for server in dict.fromkeys(self._servers)))
         if isinstance(self._ended, KjbodError):
             raise self._ended
         if self._ended is not None:

@@ -9,6 +9,7 @@ behind it would come either.
 """
 
 import asyncio
+import contextlib
 import errno
 import re
 import ssl
@@ -20,7 +21,7 @@ from kjbod.clock import Clock
 from kjbod.errors import ProtocolError, RemoteProtocolError
 from kjbod.runtime.names import NAMES, Names, Resolved, UnresolvedError
 from kjbod.wire.connection import ClientConnection, Features
-from kjbod.wire.frames import MAX_FRAME_BYTES
+from kjbod.wire.frames import MAX_FRAME_BYTES, TLS_RECORDS
 from kjbod.wire.messages import ApiKey, ApiVersionsResponse, RequestBody, ResponseBody, ResponseT
 
 CONNECT_TIMEOUT_MS = 10_000
@@ -28,11 +29,17 @@ CONNECT_TIMEOUT_MS = 10_000
 MAX_IN_FLIGHT = 64
 """Requests of one connection that may wait for answers at a time; further ones wait for their turn."""
 _CLOSE_TIMEOUT_S = 1.0
+TLS_QUESTION_TIMEOUT_MS = 700
+"""How long a peer may take to show that it speaks TLS, connecting included."""
 
 
 class Disconnected(ProtocolError):  # noqa: N818 - what happened, in Kafka's word
     """There is no connection (any more): refused, reset, closed by either side, or the peer sent garbage. Whether the
     peer acted on a request in flight is not known."""
+
+
+class ForeignPeer(Disconnected):
+    """The peer speaks another protocol than Kafka's in plain text: to try again is of no use."""
 
 
 class RequestTimedOut(Disconnected):
@@ -65,6 +72,7 @@ class Connection:
         """Resolve, connect and agree on versions, all within ``connect_timeout_ms``.
 
         Raises:
+            ForeignPeer: it speaks TLS, HTTP, or anything else that is not Kafka's protocol.
             Disconnected: no address (yet), refused, unreachable, closed, or no sensible answer.
             UnsupportedVersionError: the peer has no version of ApiVersions that kjbod has.
         """
@@ -81,8 +89,10 @@ class Connection:
                 transport = await _connect(found, port, protocol, ssl_context, host)
                 try:
                     await _negotiate(machine, protocol)
-                except BaseException:
+                except BaseException as error:
                     transport.abort()
+                    if ssl_context is None and isinstance(error, Disconnected):
+                        await _require_no_tls(peer, protocol.address)
                     raise
         except TimeoutError:
             raise Disconnected(f"{peer} did not answer within {connect_timeout_ms} ms{_doubt(host, found)}") from None
@@ -189,6 +199,37 @@ def _software() -> tuple[str, str]:
     return "kjbod", re.sub(r"[^a-zA-Z0-9.]", "-", kjbod.__version__).strip("-.") or "0"
 
 
+async def _require_no_tls(peer: str, address: tuple[str, int] | None) -> None:
+    """Ask a peer that closed the connection instead of an answer whether it waits for TLS: most servers say nothing to
+    what is no TLS (asyncio and Kafka among them), and everything to a ClientHello.
+
+    Raises:
+        ForeignPeer: it speaks TLS.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is trusted to what comes
+    hello = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), hello).do_handshake()
+    if address is not None and await _first_bytes(address, hello.read(), len(TLS_RECORDS[0])) in TLS_RECORDS:
+        raise ForeignPeer(f"{peer} speaks TLS, and kjbod speaks PLAINTEXT alone: name a PLAINTEXT listener")
+
+
+async def _first_bytes(address: tuple[str, int], question: bytes, count: int) -> bytes | None:
+    """The first bytes that a server answers to ``question``; None: fewer, or not in time."""
+    writer = None
+    try:
+        async with asyncio.timeout(TLS_QUESTION_TIMEOUT_MS / 1000):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(question)
+            return await reader.readexactly(count)
+    except (OSError, asyncio.IncompleteReadError):  # a TimeoutError is an OSError
+        return None
+    finally:
+        if writer is not None:
+            writer.transport.abort()
+
+
 async def _negotiate(machine: ClientConnection, protocol: "_ClientProtocol") -> None:
     version: int | None = None
     while True:
@@ -215,6 +256,8 @@ class _ClientProtocol(asyncio.Protocol):
         self._waiting: deque[asyncio.Future[ResponseBody]] = deque()
         self._transport: asyncio.Transport | None = None
         self._error: Disconnected | None = None
+        self.address: tuple[str, int] | None = None
+        """Of the peer, as numbers."""
 
     async def exchange(self, message: RequestBody[Any], version: int | None) -> ResponseBody:
         """The answer to ``message``."""
@@ -245,13 +288,15 @@ class _ClientProtocol(asyncio.Protocol):
         while self._waiting:
             answer = self._waiting.popleft()
             if not answer.done():
-                answer.set_exception(Disconnected(str(error)))
+                answer.set_exception(type(error)(str(error)))
         self.writable.set()  # who waits to write learns of it
 
     # -- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        self.address = None if peer is None else (peer[0], peer[1])
 
     def data_received(self, data: bytes) -> None:
         if self._error is not None:
@@ -262,7 +307,8 @@ class _ClientProtocol(asyncio.Protocol):
                 if not answer.done():  # else its caller has gone
                     answer.set_result(response.message)
         except RemoteProtocolError as error:
-            self.fail(Disconnected(f"{self.peer} sent what it may not: {error}"))
+            kind = Disconnected if self.machine.versions else ForeignPeer
+            self.fail(kind(f"{self.peer} sent what it may not: {error}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         why = "closed the connection" if exc is None else f"is gone: {exc}"

@@ -21,6 +21,9 @@ from kjbod.wire.messages import API, ApiKey, RequestBody, ResponseBody
 MAX_FRAME_BYTES = 104_857_600
 """Kafka's default of ``socket.request.max.bytes``."""
 
+TLS_RECORDS = (b"\x16\x03", b"\x15\x03")
+"""How a handshake and an alert begin: content type, and the major version of all of SSL 3 and TLS (RFC 8446, 5.1)."""
+
 VersionRanges = Mapping[ApiKey, tuple[int, int]]
 """Lowest and highest version of each API."""
 
@@ -273,7 +276,7 @@ class FrameSplitter:
     def _complaint(self, length: int) -> str:
         start = bytes(self._buffer[: _LENGTH.size])
         told = f"a frame of {length} bytes, at most {self._max_frame_bytes} are taken"
-        if start[:2] == b"\x16\x03":
+        if start[:2] in TLS_RECORDS:
             return f"{told}: this looks like TLS"
         if start in (b"GET ", b"POST", b"HEAD", b"PUT ", b"HTTP"):
             return f"{told}: this looks like HTTP"

@@ -71,6 +71,12 @@ class Site:
         return next(number for number in (1, 2, 3) if (self.path(number) / replica).is_dir())
 
 
+def ask_status(config: Path) -> str:
+    """What ``kjbod status`` prints, an agent there or not."""
+    command = [kjbod_command(), "status", "-c", str(config)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout
+
+
 @pytest.fixture
 def site(tmp_path: Path, processes: Processes) -> Site:
     return Site(tmp_path, processes)
