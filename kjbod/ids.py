@@ -124,6 +124,24 @@ def random_uuid(rng: "random.Random") -> Uuid:
             return drawn
 
 
+_AGENT_MARK = b"kjbod\1"
+
+
+def random_agent_incarnation(rng: "random.Random") -> Uuid:
+    """An incarnation id by which others know an agent from a broker: a UUID of version 8, whose first 48 bits are free
+    for such a mark (RFC 9562, 5.8). Kafka's brokers draw theirs by ``Uuid.randomUuid``, of version 4, so none of them
+    ever has it; and every RegisterBrokerRecord has it, whatever the release of the controller and its features."""
+    raw = bytearray(_AGENT_MARK + rng.randbytes(10))
+    raw[6] = raw[6] & 0x0F | 0x80
+    raw[8] = raw[8] & 0x3F | 0x80
+    return Uuid(bytes(raw))
+
+
+def is_agent_incarnation(incarnation_id: Uuid) -> bool:
+    """Whether a broker that registered under this incarnation id is a kjbod agent."""
+    return incarnation_id.startswith(_AGENT_MARK) and incarnation_id[6] >> 4 == 8
+
+
 def random_directory_id(rng: "random.Random", used: Collection[Uuid] = ()) -> Uuid:
     """A directory id: 128 random bits, never reserved, never with a leading dash, never one of ``used``
     (``MetaPropertiesEnsemble.Copier.generateValidDirectoryId``)."""

@@ -54,6 +54,7 @@ from kjbod_agent.assignments import TIMEOUT_MS as ASSIGNMENT_TIMEOUT_MS
 from kjbod_agent.assignments import Assignments, Outcome
 from kjbod_agent.channel import ControllerChannel
 from kjbod_agent.condition import Condition, Contact, DirectoryStates, condition, contact
+from kjbod_agent.cordons import Admission, brokers_that_are_no_agents, why_cordoned
 from kjbod_agent.directories.additions import Added
 from kjbod_agent.directories.cleanness import Cleanness
 from kjbod_agent.directories.rules import Directory
@@ -85,8 +86,8 @@ STARTING_TIMEOUT_MS: Final = 60_000
 TROUBLE_AGAIN_MS: Final = 60_000
 """A controller that does not answer is named again after this time."""
 MOVE_RATE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
-CORDONED_HEALTH: Final = frozenset({Health.SLOW, Health.FULL, Health.HELD})
-"""States in which a directory should get no new replicas (KIP-1066)."""
+ROOM_MS: Final = 1_000
+"""How often it is looked whether a directory is nearly full."""
 
 _ENDINGS: Final[Mapping[life.Ending, int]] = {
     life.Ending.GRANTED: 0,
@@ -183,6 +184,7 @@ class Broker:
         spawn: runs a coroutine in the daemon's TaskGroup.
         log: for what has no place in the health report.
         assignment_timeout_ms: ``kjbod.assignment.timeout.ms``.
+        accept: ``kjbod.placement.accept``.
     """
 
     def __init__(
@@ -202,6 +204,7 @@ class Broker:
         log: Log,
         unreadable: tuple[str, ...] = (),
         assignment_timeout_ms: int = ASSIGNMENT_TIMEOUT_MS,
+        accept: str = "auto",
     ) -> None:
         self.life = life.Lifecycle(identity=identity, timing=timing, features=registered_features({}))
         self.failures = failures
@@ -216,6 +219,8 @@ class Broker:
         """The last time that the metadata's history was lost or set back; None: it was not."""
         self.set_back: str | None = None
         """Why nothing is applied: the controllers know only an older leader epoch; None: they do not."""
+        self.admission = Admission(accept=accept)
+        """Whether new partitions come here."""
         self.placement: Placement
         self.mover: Mover
         self.cleanness: Cleanness | None = None
@@ -248,6 +253,11 @@ class Broker:
         self._wake = asyncio.Event()
         self._offline: dict[Uuid, _Offline] = {}
         self._health: dict[Uuid, Health] = {}
+        self._cordoned: dict[Uuid, str] = {}
+        """Directories that were cordoned without a person, and why."""
+        self._others: tuple[int, ...] = ()
+        """Other brokers that are no agents."""
+        self._room_ms = 0
         self._trouble: _Trouble | None = None
         self._halt: Ended | None = None
         self._unreadable = unreadable
@@ -610,6 +620,7 @@ class Broker:
             self._pet(now_ms)
             self._feed(life.TimePassed())
             self._send_assignments(now_ms)
+            self._look_at_room(now_ms)
             self.placement.review(self.assignments.expired(now_ms))
             self._check_deadlines(now_ms)
             self._check_ready()
@@ -669,6 +680,8 @@ class Broker:
 
     def _applied(self, changes: list[Change], *, proven: bool = True) -> list[Update]:
         """Follow changes of the metadata; what they were for this broker. ``proven``: see :meth:`Placement.follow`."""
+        if any(isinstance(change, BrokerChange) for change in changes):
+            self._others = brokers_that_are_no_agents(self.image, self.life.identity.broker_id)
         self._feed(life.MetadataApplied(self.image.offset))
         self._follow_registration(changes)
         self._follow_move_rate()
@@ -724,11 +737,45 @@ class Broker:
             )
 
     def _cordon(self) -> None:
-        supported = self.image.metadata_version >= CORDONED_LOG_DIRS
-        by_hand = self.cordoned()
-        ill = {d for d in self._log_dirs if self._health.get(d) in CORDONED_HEALTH}
-        cordoned = tuple(sorted(ill | by_hand))
-        self._feed(life.Cordoned(cordoned if supported else None))
+        """Say which directories take no new replicas (KIP-1066): to the controller, and to people why."""
+        can_cordon = self.image.metadata_version >= CORDONED_LOG_DIRS
+        is_nearly_full = self.placement.inventory.chooser.is_nearly_full
+        reasons = {d: why_cordoned(self._health.get(d), nearly_full=is_nearly_full(d)) for d in self._log_dirs}
+        by_itself = {d: why for d, why in reasons.items() if why is not None}
+        if can_cordon:
+            self._tell_cordons(by_itself)
+        if self.placement.published:
+            self._tell_admission(Admission(self._others, self.admission.accept, can_cordon))
+        every = self._log_dirs if self.admission.closed else frozenset()
+        cordoned = tuple(sorted(every | by_itself.keys() | self.cordoned()))
+        self._feed(life.Cordoned(cordoned if can_cordon else None))
+
+    def _tell_cordons(self, by_itself: dict[Uuid, str]) -> None:
+        before, self._cordoned = self._cordoned, by_itself
+        for directory_id, why in by_itself.items():
+            if before.get(directory_id) != why:
+                self._log.warning("directory.cordoned", path=self._paths[directory_id], reason=why)
+        for directory_id in before.keys() - by_itself.keys():
+            if directory_id in self._paths and directory_id not in self._offline:
+                self._log.info("directory.uncordoned", path=self._paths[directory_id])
+
+    def _tell_admission(self, now: Admission) -> None:
+        before, self.admission = self.admission, now
+        if now.text == before.text:
+            return
+        if now.text is None:
+            self._log.info("placement.open", reason="all other brokers are kjbod agents")
+        elif now.exposed:
+            self._log.error("placement.exposed", reason=now.text)
+        else:
+            self._log.warning("placement.closed" if now.closed else "placement.open", reason=now.text)
+
+    def _look_at_room(self, now_ms: int) -> None:
+        """Directories fill up without any event."""
+        if self.placement.published and now_ms - self._room_ms >= ROOM_MS:
+            self._room_ms = now_ms
+            self.placement.observe()
+            self._cordon()
 
     def _check_moved(self) -> None:
         waiting = [d for d, offline in self._offline.items() if not offline.moved]

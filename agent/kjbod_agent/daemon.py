@@ -33,7 +33,7 @@ from kjbod.config import Config, load_config
 from kjbod.config.endpoints import SECURITY_PROTOCOLS
 from kjbod.config.load import agent_problems
 from kjbod.errors import EXIT_FAILURE, KjbodError
-from kjbod.ids import Uuid, random_uuid
+from kjbod.ids import Uuid, random_agent_incarnation
 from kjbod.metadata.fetching import Leader
 from kjbod.metadata.follower import MetadataFollower
 from kjbod.runtime import memory, systemd
@@ -258,7 +258,7 @@ class Daemon:
 
     async def _serve(self, storage: StorageAgent, opened: Opened) -> int:
         """From loaded directories to the exit code."""
-        incarnation_id = random_uuid(self._rng)
+        incarnation_id = random_agent_incarnation(self._rng)
         self._stray_notes = await asyncio.to_thread(self._stray_memory.load)
         reports = self._reports(incarnation_id)
         await reports.start()
@@ -364,6 +364,7 @@ class Daemon:
             ),
             paths={d.directory_id: d.path for d in start_up.all},
             multiple=len(config.log_dirs) > 1,
+            accept=config.kjbod_placement_accept,
             controlled_shutdown=config.controlled_shutdown_enable,
             lifecycle_channel=self._channel(),
             assignments_channel=self._channel(),

@@ -78,6 +78,7 @@ def lines(answer: dict[str, Any], columns: int | None) -> list[str]:
         ("broker epoch", _epoch(answer["broker_epoch"])),
         ("metadata offset", f"{answer['metadata_offset']}{'' if answer['published'] else ', not yet complete'}"),
         *_history(answer.get("metadata_history")),
+        *([("placement", safe(answer["admission"]))] if answer.get("admission") else []),
         ("assignments", f"{answer['queued_assignments']} queued{_stuck(answer['stuck_assignments'])}"),
         ("replicas", f"{sum(row['replicas'] for row in answer['directories'])}{_creating(answer['creating'])}"),
         ("moves", f"{answer['moves']}{', see kjbod move --list' if answer['moves'] else ''}"),

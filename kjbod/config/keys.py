@@ -301,8 +301,22 @@ class Config:
     ] = "replicas"
     kjbod_placement_full_percent: Annotated[
         int,
-        Key("A directory that is used to this degree is nearly full for placement.", unit="%", at_least=1, at_most=100),
+        Key(
+            "A directory that is used to this degree is nearly full: it comes last for new replicas, and is cordoned "
+            "until it is used to 5 points less.",
+            unit="%",
+            at_least=1,
+            at_most=100,
+        ),
     ] = 90
+    kjbod_placement_accept: Annotated[
+        str,
+        Key(
+            "Whether new partitions may come here while brokers are registered that are no agents: clients of theirs "
+            "could not write to them. auto: the agent cordons all of its directories then; always: they may.",
+            choices=("auto", "always"),
+        ),
+    ] = "auto"
     kjbod_assignment_timeout_ms: Annotated[
         int,
         _ms(

@@ -70,6 +70,10 @@ class Cluster:
         self._kjbod("format", "-t", cluster_id, "-c", str(config))
         return config
 
+    def format_again(self, config: Path) -> None:
+        """Format the directories of a configuration that was changed."""
+        self._kjbod("format", "-t", CLUSTER_ID, "-c", str(config), "--ignore-formatted")
+
     def start_agent(self, config: Path) -> ManagedProcess:
         return self.processes.kjbod("agent", "-c", str(config), name=f"agent-{config.parent.name}")
 

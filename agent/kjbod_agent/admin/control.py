@@ -26,6 +26,7 @@ from kjbod_agent import lifecycle as life
 from kjbod_agent.admin.view import UNKNOWN, DirectoryView, LogDirectory, ReplicaView, Wants
 from kjbod_agent.condition import Condition, Contact, fenced
 from kjbod_agent.moves.machine import NoRoom, Room, lack_of_room
+from kjbod_agent.cordons import Admission
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Hosting
 from kjbod_agent.storage.api import DirectoryAgent
@@ -205,6 +206,9 @@ class Broker(Protocol):
     def set_back(self) -> str | None: ...
 
     @property
+    def admission(self) -> Admission: ...
+
+    @property
     def placement(self) -> Placement: ...
 
     @property
@@ -300,6 +304,7 @@ class Control:
             "queued_assignments": broker.fencing.unrecorded,
             "unmade": broker.fencing.unmade_words(),
             "metadata_history": self._history(),
+            "admission": broker.admission.text,
             "stuck_assignments": broker.fencing.stuck,
             "creating": len(broker.placement.inventory.creating),
             "moves": len(self._mover.moves),

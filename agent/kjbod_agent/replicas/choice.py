@@ -19,7 +19,8 @@ Before any policy comes the *standing* of a directory: a better class is always 
 ``NORMAL``       nothing is known against it
 ``DOUBTFUL``     slow, held or suspect: new replicas make a slow disk slower, but they work
 ``NEARLY_FULL``  used to ``kjbod.placement.full.percent`` or more, or the last probe found no room: one full directory
-                 goes offline as a whole in Kafka, so it is worse than a slow one
+                 goes offline as a whole in Kafka, so it is worse than a slow one. It stays so until it is used to
+                 :data:`LESS_PERCENT` points less, or a file that comes and goes would let the class flap
 ``CORDONED``     a person said no (``cordoned.log.dirs``, KIP-1066). Not never: a controller may place a replica on a
                  broker whose directories are all cordoned (seen on 4.3.1 with a manual assignment), and then it has to
                  lie somewhere
@@ -49,6 +50,9 @@ SEGMENT_BYTES: Final = 1 << 30
 """What a replica is expected to take on a host that has none: one segment (the default of ``log.segment.bytes``)."""
 GROWTH_MS: Final = 3_600_000
 """For so long a new replica is expected to grow to the size of the others."""
+LESS_PERCENT: Final = 5
+"""A directory that was nearly full is so until it is used to so many points less than makes it nearly full, or to half
+of that where it is less than these points."""
 STEP_MS: Final = 10_000
 """What is expected is remembered by steps of this length, not by replica."""
 
@@ -93,12 +97,21 @@ class Site:
 _UNKNOWN: Final = Site()
 
 
-def standing(site: Site, full_percent: int) -> Standing:
+def is_nearly_full(site: Site, full_percent: int, *, before: bool) -> bool:
+    """Whether a directory is nearly full; ``before``: whether it was until now."""
+    if site.no_room:
+        return True
+    if site.capacity is None or site.capacity.total_bytes <= 0:
+        return before
+    percent = max(full_percent - LESS_PERCENT, full_percent / 2) if before else full_percent
+    return site.capacity.used_bytes * 100 >= site.capacity.total_bytes * percent
+
+
+def standing(site: Site, *, nearly_full: bool) -> Standing:
     """The class of a directory that is online."""
     if site.cordoned:
         return Standing.CORDONED
-    capacity = site.capacity
-    if site.no_room or (capacity is not None and capacity.used_bytes * 100 >= capacity.total_bytes * full_percent):
+    if nearly_full:
         return Standing.NEARLY_FULL
     return Standing.DOUBTFUL if site.doubtful else Standing.NORMAL
 
@@ -153,6 +166,7 @@ class Chooser:
         self._chance = chance
         self._sites: Mapping[Uuid, Site] = {}
         self._standings: dict[Uuid, Standing] = {}
+        self._nearly_full: frozenset[Uuid] = frozenset()
         self._sizes: dict[Uuid, int] = {}
         self._expected: dict[Uuid, _Expected] = {}
         self._now_ms = 0
@@ -161,7 +175,10 @@ class Chooser:
         """How the directories are now, and how many replicas each has; to be told before each burst of choices."""
         self._sites = sites
         self._now_ms = now_ms
-        self._standings = {d: standing(site, self._full_percent) for d, site in sites.items()}
+        self._nearly_full = frozenset(
+            d for d, site in sites.items() if is_nearly_full(site, self._full_percent, before=d in self._nearly_full)
+        )
+        self._standings = {d: standing(site, nearly_full=d in self._nearly_full) for d, site in sites.items()}
         for directory, site in sites.items():
             if site.capacity is not None:
                 self._expected.setdefault(directory, _Expected()).sampled(now_ms, site.capacity.used_bytes)
@@ -170,6 +187,10 @@ class Chooser:
     def is_cordoned(self, directory_id: Uuid) -> bool:
         """Whether a person said that nothing new belongs there."""
         return self._sites.get(directory_id, _UNKNOWN).cordoned
+
+    def is_nearly_full(self, directory_id: Uuid) -> bool:
+        """Whether it is used to ``full_percent``, or was and is not used to :data:`LESS_PERCENT` points less yet."""
+        return directory_id in self._nearly_full
 
     def standing(self, directory_id: Uuid) -> Standing:
         """The class of a directory."""

@@ -308,7 +308,7 @@ class Placement:
         self.published = True
         self._image = image
         self._delays = _topic_delays(image)
-        self._observe()
+        self.observe()
         self._do(self._first_look(self.hosting.load_in_steps(lambda: self._image, LOADS_PER_SLICE)))
 
     def follow(
@@ -326,7 +326,7 @@ class Placement:
         changes = list(changes)
         if any(isinstance(change, ConfigChange) and change.resource_type == BROKER for change in changes):
             self._sites_ms = None  # directories may be cordoned now
-        self._observe()
+        self.observe()
         updates = self.hosting.apply(changes)
         for update in updates:
             if update.new is None:
@@ -580,15 +580,15 @@ class Placement:
             self.owner.settled()
 
     def _review_slice(self) -> None:
-        self._observe()
+        self.observe()
         for _ in range(min(REVIEWS_PER_SLICE, len(self._queue))):
             partition = self._queue.popleft()
             if partition in self._due:
                 self._due.discard(partition)
                 self._review(partition)
 
-    def _observe(self) -> None:
-        """Tell the chooser how the directories are."""
+    def observe(self) -> None:
+        """Tell the chooser how the directories are; once in :data:`SITES_FRESH_MS` at most."""
         now_ms = self.clock.monotonic_ms()
         if self._sites_ms is None or now_ms - self._sites_ms >= SITES_FRESH_MS:
             self._sites_ms = now_ms

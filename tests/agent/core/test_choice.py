@@ -8,7 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kjbod.ids import Uuid
-from kjbod_agent.replicas.choice import GROWTH_MS, SEGMENT_BYTES, Capacity, Chooser, Policy, Site, Standing, standing
+from kjbod_agent.replicas.choice import (
+    GROWTH_MS,
+    SEGMENT_BYTES,
+    Capacity,
+    Chooser,
+    Policy,
+    Site,
+    Standing,
+    is_nearly_full,
+    standing,
+)
 
 DIRECTORIES = tuple(Uuid.of(2, n) for n in range(1, 7))
 D1, D2, D3 = DIRECTORIES[:3]
@@ -54,7 +64,30 @@ def place(by: Chooser, counts: dict[Uuid, int], number: int) -> dict[Uuid, int]:
     ],
 )
 def test_a_directory_is_normal_doubtful_nearly_full_or_cordoned(site: Site, expected: Standing) -> None:
-    assert standing(site, 90) is expected
+    assert standing(site, nearly_full=is_nearly_full(site, 90, before=False)) is expected
+
+
+@pytest.mark.parametrize(
+    ("percent", "used", "after"),
+    [
+        (90, [89, 90, 89, 86, 85, 84, 89, 90], [False, True, True, True, True, False, False, True]),
+        (100, [99, 100, 96, 94], [False, True, True, False]),
+        (4, [3, 4, 3, 2, 1], [False, True, True, True, False]),
+    ],
+)
+def test_a_nearly_full_directory_is_so_until_it_is_used_to_some_points_less(
+    percent: int, used: list[int], after: list[bool]
+) -> None:
+    chooser, directory, found = Chooser(full_percent=percent), Uuid.of(2, 1), []
+    for now_ms, each in enumerate(used):
+        chooser.observe({directory: Site(capacity=Capacity(1000, 1000 - 10 * each))}, {directory: 0}, now_ms)
+        found.append(chooser.is_nearly_full(directory))
+    assert found == after
+
+
+def test_a_directory_of_unknown_size_is_as_full_as_it_was() -> None:
+    assert [is_nearly_full(Site(), 90, before=before) for before in (False, True)] == [False, True]
+    assert is_nearly_full(Site(no_room=True), 90, before=False)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -18,6 +18,7 @@ from kjbod_agent.admin.control import PIECE, WATCHED_MAX, Control, ControlParts
 from kjbod_agent.admin.view import DirectoryView, LogDirectory, ReplicaView, Wants
 from kjbod_agent.broker import Parted
 from kjbod_agent.condition import Condition, Contact, DirectoryStates, condition, contact
+from kjbod_agent.cordons import Admission
 from kjbod_agent.features import registered_features
 from kjbod_agent.moves.machine import MoveView, Room, State
 from kjbod_agent.partitions import TopicIdPartition
@@ -117,6 +118,7 @@ class FakeMover:
 class FakeBroker:
     parted: Parted | None = None
     set_back: str | None = None
+    admission = Admission()
 
     def __init__(self) -> None:
         self.image = MetadataImage(topic_ids={"orders": TOPIC, "pay": OTHER})
