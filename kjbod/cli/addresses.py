@@ -1,8 +1,10 @@
 """``HOST:PORT[,HOST:PORT...]`` as an option of the commands that talk to a cluster."""
 
+from collections.abc import Callable
+
 import click
 
-from kjbod.config.endpoints import parse_host_port
+from kjbod.config.endpoints import parse_host_port, parse_voter
 from kjbod.metadata.fetching import Address
 
 
@@ -12,10 +14,28 @@ def addresses(ctx: click.Context, param: click.Parameter, text: str | None) -> t
     Raises:
         click.BadParameter: not an address.
     """
+    return _each(text, _address)
+
+
+def controllers(ctx: click.Context, param: click.Parameter, text: str | None) -> tuple[Address, ...] | None:
+    """Like :func:`addresses`, or a string of voters, ``ID@HOST:PORT,...`` (KIP-631)."""
+    return _each(text, lambda part: _voter(part) if "@" in part else _address(part))
+
+
+def _each(text: str | None, parse: Callable[[str], Address]) -> tuple[Address, ...] | None:
     if text is None:
         return None
     try:
-        found = [parse_host_port(part.strip()) for part in text.split(",")]
+        return tuple(parse(part.strip()) for part in text.split(","))
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
-    return tuple((one.host, one.port) for one in found)
+
+
+def _address(part: str) -> Address:
+    found = parse_host_port(part)
+    return found.host, found.port
+
+
+def _voter(part: str) -> Address:
+    found = parse_voter(part)
+    return found.host, found.port

@@ -5,6 +5,7 @@
 """
 
 import contextlib
+import difflib
 import json
 import logging
 import sys
@@ -15,8 +16,12 @@ from typing import Any
 import click
 import structlog
 
-from kjbod.cli.addresses import addresses
+from kjbod.cli.addresses import controllers
 from kjbod.cli.output import Printer, complain, safe, width
+from kjbod.config import load_config
+from kjbod.config.load import protocol_problems
+from kjbod.metadata.dump import type_names
+from kjbod.metadata.dump_text import text_lines
 from kjbod.metadata.fetching import Address
 from kjbod.metadata.live import LiveImage, dump_live
 from kjbod.metadata.reading import Loaded, dump_source, load
@@ -27,7 +32,7 @@ BANNER = "[ kjbod metadata shell: help lists the commands ]"
 
 
 def _sources(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``--snapshot PATH`` or ``--bootstrap-controller HOST:PORT``."""
+    """``--snapshot PATH``, ``--bootstrap-controller HOST:PORT``, or ``--config FILE``."""
     path = click.option(
         "-s",
         "--snapshot",
@@ -38,17 +43,39 @@ def _sources(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     servers = click.option(
         "--bootstrap-controller",
+        "-C",
+        "--controllers",
         "servers",
-        metavar="HOST:PORT[,...]",
-        callback=addresses,
-        help="Controllers of a running cluster.",
+        metavar="[ID@]HOST:PORT[,...]",
+        callback=controllers,
+        help="Controllers of a running cluster, as in controller.quorum.bootstrap.servers or controller.quorum.voters.",
     )
-    return path(servers(command))
+    config = click.option(
+        "-c",
+        "--config",
+        "config_path",
+        type=click.Path(path_type=Path, readable=False),
+        help="A server.properties that names the controllers of a running cluster.",
+    )
+    return path(servers(config(command)))
 
 
-def _one_of(path: Path | None, servers: Sequence[Address] | None) -> None:
-    if (path is None) == (servers is None):
-        raise click.UsageError("give either --snapshot PATH or --bootstrap-controller HOST:PORT")
+def _one_of(
+    path: Path | None, servers: Sequence[Address] | None, config_path: Path | None
+) -> tuple[Path | None, Sequence[Address] | None]:
+    """Where to read: files, or controllers.
+
+    Raises:
+        click.UsageError: none was given, or more than one.
+        ConfigError: the file names no controllers that could be asked.
+    """
+    if (path is None) + (servers is None) + (config_path is None) != 2:
+        raise click.UsageError("give one of --snapshot PATH, --bootstrap-controller HOST:PORT and --config FILE")
+    if config_path is None:
+        return path, servers
+    config = load_config(config_path, lambda config: protocol_problems(config, "kjbod metadata"))
+    named = config.controller_quorum_bootstrap_servers or config.controller_quorum_voters
+    return None, tuple((one.host, one.port) for one in named)
 
 
 @contextlib.contextmanager
@@ -70,17 +97,23 @@ def metadata() -> None:
 # ---------------------------------------------------------------- shell
 
 
-@metadata.command(context_settings={"ignore_unknown_options": True})
+@metadata.command()
 @_sources
 @click.option("--secrets", is_flag=True, help="Show salts and keys of SCRAM credentials, and tokens.")
 @click.argument("command", nargs=-1)
-def shell(path: Path | None, servers: Sequence[Address] | None, secrets: bool, command: tuple[str, ...]) -> int:
+def shell(
+    path: Path | None,
+    servers: Sequence[Address] | None,
+    config_path: Path | None,
+    secrets: bool,
+    command: tuple[str, ...],
+) -> int:
     """Walk through the metadata as through a file system.
 
     With a COMMAND (`ls /image/topics/byName`) that is run and the exit code is 1 where something was not found; without
     one, commands are read: from a terminal with completion and history, else line by line.
     """
-    _one_of(path, servers)
+    path, servers = _one_of(path, servers, config_path)
     with contextlib.ExitStack() as stack:
         if servers is not None:
             stack.enter_context(no_log_lines())
@@ -181,17 +214,43 @@ def _printable(text: str) -> str:
 # ---------------------------------------------------------------- dump
 
 
+def _known_types(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> frozenset[str]:
+    """The names in upper case.
+
+    Raises:
+        click.BadParameter: a name that no record has.
+    """
+    known = {name.upper(): name for name in type_names()}
+    for name in names:
+        if name.upper() not in known:
+            near = difflib.get_close_matches(name.upper(), known, n=1)
+            hint = f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(known.values())}"
+            raise click.BadParameter(f"no record is a {safe(name)}: {hint}")
+    return frozenset(name.upper() for name in names)
+
+
 @metadata.command()
 @_sources
-@click.option("--type", "types", multiple=True, help="Only records of this type, as PARTITION_RECORD; may be repeated.")
+@click.option(
+    "--type",
+    "types",
+    multiple=True,
+    callback=_known_types,
+    help="Only records of this type, as PARTITION_RECORD; may be repeated.",
+)
 @click.option("--from-offset", type=click.IntRange(0), default=0, help="Only records at or above this offset.")
 @click.option("--to-offset", type=click.IntRange(0), default=None, help="Only records below this offset.")
+@click.option("--skip-record-metadata", is_flag=True, help="Payloads alone, without control records.")
+@click.option("--text", is_flag=True, help="Lines as kafka-dump-log prints them, batches too; of files.")
 def dump(
     path: Path | None,
     servers: Sequence[Address] | None,
-    types: tuple[str, ...],
+    config_path: Path | None,
+    types: frozenset[str],
     from_offset: int,
     to_offset: int | None,
+    skip_record_metadata: bool,
+    text: bool,
 ) -> int:
     """Print the records as JSON, one a line.
 
@@ -199,16 +258,34 @@ def dump(
     snapshot's records are places in its file. The exit code is 1 where a record could not be decoded; it is there with
     its `error`.
     """
-    _one_of(path, servers)
-    found = dump_live(servers) if servers is not None else dump_source(path or Path())
-    wanted = {name.upper() for name in types}
+    path, servers = _one_of(path, servers, config_path)
+    if text and path is None:
+        raise click.UsageError("--text needs --snapshot PATH: what controllers send of a snapshot has no batches")
+    found = dump_live(servers) if servers is not None else dump_source(path or Path(), layout=text)
     out, failed = Printer(), 0
+
+    def wanted(record: Mapping[str, Any]) -> bool:
+        nonlocal failed
+        chosen = _is_wanted(record, types, from_offset, to_offset)
+        failed |= chosen and "error" in record
+        return chosen
+
     with no_log_lines():
+        if text:
+            sparse = bool(types or from_offset or to_offset is not None)
+            for line in text_lines(found, wanted, record_metadata=not skip_record_metadata, sparse=sparse):
+                out(_printable(line))
+            return int(failed)
         for record in found:
-            if _is_wanted(record, wanted, from_offset, to_offset):
-                failed |= "error" in record
-                out(json.dumps(record, ensure_ascii=False, separators=(",", ":")))
+            if wanted(record) and not (skip_record_metadata and "control" in record):
+                out(json.dumps(_shown(record, skip_record_metadata), ensure_ascii=False, separators=(",", ":")))
     return int(failed)
+
+
+def _shown(record: Mapping[str, Any], skip_record_metadata: bool) -> Mapping[str, Any]:
+    if not skip_record_metadata:
+        return record
+    return {key: record[key] for key in ("type", "version", "data", "error") if key in record}
 
 
 def _is_wanted(record: Mapping[str, Any], types: Collection[str], from_offset: int, to_offset: int | None) -> bool:

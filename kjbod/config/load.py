@@ -134,13 +134,18 @@ def _role_problems(config: Config, role: str, command: str) -> list[str]:
     if config.process_roles and config.process_roles != {role}:
         roles = ",".join(sorted(config.process_roles))
         problems.append(f"{config.source}: process.roles={roles}: expected {role}, which is what {command} runs")
-    if config.controller_protocol not in (None, "PLAINTEXT"):
-        name = config.controller_listener_names[0]
-        problems.append(
-            f"{config.source}: listener.security.protocol.map={name}:{config.controller_protocol}: "
-            f"expected PLAINTEXT for {name}, {command} speaks no other protocol with controllers yet"
-        )
-    return problems
+    return problems + protocol_problems(config, command)
+
+
+def protocol_problems(config: Config, command: str) -> list[str]:
+    """Why ``command`` cannot speak with the controllers."""
+    if config.controller_protocol in (None, "PLAINTEXT"):
+        return []
+    name = config.controller_listener_names[0]
+    return [
+        f"{config.source}: listener.security.protocol.map={name}:{config.controller_protocol}: "
+        f"expected PLAINTEXT for {name}, {command} speaks no other protocol with controllers yet"
+    ]
 
 
 def _shown(value: str) -> str:

@@ -13,8 +13,8 @@ from typing import Any
 
 from kjbod.ids import Uuid
 from kjbod.metadata.batches import LogRecord, RecordBatch, read_batch
-from kjbod.metadata.control import decode_control
-from kjbod.metadata.records import Record, decode_record
+from kjbod.metadata.control import CONTROL_TYPES, decode_control
+from kjbod.metadata.records import RECORD_TYPES, Record, decode_record
 from kjbod.wire.codec import REQUIRED, MalformedMessageError
 
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -22,7 +22,16 @@ _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 def type_name(record: Record) -> str:
     """``PARTITION_CHANGE_RECORD`` (``MetadataRecordType``)."""
-    return _WORD.sub("_", type(record).__name__).upper()
+    return _name(type(record))
+
+
+def _name(cls: type[Record]) -> str:
+    return _WORD.sub("_", cls.__name__).upper()
+
+
+def type_names() -> list[str]:
+    """Every name that a record can be dumped under: those of :func:`type_name`, then those of control records."""
+    return [*sorted(map(_name, RECORD_TYPES.values())), *(control.NAME for control in CONTROL_TYPES.values())]
 
 
 def _camel(name: str) -> str:

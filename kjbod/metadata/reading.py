@@ -147,9 +147,10 @@ def _replay(segment: Path, replayer: Replayer, wall_ms: int) -> int:
     return wall_ms
 
 
-def dump_source(path: Path) -> Iterator[dict[str, Any]]:
+def dump_source(path: Path, *, layout: bool = False) -> Iterator[dict[str, Any]]:
     """One object per record of a source: ``file``, ``offset``, ``timestamp``, ``epoch`` and the payload as
-    :func:`kjbod.metadata.dump.payload_json` gives it. Offsets of a snapshot are of the file.
+    :func:`kjbod.metadata.dump.payload_json` gives it. Offsets of a snapshot are of the file. With ``layout`` also
+    ``{"path": Path}`` where a file begins, and ``{"batch": RecordBatch}`` where a batch does.
 
     Raises:
         StorageError, LogCorruptError: as :func:`batches_of`.
@@ -157,17 +158,21 @@ def dump_source(path: Path) -> Iterator[dict[str, Any]]:
     source = open_source(path)
     end = 0
     if source.snapshot is not None:
-        yield from _dump_file(source.snapshot, 0)
+        yield from _dump_file(source.snapshot, 0, layout)
         named = SnapshotId.parse(source.snapshot.name)
         end = 0 if named is None else named.end_offset
     for segment in source.segments:
-        yield from _dump_file(segment, end)
+        yield from _dump_file(segment, end, layout)
 
 
-def _dump_file(path: Path, start_offset: int) -> Iterator[dict[str, Any]]:
+def _dump_file(path: Path, start_offset: int, layout: bool) -> Iterator[dict[str, Any]]:
+    if layout:
+        yield {"path": path}
     for batch in batches_of(path):
         if batch.last_offset < start_offset:
             continue
+        if layout:
+            yield {"batch": batch}
         for record in batch.records:
             where = {"file": path.name, "offset": record.offset, "timestamp": record.timestamp_ms}
             yield where | {"epoch": batch.leader_epoch} | payload_json(batch, record)

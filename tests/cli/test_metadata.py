@@ -145,7 +145,7 @@ def test_a_source_must_be_named_once(golden: Path, capsys: pytest.CaptureFixture
     for arguments in ((), ("-s", str(golden), "--bootstrap-controller", "localhost:1")):
         code, _, err = run(capsys, "dump", *arguments)
         assert code == 2
-        assert err[-1] == "Error: give either --snapshot PATH or --bootstrap-controller HOST:PORT"
+        assert err[-1] == "Error: give one of --snapshot PATH, --bootstrap-controller HOST:PORT and --config FILE"
     code, _, err = run(capsys, "shell", "--bootstrap-controller", "localhost", "ls")
     assert code == 2
     assert "expected host:port" in err[-1]
@@ -272,8 +272,8 @@ def test_a_controller_that_does_not_answer_is_one_line(
     for command in (("shell",), ("dump",)):
         code, _, err = run(capsys, *command, "--bootstrap-controller", f"127.0.0.1:{port}")
         assert code == 1
-        told = f"kjbod: no controller answers at 127.0.0.1:{port} within 0 s: cannot connect to 127.0.0.1:{port}: "
-        assert err[-1].startswith(told)
+        where = f"127.0.0.1:{port}"
+        assert err[-1].startswith(f"kjbod: no controller answers at {where} within 0 s: cannot connect to {where}: ")
 
 
 # ---------------------------------------------------------------- Kafka's own shell

@@ -25,8 +25,8 @@ from kjbod.wire.error_codes import ErrorCode
 from kjbod_agent import lifecycle as life
 from kjbod_agent.admin.view import UNKNOWN, DirectoryView, LogDirectory, ReplicaView, Wants
 from kjbod_agent.condition import Condition, Contact, fenced
-from kjbod_agent.moves.machine import NoRoom, Room, lack_of_room
 from kjbod_agent.cordons import Admission
+from kjbod_agent.moves.machine import NoRoom, Room, lack_of_room
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Hosting
 from kjbod_agent.storage.api import DirectoryAgent
