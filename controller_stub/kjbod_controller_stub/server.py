@@ -36,6 +36,7 @@ from kjbod.metadata.records import (
 )
 from kjbod.metadata.snapshot import SnapshotId
 from kjbod.runtime.logging import get_logger
+from kjbod.runtime.waiting import is_done_in_time
 from kjbod.wire.admin_messages import CreatePartitionsResponse
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.connection import Features, api_versions_response
@@ -348,15 +349,24 @@ class ControllerServer:
         await self._turns.close()
         patience_ms = self._config.kjbod_blind_timeout_ms
         if isinstance(self._failure, DirectoryHungError):
-            patience_ms = 0  # it was waited for long enough
-        try:
-            async with asyncio.timeout(patience_ms / 1000):
-                if hasattr(self, "log"):
-                    await self.log.close()
-                await asyncio.to_thread(self._directory.release)
-        except TimeoutError:
-            self.abandoned = True
-            _log.error("controller.abandoned", path=str(self._directory.path), patience_ms=patience_ms)
+            # It was waited for long enough; a thread that the kernel holds would keep the process.
+            self._abandon(0)
+            return
+        releasing = asyncio.ensure_future(self._release())
+        if await is_done_in_time(releasing, patience_ms, self._clock):
+            await releasing
+        else:
+            releasing.cancel()
+            self._abandon(patience_ms)
+
+    def _abandon(self, patience_ms: int) -> None:
+        self.abandoned = True
+        _log.error("controller.abandoned", path=str(self._directory.path), patience_ms=patience_ms)
+
+    async def _release(self) -> None:
+        if hasattr(self, "log"):
+            await self.log.close()
+        await asyncio.to_thread(self._directory.release)
 
     def _fail(self, error: BaseException) -> None:
         """Nothing more is answered, nor what waits now: it may or may not be in the log."""

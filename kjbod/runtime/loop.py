@@ -4,6 +4,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+TRANSPORT_GONE = (ConnectionError, RuntimeError)
+"""What a write to a transport raises whose other side is gone. uvloop closes the handle at once and says
+``RuntimeError: unable to perform operation on <...>; the handler is closed``, where asyncio drops what is written."""
 EXIT_INTERRUPTED = 130
 """128 + SIGINT, as shells tell it."""
 

@@ -13,34 +13,11 @@ device has nothing left to do; and for ``gap_ms`` more, as the journal goes on w
 
 from dataclasses import dataclass, replace
 
+from kjbod.observed import could_go_on, observed_ms
 from kjbod_agent.health.block import BlockCounters
 
 FROZEN = frozenset({"percpu_rwsem_wait", "__percpu_down_read", "percpu_down_read"})
 """Where a writer to a frozen file system sleeps (``sb_start_write``). Held, whatever the device does for others."""
-NOT_WAITING_FOR_A_DISK = frozenset("TtRZXx")
-"""Process states: stopped by a signal, traced, wants a processor, dead. Not ``S``: FUSE waits in it at first."""
-SUSPENDED = frozenset(
-    {
-        "get_signal",
-        "do_freezer_trap",
-        "__refrigerator",
-        "do_signal_stop",
-        "do_jobctl_trap",
-        "ptrace_stop",
-        "mem_cgroup_handle_over_high",
-        "__mem_cgroup_handle_over_high",
-    }
-)
-"""Where a process sleeps, in state ``S`` or ``D``, that somebody keeps from running on its way back to user mode: the
-freezer of cgroup v2 (``get_signal``, which has ``do_freezer_trap`` inlined) and v1, a signal, a debugger, the memory
-limit of its cgroup (kernel/signal.c, kernel/freezer.c, mm/memcontrol.c). The call before it has returned: no disk is
-waited for.
-"""
-
-
-def is_suspended(process_state: str, wchan: str) -> bool:
-    """Whether a process does not run for reasons that are no disk's."""
-    return process_state in NOT_WAITING_FOR_A_DISK or wchan in SUSPENDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +51,6 @@ def observe_device(earlier: DeviceSilence | None, counters: BlockCounters, now_m
     just_flushed = flushed_ms is not None and now_ms - flushed_ms <= gap_ms
     after_flush = just_flushed or bool(busy and earlier.after_flush)
     return DeviceSilence(now_ms, counters, 0, after_flush, flushed_ms)
-
-
-def observed_ms(passed_ms: int, gap_ms: int) -> int:
-    """What a sample adds to a silence, so long after the one before: a late one only what was planned, a half."""
-    return max(0, passed_ms) if passed_ms <= gap_ms else gap_ms // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +131,7 @@ def observe(blockage: Blockage | None, event: ProbeBlocked, now_ms: int, gap_ms:
         begun_ms = now_ms if unseen else now_ms - min(event.age_ms, gap_ms)
         blockage = Blockage(event.number, begun_ms, event.call, counters=event.before)
     passed_ms = observed_ms(now_ms - blockage.sampled_ms, gap_ms)
-    if not event.call or is_suspended(event.process_state, event.wchan):
+    if not event.call or not could_go_on(event.process_state, event.wchan):
         return replace(blockage, sampled_ms=now_ms, idle=None), False  # nobody knows what it was until now
     earlier, now = blockage.counters, event.now
     frozen = event.wchan in FROZEN

@@ -34,6 +34,7 @@ from typing import Any
 import crc32c
 
 from kjbod.errors import StorageError
+from kjbod.runtime.procfs import process_sleep
 from kjbod_agent.storage import leftovers, zygote
 from kjbod_agent.storage.api import CopyBuffer, DirectoryTimeout, StorageOptions, WorkerUnavailable
 from kjbod_agent.storage.client import Call, DirectoryClient
@@ -452,16 +453,6 @@ class PosixStorageAgent:
         self.options.log("locks.lost", {"reason": reason})
         for agent in self._directories.values():
             agent.locks_are_gone()
-
-
-def process_sleep(pid: int) -> tuple[str, str]:
-    """State letter and kernel function of a sleeping process from ``/proc``; empty text for what cannot be read."""
-    state = wchan = ""
-    with contextlib.suppress(OSError, IndexError):
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    with contextlib.suppress(OSError):
-        wchan = Path(f"/proc/{pid}/wchan").read_text()
-    return state, "" if wchan == "0" else wchan
 
 
 def _step_of(status: int, number: int) -> str:

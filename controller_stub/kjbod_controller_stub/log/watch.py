@@ -1,12 +1,17 @@
 """The controller's own directory is watched like any other: by probes in a child, which may hang in its place.
 
 The directory has failed when two probes in a row fail, or when a probe, or the log's own writer, does not come back in
-``kjbod.blind.timeout.ms``. A full disk is not a failure: if the log cannot grow, its writer says so. The event loop
-never touches the directory for this.
+``kjbod.blind.timeout.ms``. Only time in which this process ran counts, and of a probe only that in which its child did
+(:mod:`kjbod.observed`). A full disk is not a failure: if the log cannot grow, its writer says so. The event loop never
+touches the directory for this.
+
+The child itself is nothing of the disk. One that ends, does not start, or does not run, is made anew, each time after a
+longer pause; meanwhile the log's writer is watched alone.
 """
 
 import asyncio
 import contextlib
+import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,12 +19,20 @@ from typing import Protocol
 
 from kjbod.clock import Clock
 from kjbod.errors import StorageError
+from kjbod.observed import Patience, could_go_on
 from kjbod.runtime.logging import get_logger
+from kjbod.runtime.loop import TRANSPORT_GONE
+from kjbod.runtime.procfs import process_sleep
+from kjbod.runtime.waiting import is_done_in_time
 from kjbod_controller_stub.log import probe
 
 ERRORS_IN_A_ROW = 2
 _RESTART_PAUSE_S = 1.0
+_RESTART_PAUSE_MAX_S = 60.0
+_START_TIMEOUT_MS = 30_000
+"""A child that has not said that it is ready by then never will; an interpreter starts in a tenth of a second."""
 _END_TIMEOUT_S = 1.0
+_NOTHING_LEFT = "no descriptor, process or memory to be had"
 
 _log = get_logger()
 
@@ -73,24 +86,18 @@ class DirectoryWatch:
     async def _probe_for_ever(self) -> None:
         errors = 0
         first = ""
+        pause_s = _RESTART_PAUSE_S
         while True:
             child = await self._ready_child()
             began = self._now()
-            try:
-                async with asyncio.timeout(self._timeout_ms / 1000):
-                    answer = await self._ask(child)
-            except TimeoutError:
-                raise DirectoryHungError(
-                    f"the metadata log directory {self._directory} has not answered a probe since {began}"
-                ) from None
-            if answer == "ok":
-                errors = 0
-            elif not answer:
-                _log.warning("log.dir.probe.ended", path=str(self._directory), pid=child.pid)
+            answer = "" if child is None else await self._ask(child, began)
+            if not answer:
                 await self._end()
-                await asyncio.sleep(_RESTART_PAUSE_S)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _RESTART_PAUSE_MAX_S)
                 continue
-            else:
+            pause_s = _RESTART_PAUSE_S
+            if answer != "ok":
                 errors += 1
                 first = first if errors > 1 else began
                 _log.warning("log.dir.probe.failed", path=str(self._directory), reason=answer, in_a_row=errors)
@@ -98,12 +105,15 @@ class DirectoryWatch:
                     _, _, what = answer.partition(" ")
                     raise StorageError(f"the metadata log directory {self._directory} has failed since {first}: {what}")
                 continue
+            errors = 0
             await asyncio.sleep(self._interval_ms / 1000)
 
-    async def _ready_child(self) -> asyncio.subprocess.Process:
-        """A child that has started; that takes as long as it takes, and is nothing of the disk."""
-        if self._child is None:
-            script = str(Path(probe.__file__))
+    async def _ready_child(self) -> asyncio.subprocess.Process | None:
+        """A child that has started. None where it did not, which was said, and is nothing of the disk."""
+        if self._child is not None:
+            return self._child
+        script = str(Path(probe.__file__))
+        try:
             self._child = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-S", script, str(self._directory), *map(str, self._identity)),
                 stdin=asyncio.subprocess.PIPE,
@@ -111,32 +121,73 @@ class DirectoryWatch:
                 stderr=asyncio.subprocess.DEVNULL,
                 start_new_session=True,
             )
-            assert self._child.stdout is not None
-            await self._child.stdout.readline()
+        except (OSError, RuntimeError) as error:
+            number = getattr(error, "errno", 0) or 0  # uvloop says -1 where there is no descriptor
+            self._tell("not.started", reason=os.strerror(number) if number > 0 else _NOTHING_LEFT)
+            return None
+        assert self._child.stdout is not None
+        ready = asyncio.ensure_future(self._child.stdout.readline())
+        try:
+            if not await is_done_in_time(ready, _START_TIMEOUT_MS, self._clock):
+                self._tell("not.ready", pid=self._child.pid)
+                return None
+            if not _line(ready):
+                self._tell("ended", pid=self._child.pid)
+                return None
+        finally:
+            ready.cancel()
         return self._child
 
-    async def _ask(self, child: asyncio.subprocess.Process) -> str:
-        """What the child answers; nothing where it ended, which says nothing about the disk."""
+    async def _ask(self, child: asyncio.subprocess.Process, began: str) -> str:
+        """What the child answers. Nothing where it ended or did not run, which was said, and is nothing of the disk.
+
+        Raises:
+            DirectoryHungError: it waits for the disk.
+        """
         assert child.stdin is not None
         assert child.stdout is not None
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(*TRANSPORT_GONE):  # the end of its output says that it ended
             child.stdin.write(b"\n")
             await child.stdin.drain()
-        return (await child.stdout.readline()).decode(errors="replace").strip()
+        answer = asyncio.ensure_future(child.stdout.readline())
+        now_ms = self._clock.monotonic_ms()
+        hung, idle = Patience(self._timeout_ms, now_ms), Patience(self._timeout_ms, now_ms)
+        try:
+            while not (await asyncio.wait({answer}, timeout=hung.step_ms / 1000))[0]:
+                now_ms = self._clock.monotonic_ms()
+                runs = could_go_on(*process_sleep(child.pid))
+                if hung.is_over(now_ms, counts=runs):
+                    raise DirectoryHungError(
+                        f"the metadata log directory {self._directory} has not answered a probe since {began}"
+                    )
+                if idle.is_over(now_ms, counts=not runs):
+                    self._tell("stopped", pid=child.pid)
+                    return ""
+            if not _line(answer):
+                self._tell("ended", pid=child.pid)
+            return _line(answer)
+        finally:
+            answer.cancel()
 
     async def _watch_writer(self, writer: Writer) -> None:
         """The log's own fsync may hang while others get through."""
         seen = -1
-        since_ms, since = self._clock.monotonic_ms(), self._now()
+        since = ""
+        patience = Patience(self._timeout_ms, self._clock.monotonic_ms())
         while True:
+            now_ms = self._clock.monotonic_ms()
             if not writer.writing or writer.writes != seen:
-                seen = writer.writes
-                since_ms, since = self._clock.monotonic_ms(), self._now()
-            elif self._clock.monotonic_ms() - since_ms >= self._timeout_ms:
+                seen, since = writer.writes, self._now()
+                patience = Patience(self._timeout_ms, now_ms)
+            elif patience.is_over(now_ms):
                 raise DirectoryHungError(
                     f"a write to the metadata log in {self._directory} has not come back since {since}"
                 )
-            await asyncio.sleep(min(self._interval_ms, self._timeout_ms / 4) / 1000)
+            await asyncio.sleep(patience.step_ms / 1000)
+
+    def _tell(self, what: str, **more: object) -> None:
+        """What became of the child. It is made again, and meanwhile nobody probes."""
+        _log.warning(f"log.dir.probe.{what}", path=str(self._directory), **more)
 
     def _now(self) -> str:
         return datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC).isoformat(timespec="seconds")
@@ -153,3 +204,10 @@ class DirectoryWatch:
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 child.kill()
+
+
+def _line(read: "asyncio.Future[bytes]") -> str:
+    """The line that was read; nothing at the end of the stream, however it came."""
+    if isinstance(read.exception(), TRANSPORT_GONE):
+        return ""
+    return read.result().decode(errors="replace").strip()

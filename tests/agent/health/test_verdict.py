@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kjbod.observed import SUSPENDED
 from kjbod_agent.health.block import BlockCounters
 from kjbod_agent.health.mounts import MountChange
-from kjbod_agent.health.silence import SUSPENDED
 from kjbod_agent.health.verdict import (
     AnotherIsWell,
     Ask,

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from kjbod.runtime.procfs import process_sleep
 from kjbod.testing.disks import FaultMode, RealDisk
 from kjbod.testing.processes import wait_until
 from kjbod_agent.storage import leftovers
-from kjbod_agent.storage.posix import process_sleep
 
 AGENT = """
 import asyncio, json, sys
