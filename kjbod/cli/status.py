@@ -25,7 +25,7 @@ from kjbod.runtime.control import EXIT_NO_AGENT
 
 ROOM_MIN: Final = 16
 """Columns for a reason; with fewer it says nothing, and kjbod log-dirs has it."""
-
+_NAME_COLUMNS: Final = len("metadata offset")
 
 EXIT_CRITICAL: Final = 2
 EXIT_UNKNOWN: Final = 3
@@ -80,14 +80,13 @@ def lines(answer: dict[str, Any], columns: int | None) -> list[str]:
         *_history(answer.get("metadata_history")),
         *([("placement", safe(answer["admission"]))] if answer.get("admission") else []),
         ("assignments", f"{answer['queued_assignments']} queued{_stuck(answer['stuck_assignments'])}"),
+        # An agent that was started before this command was installed does not tell.
+        *(("not made", cut(safe(text), columns and columns - _NAME_COLUMNS - 2)) for text in answer.get("unmade", ())),
         ("replicas", f"{sum(row['replicas'] for row in answer['directories'])}{_creating(answer['creating'])}"),
         ("moves", f"{answer['moves']}{', see kjbod move --list' if answer['moves'] else ''}"),
         ("strays", f"{answer['strays']}{', see kjbod strays' if answer['strays'] else ''}"),
     ]
-    wide = max(len(name) for name, _ in facts)
-    # An agent that was started before this command was installed does not tell.
-    facts[5:5] = [("not made", cut(safe(text), columns and columns - wide - 2)) for text in answer.get("unmade", ())]
-    head = [f"{name:<{wide}}  {text}" for name, text in facts]
+    head = [f"{name:<{_NAME_COLUMNS}}  {text}" for name, text in facts]
     body = table(("STATE", "SINCE", ">REPLICAS", ">LEADERS", ">USED", "DIRECTORY"), map(_row, answer["directories"]))
     return [
         safe(answer["condition"]["text"]),
