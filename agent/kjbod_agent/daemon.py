@@ -41,6 +41,7 @@ from kjbod.runtime.control import SOCKET_NAME, ControlError, ControlServer
 from kjbod.runtime.logging import configure_logging, flush_logging, get_logger, seal_logging
 from kjbod.runtime.loop import run as run_loop
 from kjbod.runtime.room import no_room, require_room
+from kjbod.runtime.signals import outlive_signals
 from kjbod.wire.frames import preload
 from kjbod.wire.messages import API, ApiKey, BrokerRegistrationRequestListener
 from kjbod_agent import lifecycle
@@ -223,6 +224,7 @@ class Daemon:
         """
         self._main = asyncio.current_task()
         self._deadline.start()
+        outlive_signals(self._log)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._signalled, number)
         options = StorageOptions(clock=self._clock, role=self._config.kjbod_role, log=self._note)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import faulthandler
 import functools
 import gc
 import os
@@ -21,6 +22,7 @@ from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.runtime.logging import configure_logging, flush_logging, get_logger
 from kjbod.runtime.loop import run
 from kjbod.runtime.room import require_room
+from kjbod.runtime.signals import outlive_signals
 from kjbod.runtime.systemd import notify_ready, notify_stopping
 from kjbod_controller_stub.server import ControllerServer
 
@@ -57,6 +59,7 @@ def main(config_path: Path) -> int:
     _raise_files_limit()
     require_room(tasks=START_TASKS, files=START_FILES)
     configure_logging("controller")
+    faulthandler.enable(file=2)
     sys.setswitchinterval(_SWITCH_S)
     return run(functools.partial(_serve, config))
 
@@ -109,6 +112,7 @@ async def _open_metrics(config: Config, server: ControllerServer) -> "MetricsLis
 
 
 async def _serve(config: Config) -> int:
+    outlive_signals(_log)
     server = await _start(config)
     metrics = None
     exit_code = 0

@@ -173,6 +173,24 @@ def test_sigterm_hands_leadership_over_and_marks_the_directories_clean(cluster: 
     assert not (cluster.directory(1, 1) / ".kafka_cleanshutdown").exists()
 
 
+def test_agent_and_controller_outlive_the_signals_of_terminals_and_scripts(cluster: Cluster) -> None:
+    controller = cluster.start_controller()
+    agent = unfenced(cluster.start_agent(cluster.configure(1)))
+    for process in (controller, agent):
+        for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+            process.signal(number)
+            process.wait_for_event("signal.passed.over", signal=number.name)
+        process.signal(signal.SIGQUIT)
+        stacks = process.wait_for_event("signal.stacks")["stacks"]
+        assert any("run" in line for line in stacks)
+        assert sum(line.startswith(("Thread ", "Current thread ")) for line in stacks) > 1
+        process.signal(signal.SIGQUIT)  # as often as one likes
+        wait_until(lambda: len(process.events("signal.stacks")) == 2, 20, "the second one")  # noqa: B023
+    cluster.create_topic("t", 1, 1)
+    assert agent.stop() == 0
+    assert controller.stop() == 0
+
+
 def test_sigterm_without_a_controller_ends_in_bounded_time_and_a_second_one_at_once(cluster: Cluster) -> None:
     controller = cluster.start_controller()
     agent = unfenced(cluster.start_agent(cluster.configure(1)))
