@@ -297,6 +297,8 @@ class ControlServer:
             raise ControlError(f"not done after {self._limits.step_timeout_ms} ms; it may still be") from None
 
     async def _write(self, writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
+        if writer.is_closing():  # uvloop raises RuntimeError from a write, which would pass for a handler's bug
+            raise _PeerGone
         writer.write(_encode(message))
         try:
             async with asyncio.timeout(self._limits.read_timeout_ms / 1000):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from kjbod.errors import ConfigError, KjbodError
 from kjbod.runtime import control
@@ -414,3 +415,46 @@ async def test_several_requests_may_follow_each_other_on_one_connection(tmp_path
 def test_errors_of_the_socket_are_errors_that_a_person_can_cause() -> None:
     assert issubclass(ControlError, KjbodError)
     assert issubclass(NoAgentError, ControlError)
+
+
+def test_a_command_that_is_interrupted_amid_its_answer_is_no_bug_of_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the loop that an agent runs on: uvloop says RuntimeError where asyncio drops what is written."""
+    monkeypatch.setattr(control, "WAIT_MS", 1)
+    log, unhandled = Log(), list[str]()
+    said = asyncio.Event()
+    say = control._Waiting._say
+
+    def noting(waiting: Any) -> None:
+        say(waiting)
+        if waiting._writer.is_closing():
+            asyncio.get_running_loop().call_later(0.01, said.set)  # and its handle is closed
+
+    monkeypatch.setattr(control._Waiting, "_say", noting)
+
+    async def endless(request: dict[str, Any]) -> AsyncIterator[int]:
+        yield 1
+        await said.wait()  # the peer is missed by who asks it for patience
+        yield 2
+
+    async def interrupt() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(str(context)))
+        server = ControlServer(
+            tmp_path / SOCKET_NAME, {"endless": endless}, log=log, identity={"node": 1}, limits=ControlLimits()
+        )
+        await server.open()
+        try:
+            reader, writer = await asyncio.open_unix_connection(str(tmp_path / SOCKET_NAME))
+            writer.write(b'{"op": "endless", "node": 1}\n')
+            await reader.readline()
+            writer.transport.abort()
+            while server._connections:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        finally:
+            server.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.wait_for(interrupt(), 30))
+    assert log.events == []
+    assert unhandled == []
