@@ -58,7 +58,7 @@ QUEUED_BYTES_MAX = 4 * 1024 * 1024
 """Large requests that are read or handled at a time: each may take fifty times its size when it is decoded.
 ``queued.max.request.bytes`` may set another limit."""
 UNREAD_BYTES_MAX = 256 * 1024 * 1024
-"""Answers that are not taken: 1 MiB each for 250 observers that read the log."""
+"""Answers that are not taken: 1 MiB each for 230 observers that read the log, with ``socket.send.buffer.bytes``."""
 REQUESTS_PER_SECOND_MAX = 2_000
 """Of one connection. A broker asks for some tens."""
 IDLE_MS_MAX = 365 * 24 * 3_600 * 1_000
@@ -85,6 +85,8 @@ async def limits_of(config: Config) -> Limits:
         max_connections=min(config.max_connections, CONNECTIONS_MAX, _connections_by_files()),
         max_queued_bytes=QUEUED_BYTES_MAX if queued_bytes < 0 else queued_bytes,
         max_unread_bytes=UNREAD_BYTES_MAX,
+        send_buffer_bytes=config.socket_send_buffer_bytes,
+        receive_buffer_bytes=config.socket_receive_buffer_bytes,
         max_connections_per_ip=config.max_connections_per_ip,
         max_connections_per_ip_overrides=await connections_by_address(config),
         max_connection_creation_rate=config.max_connection_creation_rate,

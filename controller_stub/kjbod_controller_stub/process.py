@@ -19,6 +19,7 @@ from kjbod.config import load_config
 from kjbod.config.keys import Config
 from kjbod.config.load import controller_problems
 from kjbod.errors import EXIT_FAILURE, KjbodError
+from kjbod.runtime import memory
 from kjbod.runtime.logging import configure_logging, flush_logging, get_logger
 from kjbod.runtime.loop import run
 from kjbod.runtime.room import require_room
@@ -60,6 +61,7 @@ def main(config_path: Path) -> int:
     require_room(tasks=START_TASKS, files=START_FILES)
     configure_logging("controller")
     faulthandler.enable(file=2)
+    memory.economize()
     sys.setswitchinterval(_SWITCH_S)
     return run(functools.partial(_serve, config))
 

@@ -37,7 +37,7 @@ from kjbod.metadata.records import (
 from kjbod.metadata.snapshot import SnapshotId
 from kjbod.runtime.logging import get_logger
 from kjbod.runtime.waiting import is_done_in_time
-from kjbod.wire.admin_messages import CreatePartitionsResponse
+from kjbod.wire.admin_messages import CreatePartitionsResponse, DescribeAclsRequest, ListConfigResourcesRequest
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.connection import Features, api_versions_response
 from kjbod.wire.error_codes import ErrorCode
@@ -49,14 +49,19 @@ from kjbod.wire.messages import (
     BrokerHeartbeatResponse,
     CreateTopicsResponse,
     DeleteTopicsResponse,
+    DescribeClusterRequest,
+    DescribeConfigsRequest,
     DescribeQuorumRequest,
     EnvelopeRequest,
     EnvelopeResponse,
     FetchRequest,
     FetchSnapshotRequest,
+    ListPartitionReassignmentsRequest,
+    MetadataRequest,
     RequestBody,
     ResponseBody,
 )
+from kjbod.wire.pressure import Room
 from kjbod.wire.server import DECODED_AT_ONCE_BYTES, Peer, Server, serve
 from kjbod_controller_stub.access.authorizer import Authorizer, Permissions, is_authorized
 from kjbod_controller_stub.access.envelope import unwrap, wrap
@@ -92,10 +97,24 @@ from kjbod_controller_stub.writing import Write
 WAITING_ANSWERS_MAX = 10_000
 """While an fsync hangs, clients time out and ask again: beyond this many answers that wait for it, connections are
 closed before anything is done."""
+READING_BYTES_MAX = 16 * 1024 * 1024
+"""Pieces of the log and of snapshots that are being read and are no answer yet, which would count as unread; one that is
+larger is read alone."""
 REFUSALS_LOGGED_PER_SECOND = 20
 """Log lines about refused registrations; above it they are counted instead."""
 _REFUSED = "broker.refused"
 _TIMER_MS_MAX = 1_000
+_READS = frozenset(
+    {
+        DescribeAclsRequest,
+        DescribeClusterRequest,
+        DescribeConfigsRequest,
+        ListConfigResourcesRequest,
+        ListPartitionReassignmentsRequest,
+        MetadataRequest,
+    }
+)
+"""Requests that change nothing. Of a large cluster, each may take a second."""
 _HAVE_QUOTA = (CreateTopicsResponse, DeleteTopicsResponse, CreatePartitionsResponse)
 """Answers after which a connection is muted for as long as they tell their client to wait."""
 
@@ -172,6 +191,7 @@ class ControllerServer:
         """Whether :meth:`close` left a thread behind that waits for the directory: the process must not wait for it."""
         self._failure: BaseException | None = None
         self._turns = Turns()
+        self._reading = Room(READING_BYTES_MAX)
         self._notes = _Notes(clock)
         self._features = Features()
         """What is durable; ApiVersions tells it at any time."""
@@ -525,19 +545,21 @@ class ControllerServer:
         """Apply a result that is small and wait until it, and all that it may have been made from, is durable."""
         await self._take(lambda: _Made(result), lambda: False)
 
-    def _take(self, make: Callable[[], "_Made"], is_large: Callable[[], bool]) -> "asyncio.Future[_Made]":
+    def _take(
+        self, make: Callable[[], "_Made"], is_large: Callable[[], bool], *, only_reads: bool = False
+    ) -> "asyncio.Future[_Made]":
         """Take a turn to make a result and to apply it; a future that gets it when it, and all that it may have been
-        made from, is durable."""
+        made from, is durable. What ``only_reads`` is not made when nobody waits for it any more."""
         done: asyncio.Future[_Made] = asyncio.get_running_loop().create_future()
         self._turns.take(
-            functools.partial(self._change, make),
+            functools.partial(self._change, make, done.cancelled if only_reads else lambda: False),
             settle=functools.partial(self._settle, done),
             fail=functools.partial(self._refuse, done),
             is_large=is_large,
         )
         return done
 
-    def _change(self, make: Callable[[], "_Made"]) -> tuple["_Made", list[bytes]]:
+    def _change(self, make: Callable[[], "_Made"], is_idle: Callable[[], bool]) -> tuple["_Made", list[bytes]]:
         """What has the turn does: make a result, apply it, encode it for the log. On the loop or in the thread.
 
         Raises:
@@ -545,8 +567,10 @@ class ControllerServer:
                 the log helps.
             Exception: nothing has changed.
         """
-        if self._failure is not None:
+        if self._failure is not None or self._closed:
             raise ConnectionAbortedError("the controller is stopping")
+        if is_idle():
+            raise ConnectionAbortedError("the client has gone")
         made = make()
         try:
             batches = []
@@ -733,7 +757,11 @@ class ControllerServer:
             return _Made(result, EncodedResponse(request.api_key, frame, mute_ms))
 
         try:
-            made = await self._take(make, lambda: is_large(self.controller, message, request.size_in_bytes))
+            made = await self._take(
+                make,
+                lambda: is_large(self.controller, message, request.size_in_bytes),
+                only_reads=type(message) in _READS,
+            )
         except ConnectionAbortedError:
             return None
         return made.answer
@@ -775,7 +803,8 @@ class ControllerServer:
                 async with asyncio.timeout(plan.max_wait_ms / 1000):
                     await self._advanced.wait()
         try:
-            records = await self.log.read(plan.offset, plan.max_bytes)
+            async with self._reading.held(plan.max_bytes):
+                records = await self.log.read(plan.offset, plan.max_bytes)
         except OffsetOutOfRangeError:  # a snapshot came, and the log starts later now
             again = self.quorum.plan_fetch(message, version)
             return again if not isinstance(again, ReadFrom) else self.quorum.fetch_response(version)
@@ -786,7 +815,8 @@ class ControllerServer:
         if not isinstance(plan, ReadSnapshot):
             return plan
         reader = (message.replica_id, message.topics[0].partitions[0].replica_directory_id)
-        data = await self.snapshots.read(plan.id, plan.position, plan.max_bytes, reader)
+        async with self._reading.held(plan.max_bytes):
+            data = await self.snapshots.read(plan.id, plan.position, plan.max_bytes, reader)
         if not data:
             return self.quorum.snapshot_response(version, plan.id, error=ErrorCode.SNAPSHOT_NOT_FOUND)
         return self.quorum.snapshot_response(version, plan.id, size=plan.size, position=plan.position, data=data)

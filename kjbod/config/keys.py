@@ -108,6 +108,11 @@ class Config:
         int, _ms("How long a connection may take to open.", at_most=LONG_MAX)
     ] = 10_000
     socket_request_max_bytes: Annotated[int, Key("Largest request taken.", unit="bytes", at_least=1)] = 104_857_600
+    socket_send_buffer_bytes: Annotated[
+        int,
+        Key("What the kernel holds of answers on a connection; -1: as the system has it.", unit="bytes", at_least=-1),
+    ] = 102_400
+    socket_receive_buffer_bytes: Annotated[int, Key("The same for requests.", unit="bytes", at_least=-1)] = 102_400
     socket_listen_backlog_size: Annotated[int, Key("Connections waiting to be accepted.", at_least=1)] = 50
     max_connections: Annotated[int, Key("Connections at most.", at_least=0)] = INT_MAX
     max_connections_per_ip: Annotated[int, Key("Connections at most from one address.", at_least=0)] = INT_MAX

@@ -168,7 +168,7 @@ class Slot:
     """The place of one answer in the order of answers."""
 
     request: Request | None
-    """None where the answer needs no handler, and where :attr:`frame` is still to be read."""
+    """None where the answer needs no handler, where it was given, and where :attr:`frame` is still to be read."""
     encoded: bytes | None = None
     frame: bytes | None = None
     """A large request that :meth:`ServerConnection.decode` has to read."""
@@ -247,14 +247,21 @@ class ServerConnection:
             slot.encoded = message.frame
         else:
             slot.encoded = encode_response(message, slot.request.version, slot.request.correlation_id)
+        slot.request = None  # which may take fifty times its frame
 
     def data_to_send(self) -> tuple[bytes, int]:
         """The bytes that may leave now, and how many answers they are."""
         ready = []
         while self._slots and (encoded := self._slots[0].encoded) is not None:
             ready.append(encoded)
-            self._slots.popleft()
+            self._slots.popleft().encoded = b""  # whoever still has the slot does not keep the answer
         return b"".join(ready), len(ready)
+
+    def abandon(self) -> None:
+        """Nothing more is given out: let go of all answers, whoever still has their slots."""
+        for slot in self._slots:
+            slot.request = slot.encoded = slot.frame = None
+        self._slots.clear()
 
     def _version_mismatch(self) -> ApiVersionsResponse:
         low, high = self._apis.get(ApiKey.API_VERSIONS, (0, 0))

@@ -1,8 +1,9 @@
 """What keeps one peer from taking what is everybody's: rates, turns, and bytes that are held for others."""
 
 import asyncio
+import contextlib
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Final, Generic, TypeVar
 
 NO_LIMIT: Final = 2**31 - 1
@@ -126,20 +127,37 @@ class Room:
                 turn.set_result(None)
             self._waiting.popleft()
 
+    @contextlib.asynccontextmanager
+    async def held(self, size_bytes: int) -> AsyncIterator[None]:
+        """With so much room."""
+        await self.enter(size_bytes)
+        try:
+            yield
+        finally:
+            self.leave(size_bytes)
+
     def _fits(self, size_bytes: int) -> bool:
         return not self.used_bytes or self.used_bytes + size_bytes <= self._size_bytes
 
 
 class Unread(Generic[T]):
-    """Bytes of answers that readers have not taken, by reader, the one without progress for longest first."""
+    """Bytes of answers that readers have not taken, by reader, the one without progress for longest first.
 
-    def __init__(self) -> None:
+    Args:
+        per_reader_bytes: what each of these readers takes besides.
+    """
+
+    def __init__(self, per_reader_bytes: int = 0) -> None:
         self.bytes = 0
         self._of: dict[T, int] = {}
+        self._per_reader_bytes = per_reader_bytes
 
     def add(self, reader: T, size_bytes: int) -> None:
         """More is on its way."""
-        self._of[reader] = self._of.get(reader, 0) + size_bytes
+        before = self._of.get(reader)
+        if before is None:
+            size_bytes += self._per_reader_bytes
+        self._of[reader] = (before or 0) + size_bytes
         self.bytes += size_bytes
 
     def taken(self, reader: T, size_bytes: int) -> None:
@@ -147,9 +165,11 @@ class Unread(Generic[T]):
         left = self._of.pop(reader, None)
         if left is None:
             return
-        self.bytes -= size_bytes
-        if left > size_bytes:
+        if left - size_bytes > self._per_reader_bytes:
+            self.bytes -= size_bytes
             self._of[reader] = left - size_bytes
+        else:
+            self.bytes -= left
 
     def forget(self, reader: T) -> None:
         """It is gone, and what it has not read."""

@@ -8,7 +8,8 @@ Each connection is a task with its own ``TaskGroup``: it reads requests and star
 * so is one that sends half a request and falls silent; one that sends nothing goes after ``idle_timeout_ms``;
 * incomplete requests of all connections together take at most ``max_pending_bytes``;
 * large requests that are being read or handled take at most ``max_queued_bytes`` together, the next ones wait;
-* unread answers of all connections take at most ``max_unread_bytes``, else the slowest reader is cut off;
+* unread answers of all connections take at most ``max_unread_bytes``, from when they are made and with what the kernel
+  holds for their readers, else the slowest reader is cut off;
 * connections above ``max_connections``, or ``max_connections_per_ip`` from one address, are closed as they come, and
   those that come faster than ``max_connection_creation_rate`` wait;
 * a connection whose client has used up a quota is muted for as long as the handler says, at most ``idle_timeout_ms``;
@@ -27,6 +28,8 @@ counted instead. What came before the fault is still answered.
 import asyncio
 import contextlib
 import dataclasses
+import os
+import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
@@ -75,8 +78,13 @@ class Limits:
     """``queued.max.request.bytes``: what requests above :data:`DECODED_AT_ONCE_BYTES` take at most, all connections
     together, from their decoding to their answer. Further ones wait; one that is larger waits for all others."""
     max_unread_bytes: int = 256 * 1024 * 1024
-    """Answers that were written and not taken by their readers, over all connections; beyond it the reader that has
-    made no progress for longest is cut off."""
+    """Answers that were made and not taken by their readers, over all connections, and ``send_buffer_bytes`` for each
+    of these; beyond it the reader that has made no progress for longest is cut off."""
+    send_buffer_bytes: int = 102_400
+    """``socket.send.buffer.bytes``: what the kernel holds of a connection's answers, in its own counting up to twice as
+    much; -1: as the system has it, megabytes for a reader that does not read, which are not counted then."""
+    receive_buffer_bytes: int = 102_400
+    """``socket.receive.buffer.bytes``: the same for requests that are not read yet."""
     max_connections: int = 1_000
     max_connections_per_ip: int = NO_LIMIT
     """``max.connections.per.ip``."""
@@ -184,7 +192,7 @@ class Server:
         """What there is of requests that are incomplete or wait to be read, over all connections."""
         self.pace = Pace(limits.requests_at_once)
         self.queued = Room(limits.max_queued_bytes)
-        self.unread: Unread[_Session] = Unread()
+        self.unread: Unread[_Session] = Unread(per_reader_bytes=max(0, limits.send_buffer_bytes))
         self.clock = clock
         self._addresses = Addresses(limits.max_connections_per_ip, limits.max_connections_per_ip_overrides)
         self._connection_rate = Rate(limits.max_connection_creation_rate)
@@ -218,6 +226,16 @@ class Server:
             ssl=ssl_context,
             backlog=self.limits.listen_backlog,
         )
+        for listening in self._listening.sockets:
+            self._set_buffers(listening.fileno())
+
+    def _set_buffers(self, listening: int) -> None:
+        """Those of a listening socket are those of all connections that it accepts (``socket(7)``, ``tcp(7)``)."""
+        wanted = {socket.SO_SNDBUF: self.limits.send_buffer_bytes, socket.SO_RCVBUF: self.limits.receive_buffer_bytes}
+        with socket.socket(fileno=os.dup(listening)) as same:  # uvloop's has no setsockopt
+            for option, size_bytes in wanted.items():
+                if size_bytes >= 0:
+                    same.setsockopt(socket.SOL_SOCKET, option, size_bytes)
 
     async def close(self) -> None:
         """Stop listening and end every connection; handlers are cancelled. Returns when all is done."""
@@ -352,6 +370,8 @@ class _Session:
             self._complain(str(errors.exceptions[0]))
         finally:
             protocol.session = None
+            # What raised here is in a cycle with its traceback, and lives until the next full garbage collection.
+            self._machine.abandon()
             self._server.pending_bytes -= self._held_bytes
             self._leave_queue(self._queued_bytes)  # of handlers that never began
             self._server.unread.forget(self)
@@ -386,9 +406,10 @@ class _Session:
                 queued_bytes = await self._admit(slot)
                 if slot.request is None:
                     self._leave_queue(queued_bytes)
+                    self._made(slot)
                     await self._flush()
                 else:
-                    handlers.create_task(self._handle(slot, slot.request, queued_bytes))
+                    handlers.create_task(self._handle(slot, queued_bytes))
             self._hold(self._machine.pending_bytes)
         if self._machine.pending_bytes:
             self._complain(f"closed in the middle of a request, {self._machine.pending_bytes} bytes of it had come")
@@ -471,7 +492,17 @@ class _Session:
             finally:
                 self._at_rest = False
 
-    async def _handle(self, slot: Slot, request: Request, queued_bytes: int) -> None:
+    async def _handle(self, slot: Slot, queued_bytes: int) -> None:
+        try:
+            await self._answer(slot)
+        finally:
+            self._leave_queue(queued_bytes)
+        del slot  # neither it nor what it was made from waits for the client
+        await self._flush()
+
+    async def _answer(self, slot: Slot) -> None:
+        request = slot.request
+        assert request is not None
         try:
             message = await self._server.handler(request, self._peer)
             if message is None:
@@ -484,24 +515,30 @@ class _Session:
         except Exception as error:
             self._server.complaints.add_bug(self._peer, request)
             raise _Ended from error
-        finally:
-            self._leave_queue(queued_bytes)
-        await self._flush()
+        self._made(slot)
+
+    def _made(self, slot: Slot) -> None:
+        """There is an answer: it counts until the client has taken it, also while it waits for those before it."""
+        assert slot.encoded is not None
+        if self._writer.transport.is_closing():  # uvloop raises RuntimeError when it is written to
+            raise _Ended
+        self._server.unread.add(self, len(slot.encoded))
+        self._server.make_room_for_answers()
 
     async def _flush(self) -> None:
         """Write what may leave, wait until the client takes it, and let as many new requests in."""
         data, answers = self._machine.data_to_send()
         if not answers:
             return
-        if self._writer.transport.is_closing():  # uvloop raises RuntimeError from there
+        if self._writer.transport.is_closing():  # it was cut off just now
             raise _Ended
-        self._server.unread.add(self, len(data))
         self._writer.write(data)
-        self._server.make_room_for_answers()
+        size_bytes = len(data)
+        del data  # the transport has what has not left
         # Most answers are gone at once: a timer for each would cost more than the write.
         if self._writer.transport.get_write_buffer_size():
             await self._drain()
-        self._server.unread.taken(self, len(data))
+        self._server.unread.taken(self, size_bytes)
         for _ in range(answers):
             self._gate.release()
 

@@ -97,6 +97,20 @@ def test_the_slowest_reader_is_the_one_without_progress_for_longest() -> None:
     assert (unread.bytes, unread.slowest()) == (0, None)
 
 
+def test_each_reader_counts_with_what_the_kernel_holds_for_it() -> None:
+    unread: Unread[str] = Unread(per_reader_bytes=100)
+    unread.add("a", 10)
+    unread.add("a", 10)
+    unread.add("b", 5)
+    assert unread.bytes == 225
+    unread.taken("a", 10)
+    assert unread.bytes == 215
+    unread.taken("a", 10)
+    assert (unread.bytes, unread.slowest()) == (105, "b")
+    unread.forget("b")
+    assert (unread.bytes, unread.slowest()) == (0, None)
+
+
 def test_each_address_has_its_own_connections() -> None:
     addresses = Addresses(2)
     assert [addresses.enter(host) for host in ("a", "a", "b", "a")] == [True, True, True, False]

@@ -1,6 +1,8 @@
 """The server over real loopback sockets, with clients that behave badly."""
 
 import asyncio
+import os
+import socket
 import struct
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
@@ -664,6 +666,44 @@ def test_many_that_do_not_read_cost_so_much_together_and_the_slowest_goes(
 
     run(story)
     assert log.reasons() == ["unread answers take more than 12000000 bytes together"]
+
+
+def test_answers_that_wait_for_an_earlier_one_count_as_unread(run: Run[Any], start: Serve, log: Lines) -> None:
+    async def story() -> None:
+        gate = asyncio.Event()
+
+        async def first_waits(request: Request, peer: Peer) -> ResponseBody | None:
+            if request.correlation_id == 0:
+                await gate.wait()
+            return await answer(request, peer)
+
+        async with await start(first_waits, max_unread_bytes=12_000_000) as server:
+            wire = await Wire.to(server)
+            wire.send(b"".join(encode_request(FetchRequest(), 12, number, "me") for number in range(16)))
+            await until(lambda: bool(log.lines))
+            await until(lambda: server.unread.bytes == 0)
+            await wire.close()
+
+    run(story)
+    assert log.reasons() == ["unread answers take more than 12000000 bytes together"]
+
+
+@pytest.mark.parametrize("size_bytes", [50_000, -1])
+def test_what_the_kernel_holds_of_a_connection_is_what_the_configuration_says(
+    run: Run[Any], start: Serve, size_bytes: int
+) -> None:
+    async def story() -> None:
+        with socket.socket() as plain:
+            systems = [plain.getsockopt(socket.SOL_SOCKET, one) for one in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
+        async with await start(answer, send_buffer_bytes=size_bytes, receive_buffer_bytes=size_bytes) as server:
+            assert server._listening is not None
+            with socket.socket(fileno=os.dup(server._listening.sockets[0].fileno())) as listening:
+                set_to = [listening.getsockopt(socket.SOL_SOCKET, one) for one in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
+            await assert_still_serving(server)
+        # The kernel doubles what it is told (socket(7)).
+        assert set_to == ([2 * size_bytes] * 2 if size_bytes >= 0 else systems)
+
+    run(story)
 
 
 # ---------------------------------------------------------------- limits and shutdown

@@ -81,6 +81,8 @@ FRAME_BYTES_MAX_OF: Final[Mapping[ApiKey, int]] = dict.fromkeys(
 )
 """Metadata version 0 has room for an element in two bytes, and decoding takes a second per megabyte."""
 PENDING_BYTES_MAX: Final = 16 * 1024 * 1024
+UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Answers that are not taken: half a megabyte of 10,000 replicas for each of a listener's connections."""
 CONNECTIONS_MAX: Final = 100
 """Of each listener; ``max.connections`` may lower it. They must not take the files that the agent needs itself."""
 CLOSE_TIMEOUT_MS: Final = 100
@@ -210,6 +212,9 @@ class Listeners:
                 max_frame_bytes=min(FRAME_BYTES_MAX, config.socket_request_max_bytes),
                 max_frame_bytes_of=FRAME_BYTES_MAX_OF,
                 max_pending_bytes=PENDING_BYTES_MAX,
+                max_unread_bytes=UNREAD_BYTES_MAX,
+                send_buffer_bytes=config.socket_send_buffer_bytes,
+                receive_buffer_bytes=config.socket_receive_buffer_bytes,
                 max_connections=min(config.max_connections, CONNECTIONS_MAX),
                 max_connections_per_ip=config.max_connections_per_ip,
                 max_connections_per_ip_overrides=overrides,
