@@ -210,6 +210,8 @@ class Broker:
         self.failures = failures
         self.assignments = Assignments(identity.broker_id, timeout_ms=assignment_timeout_ms)
         self.image = MetadataImage()
+        self.kraft_version = 0
+        """The level of the quorum of controllers, as of the metadata that are applied."""
         self.ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
         self.farewell: asyncio.Event | None = None
         """Set when the farewell was answered or has failed; None when there is none."""
@@ -311,6 +313,8 @@ class Broker:
 
     def on_committed(self, committed: Committed) -> None:
         """Metadata records below the high watermark."""
+        if committed.kraft_version is not None:
+            self.kraft_version = committed.kraft_version
         changes: list[Change] = []
         for offset, record in committed.records:
             changes.extend(self._replayer.replay(offset, committed.epoch, record))
@@ -321,6 +325,8 @@ class Broker:
     def on_snapshot(self, snapshot: Snapshot) -> None:
         """Metadata that replace all before. What is missing in them was deleted only if their history contains what was
         applied: where that is not known it is kept, and said."""
+        if snapshot.kraft_version is not None:
+            self.kraft_version = snapshot.kraft_version
         old = self.image
         self.image = image_of(snapshot.records, offset=snapshot.id.end_offset - 1, epoch=snapshot.id.epoch)
         self._replayer = Replayer(self.image)

@@ -23,6 +23,7 @@ from kjbod.ids import Uuid
 from kjbod.metadata import versions
 from kjbod.metadata.acls import AclIndex, Acls
 from kjbod.metadata.acls import Rules as AclRules
+from kjbod.metadata.describing import describe_acls, list_config_resources
 from kjbod.metadata.image import (
     BrokerChange,
     Change,
@@ -508,7 +509,7 @@ class Controller:
         return Result(answer=ConfigDescriber(self.configs).describe(request))
 
     def _list_config_resources(self, request: ListConfigResourcesRequest, context: Context, now_ms: int) -> Result:
-        return Result(answer=ConfigDescriber(self.configs).list_resources(request, version=context.api_version))
+        return Result(answer=list_config_resources(self.image, request, version=context.api_version))
 
     def _replace_configs(self, request: AlterConfigsRequest, context: Context, now_ms: int) -> Result:
         draft = self._draft()
@@ -537,7 +538,7 @@ class Controller:
     def _describe_acls(self, request: DescribeAclsRequest, context: Context, now_ms: int) -> Result:
         if not self.settings.acl_rules.class_name:
             return Result(answer=entries.without_authorizer(request))
-        return Result(answer=entries.describe_acls(self.acl_index, request))
+        return Result(answer=describe_acls(self.acl_index, request))
 
     def _create_token(self, request: CreateDelegationTokenRequest, context: Context, now_ms: int) -> Result:
         return Result(

@@ -34,6 +34,7 @@ from kjbod.metadata.records import (
     FeatureRange,
     RegisterControllerRecord,
 )
+from kjbod.metadata.refusals import refusal
 from kjbod.metadata.snapshot import SnapshotId
 from kjbod.runtime.logging import get_logger
 from kjbod.runtime.waiting import is_done_in_time
@@ -65,7 +66,7 @@ from kjbod.wire.pressure import Room
 from kjbod.wire.server import DECODED_AT_ONCE_BYTES, Peer, Server, serve
 from kjbod_controller_stub.access.authorizer import Authorizer, Permissions, is_authorized
 from kjbod_controller_stub.access.envelope import unwrap, wrap
-from kjbod_controller_stub.access.screening import refusal, screen
+from kjbod_controller_stub.access.screening import screen
 from kjbod_controller_stub.brokers.cluster import SUPPORTED_FEATURES
 from kjbod_controller_stub.brokers.steady import SteadyHeartbeats
 from kjbod_controller_stub.context import Context
@@ -98,8 +99,8 @@ WAITING_ANSWERS_MAX = 10_000
 """While an fsync hangs, clients time out and ask again: beyond this many answers that wait for it, connections are
 closed before anything is done."""
 READING_BYTES_MAX = 16 * 1024 * 1024
-"""Pieces of the log and of snapshots that are being read and are no answer yet, which would count as unread; one that is
-larger is read alone."""
+"""Pieces of the log and of snapshots that are being read and are no answer yet, which would count as unread; one that
+is larger is read alone."""
 REFUSALS_LOGGED_PER_SECOND = 20
 """Log lines about refused registrations; above it they are counted instead."""
 _REFUSED = "broker.refused"

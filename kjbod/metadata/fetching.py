@@ -31,6 +31,7 @@ over is fetched once more, and must be the same, checksum and epoch included. A 
 against its containing all that was handed over before it.
 """
 
+import contextlib
 import dataclasses
 import random
 from collections import deque
@@ -40,10 +41,12 @@ from typing import TypeAlias
 from kjbod.errors import EXIT_CONFIG, KjbodError, RemoteProtocolError
 from kjbod.ids import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, ZERO, Uuid
 from kjbod.metadata.batches import RecordBatch, iter_batches
+from kjbod.metadata.control import KRaftVersion
 from kjbod.metadata.image import MetadataImage, Replayer, image_of
 from kjbod.metadata.records import Record
 from kjbod.metadata.snapshot import SnapshotId
 from kjbod.wire import messages as wire
+from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.error_codes import ErrorCode
 
 Address: TypeAlias = tuple[str, int]
@@ -97,6 +100,16 @@ class Committed:
     batches: tuple[RecordBatch, ...] = dataclasses.field(default=(), compare=False, repr=False)
     """The batches as they were sent, control batches included."""
 
+    @property
+    def kraft_version(self) -> int | None:
+        """The level of the quorum as of the last control record here that says it; None: none does."""
+        level = None
+        for batch in self.batches:
+            with contextlib.suppress(MalformedMessageError):  # a kind of a newer Kafka, which says nothing about this
+                for _, control in batch.control_records() if batch.control else ():
+                    level = control.k_raft_version if isinstance(control, KRaftVersion) else level
+        return level
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -107,6 +120,8 @@ class Snapshot:
     parted: str | None = None
     """Why its history does not contain all that was handed over before; None: nothing is known that speaks against
     it."""
+    kraft_version: int | None = None
+    """The level of the quorum, which is no record; None: it did not come with this."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

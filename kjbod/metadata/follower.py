@@ -174,7 +174,7 @@ class MetadataFollower:
                 try:
                     next(steps)
                 except StopIteration as end:
-                    snapshot = Snapshot(downloaded.id, end.value.records)
+                    snapshot = Snapshot(downloaded.id, end.value.records, end.value.kraft_version)
                     return self._machine.on_snapshot(snapshot, self._clock.monotonic_ms())
                 await asyncio.sleep(0)
         except LogCorruptError as error:

@@ -1,6 +1,7 @@
-"""The messages that administrators and other controllers send to a controller; see :mod:`kjbod.wire.messages`.
+"""The messages that administrators send to a broker or a controller, and other controllers to a controller; see
+:mod:`kjbod.wire.messages`.
 
-They are apart from the others because an agent speaks none of them, and should not pay for their classes. Importing
+They are apart from the others because most programs speak none of them, and should not pay for their classes. Importing
 this module enters them into :data:`kjbod.wire.messages.API`.
 """
 
@@ -9,7 +10,14 @@ from typing import ClassVar
 
 from kjbod.ids import ZERO, Uuid
 from kjbod.wire.codec import ignorable
-from kjbod.wire.messages import API, ApiKey, RequestBody, ResponseBody, api_specs
+from kjbod.wire.messages import (
+    API,
+    AUTHORIZED_OPERATIONS_OMITTED,
+    ApiKey,
+    RequestBody,
+    ResponseBody,
+    api_specs,
+)
 
 # ---------------------------------------------------------------- DescribeAcls (29)
 
@@ -336,6 +344,59 @@ class ExpireDelegationTokenRequest(RequestBody[ExpireDelegationTokenResponse]):
     expiry_time_period_ms: int
 
 
+# ---------------------------------------------------------------- DescribeDelegationToken (41)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeDelegationTokenResponseRenewer:
+    """Somebody who may renew a token."""
+
+    principal_type: str
+    principal_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeDelegationTokenResponseToken:
+    """A token."""
+
+    principal_type: str
+    principal_name: str
+    token_requester_principal_type: str = ignorable("")
+    token_requester_principal_name: str = ignorable("")
+    issue_timestamp: int
+    expiry_timestamp: int
+    max_timestamp: int
+    token_id: str
+    hmac: bytes
+    renewers: tuple[DescribeDelegationTokenResponseRenewer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeDelegationTokenResponse(ResponseBody):
+    """The tokens."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_DELEGATION_TOKEN
+    error_code: int = 0
+    tokens: tuple[DescribeDelegationTokenResponseToken, ...] = ()
+    throttle_time_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeDelegationTokenRequestOwner:
+    """Whose tokens."""
+
+    principal_type: str
+    principal_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeDelegationTokenRequest(RequestBody[DescribeDelegationTokenResponse]):
+    """Asks for tokens: those of some owners, None: all."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_DELEGATION_TOKEN
+    owners: tuple[DescribeDelegationTokenRequestOwner, ...] | None
+
+
 # ---------------------------------------------------------------- ElectLeaders (43)
 
 
@@ -382,6 +443,62 @@ class ElectLeadersRequest(RequestBody[ElectLeadersResponse]):
     election_type: int = 0
     topic_partitions: tuple[ElectLeadersRequestTopicPartition, ...] | None = None
     timeout_ms: int = 60_000
+
+
+# ---------------------------------------------------------------- DescribeClientQuotas (48)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClientQuotasResponseEntity:
+    """A part of an entity; a name of None is the default."""
+
+    entity_type: str
+    entity_name: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClientQuotasResponseValue:
+    """A limit."""
+
+    key: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClientQuotasResponseEntry:
+    """An entity and its limits."""
+
+    entity: tuple[DescribeClientQuotasResponseEntity, ...]
+    values: tuple[DescribeClientQuotasResponseValue, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClientQuotasResponse(ResponseBody):
+    """The entities that match; None with an error."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_CLIENT_QUOTAS
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    error_message: str | None = None
+    entries: tuple[DescribeClientQuotasResponseEntry, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClientQuotasRequestComponent:
+    """A part of a filter: an exact name (0), the default (1) or any name (2) of a type."""
+
+    entity_type: str
+    match_type: int
+    match: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClientQuotasRequest(RequestBody[DescribeClientQuotasResponse]):
+    """Asks for client quotas; strict: of entities that have no other parts."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_CLIENT_QUOTAS
+    components: tuple[DescribeClientQuotasRequestComponent, ...]
+    strict: bool = False
 
 
 # ---------------------------------------------------------------- AlterClientQuotas (49)
@@ -445,6 +562,53 @@ class AlterClientQuotasRequest(RequestBody[AlterClientQuotasResponse]):
     API_KEY: ClassVar[ApiKey] = ApiKey.ALTER_CLIENT_QUOTAS
     entries: tuple[AlterClientQuotasRequestEntry, ...] = ()
     validate_only: bool = False
+
+
+# ---------------------------------------------------------------- DescribeUserScramCredentials (50)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeUserScramCredentialsResponseCredential:
+    """A mechanism of a user; what is secret stays so."""
+
+    mechanism: int
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeUserScramCredentialsResponseResult:
+    """The credentials of a user."""
+
+    user: str
+    error_code: int = 0
+    error_message: str | None = None
+    credential_infos: tuple[DescribeUserScramCredentialsResponseCredential, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeUserScramCredentialsResponse(ResponseBody):
+    """One result for each user."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    error_message: str | None = None
+    results: tuple[DescribeUserScramCredentialsResponseResult, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeUserScramCredentialsRequestUser:
+    """A user."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeUserScramCredentialsRequest(RequestBody[DescribeUserScramCredentialsResponse]):
+    """Asks which SCRAM credentials users have; None or nobody: all users."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
+    users: tuple[DescribeUserScramCredentialsRequestUser, ...] | None
 
 
 # ---------------------------------------------------------------- AlterUserScramCredentials (51)
@@ -939,6 +1103,71 @@ class UpdateRaftVoterRequest(RequestBody[UpdateRaftVoterResponse]):
     k_raft_version_feature: UpdateRaftVoterRequestKRaftVersionFeature = UpdateRaftVoterRequestKRaftVersionFeature()
 
 
+# ---------------------------------------------------------------- DescribeTopicPartitions (75)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeTopicPartitionsCursor:
+    """Where an answer goes on."""
+
+    topic_name: str
+    partition_index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeTopicPartitionsResponsePartition:
+    """A partition, with its eligible leader replicas (KIP-966)."""
+
+    error_code: int = 0
+    partition_index: int
+    leader_id: int
+    leader_epoch: int = -1
+    replica_nodes: tuple[int, ...] = ()
+    isr_nodes: tuple[int, ...] = ()
+    eligible_leader_replicas: tuple[int, ...] | None = None
+    last_known_elr: tuple[int, ...] | None = None
+    offline_replicas: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeTopicPartitionsResponseTopic:
+    """A topic."""
+
+    error_code: int = 0
+    name: str | None
+    topic_id: Uuid = ZERO
+    is_internal: bool = False
+    partitions: tuple[DescribeTopicPartitionsResponsePartition, ...] = ()
+    topic_authorized_operations: int = AUTHORIZED_OPERATIONS_OMITTED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeTopicPartitionsResponse(ResponseBody):
+    """Topics by name, up to a number of partitions."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_TOPIC_PARTITIONS
+    throttle_time_ms: int = 0
+    topics: tuple[DescribeTopicPartitionsResponseTopic, ...] = ()
+    next_cursor: DescribeTopicPartitionsCursor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeTopicPartitionsRequestTopic:
+    """A topic."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeTopicPartitionsRequest(RequestBody[DescribeTopicPartitionsResponse]):
+    """Asks for topics, all where none is named, page by page."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_TOPIC_PARTITIONS
+    topics: tuple[DescribeTopicPartitionsRequestTopic, ...] = ()
+    response_partition_limit: int = 2000
+    cursor: DescribeTopicPartitionsCursor | None = None
+
+
 # ---------------------------------------------------------------- registry
 
 
@@ -953,8 +1182,11 @@ API.update(
             (CreateDelegationTokenRequest, CreateDelegationTokenResponse, 1, 3),
             (RenewDelegationTokenRequest, RenewDelegationTokenResponse, 1, 2),
             (ExpireDelegationTokenRequest, ExpireDelegationTokenResponse, 1, 2),
+            (DescribeDelegationTokenRequest, DescribeDelegationTokenResponse, 1, 3),
             (ElectLeadersRequest, ElectLeadersResponse, 0, 2),
+            (DescribeClientQuotasRequest, DescribeClientQuotasResponse, 0, 1),
             (AlterClientQuotasRequest, AlterClientQuotasResponse, 0, 1),
+            (DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse, 0, 0),
             (AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse, 0, 0),
             (VoteRequest, VoteResponse, 0, 2),
             (BeginQuorumEpochRequest, BeginQuorumEpochResponse, 0, 1),
@@ -962,6 +1194,7 @@ API.update(
             (UpdateFeaturesRequest, UpdateFeaturesResponse, 0, 2),
             (AllocateProducerIdsRequest, AllocateProducerIdsResponse, 0, 0),
             (ListConfigResourcesRequest, ListConfigResourcesResponse, 0, 1),
+            (DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, 0, 0),
             (AddRaftVoterRequest, AddRaftVoterResponse, 0, 1),
             (RemoveRaftVoterRequest, RemoveRaftVoterResponse, 0, 0),
             (UpdateRaftVoterRequest, UpdateRaftVoterResponse, 0, 0),

@@ -1,6 +1,7 @@
 """The listener on a real socket: who may do what, what the controller carries out, and what hostile bytes can do."""
 
 import asyncio
+import dataclasses
 import random
 import signal
 import socket
@@ -29,6 +30,35 @@ from kjbod.metadata.records import (
 )
 from kjbod.testing.kafka import broker_properties
 from kjbod.testing.processes import Processes, free_port
+from kjbod.wire.admin_messages import (
+    AddRaftVoterRequest,
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntity,
+    AlterClientQuotasRequestEntry,
+    AlterClientQuotasRequestOp,
+    AlterConfigsRequest,
+    AlterConfigsRequestResource,
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsRequestScramCredentialDeletion,
+    CreateAclsRequest,
+    CreateAclsRequestAclCreation,
+    CreateDelegationTokenRequest,
+    CreatePartitionsRequest,
+    CreatePartitionsRequestTopic,
+    DeleteAclsRequest,
+    DeleteAclsRequestFilter,
+    DescribeAclsRequest,
+    DescribeClientQuotasRequest,
+    DescribeDelegationTokenRequest,
+    DescribeUserScramCredentialsRequest,
+    ElectLeadersRequest,
+    ElectLeadersRequestTopicPartition,
+    ExpireDelegationTokenRequest,
+    ListConfigResourcesRequest,
+    RemoveRaftVoterRequest,
+    RenewDelegationTokenRequest,
+    UpdateFeaturesRequest,
+)
 from kjbod.wire.client import Connection
 from kjbod.wire.connection import api_versions_response
 from kjbod.wire.error_codes import ErrorCode
@@ -52,6 +82,7 @@ from kjbod.wire.messages import (
     DeleteTopicsResponseTopic,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
+    DescribeQuorumRequest,
     EnvelopeRequest,
     EnvelopeResponse,
     IncrementalAlterConfigsRequest,
@@ -60,13 +91,13 @@ from kjbod.wire.messages import (
     IncrementalAlterConfigsResponse,
     IncrementalAlterConfigsResponseResource,
     ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
     MetadataRequest,
     RequestBody,
     ResponseBody,
+    UnregisterBrokerRequest,
 )
 from kjbod.wire.server import Peer, serve
-from kjbod_agent.admin.forwarding import Forwarder
+from kjbod_agent.admin.forwarding import BY_THE_CONTROLLER, CLUSTER_OPERATIONS, Forwarder
 from kjbod_agent.admin.listener import SERVED, ListenerError, Listeners, Parts, listener_problems
 from kjbod_agent.admin.view import DirectoryView, Wants
 from kjbod_agent.channel import ControllerChannel
@@ -153,7 +184,7 @@ def _plain(message: RequestBody[Any]) -> ResponseBody:
             )
         case AlterPartitionReassignmentsRequest():
             return AlterPartitionReassignmentsResponse()
-    return ListPartitionReassignmentsResponse()
+    return API[message.API_KEY].response()
 
 
 class FakeAgent:
@@ -162,6 +193,7 @@ class FakeAgent:
     def __init__(self, config: Config, *acls: AccessControlEntryRecord) -> None:
         self.config = config
         self.image = metadata(*acls)
+        self.kraft_version = 1
         self.caught_up = asyncio.Event()
         self.caught_up.set()
         self.alters: list[tuple[str, int, str]] = []
@@ -375,6 +407,192 @@ def test_the_configuration_of_a_new_topic_is_for_those_who_may_describe_it(confi
         assert (told.error_code, told.num_partitions, told.topic_config_error_code) == (NONE, -1, TOPIC_DENIED)
 
     told(strict(config), story, acl(Operation.CREATE, TOPIC_RESOURCE, "mine"))
+
+
+SAMPLES: tuple[RequestBody[Any], ...] = (
+    ElectLeadersRequest(
+        election_type=0, topic_partitions=(ElectLeadersRequestTopicPartition(topic="events", partitions=(0,)),)
+    ),
+    UnregisterBrokerRequest(broker_id=7),
+    UpdateFeaturesRequest(),
+    DescribeQuorumRequest(),
+    AddRaftVoterRequest(cluster_id=None, timeout_ms=1_000, voter_id=7, voter_directory_id=EVENTS, listeners=()),
+    RemoveRaftVoterRequest(cluster_id=None, voter_id=7, voter_directory_id=EVENTS),
+    CreateAclsRequest(
+        creations=(
+            CreateAclsRequestAclCreation(
+                resource_type=2, resource_name="t", principal="User:a", host="*", operation=3, permission_type=3
+            ),
+        )
+    ),
+    DeleteAclsRequest(filters=(DeleteAclsRequestFilter(resource_type_filter=1, operation=1, permission_type=1),)),
+    AlterClientQuotasRequest(
+        entries=(
+            AlterClientQuotasRequestEntry(
+                entity=(AlterClientQuotasRequestEntity(entity_type="user", entity_name="a"),),
+                ops=(AlterClientQuotasRequestOp(key="producer_byte_rate", value=1.0, remove=False),),
+            ),
+        ),
+        validate_only=False,
+    ),
+    AlterUserScramCredentialsRequest(
+        deletions=(AlterUserScramCredentialsRequestScramCredentialDeletion(name="a", mechanism=1),), upsertions=()
+    ),
+    AlterPartitionReassignmentsRequest(topics=()),
+    ListPartitionReassignmentsRequest(topics=None),
+)
+"""What a broker forwards and a right on the cluster decides."""
+BY_ITEM: tuple[RequestBody[Any], ...] = (
+    CreatePartitionsRequest(
+        topics=(CreatePartitionsRequestTopic(name="events", count=2, assignments=None),), timeout_ms=1_000,
+        validate_only=False,
+    ),
+    AlterConfigsRequest(
+        resources=(AlterConfigsRequestResource(resource_type=2, resource_name="events", configs=()),),
+        validate_only=False,
+    ),
+)  # fmt: skip
+"""What the controller decides item by item."""
+
+
+def said_in(answer: Any) -> set[int]:
+    """All error codes of an answer."""
+    codes: set[int] = set()
+    for each in dataclasses.fields(answer):
+        value = getattr(answer, each.name)
+        if each.name == "error_code":
+            codes.add(int(value))
+        for item in value if isinstance(value, tuple) else ():
+            codes |= said_in(item) if dataclasses.is_dataclass(item) else set()
+    return codes
+
+
+def test_there_is_a_sample_of_each_request_that_is_forwarded_for_rights_on_the_cluster() -> None:
+    assert {sample.API_KEY for sample in SAMPLES} == set(CLUSTER_OPERATIONS)
+    assert {sample.API_KEY for sample in BY_ITEM} == BY_THE_CONTROLLER
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: type(sample).__name__)
+def test_what_a_broker_forwards_is_forwarded_for_whom_the_acls_allow_it(
+    config: Callable[..., Config], sample: RequestBody[Any]
+) -> None:
+    spec = API[sample.API_KEY]
+
+    async def refused(agent: FakeAgent) -> None:
+        for version in range(spec.min_version, spec.max_version + 1):
+            assert CLUSTER_DENIED in said_in(await agent.ask(sample, version))
+        assert not agent.controller.asked
+
+    async def done(agent: FakeAgent) -> None:
+        for version in range(spec.min_version, spec.max_version + 1):
+            assert not any(said_in(await agent.ask(sample, version)))
+        asked = [(request.api_key, request.version) for request in agent.controller.asked]
+        assert asked == [(sample.API_KEY, version) for version in range(spec.min_version, spec.max_version + 1)]
+        assert {request.message for request in agent.controller.asked} == {sample}
+
+    told(strict(config), refused)
+    told(strict(config), done, acl(CLUSTER_OPERATIONS[sample.API_KEY]))
+
+
+@pytest.mark.parametrize("sample", (*SAMPLES, *BY_ITEM), ids=lambda sample: type(sample).__name__)
+def test_a_controller_that_refuses_to_act_is_told_in_every_version(
+    config: Callable[..., Config], sample: RequestBody[Any]
+) -> None:
+    spec = API[sample.API_KEY]
+
+    async def story(agent: FakeAgent) -> None:
+        agent.controller.envelope_error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        for version in range(spec.min_version, spec.max_version + 1):
+            assert ErrorCode.UNKNOWN_SERVER_ERROR in said_in(await agent.ask(sample, version))
+
+    told(config(), story)
+
+
+@pytest.mark.parametrize("sample", BY_ITEM, ids=lambda sample: type(sample).__name__)
+def test_what_is_decided_item_by_item_is_left_to_the_controller(
+    config: Callable[..., Config], sample: RequestBody[Any]
+) -> None:
+    async def story(agent: FakeAgent) -> None:
+        await agent.ask(sample)
+        assert [request.message for request in agent.controller.asked] == [sample]
+        assert agent.controller.senders == [(ANONYMOUS, "127.0.0.1")]
+
+    told(strict(config), story)
+
+
+def test_an_agent_offers_all_that_a_broker_of_4_3_1_does_but_for_the_data_plane() -> None:
+    broker = {*range(4), *range(8, 52), 55, 57, 60, 61, *range(64, 67), 68, 69, 71, 72, *range(74, 82), *range(83, 93)}
+    data = {*range(3), *range(8, 17), *range(21, 29), 42, 47, 61, 65, 66}
+    groups = {68, 69, *range(76, 80), *range(83, 93)}
+    sasl_and_telemetry = {17, 36, 71, 72}
+    assert {int(key) for key in SERVED} == broker - data - groups - sasl_and_telemetry
+
+
+@pytest.mark.parametrize(("level", "said"), [(1, {"kraft.version": 1}), (0, {})])
+def test_the_level_of_the_quorum_is_told_as_a_broker_tells_it(
+    config: Callable[..., Config], level: int, said: dict[str, int]
+) -> None:
+    async def story(agent: FakeAgent) -> None:
+        agent.kraft_version = level
+        async with await agent.connect() as connection:
+            finalized = connection.features.finalized
+        assert {name: level for name, level in finalized.items() if name == "kraft.version"} == said
+
+    told(config(), story)
+
+
+def test_what_the_metadata_tell_is_for_those_who_may_see_it(config: Callable[..., Config]) -> None:
+    asks: dict[RequestBody[Any], Operation] = {
+        DescribeAclsRequest(resource_type_filter=1, operation=1, permission_type=1): Operation.DESCRIBE,
+        DescribeClientQuotasRequest(components=()): Operation.DESCRIBE_CONFIGS,
+        DescribeUserScramCredentialsRequest(users=None): Operation.DESCRIBE,
+        ListConfigResourcesRequest(): Operation.DESCRIBE_CONFIGS,
+    }
+
+    async def refused(agent: FakeAgent) -> None:
+        for request in asks:
+            assert (await agent.ask(request)).error_code == CLUSTER_DENIED
+
+    told(strict(config), refused)
+    for request, operation in asks.items():
+
+        async def seen(agent: FakeAgent, request: RequestBody[Any] = request) -> None:
+            assert (await agent.ask(request)).error_code == NONE
+
+        told(strict(config), seen, acl(operation))
+
+
+def test_acls_are_told_as_far_as_there_are_any(config: Callable[..., Config]) -> None:
+    everything = DescribeAclsRequest(resource_type_filter=1, operation=1, permission_type=1)
+
+    async def none(agent: FakeAgent) -> None:
+        assert (await agent.ask(everything)).error_code == ErrorCode.SECURITY_DISABLED
+
+    async def one(agent: FakeAgent) -> None:
+        (resource,) = (await agent.ask(everything)).resources
+        assert (resource.resource_type, resource.resource_name) == (CLUSTER, "kafka-cluster")
+        assert [entry.operation for entry in resource.acls] == [Operation.DESCRIBE]
+        odd = await agent.ask(DescribeAclsRequest(resource_type_filter=99, operation=1, permission_type=1))
+        assert (odd.error_code, odd.error_message) == (ErrorCode.INVALID_REQUEST, "Unknown patternFilter.")
+
+    told(config(), none)
+    told(strict(config), one, acl(Operation.DESCRIBE))
+
+
+def test_nobody_gets_a_delegation_token_over_plaintext(config: Callable[..., Config]) -> None:
+    async def story(agent: FakeAgent) -> None:
+        for request in (
+            CreateDelegationTokenRequest(max_lifetime_ms=-1),
+            RenewDelegationTokenRequest(hmac=b"x", renew_period_ms=1),
+            ExpireDelegationTokenRequest(hmac=b"x", expiry_time_period_ms=1),
+            DescribeDelegationTokenRequest(owners=None),
+        ):
+            spec = API[request.API_KEY]
+            for version in range(spec.min_version, spec.max_version + 1):
+                answer = await agent.ask(request, version)
+                assert answer.error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+
+    told(config(), story)
 
 
 def test_an_authorizer_of_another_make_is_named_in_the_log(config: Callable[..., Config]) -> None:

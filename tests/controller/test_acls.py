@@ -11,6 +11,7 @@ from kjbod.config import load_config
 from kjbod.config.load import require_controller
 from kjbod.errors import ConfigError
 from kjbod.ids import Uuid
+from kjbod.metadata import describing
 from kjbod.metadata.acls import (
     ALLOW,
     ANY,
@@ -25,6 +26,7 @@ from kjbod.metadata.acls import (
 )
 from kjbod.metadata.acls import Rules as AclRules
 from kjbod.metadata.records import AccessControlEntryRecord, RemoveAccessControlEntryRecord
+from kjbod.metadata.refusals import refusal
 from kjbod.wire.admin_messages import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntry,
@@ -63,7 +65,6 @@ from kjbod.wire.messages import (
 )
 from kjbod_controller_stub.access import entries
 from kjbod_controller_stub.access.authorizer import REQUIRED
-from kjbod_controller_stub.access.screening import refusal
 from kjbod_controller_stub.limits import SERVED
 from tests.controller.conftest import Serving, Site
 from tests.controller.test_server import connect, join
@@ -192,7 +193,7 @@ def test_a_filter_that_cannot_be_deletes_nothing(bad: dict[str, int]) -> None:
 
 
 def test_no_request_holds_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entries, "COMPARISONS_MAX", 50)
+    monkeypatch.setattr(describing, "COMPARISONS_MAX", 50)
     monkeypatch.setattr(entries, "RECORDS_MAX", 20)
     world = World(acl_rules=RULES)
     creations = [acl(name=f"t{number}") for number in range(21)]

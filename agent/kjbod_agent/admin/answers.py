@@ -14,12 +14,15 @@ from typing import Final
 
 from kjbod.ids import ZERO
 from kjbod.metadata.acls import Acls, Operation, ResourceType
+from kjbod.metadata.describing import CLIENT_METRICS, GROUP
 from kjbod.metadata.image import BROKER, TOPIC, MetadataImage, PartitionRegistration, Topic
 from kjbod.metadata.records import NO_LEADER, Endpoint
 from kjbod.topics import INTERNAL_TOPICS, topic_name_problem
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
+    API,
     AUTHORIZED_OPERATIONS_OMITTED,
+    ApiKey,
     DescribeClusterRequest,
     DescribeClusterResponse,
     DescribeClusterResponseBroker,
@@ -48,6 +51,7 @@ TOPIC_IDS_SINCE: Final = 12
 """Metadata versions 10 and 11 have the field; their answer has no place for a topic without a name (KAFKA-10774)."""
 LISTENER_ERRORS_SINCE: Final = 6
 """Metadata versions from which on LISTENER_NOT_FOUND is told (KIP-302)."""
+METADATA_VERSION_MAX: Final = API[ApiKey.METADATA].max_version
 _TOPIC, _CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER
 
 
@@ -158,13 +162,14 @@ def _topic(
         topic_id=topic.id,
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=tuple(
-            _partition(image, number, partition, version, me.listener) for number, partition in topic.partitions.items()
+            partition_answer(image, number, partition, version, me.listener)
+            for number, partition in topic.partitions.items()
         ),
         topic_authorized_operations=operations,
     )
 
 
-def _partition(
+def partition_answer(
     image: MetadataImage, number: int, partition: PartitionRegistration, version: int, listener: str
 ) -> MetadataResponsePartition:
     """``KRaftMetadataCache.getPartitionMetadata``. Version 0 has no list of offline replicas: it leaves out those that
@@ -244,7 +249,8 @@ def describe_cluster(
 
 # ---------------------------------------------------------------- DescribeConfigs
 
-_SOURCE_OF: Final = {TOPIC: 1, BROKER: 2}
+_SOURCE_OF: Final = {TOPIC: 1, BROKER: 2, CLIENT_METRICS: 7, GROUP: 8}
+"""``ConfigSource`` of what was set for a resource of each type."""
 _DEFAULT_OF_ALL_BROKERS: Final = 3
 _SECRETS: Final = ("password", "sasl.jaas.config", "ssl.keystore.key")
 """Ends of names whose values are not told (``ConfigDef.Type.PASSWORD``)."""
@@ -253,8 +259,9 @@ _SECRETS: Final = ("password", "sasl.jaas.config", "ssl.keystore.key")
 def describe_configs(
     image: MetadataImage, request: DescribeConfigsRequest, *, me: Self, acls: Acls
 ) -> DescribeConfigsResponse:
-    """What the metadata have: dynamic configurations of topics, of this broker, and of all brokers. Values of Kafka's
-    own and of ``server.properties`` are not told: this broker does not act on most of them."""
+    """What the metadata have: dynamic configurations of topics, of this broker and of all brokers, of groups and client
+    metrics subscriptions. Values of Kafka's own and of ``server.properties`` are not told: this broker does not act on
+    most of them."""
     return DescribeConfigsResponse(
         results=tuple(_configs(image, resource, me, acls) for resource in dict.fromkeys(request.resources))
     )
@@ -303,10 +310,16 @@ def _problem(image: MetadataImage, kind: int, name: str, me: Self, acls: Acls) -
         if name not in image.topic_ids:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
         return None
+    if kind == GROUP:
+        if not acls.allow(Operation.DESCRIBE_CONFIGS, ResourceType.GROUP, name):
+            return ErrorCode.GROUP_AUTHORIZATION_FAILED, "Group authorization failed."
+        return None if name else (ErrorCode.INVALID_REQUEST, "Group name must not be empty")
     if not acls.allow(Operation.DESCRIBE_CONFIGS, _CLUSTER):
         return ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed."
+    if kind == CLIENT_METRICS:
+        return None if name else (ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
     if kind != BROKER:
-        return ErrorCode.INVALID_REQUEST, f"Unsupported resource type {kind}: a kjbod agent knows topics and brokers"
+        return ErrorCode.INVALID_REQUEST, f"Unsupported resource type {kind}: a kjbod agent has no loggers"
     if name not in ("", str(me.node_id)):
         return (
             ErrorCode.INVALID_REQUEST,

@@ -12,6 +12,7 @@ as with Kafka's brokers: a second CreateTopics then says TOPIC_ALREADY_EXISTS.
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from kjbod.clock import Clock
 from kjbod.errors import UnsupportedVersionError
 from kjbod.metadata.acls import Acls, Operation, ResourceType
 from kjbod.metadata.image import TOPIC, MetadataImage
+from kjbod.metadata.refusals import refusal
 from kjbod.metadata.screening import TEXTS, Screened, screen_create_topics, screen_delete_topics
 from kjbod.wire.client import Connection, Disconnected
 from kjbod.wire.codec import MalformedMessageError
@@ -26,15 +28,10 @@ from kjbod.wire.error_codes import ErrorCode, name_of
 from kjbod.wire.forwarded import ForwardedPrincipal, encode_host, encode_principal
 from kjbod.wire.frames import decode_response, encode_request
 from kjbod.wire.messages import (
-    API,
     ApiKey,
     CreateTopicsRequest,
-    CreateTopicsResponse,
-    CreateTopicsResponseTopic,
     DeleteTopicsRequest,
     DeleteTopicsRequestTopic,
-    DeleteTopicsResponse,
-    DeleteTopicsResponseTopic,
     EnvelopeRequest,
     EnvelopeResponse,
     IncrementalAlterConfigsRequest,
@@ -60,17 +57,35 @@ DELETE_BY_TOPIC_SINCE: Final = 6
 CLUSTER_OPERATIONS: Final[Mapping[ApiKey, Operation]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: Operation.ALTER,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Operation.DESCRIBE,
+    ApiKey.ELECT_LEADERS: Operation.ALTER,
+    ApiKey.UNREGISTER_BROKER: Operation.ALTER,
+    ApiKey.UPDATE_FEATURES: Operation.ALTER,
+    ApiKey.DESCRIBE_QUORUM: Operation.DESCRIBE,
+    ApiKey.ADD_RAFT_VOTER: Operation.ALTER,
+    ApiKey.REMOVE_RAFT_VOTER: Operation.ALTER,
+    ApiKey.CREATE_ACLS: Operation.ALTER,
+    ApiKey.DELETE_ACLS: Operation.ALTER,
+    ApiKey.ALTER_CLIENT_QUOTAS: Operation.ALTER_CONFIGS,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Operation.ALTER,
 }
 """What the APIs that are allowed or refused as a whole need on the cluster."""
+BY_THE_CONTROLLER: Final = frozenset({ApiKey.CREATE_PARTITIONS, ApiKey.ALTER_CONFIGS})
+"""Sent on as they are: the controller looks at each item, as Kafka's brokers leave it to theirs."""
 FORWARDED: Final = frozenset(
-    {*CLUSTER_OPERATIONS, ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.INCREMENTAL_ALTER_CONFIGS}
+    {
+        *CLUSTER_OPERATIONS,
+        *BY_THE_CONTROLLER,
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    }
 )
 
 _CLUSTER, _TOPIC = ResourceType.CLUSTER, ResourceType.TOPIC
 
 
-def screen(request: RequestBody[Any], image: MetadataImage, acls: Acls) -> Screened:
-    """Take out what the client may not do."""
+def screen(request: RequestBody[Any], image: MetadataImage, acls: Acls, version: int) -> Screened:
+    """Take out what the client may not do; ``version`` is that of its request."""
     match request:
         case CreateTopicsRequest():
             return screen_create_topics(request, acls, TEXTS[ErrorCode.TOPIC_AUTHORIZATION_FAILED])
@@ -81,9 +96,9 @@ def screen(request: RequestBody[Any], image: MetadataImage, acls: Acls) -> Scree
             return screen_delete_topics(whole, image, acls)
         case IncrementalAlterConfigsRequest():
             return _screen_configs(request, acls)
-    if acls.allow(CLUSTER_OPERATIONS[request.API_KEY], _CLUSTER):
+    if request.API_KEY in BY_THE_CONTROLLER or acls.allow(CLUSTER_OPERATIONS[request.API_KEY], _CLUSTER):
         return Screened(request, lambda answer: answer)
-    refused = refusal(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    refused = refusal(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, version)
     return Screened(None, lambda _: refused)
 
 
@@ -131,34 +146,6 @@ def _refused_resource(
     )
 
 
-def refusal(request: RequestBody[Any], code: ErrorCode, message: str | None = None) -> ResponseBody:
-    """The answer that says only ``code``, for each item where the answer has items."""
-    message = message or TEXTS.get(code)
-    match request:
-        case CreateTopicsRequest():
-            names = dict.fromkeys(topic.name for topic in request.topics)
-            return CreateTopicsResponse(
-                topics=tuple(
-                    CreateTopicsResponseTopic(name=name, error_code=code, error_message=message) for name in names
-                )
-            )
-        case DeleteTopicsRequest():
-            return DeleteTopicsResponse(
-                responses=tuple(
-                    DeleteTopicsResponseTopic(
-                        name=topic.name, topic_id=topic.topic_id, error_code=code, error_message=message
-                    )
-                    for topic in request.topics
-                )
-            )
-        case IncrementalAlterConfigsRequest():
-            return IncrementalAlterConfigsResponse(
-                responses=tuple(_refused_resource(each, code, message) for each in request.resources)
-            )
-    fields: dict[str, Any] = {"error_code": code, "error_message": message}
-    return API[request.API_KEY].response(**fields)
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sender:
     """Whose request is forwarded.
@@ -167,11 +154,13 @@ class Sender:
         principal: ``User:alice``.
         host: its address.
         client_id: as in its request.
+        version: of its request, in which it is sent on where the controller knows it.
     """
 
     principal: str
     host: str
     client_id: str | None
+    version: int
 
 
 class Forwarder:
@@ -197,7 +186,7 @@ class Forwarder:
                     try:
                         answer = await self._attempt(request, sender, deadline_ms)
                     except UnsupportedVersionError as error:
-                        return refusal(request, ErrorCode.UNSUPPORTED_VERSION, str(error))
+                        return refusal(request, ErrorCode.UNSUPPORTED_VERSION, sender.version, str(error))
                     except Disconnected as error:
                         reason = str(error)
                     else:
@@ -206,7 +195,7 @@ class Forwarder:
                         reason = "the controller that was asked is no longer active"
                     self._channel.forget()
                     await asyncio.sleep(RETRY_MS / 1000)
-        return refusal(request, ErrorCode.REQUEST_TIMED_OUT, f"The controller did not answer: {reason}")
+        return refusal(request, ErrorCode.REQUEST_TIMED_OUT, sender.version, f"The controller did not answer: {reason}")
 
     async def _attempt(self, request: RequestBody[Any], sender: Sender, deadline_ms: int) -> ResponseBody:
         left_ms = max(1, deadline_ms - self._clock.monotonic_ms())
@@ -214,7 +203,7 @@ class Forwarder:
 
         def prepare(connection: Connection) -> EnvelopeRequest:
             nonlocal version
-            version = connection.version_of(request.API_KEY)
+            version = _version(connection, request, sender)
             return _wrapped(_fitting(request, connection), version, sender)
 
         return _unwrapped(request, await self._channel.request(prepare, timeout_ms=left_ms), version)
@@ -229,21 +218,31 @@ def _wrapped(request: RequestBody[Any], version: int, sender: Sender) -> Envelop
     )
 
 
+def _version(connection: Connection, request: RequestBody[Any], sender: Sender) -> int:
+    """The version to send it in: the client's own, so that its answer has the places that the client knows; another
+    one where the controller does not know that, or where it is sent in another form."""
+    lowest, highest = connection.versions.get(request.API_KEY, (0, -1))
+    if lowest <= sender.version <= highest and not isinstance(request, DeleteTopicsRequest):
+        return sender.version
+    return connection.version_of(request.API_KEY)
+
+
 def _unwrapped(request: RequestBody[Any], answer: EnvelopeResponse, version: int) -> ResponseBody:
     """The controller's answer; where it did not take the envelope, what Kafka's broker makes of that."""
     if answer.error_code == ErrorCode.NOT_CONTROLLER:
-        return refusal(request, ErrorCode.NOT_CONTROLLER)
+        return refusal(request, ErrorCode.NOT_CONTROLLER, version)
     if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
-        return refusal(request, ErrorCode.UNSUPPORTED_VERSION, "The controller cannot read the request.")
+        return refusal(request, ErrorCode.UNSUPPORTED_VERSION, version, "The controller cannot read the request.")
     if answer.error_code:
         name = name_of(answer.error_code)
         return refusal(
-            request, ErrorCode.UNKNOWN_SERVER_ERROR, f"The controller does not let the agent forward: {name}"
+            request, ErrorCode.UNKNOWN_SERVER_ERROR, version, f"The controller does not let the agent forward: {name}"
         )
     try:
         return decode_response(answer.response_data or b"", request.API_KEY, version).message
     except MalformedMessageError as error:
-        return refusal(request, ErrorCode.UNKNOWN_SERVER_ERROR, f"The controller's answer cannot be read: {error}")
+        said = f"The controller's answer cannot be read: {error}"
+        return refusal(request, ErrorCode.UNKNOWN_SERVER_ERROR, version, said)
 
 
 def _timeout_ms(request: RequestBody[Any]) -> int:
@@ -267,7 +266,11 @@ def _names(request: DeleteTopicsRequest) -> Iterator[str]:
         yield topic.name
 
 
+_ITEMS: Final = ("topics", "responses", "results", "entries", "filter_results", "replica_election_results")
+"""Fields of answers that have an error code in each item."""
+
+
 def _codes(answer: ResponseBody) -> set[int]:
     """The error codes of an answer: at its top, or one level below."""
-    items: tuple[Any, ...] = getattr(answer, "topics", None) or getattr(answer, "responses", None) or ()
+    items = itertools.chain.from_iterable(getattr(answer, name, None) or () for name in _ITEMS)
     return {int(getattr(each, "error_code", 0)) for each in (answer, *items)}

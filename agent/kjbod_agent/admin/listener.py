@@ -3,9 +3,15 @@
 ============================  ==========================================================================================
 Metadata, DescribeCluster     from the metadata image, as a broker answers (:mod:`.answers`)
 DescribeConfigs               dynamic configurations, from the image
+DescribeTopicPartitions,      from the image as well (:mod:`.listings`, :mod:`kjbod.metadata.describing`)
+ListConfigResources,
+DescribeAcls, ClientQuotas,
+UserScramCredentials
 DescribeLogDirs               from :mod:`.view`, in bounded time whatever a disk does; DESCRIBE on CLUSTER
 AlterReplicaLogDirs           to the mover, replica by replica; ALTER on CLUSTER
-CreateTopics and the like     authorized here, carried out by the controller (:mod:`.forwarding`)
+CreateTopics and the like     all that a broker forwards: authorized here, carried out by the controller
+                              (:mod:`.forwarding`)
+delegation tokens             refused, as on any PLAINTEXT listener
 ============================  ==========================================================================================
 
 What is not served is not offered: clients see it in ApiVersions, and say so. Every entry of ``listeners`` that is not a
@@ -27,10 +33,19 @@ from kjbod.config import Config
 from kjbod.config.endpoints import Listener
 from kjbod.config.hosts import connections_by_address
 from kjbod.errors import KjbodError
-from kjbod.metadata.acls import Acls, Operation, ResourceType, Rules
+from kjbod.metadata import describing
+from kjbod.metadata.acls import AclIndex, Acls, Operation, ResourceType, Rules
 from kjbod.metadata.image import MetadataImage
-from kjbod.metadata.versions import SUPPORTED_FEATURES
+from kjbod.metadata.refusals import refusal
+from kjbod.metadata.versions import KRAFT_VERSION, SUPPORTED_FEATURES
 from kjbod.runtime.names import UnresolvedError
+from kjbod.wire.admin_messages import (
+    DescribeAclsRequest,
+    DescribeClientQuotasRequest,
+    DescribeTopicPartitionsRequest,
+    DescribeUserScramCredentialsRequest,
+    ListConfigResourcesRequest,
+)
 from kjbod.wire.connection import Features, api_versions_response
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.frames import Request, VersionRanges
@@ -50,13 +65,35 @@ from kjbod.wire.messages import (
     ResponseBody,
 )
 from kjbod.wire.server import Limits, Logger, Peer, Server, serve
-from kjbod_agent.admin import answers
+from kjbod_agent.admin import answers, listings
 from kjbod_agent.admin.answers import Self
 from kjbod_agent.admin.forwarding import FORWARDED, Forwarder, Sender, screen
 from kjbod_agent.admin.view import SLICE, View
 
 SERVED: Final[VersionRanges] = {
     key: (API[key].min_version, API[key].max_version)
+    for key in (
+        *FORWARDED,
+        ApiKey.METADATA,
+        ApiKey.API_VERSIONS,
+        ApiKey.DESCRIBE_ACLS,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.ALTER_REPLICA_LOG_DIRS,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        ApiKey.RENEW_DELEGATION_TOKEN,
+        ApiKey.EXPIRE_DELEGATION_TOKEN,
+        ApiKey.DESCRIBE_DELEGATION_TOKEN,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        ApiKey.DESCRIBE_CLUSTER,
+        ApiKey.LIST_CONFIG_RESOURCES,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+    )
+}
+"""What is offered: all that a broker of Kafka 4.3.1 offers, but for the data plane, groups and transactions."""
+PRELOADED: Final[VersionRanges] = {
+    key: (SERVED[key][1], SERVED[key][1])
     for key in (
         ApiKey.METADATA,
         ApiKey.API_VERSIONS,
@@ -71,15 +108,26 @@ SERVED: Final[VersionRanges] = {
         ApiKey.DESCRIBE_CLUSTER,
     )
 }
-"""What is offered."""
-PRELOADED: Final[VersionRanges] = {key: (high, high) for key, (_, high) in SERVED.items()}
-"""What tools of today ask in. The codecs of all versions would take 7 MiB."""
+"""What tools of today ask most, in the versions that they ask in. All codecs of all versions would take 12 MiB."""
 FRAME_BYTES_MAX: Final = 1024 * 1024
 """Of a request; 20,000 partitions in one. ``socket.request.max.bytes`` may lower it."""
-FRAME_BYTES_MAX_OF: Final[Mapping[ApiKey, int]] = dict.fromkeys(
-    (ApiKey.METADATA, ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CLUSTER, ApiKey.DESCRIBE_CONFIGS), 256 * 1024
+_LONG_REQUESTS: Final = frozenset(
+    {
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        ApiKey.ALTER_REPLICA_LOG_DIRS,
+        ApiKey.DESCRIBE_LOG_DIRS,
+    }
 )
-"""Metadata version 0 has room for an element in two bytes, and decoding takes a second per megabyte."""
+FRAME_BYTES_MAX_OF: Final[Mapping[ApiKey, int]] = {key: 256 * 1024 for key in SERVED if key not in _LONG_REQUESTS}
+"""All others are short. Metadata version 0 has room for an element in two bytes, and decoding takes a second per
+megabyte."""
 PENDING_BYTES_MAX: Final = 16 * 1024 * 1024
 UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
 """Answers that are not taken: half a megabyte of 10,000 replicas for each of a listener's connections."""
@@ -107,6 +155,9 @@ class ServedBroker(Protocol):
 
     @property
     def caught_up(self) -> asyncio.Event: ...
+
+    @property
+    def kraft_version(self) -> int: ...
 
 
 def broker_listeners(config: Config) -> tuple[Listener, ...]:
@@ -238,7 +289,7 @@ class Listeners:
         await self._parts.broker.caught_up.wait()
         message, image = request.message, self._parts.broker.image
         if isinstance(message, ApiVersionsRequest):
-            return api_versions_response(request, SERVED, _features(image))
+            return api_versions_response(request, SERVED, _features(image, self._parts.broker.kraft_version))
         acls = Acls(self._rules, image.acls.values(), principal=peer.principal, host=peer.host)
         match message:
             case MetadataRequest():
@@ -251,12 +302,33 @@ class Listeners:
                 return await self._describe_log_dirs(message, acls)
             case AlterReplicaLogDirsRequest():
                 return await self._alter_log_dirs(message, acls)
-        assert request.api_key in FORWARDED
-        screened = screen(message, image, acls)
+        if request.api_key not in FORWARDED:
+            return self._listed(request, image, acls, peer, me)
+        screened = screen(message, image, acls, request.version)
         if screened.allowed is None:
             return screened.merge(None)
-        sender = Sender(peer.principal, peer.host, request.client_id)
+        sender = Sender(peer.principal, peer.host, request.client_id, request.version)
         return screened.merge(await self._parts.forwarder.send(screened.allowed, sender))
+
+    def _listed(self, request: Request, image: MetadataImage, acls: Acls, peer: Peer, me: Self) -> ResponseBody:
+        """Answers from the metadata that need a right on the cluster, or none."""
+        message, needs = request.message, _LISTED_NEED.get(request.api_key)
+        if needs is not None and not acls.allow(needs, ResourceType.CLUSTER):
+            return refusal(message, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, request.version)
+        match message:
+            case DescribeAclsRequest():
+                if not self._rules.class_name:
+                    return describing.NO_AUTHORIZER
+                return describing.describe_acls(AclIndex(image.acls.values()), message)
+            case DescribeClientQuotasRequest():
+                return listings.describe_client_quotas(image, message)
+            case DescribeUserScramCredentialsRequest():
+                return listings.describe_scram(image, message)
+            case ListConfigResourcesRequest():
+                return describing.list_config_resources(image, message, version=request.version)
+            case DescribeTopicPartitionsRequest():
+                return listings.describe_topic_partitions(image, message, listener=me.listener, acls=acls)
+        return listings.no_token(message, peer.principal, request.version)
 
     async def _describe_log_dirs(self, request: DescribeLogDirsRequest, acls: Acls) -> ResponseBody:
         if not acls.allow(Operation.DESCRIBE, ResourceType.CLUSTER):
@@ -295,5 +367,16 @@ class Listeners:
         )
 
 
-def _features(image: MetadataImage) -> Features:
-    return Features(supported=SUPPORTED_FEATURES, finalized=image.features, finalized_epoch=image.offset)
+_LISTED_NEED: Final[Mapping[ApiKey, Operation]] = {
+    ApiKey.DESCRIBE_ACLS: Operation.DESCRIBE,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: Operation.DESCRIBE_CONFIGS,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Operation.DESCRIBE,
+    ApiKey.LIST_CONFIG_RESOURCES: Operation.DESCRIBE_CONFIGS,
+}
+"""What they need on the cluster."""
+
+
+def _features(image: MetadataImage, kraft_version: int) -> Features:
+    """``KRaftMetadataCache.features``: kraft.version comes from a control record, and counts where it is not 0."""
+    finalized = image.features | ({KRAFT_VERSION: kraft_version} if kraft_version else {})
+    return Features(supported=SUPPORTED_FEATURES, finalized=finalized, finalized_epoch=image.offset)

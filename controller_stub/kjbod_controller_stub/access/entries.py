@@ -1,14 +1,15 @@
-"""Access control entries: create, delete, describe (``AclControlManager``, ``AclApis``). Pure.
+"""Access control entries: create, delete (``AclControlManager``, ``AclApis``). Pure.
 
 Without ``authorizer.class.name`` there are none, and the answer is SECURITY_DISABLED. Who may do what by them is
-decided in :mod:`kjbod.metadata.acls`.
+decided in :mod:`kjbod.metadata.acls`; :mod:`kjbod.metadata.describing` describes them.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from kjbod.ids import ZERO, Uuid
+from kjbod.metadata import describing
 from kjbod.metadata.acls import (
     ALLOW,
     ANY,
@@ -17,11 +18,11 @@ from kjbod.metadata.acls import (
     LITERAL,
     MATCH,
     PREFIXED,
-    AclFilter,
     AclIndex,
     Operation,
     ResourceType,
 )
+from kjbod.metadata.describing import FilterError, acl_filter, matching_acls
 from kjbod.metadata.records import AccessControlEntryRecord, RemoveAccessControlEntryRecord
 from kjbod.wire.admin_messages import (
     CreateAclsRequest,
@@ -29,14 +30,11 @@ from kjbod.wire.admin_messages import (
     CreateAclsResponse,
     CreateAclsResponseAclCreation,
     DeleteAclsRequest,
-    DeleteAclsRequestFilter,
     DeleteAclsResponse,
     DeleteAclsResponseFilter,
     DeleteAclsResponseMatchingAcl,
     DescribeAclsRequest,
     DescribeAclsResponse,
-    DescribeAclsResponseAclDescription,
-    DescribeAclsResponseResource,
 )
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_controller_stub.results import ApiError, Draft
@@ -44,8 +42,6 @@ from kjbod_controller_stub.rules import Rules
 
 RECORDS_MAX: Final = 10_000
 """Records that one request may ask for (``QuorumController.MAX_RECORDS_PER_USER_OP``)."""
-COMPARISONS_MAX: Final = 2_000_000
-"""Entries that the filters of one request may be compared with, about a second; Kafka has no limit."""
 
 _TYPES: Final = frozenset(ResourceType)
 _OPERATIONS: Final = frozenset(Operation)
@@ -131,7 +127,7 @@ def _entry(creation: CreateAclsRequestAclCreation) -> AccessControlEntryRecord:
     )
 
 
-# ---------------------------------------------------------------- delete, describe
+# ---------------------------------------------------------------- delete
 
 
 def delete_acls(draft: Draft, index: AclIndex, request: DeleteAclsRequest) -> DeleteAclsResponse:
@@ -141,9 +137,9 @@ def delete_acls(draft: Draft, index: AclIndex, request: DeleteAclsRequest) -> De
     results = []
     for each in request.filters:
         try:
-            matched = [*_matching(index, _filter(each), comparisons)]
-        except ApiError as error:
-            results.append(DeleteAclsResponseFilter(error_code=error.code, error_message=error.message))
+            matched = [*matching_acls(index, acl_filter(each), comparisons)]
+        except FilterError as error:
+            results.append(DeleteAclsResponseFilter(error_code=ErrorCode.INVALID_REQUEST, error_message=str(error)))
             continue
         gone |= dict.fromkeys(entry.id for entry in matched)
         results.append(DeleteAclsResponseFilter(matching_acls=tuple(map(_deleted, matched))))
@@ -156,57 +152,6 @@ def delete_acls(draft: Draft, index: AclIndex, request: DeleteAclsRequest) -> De
     for acl_id in gone:
         draft.add(RemoveAccessControlEntryRecord(id=acl_id))
     return DeleteAclsResponse(filter_results=tuple(results))
-
-
-def describe_acls(index: AclIndex, request: DescribeAclsRequest) -> DescribeAclsResponse:
-    """The entries that match, by resource."""
-    found: dict[tuple[int, str, int], list[DescribeAclsResponseAclDescription]] = {}
-    try:
-        for entry in _matching(index, _filter(request), [0]):
-            found.setdefault((entry.resource_type, entry.resource_name, entry.pattern_type), []).append(
-                DescribeAclsResponseAclDescription(
-                    principal=entry.principal,
-                    host=entry.host,
-                    operation=entry.operation,
-                    permission_type=entry.permission_type,
-                )
-            )
-    except ApiError as error:
-        return DescribeAclsResponse(error_code=error.code, error_message=error.message)
-    return DescribeAclsResponse(
-        error_message="",
-        resources=tuple(
-            DescribeAclsResponseResource(
-                resource_type=kind, resource_name=name, pattern_type=pattern, acls=tuple(entries)
-            )
-            for (kind, name, pattern), entries in found.items()
-        ),
-    )
-
-
-def _filter(wanted: DeleteAclsRequestFilter | DescribeAclsRequest) -> AclFilter:
-    if wanted.resource_type_filter not in {ANY, *_TYPES} or wanted.pattern_type_filter not in range(ANY, PREFIXED + 1):
-        raise ApiError(ErrorCode.INVALID_REQUEST, "Unknown patternFilter.")
-    if wanted.operation not in {ANY, *_OPERATIONS} or wanted.permission_type not in {ANY, *_PERMISSIONS}:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "Unknown entryFilter.")
-    return AclFilter(
-        resource_type=wanted.resource_type_filter,
-        resource_name=wanted.resource_name_filter,
-        pattern_type=wanted.pattern_type_filter,
-        principal=wanted.principal_filter,
-        host=wanted.host_filter,
-        operation=wanted.operation,
-        permission_type=wanted.permission_type,
-    )
-
-
-def _matching(index: AclIndex, wanted: AclFilter, comparisons: list[int]) -> Iterator[AccessControlEntryRecord]:
-    for candidate in index.candidates(wanted):
-        comparisons[0] += 1
-        if comparisons[0] > COMPARISONS_MAX:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "too many filters over too many ACLs: ask in smaller requests")
-        if wanted.matches(candidate):
-            yield candidate
 
 
 def _deleted(entry: AccessControlEntryRecord) -> DeleteAclsResponseMatchingAcl:
@@ -236,4 +181,4 @@ def without_authorizer(
         case DeleteAclsRequest():
             result = DeleteAclsResponseFilter(error_code=code, error_message=NO_AUTHORIZER)
             return DeleteAclsResponse(filter_results=(result,) * len(request.filters))
-    return DescribeAclsResponse(error_code=code, error_message="No Authorizer is configured on the broker")
+    return describing.NO_AUTHORIZER

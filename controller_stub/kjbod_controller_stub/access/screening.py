@@ -13,33 +13,15 @@ from kjbod.metadata.acls import Operation, ResourceType
 from kjbod.metadata.image import TOPIC, MetadataImage
 from kjbod.metadata.screening import TEXTS, Screened, screen_create_topics, screen_delete_topics
 from kjbod.wire.admin_messages import (
-    AlterClientQuotasRequest,
-    AlterClientQuotasResponse,
-    AlterClientQuotasResponseEntity,
-    AlterClientQuotasResponseEntry,
     AlterConfigsRequest,
     AlterConfigsResponse,
     AlterConfigsResponseResourceResponse,
-    AlterUserScramCredentialsRequest,
-    AlterUserScramCredentialsResponse,
-    AlterUserScramCredentialsResponseResult,
-    CreateAclsRequest,
-    CreateAclsResponse,
-    CreateAclsResponseAclCreation,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsResponseTopic,
-    DeleteAclsRequest,
-    DeleteAclsResponse,
-    DeleteAclsResponseFilter,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-    ElectLeadersResponsePartition,
-    ElectLeadersResponseReplicaElection,
 )
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
-    API,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DescribeClusterRequest,
@@ -170,61 +152,3 @@ _SCREENS: Final[dict[type[Any], Callable[[Any, MetadataImage, Permissions], Scre
     ),
     DescribeClusterRequest: _describe_cluster,
 }
-
-
-# ---------------------------------------------------------------- whole refusals
-
-
-def refusal(request: RequestBody[Any], code: ErrorCode, version: int) -> ResponseBody:
-    """The answer that says only ``code``: for each item where the answer has no place for it above them."""
-    message = TEXTS.get(code)
-    match request:
-        case AlterClientQuotasRequest():
-            entries = (
-                AlterClientQuotasResponseEntry(
-                    error_code=code,
-                    error_message=message,
-                    entity=tuple(
-                        AlterClientQuotasResponseEntity(entity_type=part.entity_type, entity_name=part.entity_name)
-                        for part in entry.entity
-                    ),
-                )
-                for entry in request.entries
-            )
-            return AlterClientQuotasResponse(entries=tuple(entries))
-        case AlterUserScramCredentialsRequest():
-            names = (*(each.name for each in request.deletions), *(each.name for each in request.upsertions))
-            return AlterUserScramCredentialsResponse(
-                results=tuple(
-                    AlterUserScramCredentialsResponseResult(user=user, error_code=code, error_message=message)
-                    for user in dict.fromkeys(names)
-                )
-            )
-        case CreateAclsRequest():
-            creation = CreateAclsResponseAclCreation(error_code=code, error_message=message)
-            return CreateAclsResponse(results=(creation,) * len(request.creations))
-        case DeleteAclsRequest():
-            result = DeleteAclsResponseFilter(error_code=code, error_message=message)
-            return DeleteAclsResponse(filter_results=(result,) * len(request.filters))
-        case ElectLeadersRequest() if version == 0:  # its answer has no place for it above the partitions
-            return ElectLeadersResponse(replica_election_results=_elections(request, code, message))
-    response = API[request.API_KEY].response
-    fields: dict[str, Any] = {"error_code": code}
-    if "error_message" in {field.name for field in dataclasses.fields(response)}:  # type: ignore[arg-type]
-        fields["error_message"] = message
-    return response(**fields)
-
-
-def _elections(
-    request: ElectLeadersRequest, code: ErrorCode, message: str | None
-) -> tuple[ElectLeadersResponseReplicaElection, ...]:
-    return tuple(
-        ElectLeadersResponseReplicaElection(
-            topic=topic.topic,
-            partition_result=tuple(
-                ElectLeadersResponsePartition(partition_id=number, error_code=code, error_message=message)
-                for number in topic.partitions
-            ),
-        )
-        for topic in request.topic_partitions or ()
-    )

@@ -1,4 +1,4 @@
-"""DescribeConfigs and ListConfigResources (``ConfigHelper``; ListConfigResources as a broker gives it, KIP-1142).
+"""DescribeConfigs (``ConfigHelper``).
 
 A controller tells its own configuration, all of Kafka's keys, and those of topics, groups and client metrics
 subscriptions. Each value comes with the places that it could have come from, the one that counts first. No value comes
@@ -11,11 +11,6 @@ from typing import Final
 
 from kjbod.metadata.image import BROKER, TOPIC, MetadataImage
 from kjbod.topics import topic_name_problem
-from kjbod.wire.admin_messages import (
-    ListConfigResourcesRequest,
-    ListConfigResourcesResponse,
-    ListConfigResourcesResponseConfigResource,
-)
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     DescribeConfigsRequest,
@@ -29,7 +24,6 @@ from kjbod_controller_stub.configs.altering import (
     BROKER_LOGGER,
     CLIENT_METRICS,
     GROUP,
-    KNOWN_TYPES,
     Configs,
     ConfigSource,
     Resource,
@@ -244,28 +238,6 @@ class ConfigDescriber:
         ]
         start = next((at for at, synonym in enumerate(found) if synonym.name == name), len(found))
         return found[start:]
-
-    # ---- ListConfigResources
-
-    def list_resources(self, request: ListConfigResourcesRequest, *, version: int) -> ListConfigResourcesResponse:
-        """The resources of the kinds that are named, all kinds where none is; version 0 knows client metrics only."""
-        kinds = {CLIENT_METRICS} if version == 0 else set(request.resource_types) or KNOWN_TYPES
-        if not kinds <= KNOWN_TYPES:
-            return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-        return ListConfigResourcesResponse(
-            config_resources=tuple(
-                ListConfigResourcesResponseConfigResource(resource_name=name, resource_type=kind)
-                for kind in sorted(kinds)
-                for name in self._names(kind)
-            )
-        )
-
-    def _names(self, kind: int) -> Iterable[str]:
-        if kind == TOPIC:
-            return self._image.topic_ids
-        if kind in (BROKER, BROKER_LOGGER):
-            return [str(broker.id) for broker in self._image.brokers.values() if not broker.fenced]
-        return [name for each, name in self._image.configs if each == kind]
 
 
 def _entry(key: ConfigKey, value: str | None, sources: _Synonyms, *, synonyms: bool) -> DescribeConfigsResponseConfig:
