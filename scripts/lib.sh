@@ -2,6 +2,7 @@
 # shellcheck shell=bash
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+script=$(cd "$(dirname "$0")" && pwd)/${0##*/} # this one, wherever we go
 # shellcheck disable=SC2034  # for those who source this
 venv=$root/.venv
 export KJBOD_CACHE=${KJBOD_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/kjbod}
@@ -11,6 +12,20 @@ say() { echo "kjbod: $*" >&2; }
 die() {
   say "$*"
   exit 1
+}
+
+# help_if_asked MODULE ARGUMENT...: shows the help and ends, where -h or --help is among the arguments: that of the Python
+# module, or, where that cannot run yet, what stands on top of the script. Nothing is set up for it.
+help_if_asked() {
+  local argument module=$1
+  shift
+  for argument; do
+    case $argument in -h | --help) ;; *) continue ;; esac
+    cd "$root"
+    if [[ $module && -x $venv/bin/python ]] && "$venv/bin/python" -m "$module" --help 2>/dev/null; then exit 0; fi
+    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$script"
+    exit 0
+  done
 }
 
 # Runs a command as root: directly, or by sudo where that asks for nothing. Fails otherwise.

@@ -19,7 +19,7 @@ def fleet() -> None:
 )
 @click.option("--master", help="Spark's master; all cores of this machine where not given.")
 def report(reports: Path, out: Path, master: str | None) -> int:
-    """Make tables and one HTML page of the agents' reports (needs the fleet extra: pip install 'kjbod[fleet]')."""
+    """Make tables and one HTML page of the agents' reports (needs PySpark: scripts/setup --fleet of a clone)."""
     from kjbod.fleet import cli
 
     return cli.report(reports, out, master)

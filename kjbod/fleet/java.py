@@ -65,7 +65,7 @@ def find_java(environ: Mapping[str, str]) -> Java:
             return Java(java, version, origin)
         seen.append(f"{java} ({origin}) {'does not run' if version is None else f'is Java {version}'}")
     raise FleetError(
-        "no Java 17 or later for the fleet report: install one (openjdk-17-jre-headless, or pip install 'kjbod[fleet]')"
+        "no Java 17 or later for the fleet report: install one (openjdk-17-jre-headless, or scripts/setup --fleet)"
         " or set KJBOD_JAVA_HOME" + "".join(f"; {what}" for what in seen)
     )
 

@@ -81,7 +81,7 @@ def spark_session(master: str | None, *, large: bool = False) -> Iterator["Spark
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise FleetError("the fleet report needs PySpark: pip install 'kjbod[fleet]'") from None
+        raise FleetError("the fleet report needs PySpark: run scripts/setup --fleet in a clone of kjbod") from None
     builder = SparkSession.builder.appName("kjbod fleet")
     settings = session_settings()
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ

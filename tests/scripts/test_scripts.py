@@ -2,7 +2,9 @@
 
 import os
 import re
+import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -88,3 +90,100 @@ def test_every_script_says_on_top_what_it_is(script: str) -> None:
     first, second = (ROOT / "scripts" / script).read_text().splitlines()[:2]
     assert first == "#!/usr/bin/env bash"
     assert second.startswith("# ")
+
+
+WITH_HELP = [
+    *("demo", "setup", "kafka", "lock", "check", "faults", "fuzz", "real-brokers"),
+    *(f"bench/{name}" for name in ("agent-cost", "controller", "detection", "false-positives", "replicas")),
+]
+
+
+@pytest.mark.parametrize("script", WITH_HELP)
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help_is_shown_on_a_machine_without_anything_and_sets_nothing_up(
+    tmp_path: Path, script: str, option: str
+) -> None:
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+    before = sorted(tmp_path.rglob("*"))
+    result = subprocess.run(
+        [tmp_path / "scripts" / script, option],
+        cwd="/",
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "KJBOD_CACHE": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert f"scripts/{script}" in result.stdout
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_help_of_the_demonstration_is_its_own_where_it_can_run() -> None:
+    result = run("scripts/demo", "--help")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "--plain-directories   no real disks, as without root" in result.stdout
+
+
+DEVELOPMENT_ONLY = """
+import importlib.abc, pkgutil, sys
+
+class Refuse(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in {names}:
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Refuse())
+import scripts.story, kjbod.fleet, kjbod.testing
+for package in (scripts.story, kjbod.fleet, kjbod.testing):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if not module.name.endswith("__main__"):
+            __import__(module.name)
+"""
+
+
+def test_the_demonstration_needs_no_development_tools() -> None:
+    named = {Requirement(text).name for text in PROJECT["dependency-groups"]["dev"]}
+    modules = {name.replace("-", "_") for name in named} | {"kafka", "_pytest", "importlinter"}
+    result = run(sys.executable, "-c", DEVELOPMENT_ONLY.replace("{names}", repr(modules)))
+    assert (result.returncode, result.stderr) == (0, "")
+    assert '"$root/scripts/setup" --fleet\n' in (ROOT / "scripts/demo").read_text()
+
+
+def test_nobody_is_sent_to_a_package_index_for_kjbod() -> None:
+    """The name is not ours there."""
+    said = run(
+        "git", "grep", "-nE", r"kjbod\[|pip3? install .*kjbod($|[^./a-z_-])", "--", ":!tests/scripts", ":!*.lock"
+    )
+    assert said.stdout == ""
+
+
+def test_who_sets_up_less_than_is_there_changes_nothing(tmp_path: Path) -> None:
+    """The demonstration and the tests in turns: each part is installed once."""
+    for name in ("scripts", "pyproject.toml", "kjbod/__init__.py"):
+        target = tmp_path / name
+        target.parent.mkdir(exist_ok=True)
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, target)
+    binaries = tmp_path / ".venv/bin"
+    binaries.mkdir(parents=True)
+    python = (
+        f'#!/bin/sh\ncase "$*" in *"-m pip"*) echo "$*" >>{tmp_path}/pip.log ;; *) exec {sys.executable} "$@" ;; esac\n'
+    )
+    for name, text in (("python", python), ("pip", "#!/bin/sh\n")):
+        (binaries / name).write_text(text)
+        (binaries / name).chmod(0o755)
+
+    def installed(option: str) -> str:
+        """What pip is asked for."""
+        log = tmp_path / "pip.log"
+        log.write_text("")
+        result = subprocess.run([tmp_path / "scripts/setup", option], capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+        return log.read_text()
+
+    assert "base.txt" in installed("--base")
+    assert "fleet.txt" in installed("--fleet")
+    assert installed("--base") == installed("--fleet") == ""
+    (tmp_path / "kjbod/__init__.py").write_text('__version__ = "9"\n')
+    assert "base.txt" in installed("--base")
+    assert "fleet.txt" in installed("--fleet"), "of another version"

