@@ -66,6 +66,9 @@ class HealthSettings:
             (``kjbod.host.fault.window.ms``).
         host_settle_ms: how long a failure without a witness stays suspect at least
             (``kjbod.host.fault.settle.ms``).
+        late_episodes: times of standing still, or of slow probes, within ``late_window_ms`` that make a directory slow
+            although it is quick in between. Probes in a row are one of them.
+        late_window_ms: see there; and so long without another one ends that slowness.
         sample_gap_ms: the most that one sample may add to a silence; one that comes later adds half of it.
         full_probe_every: each how many-th probe is a full one (``kjbod.probe.full.every``).
     """
@@ -80,6 +83,8 @@ class HealthSettings:
     strike_window_ms: int = 60_000
     host_window_ms: int = 1000
     host_settle_ms: int = 500
+    late_episodes: int = 3
+    late_window_ms: int = 60_000
     sample_gap_ms: int = 400
     full_probe_every: int = 10
 
@@ -113,6 +118,9 @@ class DirectoryHealth:
         strikes: times of errors that were not confirmed, within ``strike_window_ms``.
         quick_probes: in a row, while slow.
         slow_probes: in a row.
+        late: when the last late probes ended, one time for those in a row: as many as ``late_episodes``.
+        was_late: whether the last probe was one of them.
+        recurring: slow because of them, not of the last probes.
         blockage: the request that is not answered.
         unwatched_ms: since when no probe was possible.
         well_ms: when the last probe that succeeded began.
@@ -128,6 +136,9 @@ class DirectoryHealth:
     strikes: tuple[int, ...] = ()
     quick_probes: int = 0
     slow_probes: int = 0
+    late: tuple[int, ...] = ()
+    was_late: bool = False
+    recurring: bool = False
     blockage: Blockage | None = None
     unwatched_ms: int | None = None
     well_ms: int | None = None

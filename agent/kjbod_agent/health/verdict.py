@@ -52,6 +52,8 @@ Transitions
     probe succeeded, not a full one, when full          full (only creating something new can tell)
     probe succeeded, took ``slow_ms`` or more: as       slow
       many in a row as ``slow_probes``, or when slow
+    probe succeeded, late: the third time within        slow, until ``late_window_ms`` after the last time
+      ``late_window_ms`` with quick ones in between
     probe succeeded, quick, when slow                   slow, until ``slow_recoveries`` in a row
     probe succeeded, damage was reported within         suspect (damage)
       ``strike_window_ms`` and before it began
@@ -81,6 +83,10 @@ Transitions
     blocked for ``probe_timeout_ms``, with progress     slow
     no probe possible for ``blind_timeout_ms``          suspect (unwatched): never failed by that alone
     ==================================================  ========================================================
+
+*Late* is a probe that took ``slow_ms``, or during which the device was silent for long enough to be suspected: one that
+stands still for 1.5 s each 10 s is never hung, and quick whenever it is asked. It gets slow by three times in a minute
+and well by a minute without one, so that it does not come and go with them.
 
 A silence that began with a flush may be two requests long (``silence.py``), and gets half as much time again.
 
@@ -280,6 +286,7 @@ def _succeeded(
 ) -> Judgement:
     if _suspected_of_error(state) and event.begun_ms < state.since_ms:
         return Judgement(state, Ask.PROBE)
+    stood_still = _stood_still(state, settings)
     state = replace(state, blockage=None, unwatched_ms=None, well_ms=event.begun_ms)
     if state.confirmed is Cause.REPEATED_ERRORS:
         if not host_fault:
@@ -290,12 +297,36 @@ def _succeeded(
     if event.no_space is not None or (state.health is Health.FULL and not event.full):
         return Judgement(_enter(state, Health.FULL, Cause.FULL, now_ms))
     is_slow = event.duration_ms >= settings.slow_ms
+    state = _count_late(state, stood_still or is_slow, now_ms, settings)
     state = replace(state, slow_probes=state.slow_probes + 1 if is_slow else 0)
     if is_slow and (state.health is Health.SLOW or state.slow_probes >= settings.slow_probes):
         return Judgement(_enter(replace(state, quick_probes=0), Health.SLOW, Cause.SLOW, now_ms))
+    if state.recurring:
+        quick = 0 if is_slow else state.quick_probes + 1
+        return Judgement(_enter(replace(state, quick_probes=quick), Health.SLOW, Cause.SLOW, now_ms))
     if state.health is Health.SLOW and state.quick_probes + 1 < settings.slow_recoveries:
         return Judgement(replace(state, quick_probes=state.quick_probes + 1))
     return _well(replace(state, quick_probes=0), event, now_ms, settings)
+
+
+def _stood_still(state: DirectoryHealth, settings: HealthSettings) -> bool:
+    """Whether the device was silent for long enough to be suspected while the probe was blocked that has just passed; a
+    directory that is slow is not suspected of it."""
+    blockage = state.blockage
+    silent_ms = 0 if blockage is None else blockage.silent_device_ms(settings.own_silence_ms)
+    suspected = state.health is Health.SUSPECT and state.cause in (Cause.HUNG, Cause.SILENT)
+    return suspected or silent_ms >= settings.notice_ms
+
+
+def _count_late(state: DirectoryHealth, is_late: bool, now_ms: int, settings: HealthSettings) -> DirectoryHealth:
+    """With one more probe that passed: whether standing still, or being slow, comes again and again."""
+    is_late = is_late and state.health is not Health.HELD
+    late = state.late
+    if is_late:
+        late = (*(late[:-1] if state.was_late else late), now_ms)[-settings.late_episodes :]
+    often = len(late) == settings.late_episodes and now_ms - late[0] < settings.late_window_ms
+    lately = bool(late) and now_ms - late[-1] < settings.late_window_ms
+    return replace(state, late=late, was_late=is_late, recurring=often or (state.recurring and lately))
 
 
 def _well(state: DirectoryHealth, event: ProbeSucceeded, now_ms: int, settings: HealthSettings) -> Judgement:

@@ -161,7 +161,7 @@ def test_144_disk_hours_of_it_fail_no_directory(trouble: str) -> None:
         for disk in _disks(host):
             disk.latency_ms, disk.neighbours = (lambda: 1), False
             host.set(disk, Mode.WELL)
-        host.run(30_000)
+        host.run(30_000 + SETTINGS.late_window_ms)
         failed = [
             (directory.name, directory.states[-4:]) for directory in host.watched.values() if _is_failed(directory)
         ]
@@ -283,7 +283,7 @@ def test_disks_without_counters_that_stand_still_for_less_than_the_blind_timeout
                 for disk in watch.disks.values():
                     disk.heal()
                 await asyncio.sleep(rng.uniform(0.5, 3))
-            await asyncio.sleep(20)
+            await asyncio.sleep(20 + SETTINGS.late_window_ms / 1000)
             assert Health.FAILED not in watch.states()
             assert {verdict.path: verdict.state for verdict in watch.verdicts}.keys() == watch.disks.keys()
             assert set({verdict.path: verdict.state for verdict in watch.verdicts}.values()) == {Health.ONLINE}

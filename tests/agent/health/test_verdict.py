@@ -192,6 +192,77 @@ def test_what_it_waited_for_before_it_was_frozen_counts_no_more_time_meanwhile()
     assert feed([*waiting, *frozen]).state.health is not Health.FAILED
 
 
+def hang_each(period_ms: int, hang_ms: int, times: int, begin_ms: int = 0) -> list[tuple[int, Event]]:
+    """A device that stands still so long each period, probed each second, with the samples of its counters."""
+    events: list[tuple[int, Event]] = []
+    for number in range(times):
+        start = begin_ms + number * period_ms
+        events += [(start + age, blocked(age, in_flight=1, number=number)) for age in range(200, hang_ms, 200)]
+        events.append((start + hang_ms, well(start, duration_ms=hang_ms)))
+        at = start + (hang_ms // 1000 + 1) * 1000
+        events += [(each, well(each)) for each in range(at, start + period_ms, 1000)]
+    return events
+
+
+def states_of(events: Sequence[tuple[int, Event]]) -> list[tuple[int, Health]]:
+    """Each change, and when."""
+    state, changes = DirectoryHealth(), [(0, Health.ONLINE)]
+    for now_ms, event in events:
+        state = judge(state, event, now_ms, SETTINGS).state
+        if state.health is not changes[-1][1]:
+            changes.append((now_ms, state.health))
+    return changes
+
+
+@pytest.mark.parametrize("hang_ms", [700, 1_500])
+@pytest.mark.parametrize("period_ms", [5_000, 10_000, 25_000, 29_000])
+def test_a_device_that_hangs_again_and_again_is_slow_all_the_time_and_never_failed(
+    period_ms: int, hang_ms: int
+) -> None:
+    changes = states_of(hang_each(period_ms, hang_ms, times=60))
+    assert [health for _, health in changes] == [
+        *[Health.ONLINE, Health.SUSPECT] * 3,
+        Health.SLOW,
+    ]
+    assert changes[-1][0] == 2 * period_ms + hang_ms
+
+
+def test_slowness_that_came_again_and_again_ends_a_minute_after_the_last_time() -> None:
+    events = hang_each(10_000, 1_500, times=4)
+    last = events[-1][0]
+    quiet: list[tuple[int, Event]] = [(at, well(at)) for at in range(last + 1_000, last + 120_000, 1_000)]
+    changes = states_of([*events, *quiet])
+    assert changes[-1][1] is Health.ONLINE
+    assert changes[-1][0] - 31_500 in range(60_000, 62_000)
+
+
+def test_two_hangs_in_a_minute_are_two_suspicions_and_no_slowness() -> None:
+    assert Health.SLOW not in {health for _, health in states_of(hang_each(31_000, 1_500, times=40))}
+
+
+def test_slow_probes_in_a_row_are_one_time_and_three_quick_ones_end_them() -> None:
+    slow: list[tuple[int, Event]] = [(at, well(at - 1_200, duration_ms=1_200)) for at in range(2_000, 40_000, 2_000)]
+    quick: list[tuple[int, Event]] = [(at, well(at)) for at in range(40_000, 43_000, 1_000)]
+    assert states_of([*slow, *quick])[-1] == (42_000, Health.ONLINE)
+
+
+def test_snapshots_again_and_again_are_no_slowness() -> None:
+    events: list[tuple[int, Event]] = []
+    for start in range(0, 120_000, 10_000):
+        frozen = [
+            (start + age, blocked(age, wchan="percpu_rwsem_wait", number=start)) for age in range(200, 1_600, 200)
+        ]
+        events += [*frozen, (start + 1_600, well(start, duration_ms=1_600))]
+        events += [(at, well(at)) for at in range(start + 2_000, start + 10_000, 1_000)]
+    assert {health for _, health in states_of(events)} == {Health.ONLINE, Health.HELD}
+
+
+def test_a_device_that_dies_while_it_is_slow_again_and_again_is_failed_in_the_usual_time() -> None:
+    events = hang_each(10_000, 1_500, times=4)
+    dead = [(40_000 + age, blocked(age, in_flight=1, number=99)) for age in range(200, 2_001, 200)]
+    assert states_of([*events, *dead])[-1] == (42_000, Health.FAILED)
+
+
 def test_a_held_timeout_of_zero_waits_for_ever() -> None:
     patient = HealthSettings(held_timeout_ms=0)
     state = DirectoryHealth()
