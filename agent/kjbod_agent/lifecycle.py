@@ -306,7 +306,7 @@ class MetadataApplied:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryFailed:
-    """A log directory is offline for the rest of this process."""
+    """A log directory is offline, until it is added again (:class:`RegisterAgain`)."""
 
     directory_id: Uuid
 

@@ -333,7 +333,10 @@ def test_a_disk_that_is_back_is_added_while_the_agent_runs(site: Site) -> None:
     away = site.path(2).with_name("away")
     site.path(2).rename(away)
     site.start()
+    reason = site.agent.wait_for_event("directory.unreadable")["reason"]
+    assert f"then kjbod dirs add {site.path(2)}, or start the agent if it does not run" in reason
     assert "unreadable" in site.run("status").stdout
+    assert first_line(site) == "DEGRADED: 1 of 3 directories unreadable"
     assert site.run("dirs", "add", str(site.path(2)), code=1).stderr.startswith("kjbod: ")
     away.rename(site.path(2))
     assert site.run("dirs", "add", str(site.path(2))).stdout.count("\n") == 1

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.root
 
 UNITS = Path(__file__).parents[2] / "systemd"
 SERVICES = ("kjbod-agent", "kjbod-controller")
-DROP_INS = UNITS / "kjbod-agent.service.d"
+DROP_INS = UNITS / "examples/kjbod-agent.service.d"
 UNIT_D = "/run/systemd-units/kjbod-agent.service.d"
 JOURNAL = [
     Path("/lib/systemd/system") / name
@@ -116,7 +116,7 @@ def boot(
                 files[f"{UNIT_D}/zz.conf"] = settings_of_unit
             for kind in ("sysusers", "tmpfiles"):
                 files[f"/usr/lib/{kind}.d/kjbod.conf"] = (UNITS / f"{kind}.d" / "kjbod.conf").read_text()
-            units = [*UNITS.glob("*.service"), *UNITS.glob("examples/*"), *(JOURNAL if journal else ())]
+            units = [*UNITS.glob("*.service"), *UNITS.glob("examples/*.mount"), *(JOURNAL if journal else ())]
             system = stack.enter_context(BootedSystemd(units, files=files, links=links, binds=binds))
             system.run("systemd-sysusers", "kjbod.conf")
             system.run("systemd-tmpfiles", "--create", "kjbod.conf")
@@ -143,11 +143,21 @@ def frozen(*disks: RealDisk) -> Iterator[None]:
             disk.thaw()
 
 
+def test_copying_everything_activates_no_drop_in(boot: Boot) -> None:
+    below = [path for path in UNITS.rglob("*") if path.is_file() and path.parent != UNITS]
+    copied = {f"/run/systemd-units/{path.relative_to(UNITS)}": path.read_text() for path in below}
+    assert any(path.endswith("host-mounts.conf") for path in copied)
+    system = boot(more_files=copied)
+    for service in SERVICES:
+        of_the_rig = f"/run/systemd-units/{service}.service.d/test.conf"
+        assert system.show(service, "DropInPaths") == {"DropInPaths": of_the_rig}
+
+
 @pytest.mark.parametrize("drop_in", ["", *sorted(path.stem for path in DROP_INS.iterdir())])
 def test_systemd_finds_nothing_to_say_about_the_units(boot: Boot, drop_in: str) -> None:
     system = boot(with_drop_in=drop_in)
     names = ["kjbod-agent.service"] if drop_in else [f"{name}.service" for name in (*SERVICES, "kjbod-agent@")]
-    for name in [*names, *(path.name for path in UNITS.glob("examples/*"))]:
+    for name in [*names, *(path.name for path in UNITS.glob("examples/*.mount"))]:
         command = ("systemd-analyze", "verify", "--man=no", "--recursive-errors=yes", f"/run/systemd-units/{name}")
         result = system.run(*command, check=False)
         assert (result.returncode, result.stdout, result.stderr) == (0, "", ""), name

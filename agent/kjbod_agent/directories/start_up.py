@@ -348,7 +348,8 @@ def _without_missing(loads: Mapping[str, Load], remembered: Mapping[str, Uuid]) 
             remedy = f"it has {len(load.replicas)} replicas, so restore the file"
         return StorageError(
             f"{path} {'does not exist' if absent else 'has no meta.properties'}, and had directory.id "
-            f"{remembered[path]} at the last start: {remedy}, and restart the agent"
+            f"{remembered[path]} at the last start: {remedy}, then kjbod dirs add {path}, "
+            "or start the agent if it does not run"
         )
 
     return {path: judge(path, load) for path, load in loads.items()}

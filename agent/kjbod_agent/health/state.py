@@ -13,7 +13,7 @@ class Health(StrEnum):
     SUSPECT = "suspect"
     """Something is wrong and is being confirmed; not offline."""
     FAILED = "failed"
-    """Offline until restart."""
+    """Offline until its path is added again (``kjbod dirs add``), or a restart."""
     SLOW = "slow"
     """Answers late, but the device makes progress."""
     HELD = "held"

@@ -38,8 +38,8 @@ Four facts decide the design.
 Transitions
 ===========
 
-``failed`` is sticky until a restart, as in Kafka (``LogDirFailureChannel``). Rows are what happens, first match wins;
-"settling" is what ``witness.must_settle`` says:
+``failed`` is sticky, as in Kafka (``LogDirFailureChannel``); after a restart or ``kjbod dirs add`` a directory begins
+anew. Rows are what happens, first match wins; "settling" is what ``witness.must_settle`` says:
 
     ==================================================  ========================================================
     event                                               becomes
