@@ -116,6 +116,10 @@ _READS = frozenset(
     }
 )
 """Requests that change nothing. Of a large cluster, each may take a second."""
+_STANDSTILL_MS = 2 * _TIMER_MS_MAX
+"""When the timers were not looked at for longer, this process or the machine stood still, and every session is old:
+what the brokers have sent meanwhile is read first."""
+_READ_FIRST_MS = 200
 _HAVE_QUOTA = (CreateTopicsResponse, DeleteTopicsResponse, CreatePartitionsResponse)
 """Answers after which a connection is muted for as long as they tell their client to wait."""
 
@@ -327,9 +331,12 @@ class ControllerServer:
 
     async def _run_timers(self) -> None:
         idle_ms = self._config.metadata_max_idle_interval_ms
+        looked_ms = self._clock.monotonic_ms()
         with contextlib.suppress(ConnectionAbortedError):
             while not self._ended.is_set():
-                now_ms = self._clock.monotonic_ms()
+                if self._clock.monotonic_ms() - looked_ms > _STANDSTILL_MS:
+                    await self._sleep(_READ_FIRST_MS)
+                looked_ms = now_ms = self._clock.monotonic_ms()
                 timer_ms = self.controller.next_timer_ms()
                 if timer_ms is not None and timer_ms <= now_ms:
                     await self._take(self._timed, lambda: are_timers_large(self.controller, self._clock.monotonic_ms()))

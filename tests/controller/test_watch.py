@@ -20,6 +20,7 @@ from kjbod.runtime.procfs import process_sleep
 from kjbod.runtime.waiting import is_done_in_time
 from kjbod.testing.disks import FaultMode, RealDisk
 from kjbod.testing.processes import ManagedProcess, Processes, wait_until
+from kjbod.wire.messages import BrokerHeartbeatRequest
 from kjbod_controller_stub.log import probe, watch
 from kjbod_controller_stub.log.watch import DirectoryHungError, DirectoryWatch
 from tests.controller.conftest import until
@@ -240,3 +241,20 @@ async def test_a_pause_during_a_probe_and_an_fsync_is_not_a_dead_disk(rig: Rig) 
         assert (await creating).topics[0].error_code == 0
     assert await topics(rig) == {"t"}
     assert await asyncio.to_thread(controller.stop) == 0
+
+
+@pytest.mark.root
+async def test_a_pause_fences_no_broker_whose_heartbeat_came_meanwhile(rig: Rig) -> None:
+    text = rig.config.read_text().replace("broker.session.timeout.ms=600000", "broker.session.timeout.ms=5000")
+    rig.config.write_text(text)
+    controller = await asyncio.to_thread(rig.start)
+    async with rig.connected() as connection:
+        epoch = await join(connection, 1)
+        controller.signal(signal.SIGSTOP)
+        beat = BrokerHeartbeatRequest(broker_id=1, broker_epoch=epoch, current_metadata_offset=epoch)
+        beating = asyncio.ensure_future(connection.request(beat, timeout_ms=60_000))
+        await asyncio.sleep(5.5)  # longer than the session, by the clock that goes on
+        controller.signal(signal.SIGCONT)
+        answer = await beating
+        assert (answer.error_code, answer.is_fenced) == (0, False)
+    assert not controller.events("broker.fenced")
