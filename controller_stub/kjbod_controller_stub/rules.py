@@ -41,6 +41,11 @@ class Rules:
     ISR move to others where there are others. Kafka leaves such a leader in place for ever. Without another member of
     the ISR nothing is gained by taking the leader away; it stays, and the log line counts it."""
 
+    no_directory_is_offline: bool
+    """An assignment to UNASSIGNED or MIGRATING is one to no directory that is online: the replica loses leadership and
+    ISR, as with LOST or a foreign id (KIP, "Handling replica assignments"). Kafka counts both as online. No broker of
+    Kafka and no agent sends it."""
+
     elects_on_assignment: bool
     """An assignment to an online directory gives a leaderless partition its leader back at once; Kafka waits for the
     next broker that is unfenced."""
@@ -151,6 +156,7 @@ KIP_858 = Rules(
     checks_offline_directories=True,
     fenced_until_placed=True,
     suspects_unassigned=True,
+    no_directory_is_offline=True,
     elects_on_assignment=True,
     fences_without_directories=True,
     keeps_failed_directories=True,
@@ -184,6 +190,7 @@ KAFKA = Rules(
     checks_offline_directories=False,
     fenced_until_placed=False,
     suspects_unassigned=False,
+    no_directory_is_offline=False,
     elects_on_assignment=False,
     fences_without_directories=False,
     keeps_failed_directories=False,

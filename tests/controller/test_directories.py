@@ -371,3 +371,19 @@ def test_a_broker_whose_directory_failed_before_a_snapshot_may_repeat_it_to_the_
     world.controller = restarted
     answer = world.beat(1, offline=(directory(1, 0),))
     assert (answer.error_code, answer.is_fenced, world.last) == (0, False, [])
+
+
+@pytest.mark.parametrize("nowhere", [UNASSIGNED, MIGRATING], ids=["U", "M"])
+def test_an_assignment_to_no_directory_takes_the_replica_offline(nowhere: Uuid) -> None:
+    """KIP-858: "If the indicated log directory UUID is not one of the Broker's online log directories, then the replica
+    is considered offline and the leader and ISR is updated accordingly"."""
+    for rules, leader, isr in ((KIP_858, 2, (2,)), (KAFKA, 1, (1, 2))):
+        world = World(rules)
+        world.join(1)
+        world.join(2)
+        topic = world.create("t", (1, 2))
+        world.assign_all(1)
+        world.assign_all(2)
+        assert errors(world.assign(1, (nowhere, topic, (0,)))) == [0]
+        partition = world.partition("t")
+        assert (partition.leader, partition.isr, partition.directories[0]) == (leader, isr, nowhere)

@@ -85,6 +85,14 @@ def test_newcomers_are_added_first_and_take_over_when_they_are_in_sync(world: Wo
     assert in_progress(world) == {}
 
 
+def test_the_target_comes_first_while_a_reassignment_is_under_way(world: World) -> None:
+    """KIP-631's example, 1, 2, 3 to 3, 4, 5, is 1, 2, 3, 4, 5 there; Kafka has what is wanted in front."""
+    world.join(5)
+    world.create("u", (1, 2, 3))
+    assert reassign(world, (3, 4, 5), topic="u") == (0, "")
+    assert in_progress(world) == {("u", 0): ((3, 4, 5, 1, 2), (4, 5), (1, 2))}
+
+
 def test_a_newcomer_beside_the_old_ones_leaves_leader_and_directories_as_they_are(world: World) -> None:
     assert reassign(world, (1, 2, 3)) == (0, "")
     before = world.partition("t")

@@ -409,6 +409,8 @@ class Replication:
     ) -> AssignReplicasToDirsResponseTopic:
         """Assign replicas of one topic to a directory."""
         online = broker.has_online_dir(directory)
+        if directory in (UNASSIGNED, MIGRATING) and self._rules.no_directory_is_offline:
+            online = False
         known = self._image.topics.get(topic.topic_id)
         topic_id = topic.topic_id if known is None else known.id  # the same object: found at once everywhere
         unknown = int(ErrorCode.UNKNOWN_TOPIC_ID if known is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
