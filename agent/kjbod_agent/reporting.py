@@ -193,7 +193,7 @@ class Reporter:
                     broker_id=self.sender.broker_id,
                     dir_id=None if directory_id is None else str(directory_id),
                     path=path,
-                    state=str(DirectoryState.FAILED),
+                    state=str(DirectoryState.UNREADABLE),
                 )
             )
 

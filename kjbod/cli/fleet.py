@@ -1,7 +1,5 @@
 """``kjbod fleet``: what Spark makes of the agents' reports."""
 
-from pathlib import Path
-
 import click
 
 
@@ -11,15 +9,18 @@ def fleet() -> None:
 
 
 @fleet.command()
-@click.option(
-    "--reports", required=True, type=click.Path(path_type=Path, readable=False), help="Where the agents' reports are."
-)
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path, readable=False), help="Where the tables and the page go."
-)
+@click.option("--reports", required=True, metavar="PATH", help="Where the agents' reports are.")
+@click.option("--out", required=True, metavar="PATH", help="Where the tables and the page go.")
 @click.option("--master", help="Spark's master; all cores of this machine where not given.")
-def report(reports: Path, out: Path, master: str | None) -> int:
+@click.option(
+    "--silent-after",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="HOURS",
+    help="How far an agent may lag behind the newest report before it is silent; 3 where not given. More than "
+    "kjbod.reports.rotate.interval.ms.",
+)
+def report(reports: str, out: str, master: str | None, silent_after: float | None) -> int:
     """Make tables and one HTML page of the agents' reports (needs PySpark: scripts/setup --fleet of a clone)."""
     from kjbod.fleet import cli
 
-    return cli.report(reports, out, master)
+    return cli.report(reports, out, master, None if silent_after is None else round(silent_after * 3_600_000))

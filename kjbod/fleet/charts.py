@@ -79,10 +79,11 @@ def grid(rows: Sequence[GridRow], width: float) -> Drawing:
 def _cell(drawing: Drawing, cell: Cell, x: float, y: float, width: float) -> None:
     drawing.rect(x, y, width, 42, f"tint s-{cell.state}", radius=5, title=cell.title)
     drawing.rect(x, y, 5, 42, f"s-{cell.state}", radius=2)
-    drawing.text(x + 13, y + 18, fit(cell.name, width - 18, BOLD_PX), "b", title=cell.title)
+    # The text lets the pointer through to the box: the title is long, and there once.
+    drawing.text(x + 13, y + 18, fit(cell.name, width - 18, BOLD_PX), "b c")
     text = f"{cell.state} · {cell.detail}" if cell.detail else cell.state
     fits = text_width(text) <= width - 18
-    drawing.text(x + 13, y + 34, text if fits else fit(cell.state, width - 18), title=cell.title)
+    drawing.text(x + 13, y + 34, text if fits else fit(cell.state, width - 18), "c")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,8 @@ class LatencyRow:
     label: str
     note: str
     bars: tuple[tuple[str, str, float | None], ...]
+    place: str = ""
+    """A third line, as its cluster."""
 
 
 def latencies(rows: Sequence[LatencyRow], width: float) -> Drawing:
@@ -103,7 +106,7 @@ def latencies(rows: Sequence[LatencyRow], width: float) -> Drawing:
     while high < max(known, default=10) * 1.001:
         high *= 10
     names = [name for row in rows for _, name, _ in row.bars]
-    left = 0 if narrow else _label_width([text for row in rows for text in (row.label, row.note)])
+    left = 0 if narrow else _label_width([text for row in rows for text in (row.label, row.note, row.place)])
     bar_left = left + max((text_width(name, 11) for name in names), default=0) + 8
     scale = logarithmic(1, high, bar_left, width - 58)
     y = 0.0
@@ -112,16 +115,18 @@ def latencies(rows: Sequence[LatencyRow], width: float) -> Drawing:
         if narrow:
             drawing.text(0, y + 14, fit(row.label, width, BOLD_PX), "b", title=row.label)
             drawing.text(0, y + 29, fit(row.note, width), "m", title=row.note)
-            y += 36
+            drawing.text(0, y + 44, fit(row.place, width), "m", title=row.place)
+            y += 51 if row.place else 36
         else:
             drawing.text(0, y + 14, fit(row.label, left - 12, BOLD_PX), "b", title=row.label)
             drawing.text(0, y + 30, fit(row.note, left - 12), "m", title=row.note)
+            drawing.text(0, y + 46, fit(row.place, left - 12), "m", title=row.place)
         top = y
         for class_, name, ms in row.bars:
             _latency_bar(drawing, scale, y, bar_left, (class_, name, ms), row.label)
             y += 17
         marks.append((top, y))
-        y = max(y, top + (0 if narrow else 36)) + 12
+        y = max(y, top + (0 if narrow else 52 if row.place else 36)) + 12
     ticks = [10.0**power for power in range(7) if 10.0**power <= high]
     _axis(drawing, y - 4, [(scale(t), duration(t).replace(".0 ", " ")) for t in ticks], marks)
     drawing.height = y + TICK_BAND

@@ -7,6 +7,7 @@ and a report that was there before is as it was.
 import contextlib
 import logging
 import os
+import re
 import shutil
 import signal
 import stat
@@ -16,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from urllib.parse import unquote
 
 from kjbod.clock import SystemClock
 from kjbod.fleet.errors import FleetError
@@ -27,6 +29,8 @@ from kjbod.fleet.svg import plural
 EXIT_OK, EXIT_DATA, EXIT_CANNOT_RUN = 0, 1, FleetError.exit_code
 EXIT_INTERRUPTED = 130
 _AGAIN_S = 0.05
+_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?P<host>[^/]*))?(?P<path>/.*|$)")
+"""A scheme, as Hadoop's file systems have it too; no relative path, which may have a colon in it as well."""
 
 Progress = Callable[[str], None]
 OnError = Callable[[OSError], None]
@@ -35,7 +39,7 @@ OUTPUTS = ("index.html", "report.json", "tables", "quarantine")
 """What a report consists of; nothing else in the output folder is ever touched."""
 
 
-def report(reports_dir: Path, out_dir: Path, master: str | None = None) -> int:
+def report(reports: str | Path, out: str | Path, master: str | None = None, silent_after_ms: int | None = None) -> int:
     """Make the report and say so on the terminal. Returns the exit code; a user's mistake is one line on stderr."""
     clock = SystemClock()
     started_ms = clock.monotonic_ms()
@@ -44,8 +48,9 @@ def report(reports_dir: Path, out_dir: Path, master: str | None = None) -> int:
         print(f"[{(clock.monotonic_ms() - started_ms) / 1000:5.1f} s] {text}", flush=True)  # noqa: T201
 
     try:
+        reports_dir, out_dir = local_path("--reports", reports), local_path("--out", out)
         with _interruptible():
-            result = make_report(reports_dir, out_dir, master, progress)
+            result = make_report(reports_dir, out_dir, master, progress, silent_after_ms)
     except FleetError as error:
         print(f"kjbod fleet report: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_CANNOT_RUN
@@ -66,7 +71,26 @@ def _problems(result: Report, out_dir: Path) -> list[str]:
     return [*lines, f"quarantine: {out_dir / 'quarantine'}"] if lines else []
 
 
-def make_report(reports_dir: Path, out_dir: Path, master: str | None, progress: Progress) -> Report:
+def local_path(option: str, given: str | Path) -> Path:
+    """The path that an option names, as a path or as a ``file:`` URI.
+
+    Raises:
+        FleetError: a URI of another kind: report files are listed and checked on this machine, and a result is renamed
+            into place here, before and after Spark.
+    """
+    text = str(given)
+    found = _URI.match(text)
+    if isinstance(given, Path) or found is None:
+        return Path(given)
+    if found["scheme"].lower() == "file" and (found["host"] or "localhost") == "localhost":
+        return Path(unquote(found["path"]))
+    what = "copy or mount it here and give its path" if option == "--reports" else "give a directory, and copy it there"
+    raise FleetError(f"{option} {text}: not a directory of this machine: {what}")
+
+
+def make_report(
+    reports_dir: Path, out_dir: Path, master: str | None, progress: Progress, silent_after_ms: int | None = None
+) -> Report:
     """Make the report in a folder beside ``out_dir`` and move it there when it is whole.
 
     Raises:
@@ -82,7 +106,7 @@ def make_report(reports_dir: Path, out_dir: Path, master: str | None, progress: 
             from pyspark.errors import PySparkException
 
             try:
-                result = run_report(spark, found, work, progress)
+                result = run_report(spark, found, work, progress, silent_after_ms)
             except (PySparkException, Py4JError) as error:
                 raise FleetError(f"Spark failed: {spark_reason(error)}") from error
         publish(work, out_dir)

@@ -1,7 +1,8 @@
 """The fleet page: one HTML file, no script, nothing loaded from anywhere, equal bytes for equal data.
 
+What needs a look is first: agents that are silent, directories that are not online, and those that will soon be full.
 Every chart is there twice, for wide and narrow windows, and has a table with its figures. Long lists are cut to what a
-person can look at, and the page says so; ``tables/`` and ``report.json`` have everything.
+person can look at, the worst first, and the page says so and where the rest is: ``tables/`` and ``report.json``.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +24,9 @@ from kjbod.fleet.charts import (
 from kjbod.fleet.schema import EventKind
 from kjbod.fleet.style import CSS
 from kjbod.fleet.summary import (
+    SILENT,
     STATES_WORST_FIRST,
+    STOPPED,
     Report,
     Row,
     describe,
@@ -39,6 +42,13 @@ BARS_MAX = 36
 EVENTS_MAX = 600
 LANES_MAX = 40
 TABLE_ROWS_MAX = 200
+LISTED_ROWS_MAX = 40
+"""Rows of a list of what needs a look."""
+SOON_ROWS_MAX = 20
+SOON_DAYS = 30
+"""A directory that is forecast to be full within this needs a look."""
+BULK_KINDS = (EventKind.REPLICA_CREATED, EventKind.ASSIGNMENTS_ACKNOWLEDGED)
+"""Left out of a timeline with more events than can be drawn."""
 
 STAGES = (
     ("detect_ms", "l-detect", "detected", "first sign → verdict"),
@@ -52,6 +62,7 @@ STAGES = (
 Render = Callable[[float], Drawing]
 Value = str | Callable[[Row], Any]
 _AGENT: tuple[tuple[str, Value], ...] = (("broker", "broker_id"), ("host", "host"))
+_CLUSTER: tuple[str, Value] = ("cluster", lambda row: row.get("fleet"))
 
 
 def page(report: Report) -> str:
@@ -67,6 +78,7 @@ def page(report: Report) -> str:
         f'<p class="lead"><strong>{clean(summary[0])}</strong> {clean(" ".join(summary[1:]))}</p>',
         _tiles(report),
         "</header><main>",
+        _attention(report),
         _health(report),
         _failures(report),
         '<div class="pair">',
@@ -90,19 +102,22 @@ def page(report: Report) -> str:
 
 
 def _tiles(report: Report) -> str:
-    failed = report.states.get("failed", 0)
+    failed, silent = report.states.get("failed", 0), len(report.silent)
+    out = sum(row["status"] in (STOPPED, "fenced") for row in report.agents)
     total = len(report.directories)
     slowest = max((r["total_ms"] for r in report.incidents if r["total_ms"] is not None), default=None)
+    days = min((row["days_to_full"] for row in report.capacity if row["days_to_full"] is not None), default=None)
     used, space = report.space
-    running = sum(row["status"] == "unfenced" for row in report.agents)
-    # The last that a stopped agent said is no longer so: what it led is led by others, and would count twice.
-    stopped = {(row["host"], row["broker_id"]) for row in report.agents if row["status"] == "stopped"}
-    led = sum(row["leaders"] or 0 for row in report.directories if (row["host"], row["broker_id"]) not in stopped)
+    # The last that such an agent said is no longer so: what it led is led by others, and would count twice.
+    ended = report.ended
+    led = sum(row["leaders"] or 0 for row in report.directories if (row["host"], row["broker_id"]) not in ended)
     tiles = [
         ("directories online", f"{report.states.get('online', 0):,} / {total:,}", ""),
         ("directories failed", f"{failed:,}", "bad" if failed else "good"),
+        ("agents silent", f"{silent:,} / {len(report.agents):,}", "bad" if silent else "good"),
+        ("agents stopped or fenced", f"{out:,}", "warn" if out else "good"),
+        ("until the first directory is full", _days(days), "warn" if days is not None and days <= SOON_DAYS else ""),
         ("slowest acknowledgement", duration(slowest), ""),
-        ("agents unfenced", f"{running:,} / {len(report.agents):,}", "" if running == len(report.agents) else "warn"),
         ("partitions led", f"{led:,}", ""),
         ("space used", f"{used / space:.0%}" if space else "–", ""),
     ]
@@ -112,35 +127,151 @@ def _tiles(report: Report) -> str:
     return f'<div class="tiles">{cells}</div>'
 
 
+def _days(days: float | None) -> str:
+    return "–" if days is None else f"{days:,.1f} d"
+
+
 # --- the sections
 
 
+_PLACE: tuple[tuple[str, Value], ...] = (("rack", "rack"), _CLUSTER)
+_DISK: tuple[tuple[str, Value], ...] = (
+    *(*_AGENT, ("directory", "path")),
+    *(("device", "device"), ("serial", "serial")),
+)
+_SEEN: tuple[str, Value] = ("last seen, UTC", lambda row: date_time(row["last_seen"])[:19])
+
+
+def _attention(report: Report) -> str:
+    """What a person has to look at this morning; the worst first."""
+    lists = (_silent_agents, _failed_directories, _ended_agents, _other_directories, _soon_full)
+    found = "".join(make(report) for make in lists)
+    if not found:
+        text = "Nothing was reported yet."
+        if report.directories:
+            text = f"Nothing: all agents run, all directories are online, and none is full within {SOON_DAYS} days."
+        found = f'<p class="note">{clean(text)}</p>'
+    return f"<section><h2>What needs a look</h2>{found}</section>"
+
+
+def _silent_agents(report: Report) -> str:
+    silent_for: tuple[str, Value] = ("silent for#", lambda row: duration(row["silent_ms"]))
+    counts = (("directories#", "directories"), ("of them failed#", "failed"))
+    return _listed(
+        "Agents that are silent", report.silent, *_AGENT, silent_for, _SEEN, *counts, *_PLACE, table="agents"
+    )
+
+
+def _failed_directories(report: Report) -> str:
+    failures = {(row["host"], row["broker_id"], row["path"]): row for row in report.incidents}
+
+    def failure(directory: Row) -> Row | None:
+        return failures.get((directory["host"], directory["broker_id"], directory["path"]))
+
+    def since(directory: Row) -> str:
+        found = failure(directory)
+        return "" if found is None else date_time(found["ts"])[:19]
+
+    def evidence(directory: Row) -> str:
+        found = failure(directory)
+        return "Evidence: none recorded" if found is None else _evidence(found)
+
+    failed = sorted((row for row in report.directories if row["state"] == "failed"), key=since, reverse=True)
+    columns = (("since, UTC", since), *_DISK, *_PLACE)
+    return _listed("Directories that failed", failed, *columns, table="directories", below=evidence)
+
+
+def _ended_agents(report: Report) -> str:
+    ended = sorted((row for row in report.agents if row["status"] in (STOPPED, "fenced")), key=_rank)
+    columns = (*_AGENT, ("status", "status"), ("exit code#", "exit_code"), _SEEN, *_PLACE, ("reason", "reason"))
+    return _listed("Agents that are stopped or fenced", ended, *columns, table="agents")
+
+
+def _other_directories(report: Report) -> str:
+    rows = [row for row in report.directories if row["state"] not in ("online", "failed", SILENT, STOPPED)]
+    rows.sort(key=lambda row: _severity(row["state"]))
+    columns = (("state", "state"), *_DISK, _SEEN, *_PLACE)
+    return _listed("Directories in another state", rows, *columns, table="directories")
+
+
+def _soon_full(report: Report) -> str:
+    rows = [r for r in report.soonest_full if r["days_to_full"] is not None and r["days_to_full"] <= SOON_DAYS]
+    columns: tuple[tuple[str, Value], ...] = (
+        ("full in#", lambda row: _days(row["days_to_full"])),
+        *(*_AGENT, ("directory", "path")),
+        ("used, %#", lambda row: f"{100 * (row['used_ratio'] or 0):.1f}"),
+        ("growth a day#", lambda row: size(row["growth_bytes_per_day"])),
+    )
+    title = f"Directories that will be full within {SOON_DAYS} days"
+    return _listed(title, rows, *columns, table="capacity", most=SOON_ROWS_MAX)
+
+
+def _listed(title: str, rows: Sequence[Row], *columns: tuple[str, Value], table: str, **more: Any) -> str:
+    if not rows:
+        return ""
+    return _table(rows, *columns, table=table, open_=True, title=title, **{"most": LISTED_ROWS_MAX, **more})
+
+
+def _rank(agent: Row) -> tuple[Any, ...]:
+    """Order of agents: the worst first, then by host."""
+    if agent["status"] == SILENT:
+        kind = 0
+    elif agent["failed"]:
+        kind = 1
+    elif agent["status"] == STOPPED:
+        kind = 2
+    elif agent["impaired"]:
+        kind = 3
+    else:  # unknown: it has said nothing of itself in this time, and its directories are well
+        kind = 5 if agent["status"] in ("unfenced", "unknown") else 4
+    return kind, -agent["failed"], -agent["impaired"], agent["host"], agent["broker_id"]
+
+
+def _is_healthy(agent: Row) -> bool:
+    return bool(_rank(agent)[0] == 5)
+
+
 def _health(report: Report) -> str:
-    # Agents with something wrong first: in a large fleet only they are worth the room.
-    worst = sorted(report.agents, key=lambda r: (-r["failed"], -r["impaired"], r["status"] == "unfenced"))[:AGENTS_MAX]
-    shown = {(row["host"], row["broker_id"]) for row in worst}
-    rows = [_grid_row(report, row) for row in report.agents if (row["host"], row["broker_id"]) in shown]
-    healthy = len(report.agents) - len(rows)
-    note = f" Agents with problems come first; {plural(healthy, 'more agent')} not drawn." if healthy else ""
+    agents = sorted(report.agents, key=_rank)
+    sick = [row for row in agents if not _is_healthy(row)]
+    drawn = agents if len(agents) <= AGENTS_MAX else sick[:AGENTS_MAX]
+    rows = [_grid_row(report, row) for row in drawn]
+    note = "One box for each directory, as its agent last saw it; agents with problems come first."
+    if len(drawn) < len(sick):
+        note += f" {plural(len(sick) - len(drawn), 'more agent')} with problems not drawn: all are in tables/agents."
     states = [state for state in STATES_WORST_FIRST if state in report.states]
     table = _table(
         sorted(report.directories, key=lambda d: _severity(d["state"])),
         *(*_AGENT, ("rack", "rack"), ("directory", "path"), ("state", "state"), ("directory id", "dir_id")),
         *(("device", "device"), ("serial", "serial"), ("failures#", "failures")),
         ("last seen, UTC", lambda r: date_time(r["last_seen"])),
+        table="directories",
     )
     return _section(
         "State of every log directory, by agent",
-        "One box for each directory, as its agent last saw it." + note,
+        note,
         (lambda width: grid(rows, width)) if rows else None,
-        legend=[(f"s-{state}", f"{state}: {report.states[state]:,}") for state in states],
-        table=table,
-        empty="No agent has reported yet.",
+        legend=[(f"s-{state}", f"{state}: {report.states[state]:,}") for state in states] if rows else [],
+        table=_healthy(report, agents if not drawn else [row for row in agents if _is_healthy(row)], drawn) + table,
+        empty="No agent has a problem." if agents else "No directory has been reported yet.",
     )
 
 
+def _healthy(report: Report, healthy: Sequence[Row], drawn: Sequence[Row]) -> str:
+    """The agents that are not drawn because they are well, folded."""
+    there = {(row["host"], row["broker_id"]) for row in drawn}
+    folded = [row for row in healthy if (row["host"], row["broker_id"]) not in there]
+    if not folded:
+        return ""
+    label = report.labels()
+    names = "".join(f"<span>{clean(label(row))}</span>" for row in folded)
+    count = plural(sum(row["directories"] for row in folded), "directory", "directories")
+    title = f"{plural(len(folded), 'healthy agent')} with {count}, all online"
+    return f'<details><summary>{clean(title)}</summary><div class="names">{names}</div></details>'
+
+
 def _severity(state: str) -> int:
-    return STATES_WORST_FIRST.index(state) if state in STATES_WORST_FIRST else len(STATES_WORST_FIRST)
+    return STATES_WORST_FIRST.index(state if state in STATES_WORST_FIRST else "unknown")
 
 
 def _grid_row(report: Report, agent: Row) -> GridRow:
@@ -156,6 +287,8 @@ def _grid_row(report: Report, agent: Row) -> GridRow:
         for d in _of(report.directories, agent)
     )
     note = agent["status"] if agent["exit_code"] is None else f"{agent['status']}, exit code {agent['exit_code']}"
+    if agent["status"] == SILENT:
+        note = f"{SILENT} for {duration(agent['silent_ms'])}"
     return GridRow(report.label(agent), note, cells)
 
 
@@ -170,14 +303,17 @@ def _of(rows: Iterable[Row], agent: Row) -> list[Row]:
 
 
 def _failures(report: Report) -> str:
-    newest = report.incidents[-INCIDENTS_MAX:]
-    rows = [_latency_row(report, row) for row in newest]
-    cut = len(report.incidents) - len(newest)
-    note = f" The newest {len(newest)} are drawn, {cut:,} are not." if cut else ""
+    newest = report.incidents[::-1]
+    rows = [_latency_row(report, row) for row in newest[:INCIDENTS_MAX]]
+    note = (
+        f" The newest {len(rows)} are drawn; all {len(newest):,} are in tables/incidents."
+        if newest[len(rows) :]
+        else ""
+    )
     table = _table(
-        report.incidents[::-1],
+        newest,
         ("time, UTC", lambda r: date_time(r["ts"])),
-        *(("broker", "broker_id"), ("directory", "path"), ("outcome", "outcome")),
+        *(_CLUSTER, *_AGENT, ("directory", "path"), ("outcome", "outcome")),
         ("detected#", lambda r: duration(r["detect_ms"])),
         ("sent#", lambda r: duration(r["send_ms"])),
         ("acknowledged#", lambda r: duration(r["acknowledge_ms"])),
@@ -186,6 +322,7 @@ def _failures(report: Report) -> str:
         *(("partitions#", "partitions"), ("led#", "leaders")),
         below=_evidence,
         open_=True,
+        table="incidents",
     )
     return _section(
         "How long each failure took from the first sign to the acknowledgement",
@@ -209,27 +346,37 @@ def _latency_row(report: Report, row: Row) -> LatencyRow:
     # A stage that did not happen, or a first sign that nobody saw, is not drawn as missing data.
     stages = [(class_, short, row[column]) for column, class_, short, _ in STAGES if row[column] is not None]
     bars = tuple(stages) or (("l-send", "sent", None),)
-    return LatencyRow(f"{name} · broker {row['broker_id']}", f"{moment(row)[:8]} · {row['outcome']}", bars)
+    clusters = {agent.get("fleet") for agent in report.agents} | {row.get("fleet")}
+    cluster = str(row.get("fleet") or "unknown") if len(clusters - {None}) > 1 else ""
+    when = date_time(row["ts"])[:19]
+    return LatencyRow(f"{name} · {report.label(row)}", f"{when} · {row['outcome']}", bars, cluster)
 
 
 def _capacity(report: Report) -> str:
-    fullest = sorted(report.capacity, key=lambda r: -(r["used_ratio"] or 0))[:BARS_MAX]
-    chosen = {id(row) for row in fullest}
-    rows = [_capacity_row(report, row) for row in report.capacity if id(row) in chosen]
-    cut = len(report.capacity) - len(rows)
+    soonest = report.soonest_full
+    drawn = soonest[:BARS_MAX]
+    cut = len(soonest) > len(drawn)
+    rows = [_capacity_row(report, row) for row in (drawn if cut else report.capacity)]
+    forecasts = sum(row["days_to_full"] is not None for row in soonest)
     table = _table(
-        report.capacity,
+        soonest,
         *(*_AGENT, ("directory", "path")),
+        ("full in#", lambda r: _days(r["days_to_full"])),
         ("used#", lambda r: size(r["bytes_used"])),
         ("size#", lambda r: size(r["bytes_total"])),
         ("used, %#", lambda r: f"{100 * (r['used_ratio'] or 0):.1f}"),
         ("growth a day#", lambda r: size(r["growth_bytes_per_day"])),
-        ("days to full#", lambda r: None if r["days_to_full"] is None else f"{r['days_to_full']:.1f}"),
+        table="capacity",
     )
+    note = "Used part of the file system at the last sample"
+    note += f"; {plural(forecasts, 'forecast')} from its growth." if forecasts else "."
+    if cut:
+        note += (
+            f" The {len(drawn)} that are full soonest, then the fullest; all {len(soonest):,} are in tables/capacity."
+        )
     return _section(
         "How full each directory is",
-        "Used part of the file system at the last sample."
-        + (f" The fullest; {cut:,} more in the table." if cut else ""),
+        note,
         (lambda w: bars(rows, w, 1, lambda t: f"{t:.0%}", "Used part of each directory's file system"))
         if rows
         else None,
@@ -240,29 +387,37 @@ def _capacity(report: Report) -> str:
 
 
 def _capacity_row(report: Report, row: Row) -> BarRow:
-    ratio = row["used_ratio"] or 0
-    tone = "s-failed" if ratio >= 0.95 else "s-suspect" if ratio >= 0.85 else "bar"
-    text = f"{ratio:.0%} of {size(row['bytes_total'])}"
-    name = report.names(row["host"], row["broker_id"])[row["path"]]
+    ratio, days = row["used_ratio"] or 0, row["days_to_full"]
+    soon = days is not None and days <= SOON_DAYS
+    tone = "s-failed" if ratio >= 0.95 else "s-suspect" if ratio >= 0.85 or soon else "bar"
+    text = f"{ratio:.0%} of {size(row['bytes_total'])}" + (f", full in {_days(days)}" if days is not None else "")
+    name = report.names(row["host"], row["broker_id"]).get(row["path"], row["path"])
     title = f"{row['path']}: {size(row['bytes_used'])} of {size(row['bytes_total'])} used"
-    return BarRow(report.label(row), name, ratio, 1, text, tone, title)
+    return BarRow(report.label(row), str(name), ratio, 1, text, tone, title)
 
 
 def _leaders(report: Report) -> str:
-    known = [row for row in report.directories if row["leaders_max"] is not None]
-    most = sorted(known, key=lambda r: (r["state"] == "online", -r["leaders_max"]))[:BARS_MAX]
-    chosen = {id(row) for row in most}
-    rows = [_leader_row(report, row) for row in known if id(row) in chosen]
-    cut = len(known) - len(rows)
+    ended = report.ended
+    there = [row for row in report.directories if (row["host"], row["broker_id"]) not in ended]
+    known = [row for row in there if row["leaders_max"] is not None]
+    most = sorted(known, key=lambda r: (r["state"] == "online", -r["leaders_max"]))
+    cut = len(most) > BARS_MAX
+    rows = [_leader_row(report, row) for row in (most[:BARS_MAX] if cut else known)]
     high = max((row["leaders_max"] for row in known), default=1)
     table = _table(
-        known,
-        *(*_AGENT, ("directory", "path")),
+        most,
+        *(*_AGENT, ("directory", "path"), ("state", "state")),
         *(("leaders#", "leaders"), ("at most#", "leaders_max"), ("partitions#", "partitions")),
+        table="directories",
     )
+    note = "Filled: at the end. Outline: the most in this time."
+    if ended:
+        note += " Agents that are silent or have stopped are left out: what they led, others lead."
+    if cut:
+        note += f" The {len(rows)} that are not online or lead most; all are in tables/directories."
     return _section(
         "Partitions led from each directory",
-        "Filled: at the end. Outline: the most in this time." + (f" {cut:,} more in the table." if cut else ""),
+        note,
         (lambda w: bars(rows, w, high, lambda t: f"{t:,.0f}", "Partitions led from each directory")) if rows else None,
         table=table,
         empty="No number of leaders has been reported yet.",
@@ -283,18 +438,26 @@ def _leader_row(report: Report, row: Row) -> BarRow:
 
 
 def _timeline(report: Report) -> str:
-    events = report.timeline[-EVENTS_MAX:]
-    lanes = _lanes(report, events)
+    events: Sequence[Row] = report.timeline
+    if len(events) > EVENTS_MAX:
+        events = [row for row in events if row["kind"] not in BULK_KINDS][-EVENTS_MAX:]
+    agents = _timeline_agents(report, events)
+    lanes, drawn = _lanes(report, events, agents)
     first, last = report.first_ts, report.last_ts
     kinds = [kind for kind in EventKind if any(row["kind"] == kind for row in events)]
-    cut = len(report.timeline) - len(events)
-    note = f" The newest {len(events):,} events are drawn." if cut else ""
+    note = ""
+    if len(report.agents) > drawn:
+        note += f" {drawn:,} of {plural(len(report.agents), 'agent')} drawn, those with problems first."
+    if len(report.timeline) > len(events):
+        note += f" The newest {len(events):,} events, without replicas created and assignments recorded; all "
+        note += f"{len(report.timeline):,} are in tables/timeline."
     table = _table(
         events[::-1],
         ("time, UTC", lambda r: date_time(r["ts"])),
-        *(("broker", "broker_id"), ("directory", "path")),
+        *(*_AGENT, ("directory", "path")),
         ("event", lambda r: str(r["kind"]).replace("_", " ")),
         ("what happened", describe),
+        table="timeline",
     )
     return _section(
         "What happened when, for each agent and directory",
@@ -306,35 +469,52 @@ def _timeline(report: Report) -> str:
     )
 
 
-def _lanes(report: Report, events: Sequence[Row]) -> list[Lane]:
-    """A lane for each agent, then its directories. With more agents than fit, those with failures or stops."""
+def _timeline_agents(report: Report, events: Sequence[Row]) -> list[Row]:
+    """The agents to draw, the worst first: all where their lanes fit, else those that have, or had, a problem."""
+    agents = sorted(report.agents, key=_rank)
+    if sum(1 + row["directories"] for row in agents) <= LANES_MAX:
+        return agents
     notable = {(r["host"], r["broker_id"]) for r in events if r["kind"] in ("dir_failed", "agent_stopped", "fenced")}
-    agents = list(report.agents)
-    if sum(1 + row["directories"] for row in agents) > LANES_MAX:
-        agents = [row for row in agents if (row["host"], row["broker_id"]) in notable] or agents
+    sick = [row for row in agents if not _is_healthy(row) or (row["host"], row["broker_id"]) in notable]
+    return sick or agents
+
+
+def _lanes(report: Report, events: Sequence[Row], agents: Sequence[Row]) -> tuple[list[Lane], int]:
+    """A lane for each agent, then its directories, and of how many agents there are lanes."""
+    drawn = 0
     lanes: list[Lane] = []
     for agent in agents:
         if len(lanes) >= LANES_MAX:
             break
+        drawn += 1
         ours = _of(events, agent)
-        alive = _alive(ours, report)
+        alive = _alive(ours, report, agent)
+        unheard = _unheard(report, agent)
         own = tuple(Mark(r["ts"], r["kind"], _mark_title(r)) for r in ours if r["path"] is None)
-        lanes.append(Lane(report.label(agent), True, tuple((a, b, "agent") for a, b in alive), own))
+        lanes.append(Lane(report.label(agent), True, tuple((a, b, "agent") for a, b in alive) + unheard, own))
         names = report.names(agent["host"], agent["broker_id"])
         for directory in _of(report.directories, agent):
             there = [r for r in ours if r["path"] == directory["path"]]
             marks = tuple(Mark(r["ts"], r["kind"], _mark_title(r)) for r in there)
-            lanes.append(Lane(names[directory["path"]], False, _bands(there, alive, directory), marks))
-    return lanes
+            lanes.append(Lane(names[directory["path"]], False, _bands(there, alive, directory) + unheard, marks))
+    return lanes, drawn
 
 
 def _mark_title(row: Row) -> str:
     return f"{moment(row)} UTC: {describe(row)}"
 
 
-def _alive(events: Sequence[Row], report: Report) -> list[tuple[int, int]]:
-    """When the agent ran, as far as its events tell."""
-    first, last = report.first_ts, report.last_ts
+def _unheard(report: Report, agent: Row) -> tuple[tuple[int, int, str], ...]:
+    """The time in which nothing was heard of an agent that is silent, as a band."""
+    last = report.last_ts
+    if agent["status"] != SILENT or last is None:
+        return ()
+    return ((agent["last_seen"], last, SILENT),)
+
+
+def _alive(events: Sequence[Row], report: Report, agent: Row) -> list[tuple[int, int]]:
+    """When the agent ran, as far as its events, and what else was heard of it, tell."""
+    first, last = report.first_ts, agent["last_seen"] if agent["status"] == SILENT else report.last_ts
     assert first is not None
     assert last is not None
     spans: list[tuple[int, int]] = []
@@ -354,7 +534,7 @@ def _bands(events: Sequence[Row], alive: Sequence[tuple[int, int]], directory: R
     before = next(
         (row["previous"] for row in events if row["kind"] == EventKind.STATE_CHANGED and row["previous"]), None
     )
-    state = before or ("online" if changes else directory["state"])
+    state = before or ("online" if changes else directory.get("last_state") or directory["state"])
     bands: list[tuple[int, int, str]] = []
     for start, end in alive:
         at = max(start, directory["first_seen"]) if not bands else start
@@ -390,6 +570,7 @@ def _data(report: Report) -> str:
         *(("status", "status"), ("lines#", "lines"), ("bad lines#", "bad_lines")),
         ("kept", lambda r: "the good lines" if r["kept"] else "nothing"),
         open_=True,
+        table="files",
     )
     return (
         "<section><h2>What the report was made from</h2>"
@@ -410,7 +591,7 @@ def _section(
 ) -> str:
     head = f"<section><h2>{clean(title)}</h2>"
     if render is None:
-        return f'{head}<p class="note">{clean(empty)}</p></section>'
+        return f'{head}<p class="note">{clean(empty)}</p>{table}</section>'
     chart = (
         f'<div class="wide">{render(HALF_PX if half else WIDE_PX)}</div><div class="narrow">{render(NARROW_PX)}</div>'
     )
@@ -427,10 +608,17 @@ def _mark_key(kind: str) -> str:
 
 
 def _table(
-    rows: Sequence[Row], *columns: tuple[str, Value], below: Callable[[Row], str] | None = None, open_: bool = False
+    rows: Sequence[Row],
+    *columns: tuple[str, Value],
+    table: str = "",
+    below: Callable[[Row], str] | None = None,
+    open_: bool = False,
+    most: int = TABLE_ROWS_MAX,
+    title: str = "",
 ) -> str:
     """A table: each column has a head, ending in ``#`` for numbers, and the name of a field or a function of a row.
-    ``below`` is a text that gets a line of its own under each row."""
+    ``below`` is a text that gets a line of its own under each row; ``table`` names the folder that has all rows, of
+    which ``most`` are shown. One with a ``title`` is shown whole, others scroll."""
     if not rows:
         return ""
 
@@ -445,10 +633,14 @@ def _table(
         more = f'<td class="below" colspan="{len(columns)}">{clean(below(row))}</td>'
         return f'<tr class="first">{cells}</tr><tr>{more}</tr>'
 
-    body = "".join(line(row) for row in rows[:TABLE_ROWS_MAX])
-    title = "".join(tag("th", head, head.removesuffix("#")) for head, _ in columns)
-    cut = f", the first {TABLE_ROWS_MAX}" if len(rows) > TABLE_ROWS_MAX else ""
+    body = "".join(line(row) for row in rows[:most])
+    heads = "".join(tag("th", head, head.removesuffix("#")) for head, _ in columns)
+    count = f"{len(rows):,}" if title else plural(len(rows), "row")
+    if len(rows) > most:
+        count += f", the first {most:,} shown" + (f"; all are in tables/{table}" if table else "")
+    class_ = ' class="title"' if title else ""
     return (
-        f"<details{' open' if open_ else ''}><summary>Table: {plural(len(rows), 'row')}{cut}</summary>"
-        f'<div class="scroll"><table><thead><tr>{title}</tr></thead><tbody>{body}</tbody></table></div></details>'
+        f"<details{' open' if open_ else ''}><summary{class_}>{clean(title or 'Table')}: {clean(count)}</summary>"
+        f'<div class="scroll{" whole" if title else ""}">'
+        f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div></details>"
     )

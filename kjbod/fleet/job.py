@@ -23,6 +23,10 @@ R = TypeVar("R")
 Progress = Callable[[str], None]
 
 
+TABLES = (*STREAMS, "files", "directories", "agents", "incidents", "capacity", "timeline")
+"""The folders below ``tables/``, each a table in Parquet."""
+
+
 @dataclass(frozen=True, slots=True)
 class Inventory:
     """What is in a reports directory."""
@@ -45,12 +49,17 @@ class Inventory:
         return sum(size for listed in self.files.values() for size in listed.values())
 
 
-def run_report(spark: "SparkSession", inventory: Inventory, out: Path, progress: Progress) -> Report:
-    """Make tables, ``report.json`` and ``index.html`` in ``out`` from the report files of ``inventory``."""
+def run_report(
+    spark: "SparkSession", inventory: Inventory, out: Path, progress: Progress, silent_after_ms: int | None = None
+) -> Report:
+    """Make tables, ``report.json`` and ``index.html`` in ``out`` from the report files of ``inventory``.
+
+    ``silent_after_ms``: how much older than the newest line of all an agent's newest one may be; None:
+    :data:`kjbod.fleet.transforms.SILENT_AFTER_MS`."""
     progress("reading and checking reports")
     audit = _ingest(spark, inventory, out)
     progress("computing health, failures, capacity and timeline")
-    tables, counts = _analyse(spark, out)
+    tables, counts = _analyse(spark, out, silent_after_ms)
     files = [dataclasses.asdict(file) for file in audit]
     good = sum(file.good_lines for file in audit if file.kept)
     report = Report(
@@ -94,15 +103,20 @@ def _ingest(spark: "SparkSession", inventory: Inventory, out: Path) -> list["rea
     return audit
 
 
-def _analyse(spark: "SparkSession", out: Path) -> tuple[dict[str, list[dict[str, Any]]], dict[str, int]]:
+def _analyse(
+    spark: "SparkSession", out: Path, silent_after_ms: int | None
+) -> tuple[dict[str, list[dict[str, Any]]], dict[str, int]]:
     """Write and return the tables of results, and the number of rows of each stream."""
     from kjbod.fleet import transforms
 
     samples, events = (_reread(spark, out, name) for name in STREAMS)
     health = transforms.directory_health(samples, events).persist()
+    said = transforms.agent_health(health, events)
+    after_ms = transforms.SILENT_AFTER_MS if silent_after_ms is None else silent_after_ms
+    agents = transforms.agents_heard(said, transforms.intervals(samples), after_ms).persist()
     tables = {
-        "directories": health,
-        "agents": transforms.agent_health(health, events),
+        "directories": transforms.directories_heard(health, agents),
+        "agents": agents,
         "incidents": transforms.incidents(events),
         "capacity": transforms.capacity(samples),
         "timeline": transforms.timeline(events),

@@ -42,9 +42,11 @@ _NAMESPACE = uuid.UUID("6f0b1a4c-8f0e-5b3e-9a5d-3f6a7c858858")
 
 
 class DirectoryState(StrEnum):
-    """Health of a log directory, as the agent's verdict has it. Worst first: the order of reports."""
+    """Health of a log directory, as the agent has it. Worst first: the order of reports."""
 
     FAILED = "failed"
+    UNREADABLE = "unreadable"
+    """It could not be read when the agent started: whether it has failed is not known."""
     HELD = "held"
     SUSPECT = "suspect"
     SLOW = "slow"

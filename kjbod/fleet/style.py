@@ -2,11 +2,11 @@
 
 CSS = """
 :root{--bg:#f6f7f9;--card:#fff;--fg:#1c2430;--muted:#5d6878;--line:#dfe4ea;--grid:#e6eaef;--accent:#3566b8;
---online:#2a9468;--failed:#d13a3f;--suspect:#d99a14;--slow:#c9732b;--held:#3f7fc4;--full:#8a5bc2;--unknown:#8b95a3;
+--online:#2a9468;--failed:#d13a3f;--suspect:#d99a14;--slow:#c9732b;--held:#3f7fc4;--full:#8a5bc2;--unknown:#8b95a3;--silent:#b0338a;
 --detect:#3f7fc4;--send:#d99a14;--ack:#2a9468;--move:#8a5bc2;--stop:#1c2430}
 @media (prefers-color-scheme:dark){:root{--bg:#12161c;--card:#1a2029;--fg:#e4e9f0;--muted:#98a4b5;--line:#2c3541;
 --grid:#29313c;--accent:#79a5ee;--online:#3fb987;--failed:#f0666a;--suspect:#e8b44a;--slow:#e5935a;--held:#6aa6ea;
---full:#b08ae6;--unknown:#7d8896;--detect:#6aa6ea;--send:#e8b44a;--ack:#3fb987;--move:#b08ae6;--stop:#e4e9f0}}
+--full:#b08ae6;--unknown:#7d8896;--silent:#e479c0;--detect:#6aa6ea;--send:#e8b44a;--ack:#3fb987;--move:#b08ae6;--stop:#e4e9f0}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--bg);color:var(--fg);
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,"DejaVu Sans",sans-serif}
@@ -16,7 +16,7 @@ h1{font-size:26px;line-height:1.2;margin:0}
 h2{font-size:17px;line-height:1.3;margin:0 0 4px}
 .period{color:var(--muted);margin:4px 0 14px}
 .lead{font-size:17px;max-width:62em;margin:0 0 18px}
-.tiles{display:grid;grid-template-columns:repeat(6,1fr);gap:12px;margin-bottom:16px}
+.tiles{display:grid;grid-template-columns:repeat(4,1fr);gap:12px;margin-bottom:16px}
 .tile{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:12px 14px}
 .tile b{display:block;font-size:22px;line-height:1.25;font-variant-numeric:tabular-nums;white-space:nowrap}
 .tile span{color:var(--muted);font-size:13px;line-height:1.3;display:block}
@@ -32,6 +32,8 @@ svg{display:block;max-width:100%;height:auto}
 color:var(--muted)}
 .legend li{display:flex;align-items:center;gap:6px}
 .legend i{width:12px;height:12px;border-radius:3px;background:currentColor}
+.names{columns:14em;margin:8px 0 0;overflow-wrap:anywhere}.names span{display:block}
+summary.title{color:var(--fg);font-weight:600;font-size:14px}.scroll.whole{max-height:none}
 details{margin-top:12px;font-size:13px}
 summary{cursor:pointer;color:var(--muted)}
 .scroll{overflow-x:auto;margin-top:8px;max-height:420px;overflow-y:auto}
@@ -45,7 +47,7 @@ th{color:var(--muted);font-weight:600;position:sticky;top:0;background:var(--car
 .n{text-align:right;font-variant-numeric:tabular-nums}
 footer{color:var(--muted);font-size:13px;padding-top:4px;padding-bottom:32px}
 svg text{font-size:12px;fill:var(--fg)}
-svg .b{font-weight:600}svg .m{fill:var(--muted)}svg .t11{font-size:11px}
+svg .c{pointer-events:none}svg .b{font-weight:600}svg .m{fill:var(--muted)}svg .t11{font-size:11px}
 svg .grid{stroke:var(--grid)}
 svg .bar{fill:var(--accent)}
 svg .outline{fill:var(--grid)}
@@ -55,14 +57,17 @@ svg .mark{stroke:var(--card);stroke-width:1.2;paint-order:stroke}
 .s-online{fill:var(--online);color:var(--online)}.s-failed{fill:var(--failed);color:var(--failed)}
 .s-suspect{fill:var(--suspect);color:var(--suspect)}.s-slow{fill:var(--slow);color:var(--slow)}
 .s-held{fill:var(--held);color:var(--held)}.s-full{fill:var(--full);color:var(--full)}
-.s-unknown{fill:var(--unknown);color:var(--unknown)}svg .s-agent{fill:var(--unknown);fill-opacity:.35}
+.s-unknown{fill:var(--unknown);color:var(--unknown)}.s-stopped{fill:var(--unknown);color:var(--unknown)}
+.s-unreadable{fill:var(--failed);color:var(--failed)}.s-silent{fill:var(--silent);color:var(--silent)}
+svg .s-agent{fill:var(--unknown);fill-opacity:.35}
 .l-detect{fill:var(--detect);color:var(--detect)}.l-send{fill:var(--send);color:var(--send)}
 .l-ack{fill:var(--ack);color:var(--ack)}.l-move{fill:var(--move);color:var(--move)}
 .l-giveup{fill:var(--failed);color:var(--failed)}
 .e-start{fill:var(--accent)}.e-good{fill:var(--online)}.e-warn{fill:var(--suspect)}.e-bad{fill:var(--failed)}
 .e-move{fill:var(--move)}.e-stop{fill:var(--stop)}.e-calm{fill:var(--muted)}
-@media (max-width:1000px){.tiles{grid-template-columns:repeat(3,1fr)}.pair{grid-template-columns:1fr;gap:0}}
+@media (max-width:1000px){.pair{grid-template-columns:1fr;gap:0}}
 @media (max-width:760px){.wide{display:none}.narrow{display:block}}
+@media (max-width:760px){.tiles{grid-template-columns:repeat(2,1fr)}}
 @media (max-width:480px){.tiles{grid-template-columns:repeat(2,1fr)}header,main,footer{padding-left:10px;
 padding-right:10px}section{padding:14px}.lead{font-size:16px}}
 @media print{body{background:#fff}section,.tile{break-inside:avoid}}

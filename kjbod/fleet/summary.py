@@ -1,7 +1,7 @@
 """The report as plain data, and in words. No Spark here: the job collects small tables and hands them over."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kjbod.fleet.schema import DirectoryState, EventKind
@@ -9,7 +9,14 @@ from kjbod.fleet.svg import clock_time, distinct_tails, duration, plural
 
 Row = Mapping[str, Any]
 
-STATES_WORST_FIRST = (*map(str, DirectoryState), "unknown")
+SILENT, STOPPED = "silent", "stopped"
+"""States of an agent of which nothing was heard any more, and of one that said that it stops; and of their directories
+(``transforms.directories_heard``)."""
+STATES_WORST_FIRST = (
+    *(SILENT, str(DirectoryState.FAILED), STOPPED),
+    *(str(state) for state in DirectoryState if state not in (DirectoryState.FAILED, DirectoryState.ONLINE)),
+    *("unknown", str(DirectoryState.ONLINE)),
+)
 REASON_MAX = 100
 """Length of a reason in a sentence; the timeline has it whole."""
 
@@ -54,6 +61,27 @@ class Report:
         return {state: found.count(state) for state in known if state in found}
 
     @property
+    def silent(self) -> list[Row]:
+        """Agents that were not heard any more, the one silent longest first."""
+        found = [row for row in self.agents if row["status"] == SILENT]
+        return sorted(found, key=lambda row: (-(row["silent_ms"] or 0), row["host"], row["broker_id"]))
+
+    @property
+    def ended(self) -> set[tuple[str, int]]:
+        """Agents whose last words are no longer so, because they have stopped or are silent."""
+        return {(row["host"], row["broker_id"]) for row in self.agents if row["status"] in (SILENT, STOPPED)}
+
+    @property
+    def soonest_full(self) -> list[Row]:
+        """Directories in the order in which they are forecast to be full; then the others, the fullest first."""
+
+        def urgency(row: Row) -> tuple[Any, ...]:
+            days = row["days_to_full"]
+            return days is None, days or 0.0, -(row["used_ratio"] or 0), row["host"], row["broker_id"], row["path"]
+
+        return sorted(self.capacity, key=urgency)
+
+    @property
     def space(self) -> tuple[int, int]:
         """Bytes used, and bytes in all: directories of one host that share a device have one file system between them,
         which counts once, as seen last."""
@@ -81,12 +109,21 @@ class Report:
         ours = [(r["host"], r["broker_id"], r["path"]) for r in self.directories]
         return distinct_tails([path for h, b, path in ours if (h, b) == (host, broker_id)])
 
-    def label(self, row: Row) -> str:
-        """Name of the agent of a row: ``broker 1 · host-a``, without the domain where the first part tells enough."""
-        hosts = {agent["host"] for agent in self.agents} | {row["host"]}
+    def labels(self) -> Callable[[Row], str]:
+        """Names of the agents of rows: ``broker 1 · host-a``, without the domain where the first part tells enough."""
+        hosts = {agent["host"] for agent in self.agents}
         short = {host.split(".")[0] for host in hosts}
         enough = len(short) == len(hosts) and not any(part.isdigit() for part in short)
-        return f"broker {row['broker_id']} · {row['host'].split('.')[0] if enough else row['host']}"
+
+        def label(row: Row) -> str:
+            whole = row["host"] if not enough or row["host"] not in hosts else row["host"].split(".")[0]
+            return f"broker {row['broker_id']} · {whole}"
+
+        return label
+
+    def label(self, row: Row) -> str:
+        """Name of the agent of one row."""
+        return self.labels()(row)
 
     def to_json(self) -> dict[str, Any]:
         """The content of ``report.json``."""
@@ -117,7 +154,17 @@ def _directory(row: Row) -> tuple[Any, ...]:
 
 def sentences(report: Report) -> list[str]:
     """The report in plain words, most important first."""
-    return [text for text in (_directories(report), _failures(report), _agents(report), _data(report)) if text]
+    return [text for sentence in _SENTENCES if (text := sentence(report))]
+
+
+def _silence(report: Report) -> str:
+    silent = report.silent
+    if not silent:
+        return ""
+    told = [f"{report.label(row)} for {duration(row['silent_ms'])}" for row in silent[:3]]
+    more = f" and {len(silent) - 3:,} more" if len(silent) > 3 else ""
+    verb = "is" if len(silent) == 1 else "are"
+    return f"{len(silent):,} of {plural(len(report.agents), 'agent')} {verb} silent: {', '.join(told)}{more}."
 
 
 def _directories(report: Report) -> str:
@@ -158,11 +205,12 @@ def _failures(report: Report) -> str:
 
 
 def _agents(report: Report) -> str:
-    stopped = [row for row in report.agents if row["status"] == "stopped"]
+    stopped = [row for row in report.agents if row["status"] == STOPPED]
     if not report.agents:
         return ""
     if not stopped:
-        return f"{plural(len(report.agents), 'agent')} reported; none has stopped."
+        heard = "" if report.silent else " or fallen silent"
+        return f"{plural(len(report.agents), 'agent')} reported; none has stopped{heard}."
     causes = [f"broker {row['broker_id']} ({_why_stopped(report, row)}{_exit(row)})" for row in stopped[:3]]
     more = f" and {len(stopped) - 3:,} more" if len(stopped) > 3 else ""
     return f"{len(stopped):,} of {plural(len(report.agents), 'agent')} stopped: {', '.join(causes)}{more}."
@@ -199,6 +247,9 @@ def _data(report: Report) -> str:
 
 def _enumerate(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+_SENTENCES = (_silence, _directories, _failures, _agents, _data)
 
 
 def describe(row: Row) -> str:

@@ -84,7 +84,9 @@ class Drawing:
         self._add("path", title, {"d": d, "class": class_, "transform": where})
 
     def text(self, x: float, y: float, text: str, class_: str = "", anchor: str = "", title: str = "") -> None:
-        """Text on a base line."""
+        """Text on a base line; nothing where there is none."""
+        if not text:
+            return
         where: dict[str, object] = {"x": x, "y": y, "class": class_, "text_anchor": anchor}
         self._add("text", title, where, clean(text))
 

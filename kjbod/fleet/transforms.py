@@ -19,6 +19,15 @@ GROWTH_SPAN_MS_MIN = 3_600_000
 FORECAST_WINDOWS_MAX = 2
 """A forecast reaches no further than twice the time that was seen."""
 DAY_MS = 86_400_000
+SILENT = "silent"
+"""State of an agent, and of its directories, of which nothing was heard any more."""
+STOPPED = "stopped"
+"""Of an agent that said so, and of its directories."""
+SILENT_AFTER_MS = 3 * 3_600_000
+"""How much older than the newest line of all reports an agent's newest one may be: three times what
+``kjbod.reports.rotate.interval.ms`` is by default, since only finished files are read."""
+SILENT_INTERVALS = 3
+"""And so many of its own intervals between samples, where that is longer."""
 
 
 def _last(column: str) -> Column:
@@ -87,7 +96,7 @@ def agent_health(health: DataFrame, events: DataFrame) -> DataFrame:
     """Each agent, ``(host, broker_id)``: status as last reported (``unfenced | fenced | started | stopped | unknown``),
     why and with which exit code it stopped, and its directories by state."""
     status = (
-        F.when(_kind(EventKind.AGENT_STOPPED) | _kind(EventKind.TIMEOUT_SHUTDOWN), "stopped")
+        F.when(_kind(EventKind.AGENT_STOPPED) | _kind(EventKind.TIMEOUT_SHUTDOWN), STOPPED)
         .when(_kind(EventKind.UNFENCED), "unfenced")
         .when(_kind(EventKind.FENCED) | _kind(EventKind.REGISTERED), "fenced")
         .when(_kind(EventKind.AGENT_STARTED), "started")
@@ -104,6 +113,7 @@ def agent_health(health: DataFrame, events: DataFrame) -> DataFrame:
         )
     )
     directories = health.groupBy("host", "broker_id").agg(
+        F.max("fleet").alias("fleet"),
         F.max("rack").alias("rack"),
         F.count(F.lit(1)).alias("directories"),
         F.count_if(F.col("state") == str(DirectoryState.FAILED)).alias("failed"),
@@ -120,6 +130,49 @@ def agent_health(health: DataFrame, events: DataFrame) -> DataFrame:
         .withColumn("last_seen", F.greatest("last_seen", "last_event"))
         .drop("last_event")
         .orderBy("host", "broker_id")
+    )
+
+
+def intervals(samples: DataFrame) -> DataFrame:
+    """``host, broker_id, interval_ms``: the time between two samples of an agent; null where there were not two in one
+    run."""
+    runs = samples.groupBy(*RUN, "path").agg(
+        ((F.max("ts") - F.min("ts")) / F.nullif(F.count(F.lit(1)) - 1, F.lit(0))).alias("interval_ms")
+    )
+    return runs.groupBy("host", "broker_id").agg(F.min("interval_ms").cast("bigint").alias("interval_ms"))
+
+
+def agents_heard(agents: DataFrame, every: DataFrame, silent_after_ms: int = SILENT_AFTER_MS) -> DataFrame:
+    """Agents (of :func:`agent_health`) with ``interval_ms`` and ``silent_ms``, how much older than the newest line of
+    all its own newest one is; the status of one that is older than it may be is :data:`SILENT`, whatever it said last,
+    unless that was that it stops."""
+    newest = agents.agg(F.max("last_seen").alias("newest"))
+    allowed = F.greatest(F.lit(silent_after_ms), SILENT_INTERVALS * F.coalesce("interval_ms", F.lit(0)))
+    is_silent = (F.col("status") != STOPPED) & (F.col("silent_ms") > allowed)
+    return (
+        agents.join(every, ["host", "broker_id"], "left")
+        .crossJoin(F.broadcast(newest))
+        .withColumn("silent_ms", F.col("newest") - F.col("last_seen"))
+        .withColumn("status", F.when(is_silent, SILENT).otherwise(F.col("status")))
+        .drop("newest")
+        .orderBy("host", "broker_id")
+    )
+
+
+def directories_heard(health: DataFrame, agents: DataFrame) -> DataFrame:
+    """Directories (of :func:`directory_health`) whose agent (of :func:`agents_heard`) is silent or has stopped are no
+    longer what it said last: their state is that of the agent, and ``last_state`` what it was. Those that had failed
+    are still failed."""
+    ended = agents.where(F.col("status").isin(SILENT, STOPPED)).select(
+        "host", "broker_id", F.col("status").alias("end")
+    )
+    failed = F.col("state") == str(DirectoryState.FAILED)
+    return (
+        health.join(F.broadcast(ended), ["host", "broker_id"], "left")
+        .withColumn("last_state", F.col("state"))
+        .withColumn("state", F.when(F.col("end").isNotNull() & ~failed, F.col("end")).otherwise(F.col("state")))
+        .drop("end")
+        .orderBy(*DIRECTORY)
     )
 
 
@@ -183,7 +236,7 @@ def _failures(events: DataFrame) -> DataFrame:
             F.collect_list(F.when(suspected, F.col("mono_ns"))).alias("suspect_ns"),
             *(F.max(F.when(failed, F.col(f"attrs.{name}"))).alias(name) for name in facts),
             *(F.max(F.when(failed, F.col(name))).alias(name) for name in ("partitions", "leaders")),
-            *(F.max(name).alias(name) for name in ("dir_id", "device", "serial")),
+            *(F.max(name).alias(name) for name in ("fleet", "dir_id", "device", "serial")),
         )
         .where("steps > 0")
         .drop("steps")

@@ -1,5 +1,6 @@
 """The page: it parses, repeats byte for byte, and shows what the data say, however odd they are."""
 
+import random
 import re
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
@@ -10,8 +11,9 @@ import pytest
 
 from kjbod.fleet.charts import MARK_PX, Cell, GridRow, Mark, grid, spread
 from kjbod.fleet.html import page
+from kjbod.fleet.job import TABLES
 from kjbod.fleet.summary import Report, sentences
-from kjbod.fleet.svg import distinct_tails, duration, fit, nice_ticks, size, text_width, time_ticks
+from kjbod.fleet.svg import date_time, distinct_tails, duration, fit, nice_ticks, size, text_width, time_ticks
 
 T0 = 1_793_534_400_000
 HOSTILE = "</svg><script>alert(1)</script>\x00\x1b & \"'"
@@ -149,15 +151,182 @@ def test_an_empty_fleet_has_a_page_too() -> None:
     assert drawings(html) == []
 
 
-def test_a_large_fleet_shows_its_sick_agents_and_says_what_is_left_out() -> None:
-    directories = [
-        directory(f"/mnt/d{n}", b, "failed" if b == 950 else "online") for b in range(1000) for n in range(12)
+# --- a large fleet: what is wrong comes first, and what is left out is where the page says
+
+
+DEAD = tuple((43 * number, f"/mnt/d{number}") for number in range(1, 12))
+"""Eleven disks among the 6,000 of 500 brokers."""
+SILENT_MS = 8 * 86_400_000 + 3_600_000
+
+
+def large(**more: Any) -> Report:
+    rng = random.Random(858)
+    directories, capacity, incidents = [], [], []
+    for broker in range(1, 501):
+        for number in range(12):
+            path, state = f"/mnt/d{number}", "failed" if (broker, f"/mnt/d{number}") in DEAD else "online"
+            if broker == 7:
+                state = "silent"
+            row = directory(path, broker, state, serial=f"Z{broker}-{number}", fleet="cluster-b", last_state="online")
+            directories.append(row)
+            days = rng.uniform(5.8, 29) if rng.random() < 0.1 else None
+            if (broker, number) == (77, 3):
+                days = 5.7
+            growth = None if days is None else 1 << 30
+            more_of = {"used_ratio": rng.random(), "growth_bytes_per_day": growth, "days_to_full": days, "samples": 1}
+            capacity.append({**row, **more_of})
+            if state == "failed":
+                failure = incident(
+                    host=row["host"], broker_id=broker, path=path, serial=row["serial"], fleet="cluster-b"
+                )
+                incidents.append(failure | {"ts": T0 + broker * 60_000})
+    agents = [
+        agent(b, "silent" if b == 7 else "unfenced", failed=sum(b == dead for dead, _ in DEAD), directories=12)
+        | {"silent_ms": SILENT_MS if b == 7 else 0, "fleet": "cluster-b" if b % 2 else "cluster-a"}
+        for b in range(1, 501)
     ]
-    agents = [agent(b, failed=12 if b == 950 else 0, directories=12) for b in range(1000)]
-    html = page(usual(agents=agents, directories=directories, capacity=[], incidents=[], timeline=[]))
-    assert "960 more agents not drawn" in html
-    assert "broker 950" in html
-    assert len(html) < 2_000_000
+    known = {"agents": agents, "directories": directories, "capacity": capacity, "incidents": incidents}
+    return report(**(known | more))
+
+
+def section(html: str, title: str) -> str:
+    (found,) = (part for part in re.findall(r"<section>.*?</section>", html, re.S) if f"<h2>{title}</h2>" in part)
+    return str(found)
+
+
+def words(drawing: ET.Element) -> list[str]:
+    """What is written in a drawing, without the titles that a pointer shows."""
+    texts = drawing.iter("{http://www.w3.org/2000/svg}text")
+    return [(text.text or "") + "".join(child.tail or "" for child in text) for text in texts]
+
+
+def text_of(html: str) -> str:
+    return re.sub(r"<[^>]+>", " ", html)
+
+
+def test_an_agent_that_is_silent_comes_first_and_none_of_its_directories_is_online() -> None:
+    html, all_ = page(large()), large()
+    assert sentences(all_)[0] == "1 of 500 agents is silent: broker 7 · kafka-7 for 8.0 d."
+    assert sentences(all_)[1] == "11 of 6,000 directories failed and 12 are silent."
+    assert all_.states == {"silent": 12, "failed": 11, "online": 5977}
+    assert "5,977 / 6,000" in html
+    first = section(html, "What needs a look")
+    assert html.index("What needs a look") < html.index("State of every log directory")
+    assert first.index("Agents that are silent: 1") < first.index("Directories that failed: 11")
+    drawing = drawings(section(html, "State of every log directory, by agent"))[0]
+    labels = [text for text in words(drawing) if "broker" in text]
+    assert labels[0] == "broker 7 · kafka-7"
+
+
+def test_500_green_brokers_do_not_hide_eleven_dead_disks() -> None:
+    html = page(large())
+    first = section(html, "What needs a look")
+    rows = re.findall(r'<tr class="first">(.*?)</tr>', first)
+    assert len(rows) == 11
+    for row, (broker, path) in zip(rows, sorted(DEAD, reverse=True), strict=True):
+        cells = re.findall(r"<td.*?>(.*?)</td>", row)
+        moment = date_time(T0 + broker * 60_000)[:19]
+        assert {moment, str(broker), f"kafka-{broker}", path, f"Z{broker}-{path[6:]}", "cluster-b"} <= set(cells)
+    drawn = section(html, "State of every log directory, by agent")
+    for broker, _ in DEAD:
+        assert f"broker {broker} · kafka-{broker}" in drawn.partition("<details>")[0]
+    assert "488 healthy agents with 5,856 directories, all online" in drawn
+    assert drawn.partition("<details>")[0].count("</svg>") == 2
+    assert len(html) < 700_000
+
+
+def test_failures_have_date_host_and_cluster() -> None:
+    part = section(page(large()), "How long each failure took from the first sign to the acknowledgement")
+    newest = max(DEAD)
+    assert f"{date_time(T0 + newest[0] * 60_000)[:19]} · acknowledged" in part
+    assert f"d11 · broker {newest[0]} · kafka-{newest[0]}" in part
+    assert "<th>cluster</th><th>broker</th><th>host</th>" in part
+    two = [agent(1, fleet="cluster-a"), agent(2, fleet="cluster-b")]
+    both = [incident(fleet="cluster-a"), incident(host="kafka-2", broker_id=2, fleet="cluster-b")]
+    drawn = drawings(page(report(agents=two, incidents=both, directories=[directory(), directory(broker_id=2)])))
+    assert {"cluster-a", "cluster-b"} <= {text for drawing in drawn for text in words(drawing)}
+
+
+def test_the_directory_that_is_full_soonest_is_on_the_page_and_first() -> None:
+    all_ = large()
+    forecasts = sorted(row["days_to_full"] for row in all_.capacity if row["days_to_full"] is not None)
+    assert len(forecasts) > 500
+    html = page(all_)
+    assert "<b>5.7 d</b><span>until the first directory is full</span>" in html
+    first = section(html, "What needs a look")
+    listed = first[first.index("Directories that will be full within 30 days") :]
+    assert f"{len(forecasts):,}, the first 20 shown; all are in tables/capacity" in listed
+    shown = [float(days) for days in re.findall(r'<tr><td class="n">([\d.]+) d</td>', listed)]
+    assert shown == [round(days, 1) for days in forecasts[:20]]
+    bars = section(html, "How full each directory is")
+    assert bars.index("full in 5.7 d") < bars.index("full in 5.8 d")
+    assert bars.index("broker 77 ") < bars.index("full in 5.8 d")
+    assert f"{len(forecasts):,} forecasts" in bars
+
+
+def test_what_the_page_leaves_out_is_counted_and_is_where_it_says() -> None:
+    events = [happened("replica_created", n) for n in range(700)] + [
+        happened("registered", 1000 + n) for n in range(700)
+    ]
+    html = page(large(timeline=events))
+    told = re.findall(
+        r"<summary[^>]*>[^<]*?: ([\d,]+)(?: rows?)?, the first (\d+) shown; all are in (\S+)</summary>", html
+    )
+    assert len(told) >= 4
+    assert "more in the table" not in html
+    for table in re.findall(r"<details.*?</details>", html, re.S):
+        summary = re.search(r"<summary[^>]*>(.*?)</summary>", table)
+        found = re.search(r": (\d[\d,]*\b)(?: rows?)?(?:, the first (\d+) shown)?", summary[1] if summary else "")
+        if found is None or "<tbody>" not in table:
+            continue
+        body = table.split("<tbody>")[1]
+        rows = body.count("<tr") - body.count('class="below"')
+        assert rows == int((found[2] or found[1]).replace(",", "")), summary
+    assert "all 6,000 are in tables/capacity" in text_of(html)
+    assert "1 of 500 agents drawn" in text_of(html) or "agents drawn, those with problems first" in text_of(html)
+    assert "all 1,400 are in tables/timeline" in text_of(html)
+    assert {name.rstrip(".;:") for name in re.findall(r"tables/(\w+)", html)} <= set(TABLES)
+
+
+def test_more_sick_agents_than_can_be_drawn_are_counted() -> None:
+    agents = [agent(b, failed=1) for b in range(1, 61)]
+    html = page(report(agents=agents, directories=[directory(broker_id=b, state="failed") for b in range(1, 61)]))
+    assert "20 more agents with problems not drawn: all are in tables/agents" in html
+
+
+def test_a_healthy_fleet_is_said_to_be_one() -> None:
+    agents = [agent(b) | {"status": "unknown" if b == 3 else "unfenced"} for b in range(1, 61)]
+    html = page(report(agents=agents, directories=[directory(broker_id=b) for b in range(1, 61)]))
+    assert "Nothing: all agents run, all directories are online, and none is full within 30 days." in html
+    assert "60 healthy agents with 60 directories, all online" in html
+
+
+def test_a_stopped_agent_s_directories_are_not_online() -> None:
+    gone = directory(broker_id=2, state="stopped", last_state="online")
+    stopped = agent(2, "stopped", reason="gave up", exit_code="74")
+    all_ = report(agents=[agent(1), stopped], directories=[directory(), gone])
+    assert all_.states == {"stopped": 1, "online": 1}
+    first = section(page(all_), "What needs a look")
+    assert "Agents that are stopped or fenced: 1" in first
+    assert "gave up" in first
+
+
+def test_nothing_is_drawn_of_a_time_in_which_nothing_was_heard() -> None:
+    newest = T0 + SILENT_MS
+    lost = agent(1, "silent") | {"silent_ms": SILENT_MS - 60_000, "last_seen": T0 + 60_000}
+    here = directory(state="silent", last_state="online")
+    all_ = report(
+        agents=[lost, agent(2) | {"last_seen": newest}],
+        directories=[here, directory(broker_id=2, last_seen=newest)],
+        timeline=[happened("agent_started"), happened("unfenced", 100)],
+    )
+    part = section(page(all_), "What happened when, for each agent and directory")
+    bands = [r for r in drawings(part)[0].iter("{http://www.w3.org/2000/svg}rect") if "band" in (r.get("class") or "")]
+    shown: dict[str, float] = {}
+    for band in bands[:4]:  # the lanes of broker 1
+        state = (band.get("class") or "").split()[-1]
+        shown[state] = shown.get(state, 0) + float(band.get("width") or 0)
+    assert shown["s-silent"] > 100 * max(shown.get("s-online", 0), 0.1)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,11 @@ import pytest
 
 from kjbod.fleet import cli
 from kjbod.fleet.errors import FleetError
+from kjbod.fleet.job import TABLES
 from kjbod.fleet.schema import EVENTS, SAMPLES, DirectoryState, EventKind
+from kjbod.testing.processes import kjbod_command
 from kjbod_agent.reports import finished_content
+from tests.fleet.large_fleet import CLUSTERS, write_fleet
 
 pytestmark = pytest.mark.spark
 
@@ -344,6 +347,59 @@ def test_the_timeline_counts_what_comes_in_hundreds(frames: Frames, make_agent: 
     ]
 
 
+DAY_MS = 24 * HOUR_MS
+
+
+def heard(frames: Frames, *agents: Any, **limits: Any) -> tuple[dict[str, Any], dict[tuple[str, str], Any]]:
+    """Agents by host, directories by host and path, as the report has them."""
+    from kjbod.fleet.transforms import agent_health, agents_heard, directories_heard, directory_health, intervals
+
+    samples, events = frames(*agents)
+    health = directory_health(samples, events)
+    rows = agents_heard(agent_health(health, events), intervals(samples), **limits)
+    directories = collect(directories_heard(health, rows))
+    return {r["host"]: r for r in collect(rows)}, {(r["host"], r["path"]): r for r in directories}
+
+
+def test_an_agent_that_was_not_heard_for_eight_days_is_silent_and_so_are_its_directories(
+    frames: Frames, make_agent: Any
+) -> None:
+    talks, silent, stopped, slow = (make_agent(host=host) for host in ("talks", "silent", "stopped", "slow"))
+    for agent in (talks, silent, stopped, slow):
+        agent.start()
+    for n in range(9 * 8):
+        for path in talks.paths:
+            talks.sample(3 * n * HOUR_MS, n, path)
+    for n in range(3):
+        for path in silent.paths:
+            silent.sample(n * HOUR_MS, n, path)
+            stopped.sample(n * HOUR_MS, n, path)
+    for n in range(3):
+        slow.sample(n * 4 * DAY_MS, n, slow.paths[0])
+    silent.fail(3 * HOUR_MS, silent.paths[2])
+    stopped.event(2 * HOUR_MS + 1, EventKind.AGENT_STOPPED, attrs={"reason": "SIGTERM", "exit_code": "0"})
+    agents, directories = heard(frames, talks, silent, stopped, slow)
+    statuses = {host: row["status"] for host, row in agents.items()}
+    assert statuses == {"talks": "unfenced", "silent": "silent", "stopped": "stopped", "slow": "unfenced"}
+    assert agents["silent"]["silent_ms"] == (9 * 24 - 3 - 3) * HOUR_MS - 48, "since leadership moved"
+    assert (agents["talks"]["interval_ms"], agents["slow"]["interval_ms"]) == (3 * HOUR_MS, 4 * DAY_MS)
+    d1, _, d3 = silent.paths
+    shown = {host: directories[host, d1]["state"] for host in agents}
+    assert shown == {"talks": "online", "silent": "silent", "stopped": "stopped", "slow": "online"}
+    assert directories["silent", d1]["last_state"] == "online"
+    assert directories["silent", d3]["state"] == "failed", "what had failed has failed"
+
+
+def test_silence_is_longer_than_a_file_takes_and_can_be_set(frames: Frames, make_agent: Any) -> None:
+    newest, behind = make_agent(host="newest"), make_agent(host="behind")
+    for n in range(4 * 6):
+        newest.sample(n * 600_000, n, newest.paths[0])
+    for n in range(2 * 6):
+        behind.sample(n * 600_000, n, behind.paths[0])
+    assert heard(frames, newest, behind)[0]["behind"]["status"] == "unknown", "two hours, a file takes one"
+    assert heard(frames, newest, behind, silent_after_ms=HOUR_MS)[0]["behind"]["status"] == "silent"
+
+
 # --- the whole job
 
 
@@ -361,14 +417,14 @@ def test_the_report_reproduces_the_truth_and_repeats_byte_for_byte(
     run_job(spark, demo_reports, tmp_path / "two")
     pages = [(tmp_path / name / "index.html").read_bytes() for name in ("one", "two")]
     assert pages[0] == pages[1]
-    assert report.states == {"failed": 2, "online": 7}
+    assert report.states == {"failed": 2, "stopped": 1, "online": 6}
     assert (report.samples, report.events, report.duplicates, report.bad_lines) == (501, 112, 0, 0)
     assert [row["outcome"] for row in report.incidents] == ["acknowledged", "timeout shutdown"]
     summary = json.loads((tmp_path / "one/report.json").read_text())
-    assert summary["summary"][0] == "2 of 9 directories failed."
+    assert summary["summary"][0] == "2 of 9 directories failed and 1 is stopped."
     assert summary["incidents"][0]["total_ms"] == 1231
     tables = {path.name for path in (tmp_path / "one/tables").iterdir()}
-    assert tables >= {"samples", "events", "directories", "agents", "incidents", "capacity", "timeline", "files"}
+    assert tables == set(TABLES)
     assert spark.read.parquet(str(tmp_path / "one/tables/incidents")).count() == 2
 
 
@@ -390,7 +446,7 @@ def test_the_command_leaves_a_report_says_where_and_cleans_up(demo_reports: Path
     out = tmp_path / "deep/out"
     done = fleet_report(demo_reports, out, TMPDIR=str(scratch))
     assert (done.returncode, done.stderr) == (cli.EXIT_DATA, "")
-    assert "2 of 9 directories failed and 3 are unknown." in done.stdout
+    assert "2 of 9 directories failed, 1 is stopped and 3 are unknown." in done.stdout
     assert f"page:   {out}/index.html" in done.stdout
     assert torn.name in done.stdout
     assert {path.name for path in out.iterdir()} >= {"index.html", "report.json", "tables"}
@@ -431,6 +487,48 @@ def test_what_cannot_run_is_one_line_and_changes_nothing(
         assert words in stderr
         assert stderr.count("\n") == 1
     assert not out.parent.exists()
+
+
+@pytest.mark.parametrize("uri", ["s3a://bucket/reports", "hdfs://name:8020/reports", "s3a:/b/r", "file://elsewhere/r"])
+def test_a_uri_that_cannot_be_listed_here_is_one_line_with_the_uri_as_it_was_given(
+    uri: str, demo_reports: Path, tmp_path: Path
+) -> None:
+    kjbod = [kjbod_command(), "fleet", "report"]
+    out = tmp_path / "out"
+    for options in (["--reports", uri, "--out", str(out)], ["--reports", str(demo_reports), "--out", uri]):
+        done = subprocess.run([*kjbod, *options], capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (cli.EXIT_CANNOT_RUN, ""), "before Spark starts"
+        assert f" {uri}: not a directory of this machine: " in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["reports"]
+
+
+def test_a_file_uri_and_a_path_with_a_colon_are_directories_here(tmp_path: Path) -> None:
+    assert cli.local_path("--reports", "file:///srv/my%20reports") == Path("/srv/my reports")
+    assert cli.local_path("--reports", "file:/srv/r") == Path("/srv/r")
+    assert cli.local_path("--reports", "reports/2026-11-01T12:00/r") == Path("reports/2026-11-01T12:00/r")
+    assert cli.local_path("--out", Path("s3a:/an/odd/name")) == Path("s3a:/an/odd/name")
+
+
+def test_the_troubles_of_a_larger_fleet_are_all_on_its_page(spark: Any, tmp_path: Path) -> None:
+    truth = write_fleet(tmp_path / "reports", 45, 4, dead=5)
+    report = run_job(spark, tmp_path / "reports", tmp_path / "out")
+    html = (tmp_path / "out/index.html").read_text()
+    first = html[html.index("What needs a look") : html.index("State of every log directory")]
+    assert [(row["host"], row["broker_id"]) for row in report.silent] == list(truth.silent)
+    failed = {(r["host"], r["broker_id"], r["path"]) for r in report.directories if r["state"] == "failed"}
+    assert failed == set(truth.dead)
+    for host, _, path in truth.dead:
+        assert host in first
+        assert path in first
+    for host, broker, path, state in truth.odd:
+        assert {(host, broker, path): state}.items() <= {
+            (r["host"], r["broker_id"], r["path"]): r["state"] for r in report.directories
+        }.items()
+        assert host in first
+    days = [row["days_to_full"] for row in report.capacity if row["days_to_full"] is not None]
+    assert f"<b>{min(days):,.1f} d</b>" in html
+    assert {row["fleet"] for row in report.incidents} <= set(CLUSTERS)
 
 
 def test_a_report_file_that_may_not_be_read_is_named(
