@@ -14,6 +14,7 @@ from kjbod.clock import SystemClock
 from kjbod.errors import KjbodError
 from kjbod.ids import Uuid
 from kjbod.metadata.batches import encode_batch
+from kjbod.metadata.clean_stop import CleanStop, write_clean_stop
 from kjbod.metadata.control import KRaftVoters, SnapshotFooter, SnapshotHeader, Voter, VoterEndpoint
 from kjbod.metadata.records import FeatureLevelRecord, encode_record
 from kjbod.metadata.snapshot import write_checkpoint
@@ -78,6 +79,16 @@ def _log_behind_the_snapshot(node: Site) -> None:
     _log_of(node, _data(encode_record(_feature(30), 0), 9), start=9)
 
 
+def _stopped_at(node: Site, end_offset: int) -> None:
+    stop = CleanStop(epoch=1, end_offset=end_offset, file_name=f"{3:020d}.log", size_bytes=99)
+    write_clean_stop(_log(node), stop)
+
+
+def _log_that_lost_its_end(node: Site) -> None:
+    _log_of(node, GOOD)
+    _stopped_at(node, 5)
+
+
 MISTAKES: dict[str, tuple[Callable[[Site], object], str]] = {
     "another node's directory": (
         lambda n: n.format(node_id=1),
@@ -136,6 +147,14 @@ MISTAKES: dict[str, tuple[Callable[[Site], object], str]] = {
     "a log with a damaged batch": (
         lambda n: _log_of(n, GOOD, GOOD[:30] + b"\xff" + GOOD[31:], _data(encode_record(_feature(30), 0), 2)),
         f"00000000000000000000.log is corrupt at position {len(GOOD)}",
+    ),
+    "a log that lost its end after a clean stop": (
+        _log_that_lost_its_end,
+        "records from offset 1 to 4: when kjbod controller stopped, 00000000000000000003.log with 99 bytes",
+    ),
+    "no log at all after a clean stop": (
+        lambda n: _stopped_at(n, 5),
+        "has lost the records from offset 0 to 4",
     ),
     "a quorum-state that is none": (
         lambda n: (_log(n) / "quorum-state").write_text("leader=1"),
