@@ -480,8 +480,9 @@ def _timeline_agents(report: Report, events: Sequence[Row]) -> list[Row]:
 
 
 def _lanes(report: Report, events: Sequence[Row], agents: Sequence[Row]) -> tuple[list[Lane], int]:
-    """A lane for each agent, then its directories, and of how many agents there are lanes."""
-    drawn = 0
+    """A lane for each agent, then its directories (where there is no room for all, those to which something happened),
+    and of how many agents there are lanes."""
+    drawn, crowded = 0, sum(1 + row["directories"] for row in agents) > LANES_MAX
     lanes: list[Lane] = []
     for agent in agents:
         if len(lanes) >= LANES_MAX:
@@ -495,6 +496,8 @@ def _lanes(report: Report, events: Sequence[Row], agents: Sequence[Row]) -> tupl
         names = report.names(agent["host"], agent["broker_id"])
         for directory in _of(report.directories, agent):
             there = [r for r in ours if r["path"] == directory["path"]]
+            if crowded and not there and directory["state"] in ("online", SILENT, STOPPED):
+                continue  # nothing happened that the lane of its agent does not show
             marks = tuple(Mark(r["ts"], r["kind"], _mark_title(r)) for r in there)
             lanes.append(Lane(names[directory["path"]], False, _bands(there, alive, directory) + unheard, marks))
     return lanes, drawn

@@ -288,6 +288,18 @@ def test_what_the_page_leaves_out_is_counted_and_is_where_it_says() -> None:
     assert {name.rstrip(".;:") for name in re.findall(r"tables/(\w+)", html)} <= set(TABLES)
 
 
+def test_all_dead_disks_have_their_lane_in_the_timeline_of_a_large_fleet() -> None:
+    at = {"host": "", "broker_id": 0}
+    events = [
+        happened("dir_failed", broker * 60_000, path) | at | {"host": f"kafka-{broker}", "broker_id": broker}
+        for broker, path in sorted(DEAD)
+    ]
+    part = section(page(large(timeline=events)), "What happened when, for each agent and directory")
+    lanes = words(drawings(part)[0])
+    assert sorted(text for text in lanes if text.startswith("d")) == sorted(path[5:] for _, path in DEAD)
+    assert "12 of 500 agents drawn, those with problems first" in part
+
+
 def test_more_sick_agents_than_can_be_drawn_are_counted() -> None:
     agents = [agent(b, failed=1) for b in range(1, 61)]
     html = page(report(agents=agents, directories=[directory(broker_id=b, state="failed") for b in range(1, 61)]))

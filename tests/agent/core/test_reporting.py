@@ -71,3 +71,11 @@ def test_probes_of_another_disk_under_the_same_path_or_of_one_that_is_back_are_c
     _, second, third = sampled(status(), new, back)
     assert (second.probes, second.probe_failures, second.probe_histogram) == (12, 0, {"40": 12})
     assert (third.probes, third.probe_failures, third.probe_histogram) == (2, 0, {"40": 2})
+
+
+def test_a_directory_that_could_not_be_read_is_not_reported_as_failed() -> None:
+    reports = Reports()
+    reporter = Reporter(Sender(host="h", broker_id=1, boot_id="b", fleet="f"), SystemClock(), None, reports)  # type: ignore[arg-type]
+    reporter.sample_unreadable({"/d9": None})
+    (sample,) = reports.samples
+    assert (sample.path, sample.state, sample.bytes_total) == ("/d9", "unreadable", None)
