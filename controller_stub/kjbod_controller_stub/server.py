@@ -29,6 +29,7 @@ from kjbod.metadata.batches import encode_batch
 from kjbod.metadata.control import KRaftVersion, KRaftVoters
 from kjbod.metadata.image import ReplayError
 from kjbod.metadata.log import MetadataLog, OffsetOutOfRangeError
+from kjbod.metadata.quorum_state import FILE_NAME as QUORUM_STATE
 from kjbod.metadata.quorum_state import QuorumState, write_quorum_state
 from kjbod.metadata.records import (
     FeatureRange,
@@ -82,7 +83,17 @@ from kjbod_controller_stub.log.directory import (
     require_alone,
 )
 from kjbod_controller_stub.log.quorum import Quorum, ReadFrom, ReadSnapshot
-from kjbod_controller_stub.log.snapshots import Found, Snapshots, State, covers, find, require_no_gap, shallow_copy
+from kjbod_controller_stub.log.snapshots import (
+    Found,
+    Snapshots,
+    State,
+    covers,
+    find,
+    require_next_epoch,
+    require_no_gap,
+    require_one_history,
+    shallow_copy,
+)
 from kjbod_controller_stub.log.watch import DirectoryHungError, DirectoryWatch
 from kjbod_controller_stub.results import ApiError, Note, Result
 from kjbod_controller_stub.starting import (
@@ -99,8 +110,8 @@ WAITING_ANSWERS_MAX = 10_000
 """While an fsync hangs, clients time out and ask again: beyond this many answers that wait for it, connections are
 closed before anything is done."""
 READING_BYTES_MAX = 16 * 1024 * 1024
-"""Pieces of the log and of snapshots that are being read and are no answer yet, which would count as unread; one that
-is larger is read alone."""
+"""Pieces of the log and of snapshots that are being read and are no answer yet, which would count as unread; what is
+larger is read alone."""
 REFUSALS_LOGGED_PER_SECOND = 20
 """Log lines about refused registrations; above it they are counted instead."""
 _REFUSED = "broker.refused"
@@ -434,6 +445,10 @@ class ControllerServer:
         remains = await asyncio.to_thread(read_remains, self._directory)
         require_alone(remains.voters, self._config.node_id, self._directory.path)
         found = await asyncio.to_thread(find, self._directory.log_path)
+        known = {kept.id.file_name: kept.id.epoch for kept in found.kept}
+        if remains.quorum_state is not None:
+            known[QUORUM_STATE] = remains.quorum_state.leader_epoch
+        require_next_epoch(known, self._directory.log_path)
         if remains.empty:  # opening it makes a first segment
             content = found.content
             require_supported(remains.bootstrap if content is None else content.records, self._directory.path)
@@ -447,6 +462,8 @@ class ControllerServer:
             start_epoch=latest.epoch,
             repair=False,
         )
+        require_one_history(found, self.log, self._directory.log_path)
+        require_next_epoch({"the log": self.log.last_epoch}, self._directory.log_path)
         require_no_gap(found, self.log, self._directory.log_path)
         kraft_version, voters, replayed_bytes = await self._replay(found)
         require_alone(voters, self._config.node_id, self._directory.log_path)

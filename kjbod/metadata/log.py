@@ -209,6 +209,13 @@ class MetadataLog:
         """Why the log takes nothing any more."""
         return self._failure
 
+    def epoch_of(self, offset: int) -> int | None:
+        """Leader epoch of the record at ``offset``; None where the log does not have it."""
+        if not self._start_offset <= offset < self._next_offset:
+            return None
+        at = bisect.bisect_right(self._epochs, offset, key=lambda entry: entry[1]) - 1
+        return self._epochs[at][0] if at >= 0 else None
+
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """The largest leader epoch that is not above ``epoch``, and the offset where it ends: what tells a follower
         with another history how far it agrees (``KafkaRaftLog.endOffsetForEpoch``, over durable records).

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+from kjbod.documents import INT32_MAX, int_of, parse_document
 from kjbod.errors import StorageError
 from kjbod.files import write_atomically
 from kjbod.ids import ZERO, Uuid
@@ -53,13 +54,13 @@ def read_quorum_state(directory: Path) -> QuorumState | None:
     """
     path = directory / FILE_NAME
     try:
-        data = json.loads(path.read_bytes())
-        if data["data_version"] not in (0, 1):
+        data = parse_document(path.read_bytes())
+        if int_of(data["data_version"], 0, INT32_MAX) not in (0, 1):
             raise StorageError(f"{path} has data_version {data['data_version']}, only 0 and 1 are known")
         return QuorumState(
-            leader_id=int(data["leaderId"]),
-            leader_epoch=int(data["leaderEpoch"]),
-            voted_id=int(data["votedId"]),
+            leader_id=int_of(data["leaderId"], -1, INT32_MAX),
+            leader_epoch=int_of(data["leaderEpoch"], 0, INT32_MAX),
+            voted_id=int_of(data["votedId"], -1, INT32_MAX),
             voted_directory_id=Uuid.parse(data.get("votedDirectoryId", str(ZERO))),
         )
     except FileNotFoundError:

@@ -22,6 +22,8 @@ from kjbod.wire.codec import MalformedMessageError
 
 _FIRST = SnapshotId(0, 0)
 _SEGMENT = ".log"
+_DIGITS = 20
+"""Of an offset in a file's name."""
 _CHECKPOINT = ".checkpoint"
 
 
@@ -64,7 +66,8 @@ def open_source(path: Path) -> Source:
 def _directory(path: Path) -> Source:
     inner = path / DIRECTORY_NAME
     directory = inner if inner.is_dir() else path
-    segments = sorted(one for one in directory.iterdir() if one.suffix == _SEGMENT and one.stem.isdigit())
+    names = (one for one in directory.iterdir() if one.suffix == _SEGMENT)
+    segments = sorted(one for one in names if one.stem.isascii() and one.stem.isdecimal() and len(one.stem) == _DIGITS)
     checkpoints = {key: file for key, file in checkpoints_in(directory).items() if key != _FIRST}
     if not segments and not checkpoints:
         raise StorageError(f"there is no metadata log in {path}: neither segments nor snapshots")

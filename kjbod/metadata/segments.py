@@ -37,6 +37,7 @@ import re
 import struct
 from pathlib import Path
 
+from kjbod.documents import INT64_MAX
 from kjbod.errors import LogCorruptError, StorageError
 from kjbod.files import fsync_directory, write_all, write_atomically
 from kjbod.ids import METADATA_TOPIC_ID
@@ -54,9 +55,9 @@ SEGMENT_MS = 7 * 24 * 3600 * 1000
 """``metadata.log.segment.ms``."""
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
-_SEGMENT_NAME = re.compile(r"(\d{20})\.log")
-_INDEX_NAME = re.compile(r"(\d{20})\.(index|timeindex)")
-_LEFT_OVER_NAME = re.compile(r"\d{20}\.(log|index|timeindex|snapshot|txnindex)\.deleted")
+_SEGMENT_NAME = re.compile(r"([0-9]{20})\.log")
+_INDEX_NAME = re.compile(r"([0-9]{20})\.(index|timeindex)")
+_LEFT_OVER_NAME = re.compile(r"[0-9]{20}\.(log|index|timeindex|snapshot|txnindex)\.deleted")
 """What a real controller renamed and did not come to delete. Its ``.snapshot`` files (of producers, always empty here)
 are left to it."""
 _INDEX_ENTRY = struct.Struct(">ii")
@@ -479,6 +480,8 @@ def _check_all(directory: Path, epochs: list[tuple[int, int]]) -> list[_Checked]
     paths = sorted((int(match[1]), path) for match, path in names)
     checked: list[_Checked] = []
     for number, (base_offset, path) in enumerate(paths):
+        if base_offset > INT64_MAX:
+            raise LogCorruptError(f"{path} is no segment: no log has that offset; move it out of the directory")
         if checked and checked[-1].next_offset != base_offset:
             raise LogCorruptError(
                 f"{path} starts at offset {base_offset}, but the segment before it ends at {checked[-1].next_offset}: "

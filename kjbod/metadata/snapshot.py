@@ -14,6 +14,7 @@ import re
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 
+from kjbod.documents import INT32_MAX, INT64_MAX
 from kjbod.errors import LogCorruptError, StorageError
 from kjbod.files import fsync_directory, write_all, write_atomically
 from kjbod.metadata import versions
@@ -23,8 +24,10 @@ from kjbod.metadata.records import FeatureLevelRecord, Record, encode_record
 from kjbod.wire.codec import MalformedMessageError
 
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
-_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
-_LEFT_OVER_NAME = re.compile(r"\d{20}-\d{10}.*\.checkpoint\.(part|deleted)|\d{20}-\d{10}\.checkpoint.*\.part")
+_NAME = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
+_LEFT_OVER_NAME = re.compile(
+    r"[0-9]{20}-[0-9]{10}.*\.checkpoint\.(part|deleted)|[0-9]{20}-[0-9]{10}\.checkpoint.*\.part"
+)
 _RECORD_OVERHEAD_BYTES = 24
 """At most, per record: length, attributes, deltas, lengths of key and value, headers."""
 _RECORDS_PER_STEP = 500
@@ -47,9 +50,12 @@ class SnapshotId:
 
     @classmethod
     def parse(cls, file_name: str) -> "SnapshotId | None":
-        """The id that a file name says, None where it is not a finished snapshot's."""
+        """The id that a file name says, None where it is not a finished snapshot's: an offset has eight bytes, an epoch
+        four."""
         match = _NAME.fullmatch(file_name)
-        return match and cls(int(match[1]), int(match[2]))
+        if match is None or int(match[1]) > INT64_MAX or int(match[2]) > INT32_MAX:
+            return None
+        return cls(int(match[1]), int(match[2]))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 The rows of :mod:`tests.system.test_bad_input` are the same with the real command.
 """
 
+import functools
 import random
 import shutil
 from collections.abc import Callable
@@ -89,6 +90,23 @@ def _log_that_lost_its_end(node: Site) -> None:
     _stopped_at(node, 5)
 
 
+def _quorum_state(node: Site, **values: object) -> None:
+    known = {"leaderId": 3000, "leaderEpoch": 1, "votedId": -1, "data_version": 1}
+    pairs = (f'"{key}":{value}' for key, value in (known | values).items())
+    (_log(node) / "quorum-state").write_text("{" + ",".join(pairs) + "}")
+
+
+NO_QUORUM_STATE = "quorum-state is not a quorum-state file; restore it or remove it"
+
+
+def _another_history(node: Site, end: int, epoch: int, *, own: int | None = None) -> None:
+    """A log of nine records of epoch 1, and a snapshot."""
+    _log_of(node, *(_data(encode_record(_feature(30), 0), offset) for offset in range(9)))
+    for at, of in ((end, epoch), *(() if own is None else ((own, 1),))):
+        path = _log(node) / f"{at:020d}-{of:010d}.checkpoint"
+        path.write_bytes(_snapshot_with(encode_record(_feature(30), 0)))
+
+
 MISTAKES: dict[str, tuple[Callable[[Site], object], str]] = {
     "another node's directory": (
         lambda n: n.format(node_id=1),
@@ -115,6 +133,51 @@ MISTAKES: dict[str, tuple[Callable[[Site], object], str]] = {
     "a log at a metadata.version of the future": (
         lambda n: _log_of(n, _data(encode_record(_feature(99), 0))),
         "has finalized metadata.version 99",
+    ),
+    **{
+        f"a quorum-state with {text}": (functools.partial(_quorum_state, leaderEpoch=text), NO_QUORUM_STATE)
+        for text in ("1e400", "NaN", "2147483648", "-1", "1.5", "true", '"1"', "null", "9" * 5_000)
+    },
+    "a quorum-state that nests deep": (
+        lambda n: (_log(n) / "quorum-state").write_text("[" * 200_000),
+        NO_QUORUM_STATE,
+    ),
+    "a quorum-state of a version that is no number": (
+        lambda n: _quorum_state(n, data_version="1e400"),
+        NO_QUORUM_STATE,
+    ),
+    "a quorum-state with the last epoch": (
+        lambda n: _quorum_state(n, leaderEpoch=2**31 - 1),
+        "quorum-state has leader epoch 2147483647, the last one that there can be",
+    ),
+    "a log with the last epoch": (
+        lambda n: _log_of(n, encode_batch([encode_record(_feature(30), 0)], 0, 2**31 - 1, 1)),
+        "the log has leader epoch 2147483647, the last one that there can be",
+    ),
+    "a snapshot with the last epoch": (
+        lambda n: _another_history(n, 20, 2**31 - 1),
+        "00000000000000000020-2147483647.checkpoint has leader epoch 2147483647",
+    ),
+    "a snapshot of a later epoch that ends within the log": (
+        lambda n: _another_history(n, 5, 7),
+        "00000000000000000005-0000000007.checkpoint is of another history: it ends at offset 5 in epoch 7, and the log "
+        "has epoch 1 there",
+    ),
+    "a snapshot of a later epoch before its own": (
+        lambda n: _another_history(n, 0, 7, own=5),
+        "00000000000000000000-0000000007.checkpoint is of another history",
+    ),
+    "two snapshots with one end": (
+        lambda n: _another_history(n, 5, 0, own=5),
+        "00000000000000000005-0000000000.checkpoint is of another history",
+    ),
+    "a snapshot of an older epoch that ends after the log": (
+        lambda n: _another_history(n, 20, 0),
+        "is of another history: it ends at offset 20 in epoch 0, and the log ends at 9 in epoch 1",
+    ),
+    "a segment of an impossible offset": (
+        lambda n: _log_of(n, GOOD, start=99999999999999999999),
+        "99999999999999999999.log is no segment",
     ),
     "a record of the future": (
         lambda n: _log_of(n, GOOD, _data(FUTURE, 1)),

@@ -31,6 +31,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from kjbod.documents import int_of, parse_document, text_of
 from kjbod.errors import StorageError
 from kjbod.files import make_directories, write_atomically
 from kjbod.ids import METADATA_TOPIC_NAME, Uuid
@@ -442,7 +443,7 @@ class KnownDirectories:
         except OSError as error:
             raise self._unusable(error) from None
         try:
-            document = json.loads(content)
+            document = parse_document(content)
             return _memory_of(document) if document["node_id"] == self._node_id else Memory()
         except (ValueError, KeyError, TypeError, AttributeError):
             return Memory()
@@ -473,11 +474,18 @@ def _memory_of(document: Mapping[str, Any]) -> Memory:
     if document["version"] != 2:
         return Memory()
     directories = {
-        str(path): KnownDirectory(Uuid.parse(one["directory_id"]), one["device"], one["serial"], one["seen_ms"])
+        str(path): KnownDirectory(
+            Uuid.parse(one["directory_id"]),
+            None if one["device"] is None else text_of(one["device"]),
+            None if one["serial"] is None else text_of(one["serial"]),
+            None if one["seen_ms"] is None else int_of(one["seen_ms"]),
+        )
         for path, one in document["directories"].items()
     }
     retired = (
-        Retired(Uuid.parse(one["directory_id"]), one["path"], one["at_ms"], Uuid.parse(one["replaced_by"]))
+        Retired(
+            Uuid.parse(one["directory_id"]), text_of(one["path"]), int_of(one["at_ms"]), Uuid.parse(one["replaced_by"])
+        )
         for one in document["retired"]
     )
     return Memory(directories, tuple(retired))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from kjbod.documents import int_of, parse_document, text_of
 from kjbod.files import make_directories, write_atomically
 from kjbod.ids import Uuid
 
@@ -42,12 +43,12 @@ class StrayMemory:
     def load(self) -> dict[tuple[Uuid, str], Note]:
         """What is remembered; empty where there is no file, or none that can be used."""
         try:
-            document = json.loads(self._path.read_bytes())
+            document = parse_document(self._path.read_bytes())
             if document["version"] != 1 or document["node_id"] != self._node_id:
                 return {}
             return {
-                (Uuid.parse(entry["directory_id"]), str(entry["name"])): Note(
-                    str(entry["reason"]), int(entry["since_ms"])
+                (Uuid.parse(entry["directory_id"]), text_of(entry["name"])): Note(
+                    text_of(entry["reason"]), int_of(entry["since_ms"])
                 )
                 for entry in document["strays"]
             }

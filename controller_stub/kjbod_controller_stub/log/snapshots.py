@@ -16,12 +16,13 @@ import errno
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from kjbod.clock import Clock
+from kjbod.documents import INT32_MAX
 from kjbod.errors import KjbodError, LogCorruptError, StorageError
 from kjbod.ids import Uuid
 from kjbod.medium import read_anew
@@ -226,6 +227,47 @@ def require_no_gap(found: Found, log: MetadataLog, directory: Path) -> None:
         f"{directory} lacks the records from offset {covered} to {log.start_offset - 1}: the log starts with "
         f"{log.start_offset:020d}.log and {what}. Restore the missing files from a backup"
     )
+
+
+def require_one_history(found: Found, log: MetadataLog, directory: Path) -> None:
+    """Snapshots and log must tell of one history: a snapshot has the epoch that the log has where it ends, or is of a
+    later epoch, or a longer log, than all of it; and later ones have later epochs. A quorum of one has no other voter
+    whose history could have replaced its own: what contradicts it came from elsewhere.
+
+    Raises:
+        StorageError: names the file that does not belong there.
+    """
+    before: SnapshotId | None = None
+    for each in (kept.id for kept in found.kept if kept.id != BOOTSTRAP):
+        if before is not None and (each.end_offset == before.end_offset or each.epoch < before.epoch):
+            raise _foreign(directory, before, f"{each.file_name} is there too")
+        before = each
+        epoch = log.epoch_of(each.end_offset - 1)
+        if epoch is not None and epoch != each.epoch:
+            raise _foreign(directory, each, f"the log has epoch {epoch} there")
+        if each.end_offset > log.end_offset and each.epoch < log.last_epoch:
+            raise _foreign(directory, each, f"the log ends at {log.end_offset} in epoch {log.last_epoch}")
+
+
+def _foreign(directory: Path, snapshot_id: SnapshotId, why: str) -> StorageError:
+    return StorageError(
+        f"{directory / snapshot_id.file_name} is of another history: it ends at offset {snapshot_id.end_offset} in "
+        f"epoch {snapshot_id.epoch}, and {why}; move it out of the directory, or restore all of it from one backup"
+    )
+
+
+def require_next_epoch(said: Mapping[str, int], directory: Path) -> None:
+    """There must be an epoch left to open. ``said``: leader epochs by the name of what has them.
+
+    Raises:
+        StorageError: names what has the last one.
+    """
+    for name, epoch in said.items():
+        if epoch >= INT32_MAX:
+            raise StorageError(
+                f"{directory}: {name} has leader epoch {epoch}, the last one that there can be: no controller came "
+                "there by itself; restore it from a backup, or move it out of the directory"
+            )
 
 
 def covers(latest: SnapshotId, log: MetadataLog) -> bool:
