@@ -250,6 +250,7 @@ class AgentRig:
         home.mkdir()
         config = home / "server.properties"
         own = f"metadata.log.dir={home}/metadata\nkjbod.state.dir={home}/state\nkjbod.host=bench-{broker}\n"
+        own += "kjbod.placement.full.percent=100\n"  # whatever else lies on this machine's disk
         config.write_text(broker_properties(broker, free_port(), self._port, dirs) + own)
         format_node(config, self._cluster_id)
         command = [*prefix, kjbod_command(), "agent", "-c", str(config)]

@@ -149,7 +149,7 @@ class ReplicaRig(CostRig):
             "broker.heartbeat.interval.ms": min(2000, self._session_ms // 3),
         }
         if self.system != "Kafka":
-            more |= {"kjbod.state.dir": self.work / "state"}
+            more |= {"kjbod.state.dir": self.work / "state", "kjbod.placement.full.percent": 100}
         text = broker_properties(BROKER_ID, free_port(), self.port, self.log_dirs)
         self._config.write_text(text + "".join(f"{key}={value}\n" for key, value in more.items()))
         format_node(self._config, self.cluster_id)

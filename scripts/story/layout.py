@@ -85,6 +85,7 @@ def broker_properties(layout: Layout, broker: int, log_dirs: list[Path]) -> str:
             f"metadata.log.dir={layout.metadata(broker)}",
             f"log.dir.failure.timeout.ms={FAILURE_TIMEOUT_MS}",
             f"kjbod.host=broker-{broker}",
+            "kjbod.placement.full.percent=100",  # whatever else lies on this machine's disk
             f"kjbod.state.dir={layout.work}/broker{broker}-state",
             f"kjbod.reports.dir={layout.reports}",
             f"kjbod.reports.interval.ms={REPORT_INTERVAL_MS}",

@@ -63,7 +63,9 @@ class Cluster:
         home = self.base / f"b{node}"
         home.mkdir()
         paths = [self.directory(node, number) for number in range(1, directories + 1)]
-        settings = {"kjbod_state_dir": home / "state", "kjbod_host": f"host{node}", **settings}
+        # Whatever else lies on this machine's disk.
+        own = {"kjbod_state_dir": home / "state", "kjbod_host": f"host{node}", "kjbod_placement_full_percent": 100}
+        settings = {**own, **settings}
         lines = [f"{key.replace('_', '.')}={value}\n" for key, value in settings.items()]
         config = home / "server.properties"
         config.write_text(broker_properties(node, free_port(), self.port, paths) + "".join(lines))

@@ -87,7 +87,9 @@ def test_a_real_controller_places_nothing_on_an_agent_whose_disk_is_nearly_full_
     cluster.start_controller()
     agents: dict[int, ManagedProcess] = {}
     for node in (1, 2):
-        config = cluster.configure(node, directories=1, kjbod_probe_interval_ms=200)
+        config = cluster.configure(
+            node, directories=1, kjbod_probe_interval_ms=200, kjbod_placement_full_percent=90 if node == 1 else 100
+        )
         if node == 1:
             with config.open("a") as file:
                 file.write(f"log.dirs={disk.log_dir}\n")
