@@ -81,6 +81,9 @@ STANDSTILL_MS: Final = 5_000
 STANDSTILL_CONFIRMED_MS: Final = 2_000
 """How long that must be seen before the watchdog is left unfed. After a pause of the whole process everything seems to
 have stood still, until it has had its turn."""
+PAUSE_MS: Final = 2_000
+"""How much later than planned a round of the timers may come before that is a pause of the process or of the machine:
+far more than any delay of a busy host."""
 STARTING_TIMEOUT_MS: Final = 60_000
 """How long the service manager is asked, on each round, to wait for the end of the start."""
 TROUBLE_AGAIN_MS: Final = 60_000
@@ -274,6 +277,8 @@ class Broker:
         self._beaten_ms = clock.monotonic_ms()  # when a registration or heartbeat last ended, well or not
         self._still_since_ms: int | None = None
         self._still_told = False
+        self._round_due_ms: int | None = None
+        """When the timers go round next, at the latest."""
 
     # ---------------------------------------------------------------------------------------------- what happens to it
 
@@ -623,6 +628,7 @@ class Broker:
         longest_ms = min(IDLE_MS, watchdog_interval_ms or IDLE_MS)
         while True:
             now_ms = self._clock.monotonic_ms()
+            self._notice_pause(now_ms)
             self._pet(now_ms)
             self._feed(life.TimePassed())
             self._send_assignments(now_ms)
@@ -644,6 +650,7 @@ class Broker:
             )
             next_ms = min((ms for ms in due if ms is not None), default=now_ms + longest_ms)
             wait_ms = max(1, min(next_ms - self._clock.monotonic_ms(), longest_ms))
+            self._round_due_ms = self._clock.monotonic_ms() + wait_ms
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_ms / 1000):
                     await self._wake.wait()
@@ -670,7 +677,20 @@ class Broker:
             return f"no request to the controller has ended, well or not, for {silent_ms} ms"
         return None if self.monitor is None else self.monitor.standing_still(now_ms)
 
+    def _notice_pause(self, now_ms: int) -> None:
+        """Whoever comes first after a pause; the timers of the event loop go before what lies in the sockets."""
+        due_ms = self._round_due_ms
+        if due_ms is None or now_ms - due_ms < PAUSE_MS:
+            return
+        self._round_due_ms = now_ms
+        lost_ms = now_ms - due_ms
+        self._log.warning("agent.paused", lost_ms=lost_ms)
+        self.failures = failing.resumed(self.failures, now_ms + self.life.timing.heartbeat_interval_ms)
+        self.assignments.patience(now_ms)
+        self._feed(life.Paused(lost_ms))
+
     def _check_deadlines(self, now_ms: int) -> None:
+        self._notice_pause(now_ms)
         if not failing.is_overdue(self.failures, now_ms):
             return
         by_directory = self.placement.leaders()

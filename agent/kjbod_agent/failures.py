@@ -21,6 +21,10 @@ without leadership nobody waits for this broker. "There" is where the replica re
 metadata image; while that is not known, yes is assumed. With no leadership the deadline stays passed: the moment the
 image says that leadership came, the process stops.
 
+The deadline is a promise to others, so a pause of this process (a stop signal, a machine that stood still) is not added
+to it. But at the end of a pause nobody has looked: an answer may lie in the socket, and a leader that was moved in the
+metadata that come next. So what passed meanwhile is decided one round with the controller later: :func:`resumed`.
+
 Three failures leave nothing to wait for: the last usable directory (which is also the only one of a single-directory
 broker), all of them, and the one with the metadata.
 
@@ -177,6 +181,11 @@ def placed(state: Failures, partitions: Iterable[TopicIdPartition]) -> Failures:
         state,
         lambda f: f if f.misplaced.isdisjoint(done) else dataclasses.replace(f, misplaced=f.misplaced - done),
     )
+
+
+def resumed(state: Failures, decided_ms: int) -> Failures:
+    """This process did not run for a while: no deadline is decided before that moment."""
+    return _each(state, lambda f: dataclasses.replace(f, deadline_ms=max(f.deadline_ms, decided_ms)))
 
 
 def decide(state: Failures, leads: Leads, now_ms: int) -> Stop | None:

@@ -257,6 +257,13 @@ class TimePassed:
 
 
 @dataclass(frozen=True, slots=True)
+class Paused:
+    """This process did not run for so long: a stop signal, or a machine that stood still."""
+
+    lost_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class RegistrationAnswered:
     """The controller's answer to a registration."""
 
@@ -351,6 +358,7 @@ class Halt:
 Event = (
     Start
     | TimePassed
+    | Paused
     | RegistrationAnswered
     | HeartbeatAnswered
     | RequestFailed
@@ -619,6 +627,14 @@ def _on_time(life: Lifecycle, _event: TimePassed, now_ms: int) -> Step:
     return life, ()
 
 
+def _on_pause(life: Lifecycle, event: Paused, _now_ms: int) -> Step:
+    """The time for a registration is of what was observed: nobody else counts it. That of a stop was promised to the
+    service manager."""
+    if life.deadline_ms is None or life.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
+        return life, ()
+    return dataclasses.replace(life, deadline_ms=life.deadline_ms + event.lost_ms), ()
+
+
 def _on_registration(life: Lifecycle, event: RegistrationAnswered, now_ms: int) -> Step:
     if not is_in_flight(life, event.serial):
         return life, ()
@@ -795,6 +811,7 @@ def _on_halt(life: Lifecycle, event: Halt, _now_ms: int) -> Step:
 _HANDLERS: Final[Mapping[type[Event], Callable[[Lifecycle, Any, int], Step]]] = {
     Start: _on_start,
     TimePassed: _on_time,
+    Paused: _on_pause,
     RegistrationAnswered: _on_registration,
     HeartbeatAnswered: _on_heartbeat,
     RequestFailed: _on_failure,

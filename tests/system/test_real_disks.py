@@ -1,6 +1,7 @@
 """The whole path on real disks: the kernel refuses, the agent says so, the controller moves leadership."""
 
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -135,3 +136,24 @@ def _last_failure(agent: ManagedProcess, count: int) -> int:
     agent.wait_for_event("directory.failed", where=lambda _: len(agent.events("directory.failed")) >= count)
     lines = agent.events()
     return lines.index(agent.events("directory.failed")[count - 1])
+
+
+def test_a_pause_of_the_agent_that_is_longer_than_the_failure_timeout_does_not_end_it_once_the_failure_is_recorded(
+    tmp_path: Path, real_disk: MakeDisk, processes: Processes
+) -> None:
+    """The controller's answer lies in the socket when the agent goes on: it is heard before the deadline is decided."""
+    rig = _start(tmp_path, real_disk, processes, log_dir_failure_timeout_ms=3000, broker_heartbeat_interval_ms=4000)
+    rig.controller.signal(signal.SIGSTOP)
+    rig.disks[1].unmount()  # found at once, so that no other heartbeat is on its way
+    rig.agent.wait_for_event("directory.offline.sent")
+    sent_s = time.monotonic()
+    rig.agent.signal(signal.SIGSTOP)
+    rig.controller.signal(signal.SIGCONT)
+    rig.controller.wait_for_event("directories.offline", broker_id=1)
+    time.sleep(max(0.0, sent_s + 6 - time.monotonic()))  # the pause is what is tested
+    rig.agent.signal(signal.SIGCONT)
+    rig.agent.wait_for_event("agent.paused")
+    rig.agent.wait_for_event("directory.offline.acknowledged")
+    assert rig.agent.running
+    assert len(rig.agent.events("directory.failed")) == 1
+    assert rig.agent.stop() == 0

@@ -38,6 +38,8 @@ from kjbod_agent.storage.checkpoints import CHECKPOINT_FILES, offsets
 
 TOPIC_IDS_PER_REQUEST = 100
 """Small files read by one request of a scan: some hundred milliseconds on a disk that seeks."""
+LOOK_MS = 200
+"""A request that is not answered is looked after this often: a pause that is longer counts as one of these."""
 SENT_AHEAD = ("read_piece", "write_piece", "checksum", "check_batches")
 """Pieces of a copy: of these the next one is sent while one is carried out, so that the worker takes it up at once and
 does not wait for its turn of the event loop. A probe then waits for two pieces at most."""
@@ -329,13 +331,27 @@ class DirectoryClient(ABC):
             self._queue.append(call)
         self._pump()
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                return await answer
-        except TimeoutError:
-            raise self._overdue() from None
+            if not await self._comes(answer, timeout_ms):
+                raise self._overdue()
+            return answer.result()
         finally:
+            answer.cancel()  # nobody waits for it any more; nothing happens when it is there
             if call in self._queue:  # an exception instead would print call and answer, for each request
                 self._queue.remove(call)
+
+    async def _comes(self, answer: asyncio.Future[tuple[Any, int]], timeout_ms: int) -> bool:
+        """Whether it comes within so much time in which somebody looked: after a pause of this process (a stop signal,
+        a machine that stood still) it may be there already, and the event loop sees first that the time is over."""
+        left_ms: float = timeout_ms
+        while left_ms > 0:
+            began_ms = self._clock.monotonic_ms()
+            step_ms = min(left_ms, LOOK_MS)
+            await asyncio.wait([answer], timeout=step_ms / 1000)
+            if answer.done():
+                return True
+            passed_ms = self._clock.monotonic_ms() - began_ms
+            left_ms -= passed_ms if step_ms <= passed_ms <= 2 * LOOK_MS else step_ms
+        return False
 
     def _overdue(self) -> DirectoryTimeout | WorkerUnavailable:
         blocked = self.blocked()

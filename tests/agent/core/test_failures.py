@@ -15,6 +15,7 @@ from kjbod_agent.failures import (
     next_deadline_ms,
     placed,
     reported,
+    resumed,
     retired,
 )
 from kjbod_agent.failures import misplaced as place_elsewhere
@@ -202,3 +203,16 @@ def test_other_failures_keep_their_deadlines_when_a_disk_is_replaced() -> None:
     state, _ = fail(state, B, 10_000)
     after = added(retired(reported(state, [A]), A), METADATA)
     assert after.of(B) == state.of(B)
+
+
+def test_after_a_pause_what_passed_meanwhile_is_decided_one_round_later_and_no_deadline_comes_sooner() -> None:
+    state, _ = fail(healthy(A, B, C), A, 0)
+    state, _ = fail(state, B, 200_000)
+    state = resumed(state, decided_ms=102_000)
+    assert decide(state, leads_some, 101_999) is None
+    assert next_deadline_ms(state, 100_000) == 102_000
+    stop = decide(state, leads_some, 102_000)
+    assert stop is not None
+    assert str(A) in stop.reason
+    assert decide(reported(state, [A]), leads_some, 229_999) is None
+    assert decide(reported(state, [A]), leads_some, 230_000) is not None

@@ -30,6 +30,7 @@ from kjbod_agent.lifecycle import (
     MetadataApplied,
     OfflineAcknowledged,
     OfflineForgotten,
+    Paused,
     ReadyToUnfence,
     RegisterAgain,
     Registered,
@@ -485,3 +486,17 @@ def test_whatever_happens_one_request_is_out_all_failures_are_in_it_and_somethin
         else:
             continue
         check()
+
+
+def test_a_pause_before_the_registration_does_not_count_and_one_during_a_stop_does() -> None:
+    script = Script().on(Start())
+    limit = script.life.timing.registration_timeout_ms
+    script.now_ms += 10 * limit
+    script.on(Paused(10 * limit)).on(TimePassed())
+    assert script.life.active
+    script.on(RequestFailed(script.life.serial, "no controller is known")).after(limit)
+    assert script.one(Stopped).ending is Ending.REGISTRATION_TIMED_OUT
+    script = Script().running().on(BeginShutdown())
+    before = script.life
+    assert script.on(Paused(60_000)).life == before
+    assert script.effects == ()
