@@ -92,24 +92,31 @@ def _remembered_facts(directory: dict[str, Any]) -> list[tuple[str, str]]:
     configured = "" if directory["configured"] else ", and it is not in log.dirs"
     seen = "" if directory["seen_ms"] is None else f", last seen {moment(directory['seen_ms'])}"
     facts = [
-        ("state", f"unknown: no agent runs{configured}"),
+        ("state", f"unknown: no agent answers{configured}"),
         ("directory.id", f"{safe(directory['directory_id'] or 'never seen')}{seen}"),
     ]
     return [*facts, ("device", _device(directory))] if directory["device"] or directory["serial"] else facts
 
 
 def _facts(directory: dict[str, Any]) -> list[tuple[str, str]]:
-    replicas = plural(directory["replicas"], "replica")
-    leaders = plural(directory["leaders"], "leader")
-    future = f", {directory['future']} on the way here" if directory["future"] else ""
     return [
         ("state", _state(directory)),
         *([("reason", safe(directory["error"]))] if directory["error"] else []),
         ("directory.id", safe(directory["directory_id"] or "unknown")),
         ("device", _device(directory)),
         ("file system", f"{safe(directory['file_system'] or 'unknown')}, {_space(directory)}"),
-        ("holds", f"{replicas}, {leaders}{future}"),
+        ("holds", _holds(directory)),
     ]
+
+
+def _holds(directory: dict[str, Any]) -> str:
+    """Of a directory that cannot be asked what the metadata place there, and what was seen there before."""
+    if directory["directory_id"] is None:
+        return "unknown"
+    replicas = plural(directory["replicas"], "replica")
+    leaders = plural(directory["leaders"], "leader")
+    future = f", {directory['future']} on the way here" if directory["future"] else ""
+    return f"{replicas}, {leaders}{future}{'' if directory['online'] else ', as far as is known'}"
 
 
 def _state(directory: dict[str, Any]) -> str:

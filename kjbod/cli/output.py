@@ -19,6 +19,7 @@ from kjbod import units
 from kjbod.units import duration
 
 __all__ = [
+    "UNKNOWN",
     "OutputError",
     "Printer",
     "cells",

@@ -19,7 +19,7 @@ from typing import Any, Final
 import click
 
 from kjbod.cli import ask
-from kjbod.cli.output import Printer, cells, cut, duration, moment, percent, safe, table, width
+from kjbod.cli.output import UNKNOWN, Printer, cells, cut, duration, moment, percent, safe, table, width
 from kjbod.errors import KjbodError
 from kjbod.runtime.control import EXIT_NO_AGENT
 
@@ -82,18 +82,25 @@ def lines(answer: dict[str, Any], columns: int | None) -> list[str]:
         ("assignments", f"{answer['queued_assignments']} queued{_stuck(answer['stuck_assignments'])}"),
         # An agent that was started before this command was installed does not tell.
         *(("not made", cut(safe(text), columns and columns - _NAME_COLUMNS - 2)) for text in answer.get("unmade", ())),
-        ("replicas", f"{sum(row['replicas'] for row in answer['directories'])}{_creating(answer['creating'])}"),
-        ("moves", f"{answer['moves']}{', see kjbod move --list' if answer['moves'] else ''}"),
-        ("strays", f"{answer['strays']}{', see kjbod strays' if answer['strays'] else ''}"),
+        *(_held(answer) if answer["published"] else [("replicas", "not known yet: the metadata are being read")]),
     ]
     head = [f"{name:<{_NAME_COLUMNS}}  {text}" for name, text in facts]
-    body = table(("STATE", "SINCE", ">REPLICAS", ">LEADERS", ">USED", "DIRECTORY"), map(_row, answer["directories"]))
+    rows = [_row(row, answer["published"]) for row in answer["directories"]]
+    body = table(("STATE", "SINCE", ">REPLICAS", ">LEADERS", ">USED", "DIRECTORY"), rows)
     return [
         safe(answer["condition"]["text"]),
         *head,
         "",
         body[0],
         *_with_reasons(body[1:], answer["directories"], columns),
+    ]
+
+
+def _held(answer: dict[str, Any]) -> list[tuple[str, str]]:
+    return [
+        ("replicas", f"{sum(row['replicas'] for row in answer['directories'])}{_creating(answer['creating'])}"),
+        ("moves", f"{answer['moves']}{', see kjbod move --list' if answer['moves'] else ''}"),
+        ("strays", f"{answer['strays']}{', see kjbod strays' if answer['strays'] else ''}"),
     ]
 
 
@@ -145,14 +152,15 @@ def _creating(count: int) -> str:
     return f", and {count} to create" if count else ""
 
 
-def _row(row: dict[str, Any]) -> tuple[str, ...]:
+def _row(row: dict[str, Any], published: bool) -> tuple[str, ...]:
+    unknown = not published or row["directory_id"] is None
     total, usable, apart = row["total_bytes"], row["usable_bytes"], row["role"] == "metadata"
     used = "?" if total is None or usable is None else percent(total - usable, total)
     return (
         f"{row['verdict']}{' cordoned' if row['cordoned'] else ''}",
         moment(row["since_ms"]),
-        "-" if apart else str(row["replicas"]),
-        "-" if apart else str(row["leaders"]),
+        "-" if apart else UNKNOWN if unknown else str(row["replicas"]),
+        "-" if apart else UNKNOWN if unknown else str(row["leaders"]),
         used,
         f"{safe(row['path'])}{' (metadata.log.dir)' if apart else ''}",
     )

@@ -19,7 +19,7 @@ from kjbod.runtime.control import ControlClient, NoAgentError
 
 STRAYS_PER_REQUEST: Final = 10
 """Names and paths have at most 255 and 4096 bytes; a request has a limit."""
-NO_AGENT: Final = "no agent runs: what follows is what the disks show now"
+NO_AGENT: Final = "no agent answers: what follows is what the disks show now"
 
 
 class StrayError(KjbodError):
@@ -59,7 +59,7 @@ def strays(context: click.Context, config_path: Path | None, as_json: bool) -> i
     elif found:
         out(*lines(found))
     else:
-        out("no strays")
+        out(_none(unreadable))
     for reason in unreadable.values():
         complain(safe(reason))
     return EXIT_FAILURE if unreadable else 0
@@ -137,8 +137,15 @@ def _names(stray: Mapping[str, Any]) -> tuple[str, str]:
 
 def _find(config: Config) -> tuple[list[dict[str, Any]], dict[str, str], bool]:
     """Strays, why directories could not be looked into, and whether an agent was asked."""
+    found: list[dict[str, Any]] = []
+    unread: dict[str, str] = {}
     try:
-        return [stray for part in ask.client(config).stream("strays") for stray in part], {}, True
+        for part in ask.client(config).stream("strays"):
+            if isinstance(part, dict):
+                unread |= part["unread"]
+            else:
+                found.extend(part)
+        return found, unread, True
     except NoAgentError:
         from kjbod_agent.admin.unattended import survey
 
@@ -154,7 +161,7 @@ def _change(config: Config, what: str, names: Sequence[str], as_json: bool, yes:
     chosen = choose(found, names)
     out = Printer()
     if not chosen:
-        out("no strays")
+        out(_none(unreadable))
         return EXIT_FAILURE if unreadable else 0
     if not yes and not _agreed(chosen, out):
         return EXIT_FAILURE
@@ -162,6 +169,10 @@ def _change(config: Config, what: str, names: Sequence[str], as_json: bool, yes:
     failed = _tell(outcomes, f"{what}d", out, as_json)
     # Who names strays has them all; "all" is not all where a directory says nothing.
     return EXIT_FAILURE if failed or (unreadable and not names) else 0
+
+
+def _none(unreadable: Mapping[str, str]) -> str:
+    return "no strays in the other directories" if unreadable else "no strays"
 
 
 def _agreed(chosen: Sequence[Mapping[str, Any]], out: Printer) -> bool:

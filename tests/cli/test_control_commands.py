@@ -200,6 +200,9 @@ def test_status_before_the_registration_says_so() -> None:
     shown = "\n".join(lines(STATUS | {"broker_epoch": -1, "published": False, "moves": 0, "strays": 0}, None))
     assert "none: not registered yet" in shown
     assert "345, not yet complete" in shown
+    assert "replicas         not known yet: the metadata are being read" in shown
+    assert "moves " not in shown and "strays " not in shown, "0 would be a claim"
+    assert shown.splitlines()[-2].split()[3:5] == ["?", "?"]
     assert "see kjbod" not in shown
 
 
@@ -360,7 +363,7 @@ def test_log_dirs_tells_which_disk_a_directory_is_and_what_it_holds(
         "  directory.id  tvZBbOOtuXsXF9uKAMlVNQ",
         "  device        sdb1 8:17, model WDC WD181KFGX, serial 9XG1A2BC",
         "  file system   ext4, 18 TiB, 5.0 TiB free (71 % used) when last seen",
-        "  holds         1204 replicas, 402 leaders",
+        "  holds         1204 replicas, 402 leaders, as far as is known",
     ]
 
 
@@ -382,7 +385,7 @@ def test_a_directory_of_which_nothing_is_known_is_shown_all_the_same() -> None:
         "  directory.id  unknown",
         "  device        unknown",
         "  file system   unknown, size unknown",
-        "  holds         0 replicas, 0 leaders",
+        "  holds         unknown",
     ]
 
 
@@ -400,16 +403,16 @@ def test_without_an_agent_log_dirs_tells_what_is_remembered_and_touches_no_disk(
     captured = capsys.readouterr()
     assert captured.out.splitlines() == [
         f"{tmp_path}/d1",
-        "  state         unknown: no agent runs",
+        "  state         unknown: no agent answers",
         "  directory.id  tvZBbOOtuXsXF9uKAMlVNQ, last seen 2025-11-21 16:57:12Z",
         "  device        sdb1 8:17, serial 9XG1A2BC",
         "",
         f"{tmp_path}/d2",
-        "  state         unknown: no agent runs",
+        "  state         unknown: no agent answers",
         "  directory.id  never seen",
         "",
         f"{tmp_path}/gone",
-        "  state         unknown: no agent runs, and it is not in log.dirs",
+        "  state         unknown: no agent answers, and it is not in log.dirs",
         "  directory.id  AAAAAAAAAAAAAAAAAAAAZQ, last seen 2025-11-21 16:57:12Z",
     ]
     assert captured.err.splitlines()[1] == "kjbod: what follows is from memory; no disk was asked"
@@ -426,7 +429,7 @@ def test_without_an_agent_log_dirs_tells_of_a_metadata_directory_of_its_own(
     assert cli.run(["log-dirs", "-c", config]) == 0
     assert capsys.readouterr().out.splitlines()[-4:] == [
         f"{tmp_path}/meta",
-        "  state         unknown: no agent runs",
+        "  state         unknown: no agent answers",
         "  directory.id  tvZBbOOtuXsXF9uKAMlVNQ, last seen 2025-11-21 16:57:12Z",
         "  holds         the metadata log alone (metadata.log.dir)",
     ]

@@ -71,6 +71,23 @@ def test_strays_for_machines(tmp_path: Path, config: str, capsys: pytest.Capture
     assert json.loads(capsys.readouterr().out) == {"agent": True, "strays": [STRAY], "unreadable": {}}
 
 
+def test_no_strays_is_not_said_of_a_directory_that_cannot_be_looked_into(
+    tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unread = {"unread": {"/mnt/d2": "/mnt/d2 is unreadable: it may hold others"}}
+    with fake_agent(tmp_path, strays=[unread]):
+        assert cli.run(["strays", "-c", config]) == 1
+        said = capsys.readouterr()
+        assert cli.run(["strays", "remove", "--all", "--yes", "-c", config]) == 1
+    assert said.out == "no strays in the other directories\n"
+    assert said.err == "kjbod: /mnt/d2 is unreadable: it may hold others\n"
+    assert "no strays in the other directories" in capsys.readouterr().out
+    with fake_agent(tmp_path, strays=[[STRAY], unread]):
+        assert cli.run(["strays", "--json", "-c", config]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert (document["strays"], document["unreadable"]) == ([STRAY], unread["unread"])
+
+
 def answering(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """What a person types."""
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
@@ -227,7 +244,7 @@ def test_without_an_agent_the_disks_are_looked_at_and_the_memory_says_why(
     StrayMemory(disks.root / "state", 1).save({key: Note("its topic is not in the metadata", 1763744232000)})
     assert cli.run(["strays", "-c", disks.config]) == 0
     captured = capsys.readouterr()
-    assert captured.err == "kjbod: no agent runs: what follows is what the disks show now\n"
+    assert captured.err == "kjbod: no agent answers: what follows is what the disks show now\n"
     assert captured.out.splitlines() == [
         f"orders-0.{HEX}-stray",
         f"  1.0 KiB, orders-0, in {disks.root}/d1",

@@ -390,8 +390,7 @@ class Control:
 
     async def move(self, request: dict[str, Any]) -> AsyncIterator[list[dict[str, Any]]]:
         """Begin moves ``to`` a path: of ``partitions``, or of all replicas in the directory ``from``."""
-        if not self._broker.placement.published:
-            raise ControlError("the agent has not read the cluster's metadata yet: kjbod status says how far it is")
+        self._require_metadata()
         path = _text(request, "to")
         partitions = _partitions(request) if "from" not in request else self._replicas_in(_text(request, "from"))
         for piece in _pieces(partitions):
@@ -494,6 +493,7 @@ class Control:
 
     async def moves(self, request: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
         """All moves; with ``watch`` again and again, until those of ``partitions`` (none given: of now) have ended."""
+        self._require_metadata()  # moves of an earlier process go on when they are known
         if request.get("watch") is True:
             wanted = dict.fromkeys(_partitions(request)) if "partitions" in request else None
             async for part in self._watch(wanted):
@@ -535,12 +535,17 @@ class Control:
 
     # ---- strays
 
-    async def strays(self, request: dict[str, Any]) -> AsyncIterator[list[dict[str, Any]]]:
-        """All strays, with their sizes as far as the directories say them in time."""
+    async def strays(self, request: dict[str, Any]) -> AsyncIterator[list[dict[str, Any]] | dict[str, Any]]:
+        """All strays, with their sizes as far as the directories say them in time; then which directories may hold
+        others, because they cannot be looked into, by path."""
         strays = tuple(self._broker.placement.strays)
         sizes = await self._sizes((stray.directory_id, stray.name) for stray in strays)
         for piece in _pieces(strays):
             yield [self._stray(stray, sizes.get((stray.directory_id, stray.name))) for stray in piece]
+        views = await self._parts.view.directories(_nothing, measure=False)
+        unread = {view.path: f"{view.path} is {view.verdict}: it may hold others" for view in views if not view.online}
+        if unread:
+            yield {"unread": unread}
 
     def _stray(self, stray: Stray, size: int | None) -> dict[str, Any]:
         return {
@@ -621,6 +626,10 @@ class Control:
 
     # ---- helpers
 
+    def _require_metadata(self) -> None:
+        if not self._broker.placement.published:
+            raise ControlError("the agent has not read the cluster's metadata yet: kjbod status says how far it is")
+
     async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of ``work``, which goes on when whoever waits for it has left. Its errors are the answer and no
         reason to end the agent."""
@@ -649,7 +658,10 @@ class Control:
             there_are = ", ".join(entry.path for entry in self._parts.log_dirs())
             raise ControlError(f"{path} is not a log directory of this broker; there are {there_are}")
         hosted = self._broker.placement.hosting.partitions
-        return sorted((h.topic, p.partition) for p, h in hosted.items() if directory in self._copies(p))
+        found = sorted((h.topic, p.partition) for p, h in hosted.items() if directory in self._copies(p))
+        if not found and directory not in self._broker.placement.inventory.online:
+            raise ControlError(f"{path} is offline, and nobody knows what it holds: see kjbod log-dirs")
+        return found
 
     def _partition(self, topic: str, number: int) -> TopicIdPartition | None:
         topic_id = self._broker.image.topic_ids.get(topic)

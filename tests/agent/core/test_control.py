@@ -420,6 +420,21 @@ async def test_a_replica_on_an_offline_directory_is_named(world: World) -> None:
     assert outcome["error"] == "orders-0 lies in /mnt/d3, which is offline: a move has to read it"
 
 
+async def test_what_an_offline_directory_holds_is_not_said_to_be_nothing(world: World) -> None:
+    world.placement.inventory.online = (D1, D2)
+    with pytest.raises(ControlError, match="/mnt/d3 is offline, and nobody knows what it holds"):
+        await world.ask("move", **{"from": "/mnt/d3", "to": "/mnt/d1"})
+    world.view.views = (directory_view(D1), directory_view(D3, online=False, verdict="unreadable", error="no"))
+    assert await world.ask("strays") == [{"unread": {"/mnt/d3": "/mnt/d3 is unreadable: it may hold others"}}]
+
+
+async def test_before_the_metadata_are_known_nobody_says_that_nothing_is_moved(world: World) -> None:
+    world.placement.published = False
+    for request in ({}, {"watch": True}):
+        with pytest.raises(ControlError, match="has not read the cluster's metadata yet"):
+            await world.ask("moves", **request)
+
+
 async def test_before_the_metadata_are_known_nothing_is_moved(world: World) -> None:
     world.placement.published = False
     with pytest.raises(ControlError, match="not read the cluster's metadata yet"):
