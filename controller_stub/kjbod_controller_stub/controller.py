@@ -235,7 +235,7 @@ class Controller:
             change = self.image.replay(record, self.next_offset)
             if change is not None:
                 self._follow(change)
-        self.cluster.past_unknown()
+        self.cluster.loaded()
         self.image.epoch = snapshot_id.epoch
         self.next_offset = snapshot_id.end_offset
 

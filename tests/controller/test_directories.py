@@ -9,7 +9,7 @@ from kjbod.metadata.image import PartitionRegistration
 from kjbod.metadata.records import BrokerRegistrationChangeRecord, PartitionChangeRecord
 from kjbod.metadata.snapshot import SnapshotId
 from kjbod.wire.error_codes import ErrorCode
-from kjbod.wire.messages import BrokerHeartbeatRequest, DeleteTopicsRequest
+from kjbod.wire.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse, DeleteTopicsRequest
 from kjbod_controller_stub.context import Context
 from kjbod_controller_stub.rules import KAFKA, KIP_858, Rules
 from tests.controller.world import FOREVER, World, directories, directory, errors
@@ -98,6 +98,19 @@ def test_repeated_failed_directories_are_known_after_the_controllers_restart() -
     world.beat(1, offline=(directory(1, 0),))
     world.controller = world.replayed()
     assert world.beat(1, offline=(directory(1, 0),)).error_code == 0
+    assert not world.last
+
+
+def test_directories_that_failed_before_a_snapshot_may_be_repeated_after_it() -> None:
+    """Nothing in a snapshot says that the broker ever had them, and it repeats them in every heartbeat."""
+    world = World()
+    world.join(1)
+    world.beat(1, offline=(directory(1, 0),))
+    fresh = world.new_controller()
+    fresh.recover_snapshot(SnapshotId(world.controller.next_offset, 1), world.controller.image.to_records())
+    fresh.activate(world.now_ms)
+    world.controller = fresh
+    assert world.beat(1, offline=(directory(1, 0),)) == BrokerHeartbeatResponse(is_caught_up=True, is_fenced=False)
     assert not world.last
 
 

@@ -2,8 +2,8 @@
 
 Besides the image this keeps two facts per broker that no record has but replay can tell: the directories that went
 offline since the incarnation registered, and whether the incarnation was ever unfenced. After a snapshot both start
-empty; a broker that repeats a directory lost before it is then a broker with an unknown id, so the registrations of a
-snapshot count as of unknown past (:meth:`Cluster.past_unknown`), and nothing is refused to them.
+empty; a broker that repeats a directory lost before it is then a broker with an unknown id, so :meth:`Cluster.loaded`
+marks the incarnations of a snapshot as of unknown past, and nothing is refused to them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -35,8 +35,8 @@ again and again, which no broker does, the past is not known any more."""
 class _Past:
     """What an incarnation has been through."""
 
-    complete: bool
-    """Its registration record was in the log: all that follows is known."""
+    complete: bool = True
+    """Its registration record was in the log: all that follows is known. A snapshot has only what came of it."""
     offline: set[Uuid] = field(default_factory=set)
     was_unfenced: bool = False
     waived: bool = False
@@ -75,7 +75,7 @@ class Cluster:
             return
         past = self._past.get(change.broker_id)
         if past is None or change.old is None or change.old.epoch != change.new.epoch:
-            past = self._past[change.broker_id] = _Past(complete=True)
+            past = self._past[change.broker_id] = _Past()
         elif change.old.log_dirs is not change.new.log_dirs:
             gone = set(change.old.log_dirs)
             if len(past.offline) >= PAST_DIRECTORIES_MAX:
@@ -83,14 +83,13 @@ class Cluster:
             past.offline |= gone
             past.offline -= set(change.new.log_dirs)
         if not change.new.fenced and not past.was_unfenced:
-            # The snapshot of a broker that serves does not say how it began: see `withhold`.
-            past.waived = past.complete and self._awaits_placement(past, change.new)
+            past.waived = self._awaits_placement(past, change.new)
             past.was_unfenced = True
 
-    def past_unknown(self) -> None:
-        """All registrations so far came from a snapshot."""
+    def loaded(self) -> None:
+        """All changes so far were those of a snapshot, which does not say what an incarnation has been through."""
         for past in self._past.values():
-            past.complete = False
+            past.complete = past.waived = False
 
     # ---- questions
 
@@ -131,8 +130,10 @@ class Cluster:
         return not self._past[broker.id].waived and not self.awaits_placement(broker)
 
     def withhold(self, broker_id: int) -> None:
-        """The broker was unfenced, some time before the snapshot, without waiting for all of its replicas."""
-        self._past[broker_id].waived = self._rules.fenced_until_placed
+        """The broker was unfenced, some time before the snapshot, without waiting for all of its replicas. Nothing
+        happens where the log has all that it has been through."""
+        past = self._past[broker_id]
+        past.waived |= not past.complete and self._rules.fenced_until_placed
 
     def active(self) -> list[BrokerRegistration]:
         """The brokers that may lead."""
