@@ -12,9 +12,12 @@ Sub-commands, flags, standard output and exit codes are the original's (``tools.
 Blocks: for a command line, not for an event loop.
 """
 
+import contextlib
+import fcntl
+import os
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -370,6 +373,41 @@ def format_directories(
         KjbodError: one line; nothing was changed unless the failure was in writing.
     """
     plan = plan_format(config, options, rng)
+    with _alone(config.directories):
+        _format(plan, config, options, rng=rng, clock=clock, out=out, warn=warn)
+
+
+@contextlib.contextmanager
+def _alone(directories: Sequence[str]) -> Iterator[None]:
+    """While no other run formats a directory beside one of these: it waits until that is over, and finds what it left.
+
+    Locked is what the directories lie in (``flock(2)``), since they may not be there yet and nothing may be left in
+    them; what cannot be opened, or cannot be locked, as on some network file systems, is not.
+    """
+    with contextlib.ExitStack() as held:
+        for place in sorted({_existing(Path(directory).absolute().parent) for directory in directories}):
+            with contextlib.suppress(OSError):
+                descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                held.callback(os.close, descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+
+
+def _existing(path: Path) -> Path:
+    """The path, or the first above it that there is."""
+    return next((each for each in (path, *path.parents) if each.is_dir()), Path("/"))
+
+
+def _format(
+    plan: FormatPlan,
+    config: Config,
+    options: FormatOptions,
+    *,
+    rng: random.Random,
+    clock: Clock,
+    out: Print,
+    warn: Print,
+) -> None:
     ensemble = read_ensemble(config.directories)
     verify_ensemble(ensemble, cluster_id=options.cluster_id, node_id=config.node_id)
     if ensemble.properties and not options.ignore_formatted:

@@ -25,6 +25,7 @@ from kjbod.metadata.dump_text import text_lines
 from kjbod.metadata.fetching import Address
 from kjbod.metadata.live import LiveImage, dump_live
 from kjbod.metadata.reading import Loaded, dump_source, load
+from kjbod.metadata.secrets import without_secrets
 from kjbod.metadata.shell import PROMPT, Line, Shell
 from kjbod.metadata.tree import tree_of
 
@@ -99,7 +100,7 @@ def metadata() -> None:
 
 @metadata.command()
 @_sources
-@click.option("--secrets", is_flag=True, help="Show salts and keys of SCRAM credentials, and tokens.")
+@click.option("--secrets", is_flag=True, help="Show salts and keys of SCRAM credentials, tokens, and passwords.")
 @click.argument("command", nargs=-1)
 def shell(
     path: Path | None,
@@ -242,6 +243,7 @@ def _known_types(ctx: click.Context, param: click.Parameter, names: tuple[str, .
 @click.option("--to-offset", type=click.IntRange(0), default=None, help="Only records below this offset.")
 @click.option("--skip-record-metadata", is_flag=True, help="Payloads alone, without control records.")
 @click.option("--text", is_flag=True, help="Lines as kafka-dump-log prints them, batches too; of files.")
+@click.option("--secrets", is_flag=True, help="Show salts and keys of SCRAM credentials, tokens, and passwords.")
 def dump(
     path: Path | None,
     servers: Sequence[Address] | None,
@@ -251,6 +253,7 @@ def dump(
     to_offset: int | None,
     skip_record_metadata: bool,
     text: bool,
+    secrets: bool,
 ) -> int:
     """Print the records as JSON, one a line.
 
@@ -262,6 +265,7 @@ def dump(
     if text and path is None:
         raise click.UsageError("--text needs --snapshot PATH: what controllers send of a snapshot has no batches")
     found = dump_live(servers) if servers is not None else dump_source(path or Path(), layout=text)
+    shown = found if secrets else map(without_secrets, found)
     out, failed = Printer(), 0
 
     def wanted(record: Mapping[str, Any]) -> bool:
@@ -273,10 +277,10 @@ def dump(
     with no_log_lines():
         if text:
             sparse = bool(types or from_offset or to_offset is not None)
-            for line in text_lines(found, wanted, record_metadata=not skip_record_metadata, sparse=sparse):
+            for line in text_lines(shown, wanted, record_metadata=not skip_record_metadata, sparse=sparse):
                 out(_printable(line))
             return int(failed)
-        for record in found:
+        for record in shown:
             if wanted(record) and not (skip_record_metadata and "control" in record):
                 out(json.dumps(_shown(record, skip_record_metadata), ensure_ascii=False, separators=(",", ":")))
     return int(failed)

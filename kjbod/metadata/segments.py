@@ -55,6 +55,8 @@ SEGMENT_MS = 7 * 24 * 3600 * 1000
 """``metadata.log.segment.ms``."""
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
+SEGMENT_MODE = 0o600
+"""A segment may have the keys of SCRAM credentials, and passwords: it is its user's. (Kafka's are 0644.)"""
 _SEGMENT_NAME = re.compile(r"([0-9]{20})\.log")
 _INDEX_NAME = re.compile(r"([0-9]{20})\.(index|timeindex)")
 _LEFT_OVER_NAME = re.compile(r"[0-9]{20}\.(log|index|timeindex|snapshot|txnindex)\.deleted")
@@ -375,7 +377,7 @@ def _epoch_checkpoint(epochs: list[tuple[int, int]]) -> bytes:
 
 def _create_segment(directory: Path, base_offset: int) -> Segment:
     path = directory / f"{base_offset:020d}.log"
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, SEGMENT_MODE)
     for suffix in (".index", ".timeindex"):
         _beside(path, suffix).write_bytes(b"")
     fsync_directory(directory)

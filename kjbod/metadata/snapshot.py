@@ -21,6 +21,7 @@ from kjbod.metadata import versions
 from kjbod.metadata.batches import BATCH_BYTES_MAX, HEADER_BYTES, CorruptBatchError, encode_batch, iter_batches
 from kjbod.metadata.control import ControlRecord, KRaftVersion, KRaftVoters, SnapshotFooter, SnapshotHeader
 from kjbod.metadata.records import FeatureLevelRecord, Record, encode_record
+from kjbod.metadata.secrets import has_secrets
 from kjbod.wire.codec import MalformedMessageError
 
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
@@ -193,12 +194,12 @@ def write_checkpoint(
     data = encode_checkpoint(
         header_timestamp_ms=header_timestamp_ms,
         kraft=kraft,
-        records=records,
+        records=(records := tuple(records)),
         leader_epoch=leader_epoch,
         timestamp_ms=timestamp_ms,
         metadata_version=metadata_version,
     )
-    store_checkpoint(path, data)
+    store_checkpoint(path, data, secret=any(map(has_secrets, records)))
 
 
 def stream_checkpoint(
@@ -247,18 +248,18 @@ def stream_checkpoint(
     return size
 
 
-def store_checkpoint(path: Path, data: bytes) -> None:
-    """Write the bytes of a checkpoint durably. Blocks: not for the event loop.
+def store_checkpoint(path: Path, data: bytes, *, secret: bool = True) -> None:
+    """Write the bytes of a checkpoint durably; ``secret``: only its user may read it, as snapshots always. Blocks: not
+    for the event loop.
 
     Raises:
         StorageError: it cannot be written; ``path`` is as it was.
     """
     # A real controller leaves snapshots read-only.
     snapshot = SnapshotId.parse(path.name) is not None
+    mode = 0o400 if snapshot else 0o600 if secret else 0o644
     try:
-        write_atomically(
-            path, data, temporary_suffix=PARTIAL_SUFFIX if snapshot else ".tmp", mode=0o400 if snapshot else 0o644
-        )
+        write_atomically(path, data, temporary_suffix=PARTIAL_SUFFIX if snapshot else ".tmp", mode=mode)
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
 

@@ -4,9 +4,9 @@
 (``BrokerRegistration``, ``PartitionRegistration``, ...), so that what a person greps for in one shell is in the other
 (``org.apache.kafka.image.node``). Nodes are made when they are asked for: a tree of 100,000 partitions costs nothing.
 
-Deliberately different: salts and keys of credentials, and tokens, are hidden unless ``secrets`` is asked for; the
-provenance of a snapshot is the last offset of the log that it contains, not of the file; an entity of a quota that is
-the default is ``user(<default>)``, where Kafka has no name at all; a token's parentheses are balanced.
+Deliberately different: salts and keys of credentials, tokens, and passwords are hidden unless ``secrets`` is asked for;
+the provenance of a snapshot is the last offset of the log that it contains, not of the file; an entity of a quota that
+is the default is ``user(<default>)``, where Kafka has no name at all; a token's parentheses are balanced.
 """
 
 import dataclasses
@@ -30,8 +30,8 @@ from kjbod.metadata.records import (
     RegisterControllerRecord,
     UserScramCredentialRecord,
 )
+from kjbod.metadata.secrets import REDACTED, is_password
 
-REDACTED = "[redacted]"
 RESOURCE_TYPES: Mapping[int, str] = {2: "TOPIC", 4: "BROKER", 8: "BROKER_LOGGER", 16: "CLIENT_METRICS", 32: "GROUP"}
 """``ConfigResource.Type`` by its number in a ConfigRecord."""
 SCRAM_MECHANISMS: Mapping[str, int] = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
@@ -100,7 +100,7 @@ def tree_of(image: MetadataImage, provenance: Provenance, *, secrets: bool = Fal
                 "byId": lambda: Directory(lambda: map(str, image.topics), lambda text: _topic_with(image, text)),
             }
         ),
-        "configs": lambda: _configs(image),
+        "configs": lambda: _configs(image, secrets),
         "clientQuotas": lambda: _quotas(image),
         "producerIds": lambda: _fixed({"nextProducerId": lambda: Leaf(str(_next_producer_id(image)))}),
         "acls": lambda: _fixed({"byId": lambda: _acls(image)}),
@@ -183,9 +183,14 @@ def _topic(topic: Topic) -> Directory:
     return Directory(lambda: [*own, *partitions.names()], child)
 
 
-def _configs(image: MetadataImage) -> Directory:
+def _configs(image: MetadataImage, secrets: bool) -> Directory:
     names = {_resource(*resource): values for resource, values in image.configs.items()}
-    return Directory(lambda: names, lambda name: _texts(names[name]) if name in names else None)
+
+    def shown(name: str) -> Directory:
+        values = names[name]
+        return _texts({key: values[key] if secrets or not is_password(key) else REDACTED for key in values})
+
+    return Directory(lambda: names, lambda name: shown(name) if name in names else None)
 
 
 def _resource(kind: int, name: str) -> str:

@@ -1,5 +1,6 @@
 """``kjbod metadata shell | dump``: on files, on running controllers of either kind, from a terminal, on nonsense."""
 
+import base64
 import json
 import os
 import pty
@@ -10,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from kjbod.cli import main as cli
+from kjbod.metadata.records import ConfigRecord, UserScramCredentialRecord
+from kjbod.metadata.secrets import is_password
+from kjbod.metadata.snapshot import write_checkpoint
 from kjbod.testing.kafka import METADATA_SHELL, KafkaKit, controller_properties
 from kjbod.testing.processes import ManagedProcess, Processes, free_port, kjbod_command
 from tests.metadata.rich_image import rich_checkpoint
@@ -297,3 +301,49 @@ def test_kafka_metadata_shell_shows_the_same_tree(
 
     assert same(ours) == same(theirs.splitlines())
     assert len(same(ours)) > 50
+
+
+# ---------------------------------------------------------------- secrets
+
+
+@pytest.fixture
+def secretive(tmp_path: Path) -> Path:
+    """A checkpoint with a SCRAM credential and a password among the configurations."""
+    path = tmp_path / "bootstrap.checkpoint"
+    records = (
+        UserScramCredentialRecord(
+            name="alice", mechanism=1, salt=b"SALT", stored_key=b"STORED", server_key=b"SERVER", iterations=4096
+        ),
+        ConfigRecord(resource_type=4, resource_name="1", name="listener.name.x.ssl.keystore.password", value="hush"),
+        ConfigRecord(resource_type=4, resource_name="1", name="log.cleaner.threads", value="2"),
+    )
+    write_checkpoint(path, header_timestamp_ms=0, kraft=None, records=records)
+    return path.rename(tmp_path / f"{9:020d}-{1:010d}.checkpoint")
+
+
+@pytest.mark.parametrize("command", [("dump",), ("shell", "tree", "/image")], ids=["dump", "shell"])
+def test_keys_and_passwords_are_shown_only_when_asked_for(
+    secretive: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
+    first, *rest = command
+    secrets = [base64.b64encode(b"STORED").decode(), b"STORED".hex(), "hush"]
+    code, hidden, _ = run(capsys, first, "-s", str(secretive), *rest)
+    assert code == 0
+    assert not any(secret in line for line in hidden for secret in secrets)
+    assert any("[redacted]" in line for line in hidden)
+    assert any("alice" in line for line in hidden)
+    code, shown, _ = run(capsys, first, "-s", str(secretive), "--secrets", *rest)
+    assert code == 0
+    assert any("hush" in line for line in shown)
+    assert any(secret in line for line in shown for secret in secrets[:2])
+    assert not any("[redacted]" in line for line in shown)
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [("ssl.keystore.password", True), ("listener.name.a.scram-sha-256.sasl.jaas.config", True), ("password", True),
+     ("delegation.token.secret.key", True), ("ssl.keystore.certificate.chain", True), ("ssl.keystore.location", False),
+     ("password.encoder.iterations", False), ("retention.ms", False)],
+)  # fmt: skip
+def test_which_configurations_are_passwords(name: str, secret: bool) -> None:
+    assert is_password(name) is secret

@@ -640,3 +640,9 @@ async def test_a_log_that_was_only_looked_at_keeps_the_note_of_its_end(directory
     damage_last_batch(directory)
     with pytest.raises(LogCorruptError, match="the batch at position"):
         await MetadataLog.open(directory)
+
+
+async def test_segments_are_their_users_alone(tmp_path: Path) -> None:
+    log = await MetadataLog.open(tmp_path / "log")
+    await log.close()
+    assert (tmp_path / "log" / f"{0:020d}.log").stat().st_mode & 0o777 == 0o600

@@ -5,7 +5,9 @@ import hashlib
 import hmac
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ from tests.storage_tool.rig import CLUSTER_ID, MakeNode, Node
 
 VOTER = "3000@127.0.0.1:19093:JEXY6aqzQY-32P5TStzaFg"
 NON_ROOT = 65534
+RUNS = 8
+SCRAM = "SCRAM-SHA-256=[name=alice,password=alice-secret]"
 LATEST = (
     "Bootstrap metadata: BootstrapMetadata(records=["
     "ApiMessageAndVersion(FeatureLevelRecord(name='metadata.version', featureLevel=30) at version 0), "
@@ -523,3 +527,40 @@ def test_fm_10_scram_needs_a_release_that_has_it(broker: MakeNode) -> None:
     assert refused(broker(), scram=scram, release_version="3.4") == (
         "SCRAM is only supported in metadata.version 3.5-IV2 or later."
     )
+
+
+# ---------------------------------------------------------------- several at once, and secrets
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["there", "to be made"])
+def test_of_several_runs_at_once_one_formats_and_the_others_say_that_it_is_done(tmp_path: Path, nested: bool) -> None:
+    disks = tmp_path / "disks"
+    disks.mkdir()
+    names = ("d1", "d2") if nested else ("../disks/d1", "../disks/d2")
+    nodes = [Node(disks if nested else tmp_path / f"n{each}", "broker", names) for each in range(RUNS)]
+    if not nested:
+        for name in ("d1", "d2"):
+            (disks / name).mkdir()
+    start = threading.Barrier(RUNS)
+
+    def run(each: int) -> str | None:
+        start.wait()
+        try:
+            nodes[each].format(seed=each)
+        except KjbodError as error:
+            return str(error)
+        return None
+
+    with ThreadPoolExecutor(RUNS) as threads:
+        said = list(threads.map(run, range(RUNS)))
+    assert said.count(None) == 1
+    assert all(text is None or "is already formatted" in text for text in said)
+
+
+def test_keys_of_users_are_in_a_file_that_only_its_user_reads(tmp_path: Path) -> None:
+    plain = Node(tmp_path / "plain", "controller", ("d1",))
+    plain.format(standalone=True)
+    secret = Node(tmp_path / "secret", "controller", ("d1",))
+    secret.format(standalone=True, scram=(SCRAM,))
+    modes = [(each.root / "d1/bootstrap.checkpoint").stat().st_mode & 0o777 for each in (plain, secret)]
+    assert modes == [0o644, 0o600]
