@@ -321,7 +321,9 @@ def secretive(tmp_path: Path) -> Path:
     return path.rename(tmp_path / f"{9:020d}-{1:010d}.checkpoint")
 
 
-@pytest.mark.parametrize("command", [("dump",), ("shell", "tree", "/image")], ids=["dump", "shell"])
+@pytest.mark.parametrize(
+    "command", [("dump",), ("dump", "--text"), ("shell", "tree", "/image")], ids=["dump", "text", "shell"]
+)
 def test_keys_and_passwords_are_shown_only_when_asked_for(
     secretive: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
 ) -> None:
