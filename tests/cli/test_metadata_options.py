@@ -36,7 +36,7 @@ def test_the_text_of_a_dump_is_that_of_kafka_dump_log(
     if which == "rich":
         file.write_bytes(rich_checkpoint())
     theirs = kafka_kit.run(DUMP_LOG, "--cluster-metadata-decoder", *options, "--files", str(file)).stdout
-    code, ours, _ = run(capsys, "dump", "--text", *options, "-s", str(file))
+    code, ours, _ = run(capsys, "dump", "--text", "--secrets", *options, "-s", str(file))
     assert (code, ours) == (0, theirs.splitlines())
     assert sum(line.startswith("baseOffset: ") for line in ours) > 1
 
