@@ -12,12 +12,13 @@ nothing else, and is there from the start, ends it :data:`HALT_TIMEOUT_MS` after
 is doing then. What fails after the decision is logged and does not change the exit code. Who ends the process says so
 first, once, in the last line of the log (``agent.stopped``) and in the service manager's status text.
 
-What that thread cannot end is a process of which another thread is stuck in the kernel. All that ever touches a log
-directory is in other processes; in this one are the files below ``kjbod.state.dir`` and ``kjbod.reports.dir``, and
-stderr. They belong on the host's own disk: when that hangs, nothing on the host ends.
+What that thread cannot end is a process of which another thread is stuck in the kernel: not even SIGKILL does, and its
+ports stay taken. All that touches a log directory, ``kjbod.state.dir`` or ``kjbod.reports.dir`` is in other processes
+(:mod:`.storage`, :mod:`.host_files`); in this one is stderr, which must not be a file on a disk that may hang.
 """
 
 import asyncio
+import contextlib
 import faulthandler
 import os
 import random
@@ -54,6 +55,7 @@ from kjbod_agent.channel import ControllerChannel
 from kjbod_agent.directories.additions import AdditionError, Additions
 from kjbod_agent.directories.cleanness import Cleanness
 from kjbod_agent.directories.loading import Loading
+from kjbod_agent.directories.rules import StartUpError
 from kjbod_agent.directories.start_up import Opened, Remembering, mark_clean, open_directories
 from kjbod_agent.failures import Failures
 from kjbod_agent.health.monitor import DirectoryStatus, HealthMonitor
@@ -261,7 +263,8 @@ class Daemon:
     async def _serve(self, storage: StorageAgent, opened: Opened) -> int:
         """From loaded directories to the exit code."""
         incarnation_id = random_agent_incarnation(self._rng)
-        self._stray_notes = await asyncio.to_thread(self._stray_memory.load)
+        with contextlib.suppress(OSError, StartUpError):  # it is only a memory
+            self._stray_notes = self._stray_memory.parse(await self.remembering.read_file(str(self._stray_memory.path)))
         reports = self._reports(incarnation_id)
         await reports.start()
         reporter = self._reporter(opened, incarnation_id, reports)
@@ -387,6 +390,7 @@ class Daemon:
             clock=self._clock,
             delete_delay_ms=config.file_delete_delay_ms,
             memory=self._stray_memory,
+            write_file=self.remembering.write_file,
             notes=self._stray_notes,
         )
         broker.placement.inventory.chooser = Chooser(
@@ -499,6 +503,7 @@ class Daemon:
             Control(parts).handlers(),
             log=self._log,
             identity={"node": self._config.node_id},
+            remove=lambda path, inode: self.remembering.files.tell("remove", str(path), inode),
         )
         try:
             await control.open()

@@ -13,40 +13,27 @@ same rows; the next start finishes it again (``partial``) with the torn last lin
 ``flock``, so several agents may share a directory and a host name without taking each other's files for leftovers.
 
 The writer is not allowed to harm the agent. :meth:`ReportWriter.event` and :meth:`ReportWriter.sample` only append to a
-bounded queue. I/O runs on one daemon thread of its own: a report disk that hangs blocks neither the event loop, nor the
-default executor, nor the exit of the process. Errors are counted, logged once for each cause, and retried with backoff;
-when the queue is full its oldest lines go.
+bounded queue. The files are those of a process (:mod:`kjbod_agent.host_files`), which is abandoned when their disk
+hangs: that blocks neither the event loop, nor the end of the agent, nor the ports of the next one. Errors are counted,
+logged once for each cause, and retried with backoff; when the queue is full its oldest lines go.
 """
 
 import asyncio
 import contextlib
 import dataclasses
 import errno
-import fcntl
-import functools
-import gzip
-import json
-import os
-import queue
 import re
-import threading
-import zlib
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
-import aiofiles
 import structlog
 
 from kjbod.clock import Clock
-from kjbod.files import fsync_directory
-from kjbod.fleet.schema import EVENTS, SAMPLES, STREAMS, TRAILER_KIND, URGENT_KINDS, Event, Sample
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from kjbod.fleet.schema import EVENTS, SAMPLES, STREAMS, URGENT_KINDS, Event, Sample
+from kjbod_agent.host_files.process import FileProcess
+from kjbod_agent.host_files.worker import Handle
 
 ROTATE_INTERVAL_MS = 3_600_000
 ROTATE_BYTES = 1 << 20
@@ -109,137 +96,6 @@ class ReportStats:
     """Of these, files of a run that crashed."""
 
 
-def finished_content(plain: bytes, *, recovered: bool) -> bytes:
-    """The lines of an open file, its torn last line dropped, and the trailer. Empty when no line is whole."""
-    whole = plain[: plain.rfind(b"\n") + 1]
-    lines = whole.split(b"\n")[:-1]
-    if not lines:
-        return b""
-    trailer = {
-        "k": TRAILER_KIND,
-        "rows": len(lines),
-        "crc32": sum(map(zlib.crc32, lines)) % 2**32,
-        "first": _ts(lines[0]),
-        "last": _ts(lines[-1]),
-        "partial": recovered or len(whole) != len(plain),
-    }
-    return whole + json.dumps(trailer, separators=(",", ":")).encode() + b"\n"
-
-
-def _ts(line: bytes) -> int | None:
-    try:
-        return int(json.loads(line)["ts"])
-    except (ValueError, KeyError, TypeError):
-        return None  # a power loss can leave a block of zeros; the reader sets such lines aside
-
-
-# --- blocking file work: runs on the writer's thread ----------------------------------------------------------------
-
-
-def finish_file(plain: Path, *, recovered: bool) -> Path | None:
-    """Turn an open file into a finished one; None when it held no line. May be repeated after a crash at any point.
-
-    Raises:
-        OSError: the plain file is still there, untouched.
-    """
-    content = finished_content(plain.read_bytes(), recovered=recovered)
-    if not content:
-        plain.unlink(missing_ok=True)
-        return None
-    temporary = plain.with_name(plain.name + ".gz")
-    finished = plain.with_name(temporary.name.removeprefix("."))
-    try:
-        with temporary.open("wb") as file:
-            file.write(gzip.compress(content, mtime=0))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(finished)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-    fsync_directory(plain.parent)
-    plain.unlink(missing_ok=True)
-    return finished
-
-
-def make_partition(root: Path, relative: Path) -> Path:
-    """Create ``root/relative`` durably."""
-    target = root
-    for part in ("", *relative.parts):
-        parent, target = target.parent if not part else target, target / part
-        if not target.is_dir():
-            target.mkdir(parents=not part, exist_ok=True)
-            fsync_directory(parent)
-    return target
-
-
-def lock(fd: int) -> None:
-    """Mark an open file as in use; the kernel lets go when the process ends, however it ends.
-
-    Raises:
-        BlockingIOError: another process has it, or had it and finished it.
-    """
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise
-    except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-            raise  # a file system without locks: names are unique, so the worst case is a line that is repeated
-    if os.fstat(fd).st_nlink == 0:
-        raise BlockingIOError(errno.EWOULDBLOCK, "finished by another process")
-
-
-def recover_leftovers(root: Path, host: str) -> tuple[int, list[OSError]]:
-    """Finish what a crashed run on this host left open: how many, and what went wrong on the way."""
-    count, errors = 0, []
-    for stream in STREAMS:
-        for plain in sorted((root / stream).glob(f"**/.{safe_name(host)}.*.jsonl")):
-            try:
-                with plain.open("rb") as file:
-                    lock(file.fileno())
-                    count += finish_file(plain, recovered=True) is not None
-            except (BlockingIOError, FileNotFoundError):
-                continue  # a living agent's, or one that has just finished it
-            except OSError as error:
-                errors.append(error)
-    return count, errors
-
-
-class DaemonThreadExecutor(Executor):
-    """One daemon thread that works off calls in order.
-
-    ``ThreadPoolExecutor`` joins its threads when the interpreter exits; a thread that is stuck in a write to a dead
-    report disk would keep a stopped agent alive.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name=name, daemon=True).start()
-
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        future: Future[T] = Future()
-        self._calls.put((future, functools.partial(fn, *args, **kwargs)))
-        return future
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the thread after the calls before this one; never waits."""
-        self._calls.put(None)
-
-    def _run(self) -> None:
-        while (item := self._calls.get()) is not None:
-            future, call = item
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                result = call()
-            except BaseException as error:  # noqa: BLE001  whatever it is belongs to the caller
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-
 # --- the writer -----------------------------------------------------------------------------------------------------
 
 
@@ -247,8 +103,8 @@ class DaemonThreadExecutor(Executor):
 class _OpenFile:
     """A file that is being appended to."""
 
-    path: Path
-    file: Any  # aiofiles' raw binary file; its stubs name a private class
+    path: str
+    file: Handle
     opened_ms: int
     opened_hour: int
     size: int = 0
@@ -296,10 +152,10 @@ class ReportWriter:
         self._limits = limits or Limits()
         self._log = log if log is not None else structlog.get_logger("kjbod.reports")
         self._streams = {name: _Stream(name, self._limits.queue_lines_max) for name in STREAMS}
-        self._leftovers: list[Path] = []
+        self._leftovers: list[str] = []
         self._causes: set[tuple[str, int | None]] = set()
         self._backoff_ms = 0
-        self._executor = DaemonThreadExecutor("kjbod-reports")
+        self._files = FileProcess("kjbod-reports")
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
         self._closing = False
@@ -355,7 +211,7 @@ class ReportWriter:
             self._log.error("reports.crashed", error=repr(bug))
         self._task = None
         self.stats.dropped += sum(stream.waiting for stream in self._streams.values())
-        self._executor.shutdown(wait=False)
+        self._files.close()
         return done
 
     # --- inside
@@ -400,13 +256,14 @@ class ReportWriter:
 
     async def _recover(self) -> None:
         try:
-            count, errors = await self._call(recover_leftovers, self._root, self._host)
+            count, errors = await self._files.call("recover", str(self._root), safe_name(self._host), list(STREAMS))
         except OSError as unreadable:
-            count, errors = 0, [unreadable]
+            self._failed("recover", unreadable)
+            return
         self.stats.files += count
         self.stats.recovered += count
         for error in errors:
-            self._failed("recover", error)
+            self._failed("recover", OSError(*error))
 
     async def _settle(self) -> bool:
         """Write what is queued, finish what is due; whether something failed."""
@@ -424,8 +281,10 @@ class ReportWriter:
                 failed = True
         for plain in list(self._leftovers):
             try:
-                await self._finish(plain)
+                self.stats.files += await self._files.call("finish_report", plain)
                 self._leftovers.remove(plain)
+            except FileNotFoundError:
+                self._leftovers.remove(plain)  # another agent has taken it for one of a crash, and finished it
             except OSError as error:
                 self._failed("finish", error)
                 failed = True
@@ -440,9 +299,7 @@ class ReportWriter:
                 stream.open = await self._open(stream)
             data = b"".join(line + b"\n" for line in stream.batch)
             try:
-                await self._append(stream.open, data)
-                if stream.name == EVENTS:
-                    await self._call(os.fsync, stream.open.file.fileno())
+                await self._files.call("append", stream.open.file, data, stream.name == EVENTS)
             except OSError:
                 await self._cut_back(stream)
                 raise
@@ -450,18 +307,12 @@ class ReportWriter:
             self.stats.written += len(stream.batch)
             stream.batch = []
 
-    async def _append(self, open_file: _OpenFile, data: bytes) -> None:
-        view = memoryview(data)
-        while view:  # an unbuffered write may take a part
-            written = await open_file.file.write(view)
-            view = view[written:]
-
     async def _cut_back(self, stream: _Stream) -> None:
         """After a failed write: back to the last whole line, or on to another file. Lines are then written again."""
         open_file = stream.open
         assert open_file is not None
         try:
-            await open_file.file.truncate(open_file.size)
+            await self._files.call("truncate", open_file.file, open_file.size)
         except OSError:
             stream.open = None
             await self._abandon(open_file)
@@ -469,28 +320,20 @@ class ReportWriter:
     async def _abandon(self, open_file: _OpenFile) -> None:
         self._leftovers.append(open_file.path)
         with contextlib.suppress(OSError):
-            await open_file.file.close()
+            await self._files.call("close", open_file.file)
 
     async def _open(self, stream: _Stream) -> _OpenFile:
         wall_ms = self._clock.wall_ms()
-        folder = await self._call(make_partition, self._root, partition_path(stream.name, wall_ms))
+        relative = str(partition_path(stream.name, wall_ms))
+        folder = await self._files.call("make_partition", str(self._root), relative)
         for _ in range(OPEN_ATTEMPTS_MAX):
             name = base_name(self._host, self._boot_id, wall_ms, stream.number)
-            path = folder / f".{name}.jsonl"
             stream.number += 1
-            if await self._call((folder / f"{name}.jsonl.gz").exists):
-                continue
-            try:
-                file = await aiofiles.open(path, "xb", buffering=0, opener=_append_only, executor=self._executor)
-            except FileExistsError:
-                continue
-            try:
-                await self._call(lock, file.fileno())
-            except BlockingIOError:  # an agent that is starting took it for a leftover in this very moment
-                await file.close()
-                continue
-            return _OpenFile(path, file, self._clock.monotonic_ms(), wall_ms // 3_600_000)
-        raise FileExistsError(errno.EEXIST, "the names for this run and hour are taken", str(folder))
+            file = await self._files.call("open_report", folder, name)
+            if file is not None:
+                path = f"{folder}/.{name}.jsonl"
+                return _OpenFile(path, file, self._clock.monotonic_ms(), wall_ms // 3_600_000)
+        raise FileExistsError(errno.EEXIST, "the names for this run and hour are taken", folder)
 
     def _due(self, stream: _Stream) -> bool:
         return stream.open is not None and must_rotate(
@@ -507,22 +350,10 @@ class ReportWriter:
         if open_file is None:
             return
         try:
-            await self._call(os.fsync, open_file.file.fileno())
-            # The lock goes with the descriptor, so the file is finished first.
-            await self._finish(open_file.path)
+            self.stats.files += await self._files.call("finish_open", open_file.file, open_file.path)
         except OSError:
             await self._abandon(open_file)
             raise
-        await open_file.file.close()
-
-    async def _finish(self, plain: Path) -> None:
-        finished = await self._call(finish_file, plain, recovered=False)
-        self.stats.files += finished is not None
-
-    async def _call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Run blocking file work on the writer's thread."""
-        call = functools.partial(function, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
 
     def _failed(self, doing: str, error: OSError) -> None:
         self.stats.errors += 1
@@ -530,7 +361,3 @@ class ReportWriter:
             self._causes.add((doing, error.errno))
             path = str(error.filename or self._root)
             self._log.warning("reports.failed", doing=doing, path=path, error=error.strerror or str(error))
-
-
-def _append_only(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_APPEND, 0o644)

@@ -61,6 +61,15 @@ def load_config(path: str | Path, *checks: Check) -> Config:
         raise ConfigError(f"{path}: {error.strerror}: expected a readable server.properties of Kafka") from None
     except ValueError:
         raise ConfigError(f"{str(path)!r}: expected the path of Kafka's server.properties") from None
+    return config_of(text, path, *checks)
+
+
+def config_of(text: bytes, path: str | Path, *checks: Check) -> Config:
+    """The configuration in the content of the file at ``path``, which also meets ``checks``.
+
+    Raises:
+        ConfigError: something in it is wrong; ``problems`` has every mistake.
+    """
     if len(text) > FILE_BYTES_MAX:
         raise ConfigError(f"{path}: expected a server.properties of at most {FILE_BYTES_MAX} bytes")
     here = os.getcwd()  # noqa: PTH109

@@ -121,6 +121,12 @@ def bind(path: Path) -> socket.socket:
     return bound
 
 
+def _remove(path: Path, inode: int) -> None:
+    with contextlib.suppress(OSError):
+        if path.lstat().st_ino == inode:  # else a successor's
+            path.unlink()
+
+
 def _require_dead(path: Path) -> None:
     """Raise unless ``path`` is free, or a socket that nobody listens on."""
     try:
@@ -166,6 +172,7 @@ class ControlServer:
         identity: values that a request must have too where it names their keys: ``{"node": 1}``.
         log: gets bugs of handlers.
         limits: what a peer may cost.
+        remove: removes the name at the end, given the path and its inode; it must not wait for the disk.
     """
 
     def __init__(
@@ -176,8 +183,10 @@ class ControlServer:
         log: Log,
         identity: Mapping[str, Any] | None = None,
         limits: ControlLimits | None = None,
+        remove: Callable[[Path, int], None] | None = None,
     ) -> None:
         self.path = path
+        self._remove = remove or _remove
         self._handlers = handlers
         self._identity = identity or {}
         self._log = log
@@ -204,9 +213,8 @@ class ControlServer:
         self._server = None
         for task in tuple(self._connections):
             task.cancel()
-        with contextlib.suppress(OSError):
-            if self.path.lstat().st_ino == self._inode:  # else a successor's
-                self.path.unlink()
+        if self._inode is not None:
+            self._remove(self.path, self._inode)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """The life of one connection; asyncio makes a task of it."""

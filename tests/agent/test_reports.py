@@ -21,7 +21,8 @@ from structlog.testing import capture_logs
 from kjbod.clock import SystemClock
 from kjbod.fleet.schema import URGENT_KINDS, Event, EventKind, Sample
 from kjbod_agent import reports
-from kjbod_agent.reports import Limits, ReportWriter, base_name, finished_content, must_rotate, partition_path
+from kjbod_agent.host_files.report_files import finished_content
+from kjbod_agent.reports import Limits, ReportWriter, base_name, must_rotate, partition_path
 
 NOON_MS = 1_793_534_400_000  # 2026-11-01 12:00 UTC
 BOOT = "Qm9vdElkT2ZUaGlzUnVu"
@@ -279,7 +280,6 @@ async def test_another_hosts_open_file_is_left_alone(tmp_path: Path) -> None:
 
 async def test_a_full_report_disk_harms_nobody_and_nothing_queued_is_lost(tmp_path: Path) -> None:
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     w = writer(tmp_path)
     try:
         with capture_logs() as logs:
@@ -288,14 +288,14 @@ async def test_a_full_report_disk_harms_nobody_and_nothing_queued_is_lost(tmp_pa
             assert await w.flush()
             (plain,) = hidden(tmp_path)
             # The next line fits in part only: the kernel takes some bytes and then refuses.
-            resource.setrlimit(resource.RLIMIT_FSIZE, (plain.stat().st_size + 20, old[1]))
+            (process,) = w._files.process_ids()
+            resource.prlimit(process, resource.RLIMIT_FSIZE, (plain.stat().st_size + 20, old[1]))
             w.event(event(mono_ns=2))
             assert not await w.flush(200)
             assert plain.read_text() == event(mono_ns=1).to_json_line() + "\n"
             await until(lambda: w.stats.errors >= 2)
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, old)
-        signal.signal(signal.SIGXFSZ, ignored)
+        resource.prlimit(process, resource.RLIMIT_FSIZE, old)
     with capture_logs() as later:
         await until(lambda: w.stats.written == 2)
         assert await w.close()
@@ -318,16 +318,27 @@ async def test_an_unusable_reports_directory_is_said_once_and_the_queue_stays_bo
     assert [line["error"] for line in logs] == [os.strerror(errno.ENOTDIR)]
 
 
-async def test_a_report_disk_that_hangs_does_not_hold_the_agent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import threading
-
-    release = threading.Event()
-    monkeypatch.setattr(reports, "make_partition", lambda *_: release.wait(60))
+async def test_a_report_disk_that_hangs_does_not_hold_the_agent(tmp_path: Path) -> None:
     w = writer(tmp_path)
     await w.start()
     w.event(event())
+    assert await w.flush()
+    (process,) = w._files.process_ids()
+    os.kill(process, signal.SIGSTOP)
+    w.event(event(mono_ns=2))
     assert not await w.close(100)
     assert w.stats.dropped == 1
-    release.set()
+    os.kill(process, signal.SIGKILL)
+
+
+async def test_a_file_process_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
+    w = writer(tmp_path)
+    await w.start()
+    w.event(event(mono_ns=1))
+    assert await w.flush()
+    os.kill(w._files.process_ids()[-1], signal.SIGKILL)
+    w.event(event(mono_ns=2))
+    await until(lambda: w.stats.written == 2)
+    assert await w.close()
+    assert [row["mono_ns"] for path in finished(tmp_path) for row in rows(path)[0]] == [1, 2]
+    assert hidden(tmp_path) == []

@@ -17,7 +17,7 @@ from kjbod.fleet.errors import FleetError
 from kjbod.fleet.job import TABLES
 from kjbod.fleet.schema import EVENTS, SAMPLES, DirectoryState, EventKind
 from kjbod.testing.processes import kjbod_command
-from kjbod_agent.reports import finished_content
+from kjbod_agent.host_files.report_files import finished_content
 from tests.fleet.large_fleet import CLUSTERS, write_fleet
 
 pytestmark = pytest.mark.spark

@@ -24,13 +24,13 @@ one that was left on the dead disk would stay there.
 import asyncio
 import os
 import random
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 from kjbod.clock import Clock
-from kjbod.config import Config, load_config
+from kjbod.config import Config
+from kjbod.config.load import config_of
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid
 from kjbod_agent.directories.loading import read_replicas
@@ -109,7 +109,7 @@ class Additions:
         rng: for missing directory ids.
         log: for what was done.
         spawn: runs a coroutine in the daemon's TaskGroup.
-        read_config: reads a configuration file again; blocks.
+        read_config: reads a configuration file again.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Additions:
         rng: random.Random,
         log: Log,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
-        read_config: Callable[[str], Config] = lambda source: load_config(Path(source)),
+        read_config: Callable[[str], Awaitable[Config]] | None = None,
     ) -> None:
         self._config = config
         self._paths = config.log_dirs
@@ -138,7 +138,7 @@ class Additions:
         self._rng = rng
         self._log = log
         self._spawn = spawn
-        self._read_config = read_config
+        self._read_config = read_config or self._read_again
         self._one_at_a_time = asyncio.Lock()
 
     async def add(self, path: str, *, renew: bool = True) -> str:
@@ -165,7 +165,7 @@ class Additions:
         found = _spelled(path, self._paths)
         if found is not None:
             return found
-        config = await self._remembering.off_loop(lambda: self._read_config(self._config.source))
+        config = await self._read_config(self._config.source)
         found = _spelled(path, config.log_dirs)
         if found is None:
             raise AdditionError(
@@ -173,6 +173,12 @@ class Additions:
             )
         self._paths = tuple(p for p in config.log_dirs if p in {*self._paths, found})
         return found
+
+    async def _read_again(self, source: str) -> Config:
+        try:
+            return config_of(await self._remembering.read_file(source), source)
+        except OSError as error:
+            raise AdditionError(f"{source}: {error.strerror}: expected a readable server.properties") from None
 
     def _before(self, path: str) -> Directory | Unreadable | None:
         """What is configured under this path so far; None: nothing.

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kjbod.documents import int_of, parse_document, text_of
-from kjbod.errors import StorageError
+from kjbod.errors import ConfigError, StorageError
 from kjbod.files import make_directories, write_atomically
 from kjbod.ids import METADATA_TOPIC_NAME, Uuid
 from kjbod.meta_properties import (
@@ -418,7 +418,7 @@ class Memory:
 
 
 class KnownDirectories:
-    """Which directory id was last seen under which path. Its methods block: they belong on a thread.
+    """Which directory id was last seen under which path. :meth:`load` and :meth:`save` block, and are for commands.
 
     Args:
         state_dir: ``kjbod.state.dir``; made when it is missing, it is no log directory.
@@ -426,27 +426,49 @@ class KnownDirectories:
     """
 
     def __init__(self, state_dir: Path, node_id: int) -> None:
-        self._path = state_dir / KNOWN_DIRECTORIES_NAME
+        self.path = state_dir / KNOWN_DIRECTORIES_NAME
         self._node_id = node_id
 
     def load(self) -> Memory:
         """What was saved; nothing where there is no file, or none that can be used: it is only a memory.
 
         Raises:
+            ConfigError: it is another node's.
             StartUpError: the state directory cannot be made or read.
         """
         try:
-            make_directories(self._path.parent)
-            content = self._path.read_bytes()
+            make_directories(self.path.parent)
+            content = self.path.read_bytes()
         except FileNotFoundError:
             return Memory()
         except OSError as error:
-            raise self._unusable(error) from None
+            raise self.unusable(error) from None
+        return self.parse(content)
+
+    def parse(self, content: bytes) -> Memory:
+        """What is in the file; nothing where it cannot be used: it is only a memory.
+
+        Raises:
+            ConfigError: it is another node's, who needs it when a disk is away: it must not be overwritten.
+        """
         try:
             document = parse_document(content)
-            return _memory_of(document) if document["node_id"] == self._node_id else Memory()
+            node_id = int_of(document["node_id"])
+            memory = _memory_of(document)
         except (ValueError, KeyError, TypeError, AttributeError):
             return Memory()
+        if node_id != self._node_id:
+            raise ConfigError(
+                f"kjbod.state.dir={self.path.parent}: {self.path} is what node {node_id} remembers of its disks: give "
+                f"node {self._node_id} a kjbod.state.dir of its own (or remove the file, if there is no node {node_id} "
+                "any more)"
+            )
+        return memory
+
+    def content(self, memory: Memory) -> bytes:
+        """What the file is to hold."""
+        document = {"version": 2, "node_id": self._node_id, **_document_of(memory)}
+        return json.dumps(document, indent=2).encode() + b"\n"
 
     def save(self, memory: Memory) -> None:
         """Replace the memory.
@@ -454,16 +476,16 @@ class KnownDirectories:
         Raises:
             StartUpError: the file cannot be written.
         """
-        document = {"version": 2, "node_id": self._node_id, **_document_of(memory)}
         try:
-            write_atomically(self._path, json.dumps(document, indent=2).encode() + b"\n")
+            write_atomically(self.path, self.content(memory))
         except OSError as error:
-            raise self._unusable(error) from None
+            raise self.unusable(error) from None
 
-    def _unusable(self, error: OSError) -> StartUpError:
-        where = error.filename or self._path
+    def unusable(self, error: OSError) -> StartUpError:
+        """The state directory cannot be used."""
+        where = error.filename or self.path
         return StartUpError(
-            f"kjbod.state.dir={self._path.parent}: {where}: {error.strerror}: it must be writable, outside log.dirs"
+            f"kjbod.state.dir={self.path.parent}: {where}: {error.strerror}: it must be writable, outside log.dirs"
         )
 
 

@@ -15,10 +15,10 @@ is to be locked: it is registered, and whether it is dead is for the health moni
 
 import asyncio
 import errno
-import functools
+import json
 import os
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +26,8 @@ from typing import Final, TypeVar
 
 from kjbod.clock import Clock
 from kjbod.config import Config
-from kjbod.errors import StorageError
+from kjbod.documents import int_of, parse_document
+from kjbod.errors import ConfigError, StorageError
 from kjbod.ids import Uuid
 from kjbod.meta_properties import MetaProperties, render_meta_properties
 from kjbod_agent.directories.rules import (
@@ -42,8 +43,8 @@ from kjbod_agent.directories.rules import (
 from kjbod_agent.health.evidence import device_text
 from kjbod_agent.health.verdict import Health
 from kjbod_agent.health.watched import DirectoryStatus
+from kjbod_agent.host_files.process import FileProcess
 from kjbod_agent.reporting import Log
-from kjbod_agent.reports import DaemonThreadExecutor
 from kjbod_agent.storage.api import (
     DirectoryAgent,
     DirectoryError,
@@ -62,6 +63,8 @@ PATIENCE_MS: Final = 3_500
 """How long directories that answer wait for one that does not, at each of the two steps. More than a disk at rest needs
 to spin up a little, and more than the storage agent waits for the worker of an earlier agent."""
 STATE_TIMEOUT_MS: Final = 10_000
+LOCK_PATIENCE_MS: Final = 3_000
+"""How long an agent before this one may take to end, from its last line on."""
 REMEMBER_EVERY_MS: Final = 600_000
 CLOSE_TIMEOUT_MS: Final = 500
 """For the mark of a clean shutdown. A directory without one costs a longer start, one that is waited for delays the
@@ -115,20 +118,43 @@ class Remembering:
         self.memory = Memory()
         self._file = KnownDirectories(Path(config.kjbod_state_dir), config.node_id)
         self._state_dir = config.kjbod_state_dir
+        self._node_id = config.node_id
         self._log = log
-        self._executor = DaemonThreadExecutor("kjbod-state")
+        self.files = FileProcess("kjbod-state")
+        """The process that does the file calls in the state directory."""
         self._saving = asyncio.Lock()
         self._trouble = ""
         """Why it could not be saved the last time, which was said then."""
 
     async def load(self) -> Memory:
-        """Read it.
+        """Lock the state directory, and read it.
 
         Raises:
-            StartUpError: the state directory cannot be used.
+            ConfigError: it is another node's.
+            StartUpError: it cannot be used.
         """
-        self.memory = await _bounded(self._executor, self._file.load, self._state_dir)
+        try:
+            await self._lock()
+            content = await self._bounded(self.files.call("read", str(self._file.path)))
+        except FileNotFoundError:
+            return self.memory
+        except OSError as error:
+            raise self._file.unusable(error) from None
+        self.memory = self._file.parse(content)
         return self.memory
+
+    async def _lock(self) -> None:
+        """One agent for each state directory: the second one would overwrite what the first one remembers. Of the same
+        node it may be the one before, which is just ending; of another node a restart cannot help."""
+        owner = json.dumps({"node_id": self._node_id, "pid": os.getpid()})
+        taken = await self._bounded(self.files.take(Path(self._state_dir), owner, LOCK_PATIENCE_MS))
+        if taken is None:
+            return
+        other, pid = _owner_of(taken)
+        where = f"kjbod.state.dir={self._state_dir} is in use by another agent ({other}{pid})"
+        if other == f"node {self._node_id}":
+            raise StartUpError(f"{where}: stop it first")
+        raise ConfigError(f"{where}: give each agent on a host a kjbod.state.dir of its own")
 
     async def change(self, memory: Memory) -> None:
         """Save another one. That it cannot be saved, on a full disk, is no reason to leave healthy disks without a
@@ -139,7 +165,9 @@ class Remembering:
         async with self._saving:
             trouble = ""
             try:
-                await _bounded(self._executor, lambda: self._file.save(memory), self._state_dir)
+                await self._bounded(self.files.call("write", str(self._file.path), self._file.content(memory)))
+            except OSError as error:
+                trouble = str(self._file.unusable(error))
             except StartUpError as error:
                 trouble = str(error)
             if trouble and trouble != self._trouble:
@@ -157,13 +185,55 @@ class Remembering:
             await self.change(memory)
             await asyncio.sleep(REMEMBER_EVERY_MS / 1000)
 
-    async def off_loop(self, call: Callable[[], T]) -> T:
-        """Other work on files that are on no watched disk."""
-        return await _bounded(self._executor, call, self._state_dir)
+    async def read_file(self, path: str) -> bytes:
+        """Another file that is on no watched disk.
+
+        Raises:
+            OSError: it cannot be read.
+            StartUpError: there is no answer in time.
+        """
+        content: bytes = await self._bounded(self.files.call("read", path))
+        return content
+
+    async def real_path(self, path: str) -> str:
+        """The path without symbolic links of another file or directory that is on no watched disk.
+
+        Raises:
+            StartUpError: there is no answer in time.
+        """
+        real: str = await self._bounded(self.files.call("realpath", path))
+        return real
+
+    async def write_file(self, path: Path, content: bytes) -> None:
+        """Replace another file in the state directory.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        await self.files.call("write", str(path), content)
 
     def close(self) -> None:
-        """Nothing more is saved. Waits for nothing."""
-        self._executor.shutdown(wait=False)
+        """Nothing more is saved, and the state directory is free. Waits for nothing."""
+        self.files.close()
+
+    async def _bounded(self, work: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(STATE_TIMEOUT_MS / 1000):
+                return await work
+        except TimeoutError:
+            raise StartUpError(
+                f"kjbod.state.dir={self._state_dir}: no answer for {STATE_TIMEOUT_MS} ms: "
+                "it must not be on a watched disk"
+            ) from None
+
+
+def _owner_of(text: str) -> tuple[str, str]:
+    """Who has a lock, as it wrote: ``node 1`` and ``, pid 4711``."""
+    try:
+        owner = parse_document(text.encode())
+        return f"node {int_of(owner['node_id'])}", f", pid {int_of(owner['pid'])}"
+    except (ValueError, KeyError, TypeError):
+        return "of an unknown node", ""
 
 
 async def open_directories(
@@ -187,7 +257,7 @@ async def open_directories(
         rng=rng,
     )
     for name, own in (("kjbod.state.dir", config.kjbod_state_dir), ("kjbod.reports.dir", config.kjbod_reports_dir)):
-        require_outside(name, await remembering.off_loop(functools.partial(os.path.realpath, own)), start_up.all)
+        require_outside(name, await remembering.real_path(own), start_up.all)
     late = {path for path, load in loads.items() if isinstance(load, DirectoryTimeout)}
     tell_unreadable(start_up, log, late)
     wall_ms = clock.wall_ms()
@@ -266,17 +336,6 @@ async def mark_clean(opened: Opened, directories: list[Uuid], broker_epoch: int)
 
     complete = [d for d in directories if d not in opened.unprepared and (d not in opened.loading or d in clean)]
     await asyncio.gather(*(write(opened.agents[d]) for d in complete), return_exceptions=True)
-
-
-async def _bounded(executor: DaemonThreadExecutor, call: Callable[[], T], state_dir: str) -> T:
-    """File work outside the watched disks, on a thread of its own that nobody waits for at the end."""
-    try:
-        async with asyncio.timeout(STATE_TIMEOUT_MS / 1000):
-            return await asyncio.get_running_loop().run_in_executor(executor, call)
-    except TimeoutError:
-        raise StartUpError(
-            f"kjbod.state.dir={state_dir}: no answer for {STATE_TIMEOUT_MS} ms: it must not be on a watched disk"
-        ) from None
 
 
 async def _load_heads(

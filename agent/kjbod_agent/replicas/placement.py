@@ -37,7 +37,7 @@ from kjbod_agent.replicas.directory_work import DirectoryWork, Job
 from kjbod_agent.replicas.hosting import Hosting, Update
 from kjbod_agent.replicas.inventory import Aside, Decision, Inventory, Wanted, delete_name
 from kjbod_agent.replicas.removals import Leaving, Removals, StrayError
-from kjbod_agent.replicas.stray_memory import Note, StrayMemory, StrayWriter
+from kjbod_agent.replicas.stray_memory import Note, StrayMemory, StrayWriter, WriteFile
 from kjbod_agent.replicas.strays import (
     FOUND_AT_START,
     NO_LONGER_THERE,
@@ -164,6 +164,7 @@ class Placement:
     clock: Clock = field(default_factory=SystemClock)
     delete_delay_ms: int = DELETE_DELAY_MS
     memory: StrayMemory | None = None
+    write_file: WriteFile | None = None
     notes: Mapping[tuple[Uuid, str], Note] = field(default_factory=dict)
     sites: Callable[[], Mapping[Uuid, Site]] = dict
     published: bool = False
@@ -214,8 +215,8 @@ class Placement:
             remembered=dict(self.notes),
         )
         self._writer = None
-        if self.memory is not None:
-            self._writer = StrayWriter(self.memory, self.removals.notes, self._not_remembered)
+        if self.memory is not None and self.write_file is not None:
+            self._writer = StrayWriter(self.memory, self.write_file, self.removals.notes, self._not_remembered)
 
     # ---- what others ask
 

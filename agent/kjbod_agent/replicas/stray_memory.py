@@ -1,12 +1,12 @@
 """Why and since when each stray replica is one: a small file in ``kjbod.state.dir``, outside the disks.
 
-It is only a memory: a stray whose entry is lost is listed as found at the start. Its methods block: they belong on a
-thread. :class:`StrayWriter` takes them there, one at a time, the newest state last.
+It is only a memory: a stray whose entry is lost is listed as found at the start. :class:`StrayWriter` has it written,
+the newest state last, by whoever may wait for the disk that it lies on.
 """
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -37,13 +37,20 @@ class StrayMemory:
     """
 
     def __init__(self, state_dir: Path, node_id: int) -> None:
-        self._path = state_dir / STRAYS_NAME
+        self.path = state_dir / STRAYS_NAME
         self._node_id = node_id
 
     def load(self) -> dict[tuple[Uuid, str], Note]:
-        """What is remembered; empty where there is no file, or none that can be used."""
+        """What is remembered; empty where there is no file, or none that can be used. Blocks."""
         try:
-            document = parse_document(self._path.read_bytes())
+            return self.parse(self.path.read_bytes())
+        except OSError:
+            return {}
+
+    def parse(self, content: bytes) -> dict[tuple[Uuid, str], Note]:
+        """What is in the file; empty where it cannot be used."""
+        try:
+            document = parse_document(content)
             if document["version"] != 1 or document["node_id"] != self._node_id:
                 return {}
             return {
@@ -52,35 +59,51 @@ class StrayMemory:
                 )
                 for entry in document["strays"]
             }
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             return {}
 
     def save(self, notes: Notes) -> None:
-        """Replace the file.
+        """Replace the file. Blocks.
 
         Raises:
             OSError: it cannot be written; the old one is as it was.
         """
+        make_directories(self.path.parent)
+        write_atomically(self.path, self.content(notes))
+
+    def content(self, notes: Notes) -> bytes:
+        """What the file is to hold."""
         strays = [
             {"directory_id": str(directory), "name": name, "reason": note.reason, "since_ms": note.since_ms}
             for (directory, name), note in sorted(notes.items())
         ]
         document = {"version": 1, "node_id": self._node_id, "strays": strays}
-        make_directories(self._path.parent)
-        write_atomically(self._path, json.dumps(document, indent=1).encode() + b"\n")
+        return json.dumps(document, indent=1).encode() + b"\n"
+
+
+WriteFile = Callable[[Path, bytes], Awaitable[None]]
+"""Replaces a file, off the event loop."""
 
 
 class StrayWriter:
-    """Writes the newest state of a memory on a thread, one write at a time.
+    """Has the newest state of a memory written, one write at a time.
 
     Args:
         memory: the file.
+        write: writes it.
         notes: gives what is to be remembered now.
         failed: gets the reason when it could not be written; the next change tries again.
     """
 
-    def __init__(self, memory: StrayMemory, notes: Callable[[], Notes], failed: Callable[[OSError], None]) -> None:
+    def __init__(
+        self,
+        memory: StrayMemory,
+        write: WriteFile,
+        notes: Callable[[], Notes],
+        failed: Callable[[OSError], None],
+    ) -> None:
         self._memory = memory
+        self._write = write
         self._notes = notes
         self._failed = failed
         self._changed = asyncio.Event()
@@ -94,8 +117,7 @@ class StrayWriter:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            notes = dict(self._notes())
             try:
-                await asyncio.to_thread(self._memory.save, notes)
+                await self._write(self._memory.path, self._memory.content(self._notes()))
             except OSError as error:
                 self._failed(error)

@@ -1,7 +1,7 @@
 """Log directories in memory, opened as an agent opens them, in virtual time."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,11 +17,13 @@ from tests.agent.core.recording import Log
 T = TypeVar("T")
 
 
-def config_of(paths: Sequence[str], *, metadata: str | None = None, state_dir: Path = Path("/state")) -> Config:
-    """Broker 1 with these ``log.dirs``."""
+def config_of(
+    paths: Sequence[str], *, node_id: int = 1, metadata: str | None = None, state_dir: Path = Path("/state")
+) -> Config:
+    """A broker with these ``log.dirs``."""
     lines = {
         "process.roles": "broker",
-        "node.id": "1",
+        "node.id": str(node_id),
         "listeners": "PLAINTEXT://localhost:9092",
         "controller.listener.names": "CONTROLLER",
         "controller.quorum.bootstrap.servers": "localhost:9093",
@@ -44,9 +46,6 @@ class Unsaved(Remembering):
 
     async def change(self, memory: Memory) -> None:
         self.memory = memory
-
-    async def off_loop(self, call: Callable[[], T]) -> T:
-        return call()
 
     def close(self) -> None:
         pass

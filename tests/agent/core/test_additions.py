@@ -50,9 +50,12 @@ class Agent:
             rng=self.disks.rng,
             log=self.disks.log,
             spawn=lambda work: self.tasks.append(asyncio.ensure_future(work)),
-            read_config=lambda _: self.file,
+            read_config=self.read_file,
         )
         return self
+
+    async def read_file(self, _: str) -> Config:
+        return self.file
 
     def fail(self, path: str) -> Uuid:
         directory_id = self.disks.ids[path]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.errors import StorageError
+from kjbod.errors import ConfigError, StorageError
 from kjbod.ids import Uuid
 from kjbod_agent.directories.rules import (
     KNOWN_DIRECTORIES_NAME,
@@ -163,7 +163,8 @@ def test_what_lies_where_is_remembered_outside_the_disks_with_device_serial_and_
     KnownDirectories(state, 1).load()
     KnownDirectories(state, 1).save(KNOWN)
     assert KnownDirectories(state, 1).load() == KNOWN
-    assert KnownDirectories(state, 2).load() == Memory()
+    with pytest.raises(ConfigError, match=r"is what node 1 remembers of its disks: give node 2 a kjbod.state.dir"):
+        KnownDirectories(state, 2).load()
     document = json.loads((state / KNOWN_DIRECTORIES_NAME).read_text())
     assert document["version"] == 2
     assert document["directories"]["/d1"]["directory_id"] == str(IDS["/d1"])

@@ -86,6 +86,11 @@ def partition(topic_id: Uuid, number: int, replicas: tuple[int, ...], *directori
     )
 
 
+async def write_file(path: Path, content: bytes) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)  # noqa: ASYNC240  in virtual time there is no thread to wait for
+
+
 class World:
     """Broker 1, with what lies on its disks and what the metadata say; nothing is published yet."""
 
@@ -120,6 +125,7 @@ class World:
             log=self.log,
             clock=clock,
             memory=memory,
+            write_file=write_file,
             notes={} if memory is None else memory.load(),
             **settings,
         )

@@ -1,6 +1,11 @@
 """What the start does that is not a rule for directories."""
 
+import asyncio
+import contextlib
 import errno
+import os
+import resource
+import signal
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +14,10 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from kjbod.errors import StorageError
+from kjbod.errors import ConfigError, StorageError
 from kjbod.ids import Uuid
 from kjbod.runtime.logging import get_logger
+from kjbod_agent.directories import start_up
 from kjbod_agent.directories.rules import Directory, Memory, StartUpError
 from kjbod_agent.directories.start_up import (
     BLOCKED_MS,
@@ -27,31 +33,81 @@ from tests.agent.core.opened import Disks, config_of
 from tests.agent.core.test_directories import loaded
 
 
-async def test_a_full_state_directory_is_said_and_keeps_no_broker_from_starting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(_: Memory) -> None:
-        raise StartUpError(f"kjbod.state.dir={tmp_path}: No space left on device")
+async def closed(remembering: Remembering) -> None:
+    """Its socket is closed a moment later."""
+    remembering.close()
+    await asyncio.sleep(0)
 
+
+async def test_a_full_state_directory_is_said_and_keeps_no_broker_from_starting(tmp_path: Path) -> None:
     with capture_logs() as logs:
         remembering = Remembering(config_of(["/d1"], state_dir=tmp_path), get_logger())
         await remembering.load()
-        monkeypatch.setattr(remembering._file, "save", full)
+        (process,) = remembering.files.process_ids()
+        resource.prlimit(process, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
         await remembering.change(Memory().seen("/d1", Uuid.of(1, 1), 0))
-    remembering.close()
+    await closed(remembering)
     (line,) = logs
     assert line["event"] == "state.not.saved"
-    assert f"kjbod.state.dir={tmp_path}" in line["reason"] and "No space left" in line["reason"]
+    assert f"kjbod.state.dir={tmp_path}" in line["reason"] and "File too large" in line["reason"]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+async def test_a_second_agent_is_refused_the_state_directory_of_the_first_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start_up, "LOCK_PATIENCE_MS", 40)
+    first = Remembering(config_of(["/d1"], state_dir=tmp_path), get_logger())
+    await first.change((await first.load()).seen("/d1", Uuid.of(1, 1), 7))
+    before = contents(tmp_path)
+    for node, expected, words in (
+        (2, ConfigError, "give each agent on a host a kjbod.state.dir of its own"),
+        (1, StartUpError, "stop it first"),
+    ):
+        second = Remembering(config_of(["/d1"], node_id=node, state_dir=tmp_path), get_logger())
+        with pytest.raises(expected) as refused:
+            await second.load()
+        assert f"in use by another agent (node 1, pid {os.getpid()}): {words}" in str(refused.value)
+        await closed(second)
+    assert contents(tmp_path) == before
+    os.kill(first.files.process_ids()[-1], signal.SIGSTOP)  # as one that is stuck in the disk
+    os.kill(first.files.process_ids()[-1], signal.SIGKILL)
+    await closed(first)
+    third = Remembering(config_of(["/d1"], state_dir=tmp_path), get_logger())
+    assert (await third.load()).ids == {"/d1": Uuid.of(1, 1)}
+    await closed(third)
+
+
+async def test_a_state_directory_stays_locked_when_its_process_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Remembering(config_of(["/d1"], state_dir=tmp_path), get_logger())
+    memory = await first.load()
+    (killed,) = first.files.process_ids()
+    os.kill(killed, signal.SIGKILL)
+    with contextlib.suppress(OSError):
+        await first.read_file(str(tmp_path / "none"))
+    await first.change(memory.seen("/d1", Uuid.of(1, 1), 7))
+    assert first.files.process_ids()[-1] != killed
+    second = Remembering(config_of(["/d1"], node_id=2, state_dir=tmp_path), get_logger())
+    monkeypatch.setattr(start_up, "LOCK_PATIENCE_MS", 40)
+    with pytest.raises(ConfigError, match="in use by another agent"):
+        await second.load()
+    await closed(first)
+    await closed(second)
 
 
 async def test_the_memory_is_saved_when_it_changed_and_read_at_the_next_start(tmp_path: Path) -> None:
     config = config_of(["/d1"], state_dir=tmp_path)
     remembering = Remembering(config, get_logger())
     await remembering.change((await remembering.load()).seen("/d1", Uuid.of(1, 1), 7))
+    await closed(remembering)
     again = Remembering(config, get_logger())
     assert (await again.load()).ids == {"/d1": Uuid.of(1, 1)}
-    for one in (remembering, again):
-        one.close()
+    await closed(again)
 
 
 IDS = {"/d1": Uuid.of(1, 1), "/d2": Uuid.of(1, 2)}
