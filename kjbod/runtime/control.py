@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from kjbod.errors import EXIT_FAILURE, KjbodError
+from kjbod.permissions import DENIED, advice
 
 SOCKET_NAME: Final = "control.sock"
 EXIT_NO_AGENT: Final = 69
@@ -117,7 +118,8 @@ def bind(path: Path) -> socket.socket:
         raise
     except OSError as error:
         bound.close()
-        raise ControlError(f"{path}: {error.strerror or error}") from None
+        reason = advice(path, path.parent) if error.errno in DENIED else error.strerror or error
+        raise ControlError(f"{path}: {reason}") from None
     return bound
 
 

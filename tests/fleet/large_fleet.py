@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kjbod.fleet.schema import EVENTS, SAMPLES, DirectoryState, Event, EventKind, Sample
-from kjbod_agent.host_files.report_files import base_name, finished_content, partition_path
+from kjbod_agent.host_files.report_files import finished_content
+from kjbod_agent.reports import base_name, partition_path
 
 T0_MS = 1_793_534_400_000  # 2026-11-01 12:00 UTC
 HOUR_MS = 3_600_000

@@ -374,7 +374,8 @@ def _says_that_state_is_not_saved(done: subprocess.CompletedProcess[str], node: 
 def test_agent_with_an_unwritable_state_directory_says_so(node: Node) -> None:
     (node.root / "state").chmod(0o555)
     done = run("agent", "-c", str(node.broker), prefix=_PLAIN_USER)
-    _says_that_state_is_not_saved(done, node, "Permission denied")
+    assert done.returncode == EXIT_CONFIG
+    _is_one_line(done.stderr, f"kjbod.state.dir={node.root}/state: permission denied: {node.root}/state belongs to ")
 
 
 @pytest.mark.root

@@ -43,6 +43,7 @@ from kjbod.meta_properties import (
     verify_ensemble,
     with_directory_ids,
 )
+from kjbod.permissions import DENIED, explain
 from kjbod_agent.storage.api import DirectoryError, LoadedDirectory, WorkerUnavailable, errno_name
 
 KNOWN_DIRECTORIES_NAME: Final = "known_directories.json"
@@ -318,6 +319,8 @@ def examine_addition(
     """
     if isinstance(load, WorkerUnavailable):
         raise load
+    if isinstance(load, DirectoryError) and load.errno in DENIED:
+        raise StartUpError(f"{path}: {explain(load.barrier, [path])}")
     ensemble = load_ensemble({path: _content(load)})
     if path in ensemble.errors:
         raise StartUpError(
@@ -481,9 +484,11 @@ class KnownDirectories:
         except OSError as error:
             raise self.unusable(error) from None
 
-    def unusable(self, error: OSError) -> StartUpError:
-        """The state directory cannot be used."""
+    def unusable(self, error: OSError) -> StorageError | ConfigError:
+        """The state directory cannot be used; one that is somebody else's is a mistake of configuration."""
         where = error.filename or self.path
+        if error.errno in DENIED:
+            return ConfigError(f"kjbod.state.dir={self.path.parent}: {error.strerror}")
         return StartUpError(
             f"kjbod.state.dir={self.path.parent}: {where}: {error.strerror}: it must be writable, outside log.dirs"
         )

@@ -30,6 +30,7 @@ from kjbod.documents import int_of, parse_document
 from kjbod.errors import ConfigError, StorageError
 from kjbod.ids import Uuid
 from kjbod.meta_properties import MetaProperties, render_meta_properties
+from kjbod.permissions import DENIED, explain
 from kjbod_agent.directories.rules import (
     Directory,
     KnownDirectories,
@@ -252,7 +253,7 @@ async def open_directories(
         node_id=config.node_id,
         log_dirs=config.log_dirs,
         metadata_log_dir=config.metadata_log_dir,
-        loads=_without_missing(loads, before.ids),
+        loads=_without_denied(_without_missing(loads, before.ids), before.ids, config),
         remembered=before.ids,
         rng=rng,
     )
@@ -412,6 +413,23 @@ def _without_missing(loads: Mapping[str, Load], remembered: Mapping[str, Uuid]) 
         )
 
     return {path: judge(path, load) for path, load in loads.items()}
+
+
+def _without_denied(loads: Mapping[str, Load], remembered: Mapping[str, Uuid], config: Config) -> dict[str, Load]:
+    """A directory that this process may not use is a mistake of whoever set it up. One that was ours at the last start,
+    beside others that are well, does not take them along: it is offline (as in Kafka), and may be a mount point without
+    its disk.
+
+    Raises:
+        ConfigError: all of them, that of the metadata, or one that never was ours; names owner and remedy.
+    """
+    barred = {path: load for path, load in loads.items() if isinstance(load, DirectoryError) and load.errno in DENIED}
+    serves = any(isinstance(loads[path], LoadedDirectory) for path in config.log_dirs)
+    fatal = [path for path in barred if path == config.metadata_log_dir or path not in remembered or not serves]
+    if fatal:
+        raise ConfigError(f"{fatal[0]}: {explain(barred[fatal[0]].barrier, fatal)}")
+    told: dict[str, Load] = {p: StorageError(f"{e}: {explain(e.barrier, [p])}") for p, e in barred.items()}
+    return {**loads, **told}
 
 
 def tell_unreadable(start_up: StartUp, log: Log, late: Collection[str] = ()) -> None:

@@ -64,7 +64,12 @@ def serve(control: socket.socket) -> None:
 def _told(error: OSError) -> tuple[int, str, str | None]:
     """What an OSError is made of."""
     path = None if error.filename is None else os.fsdecode(error.filename)
-    return error.errno or errno.EIO, error.strerror or str(error), path
+    number, text = error.errno or errno.EIO, error.strerror or str(error)
+    if path is not None and number in (errno.EACCES, errno.EPERM):
+        from kjbod.permissions import advice
+
+        text = advice(path, Path(path).parent)
+    return number, text, path
 
 
 # ------------------------------------------------------------------------------------------------ files as a whole
@@ -98,11 +103,16 @@ def remove(path: str, inode: int) -> None:
 
 def take(folder: str, owner: str, patience_ms: int) -> str | None:
     """Lock ``folder`` for this agent; None, or what its owner wrote where another one has it for longer than
-    ``patience_ms``. One whose file system has no locks is as good as locked."""
+    ``patience_ms``. One whose file system has no locks, or no room, is as good as locked."""
     from kjbod.files import make_directories
 
     make_directories(Path(folder))
-    descriptor = os.open(Path(folder) / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        descriptor = os.open(Path(folder) / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise
+        return None  # where nothing can be written, nobody's memory is overwritten
     try:
         left_ms = patience_ms
         while True:
@@ -118,8 +128,9 @@ def take(folder: str, owner: str, patience_ms: int) -> str | None:
                 return None
             time.sleep(LOCK_AGAIN_MS / 1000)
             left_ms -= LOCK_AGAIN_MS
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, owner.encode(), 0)
+        with contextlib.suppress(OSError):  # a full disk; the lock counts without a name
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, owner.encode(), 0)
         _hold(descriptor)
     finally:
         os.close(descriptor)

@@ -40,6 +40,7 @@ from typing import Literal, Protocol
 from kjbod.clock import Clock
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid
+from kjbod.permissions import Barrier
 
 ReplicaSuffix = Literal["", "future", "delete", "stray"]
 """The end of a replica directory's name (Kafka's ``UnifiedLog``): none for the current log."""
@@ -61,14 +62,16 @@ class DirectoryError(StorageError):
         call: the step that failed, in words that fit after "at": ``"fsync of .kjbod_probe"``.
         path: the log directory as configured.
         after_us: time from the start of the request until the error, in microseconds.
+        barrier: of EACCES and EPERM: what is in the way, where that is known.
     """
 
-    def __init__(self, errno: int, call: str, path: str, *, after_us: int = 0) -> None:
+    def __init__(self, errno: int, call: str, path: str, *, after_us: int = 0, barrier: Barrier | None = None) -> None:
         super().__init__(f"{path}: {errno_name(errno)} at {call}")
         self.errno = errno
         self.call = call
         self.path = path
         self.after_us = after_us
+        self.barrier = barrier
 
 
 class DirectoryTimeout(StorageError):  # noqa: N818  the name says it

@@ -19,6 +19,7 @@ from typing import Any
 
 from kjbod.clock import Clock
 from kjbod.ids import Uuid
+from kjbod.permissions import Barrier
 from kjbod_agent.storage.api import (
     Batches,
     BlockedCall,
@@ -397,7 +398,9 @@ class DirectoryClient(ABC):
             self._current.sent_ms = self._clock.monotonic_ms()  # it begins now
         error: DirectoryError | WorkerUnavailable | None = None
         if "errno" in answer:
-            error = DirectoryError(answer["errno"], answer["call"], self._path, after_us=answer["us"])
+            found = answer.get("barrier")
+            barrier = None if found is None else Barrier(*found)
+            error = DirectoryError(answer["errno"], answer["call"], self._path, after_us=answer["us"], barrier=barrier)
         elif "trouble" in answer:
             error = WorkerUnavailable(self._path, answer["trouble"])
         if call.answer.done():

@@ -19,7 +19,7 @@ Sources of names and files: Kafka's ``LogManager``, ``UnifiedLog``, ``PartitionM
 """
 
 # pathlib knows no dir_fd, and importing it costs every worker memory.
-# ruff: noqa: PTH102, PTH106, PTH108, PTH208
+# ruff: noqa: PTH102, PTH106, PTH108, PTH116, PTH118, PTH120, PTH208
 
 from __future__ import annotations
 
@@ -88,9 +88,15 @@ _TOPIC_ID = re.compile(rb"version: ?(\d+)\r?\ntopic_id: ?([A-Za-z0-9_-]{22})={0,
 _ZERO_ID = re.compile(rb"A{21}[A-P]")
 """The last character has two bits of the id."""
 
+DENIED = (errno.EACCES, errno.EPERM)
+ACCESS_SAMPLES = 8
+"""Replica directories of which the start sees whether they may be used."""
+AT_FDCWD = -100
+AT_EACCESS = 0x200
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 _libc = ctypes.CDLL(None)
+_faccessat = ctypes.CDLL(None, use_errno=True).faccessat
 _statx = getattr(_libc, "statx", None)
 _statx_buffer = ctypes.create_string_buffer(256)
 
@@ -106,6 +112,17 @@ class Refused(Exception):  # noqa: N818  an answer, not an accident
 
 class Trouble(Exception):  # noqa: N818  an answer, not an accident
     """We cannot do it, and the disk is not the reason."""
+
+
+def denied(directory: int, name: str, mode: int) -> int:
+    """EACCES or EPERM where this process may not use ``name`` so; 0 where it may, or something else is the matter.
+
+    ``os.access`` does not tell why: on a read-only file system nothing may be written either.
+    """
+    if _faccessat(directory, os.fsencode(name), mode, AT_EACCESS) == 0:
+        return 0
+    number = ctypes.get_errno()
+    return number if number in DENIED else 0
 
 
 def die_with_parent(parent: int) -> None:
@@ -329,6 +346,8 @@ class Worker:
             outcome = {"errno": refusal.number, "call": refusal.call}
         except OSError as error:
             outcome = {"errno": error.errno or errno.EIO, "call": self._call}
+            if error.errno in DENIED:
+                outcome["barrier"] = self._barrier(error.filename or ".")
         except Trouble as trouble:
             outcome = {"trouble": str(trouble)}
         except Exception as bug:  # noqa: BLE001  a bug of ours must not look like a broken disk, nor end the worker
@@ -346,6 +365,34 @@ class Worker:
             return operation(root, request, directory_id)
         finally:
             os.close(root)
+
+    def _require_access(self, root: int, replicas: list[str]) -> None:
+        """Whether what lies here is ours to use: after a chown that was not recursive it is not, and the first change
+        would look like a broken disk. A few of the replicas stand for all. A file system that is read-only is not our
+        question here."""
+        wanted = [(".", os.R_OK | os.W_OK | os.X_OK), (".lock", os.R_OK | os.W_OK)]
+        wanted += [(name, os.R_OK | os.W_OK | os.X_OK) for name in replicas[:ACCESS_SAMPLES]]
+        for name, mode in wanted:
+            self._step(f"access to {self.path if name == '.' else name}")
+            number = denied(root, name, mode)
+            if number:
+                raise PermissionError(number, os.strerror(number), name)
+
+    def _barrier(self, name: str) -> list[Any] | None:
+        """The first of all directories down to this one, and then what was asked for, that is denied to us: its name,
+        owner and mode, and whether it is above."""
+        above = [os.path.dirname(self.path)]
+        while above[-1] != os.path.dirname(above[-1]):
+            above.append(os.path.dirname(above[-1]))
+        places = [(path, os.X_OK) for path in reversed(above)]
+        places.append((self.path, os.R_OK | os.W_OK | os.X_OK))
+        places.append((os.path.join(self.path, name), os.R_OK | os.W_OK))
+        for number, (path, mode) in enumerate(places):
+            if denied(AT_FDCWD, path, mode):
+                with contextlib.suppress(OSError):
+                    found = os.stat(path)
+                    return [path, found.st_uid, found.st_mode, number < len(above)]
+        return None
 
     def _elapsed_us(self) -> int:
         return (time.monotonic_ns() - self._started) // 1000
@@ -434,6 +481,7 @@ class Worker:
                     links.append(entry.name)  # not followed: what it leads to may be on a disk that hangs
                 elif entry.is_dir():
                     names.append(entry.name)
+        self._require_access(root, [name for name in sorted(names) if parse_replica(name)])
         self._step(f"realpath of {self.path}")
         return {
             "meta": None if meta is None else meta.decode("latin-1"),

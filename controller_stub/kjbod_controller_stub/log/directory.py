@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kjbod.config.keys import Config
-from kjbod.errors import KjbodError, StorageError
+from kjbod.errors import ConfigError, KjbodError, StorageError
 from kjbod.ids import Uuid
 from kjbod.medium import read_anew
 from kjbod.meta_properties import META_PROPERTIES_NAME, parse_meta_properties
@@ -21,6 +21,7 @@ from kjbod.metadata.records import FeatureLevelRecord, Record
 from kjbod.metadata.segments import DIRECTORY_NAME
 from kjbod.metadata.snapshot import BOOTSTRAP_CHECKPOINT, SnapshotId, checkpoints_in, read_checkpoint
 from kjbod.metadata.versions import LATEST, default_features
+from kjbod.permissions import DENIED, advice
 
 LOCK_NAME = ".lock"
 _FIRST = SnapshotId(0, 0)
@@ -53,6 +54,7 @@ def open_directory(config: Config) -> ControllerDirectory:
     """Check and lock ``metadata.log.dir``.
 
     Raises:
+        ConfigError: it is not ours to use.
         StorageError: not formatted, another node's or cluster's, unreadable, or in use.
     """
     path = Path(config.metadata_log_dir)
@@ -63,6 +65,8 @@ def open_directory(config: Config) -> ControllerDirectory:
     except FileNotFoundError:
         raise StorageError(f"{path} is not formatted: there is no {META_PROPERTIES_NAME}; {how_to}") from None
     except OSError as error:
+        if error.errno in DENIED:
+            raise ConfigError(f"{path}: {advice(file, path)}") from None
         raise StorageError(f"cannot read {file}: {error.strerror}") from None
     meta = parse_meta_properties(content, str(file))
     if meta.node_id != config.node_id:
@@ -90,6 +94,8 @@ def _lock(directory: Path) -> int:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
+        if error.errno in DENIED:
+            raise ConfigError(f"{directory}: {advice(path, directory)}") from None
         raise StorageError(f"cannot open {path}: {error.strerror}") from None
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
