@@ -125,7 +125,7 @@ def test_a_controllers_directory_of_another_owner_is_a_mistake_of_configuration(
     place = directory if what == "directory" else directory / what
     place.chmod(0o700)
     os.chown(place, OTHER, OTHER)
-    line = host.refusal("controller", host.cluster._controller_config)
+    line = host.refusal("controller", host.cluster.controller_config)
     assert f"{place} belongs to {OTHER}" in line or f"{directory} belongs to {OTHER}" in line
     assert "and this is root" in line
 
