@@ -54,7 +54,8 @@ from kjbod_agent.assignments import TIMEOUT_MS as ASSIGNMENT_TIMEOUT_MS
 from kjbod_agent.assignments import Assignments, Outcome
 from kjbod_agent.channel import ControllerChannel
 from kjbod_agent.condition import Condition, Contact, DirectoryStates, condition, contact
-from kjbod_agent.cordons import Admission, brokers_that_are_no_agents, why_cordoned
+from kjbod_agent.cordoning import Cordoning
+from kjbod_agent.cordons import why_cordoned
 from kjbod_agent.directories.additions import Added
 from kjbod_agent.directories.cleanness import Cleanness
 from kjbod_agent.directories.rules import Directory
@@ -62,6 +63,7 @@ from kjbod_agent.features import registered_features
 from kjbod_agent.fencing import Fencing
 from kjbod_agent.health.evidence import Verdict
 from kjbod_agent.health.verdict import Health
+from kjbod_agent.history import History
 from kjbod_agent.moves.machine import Room
 from kjbod_agent.moves.mover import Mover
 from kjbod_agent.partitions import TopicIdPartition
@@ -113,6 +115,23 @@ class Monitor(Protocol):
     def standing_still(self, now_ms: int) -> str | None: ...
 
 
+@dataclass(slots=True)
+class _Pulse:
+    """Signs of life of the parts, for the watchdog.
+
+    Attributes:
+        beaten_ms: when a registration or heartbeat last ended, well or not.
+        still_since_ms: since when a part makes no progress; None: all do.
+        still_told: whether that was said.
+        round_due_ms: when the timers go round next, at the latest.
+    """
+
+    beaten_ms: int
+    still_since_ms: int | None = None
+    still_told: bool = False
+    round_due_ms: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """The end of the broker."""
@@ -121,25 +140,6 @@ class Ended:
     reason: str
     clean: bool
     """Whether the directories may be marked as cleanly shut down."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parted:
-    """The metadata of the cluster were lost or set back while this agent ran.
-
-    Attributes:
-        reason: what shows it.
-        since_wall_ms: when it was found, wall clock, milliseconds since the epoch.
-        applied_offset: of the last record that had been applied.
-        offset: of the last record of what was read instead.
-        kept: replicas that are missing in it and were kept as strays.
-    """
-
-    reason: str
-    since_wall_ms: int
-    applied_offset: int
-    offset: int
-    kept: int
 
 
 @dataclass(slots=True)
@@ -220,28 +220,15 @@ class Broker:
         """Set when the farewell was answered or has failed; None when there is none."""
         self.caught_up = asyncio.Event()
         """Set when the metadata are known for the first time."""
-        self.parted: Parted | None = None
-        """The last time that the metadata's history was lost or set back; None: it was not."""
-        self.set_back: str | None = None
-        """Why nothing is applied: the controllers know only an older leader epoch; None: they do not."""
-        self.admission = Admission(accept=accept)
-        """Whether new partitions come here."""
+        self.history = History(log)
+        self.cordoning = Cordoning(broker_id=identity.broker_id, accept=accept, path=self._online_path, log=log)
         self.placement: Placement
         self.mover: Mover
         self.cleanness: Cleanness | None = None
         self.monitor: Monitor | None = None
         self.directory_states: Callable[[], DirectoryStates] = DirectoryStates
         """The state of each directory, as ``kjbod status`` shows it."""
-        self.fencing = Fencing(
-            assignments=self.assignments,
-            multiple=multiple,
-            undecided=self._undecided,
-            unmade=lambda: self.placement.unmade,
-            name=self._partition_name,
-            path=lambda directory: self._paths.get(directory, str(directory)),
-            wall_ms=self._wall_ms_at,
-            log=log,
-        )
+        self.fencing = self._make_fencing(multiple, log)
         self._replayer = Replayer(self.image)
         self._paths = dict(paths)
         self._log_dirs = frozenset(identity.log_dirs)
@@ -258,10 +245,6 @@ class Broker:
         self._wake = asyncio.Event()
         self._offline: dict[Uuid, _Offline] = {}
         self._health: dict[Uuid, Health] = {}
-        self._cordoned: dict[Uuid, str] = {}
-        """Directories that were cordoned without a person, and why."""
-        self._others: tuple[int, ...] = ()
-        """Other brokers that are no agents."""
         self._room_ms = 0
         self._trouble: _Trouble | None = None
         self._halt: Ended | None = None
@@ -274,17 +257,25 @@ class Broker:
         self._status = ""
         self._ready_due = False
         self._unfenced_once = False
-        self._beaten_ms = clock.monotonic_ms()  # when a registration or heartbeat last ended, well or not
-        self._still_since_ms: int | None = None
-        self._still_told = False
-        self._round_due_ms: int | None = None
-        """When the timers go round next, at the latest."""
+        self._pulse = _Pulse(beaten_ms=clock.monotonic_ms())
+
+    def _make_fencing(self, multiple: bool, log: Log) -> Fencing:
+        return Fencing(
+            assignments=self.assignments,
+            multiple=multiple,
+            undecided=self._undecided,
+            unmade=lambda: self.placement.unmade,
+            name=self._partition_name,
+            path=lambda directory: self._paths.get(directory, str(directory)),
+            wall_ms=self._wall_ms_at,
+            log=log,
+        )
 
     # ---------------------------------------------------------------------------------------------- what happens to it
 
     def start(self) -> None:
         """Register."""
-        self._beaten_ms = self._clock.monotonic_ms()
+        self._pulse.beaten_ms = self._clock.monotonic_ms()
         self._feed(life.Start())
 
     def stop(self) -> None:
@@ -345,28 +336,7 @@ class Broker:
         updates = self._applied(changes, proven=False)
         kept = sum(update.new is None for update in updates)
         if kept or snapshot.parted is not None:
-            self.parted = Parted(parted, self._clock.wall_ms(), old.offset, self.image.offset, kept)
-            self._log.error(
-                "metadata.history.lost",
-                reason=f"what was read does not contain what was applied before: {parted}",
-                applied_offset=old.offset,
-                applied_epoch=old.epoch,
-                offset=self.image.offset,
-                epoch=self.image.epoch,
-                kept=kept,
-                consequence="replicas that are missing in it are kept as strays: see kjbod strays",
-            )
-
-    def on_set_back(self, reason: str | None) -> None:
-        """The controllers know only leader epochs before that which was followed; None: no longer."""
-        self.set_back = reason
-        if reason is not None:
-            self._log.error(
-                "metadata.history.behind",
-                reason=reason,
-                consequence="nothing more is applied: bring the controllers back that knew that epoch; if their "
-                "history was lost or set back for good, restart this agent, which then follows what they have",
-            )
+            self.history.lost(parted, old, self.image, kept=kept, wall_ms=self._clock.wall_ms())
 
     def on_verdict(self, verdict: Verdict) -> None:
         """The health of a directory changed."""
@@ -650,7 +620,7 @@ class Broker:
             )
             next_ms = min((ms for ms in due if ms is not None), default=now_ms + longest_ms)
             wait_ms = max(1, min(next_ms - self._clock.monotonic_ms(), longest_ms))
-            self._round_due_ms = self._clock.monotonic_ms() + wait_ms
+            self._pulse.round_due_ms = self._clock.monotonic_ms() + wait_ms
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_ms / 1000):
                     await self._wake.wait()
@@ -658,31 +628,31 @@ class Broker:
     def _pet(self, now_ms: int) -> None:
         still = self._standing_still(now_ms)
         if still is None:
-            self._still_since_ms, self._still_told = None, False
-        elif self._still_since_ms is None:
-            self._still_since_ms = now_ms
-        if self._still_since_ms is None or now_ms - self._still_since_ms < STANDSTILL_CONFIRMED_MS:
+            self._pulse.still_since_ms, self._pulse.still_told = None, False
+        elif self._pulse.still_since_ms is None:
+            self._pulse.still_since_ms = now_ms
+        if self._pulse.still_since_ms is None or now_ms - self._pulse.still_since_ms < STANDSTILL_CONFIRMED_MS:
             if self._unfenced_once and not self._ready_due:
                 systemd.notify_watchdog()
             elif self.life.active:  # in a stop it would mean more time to stop
                 systemd.notify_starting(STARTING_TIMEOUT_MS)
-        elif not self._still_told:
-            self._still_told = True
+        elif not self._pulse.still_told:
+            self._pulse.still_told = True
             self._log.error("agent.standing.still", reason=still)
 
     def _standing_still(self, now_ms: int) -> str | None:
         """Which part makes no progress although the event loop goes round, in words; None: none."""
-        silent_ms = now_ms - self._beaten_ms
+        silent_ms = now_ms - self._pulse.beaten_ms
         if self.life.active and silent_ms > 2 * self.life.timing.heartbeat_interval_ms + STANDSTILL_MS:
             return f"no request to the controller has ended, well or not, for {silent_ms} ms"
         return None if self.monitor is None else self.monitor.standing_still(now_ms)
 
     def _notice_pause(self, now_ms: int) -> None:
         """Whoever comes first after a pause; the timers of the event loop go before what lies in the sockets."""
-        due_ms = self._round_due_ms
+        due_ms = self._pulse.round_due_ms
         if due_ms is None or now_ms - due_ms < PAUSE_MS:
             return
-        self._round_due_ms = now_ms
+        self._pulse.round_due_ms = now_ms
         lost_ms = now_ms - due_ms
         self._log.warning("agent.paused", lost_ms=lost_ms)
         self.failures = failing.resumed(self.failures, now_ms + self.life.timing.heartbeat_interval_ms)
@@ -707,7 +677,7 @@ class Broker:
     def _applied(self, changes: list[Change], *, proven: bool = True) -> list[Update]:
         """Follow changes of the metadata; what they were for this broker. ``proven``: see :meth:`Placement.follow`."""
         if any(isinstance(change, BrokerChange) for change in changes):
-            self._others = brokers_that_are_no_agents(self.image, self.life.identity.broker_id)
+            self.cordoning.brokers_changed(self.image)
         self._feed(life.MetadataApplied(self.image.offset))
         self._follow_registration(changes)
         self._follow_move_rate()
@@ -764,37 +734,19 @@ class Broker:
 
     def _cordon(self) -> None:
         """Say which directories take no new replicas (KIP-1066): to the controller, and to people why."""
-        can_cordon = self.image.metadata_version >= CORDONED_LOG_DIRS
         is_nearly_full = self.placement.inventory.chooser.is_nearly_full
         reasons = {d: why_cordoned(self._health.get(d), nearly_full=is_nearly_full(d)) for d in self._log_dirs}
-        by_itself = {d: why for d, why in reasons.items() if why is not None}
-        if can_cordon:
-            self._tell_cordons(by_itself)
-        if self.placement.published:
-            self._tell_admission(Admission(self._others, self.admission.accept, can_cordon))
-        every = self._log_dirs if self.admission.closed else frozenset()
-        cordoned = tuple(sorted(every | by_itself.keys() | self.cordoned()))
-        self._feed(life.Cordoned(cordoned if can_cordon else None))
+        cordoned = self.cordoning.decide(
+            self._log_dirs,
+            {d: why for d, why in reasons.items() if why is not None},
+            self.cordoned(),
+            can_cordon=self.image.metadata_version >= CORDONED_LOG_DIRS,
+            published=self.placement.published,
+        )
+        self._feed(life.Cordoned(cordoned))
 
-    def _tell_cordons(self, by_itself: dict[Uuid, str]) -> None:
-        before, self._cordoned = self._cordoned, by_itself
-        for directory_id, why in by_itself.items():
-            if before.get(directory_id) != why:
-                self._log.warning("directory.cordoned", path=self._paths[directory_id], reason=why)
-        for directory_id in before.keys() - by_itself.keys():
-            if directory_id in self._paths and directory_id not in self._offline:
-                self._log.info("directory.uncordoned", path=self._paths[directory_id])
-
-    def _tell_admission(self, now: Admission) -> None:
-        before, self.admission = self.admission, now
-        if now.text == before.text:
-            return
-        if now.text is None:
-            self._log.info("placement.open", reason="all other brokers are kjbod agents")
-        elif now.exposed:
-            self._log.error("placement.exposed", reason=now.text)
-        else:
-            self._log.warning("placement.closed" if now.closed else "placement.open", reason=now.text)
+    def _online_path(self, directory_id: Uuid) -> str | None:
+        return None if directory_id in self._offline else self._paths.get(directory_id)
 
     def _look_at_room(self, now_ms: int) -> None:
         """Directories fill up without any event."""
@@ -926,7 +878,7 @@ class Broker:
             )
 
     def _beat_ended(self, event: life.RegistrationAnswered | life.HeartbeatAnswered | life.RequestFailed) -> None:
-        self._beaten_ms = self._clock.monotonic_ms()
+        self._pulse.beaten_ms = self._clock.monotonic_ms()
         self._feed(event)
 
     def _say_farewell(self, request: BrokerHeartbeatRequest) -> None:

@@ -588,7 +588,7 @@ class Daemon:
             on_committed=broker.on_committed,
             on_snapshot=broker.on_snapshot,
             on_leader=on_leader,
-            on_set_back=broker.on_set_back,
+            on_set_back=broker.history.on_behind,
             cluster_id=opened.start_up.cluster_id,
             replica_id=config.node_id,
             directory_id=opened.start_up.metadata.directory_id,

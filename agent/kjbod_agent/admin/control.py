@@ -25,7 +25,8 @@ from kjbod.wire.error_codes import ErrorCode
 from kjbod_agent import lifecycle as life
 from kjbod_agent.admin.view import UNKNOWN, DirectoryView, LogDirectory, ReplicaView, Wants
 from kjbod_agent.condition import Condition, Contact, fenced
-from kjbod_agent.cordons import Admission
+from kjbod_agent.cordoning import Cordoning
+from kjbod_agent.history import History
 from kjbod_agent.moves.machine import NoRoom, Room, lack_of_room
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Hosting
@@ -168,25 +169,6 @@ class Mover(Protocol):
     def cancel(self, topic: str, partition: int) -> bool: ...
 
 
-class Parted(Protocol):
-    """What is needed of :class:`kjbod_agent.broker.Parted`."""
-
-    @property
-    def reason(self) -> str: ...
-
-    @property
-    def since_wall_ms(self) -> int: ...
-
-    @property
-    def applied_offset(self) -> int: ...
-
-    @property
-    def offset(self) -> int: ...
-
-    @property
-    def kept(self) -> int: ...
-
-
 class Broker(Protocol):
     """What is needed of :class:`kjbod_agent.broker.Broker`."""
 
@@ -200,13 +182,10 @@ class Broker(Protocol):
     def fencing(self) -> Fencing: ...
 
     @property
-    def parted(self) -> "Parted | None": ...
+    def history(self) -> History: ...
 
     @property
-    def set_back(self) -> str | None: ...
-
-    @property
-    def admission(self) -> Admission: ...
+    def cordoning(self) -> Cordoning: ...
 
     @property
     def placement(self) -> Placement: ...
@@ -303,30 +282,14 @@ class Control:
             "published": broker.placement.published,
             "queued_assignments": broker.fencing.unrecorded,
             "unmade": broker.fencing.unmade_words(),
-            "metadata_history": self._history(),
-            "admission": broker.admission.text,
+            "metadata_history": broker.history.told(),
+            "admission": broker.cordoning.admission.text,
             "stuck_assignments": broker.fencing.stuck,
             "creating": len(broker.placement.inventory.creating),
             "moves": len(self._mover.moves),
             "strays": len(broker.placement.strays),
             "directories": directories,
         }
-
-    def _history(self) -> dict[str, Any] | None:
-        """What is known to have happened to the metadata's history while this agent ran; None: nothing."""
-        parted, set_back = self._broker.parted, self._broker.set_back
-        if parted is None and set_back is None:
-            return None
-        lost = None
-        if parted is not None:
-            lost = {
-                "reason": parted.reason,
-                "since_ms": parted.since_wall_ms,
-                "applied_offset": parted.applied_offset,
-                "offset": parted.offset,
-                "kept": parted.kept,
-            }
-        return {"lost": lost, "behind": set_back}
 
     async def log_dirs(self, request: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
         """Each directory, and with ``replicas`` all that it holds."""

@@ -16,14 +16,15 @@ from kjbod.wire.error_codes import ErrorCode
 from kjbod_agent import lifecycle
 from kjbod_agent.admin.control import PIECE, WATCHED_MAX, Control, ControlParts
 from kjbod_agent.admin.view import DirectoryView, LogDirectory, ReplicaView, Wants
-from kjbod_agent.broker import Parted
 from kjbod_agent.condition import Condition, Contact, DirectoryStates, condition, contact
-from kjbod_agent.cordons import Admission
+from kjbod_agent.cordoning import Cordoning
 from kjbod_agent.features import registered_features
+from kjbod_agent.history import History
 from kjbod_agent.moves.machine import MoveView, Room, State
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Hosted, Hosting
 from kjbod_agent.replicas.strays import NO_TOPIC, Stray
+from tests.agent.core.recording import Log
 
 D1, D2, D3, TOPIC, OTHER = (Uuid((1000 + number).to_bytes(16)) for number in range(5))
 _E = ErrorCode
@@ -116,11 +117,9 @@ class FakeMover:
 
 
 class FakeBroker:
-    parted: Parted | None = None
-    set_back: str | None = None
-    admission = Admission()
-
     def __init__(self) -> None:
+        self.history = History(Log())
+        self.cordoning = Cordoning(broker_id=1, accept="auto", path=lambda directory: None, log=Log())
         self.image = MetadataImage(topic_ids={"orders": TOPIC, "pay": OTHER})
         self.placement = FakePlacement()
         self.fencing = FakeFencing()

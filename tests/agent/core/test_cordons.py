@@ -109,7 +109,7 @@ def test_beside_brokers_that_are_no_agents_all_directories_are_cordoned_as_long_
             world.commit(UnregisterBrokerRecord(broker_id=5, broker_epoch=5))
             world.commit(UnregisterBrokerRecord(broker_id=4, broker_epoch=4))
             await world.until(lambda: cordons(world) == ())
-            assert world.broker.admission.text is None
+            assert world.broker.cordoning.admission.text is None
             assert len(world.log.of("placement.open")) == 1
 
     virtual(story)
@@ -118,12 +118,12 @@ def test_beside_brokers_that_are_no_agents_all_directories_are_cordoned_as_long_
 def test_who_wants_otherwise_is_given_partitions_beside_brokers(virtual: Run) -> None:
     async def story(clock: Any) -> None:
         world = World(clock)
-        world.broker.admission = Admission(accept=ALWAYS)
+        world.broker.cordoning.admission = Admission(accept=ALWAYS)
         async with world:
             world.commit(registered(5, BROKER_OF_KAFKA))
             await world.until(lambda: bool(world.log.of("placement.open")))
             await world.until(lambda: cordons(world) == ())
-            assert "kjbod.placement.accept=always" in (world.broker.admission.text or "")
+            assert "kjbod.placement.accept=always" in (world.broker.cordoning.admission.text or "")
 
     virtual(story)
 

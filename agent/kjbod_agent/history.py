@@ -1,0 +1,75 @@
+"""History of the metadata that an agent follows: whether it was lost or set back while it ran, and what is said of it.
+
+A history that does not contain what was applied proves no deletion (:attr:`kjbod.metadata.fetching.Snapshot.parted`):
+what is missing in it is kept.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kjbod.metadata.image import MetadataImage
+from kjbod_agent.reporting import Log
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """The metadata of the cluster were lost or set back while this agent ran.
+
+    Attributes:
+        reason: what shows it.
+        since_ms: when it was found, wall clock, milliseconds since the epoch.
+        applied_offset: of the last record that had been applied.
+        offset: of the last record of what was read instead.
+        kept: replicas that are missing in it and were kept as strays.
+    """
+
+    reason: str
+    since_ms: int
+    applied_offset: int
+    offset: int
+    kept: int
+
+
+class History:
+    """What has happened to the metadata's history since this agent started.
+
+    Attributes:
+        parted: the last time that it was lost or set back; None: it was not.
+        behind: why nothing is applied: the controllers know only an older leader epoch; None: they do not.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self.parted: Parted | None = None
+        self.behind: str | None = None
+        self._log = log
+
+    def lost(self, reason: str, before: MetadataImage, after: MetadataImage, *, kept: int, wall_ms: int) -> None:
+        """Another history is followed from here on."""
+        self.parted = Parted(reason, wall_ms, before.offset, after.offset, kept)
+        self._log.error(
+            "metadata.history.lost",
+            reason=f"what was read does not contain what was applied before: {reason}",
+            applied_offset=before.offset,
+            applied_epoch=before.epoch,
+            offset=after.offset,
+            epoch=after.epoch,
+            kept=kept,
+            consequence="replicas that are missing in it are kept as strays: see kjbod strays",
+        )
+
+    def on_behind(self, reason: str | None) -> None:
+        """The controllers know only leader epochs before that which was followed; None: no longer."""
+        self.behind = reason
+        if reason is not None:
+            self._log.error(
+                "metadata.history.behind",
+                reason=reason,
+                consequence="nothing more is applied: bring the controllers back that knew that epoch; if their "
+                "history was lost or set back for good, restart this agent, which then follows what they have",
+            )
+
+    def told(self) -> dict[str, Any] | None:
+        """As JSON for ``kjbod status``; None: nothing has happened."""
+        if self.parted is None and self.behind is None:
+            return None
+        return {"lost": None if self.parted is None else asdict(self.parted), "behind": self.behind}
