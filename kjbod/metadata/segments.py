@@ -15,13 +15,14 @@ the last batch can be torn, and recovery needs no marker beside the log to tell 
 Recovery reads every batch and checks everything before it changes anything. A batch at the very end that is cut off or
 whose checksum is wrong, with no valid batch after it, was being written when the machine stopped: nobody was told that
 it is there, and it is cut. Everything else that does not check is a :class:`~kjbod.errors.LogCorruptError`. Indexes and
-the epoch checkpoint say nothing that the segments do not; they are rebuilt.
+the epoch checkpoint say nothing that the segments do not, except where one of these ends too early; they are rebuilt.
 
 The batches are read from the medium (:mod:`kjbod.medium`): a write that failed leaves its pages in the page cache,
 where they check, and nowhere else. What is found is durable then, so that nothing is acknowledged behind what is not.
 
-A clean stop says where the log ends (:mod:`kjbod.metadata.clean_stop`): a log that ends before that has lost what was
-acknowledged, and is refused.
+A log that ends before what is known to have been there has lost what was acknowledged, and is refused: before its end
+at a clean stop (:mod:`kjbod.metadata.clean_stop`), before the begin of its newest epoch
+(:mod:`kjbod.metadata.epoch_checkpoint`), or before a segment of which only an index is left.
 
 A log that was shortened after a snapshot starts above 0. Segments go oldest first, each with its ``.log`` before its
 indexes, so that a crash on the way leaves a log without a gap, and indexes without a segment, which recovery removes.
@@ -42,7 +43,7 @@ from kjbod.errors import LogCorruptError, StorageError
 from kjbod.files import fsync_directory, write_all, write_atomically
 from kjbod.ids import METADATA_TOPIC_ID
 from kjbod.medium import read_anew
-from kjbod.metadata import clean_stop
+from kjbod.metadata import clean_stop, epoch_checkpoint
 from kjbod.metadata.batches import HEADER_BYTES, CorruptBatchError, RecordBatch, batch_size, iter_batches, read_batch
 from kjbod.metadata.quorum_state import read_quorum_state
 
@@ -53,7 +54,6 @@ SEGMENT_BYTES = 1024 * 1024 * 1024
 """``metadata.log.segment.bytes``."""
 SEGMENT_MS = 7 * 24 * 3600 * 1000
 """``metadata.log.segment.ms``."""
-LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 SEGMENT_MODE = 0o600
 """A segment may have the keys of SCRAM credentials, and passwords: it is its user's. (Kafka's are 0644.)"""
@@ -264,7 +264,7 @@ class SegmentedLog:
     def _write(self, batch: RecordBatch) -> None:
         segment = self.segments[-1]
         if _add_epoch(self.epochs, batch):
-            write_atomically(self.directory / LEADER_EPOCH_CHECKPOINT, _epoch_checkpoint(self.epochs))
+            epoch_checkpoint.write_epochs(self.directory, self.epochs)
         write_all(segment.fd, batch.raw)
         index, time_index = segment.indexer.add(batch, segment.size)
         segment.size += batch.size_in_bytes
@@ -318,7 +318,7 @@ class SegmentedLog:
         kept = epochs_from(self.epochs, offset)
         if kept != self.epochs:
             self.epochs[:] = kept
-            write_atomically(self.directory / LEADER_EPOCH_CHECKPOINT, _epoch_checkpoint(kept))
+            epoch_checkpoint.write_epochs(self.directory, kept)
         if removed:
             fsync_directory(self.directory)
         return removed
@@ -337,7 +337,7 @@ class SegmentedLog:
             os.close(segment.fd)
             _remove(segment.path)
         self.epochs.clear()
-        write_atomically(self.directory / LEADER_EPOCH_CHECKPOINT, _epoch_checkpoint([]))
+        epoch_checkpoint.write_epochs(self.directory, [])
         self.segments.append(_create_segment(self.directory, offset))
 
 
@@ -368,11 +368,6 @@ def _add_epoch(epochs: list[tuple[int, int]], batch: RecordBatch) -> bool:
         return False
     epochs.append((batch.leader_epoch, batch.base_offset))
     return True
-
-
-def _epoch_checkpoint(epochs: list[tuple[int, int]]) -> bytes:
-    lines = ["0", str(len(epochs)), *(f"{epoch} {start}" for epoch, start in epochs)]
-    return ("\n".join(lines) + "\n").encode()
 
 
 def _create_segment(directory: Path, base_offset: int) -> Segment:
@@ -416,7 +411,7 @@ def open_log(
             fsync_directory(directory.parent)
         fsync_directory(directory)  # names that an end nobody knows left in memory alone
         found = _check_all(directory, log.epochs)
-        _require_whole(directory, log.epochs, found, start_offset)
+        _require_whole(directory, log.epochs, found, max(found[-1].next_offset if found else 0, start_offset))
         if not found:
             clean_stop.remove_clean_stop(directory)
             _remove_left_overs(directory)
@@ -437,21 +432,35 @@ def open_log(
         raise StorageError(f"cannot open the metadata log in {directory}: {error.strerror}") from error
 
 
-def _require_whole(
-    directory: Path, epochs: list[tuple[int, int]], found: list["_Checked"], snapshot_end_offset: int
-) -> None:
-    """What was there at the last clean stop must be there still."""
+def _require_whole(directory: Path, epochs: list[tuple[int, int]], found: list["_Checked"], end_offset: int) -> None:
+    """What is known to have been there is there: the log, or its newest snapshot, ends at ``end_offset``."""
     stop = clean_stop.read_clean_stop(directory)
-    if stop is None:
-        return
-    torn = found[-1].torn_tail() if found else None
-    clean_stop.require_whole(
-        directory,
-        stop,
-        epoch=_newest_epoch(directory, epochs),
-        end_offset=max(found[-1].next_offset if found else 0, snapshot_end_offset),
-        found="" if torn is None else f", and now the batch at position {torn.position} of {torn.path.name} is damaged",
-    )
+    if stop is not None:
+        torn = found[-1].torn_tail() if found else None
+        clean_stop.require_whole(
+            directory,
+            stop,
+            epoch=_newest_epoch(directory, epochs),
+            end_offset=end_offset,
+            found=""
+            if torn is None
+            else f", and now the batch at position {torn.position} of {torn.path.name} is damaged",
+        )
+    epoch_checkpoint.require_begun(directory, end_offset)
+    for path in _indexes_alone(directory):
+        base_offset = int(path.stem)
+        if base_offset >= end_offset:  # a segment is made before its indexes, and removed before them when it is old
+            raise LogCorruptError(
+                f"{directory} has lost the records from offset {base_offset} on: {path.name} is there, and its segment "
+                f"is not. Nothing was changed: restore {base_offset:020d}.log from a backup; to go on without these "
+                f"records for good, remove {base_offset:020d}.index and .timeindex"
+            )
+
+
+def _indexes_alone(directory: Path) -> list[Path]:
+    """Indexes without a segment."""
+    indexes = [path for path in directory.iterdir() if _INDEX_NAME.fullmatch(path.name)]
+    return sorted(path for path in indexes if not path.with_suffix(".log").exists())
 
 
 def _newest_epoch(directory: Path, epochs: list[tuple[int, int]]) -> int:
@@ -570,7 +579,7 @@ def _repair(directory: Path, log: SegmentedLog, found: list[_Checked]) -> None:
     for checked in found:
         _rewrite(_beside(checked.path, ".index"), bytes(checked.index))
         _rewrite(_beside(checked.path, ".timeindex"), bytes(checked.time_index))
-    _rewrite(directory / LEADER_EPOCH_CHECKPOINT, _epoch_checkpoint(log.epochs))
+    _rewrite(directory / epoch_checkpoint.FILE_NAME, epoch_checkpoint.encode_epochs(log.epochs))
     if not (directory / PARTITION_METADATA).exists():
         _write_partition_metadata(directory)
     _remove_left_overs(directory)
@@ -578,10 +587,9 @@ def _repair(directory: Path, log: SegmentedLog, found: list[_Checked]) -> None:
 
 def _remove_left_overs(directory: Path) -> None:
     """Indexes without a segment, and what a real controller marked for deletion (``LogLoader``)."""
-    for path in directory.iterdir():
-        index = _INDEX_NAME.fullmatch(path.name)
-        if _LEFT_OVER_NAME.fullmatch(path.name) or (index and not (directory / f"{index[1]}.log").exists()):
-            path.unlink(missing_ok=True)
+    left_over = [path for path in directory.iterdir() if _LEFT_OVER_NAME.fullmatch(path.name)]
+    for path in (*left_over, *_indexes_alone(directory)):
+        path.unlink(missing_ok=True)
 
 
 def _rewrite(path: Path, data: bytes) -> None:

@@ -90,6 +90,13 @@ def _log_that_lost_its_end(node: Site) -> None:
     _stopped_at(node, 5)
 
 
+def _emptied_log(node: Site) -> None:
+    """What a file system leaves of a file whose size it had not written."""
+    _log_of(node)
+    _quorum_state(node, leaderEpoch=4)
+    (_log(node) / "leader-epoch-checkpoint").write_text("0\n4\n1 0\n2 437\n3 440\n4 442\n")
+
+
 def _quorum_state(node: Site, **values: object) -> None:
     known = {"leaderId": 3000, "leaderEpoch": 1, "votedId": -1, "data_version": 1}
     pairs = (f'"{key}":{value}' for key, value in (known | values).items())
@@ -218,6 +225,14 @@ MISTAKES: dict[str, tuple[Callable[[Site], object], str]] = {
     "no log at all after a clean stop": (
         lambda n: _stopped_at(n, 5),
         "has lost the records from offset 0 to 4",
+    ),
+    "an emptied log that had later epochs": (
+        _emptied_log,
+        "has lost the records from offset 0 to 441: they were on the disk when leader epoch 4 began at offset 442",
+    ),
+    "a log of which an index is left": (
+        lambda n: (_log(n) / f"{0:020d}.index").touch(),
+        "has lost the records from offset 0 on: 00000000000000000000.index is there, and its segment is not",
     ),
     "a quorum-state that is none": (
         lambda n: (_log(n) / "quorum-state").write_text("leader=1"),

@@ -542,8 +542,13 @@ async def test_every_acknowledged_record_survives_kill_9(directory: Path) -> Non
 # ---- what a clean stop knows
 
 
+def remove_segment(segment: Path) -> None:
+    for suffix in (".log", ".index", ".timeindex"):
+        segment.with_suffix(suffix).unlink()
+
+
 def lose_last_segment(directory: Path) -> None:
-    log_files(directory)[-1].unlink()
+    remove_segment(log_files(directory)[-1])
 
 
 def empty_last_segment(directory: Path) -> None:
@@ -564,7 +569,7 @@ def cut_last_batch(directory: Path) -> None:
 
 def lose_all_segments(directory: Path) -> None:
     for path in log_files(directory):
-        path.unlink()
+        remove_segment(path)
 
 
 LOSSES = [lose_last_segment, empty_last_segment, damage_last_batch, cut_last_batch, lose_all_segments]
@@ -640,6 +645,87 @@ async def test_a_log_that_was_only_looked_at_keeps_the_note_of_its_end(directory
     damage_last_batch(directory)
     with pytest.raises(LogCorruptError, match="the batch at position"):
         await MetadataLog.open(directory)
+
+
+# ---- what is known of the end without a clean stop
+
+
+FOUR_EPOCHS = [batch_at(offset, epoch=1 + offset // 3) for offset in range(12)]
+
+
+def lose_more(directory: Path) -> None:
+    """What began after the first of four epochs."""
+    (last,) = log_files(directory)
+    last.write_bytes(b"".join(FOUR_EPOCHS[:5]))
+
+
+@pytest.mark.parametrize("damage", [empty_last_segment, lose_last_segment, lose_all_segments, lose_more])
+async def test_a_log_that_ends_before_its_newest_epoch_is_refused_and_nothing_is_changed(
+    directory: Path, damage: Callable[[Path], None]
+) -> None:
+    await write_and_die(directory, *FOUR_EPOCHS)
+    damage(directory)
+    before = contents(directory)
+    end = 5 if damage is lose_more else 0
+    with pytest.raises(LogCorruptError, match=rf"lost the records from offset {end} to 8: .* epoch 4 began") as refused:
+        await MetadataLog.open(directory)
+    assert "\n" not in str(refused.value)
+    assert contents(directory) == before
+    (directory / "leader-epoch-checkpoint").unlink()  # as the line says
+    log = await MetadataLog.open(directory)
+    assert log.end_offset == end
+    await log.close()
+
+
+async def test_an_epoch_whose_first_batch_was_torn_has_lost_nothing(directory: Path) -> None:
+    await write_and_die(directory, *FOUR_EPOCHS[:9], FOUR_EPOCHS[9])
+    cut_last_batch(directory)
+    log = await MetadataLog.open(directory)
+    assert log.end_offset == 9
+    await log.close()
+    assert (directory / "leader-epoch-checkpoint").read_text() == "0\n3\n1 0\n2 3\n3 6\n"
+
+
+async def test_a_snapshot_that_has_the_newest_epoch_makes_up_for_it(directory: Path) -> None:
+    await write_and_die(directory, *FOUR_EPOCHS)
+    lose_all_segments(directory)
+    log = await MetadataLog.open(directory, start_offset=9)
+    assert log.end_offset == 9
+    await log.close()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff", b"0\n", b"0\n1\n9 9 9\n", b"1\n1\n9 99\n", b"0\n2\n9 99\n", b"0\n2\n9 99\n8 3\n"]
+)
+async def test_an_epoch_checkpoint_that_is_none_is_rebuilt(directory: Path, content: bytes) -> None:
+    await write_and_die(directory, *FOUR_EPOCHS)
+    right = (directory / "leader-epoch-checkpoint").read_bytes()
+    (directory / "leader-epoch-checkpoint").write_bytes(content)
+    log = await MetadataLog.open(directory)
+    assert log.end_offset == 12
+    await log.close()
+    assert (directory / "leader-epoch-checkpoint").read_bytes() == right
+
+
+@pytest.mark.parametrize("lost", [-1, 0], ids=["the last", "all"])
+async def test_segments_of_which_only_indexes_are_left_are_missed(directory: Path, lost: int) -> None:
+    await write(directory, *TEN, segment_bytes=300)
+    (directory / clean_stop.FILE_NAME).unlink()
+    gone = log_files(directory)[lost:]
+    for path in gone:
+        path.unlink()
+    before = contents(directory)
+    with pytest.raises(LogCorruptError, match=rf"from offset {int(gone[0].stem)} on: {gone[0].stem}.index is there"):
+        await MetadataLog.open(directory, segment_bytes=300)
+    assert contents(directory) == before
+
+
+async def test_indexes_that_a_snapshot_makes_superfluous_go(directory: Path) -> None:
+    await write_and_die(directory, *TEN)
+    (directory / FIRST).unlink()
+    log = await MetadataLog.open(directory, start_offset=10)
+    await log.close()
+    assert not (directory / FIRST).with_suffix(".index").exists()
 
 
 async def test_segments_are_their_users_alone(tmp_path: Path) -> None:
