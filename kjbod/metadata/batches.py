@@ -16,7 +16,7 @@ is complete and does not check is a :class:`CorruptBatchError` with its position
 import dataclasses
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import crc32c
 
@@ -339,6 +339,30 @@ def batch_size(buf: bytes | memoryview, at: int) -> int | None:
     if len(buf) - at < _LENGTH_FROM:
         return None
     return int.from_bytes(buf[at + 8 : at + 12], "big", signed=True) + _LENGTH_FROM
+
+
+class Header(NamedTuple):
+    """What the header of a batch declares; its checksum was not looked at."""
+
+    base_offset: int
+    leader_epoch: int
+    size_in_bytes: int
+    whole: bool
+    """All of it is as in a metadata log, and not only the begin: up to the magic."""
+
+
+def read_header(buf: bytes | memoryview, at: int) -> Header | None:
+    """The header that lies at ``at``, of a batch that may be cut off or damaged; None where none begins there."""
+    if len(buf) - at < HEADER_BYTES:
+        return None
+    base_offset, length, epoch, magic, _, attributes, last_delta, *_, producer, producer_epoch, sequence, count = (
+        _HEADER.unpack_from(buf, at)
+    )
+    size = length + _LENGTH_FROM
+    if magic != _MAGIC or base_offset < 0 or epoch < 0 or size <= HEADER_BYTES:
+        return None
+    nobody = producer == producer_epoch == sequence == -1
+    return Header(base_offset, epoch, size, nobody and not attributes & ~_CONTROL and 0 < count == last_delta + 1)
 
 
 def read_batch(buf: bytes | memoryview, at: int = 0) -> RecordBatch | None:

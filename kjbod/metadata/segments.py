@@ -13,9 +13,10 @@ were not synced and loses any others, so that of several batches a later one cou
 the last batch can be torn, and recovery needs no marker beside the log to tell a crash from corruption.
 
 Recovery reads every batch and checks everything before it changes anything. A batch at the very end that is cut off or
-whose checksum is wrong, with no valid batch after it, was being written when the machine stopped: nobody was told that
-it is there, and it is cut. Everything else that does not check is a :class:`~kjbod.errors.LogCorruptError`. Indexes and
-the epoch checkpoint say nothing that the segments do not, except where one of these ends too early; they are rebuilt.
+whose checksum is wrong, with no other batch after it, valid or damaged, was being written when the machine stopped:
+nobody was told that it is there, and it is cut. Everything else that does not check is a
+:class:`~kjbod.errors.LogCorruptError`. Indexes and the epoch checkpoint say nothing that the segments do not, except
+where one of these ends too early; they are rebuilt.
 
 The batches are read from the medium (:mod:`kjbod.medium`): a write that failed leaves its pages in the page cache,
 where they check, and nowhere else. What is found is durable then, so that nothing is acknowledged behind what is not.
@@ -44,7 +45,7 @@ from kjbod.files import fsync_directory, write_all, write_atomically
 from kjbod.ids import METADATA_TOPIC_ID
 from kjbod.medium import read_anew
 from kjbod.metadata import clean_stop, epoch_checkpoint
-from kjbod.metadata.batches import HEADER_BYTES, CorruptBatchError, RecordBatch, batch_size, iter_batches, read_batch
+from kjbod.metadata.batches import HEADER_BYTES, CorruptBatchError, RecordBatch, batch_size, iter_batches, read_header
 from kjbod.metadata.quorum_state import read_quorum_state
 
 DIRECTORY_NAME = "__cluster_metadata-0"
@@ -512,12 +513,13 @@ def _check(path: Path, base_offset: int, epochs: list[tuple[int, int]], *, last:
         view = memoryview(mapped)
         try:
             why = _walk(view, done, epochs)
-            if done.valid < size and (not last or _valid_batch_after(mapped, view, done)):
+            epoch = epochs[-1][0] if epochs else 0
+            if done.valid < size and (not last or _written_after(mapped, view, done, epoch)):
                 raise LogCorruptError(
-                    f"{path} is corrupt at position {done.valid}: {why or 'the batch there is cut off'}; valid batches "
-                    "follow it, so it is not a torn tail, and to cut it off would lose them too. Records from offset "
-                    f"{done.next_offset} on are missing: restore the log from a backup or a Kafka broker's copy of "
-                    f"{DIRECTORY_NAME}"
+                    f"{path} is corrupt at position {done.valid}: {why or 'the batch there is cut off'}; what follows "
+                    "was written when it was on the disk, so it is not a torn tail, and to cut it off would lose what "
+                    f"was acknowledged. Records from offset {done.next_offset} on are missing: restore the log from a "
+                    f"backup or a Kafka broker's copy of {DIRECTORY_NAME}"
                 )
         finally:
             view.release()
@@ -552,21 +554,29 @@ def _misplaced(batch: RecordBatch, expected: int, epochs: list[tuple[int, int]])
     return ""
 
 
-def _valid_batch_after(mapped: mmap.mmap, view: memoryview, done: _Checked) -> bool:
-    """Whether a batch that checks, of a later offset, lies anywhere after the one that does not.
+def _written_after(mapped: mmap.mmap, view: memoryview, done: _Checked, epoch: int) -> bool:
+    """Whether anything was written behind the batch that does not check: then that one was on the disk before.
 
-    Looked for at every byte: the damaged batch's length cannot be believed.
+    Seen by its own header, when the batch ends before the file does (power that goes may take any sector, but where the
+    magic is there the length before it is, too); else by the header of a later batch, damaged or not, which is looked
+    for at every byte: a length that may be damaged cannot be believed.
     """
-    at = mapped.find(_MAGIC, done.valid + 1 + _BATCH_FROM_MAGIC)
-    while at != -1:
-        start = at - _BATCH_FROM_MAGIC
-        try:
-            batch = read_batch(view, start)
-        except CorruptBatchError:
-            batch = None
-        if batch is not None and batch.base_offset >= done.next_offset:
+    own = read_header(view, done.valid)
+    rest = done.size - done.valid
+    if (
+        own is not None
+        and own.base_offset == done.next_offset
+        and own.leader_epoch >= epoch
+        and own.size_in_bytes < rest
+    ):
+        return True
+    at = done.valid
+    while (at := mapped.find(_MAGIC, at + 1 + _BATCH_FROM_MAGIC) - _BATCH_FROM_MAGIC) > done.valid:
+        later = read_header(view, at)
+        if later is None or not later.whole or later.leader_epoch < epoch:
+            continue
+        if 0 <= later.base_offset - done.next_offset < at - done.valid:  # no more records than bytes lie between
             return True
-        at = mapped.find(_MAGIC, at + 1)
     return False
 
 

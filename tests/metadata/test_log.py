@@ -313,8 +313,9 @@ async def test_a_last_batch_with_any_byte_wrong_is_dropped_or_refused_but_never_
         try:
             log = open_log(directory)
         except LogCorruptError:
-            # base offset and leader epoch are outside the checksum: a batch in the wrong place is no torn tail
-            assert at < 8 or 12 <= at < 16
+            # Base offset and leader epoch are outside the checksum: a batch in the wrong place is no torn tail. Nor is
+            # one that by its length ends before the file does, and is whole otherwise.
+            assert at < 16
             continue
         if 12 <= at < 16:
             assert log.epochs[-1][0] != 1, "a larger leader epoch cannot be told from a true one"
@@ -350,6 +351,59 @@ async def test_damage_at_any_byte_before_the_last_batch_is_refused_and_nothing_i
         with pytest.raises(LogCorruptError, match=rf"{FIRST} is corrupt at position {len(first)}: "):
             open_log(directory)
         assert contents(directory) == before
+
+
+def _flip(data: bytearray, positions: list[int], at: int) -> None:
+    for position in positions:
+        data[position + at] ^= 0xFF
+
+
+@pytest.mark.parametrize("at", [-1, 0, 8, 17, 61], ids=["end", "offset", "length", "checksum", "records"])
+@pytest.mark.parametrize("last", [2, 40], ids=["two", "forty"])
+async def test_several_damaged_batches_at_the_end_are_no_torn_tail(directory: Path, last: int, at: int) -> None:
+    await write_and_die(directory, *(batch_at(offset) for offset in range(60)))
+    data = bytearray((directory / FIRST).read_bytes())
+    damaged = list(iter_batches(bytes(data)))[-last:]
+    # The newest one may be whole in all but its end: it can be torn.
+    _flip(data, [batch.position + (batch.size_in_bytes if at < 0 else 0) for batch in damaged[:-1]], at)
+    data[-1] ^= 0xFF
+    (directory / FIRST).write_bytes(data)
+    before = contents(directory)
+    with pytest.raises(
+        LogCorruptError, match=rf"at position {damaged[0].position}: .* Records from offset {60 - last}"
+    ):
+        open_log(directory)
+    assert contents(directory) == before
+
+
+@pytest.mark.parametrize("lost", [512, 4096])
+async def test_an_end_of_zeros_behind_a_batch_that_ends_before_it_is_no_torn_tail(directory: Path, lost: int) -> None:
+    await write_and_die(directory, *(batch_at(offset) for offset in range(60)))
+    data = (directory / FIRST).read_bytes()
+    (directory / FIRST).write_bytes(data[:-lost] + bytes(lost))
+    before = contents(directory)
+    with pytest.raises(LogCorruptError, match="what follows was written when it was on the disk"):
+        open_log(directory)
+    assert contents(directory) == before
+
+
+@pytest.mark.parametrize("sector", [512, 4096])
+@pytest.mark.parametrize("before", range(440, 576, 17))
+async def test_a_large_batch_that_lost_any_of_its_sectors_is_torn(directory: Path, sector: int, before: int) -> None:
+    first = batch_at(0, text="f" * (before - len(batch_at(0, text=""))))
+    last = batch_at(1, 90, text="t" * 40)
+    await write_and_die(directory, first, last)
+    end = len(first) + len(last)
+    rng = random.Random(before)
+    for _ in range(20):
+        data = bytearray(first + last)
+        for at in range(0, end, sector):
+            if rng.random() < 0.4:
+                data[max(at, len(first)) : at + sector] = bytes(max(min(at + sector, end) - max(at, len(first)), 0))
+        (directory / FIRST).write_bytes(data)
+        log = open_log(directory)
+        assert log.end_offset == (91 if data == first + last else 1)
+        log.close()
 
 
 async def test_a_leader_epoch_that_goes_back_is_refused(directory: Path) -> None:
