@@ -101,7 +101,7 @@ from kjbod_controller_stub.access.mutation_quotas import (
     Charge,
     MutationQuotas,
 )
-from kjbod_controller_stub.brokers.cluster import SUPPORTED_FEATURES, Cluster, controller_record
+from kjbod_controller_stub.brokers.cluster import SUPPORTED_FEATURES, Cluster
 from kjbod_controller_stub.brokers.heartbeats import Heartbeats
 from kjbod_controller_stub.brokers.lifecycle import BrokerLifecycle
 from kjbod_controller_stub.configs.altering import Configs
@@ -457,7 +457,11 @@ class Controller:
                     error_message="The current MetadataVersion is too old to support controller registrations.",
                 )
             )
-        return Result(answer=ControllerRegistrationResponse(), records=(controller_record(request),))
+        try:
+            record = self.cluster.register_controller(request)
+        except ApiError as error:
+            return Result(answer=ControllerRegistrationResponse(error_code=error.code, error_message=error.message))
+        return Result(answer=ControllerRegistrationResponse(), records=(record,))
 
     def _create_topics(self, request: CreateTopicsRequest, context: Context, now_ms: int) -> Result:
         draft = self._draft()

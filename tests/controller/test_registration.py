@@ -1,14 +1,18 @@
 """Registration: rows CT-1 to CT-8 and CT-17 of the reference, under both sets of rules where they differ."""
 
+from typing import Any
+
 import pytest
 
 from kjbod.ids import LOST, MIGRATING, ONE, UNASSIGNED, ZERO, Uuid
 from kjbod.metadata import versions
-from kjbod.metadata.records import RegisterBrokerRecord
+from kjbod.metadata.records import RegisterBrokerRecord, RegisterControllerRecord
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     BrokerRegistrationRequestFeature,
     BrokerRegistrationRequestListener,
+    ControllerRegistrationRequest,
+    ControllerRegistrationRequestListener,
     UnregisterBrokerRequest,
 )
 from kjbod_controller_stub.rules import KAFKA, KIP_858, Rules
@@ -156,6 +160,42 @@ def test_endpoint_that_makes_a_shipped_controller_resign_is_refused(
     listener = BrokerRegistrationRequestListener(name="X", host=host, port=port, security_protocol=protocol)
     assert world.register(1, listeners=(listener,)).error_code == ErrorCode.INVALID_REGISTRATION
     assert world.register(2).error_code == 0
+
+
+def controller_registration(
+    controller_id: int = 7, host: str = "h", port: int = 9093, security_protocol: int = 0
+) -> ControllerRegistrationRequest:
+    listener = ControllerRegistrationRequestListener(
+        name="CONTROLLER", host=host, port=port, security_protocol=security_protocol
+    )
+    return ControllerRegistrationRequest(
+        controller_id=controller_id, incarnation_id=Uuid.of(7, 7), listeners=(listener,)
+    )
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"security_protocol": 25},
+        {"security_protocol": -1},
+        {"host": ""},
+        {"port": 0},
+        {"controller_id": -1},
+        {"controller_id": NODE_ID},
+    ],
+    ids=str,
+)
+def test_a_controller_that_no_controller_of_kafka_could_load_is_not_written(
+    rules: Rules, fields: dict[str, Any]
+) -> None:
+    world = World(rules)
+    assert world.ask(controller_registration(**fields)).error_code == ErrorCode.INVALID_REGISTRATION
+    assert not world.last
+    assert world.ask(controller_registration()).error_code == 0
+    (record,) = world.last
+    assert isinstance(record, RegisterControllerRecord)
+    assert (record.controller_id, record.end_points[0].port) == (7, 9093)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,12 @@ from kjbod.metadata import versions
 from kjbod.metadata.image import BrokerChange, BrokerRegistration, Change, MetadataImage
 from kjbod.metadata.records import Endpoint, FeatureRange, RegisterBrokerRecord, RegisterControllerRecord
 from kjbod.wire.error_codes import ErrorCode
-from kjbod.wire.messages import BrokerRegistrationRequest, ControllerRegistrationRequest
+from kjbod.wire.messages import (
+    BrokerRegistrationRequest,
+    BrokerRegistrationRequestListener,
+    ControllerRegistrationRequest,
+    ControllerRegistrationRequestListener,
+)
 from kjbod_controller_stub.brokers.heartbeats import Heartbeats
 from kjbod_controller_stub.results import ApiError
 from kjbod_controller_stub.rules import Rules
@@ -182,7 +187,7 @@ class Cluster:
         if request.is_migrating_zk_broker:
             raise ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, "ZooKeeper brokers are not supported")
         self._check_identity(request)
-        self._check_endpoints(request)
+        _check_endpoints(request.listeners)
         if self._image.metadata_version >= versions.DIRECTORY_ASSIGNMENT:
             self._check_directories(request)
         self._check_features(request)
@@ -206,16 +211,6 @@ class Cluster:
             raise ApiError(ErrorCode.INVALID_REGISTRATION, f"no broker can have id {request.broker_id}")
         if request.incarnation_id == ZERO:
             raise ApiError(ErrorCode.INVALID_REGISTRATION, "the incarnation id is zero")
-
-    def _check_endpoints(self, request: BrokerRegistrationRequest) -> None:
-        # A shipped controller fails and resigns on these.
-        for listener in request.listeners:
-            if not listener.host or not listener.port or listener.security_protocol not in SECURITY_PROTOCOLS:
-                raise ApiError(
-                    ErrorCode.INVALID_REGISTRATION,
-                    f"listener {listener.name} has host '{listener.host}', port {listener.port}, security protocol "
-                    f"{listener.security_protocol}",
-                )
 
     def _check_directories(self, request: BrokerRegistrationRequest) -> None:
         invalid = ErrorCode.INVALID_REGISTRATION
@@ -247,6 +242,18 @@ class Cluster:
                     f"Unable to register because the broker does not support finalized version {level} of {name}. "
                     f"The broker wants a version between {low} and {high}, inclusive.",
                 )
+
+    def register_controller(self, request: ControllerRegistrationRequest) -> RegisterControllerRecord:
+        """The record of another controller's registration (KIP-919).
+
+        Raises:
+            ApiError: refused.
+        """
+        if request.controller_id < 0 or request.controller_id == self._node_id:
+            # By the incarnation of our own, observers know that no log was set back under them.
+            raise ApiError(ErrorCode.INVALID_REGISTRATION, f"no other controller can have id {request.controller_id}")
+        _check_endpoints(request.listeners)
+        return _controller_record(request)
 
     def registration_record(self, request: BrokerRegistrationRequest, epoch: int, *, new: bool) -> RegisterBrokerRecord:
         """The record of an accepted registration. The same incarnation keeps its state."""
@@ -291,8 +298,20 @@ class Cluster:
         return tuple(directory for directory in request.log_dirs if directory not in failed) or existing.log_dirs
 
 
-def controller_record(request: ControllerRegistrationRequest) -> RegisterControllerRecord:
-    """The record of a controller's registration (KIP-919)."""
+def _check_endpoints(
+    listeners: Iterable[BrokerRegistrationRequestListener | ControllerRegistrationRequestListener],
+) -> None:
+    # A shipped controller fails on these and resigns; what loads a log with them fails at each start.
+    for listener in listeners:
+        if not listener.host or not listener.port or listener.security_protocol not in SECURITY_PROTOCOLS:
+            raise ApiError(
+                ErrorCode.INVALID_REGISTRATION,
+                f"listener {listener.name} has host '{listener.host}', port {listener.port}, security protocol "
+                f"{listener.security_protocol}",
+            )
+
+
+def _controller_record(request: ControllerRegistrationRequest) -> RegisterControllerRecord:
     return RegisterControllerRecord(
         controller_id=request.controller_id,
         incarnation_id=request.incarnation_id,
