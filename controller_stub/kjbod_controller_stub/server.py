@@ -92,6 +92,7 @@ from kjbod_controller_stub.log.snapshots import (
     require_next_epoch,
     require_no_gap,
     require_one_history,
+    require_own,
     shallow_copy,
 )
 from kjbod_controller_stub.log.watch import DirectoryHungError, DirectoryWatch
@@ -463,6 +464,7 @@ class ControllerServer:
             repair=False,
         )
         require_one_history(found, self.log, self._directory.log_path)
+        require_own(found, self.log, remains.quorum_state, self._config.node_id, self._directory.log_path)
         require_next_epoch({"the log": self.log.last_epoch}, self._directory.log_path)
         require_no_gap(found, self.log, self._directory.log_path)
         kraft_version, voters, replayed_bytes = await self._replay(found)

@@ -78,23 +78,31 @@ def remove_clean_stop(directory: Path) -> None:
     fsync_directory(directory)
 
 
-def require_whole(directory: Path, stop: CleanStop, *, epoch: int, end_offset: int, found: str) -> None:
-    """The log, or its newest snapshot, must reach as far as it did.
+def require_whole(directory: Path, stop: CleanStop, *, end_offset: int, snapshot_end_offset: int, found: str) -> None:
+    """The log, or its newest snapshot, must reach as far as it did, and no snapshot further. Only where nobody has led
+    since.
 
     Args:
         directory: for the message.
         stop: what the last clean stop said.
-        epoch: the newest leader epoch that is known now.
-        end_offset: how far log and snapshots reach.
+        end_offset: how far the log reaches.
+        snapshot_end_offset: how far snapshots do.
         found: what is wrong with the last segment, in words that begin with ``,``; or nothing.
 
     Raises:
-        LogCorruptError: it does not, and nobody has led since; names what is missing and what to do.
+        LogCorruptError: it does not; names what is missing and what to do.
     """
-    if epoch > stop.epoch or end_offset >= stop.end_offset:
-        return
-    raise LogCorruptError(
-        f"{directory} has lost the records from offset {end_offset} to {stop.end_offset - 1}: when kjbod controller "
-        f"stopped, {stop.file_name} with {stop.size_bytes} bytes was the end of the log{found}. Nothing was changed: "
-        f"restore it from a backup; to go on without these records for good, remove {directory / FILE_NAME}"
-    )
+    reached = max(end_offset, snapshot_end_offset)
+    was = f"when kjbod controller stopped, {stop.file_name} with {stop.size_bytes} bytes was the end of the log{found}"
+    if reached < stop.end_offset:
+        raise LogCorruptError(
+            f"{directory} has lost the records from offset {reached} to {stop.end_offset - 1}: {was}. Nothing was "
+            f"changed: restore it from a backup; to go on without these records for good, remove "
+            f"{directory / FILE_NAME}"
+        )
+    if snapshot_end_offset > stop.end_offset:
+        raise LogCorruptError(
+            f"{directory} has a snapshot of another history: it ends at offset {snapshot_end_offset}, and {was}, at "
+            f"offset {stop.end_offset}; nobody has led since. Nothing was changed: move the snapshot out of the "
+            "directory"
+        )

@@ -172,6 +172,11 @@ class MetadataLog:
         return self._next_offset
 
     @property
+    def was_stopped(self) -> bool:
+        """Whether it was closed with all of it on the disk before it was opened, and nobody has led since."""
+        return self._files.was_stopped
+
+    @property
     def last_epoch(self) -> int:
         """Leader epoch of the last batch handed over; for an empty log that of the snapshot it starts at, else 0."""
         return self._epochs[-1][0] if self._epochs else self._start_epoch

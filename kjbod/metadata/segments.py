@@ -189,6 +189,8 @@ class SegmentedLog:
         self.epochs: list[tuple[int, int]] = []
         """Leader epoch and its first offset, ascending."""
         self.torn: TornTail | None = None
+        self.was_stopped = False
+        """It is as a clean stop left it, or the newest snapshot has what it lost since."""
         self._unrepaired: list[_Checked] | None = None
 
     @property
@@ -412,7 +414,7 @@ def open_log(
             fsync_directory(directory.parent)
         fsync_directory(directory)  # names that an end nobody knows left in memory alone
         found = _check_all(directory, log.epochs)
-        _require_whole(directory, log.epochs, found, max(found[-1].next_offset if found else 0, start_offset))
+        _require_whole(directory, log, found, start_offset)
         if not found:
             clean_stop.remove_clean_stop(directory)
             _remove_left_overs(directory)
@@ -433,20 +435,18 @@ def open_log(
         raise StorageError(f"cannot open the metadata log in {directory}: {error.strerror}") from error
 
 
-def _require_whole(directory: Path, epochs: list[tuple[int, int]], found: list["_Checked"], end_offset: int) -> None:
-    """What is known to have been there is there: the log, or its newest snapshot, ends at ``end_offset``."""
+def _require_whole(directory: Path, log: SegmentedLog, found: list["_Checked"], snapshot_end_offset: int) -> None:
+    """What is known to have been there is there, in the log or its newest snapshot."""
+    log_end_offset = found[-1].next_offset if found else 0
+    end_offset = max(log_end_offset, snapshot_end_offset)
     stop = clean_stop.read_clean_stop(directory)
-    if stop is not None:
+    if stop is not None and stop.epoch >= _newest_epoch(directory, log.epochs):
         torn = found[-1].torn_tail() if found else None
+        now = "" if torn is None else f", and now the batch at position {torn.position} of {torn.path.name} is damaged"
         clean_stop.require_whole(
-            directory,
-            stop,
-            epoch=_newest_epoch(directory, epochs),
-            end_offset=end_offset,
-            found=""
-            if torn is None
-            else f", and now the batch at position {torn.position} of {torn.path.name} is damaged",
+            directory, stop, end_offset=log_end_offset, snapshot_end_offset=snapshot_end_offset, found=now
         )
+        log.was_stopped = True
     epoch_checkpoint.require_begun(directory, end_offset)
     for path in _indexes_alone(directory):
         base_offset = int(path.stem)

@@ -90,6 +90,23 @@ def _log_that_lost_its_end(node: Site) -> None:
     _stopped_at(node, 5)
 
 
+def _stopped_before_a_snapshot(node: Site) -> None:
+    _another_history(node, 20, 1)
+    _quorum_state(node)
+    _stopped_at(node, 9)
+
+
+def _cut_log(node: Site) -> None:
+    """A crash, and a log that ends before the snapshot that was made of it."""
+    _another_history(node, 20, 1)
+    _quorum_state(node)
+
+
+def _of_an_epoch_to_come(node: Site, epoch: int) -> None:
+    _another_history(node, 20, epoch)
+    _quorum_state(node, leaderEpoch=3)
+
+
 def _emptied_log(node: Site) -> None:
     """What a file system leaves of a file whose size it had not written."""
     _log_of(node)
@@ -173,6 +190,19 @@ MISTAKES: dict[str, tuple[Callable[[Site], object], str]] = {
     "a snapshot of a later epoch before its own": (
         lambda n: _another_history(n, 0, 7, own=5),
         "00000000000000000000-0000000007.checkpoint is of another history",
+    ),
+    "a snapshot of an epoch that nobody opened": (
+        lambda n: _of_an_epoch_to_come(n, 9),
+        "00000000000000000020-0000000009.checkpoint is of another history: it ends at offset 20 in epoch 9, and "
+        "quorum-state knows no epoch after 3",
+    ),
+    "a snapshot that ends after the clean stop": (
+        _stopped_before_a_snapshot,
+        "has a snapshot of another history: it ends at offset 20, and when kjbod controller stopped, ",
+    ),
+    "a log that ends before the snapshot that was made of it": (
+        _cut_log,
+        "has lost the records from offset 9 on: 00000000000000000020-0000000001.checkpoint has those below 20",
     ),
     "two snapshots with one end": (
         lambda n: _another_history(n, 5, 0, own=5),

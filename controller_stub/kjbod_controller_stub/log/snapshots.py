@@ -30,6 +30,8 @@ from kjbod.metadata.batches import iter_batches
 from kjbod.metadata.control import KRaftVoters, SnapshotHeader
 from kjbod.metadata.image import MetadataImage, Topic
 from kjbod.metadata.log import MetadataLog
+from kjbod.metadata.quorum_state import FILE_NAME as QUORUM_STATE
+from kjbod.metadata.quorum_state import QuorumState
 from kjbod.metadata.records import Record
 from kjbod.metadata.snapshot import (
     Checkpoint,
@@ -247,6 +249,29 @@ def require_one_history(found: Found, log: MetadataLog, directory: Path) -> None
             raise _foreign(directory, each, f"the log has epoch {epoch} there")
         if each.end_offset > log.end_offset and each.epoch < log.last_epoch:
             raise _foreign(directory, each, f"the log ends at {log.end_offset} in epoch {log.last_epoch}")
+
+
+def require_own(found: Found, log: MetadataLog, state: QuorumState | None, node_id: int, directory: Path) -> None:
+    """A snapshot must be of epochs that ``quorum-state`` has: one is used when it is on the disk there. And where this
+    node led, its log had all that its snapshots have.
+
+    Raises:
+        StorageError: names the file that does not belong there.
+        LogCorruptError: the log lost its end, and only a snapshot has a part of it.
+    """
+    if state is None:
+        return
+    for each in (kept.id for kept in found.kept):
+        if each.epoch > state.leader_epoch:
+            raise _foreign(directory, each, f"{QUORUM_STATE} knows no epoch after {state.leader_epoch}")
+    latest = found.latest
+    if latest is None or log.was_stopped or state.leader_id != node_id or log.end_offset >= latest.end_offset:
+        return
+    raise LogCorruptError(
+        f"{directory} has lost the records from offset {log.end_offset} on: {latest.file_name} has those below "
+        f"{latest.end_offset}, and was made from this log. Nothing was changed: restore the log from a backup; to go "
+        "on with the snapshot alone for good, remove all segments (*.log)"
+    )
 
 
 def _foreign(directory: Path, snapshot_id: SnapshotId, why: str) -> StorageError:
