@@ -36,9 +36,10 @@ from kjbod_agent.replicas.choice import Site
 from kjbod_agent.replicas.directory_work import DirectoryWork, Job
 from kjbod_agent.replicas.hosting import Hosting, Update
 from kjbod_agent.replicas.inventory import Aside, Decision, Inventory, Wanted, delete_name
-from kjbod_agent.replicas.removals import Leaving, Removals, StrayError
+from kjbod_agent.replicas.removals import Due, Leaving, Removals, StrayError
 from kjbod_agent.replicas.stray_memory import Note, StrayMemory, StrayWriter, WriteFile
 from kjbod_agent.replicas.strays import (
+    COPY_OFFLINE,
     FOUND_AT_START,
     NO_LONGER_THERE,
     NO_PARTITION,
@@ -94,6 +95,9 @@ class PlacementOwner(Protocol):
 
     def work_failed(self, directory_id: Uuid, error: DirectoryError) -> None:
         """The kernel refused something in a directory."""
+
+    def doubt(self, directory_id: Uuid, since_ms: int) -> str | None:
+        """Why a directory is not to be relied on, as :class:`kjbod_agent.moves.mover.MoveOwner` says; None: it is."""
 
     def refuse(self, reason: str) -> None:
         """The directories cannot be used as they are: end the process."""
@@ -211,6 +215,7 @@ class Placement:
             wall_ms=self.clock.wall_ms,
             changed=self._strays_changed,
             renamed_away=self._renamed_away,
+            judge=self._judge_due,
             log=self.log,
             remembered=dict(self.notes),
         )
@@ -359,6 +364,8 @@ class Placement:
         if directory_id in self._work:
             self._work[directory_id].clear()
         self.inventory.fail(directory_id)
+        # Now, and not when they are due: by then its disk may have been replaced, and what was on it forgotten.
+        self._deleted.extend(self.removals.recall(lambda each: directory_id in self._copies_of(each)))
         self._judge_deleted()
         self.review(self.hosting.partitions)
         return [
@@ -450,6 +457,11 @@ class Placement:
         hosted = self.hosting.partitions[partition]
         wanted = Wanted(partition, hosted.topic, hosted.directory, new=False)
         at = self.inventory.locate(partition) or (self.inventory.future(partition) or (None,))[0]
+        if at is not None and self.inventory.is_offline(at):
+            raise StrayError(
+                f"{stray.path} cannot be restored now: the replica lies in {self.inventory.path(at)}, which failed: "
+                "bring that one back; to take this one instead, restart the agent without it, and restore this then"
+            )
         if at is not None:
             raise StrayError(
                 f"{stray.path} cannot be restored: the replica lies in {self.inventory.path(at)} already; to take this "
@@ -534,19 +546,43 @@ class Placement:
                 continue
             key = None if each.topic_id is None else TopicIdPartition(each.topic_id, each.partition)
             hosted = None if key is None else self.hosting.partitions.get(key)
+            copies = self._copies_of(each)
+            usable = [directory for directory in copies if directory in self.inventory.online]
             proven = is_deletion_proven(
                 self.hosting.broker_id,
                 each.topic_id,
                 each.partition,
                 self._replicas,
                 assigned=None if hosted is None else hosted.directory,
-                copies=() if key is None else self.inventory.copies(key),
+                copies=usable,
             )
             if proven or each.name.endswith(UNFINISHED):
                 self.removals.delete_later(each.directory_id, each.name, each.topic, each.topic_id)
             elif hosted is None or key is None or not self._may_be_a_source(key):
-                self.inventory.release(each.directory_id, each.name)
-                self.removals.set_aside(each, NOT_PROVEN_DELETED)
+                self._keep_deleted(each, COPY_OFFLINE if copies and not usable else NOT_PROVEN_DELETED)
+
+    def _judge_due(self, leaving: Leaving) -> Due:
+        """What a move left stays until the copy that took its place is seen to be usable."""
+        copies = self._copies_of(leaving)
+        if leaving.topic_id is None or TopicIdPartition(leaving.topic_id, leaving.partition) not in self.hosting:
+            return Due.REMOVE
+        usable = [directory for directory in copies if directory in self.inventory.online]
+        if copies and not usable:
+            self._keep_deleted(leaving, COPY_OFFLINE)
+            return Due.KEEP
+        now_ms = self.clock.monotonic_ms()
+        doubtful = usable and all(self.owner.doubt(directory, now_ms) is not None for directory in usable)
+        return Due.LATER if doubtful else Due.REMOVE
+
+    def _keep_deleted(self, leaving: Leaving, reason: str) -> None:
+        self.inventory.release(leaving.directory_id, leaving.name)
+        self.removals.set_aside(leaving, reason)
+
+    def _copies_of(self, leaving: Leaving) -> tuple[Uuid, ...]:
+        """Where current copies of it lie, online or not."""
+        if leaving.topic_id is None:
+            return ()
+        return self.inventory.copies(TopicIdPartition(leaving.topic_id, leaving.partition))
 
     def _may_be_a_source(self, partition: TopicIdPartition) -> bool:
         """Whether the mover may need what is marked as deleted: its future replica is here, or may be where nobody can

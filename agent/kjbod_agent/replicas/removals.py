@@ -2,7 +2,8 @@
 
 *Deleted* is only what the metadata that this agent has applied say was deleted, or a move that is finished: renamed to
 ``-delete`` so that the name is free, removed ``file.delete.delay.ms`` later (a topic's before the broker's). Removal is
-by name and topic id: what lies there under the name by then is compared. Everything else that must give up its name
+by name and topic id: what lies there under the name by then is compared. And it is judged once more before: what a move
+left is the only copy, when the disk with the other one has failed meanwhile. Everything else that must give up its name
 becomes a *stray*: kept, listed with its reason and since when, removed or restored only by a person.
 
 The name is free in the inventory at once, and the rename is queued on the directory before anything that will use the
@@ -13,6 +14,7 @@ is created again must not begin at the old one's log start. Many are dropped wit
 """
 
 import asyncio
+import enum
 import errno
 import functools
 import heapq
@@ -58,6 +60,16 @@ class Leaving:
     topic_id: Uuid | None
 
 
+class Due(enum.Enum):
+    """What is to become of a replica that was deleted, when its time has come."""
+
+    REMOVE = enum.auto()
+    LATER = enum.auto()
+    """It is not clear now."""
+    KEEP = enum.auto()
+    """As a stray."""
+
+
 @dataclass(slots=True)
 class Removals:
     """Renames, removals and strays of all directories.
@@ -71,6 +83,7 @@ class Removals:
         wall_ms: the time.
         changed: the strays are others than before, for who remembers them.
         renamed_away: a deleted replica has its new name, or could not get it.
+        judge: what is to become of a ``-delete`` directory that is due.
         log: for what has no place in the health report.
     """
 
@@ -82,6 +95,7 @@ class Removals:
     wall_ms: Callable[[], int]
     changed: Callable[[], None]
     renamed_away: Callable[["Leaving"], None]
+    judge: Callable[["Leaving"], "Due"]
     log: Log
     strays: dict[tuple[Uuid, str], Stray] = field(default_factory=dict)
     """By directory and name."""
@@ -115,15 +129,18 @@ class Removals:
         """Remove a ``-delete`` directory after the delay of its topic."""
         self._push(self.delay_ms(topic), directory_id, name, topic_id)
 
-    def recall(self) -> list[Leaving]:
-        """All ``-delete`` directories that wait for their removal, which are not removed now: to be judged again."""
+    def recall(self, which: Callable[[Leaving], bool] = lambda leaving: True) -> list[Leaving]:
+        """The ``-delete`` directories that wait for their removal, which are not removed now: to be judged again."""
         due, self._due = self._due, []
-        self._set_timer()
         found = []
-        for _, _, directory_id, name, topic_id in due:
-            parsed = parse_replica(name)
-            if parsed is not None:
-                found.append(Leaving(directory_id, name, parsed[0], parsed[1], topic_id))
+        for each in due:
+            leaving = _leaving(*each[2:])
+            if leaving is not None and which(leaving):
+                found.append(leaving)
+            else:
+                self._due.append(each)
+        heapq.heapify(self._due)
+        self._set_timer()
         return found
 
     def _push(self, delay_ms: int, directory_id: Uuid, name: str, topic_id: Uuid | None) -> None:
@@ -153,6 +170,12 @@ class Removals:
     async def _remove(self, directory_id: Uuid, name: str, topic_id: Uuid | None) -> None:
         """One attempt to remove a ``-delete`` directory."""
         path = self._path(directory_id, name)
+        leaving = _leaving(directory_id, name, topic_id)
+        due = Due.REMOVE if leaving is None else self.judge(leaving)
+        if due is not Due.REMOVE:
+            if due is Due.LATER:
+                self._push(AGAIN_MS, directory_id, name, topic_id)
+            return
         try:
             await self.works[directory_id].agent.delete_replica(name, topic_id, timeout_ms=WORK_TIMEOUT_MS)
         except DirectoryError as error:
@@ -319,3 +342,8 @@ class Removals:
 
     def _path(self, directory_id: Uuid, name: str) -> str:
         return f"{self.works[directory_id].agent.path}/{name}"
+
+
+def _leaving(directory_id: Uuid, name: str, topic_id: Uuid | None) -> Leaving | None:
+    parsed = parse_replica(name)
+    return None if parsed is None else Leaving(directory_id, name, parsed[0], parsed[1], topic_id)

@@ -33,6 +33,7 @@ WRONG_NAME: Final = "its topic id is that of a topic of another name"
 FOUND_AT_START: Final = "found as a stray at the start"
 SUPERSEDED: Final = "superseded copy"
 NO_LONGER_THERE: Final = "the metadata, whose history was lost or set back, do not have it"
+COPY_OFFLINE: Final = "a move left it, or it was marked as deleted, and the directory of its current copy has failed"
 NOT_PROVEN_DELETED: Final = "marked as deleted, but the metadata do not prove it"
 
 

@@ -33,6 +33,7 @@ class Owner:
     errors: list[int] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     resumed: list[tuple[TopicIdPartition, Uuid, str]] = field(default_factory=list)
+    doubtful: dict[Uuid, str] = field(default_factory=dict)
 
     def assign(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
         self.assigned[partition] = directory_id
@@ -48,6 +49,9 @@ class Owner:
 
     def work_failed(self, directory_id: Uuid, error: DirectoryError) -> None:
         self.errors.append(error.errno)
+
+    def doubt(self, directory_id: Uuid, since_ms: int) -> str | None:
+        return self.doubtful.get(directory_id)
 
     def refuse(self, reason: str) -> None:
         self.refused.append(reason)

@@ -33,6 +33,7 @@ from kjbod_agent.replicas.inventory import Inventory
 from kjbod_agent.replicas.placement import Placement, StrayError
 from kjbod_agent.replicas.stray_memory import Note, StrayMemory
 from kjbod_agent.replicas.strays import (
+    COPY_OFFLINE,
     FOUND_AT_START,
     NO_LONGER_THERE,
     NO_PARTITION,
@@ -492,6 +493,73 @@ def test_what_a_promotion_that_was_interrupted_still_needs_keeps_its_name(virtua
             await asyncio.sleep(3600)
             assert (world.names(D1), world.names(D2)) == ([f"foo-0.{HEX}-future"], [f"foo-0.{HEX}-delete"])
             assert world.placement.strays == ()
+
+    virtual(story)
+
+
+# --------------------------------------------------------- what a move left, and the disk with the other copy fails
+
+
+def test_what_a_move_left_is_kept_when_the_disk_with_the_only_other_copy_fails(virtual: Run) -> None:
+    async def story(clock: Any) -> None:
+        left = f"foo-0.{HEX}-delete"
+        async with World(clock, {D1: {"foo-0": FOO}, D2: {left: FOO}}, *FOO_TOPIC).running() as world:
+            assert world.placement.strays == ()
+            world.placement.fail(D1)
+            await world.quiet()
+            assert world.strays["foo-0"].reason == COPY_OFFLINE
+            with pytest.raises(StrayError, match="lies in /d1, which failed"):
+                await world.placement.restore_stray(D2, world.strays["foo-0"].name)
+            world.placement.forget_directory(D1)  # its disk is replaced before the removal would have been due
+            await asyncio.sleep(3600)
+            await world.quiet()
+            assert world.strays["foo-0"].name in world.names(D2)
+
+    virtual(story)
+
+
+def test_what_a_move_left_is_not_removed_when_its_other_copy_failed_before_it_was_left(virtual: Run) -> None:
+    """Promoted, and the disk fails before the source is marked."""
+
+    async def story(clock: Any) -> None:
+        left = f"foo-0.{HEX}-delete"
+        async with World(clock, {D1: {"foo-0": FOO}}, *FOO_TOPIC).running() as world:
+            world.placement.fail(D1)
+            world.disks[D2].directories[left] = content(FOO)
+            world.placement.delete_later(D2, left, "foo", FOO)
+            await asyncio.sleep(61)
+            await world.quiet()
+            assert world.names(D2) == [world.strays["foo-0"].name]
+
+    virtual(story)
+
+
+def test_what_a_move_left_waits_while_the_disk_with_the_other_copy_is_suspect(virtual: Run) -> None:
+    async def story(clock: Any) -> None:
+        left = f"foo-0.{HEX}-delete"
+        async with World(clock, {D1: {"foo-0": FOO}, D2: {left: FOO}}, *FOO_TOPIC).running() as world:
+            world.owner.doubtful[D1] = "is suspect (error)"
+            await asyncio.sleep(61)
+            await world.quiet()
+            assert world.names(D2) == [left]
+            del world.owner.doubtful[D1]
+            await asyncio.sleep(61)
+            await world.quiet()
+            assert world.names(D2) == []
+
+    virtual(story)
+
+
+def test_what_the_metadata_have_deleted_is_removed_whatever_fails(virtual: Run) -> None:
+    async def story(clock: Any) -> None:
+        records = (*FOO_TOPIC, TopicRecord(name="bar", topic_id=GONE), partition(GONE, 0, (1,), D2))
+        async with World(clock, {D1: {"foo-0": FOO}, D2: {"bar-0": GONE}}, *records).running() as world:
+            world.commit(RemoveTopicRecord(topic_id=GONE))
+            await world.quiet()
+            world.placement.fail(D1)
+            await asyncio.sleep(61)
+            await world.quiet()
+            assert (world.names(D2), world.placement.strays) == ([], ())
 
     virtual(story)
 
