@@ -1,7 +1,10 @@
-"""Writing a file so that after a crash it is the old one or the new one, whole. All calls here block."""
+"""Writing a file so that after a crash it is the old one or the new one, whole; and reading one that may be anything.
+All calls here block."""
 
 import contextlib
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +28,42 @@ def write_atomically(path: Path, data: bytes, *, temporary_suffix: str = ".tmp",
             temporary.unlink(missing_ok=True)
         raise
     fsync_directory(path.parent)
+
+
+def open_to_read(path: Path, *, bytes_max: int | None = None) -> int:
+    """A descriptor of the regular file ``path``; waits for nobody where it is something else, a FIFO for example.
+
+    Raises:
+        OSError: with the file's name: it cannot be opened, is no regular file, or has more than ``bytes_max``.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "Not a regular file", str(path))
+        if bytes_max is not None and status.st_size > bytes_max:
+            raise OSError(errno.EFBIG, f"{status.st_size} bytes are too many", str(path))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_file(path: Path, *, bytes_max: int | None = None) -> bytes:
+    """What the regular file ``path`` has.
+
+    Raises:
+        OSError: as :func:`open_to_read`, or it cannot be read.
+    """
+    with open(open_to_read(path, bytes_max=bytes_max), "rb") as file, _named(path):
+        return file.read()
+
+
+def reason_of(error: OSError) -> str:
+    """What is wrong, and with which file where that is known."""
+    return f"{error.strerror}" if error.filename is None else f"{error.filename}: {error.strerror}"
 
 
 def make_directories(path: Path) -> None:

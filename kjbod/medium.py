@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 
 from kjbod.errors import StorageError
+from kjbod.files import open_to_read
 
 _TRIES = 20
 """Pages may be locked for a moment, or on a processor's list of new ones."""
@@ -40,14 +41,15 @@ _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
 
 
-def read_anew(path: Path) -> None:
+def read_anew(path: Path, *, bytes_max: int | None = None) -> None:
     """Read a file from its medium: what the page cache has of it from now on is what is there.
 
     Raises:
-        StorageError: it cannot be synced or read; or the page cache has something else, and cannot be dropped.
+        StorageError: it cannot be synced or read, is no regular file, or has more than ``bytes_max``; or the page cache
+            has something else, and cannot be dropped.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_to_read(path, bytes_max=bytes_max)
         try:
             os.fsync(fd)
             if not _is_dropped(fd):

@@ -81,6 +81,7 @@ from kjbod_controller_stub.log.directory import (
     open_directory,
     read_remains,
     require_alone,
+    require_formatted,
 )
 from kjbod_controller_stub.log.quorum import Quorum, ReadFrom, ReadSnapshot
 from kjbod_controller_stub.log.snapshots import (
@@ -454,6 +455,7 @@ class ControllerServer:
             content = found.content
             require_supported(remains.bootstrap if content is None else content.records, self._directory.path)
             require_alone(None if content is None else content.voters, self._config.node_id, self._directory.log_path)
+        require_formatted(remains, self._config, self._directory)
         latest = SnapshotId(0, 0) if found.latest is None else found.latest
         self.log = await MetadataLog.open(
             self._directory.log_path,

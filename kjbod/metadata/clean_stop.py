@@ -10,13 +10,17 @@ and ours before it knew this file): a note from before the newest epoch says not
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
+from kjbod.documents import INT32_MAX, INT64_MAX, int_of, parse_document, text_of
 from kjbod.errors import LogCorruptError
-from kjbod.files import fsync_directory, write_atomically
+from kjbod.files import fsync_directory, read_file, write_atomically
 
 FILE_NAME = ".kjbod_clean_stop"
 _VERSION = 1
+_BYTES_MAX = 64 * 1024
+_SEGMENT_NAME = re.compile(r"[0-9]{20}\.log")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +57,19 @@ def read_clean_stop(directory: Path) -> CleanStop | None:
         OSError: it cannot be read.
     """
     try:
-        content = json.loads((directory / FILE_NAME).read_bytes())
+        content = parse_document(read_file(directory / FILE_NAME, bytes_max=_BYTES_MAX))
         if content.pop("version") != _VERSION:
             return None
-        stop = CleanStop(**content)
-        numbers = (stop.epoch, stop.end_offset, stop.size_bytes)
-        return stop if all(isinstance(number, int) for number in numbers) else None
+        name = text_of(content.pop("file_name"))
+        numbers = {
+            "epoch": int_of(content.pop("epoch"), 0, INT32_MAX),
+            "end_offset": int_of(content.pop("end_offset"), 0, INT64_MAX),
+            "size_bytes": int_of(content.pop("size_bytes"), 0, INT64_MAX),
+        }
+        return CleanStop(file_name=name, **numbers) if _SEGMENT_NAME.fullmatch(name) and not content else None
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         return None
 
 

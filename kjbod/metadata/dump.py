@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kjbod.files import read_file
 from kjbod.ids import Uuid
 from kjbod.metadata.batches import LogRecord, RecordBatch, read_batch
 from kjbod.metadata.control import CONTROL_TYPES, decode_control
@@ -88,7 +89,7 @@ def dump(path: Path) -> Iterator[dict[str, Any]]:
         CorruptBatchError: a batch is complete and wrong.
         OSError: the file cannot be read.
     """
-    buf, at = path.read_bytes(), 0
+    buf, at = read_file(path), 0
     while (batch := read_batch(buf, at)) is not None:
         for record in batch.records:
             yield {"offset": record.offset, "timestamp": record.timestamp_ms} | payload_json(batch, record)

@@ -10,10 +10,11 @@ import itertools
 from pathlib import Path
 
 from kjbod.errors import LogCorruptError
-from kjbod.files import write_atomically
+from kjbod.files import read_file, write_atomically
 
 FILE_NAME = "leader-epoch-checkpoint"
 _VERSION = "0"
+_BYTES_MAX = 64 * 1024 * 1024
 
 
 def encode_epochs(epochs: list[tuple[int, int]]) -> bytes:
@@ -38,7 +39,7 @@ def read_epochs(directory: Path) -> list[tuple[int, int]]:
         OSError: it cannot be read.
     """
     try:
-        version, count, *lines = (directory / FILE_NAME).read_text("ascii").splitlines()
+        version, count, *lines = read_file(directory / FILE_NAME, bytes_max=_BYTES_MAX).decode("ascii").splitlines()
         epochs = [(int(epoch), int(start)) for epoch, start in (line.split(" ") for line in lines)]
     except (FileNotFoundError, ValueError):
         return []

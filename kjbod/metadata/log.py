@@ -19,6 +19,7 @@ from pathlib import Path
 import structlog
 
 from kjbod.errors import KjbodError, StorageError
+from kjbod.files import reason_of
 from kjbod.metadata.batches import RecordBatch, iter_batches, join_batches, read_batch
 from kjbod.metadata.segments import SEGMENT_BYTES, SEGMENT_MS, SegmentedLog, epochs_from, open_log
 
@@ -151,7 +152,7 @@ class MetadataLog:
             await asyncio.get_running_loop().run_in_executor(self._writer, change)
         except OSError as error:
             raise StorageError(
-                f"cannot write to the metadata log in {self._files.directory}: {error.strerror}"
+                f"cannot write to the metadata log in {self._files.directory}: {reason_of(error)}"
             ) from error
 
     # ---- what is there

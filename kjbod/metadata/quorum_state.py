@@ -6,10 +6,12 @@ from pathlib import Path
 
 from kjbod.documents import INT32_MAX, int_of, parse_document
 from kjbod.errors import StorageError
-from kjbod.files import write_atomically
+from kjbod.files import read_file, write_atomically
 from kjbod.ids import ZERO, Uuid
 
 FILE_NAME = "quorum-state"
+BYTES_MAX = 1024 * 1024
+"""It has some hundred."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +56,7 @@ def read_quorum_state(directory: Path) -> QuorumState | None:
     """
     path = directory / FILE_NAME
     try:
-        data = parse_document(path.read_bytes())
+        data = parse_document(read_file(path, bytes_max=BYTES_MAX))
         if int_of(data["data_version"], 0, INT32_MAX) not in (0, 1):
             raise StorageError(f"{path} has data_version {data['data_version']}, only 0 and 1 are known")
         return QuorumState(

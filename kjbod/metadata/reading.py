@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kjbod.errors import KjbodError, LogCorruptError, StorageError
+from kjbod.files import read_file
 from kjbod.metadata.batches import CorruptBatchError, RecordBatch, read_batch
 from kjbod.metadata.dump import payload_json
 from kjbod.metadata.image import MetadataImage, Replayer, ReplayError, image_of
@@ -87,7 +88,7 @@ def batches_of(path: Path) -> Iterator[RecordBatch]:
         LogCorruptError: a batch is there in full and wrong.
     """
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from None
     at = 0

@@ -41,7 +41,7 @@ from pathlib import Path
 
 from kjbod.documents import INT64_MAX
 from kjbod.errors import LogCorruptError, StorageError
-from kjbod.files import fsync_directory, write_all, write_atomically
+from kjbod.files import fsync_directory, read_file, reason_of, write_all, write_atomically
 from kjbod.ids import METADATA_TOPIC_ID
 from kjbod.medium import read_anew
 from kjbod.metadata import clean_stop, epoch_checkpoint
@@ -192,6 +192,7 @@ class SegmentedLog:
         self.was_stopped = False
         """It is as a clean stop left it, or the newest snapshot has what it lost since."""
         self._unrepaired: list[_Checked] | None = None
+        self._stop_is_noted = True
 
     @property
     def start_offset(self) -> int:
@@ -212,10 +213,9 @@ class SegmentedLog:
         Raises:
             OSError: a file cannot be written.
         """
-        found, self._unrepaired = self._unrepaired, None
-        if found is not None:
-            clean_stop.remove_clean_stop(self.directory)
-            _repair(self.directory, self, found)
+        if self._unrepaired is not None:
+            _repair(self.directory, self, self._unrepaired)
+            self._unrepaired = None
 
     def close(self, *, clean: bool = False) -> None:
         """Write the last time index entry and close the files; nothing is synced.
@@ -249,12 +249,19 @@ class SegmentedLog:
         Raises:
             OSError: not all was written; the log must not be written to again before recovery.
         """
+        self._forget_clean_stop()
         for number, batch in enumerate(batches):
             if number:
                 self.sync()
             if self._is_full(self.segments[-1], batch):
                 self._roll(batch.base_offset)
             self._write(batch)
+
+    def _forget_clean_stop(self) -> None:
+        """The log changes from now on, and not before: a start that comes to nothing leaves the note of its end."""
+        if self._stop_is_noted:
+            clean_stop.remove_clean_stop(self.directory)
+            self._stop_is_noted = False
 
     def _is_full(self, segment: Segment, batch: RecordBatch) -> bool:
         """Whether ``batch`` starts a new segment (``LogSegment.shouldRoll``)."""
@@ -334,7 +341,7 @@ class SegmentedLog:
             OSError: a file cannot be removed or made.
         """
         self._unrepaired = None
-        clean_stop.remove_clean_stop(self.directory)
+        self._forget_clean_stop()
         while self.segments:
             segment = self.segments.pop(0)
             os.close(segment.fd)
@@ -416,7 +423,6 @@ def open_log(
         found = _check_all(directory, log.epochs)
         _require_whole(directory, log, found, start_offset)
         if not found:
-            clean_stop.remove_clean_stop(directory)
             _remove_left_overs(directory)
             _write_partition_metadata(directory)
             log.segments.append(_create_segment(directory, start_offset))
@@ -432,7 +438,7 @@ def open_log(
             log.repair()
         return log
     except OSError as error:
-        raise StorageError(f"cannot open the metadata log in {directory}: {error.strerror}") from error
+        raise StorageError(f"cannot open the metadata log in {directory}: {reason_of(error)}") from error
 
 
 def _require_whole(directory: Path, log: SegmentedLog, found: list["_Checked"], snapshot_end_offset: int) -> None:
@@ -603,7 +609,7 @@ def _remove_left_overs(directory: Path) -> None:
 
 
 def _rewrite(path: Path, data: bytes) -> None:
-    if not path.exists() or path.read_bytes() != data:
+    if not path.exists() or read_file(path) != data:
         write_atomically(path, data)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kjbod.documents import INT32_MAX, INT64_MAX
 from kjbod.errors import LogCorruptError, StorageError
-from kjbod.files import fsync_directory, write_all, write_atomically
+from kjbod.files import fsync_directory, read_file, write_all, write_atomically
 from kjbod.metadata import versions
 from kjbod.metadata.batches import BATCH_BYTES_MAX, HEADER_BYTES, CorruptBatchError, encode_batch, iter_batches
 from kjbod.metadata.control import ControlRecord, KRaftVersion, KRaftVoters, SnapshotFooter, SnapshotHeader
@@ -325,7 +325,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         LogCorruptError: as :func:`decode_checkpoint`.
     """
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
     return decode_checkpoint(data, str(path))

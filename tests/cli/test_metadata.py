@@ -115,11 +115,15 @@ def test_nonsense_is_one_line(
     data = bytearray(segment.read_bytes())
     data[300] ^= 1
     (tmp_path / "bad.log").write_bytes(data)
+    os.mkfifo(tmp_path / "fifo.log")
+    os.mkfifo(tmp_path / "fifo.checkpoint")
     for path, reason in (
         ("nowhere", "there is no"),
         ("empty", "there is no metadata log in"),
         ("text.txt", "is neither a .log nor a .checkpoint file, nor a directory"),
         ("bad.log", "is corrupt at position"),
+        ("fifo.log", "Not a regular file"),
+        ("fifo.checkpoint", "Not a regular file"),
     ):
         code, out, err = run(capsys, command[0], "-s", str(tmp_path / path), *command[1:])
         assert code == 1

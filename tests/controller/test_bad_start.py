@@ -4,6 +4,7 @@ The rows of :mod:`tests.system.test_bad_input` are the same with the real comman
 """
 
 import functools
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -107,6 +108,25 @@ def _of_an_epoch_to_come(node: Site, epoch: int) -> None:
     _quorum_state(node, leaderEpoch=3)
 
 
+def _fifo(node: Site, name: str) -> None:
+    os.mkfifo(_log(node) / name)
+
+
+def _log_with_a_fifo_for_its_index(node: Site) -> None:
+    _log_of(node, GOOD)
+    _fifo(node, f"{0:020d}.index")
+
+
+def _fifo_for_meta_properties(node: Site) -> None:
+    (node.log_dir / "meta.properties").unlink()
+    os.mkfifo(node.log_dir / "meta.properties")
+
+
+def _huge_quorum_state(node: Site) -> None:
+    (_log(node) / "quorum-state").touch()
+    os.truncate(_log(node) / "quorum-state", 3 << 30)
+
+
 def _emptied_log(node: Site) -> None:
     """What a file system leaves of a file whose size it had not written."""
     _log_of(node)
@@ -190,6 +210,50 @@ MISTAKES: dict[str, tuple[Callable[[Site], object], str]] = {
     "a snapshot of a later epoch before its own": (
         lambda n: _another_history(n, 0, 7, own=5),
         "00000000000000000000-0000000007.checkpoint is of another history",
+    ),
+    **{
+        f"a FIFO for {name}": (functools.partial(_fifo, name=name), f"{name}: Not a regular file")
+        for name in (".kjbod_clean_stop", "leader-epoch-checkpoint")
+    },
+    "a FIFO for the index": (
+        _log_with_a_fifo_for_its_index,
+        "00000000000000000000.index: Not a regular file",
+    ),
+    "a FIFO for quorum-state": (
+        lambda n: _fifo(n, "quorum-state"),
+        "quorum-state from its disk: Not a regular file",
+    ),
+    "a directory for quorum-state": (
+        lambda n: (_log(n) / "quorum-state").mkdir(),
+        "quorum-state from its disk: Is a directory",
+    ),
+    "a quorum-state of 3 GiB": (
+        _huge_quorum_state,
+        "quorum-state from its disk: 3221225472 bytes are too many",
+    ),
+    "a FIFO for a segment": (
+        lambda n: _fifo(n, f"{99:020d}.log"),
+        "00000000000000000099.log from its disk: Not a regular file",
+    ),
+    "a segment that is a link to nothing": (
+        lambda n: (_log(n) / f"{99:020d}.log").symlink_to("/nonexistent"),
+        "00000000000000000099.log: No such file or directory",
+    ),
+    "a FIFO for a snapshot": (
+        lambda n: _fifo(n, f"{99:020d}-{9:010d}.checkpoint"),
+        "00000000000000000099-0000000009.checkpoint: Not a regular file",
+    ),
+    "a FIFO for the first snapshot": (
+        lambda n: _fifo(n, f"{0:020d}-{0:010d}.checkpoint"),
+        "00000000000000000000-0000000000.checkpoint: Not a regular file",
+    ),
+    "a FIFO for meta.properties": (
+        _fifo_for_meta_properties,
+        "metadata/meta.properties: Not a regular file",
+    ),
+    "no log where one was formatted": (
+        lambda n: _bootstrap(n, 30),
+        "__cluster_metadata-0 has neither a metadata log nor 00000000000000000000-0000000000.checkpoint",
     ),
     "a snapshot of an epoch that nobody opened": (
         lambda n: _of_an_epoch_to_come(n, 9),
@@ -287,4 +351,5 @@ async def test_a_controller_refuses_in_one_line_and_changes_nothing(site: Site, 
 
 
 def tree(root: Path) -> dict[str, bytes | None]:
-    return {str(path): path.read_bytes() if path.is_file() else None for path in [root, *root.rglob("*")]}
+    found = {path: path.is_file() and path.stat().st_size < 1 << 20 for path in [root, *root.rglob("*")]}
+    return {str(path): path.read_bytes() if small else None for path, small in found.items()}

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import os
 import random
 import signal
@@ -671,6 +672,7 @@ async def test_a_controller_that_led_since_owes_nothing_to_an_older_stop(
     write_quorum_state(directory, QuorumState(leader_id=1, leader_epoch=2))  # as Apache Kafka's does before it leads
     lose(directory)
     log = await MetadataLog.open(directory, segment_bytes=300)
+    await log.append([batch_at(log.end_offset, epoch=2)])
     assert not (directory / clean_stop.FILE_NAME).exists()
     await log.close()
 
@@ -683,12 +685,50 @@ async def test_a_snapshot_that_has_all_of_the_log_makes_up_for_it(directory: Pat
     await log.close()
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"version": 1, "epoch": "x"}'])
+def note(**changes: object) -> bytes:
+    right = {"version": 1, "epoch": 9, "end_offset": 99, "file_name": f"{3:020d}.log", "size_bytes": 5}
+    return json.dumps(right | changes).encode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"\xff",
+        b"[" * 50_000,
+        b'{"version": 1, "epoch": "x"}',
+        note(end_offset=10**23),
+        note(end_offset=-1),
+        note(epoch=True),
+        note(epoch=2**31),
+        note(file_name="../\x1b[2Jx"),
+        note(file_name=["a"]),
+        note(size_bytes=1.5),
+        note(more=1),
+    ],
+)
 async def test_a_note_of_the_end_that_is_none_is_passed_over(directory: Path, content: bytes) -> None:
     await write(directory, *TEN)
     (directory / clean_stop.FILE_NAME).write_bytes(content)
     log = await MetadataLog.open(directory)
     assert log.end_offset == 10
+    await log.close()
+
+
+async def test_a_note_of_the_end_stays_until_the_log_changes(directory: Path) -> None:
+    await write(directory, *TEN)
+    before = (directory / clean_stop.FILE_NAME).read_bytes()
+    (directory / f"{0:020d}.log.deleted").mkdir()
+    with pytest.raises(StorageError, match=r"00000000000000000000.log.deleted: Is a directory"):
+        await MetadataLog.open(directory)
+    assert (directory / clean_stop.FILE_NAME).read_bytes() == before
+    (directory / f"{0:020d}.log.deleted").rmdir()
+    log = await MetadataLog.open(directory)  # a start may come to nothing after this: on a full disk for example
+    assert (directory / clean_stop.FILE_NAME).read_bytes() == before
+    await log.append([batch_at(10)])
+    assert not (directory / clean_stop.FILE_NAME).exists()
     await log.close()
 
 

@@ -11,10 +11,12 @@ from pathlib import Path
 
 from kjbod.config.keys import Config
 from kjbod.errors import ConfigError, KjbodError, StorageError
+from kjbod.files import read_file, reason_of
 from kjbod.ids import Uuid
 from kjbod.medium import read_anew
 from kjbod.meta_properties import META_PROPERTIES_NAME, parse_meta_properties
 from kjbod.metadata.control import KRaftVoters
+from kjbod.metadata.quorum_state import BYTES_MAX as QUORUM_STATE_BYTES_MAX
 from kjbod.metadata.quorum_state import FILE_NAME as QUORUM_STATE
 from kjbod.metadata.quorum_state import QuorumState, read_quorum_state
 from kjbod.metadata.records import FeatureLevelRecord, Record
@@ -24,6 +26,7 @@ from kjbod.metadata.versions import LATEST, default_features
 from kjbod.permissions import DENIED, advice
 
 LOCK_NAME = ".lock"
+_META_BYTES_MAX = 1024 * 1024
 _FIRST = SnapshotId(0, 0)
 
 
@@ -61,7 +64,7 @@ def open_directory(config: Config) -> ControllerDirectory:
     file = path / META_PROPERTIES_NAME
     how_to = f"run `kjbod format -c {config.source} -t CLUSTER_ID --standalone` first"
     try:
-        content = file.read_bytes()
+        content = read_file(file, bytes_max=_META_BYTES_MAX)
     except FileNotFoundError:
         raise StorageError(f"{path} is not formatted: there is no {META_PROPERTIES_NAME}; {how_to}") from None
     except OSError as error:
@@ -118,6 +121,8 @@ class Remains:
     """Of the 0-0 checkpoint."""
     empty: bool
     """Whether the log has no records."""
+    missing: bool
+    """Whether there is nothing of the log, and not even what formatting for a dynamic quorum leaves beside it."""
 
 
 def read_remains(directory: ControllerDirectory) -> Remains:
@@ -127,26 +132,47 @@ def read_remains(directory: ControllerDirectory) -> Remains:
         StorageError: a file cannot be read or is corrupt.
         KjbodError: the quorum is not this node alone.
     """
-    voters = None
+    voters = state = None
     bootstrap = _default_bootstrap()
-    state = None
-    empty = True
-    if directory.log_path.is_dir():
-        empty = not any(path.stat().st_size for path in directory.log_path.glob("*.log"))
-        if (quorum_state := directory.log_path / QUORUM_STATE).exists():
-            read_anew(quorum_state)  # an epoch that is not on the disk might be used a second time
-        state = read_quorum_state(directory.log_path)
-        first = checkpoints_in(directory.log_path).get(_FIRST)
-        if first is not None:
-            voters = read_checkpoint(first).voters
+    empty = missing = True
     checkpoint = directory.path / BOOTSTRAP_CHECKPOINT
-    if checkpoint.exists():
-        bootstrap = read_checkpoint(checkpoint).records
-    return Remains(quorum_state=state, bootstrap=bootstrap, voters=voters, empty=empty)
+    try:
+        if directory.log_path.is_dir():
+            empty = not any(path.stat().st_size for path in directory.log_path.glob("*.log"))
+            if (quorum_state := directory.log_path / QUORUM_STATE).exists():
+                # An epoch that is not on the disk might be used a second time.
+                read_anew(quorum_state, bytes_max=QUORUM_STATE_BYTES_MAX)
+            state = read_quorum_state(directory.log_path)
+            snapshots = checkpoints_in(directory.log_path)
+            first = snapshots.get(_FIRST)
+            if first is not None:
+                voters = read_checkpoint(first).voters
+            missing = not snapshots and not any(directory.log_path.glob("*.log"))
+        if checkpoint.exists():
+            bootstrap = read_checkpoint(checkpoint).records
+        else:
+            missing = False  # formatted by hand, or by a Kafka that left nothing: nobody can tell
+    except OSError as error:
+        raise StorageError(f"cannot read {directory.path}: {reason_of(error)}") from None
+    return Remains(quorum_state=state, bootstrap=bootstrap, voters=voters, empty=empty, missing=missing)
 
 
 def _default_bootstrap() -> tuple[Record, ...]:
     return tuple(FeatureLevelRecord(name=name, feature_level=level) for name, level in default_features(LATEST).items())
+
+
+def require_formatted(remains: Remains, config: Config, directory: ControllerDirectory) -> None:
+    """A log that is missing is not that of a new cluster. With ``controller.quorum.voters`` formatting leaves nothing
+    that would tell them apart.
+
+    Raises:
+        StorageError: it is missing.
+    """
+    if remains.missing and not config.controller_quorum_voters:
+        raise StorageError(
+            f"{directory.log_path} has neither a metadata log nor {_FIRST.file_name}, which `kjbod format "
+            "--standalone` leaves there: mount or restore it; nothing was changed"
+        )
 
 
 def require_alone(voters: KRaftVoters | None, node_id: int, where: Path) -> None:

@@ -24,6 +24,7 @@ from typing import TypeVar
 from kjbod.clock import Clock
 from kjbod.documents import INT32_MAX
 from kjbod.errors import KjbodError, LogCorruptError, StorageError
+from kjbod.files import open_to_read, reason_of
 from kjbod.ids import Uuid
 from kjbod.medium import read_anew
 from kjbod.metadata.batches import iter_batches
@@ -193,7 +194,7 @@ def find(directory: Path) -> Found:
         paths = checkpoints_in(directory) if directory.is_dir() else {}
         kept = tuple(Kept(each, path.stat().st_size, _timestamp_ms(path)) for each, path in paths.items())
     except OSError as error:
-        raise StorageError(f"cannot read the snapshots in {directory}: {error.strerror}") from error
+        raise StorageError(f"cannot read the snapshots in {directory}: {reason_of(error)}") from error
     latest = kept[-1].id if kept and kept[-1].id != BOOTSTRAP else None
     if latest is not None:
         read_anew(paths[latest])
@@ -202,7 +203,7 @@ def find(directory: Path) -> Found:
 
 def _timestamp_ms(path: Path) -> int:
     """What the header says, 0 where it cannot be read: then the snapshot is as old as can be."""
-    with path.open("rb") as file:
+    with open(open_to_read(path), "rb") as file:
         head = file.read(_HEADER_BYTES)
     with contextlib.suppress(MalformedMessageError):
         for batch in iter_batches(head):
