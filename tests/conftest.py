@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from kjbod.errors import KjbodError
 from kjbod.fleet.java import find_java
@@ -22,6 +23,10 @@ from kjbod.testing.disks import RealDisk, require_real_disks
 from kjbod.testing.errors import RigError
 from kjbod.testing.kafka import KafkaKit
 from kjbod.testing.processes import Processes
+
+# How long a machine under load takes to draw an example says nothing about the code.
+settings.register_profile("kjbod", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("kjbod")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -27,7 +27,7 @@ TESTS = {
         f"{AGENT}test_daemon.py::test_a_directory_that_is_away_gets_no_second_copies_and_is_welcome_when_it_is_back",
         f"{AGENT}test_daemon.py::test_directories_that_cannot_be_used_are_refused_with_one_line_and_nothing_is_changed",
     ],
-    11: [f"{AGENT}core/test_metrics.py::test_queued_assignments_have_the_name_of_the_kip_and_both_of_kafka_s"],
+    11: [f"{AGENT}core/test_metrics.py::test_queued_assignments_have_the_names_of_the_kip_and_of_kafka"],
     17: ["tests/test_kip_table.py::test_a_registration_says_neither_an_offset_nor_that_directories_are_offline"],
     23: [f"{CONTROLLER}test_directories.py::test_an_assignment_to_no_directory_takes_the_replica_offline"],
     24: [

@@ -377,9 +377,11 @@ def test_su_9_a_second_agent_on_the_same_directories_is_refused(cluster: Cluster
     cluster.start_controller()
     config = cluster.configure(1)
     unfenced(cluster.start_agent(config))
-    second = cluster.start_agent(config)
+    other = config.with_name("other.properties")
+    other.write_text(config.read_text() + f"kjbod.state.dir={config.parent / 'other'}\n")
+    second = cluster.start_agent(other)
     assert second.wait() == 1
-    assert ".lock" in second.stderr()
+    assert f"{cluster.directory(1, 1)}/.lock" in second.stderr()
 
 
 def test_a_directory_id_that_is_missing_is_written_and_kept(cluster: Cluster) -> None:

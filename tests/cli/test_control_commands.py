@@ -98,7 +98,10 @@ def config(tmp_path: Path) -> str:
 # --------------------------------------------------------------------------------------------------------------- status
 
 
-def test_status_is_one_screen(tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_is_one_screen(
+    tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     with fake_agent(tmp_path, status=STATUS):
         assert cli.run(["status", "-c", config]) == 0
     assert capsys.readouterr().out.splitlines() == [

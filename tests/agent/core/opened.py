@@ -47,6 +47,9 @@ class Unsaved(Remembering):
     async def change(self, memory: Memory) -> None:
         self.memory = memory
 
+    async def real_path(self, path: str) -> str:
+        return path
+
     def close(self) -> None:
         pass
 
