@@ -226,11 +226,14 @@ class HealthMonitor:
         self._log("health.sources", fields)
 
     def report_error(self, path: str, errno: int, call: str) -> None:
-        """The agent's own work on a directory got an error: it is suspect from now on and is probed at once."""
+        """The agent's own work on a directory got an error: it is probed at once, in full, and is suspect until then,
+        unless the error may speak of one replica."""
         now_ms = self._clock.monotonic_ms()
         error = DirectoryError(errno, call, path)
-        if path in self._watched:  # else it was never read, or is no longer watched
-            self._feed(self._watched[path], verdict.ProbeFailed(now_ms, errno, call, own_work=True), error=error)
+        watched = self._watched.get(path)
+        if watched is not None:  # else it was never read, or is no longer watched
+            watched.full_next = True
+            self._feed(watched, verdict.ProbeFailed(now_ms, errno, call, own_work=True), error=error)
 
     def standing_still(self, now_ms: int) -> str | None:
         """A part that has not gone round for much longer than it may, in words; None while all do.

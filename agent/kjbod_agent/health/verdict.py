@@ -58,7 +58,8 @@ anew. Rows are what happens, first match wins; "settling" is what ``witness.must
     probe succeeded, damage was reported within         suspect (damage)
       ``strike_window_ms`` and before it began
     probe succeeded                                     online
-    error that says nothing about the disk              unchanged (own work: probe at once)
+    error that says nothing about the disk, or, of own  unchanged (own work: full probe at once)
+      work, maybe about one replica only
     ENOSPC, EDQUOT                                      full
     other error, when suspect of an error and the       failed; settling: suspect, confirmed
       probe began after the suspicion
@@ -216,6 +217,9 @@ ABOUT_NAMES = frozenset(
     {errno.EEXIST, errno.ENOENT, errno.ENOTEMPTY, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP}
 )
 """From the agent's own work these speak of a replica's name. From a probe ``ENOENT`` is a directory that is gone."""
+RIGHTS = frozenset({errno.EPERM, errno.EACCES})
+"""From the agent's own work these may speak of one replica (an immutable flag, a security module), however often it is
+tried. Whether the directory itself is closed to us a full probe tells."""
 
 
 def judge(
@@ -342,7 +346,7 @@ def _well(state: DirectoryHealth, event: ProbeSucceeded, now_ms: int, settings: 
 def _failed(
     state: DirectoryHealth, event: ProbeFailed, now_ms: int, settings: HealthSettings, host_fault: bool
 ) -> Judgement:
-    if event.own_work and event.errno in OURS | ABOUT_NAMES:
+    if event.own_work and event.errno in OURS | ABOUT_NAMES | RIGHTS:
         return Judgement(state, Ask.PROBE)
     if event.errno in OURS:
         return _unwatched(replace(state, blockage=None), now_ms, settings)

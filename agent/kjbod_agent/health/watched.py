@@ -62,7 +62,8 @@ class Watched:
     moved: asyncio.Event = field(default_factory=asyncio.Event)
     probing: bool = False
     full_next: bool = False
-    """Whether the next probe is to be a full one whatever its turn: the kernel said something."""
+    """Whether the next probe is to be a full one whatever its turn: the kernel said something, or own work got an
+    error."""
     noticed_ms: int | None = None
     """When its device's silence last asked for a probe."""
     proof: tuple[Event, DirectoryError | None] | None = None

@@ -84,11 +84,13 @@ UNLIMITED: Final = (1 << 63) - 1
 """Kafka's way to say so in a rate (``Long.MaxValue``)."""
 
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-HOPELESS: Final = frozenset(
+DENIED: Final = frozenset({errno.EPERM, errno.EACCES})
+"""Something protects this replica, or all of its directory: a probe tells."""
+HOPELESS: Final = DENIED | frozenset(
     {*NO_ROOM, errno.EINVAL, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG, errno.EMLINK, errno.EFBIG}
 )
 """Errors that speak of this move and not of a disk, and that trying again does not change."""
-NOT_OF_THE_DISK: Final = frozenset({errno.ENOENT}) | HOPELESS
+NOT_OF_THE_DISK: Final = (frozenset({errno.ENOENT}) | HOPELESS) - DENIED
 """Errors that are nothing for the health monitor."""
 
 
@@ -643,6 +645,8 @@ class Mover:
         if isinstance(error, DirectoryError):
             hopeless = error.errno in HOPELESS or move.attempts >= ATTEMPTS_MAX
             if hopeless and move.state is not State.RESTORING:
+                if error.errno in DENIED and directory is not None:
+                    self._owner.work_failed(directory, error)
                 full = error.errno in NO_ROOM and directory is not None
                 where = f"{self._path(directory)} is full: " if full and directory is not None else ""
                 self._feed(move, Event.GIVEN_UP, f"{where}{error}")

@@ -41,6 +41,7 @@ REMEMBERED_MAX: Final = 10_000
 """Strays that are remembered of directories that are away, when one more of them is replaced."""
 NAMES_ONLY: Final = frozenset({errno.ENOENT, errno.EEXIST, errno.EINVAL, errno.ENAMETOOLONG, errno.ENOTEMPTY})
 """Errors of a rename that speak of names, not of a dead disk."""
+DENIED: Final = frozenset({errno.EPERM, errno.EACCES})
 NOT_THE_ONE: Final = frozenset({errno.ESTALE, errno.ENOTEMPTY, errno.EINVAL})
 """Errors of a removal that may say that something else lies there than was meant."""
 
@@ -303,7 +304,9 @@ class Removals:
             agent = self.works[directory_id].agent
             await agent.rename_replica(leaving.name, new_name, timeout_ms=WORK_TIMEOUT_MS)
         except DirectoryError as error:
-            self.log.warning("replica.rename.failed", path=path, reason=str(error))
+            said = self.log.error if error.errno in DENIED else self.log.warning
+            protected = ": something protects it (lsattr tells of a flag)" if error.errno in DENIED else ""
+            said("replica.rename.failed", path=path, reason=f"{error}{protected}")
             if error.errno not in NAMES_ONLY:
                 self.work_failed(directory_id, error)
             gone = error.errno == errno.ENOENT

@@ -514,6 +514,28 @@ def test_a_full_destination_ends_the_move_with_one_line_and_nothing_else(virtual
     virtual(main)
 
 
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES])
+def test_a_source_that_nobody_may_rename_ends_the_move_and_is_told_once(virtual: Run, number: int) -> None:
+    """An immutable flag: the disk is well, and trying again would only look like one that is not."""
+
+    async def main(clock: Any) -> None:
+        disks = Disks()
+        content = disks.content(D1, "t-0")
+        async with World(disks, clock) as world:
+            disks.disks[D1].fail(number, ["rename_replica"])
+            world.alter(0, "/d2")
+            await world.until(lambda: bool(world.errors))
+            disks.disks[D1].heal()  # to look whether it was renamed all the same
+            await world.rest()
+            assert whole(disks, content) == D1
+            assert not disks.copies(0, "future")
+            assert world.errors == [(D1, number)]
+            (failed,) = world.log.of("replica.move.failed")
+            assert f"{errno.errorcode[number]} at rename" in failed["reason"]
+
+    virtual(main)
+
+
 def test_an_error_is_told_to_the_health_monitor_and_tried_again(virtual: Run) -> None:
     async def main(clock: Any) -> None:
         disks = Disks()

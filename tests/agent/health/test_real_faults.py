@@ -206,6 +206,23 @@ async def test_a_disk_that_is_dead_is_failed_with_its_evidence_and_the_other_one
         assert watch.accused() == {str(broken.log_dir)}
 
 
+async def test_a_replica_that_nobody_may_rename_fails_no_disk_and_a_directory_that_takes_nothing_new_does(
+    real_disk: Make,
+) -> None:
+    """Our own work gets the same error of both; a full probe tells them apart."""
+    disk = real_disk()
+    (disk.log_dir / "t-0").mkdir()
+    async with watching(disk, settings=replace(PATIENT, full_probe_every=1_000_000), probes=1) as watch:
+        for _ in range(2):
+            watch.monitor.report_error(str(disk.log_dir), errno.EPERM, "rename of t-0 to t-0.1-delete")
+            await watch.probed(disk, 1)
+            assert watch.monitor.health(str(disk.log_dir)).health is Health.ONLINE
+        make_immutable(disk.log_dir)
+        watch.monitor.report_error(str(disk.log_dir), errno.EPERM, "create of t-1")
+        assert (await watch.until(disk, Health.FAILED)).evidence.errno == "EPERM"
+    make_immutable(disk.log_dir, immutable=False)
+
+
 async def test_an_immutable_directory_is_a_failure_of_permission(real_disk: Make) -> None:
     disk = real_disk()
     async with watching(disk) as watch:

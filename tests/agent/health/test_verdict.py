@@ -125,9 +125,10 @@ def test_own_work_that_fails_twice_is_a_failure_although_probes_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    "number", [errno.EEXIST, errno.ENOENT, errno.ENOTEMPTY, errno.ENOTDIR, errno.EINVAL, errno.EMFILE]
+    "number",
+    [errno.EEXIST, errno.ENOENT, errno.ENOTEMPTY, errno.ENOTDIR, errno.EINVAL, errno.EMFILE, errno.EPERM, errno.EACCES],
 )
-def test_own_work_that_fails_over_a_name_or_over_us_only_asks_for_a_probe(number: int) -> None:
+def test_own_work_that_fails_over_a_name_or_rights_or_over_us_only_asks_for_a_probe(number: int) -> None:
     judgement = feed([(100, error(100, number, own_work=True))])
     assert (judgement.state.health, judgement.ask) == (Health.ONLINE, Ask.PROBE)
 
