@@ -463,10 +463,10 @@ class FetchMachine:
             ReplayError: while reading everything again, a record contradicts the ones before it.
         """
         end = snapshot.id.end_offset
+        # How far the log behind it is committed, the next answer tells: its own end is no news of that.
         self._log = _Log(
             end_offset=end,
             applied_offset=end,
-            high_watermark=max(self._log.high_watermark, end),
             epochs=[(snapshot.id.epoch, end - 1)],
         )
         self._progress(now_ms)

@@ -12,10 +12,12 @@ import pytest
 
 from kjbod.clock import SystemClock
 from kjbod.errors import StorageError
+from kjbod.metadata import live
 from kjbod.metadata.batches import encode_batch
 from kjbod.metadata.fetching import Committed, Snapshot
 from kjbod.metadata.follower import MetadataFollower
 from kjbod.metadata.image import MetadataImage, Replayer, image_of
+from kjbod.metadata.live import LiveImage, dump_live
 from kjbod.metadata.records import NoOpRecord, encode_record
 from kjbod.metadata.snapshot import SnapshotId, checkpoints_in, read_checkpoint
 from kjbod.wire.error_codes import ErrorCode
@@ -372,6 +374,31 @@ async def test_records_that_are_missing_between_snapshot_and_log_are_named(site:
     assert names(site) == before
     (log_path(site) / snapshot.file_name).unlink()
     assert "there is no snapshot" in await refusal(site)
+
+
+async def test_who_looks_at_a_running_cluster_sees_what_follows_the_newest_snapshot(
+    site: Site, serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "_POLL_S", 0.0)  # sees each state that there is, however short
+    eager(site)
+    async with serving(site) as server, await connect(server.port) as connection:
+        await join(connection, 1)
+        await wait_snapshot(server)
+    eager(site, metadata_log_max_record_bytes_between_snapshots="1000000")
+    async with serving(site) as server, await connect(server.port) as connection:
+        await connection.request(create("t"), timeout_ms=5_000)
+        where = (("127.0.0.1", server.port),)
+
+        def topics_seen() -> set[str]:
+            with LiveImage(where) as image:
+                return set(image.read(lambda loaded: loaded.image.topic_ids))
+
+        def topics_dumped() -> set[str]:
+            return {line["data"]["name"] for line in dump_live(where) if line.get("type") == "TOPIC_RECORD"}
+
+        for _ in range(2):
+            assert await asyncio.to_thread(topics_seen) == {"t"}
+            assert await asyncio.to_thread(topics_dumped) == {"t"}
 
 
 async def test_a_log_that_ends_below_the_snapshot_is_replaced_by_it(site: Site, serving: Serving) -> None:

@@ -365,9 +365,23 @@ def test_a_new_history_that_starts_with_a_snapshot_is_shown_with_it() -> None:
     m.on_fetch(answer(hw=1, diverging_epoch=EpochEndOffset(epoch=0, end_offset=0)), 0)
     m.on_fetch(OFFER, 0)
     m.on_fetch_snapshot(piece(WANTED, WHOLE, 0, 10_000), 0)
-    (effect,) = m.on_snapshot(Snapshot(WANTED, RECORDS), 0)
+    assert m.on_snapshot(Snapshot(WANTED, RECORDS), 0) == [], "nobody has told how much follows it"
+    (effect,) = m.on_fetch(answer(hw=300), 0)
     assert isinstance(effect, Snapshot)
     assert set(effect.records) == set(RECORDS)
+
+
+def test_a_new_history_that_goes_on_behind_its_snapshot_is_shown_with_what_follows() -> None:
+    m = at_offset(5)
+    m.on_fetch(answer(hw=1, diverging_epoch=EpochEndOffset(epoch=0, end_offset=0)), 0)
+    m.on_fetch(OFFER, 0)
+    m.on_fetch_snapshot(piece(WANTED, WHOLE, 0, 10_000), 0)
+    assert m.on_snapshot(Snapshot(WANTED, RECORDS), 0) == []
+    assert m.on_fetch(answer(data(300, topic(99)), hw=302), 0) == []
+    (effect,) = m.on_fetch(answer(data(301, topic(98)), hw=302), 0)
+    assert isinstance(effect, Snapshot)
+    assert effect.id.end_offset == 302
+    assert {topic(98), topic(99)} <= set(effect.records)
 
 
 @pytest.mark.parametrize("pending", [0, 2])
@@ -471,7 +485,7 @@ def test_a_snapshot_is_fetched_in_pieces_cut_anywhere_and_then_the_log_behind_it
     assert effects == [Downloaded(WANTED, WHOLE)]
     assert m.on_snapshot(Snapshot(WANTED, RECORDS), 0) == [Snapshot(WANTED, RECORDS)]
     partition = asked(m)
-    assert (partition.fetch_offset, partition.last_fetched_epoch, partition.high_watermark) == (300, 1, 300)
+    assert (partition.fetch_offset, partition.last_fetched_epoch, partition.high_watermark) == (300, 1, -1)
     assert committed(m.on_fetch(answer(data(300, topic(99)), hw=301), 0)) == [300]
 
 
