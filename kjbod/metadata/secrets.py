@@ -6,14 +6,47 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from kjbod.metadata.image import BROKER
 from kjbod.metadata.records import ConfigRecord, Record, UserScramCredentialRecord
 
 REDACTED: Final = "[redacted]"
 _PASSWORDS: Final = re.compile(
-    r"(?:.*[.])?(?:password|secret|secret[.]key|jaas[.]config|keystore[.]key|keystore[.]certificate[.]chain"
+    r"(?:.*[.])?(?:password|passphrase|secret|secret[.]key|jaas[.]config|keystore[.]key|keystore[.]certificate[.]chain"
     r"|truststore[.]certificates)",
     re.IGNORECASE,
 )
+_TABLE: Final = """
+background.threads compression.gzip.level compression.lz4.level compression.type compression.zstd.level
+config.providers cordoned.log.dirs follower.fetch.last.tiered.offset.enable follower.replication.throttled.rate
+group.consumer.assignment.interval.ms group.coordinator.cached.buffer.max.bytes group.share.assignment.interval.ms
+group.streams.assignment.interval.ms leader.replication.throttled.rate listener.security.protocol.map listeners
+log.cleaner.backoff.ms log.cleaner.dedupe.buffer.size log.cleaner.delete.retention.ms
+log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size log.cleaner.io.max.bytes.per.second
+log.cleaner.max.compaction.lag.ms log.cleaner.min.cleanable.ratio log.cleaner.min.compaction.lag.ms
+log.cleaner.threads log.cleanup.policy log.flush.interval.messages log.flush.interval.ms log.index.interval.bytes
+log.index.size.max.bytes log.local.retention.bytes log.local.retention.ms log.message.timestamp.after.max.ms
+log.message.timestamp.before.max.ms log.message.timestamp.type log.preallocate log.retention.bytes log.retention.ms
+log.roll.jitter.ms log.roll.ms log.segment.bytes log.segment.delete.delay.ms max.connection.creation.rate
+max.connections max.connections.per.ip max.connections.per.ip.overrides message.max.bytes metric.reporters
+min.insync.replicas num.io.threads num.network.threads num.recovery.threads.per.data.dir num.replica.fetchers
+principal.builder.class producer.id.expiration.ms remote.fetch.max.wait.ms remote.list.offsets.request.timeout.ms
+remote.log.index.file.cache.total.size.bytes remote.log.manager.copier.thread.pool.size
+remote.log.manager.copy.max.bytes.per.second remote.log.manager.expiration.thread.pool.size
+remote.log.manager.fetch.max.bytes.per.second remote.log.manager.follower.thread.pool.size remote.log.reader.threads
+replica.alter.log.dirs.io.max.bytes.per.second sasl.enabled.mechanisms sasl.kerberos.kinit.cmd
+sasl.kerberos.min.time.before.relogin sasl.kerberos.principal.to.local.rules sasl.kerberos.service.name
+sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor sasl.login.refresh.buffer.seconds
+sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor sasl.login.refresh.window.jitter
+sasl.mechanism.inter.broker.protocol share.coordinator.cached.buffer.max.bytes ssl.cipher.suites ssl.client.auth
+ssl.enabled.protocols ssl.endpoint.identification.algorithm ssl.engine.factory.class ssl.keymanager.algorithm
+ssl.keystore.location ssl.keystore.type ssl.protocol ssl.provider ssl.secure.random.implementation
+ssl.trustmanager.algorithm ssl.truststore.location ssl.truststore.type transaction.partition.verification.enable
+unclean.leader.election.enable
+"""
+_OF_BROKERS: Final = frozenset(_TABLE.split())
+"""What can be set for brokers while they run (``DynamicBrokerConfig``, ``QuotaConfig``) and is no password. Any other
+name is a plug-in's, and its value may be anything."""
+_OF_A_LISTENER: Final = "listener.name."
 _FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "USER_SCRAM_CREDENTIAL_RECORD": frozenset({"salt", "storedKey", "serverKey"}),
     "DELEGATION_TOKEN_RECORD": frozenset({"tokenId"}),
@@ -22,15 +55,26 @@ _FIELDS: Final[Mapping[str, frozenset[str]]] = {
 """By the type of a record, as a dump has them."""
 
 
-def is_password(config: str) -> bool:
-    """Whether the value of a configuration is a secret, by its name: as Kafka's are named, with any prefix."""
-    return _PASSWORDS.fullmatch(config) is not None
+def is_password(config: str, resource_type: int) -> bool:
+    """Whether the value of a configuration is a secret, by its name: those of Kafka that are named so, with any prefix,
+    and of a broker all that Kafka does not know."""
+    if _PASSWORDS.fullmatch(config):
+        return True
+    return resource_type == BROKER and not _is_known(config)
+
+
+def _is_known(config: str) -> bool:
+    """Whether it is a broker's, or one of a listener: behind its name, and maybe that of a mechanism."""
+    if config in _OF_BROKERS:
+        return True
+    parts = config.split(".")
+    return config.startswith(_OF_A_LISTENER) and any(".".join(parts[at:]) in _OF_BROKERS for at in (3, 4))
 
 
 def has_secrets(record: Record) -> bool:
     """Whether who reads this record could pretend to be somebody."""
     return isinstance(record, UserScramCredentialRecord) or (
-        isinstance(record, ConfigRecord) and is_password(record.name)
+        isinstance(record, ConfigRecord) and is_password(record.name, record.resource_type)
     )
 
 
@@ -40,8 +84,8 @@ def without_secrets(dumped: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(data, Mapping):
         return dict(dumped)
     hidden = _FIELDS.get(str(kind), frozenset())
-    if kind == "CONFIG_RECORD" and data.get("value") is not None and is_password(str(data.get("name"))):
-        hidden = frozenset({"value"})
+    if kind == "CONFIG_RECORD" and data.get("value") is not None:
+        hidden = frozenset({"value"} if is_password(str(data.get("name")), data.get("resourceType", BROKER)) else ())
     if not hidden:
         return dict(dumped)
     return {**dumped, "data": {key: REDACTED if key in hidden else value for key, value in data.items()}}

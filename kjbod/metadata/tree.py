@@ -184,11 +184,11 @@ def _topic(topic: Topic) -> Directory:
 
 
 def _configs(image: MetadataImage, secrets: bool) -> Directory:
-    names = {_resource(*resource): values for resource, values in image.configs.items()}
+    names = {_resource(*resource): (resource[0], values) for resource, values in image.configs.items()}
 
     def shown(name: str) -> Directory:
-        values = names[name]
-        return _texts({key: values[key] if secrets or not is_password(key) else REDACTED for key in values})
+        kind, values = names[name]
+        return _texts({key: values[key] if secrets or not is_password(key, kind) else REDACTED for key in values})
 
     return Directory(lambda: names, lambda name: shown(name) if name in names else None)
 

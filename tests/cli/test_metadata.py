@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from kjbod.cli import main as cli
+from kjbod.metadata.image import BROKER, TOPIC
 from kjbod.metadata.records import ConfigRecord, UserScramCredentialRecord
 from kjbod.metadata.secrets import is_password
 from kjbod.metadata.snapshot import write_checkpoint
 from kjbod.testing.kafka import METADATA_SHELL, KafkaKit, controller_properties
 from kjbod.testing.processes import ManagedProcess, Processes, free_port, kjbod_command
+from kjbod_controller_stub.configs.node_configs import node_keys, rate_keys
 from tests.metadata.rich_image import rich_checkpoint
 
 GOLDEN = Path(__file__).parents[1] / "data/metadata-log/__cluster_metadata-0"
@@ -319,6 +321,7 @@ def secretive(tmp_path: Path) -> Path:
             name="alice", mechanism=1, salt=b"SALT", stored_key=b"STORED", server_key=b"SERVER", iterations=4096
         ),
         ConfigRecord(resource_type=4, resource_name="1", name="listener.name.x.ssl.keystore.password", value="hush"),
+        ConfigRecord(resource_type=4, resource_name="1", name="plugin.credentials", value="hush"),
         ConfigRecord(resource_type=4, resource_name="1", name="log.cleaner.threads", value="2"),
     )
     write_checkpoint(path, header_timestamp_ms=0, kraft=None, records=records)
@@ -349,7 +352,23 @@ def test_keys_and_passwords_are_shown_only_when_asked_for(
     ("name", "secret"),
     [("ssl.keystore.password", True), ("listener.name.a.scram-sha-256.sasl.jaas.config", True), ("password", True),
      ("delegation.token.secret.key", True), ("ssl.keystore.certificate.chain", True), ("ssl.keystore.location", False),
-     ("password.encoder.iterations", False), ("retention.ms", False)],
+     ("listener.name.a.sasl.oauthbearer.assertion.private.key.passphrase", True), ("my.passphrase", True),
+     ("listener.name.a.ssl.keystore.location", False), ("listener.name.a.plain.ssl.keystore.location", False),
+     ("s3.access.key", True), ("client_secret", True), ("apiKey", True), ("my.ssl.keystore.location", True),
+     ("listener.name.a.b.c.ssl.keystore.location", True), ("leader.replication.throttled.rate", False)],
 )  # fmt: skip
-def test_which_configurations_are_passwords(name: str, secret: bool) -> None:
-    assert is_password(name) is secret
+def test_which_configurations_of_brokers_are_passwords(name: str, secret: bool) -> None:
+    assert is_password(name, BROKER) is secret
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"), [("retention.ms", False), ("password.encoder.iterations", False), ("x.password", True)]
+)
+def test_which_configurations_of_topics_are_passwords(name: str, secret: bool) -> None:
+    assert is_password(name, TOPIC) is secret
+
+
+def test_what_kafka_knows_of_brokers_is_shown_but_its_passwords() -> None:
+    """The controller's table has all of Kafka's keys, with their types."""
+    for key in (*node_keys().values(), *rate_keys().values()):
+        assert is_password(key.name, BROKER) is (key.sensitive or not key.dynamic), key

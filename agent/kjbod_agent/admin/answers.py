@@ -17,6 +17,7 @@ from kjbod.metadata.acls import Acls, Operation, ResourceType
 from kjbod.metadata.describing import CLIENT_METRICS, GROUP
 from kjbod.metadata.image import BROKER, TOPIC, MetadataImage, PartitionRegistration, Topic
 from kjbod.metadata.records import NO_LEADER, Endpoint
+from kjbod.metadata.secrets import is_password
 from kjbod.topics import INTERNAL_TOPICS, topic_name_problem
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
@@ -252,8 +253,6 @@ def describe_cluster(
 _SOURCE_OF: Final = {TOPIC: 1, BROKER: 2, CLIENT_METRICS: 7, GROUP: 8}
 """``ConfigSource`` of what was set for a resource of each type."""
 _DEFAULT_OF_ALL_BROKERS: Final = 3
-_SECRETS: Final = ("password", "sasl.jaas.config", "ssl.keystore.key")
-"""Ends of names whose values are not told (``ConfigDef.Type.PASSWORD``)."""
 
 
 def describe_configs(
@@ -286,15 +285,14 @@ def _configs(
         resource_type=kind,
         resource_name=name,
         configs=tuple(
-            _config(key, value, source)
+            _config(key, value, source, is_password(key, kind))
             for key, (value, source) in sorted(values.items())
             if wanted is None or key in wanted
         ),
     )
 
 
-def _config(key: str, value: str, source: int) -> DescribeConfigsResponseConfig:
-    secret = key.endswith(_SECRETS)
+def _config(key: str, value: str, source: int, secret: bool) -> DescribeConfigsResponseConfig:
     return DescribeConfigsResponseConfig(
         name=key, value=None if secret else value, config_source=source, is_sensitive=secret
     )

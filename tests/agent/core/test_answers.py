@@ -237,6 +237,15 @@ def test_fenced_brokers_are_described_to_those_who_ask() -> None:
 # ---------------------------------------------------------------- DescribeConfigs
 
 
+SECRET = (
+    "delegation.token.secret.key",
+    "listener.name.x.sasl.oauthbearer.assertion.private.key.passphrase",
+    "listener.name.x.ssl.key.password",
+    "s3.access.key.of.a.plug.in",
+    "ssl.truststore.certificates",
+)
+
+
 def configs(kind: int, name: str, *keys: str, acls: Acls = ALLOW_ALL) -> DescribeConfigsResponseResult:
     def config(kind: int, resource: str, name: str, value: str) -> ConfigRecord:
         return ConfigRecord(resource_type=kind, resource_name=resource, name=name, value=value)
@@ -244,10 +253,10 @@ def configs(kind: int, name: str, *keys: str, acls: Acls = ALLOW_ALL) -> Describ
     world = image(
         config(TOPIC, "events", "retention.ms", "5"),
         config(TOPIC, "events", "cleanup.policy", "compact"),
-        config(BROKER, "", "rate", "10"),
-        config(BROKER, "", "other", "x"),
-        config(BROKER, "1", "rate", "20"),
-        config(BROKER, "1", "listener.name.x.ssl.key.password", "secret"),
+        config(BROKER, "", "log.cleaner.threads", "10"),
+        config(BROKER, "", "message.max.bytes", "x"),
+        config(BROKER, "1", "log.cleaner.threads", "20"),
+        *(config(BROKER, "1", name, "secret") for name in SECRET),
     )
     resource = DescribeConfigsRequestResource(resource_type=kind, resource_name=name, configuration_keys=keys or None)
     answer = answers.describe_configs(world, DescribeConfigsRequest(resources=(resource,)), me=ME, acls=acls)
@@ -262,9 +271,13 @@ def told(result: DescribeConfigsResponseResult) -> dict[str, tuple[str | None, i
 def test_dynamic_configurations_are_told_with_where_they_come_from() -> None:
     assert told(configs(TOPIC, "events")) == {"retention.ms": ("5", 1), "cleanup.policy": ("compact", 1)}
     assert told(configs(TOPIC, "events", "retention.ms", "none")) == {"retention.ms": ("5", 1)}
-    assert told(configs(BROKER, "")) == {"rate": ("10", 3), "other": ("x", 3)}
+    assert told(configs(BROKER, "")) == {"log.cleaner.threads": ("10", 3), "message.max.bytes": ("x", 3)}
     own = told(configs(BROKER, "1"))
-    assert own == {"rate": ("20", 2), "other": ("x", 3), "listener.name.x.ssl.key.password": (None, 2)}
+    assert own == {
+        "log.cleaner.threads": ("20", 2),
+        "message.max.bytes": ("x", 3),
+        **dict.fromkeys(SECRET, (None, 2)),
+    }
 
 
 @pytest.mark.parametrize(
