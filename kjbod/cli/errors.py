@@ -18,8 +18,30 @@ def report(error: KjbodError) -> int:
     _flush_logging()
     _show_traceback()
     for line in str(error).splitlines() or [type(error).__name__]:
-        _say(f"kjbod: {line}")
+        say(f"kjbod: {line}")
     return error.exit_code
+
+
+def report_usage(error: click.UsageError) -> int:
+    """Print how the command is used, and what is wrong; gives the exit code."""
+    with contextlib.suppress(OSError):
+        error.show()
+    return error.exit_code
+
+
+def in_one_line(error: Exception) -> str:
+    """What ``error`` says, for a reader of one line."""
+    if isinstance(error, click.ClickException):
+        return error.format_message()
+    known = error if isinstance(error, KjbodError) else no_room(error)
+    if known is not None:
+        return "; ".join(str(known).splitlines()) or type(known).__name__
+    return _bug(error, shown=_show_traceback())
+
+
+def _bug(error: Exception, *, shown: bool) -> str:
+    hint = "" if shown else f"; {DEBUG_VARIABLE}=1 shows the traceback"
+    return f"internal error: {type(error).__name__}: {' '.join(str(error).split())}{hint}"
 
 
 def report_bug(error: Exception) -> int:
@@ -28,16 +50,13 @@ def report_bug(error: Exception) -> int:
     if scarce is not None:
         return report(scarce)
     _flush_logging()
-    shown = _show_traceback()
-    text = " ".join(str(error).split())
-    hint = "" if shown else f"; {DEBUG_VARIABLE}=1 shows the traceback"
-    _say(f"kjbod: internal error: {type(error).__name__}: {text}{hint}")
+    say(f"kjbod: {_bug(error, shown=_show_traceback())}")
     return EXIT_FAILURE
 
 
-def _say(line: str) -> None:
-    """On stderr. A daemon's goes the way of its log: a stderr that nobody reads must not keep the process, and one
-    that is gone must not change its exit code."""
+def say(line: str) -> None:
+    """Print ``line`` on stderr. A daemon's goes the way of its log: a stderr that nobody reads must not keep the
+    process, and one that is gone must not change its exit code."""
     logging = sys.modules.get("kjbod.runtime.logging")
     if logging is None or not logging.write_plain(line):
         with contextlib.suppress(OSError):

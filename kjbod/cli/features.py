@@ -13,7 +13,7 @@ import click
 
 from kjbod.cli.addresses import addresses
 from kjbod.cli.metadata import no_log_lines
-from kjbod.cli.output import complain, safe
+from kjbod.cli.output import Printer, complain, safe
 from kjbod.cli.storage import StorageCommand
 from kjbod.clock import SystemClock
 from kjbod.errors import EXIT_FAILURE, KjbodError
@@ -103,9 +103,10 @@ def describe(brokers: Sequence[Address] | None, controllers: Sequence[Address] |
 
     told: Features = _on_one(_servers(brokers, controllers), ask)
     epoch = str(told.finalized_epoch) if told.finalized_epoch >= 0 else "-"
+    out = Printer()
     for name, (low, high) in sorted(told.supported.items()):
         level = told.finalized.get(name, 0)
-        click.echo(
+        out(
             f"Feature: {safe(name):<40}  SupportedMinVersion: {_level_name(name, low):<15}  "
             f"SupportedMaxVersion: {_level_name(name, high):<15}  "
             f"FinalizedVersionLevel: {_level_name(name, level):<15}  Epoch: {epoch}"
@@ -183,7 +184,7 @@ def disable(
 @click.option("--release-version", help="The release; default: the newest.")
 def version_mapping(release_version: str | None) -> int:
     """Show the features that a release stands for."""
-    print_version_mapping(release_version, click.echo)
+    print_version_mapping(release_version, Printer())
     return 0
 
 
@@ -191,7 +192,7 @@ def version_mapping(release_version: str | None) -> int:
 @click.option("--feature", "wanted", multiple=True, required=True, metavar="NAME=LEVEL", help="A feature.")
 def feature_dependencies(wanted: Sequence[str]) -> int:
     """Show what a feature needs."""
-    print_feature_dependencies(wanted, click.echo)
+    print_feature_dependencies(wanted, Printer())
     return 0
 
 
@@ -211,7 +212,7 @@ def _levels(metadata: str | None, release: str | None, wanted: Sequence[str]) ->
         return versions.version_mapping(parse_release(release))
     levels: dict[str, int] = {}
     if metadata is not None:
-        click.echo(" `metadata` flag is deprecated and may be removed in a future release.")
+        Printer()(" `metadata` flag is deprecated and may be removed in a future release.")
         levels[versions.METADATA_VERSION] = parse_release(metadata)
     for text in wanted:
         for name, level in parse_feature_levels([text]).items():
@@ -243,8 +244,7 @@ def _say_losses(controllers: Sequence[Address] | None, levels: Mapping[str, int]
         return found
 
     with no_log_lines(), LiveImage(controllers) as live:
-        for text in live.read(lost):
-            click.echo(f"would be lost: {text}")
+        Printer()(*(f"would be lost: {text}" for text in live.read(lost)))
 
 
 # ---------------------------------------------------------------- the update
@@ -266,8 +266,7 @@ def _update(op: str, servers: Sequence[Address], levels: Mapping[str, int], upgr
         return await connection.request(request, timeout_ms=REQUEST_TIMEOUT_MS)
 
     answer: UpdateFeaturesResponse = _on_one(servers, ask)
-    for name, level in sorted(levels.items()):
-        click.echo(safe(_outcome(op, name, level, answer, dry_run)))
+    Printer()(*(safe(_outcome(op, name, level, answer, dry_run)) for name, level in sorted(levels.items())))
     if answer.error_code:
         complain(f"{len(levels)} out of {len(levels)} operation(s) failed.")
         return EXIT_FAILURE

@@ -11,11 +11,13 @@ from collections.abc import Sequence
 import click
 
 from kjbod import __version__
-from kjbod.cli.errors import report, report_bug
-from kjbod.errors import KjbodError
+from kjbod.cli.errors import report, report_bug, report_usage, say
+from kjbod.errors import EXIT_FAILURE, KjbodError
+from kjbod.runtime.descriptors import keep_standard_descriptors
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+_HELP = frozenset(("-h", "--help", "--version"))
 
 _COMMANDS = {
     "agent": "kjbod.cli.agent",
@@ -61,21 +63,45 @@ def run(arguments: Sequence[str]) -> int:
     """Run the command line ``arguments``; gives the exit code."""
     try:
         result = kjbod.main(args=list(arguments), prog_name="kjbod", standalone_mode=False)
-    except click.UsageError as error:
-        error.show()
-        return error.exit_code
-    except click.ClickException as error:
-        click.echo(f"kjbod: {error.format_message()}", err=True)
-        return error.exit_code
     except click.Abort:
         return EXIT_INTERRUPTED
-    except KjbodError as error:
-        return report(error)
     except Exception as error:  # noqa: BLE001  the last line of defence: a person reads one line, not a traceback
-        return report_bug(error)
+        return _refused_check(error, arguments) if _is_check(arguments) else _report(error, arguments)
     return result if isinstance(result, int) else 0
 
 
+def _report(error: Exception, arguments: Sequence[str]) -> int:
+    match error:
+        case click.UsageError():
+            return report_usage(error)
+        case click.ClickException():
+            say(f"kjbod: {error.format_message()}")
+            return error.exit_code
+        case KjbodError():
+            return report(error)
+        case OSError() if not _HELP.isdisjoint(arguments):  # which is all that is printed then, by click
+            say(f"kjbod: the output is not complete: standard output: {error.strerror}")
+            return EXIT_FAILURE
+    return report_bug(error)
+
+
+def _is_check(arguments: Sequence[str]) -> bool:
+    """Whether somebody meant ``status --check``, and may have mistyped the rest. Its exit codes are read by
+    monitoring, to which 1 and 2 are levels of the agent."""
+    return "--check" in arguments and (arguments[0] == "status" or arguments[0] not in _COMMANDS)
+
+
+def _refused_check(error: Exception, arguments: Sequence[str]) -> int:
+    from kjbod.cli.status import unknown
+
+    return unknown(error, as_json="--json" in arguments)
+
+
 def main() -> None:
-    """The entry point of the ``kjbod`` script."""
+    """The entry point of the ``kjbod`` script. Cron and daemons start it with closed descriptors."""
+    keep_standard_descriptors()
+    sys.stdin, sys.stdout, sys.stderr = (
+        stream or open(fd, mode, closefd=False)  # noqa: SIM115  they stay open
+        for fd, (stream, mode) in enumerate(((sys.stdin, "r"), (sys.stdout, "w"), (sys.stderr, "w")))
+    )
     sys.exit(run(sys.argv[1:]))

@@ -16,6 +16,7 @@ from typing import Any, Final
 import click
 
 from kjbod import units
+from kjbod.cli.errors import say
 from kjbod.units import duration
 
 __all__ = [
@@ -132,10 +133,16 @@ class OutputError(click.ClickException):
 
 
 class Printer:
-    """Prints lines. A reader that goes away (``| head -1``) wants no more: the command goes on in silence."""
+    """Prints lines. A reader that goes away (``| head -1``) wants no more: the command goes on in silence.
 
-    def __init__(self) -> None:
+    A ``patient`` one goes on in silence where there is no room, too, until :meth:`close`: for what must finish what it
+    has begun.
+    """
+
+    def __init__(self, *, patient: bool = False) -> None:
+        self._patient = patient
         self._gone = False
+        self._lost: OutputError | None = None
         reconfigure = getattr(sys.stdout, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")  # a locale without the characters of a path
@@ -144,7 +151,7 @@ class Printer:
         """Print.
 
         Raises:
-            OutputError: no room for it.
+            OutputError: no room for it; not of a patient one.
         """
         if self._gone:
             return
@@ -156,7 +163,18 @@ class Printer:
             # What is still buffered would fail once more when the interpreter ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             if not isinstance(error, BrokenPipeError):
-                raise OutputError(f"the output is not complete: standard output: {error.strerror}") from None
+                self._lost = OutputError(f"the output is not complete: standard output: {error.strerror}")
+                if not self._patient:
+                    raise self._lost from None
+
+    def close(self) -> None:
+        """Say what was held back.
+
+        Raises:
+            OutputError: the lines found no room.
+        """
+        if self._lost is not None:
+            raise self._lost
 
     def json(self, document: Any, *, line: bool = False) -> None:
         """Print a document for machines; one of several in a ``line``."""
@@ -165,4 +183,4 @@ class Printer:
 
 def complain(text: str) -> None:
     """One line on standard error."""
-    click.echo(f"kjbod: {text}", err=True)
+    say(f"kjbod: {text}")

@@ -8,7 +8,7 @@ are those that Nagios and its kin know:
 1     DEGRADED  it serves, and somebody should look
 2     CRITICAL  it serves nothing: fenced, no directory, or no agent that answers (69 without ``--check``)
 3     UNKNOWN   it cannot be asked: the configuration cannot be used (78 without ``--check``), no permission, another
-                node's agent
+                node's agent, wrong arguments (2 without ``--check``)
 ====  ========  ======================================================================================================
 """
 
@@ -19,7 +19,21 @@ from typing import Any, Final
 import click
 
 from kjbod.cli import ask
-from kjbod.cli.output import UNKNOWN, Printer, cells, cut, duration, moment, percent, safe, table, width
+from kjbod.cli.errors import in_one_line
+from kjbod.cli.output import (
+    UNKNOWN,
+    OutputError,
+    Printer,
+    cells,
+    complain,
+    cut,
+    duration,
+    moment,
+    percent,
+    safe,
+    table,
+    width,
+)
 from kjbod.errors import KjbodError
 from kjbod.runtime.control import EXIT_NO_AGENT
 
@@ -52,20 +66,36 @@ def status(config_path: Path, as_json: bool, check: bool) -> int:
 
 
 def _check(config_path: Path, as_json: bool) -> int:
-    """Print one line, on standard output whatever it says; gives the exit code."""
-    answer = None
+    """Print one line; gives the exit code.
+
+    Raises:
+        KjbodError: it cannot be asked, which is UNKNOWN, as all that ends a check early (:func:`unknown`).
+    """
     try:
         answer = ask.client(ask.load(config_path)).call("status")
-        text, code = safe(answer["condition"]["text"]), int(answer["condition"]["code"])
     except KjbodError as error:
-        silent = error.exit_code == EXIT_NO_AGENT
-        code = EXIT_CRITICAL if silent else EXIT_UNKNOWN
-        text = f"{'CRITICAL' if silent else 'UNKNOWN'}: {safe('; '.join(str(error).splitlines()))}"
-    out = Printer()
+        if error.exit_code != EXIT_NO_AGENT:
+            raise
+        return _tell(EXIT_CRITICAL, f"CRITICAL: {safe(in_one_line(error))}", None, as_json)
+    return _tell(int(answer["condition"]["code"]), safe(answer["condition"]["text"]), answer, as_json)
+
+
+def unknown(error: Exception, as_json: bool) -> int:
+    """Print the one line of a check that cannot be made; gives the exit code."""
+    return _tell(EXIT_UNKNOWN, f"UNKNOWN: {safe(in_one_line(error))}", None, as_json)
+
+
+def _tell(code: int, text: str, answer: dict[str, Any] | None, as_json: bool) -> int:
+    """Print one line, on standard output whatever it says. Where that does not take it, the exit code stays true."""
+    out = Printer(patient=True)
     if as_json:
         out.json({"code": code, "text": text, "status": answer})
     else:
         out(text)
+    try:
+        out.close()
+    except OutputError as error:
+        complain(error.format_message())
     return code
 
 

@@ -4,13 +4,12 @@ Flags, standard output and exit codes are those of ``kafka-storage`` 4.3.1: ever
 ends with 1.
 """
 
-import os
-import sys
 from pathlib import Path
 
 import click
 
-from kjbod.cli.errors import report
+from kjbod.cli.errors import report, report_usage
+from kjbod.cli.output import Printer, complain
 from kjbod.errors import EXIT_FAILURE, KjbodError
 
 
@@ -21,48 +20,18 @@ class StorageCommand(click.Command):
         try:
             return super().parse_args(ctx, [each for arg in args for each in _expand(arg)])
         except click.UsageError as error:
-            error.show()
+            report_usage(error)
             ctx.exit(EXIT_FAILURE)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
-            error.show()
+            report_usage(error)
             return EXIT_FAILURE
         except KjbodError as error:
             report(error)
             return EXIT_FAILURE
-
-
-class OutputError(KjbodError):
-    """Standard output does not take what is printed."""
-
-
-class _Printer:
-    """Prints lines. Where nobody reads them (``| head -1``) or they find no room, it goes on in silence: what changes
-    disks must finish what it has begun."""
-
-    def __init__(self) -> None:
-        self._error: OSError | None = None
-
-    def __call__(self, line: str) -> None:
-        if self._error is None:
-            try:
-                click.echo(line)
-            except OSError as error:
-                self._error = error
-                # What is still buffered would fail once more when the interpreter ends.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-    def close(self) -> None:
-        """Say what was held back.
-
-        Raises:
-            OutputError: the lines found no room. A reader that went away wanted no more.
-        """
-        if self._error is not None and not isinstance(self._error, BrokenPipeError):
-            raise OutputError(f"the output is not complete: standard output: {self._error.strerror}")
 
 
 def _expand(argument: str) -> list[str]:
@@ -92,7 +61,7 @@ def info(config: Path) -> int:
     from kjbod.config import load_config
     from kjbod.storage_tool import describe_directories
 
-    out = _Printer()
+    out = Printer(patient=True)
     code = describe_directories(load_config(config), out)
     out.close()
     return code
@@ -147,14 +116,14 @@ def format(
         no_initial_controllers=no_initial_controllers,
         initial_controllers=initial_controllers,
     )
-    out = _Printer()
+    out = Printer(patient=True)
     format_directories(
         load_config(config),
         options,
         rng=system_random(),
         clock=SystemClock(),
         out=out,
-        warn=lambda line: click.echo(f"kjbod: {line}", err=True),
+        warn=complain,
     )
     out.close()
 
@@ -172,7 +141,7 @@ def random_uuid() -> None:
     from kjbod.clock import system_random
     from kjbod.ids import random_uuid as draw
 
-    out = _Printer()
+    out = Printer(patient=True)
     out(str(draw(system_random())))
     out.close()
 
@@ -183,7 +152,7 @@ def version_mapping(release_version: str | None) -> None:
     """Look up the feature levels of a release."""
     from kjbod.storage_tool import print_version_mapping
 
-    out = _Printer()
+    out = Printer(patient=True)
     print_version_mapping(release_version, out)
     out.close()
 
@@ -194,6 +163,6 @@ def feature_dependencies(feature: tuple[str, ...]) -> None:
     """Look up what a feature level needs of other features."""
     from kjbod.storage_tool import print_feature_dependencies
 
-    out = _Printer()
+    out = Printer(patient=True)
     print_feature_dependencies(feature, out)
     out.close()

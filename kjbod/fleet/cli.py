@@ -19,6 +19,8 @@ from pathlib import Path
 from types import FrameType
 from urllib.parse import unquote
 
+from kjbod.cli.errors import say
+from kjbod.cli.output import OutputError, Printer
 from kjbod.clock import SystemClock
 from kjbod.fleet.errors import FleetError
 from kjbod.fleet.job import Inventory, run_report
@@ -43,23 +45,28 @@ def report(reports: str | Path, out: str | Path, master: str | None = None, sile
     """Make the report and say so on the terminal. Returns the exit code; a user's mistake is one line on stderr."""
     clock = SystemClock()
     started_ms = clock.monotonic_ms()
+    printer = Printer(patient=True)  # where nobody can read how far it is, the report is made all the same
 
     def progress(text: str) -> None:
-        print(f"[{(clock.monotonic_ms() - started_ms) / 1000:5.1f} s] {text}", flush=True)  # noqa: T201
+        printer(f"[{(clock.monotonic_ms() - started_ms) / 1000:5.1f} s] {text}")
 
     try:
         reports_dir, out_dir = local_path("--reports", reports), local_path("--out", out)
         with _interruptible():
             result = make_report(reports_dir, out_dir, master, progress, silent_after_ms)
     except FleetError as error:
-        print(f"kjbod fleet report: {error}", file=sys.stderr)  # noqa: T201
+        say(f"kjbod fleet report: {error}")
         return EXIT_CANNOT_RUN
     except KeyboardInterrupt:
-        print("kjbod fleet report: interrupted; nothing was changed", file=sys.stderr)  # noqa: T201
+        say("kjbod fleet report: interrupted; nothing was changed")
         return EXIT_INTERRUPTED
     progress("done")
     lines = [*sentences(result), *_problems(result, out_dir), f"page:   {out_dir / 'index.html'}"]
-    print("\n".join([*lines, f"tables: {out_dir / 'tables'}"]))  # noqa: T201
+    printer(*lines, f"tables: {out_dir / 'tables'}")
+    try:
+        printer.close()
+    except OutputError as error:
+        say(f"kjbod fleet report: {error.format_message()}")
     return EXIT_DATA if result.bad_files else EXIT_OK
 
 

@@ -28,6 +28,7 @@ import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
 from kjbod.ids import Uuid
+from kjbod.runtime.descriptors import keep_standard_descriptors
 from kjbod.runtime.room import NoRoomError
 
 PENDING_BYTES_MAX = 4 * 1024 * 1024
@@ -277,15 +278,6 @@ def _renderer(journal: bool) -> Callable[[WrappedLogger, str, EventDict], bytes]
     return render_line
 
 
-def _keep_standard_descriptors() -> None:
-    """Started with a closed stderr, the next socket would get number 2, and our log lines."""
-    for fd in range(3):
-        try:
-            os.fstat(fd)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
-
-
 _writer: LineWriter | None = None
 
 
@@ -301,7 +293,7 @@ def configure_logging(component: str, *, level: str = "info", fd: int = 2) -> No
     if _writer is not None:
         _writer.close()
         _writer = None
-    _keep_standard_descriptors()
+    keep_standard_descriptors()
     processors: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
