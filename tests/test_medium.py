@@ -1,5 +1,6 @@
 """A file is believed only as its medium has it: what a refused write left in the page cache is not read."""
 
+import ctypes
 import errno
 import mmap
 import os
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kjbod import medium
 from kjbod.errors import StorageError
 from kjbod.medium import read_anew
 from kjbod.testing.disks import FaultMode, RealDisk
@@ -65,6 +67,28 @@ def test_what_another_process_keeps_in_the_page_cache_is_refused_unless_the_medi
 
 
 @pytest.mark.root
+def test_where_nobody_may_ask_for_the_cached_pages_all_are_compared(
+    disk: RealDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    class Filtered:
+        def __getattr__(self, name: str) -> object:
+            return getattr(libc, name)
+
+        def mincore(self, *arguments: object) -> int:
+            asked.append(arguments)
+            ctypes.set_errno(errno.EPERM)
+            return -1
+
+    libc = medium._libc
+    monkeypatch.setattr(medium, "_libc", Filtered())
+    path = disk.mount_point / "file"
+    path.write_bytes(GOOD)
+    read_anew(path)
+    assert asked and path.read_bytes() == GOOD
+
+
 def test_a_sector_that_cannot_be_read_is_one_line(disk: RealDisk) -> None:
     path = disk.mount_point / "file"
     path.write_bytes(GOOD * 10)
