@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kjbod.runtime.control import ControlClient
-from kjbod.testing.disks import RealDisk
+from kjbod.testing.disks import FaultMode, RealDisk
 from kjbod.testing.processes import ManagedProcess, Processes, kjbod_command, wait_until
 from kjbod_agent.storage.conformance import sealed
 from tests.agent.daemon_cluster import Cluster, wait_assigned
@@ -181,3 +181,16 @@ def test_a_disk_that_fills_up_under_a_move_keeps_nothing_of_it_and_the_command_s
     assert last.startswith(f"moved-0: not moved, it is in {source}: {destination} is full: ")
     wait_until(lambda: not list(destination.glob("moved-0*")), 30, "nothing to be left")
     assert host.files(host.source) == host.content
+
+
+def test_the_copy_that_a_move_left_is_kept_and_listed_when_the_disk_that_it_went_to_dies(host: Host) -> None:
+    host.move()
+    host.agent.wait_for_event("replica.move.promoted", timeout_s=60)
+    wait_until(lambda: list(host.source.log_dir.glob("moved-0.*-delete")), 30, "the old name to be given up")
+    host.destination.set(FaultMode.EIO)
+    kept = host.agent.wait_for_event("replica.stray", timeout_s=60)
+    (stray,), _ = host.control.stream("strays")
+    assert stray["reason"].endswith(str(host.destination.log_dir))
+    replica = host.source.log_dir / kept["renamed"]
+    wait_until(replica.is_dir, 30, "its new name")
+    assert {name: (replica / name).read_bytes() for name in host.content} == host.content

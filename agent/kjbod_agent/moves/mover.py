@@ -822,11 +822,17 @@ class Mover:
             self._placement.work(move.destination, functools.partial(self._removing_future, move))
 
     async def _removing_future(self, move: _Move) -> None:
-        if move.kept or move.has_plain_name or not await self._removed_at_once(move):
+        at_once = not (move.kept or move.has_plain_name or self._is_source_doubtful(move))
+        if not at_once or not await self._removed_at_once(move):
             name = move.plain if move.has_plain_name else move.future_name
             await self._move_away(move.destination, name, move.topic, move.partition, kept=move.kept)
         if move.carried and move.partition not in self._placement.hosting:
             await self._forget_offsets(move.destination, move)
+
+    def _is_source_doubtful(self, move: _Move) -> bool:
+        """Whether the copy may be needed yet: it was equal once, perhaps. Then it is removed as what a finished move
+        left: later, if the source is well by then."""
+        return move.source is not None and self._owner.doubt(move.source, move.begun_ms) is not None
 
     async def _removed_at_once(self, move: _Move) -> bool:
         """Nobody has a future replica open, and its disk may be full. False: it could not be."""

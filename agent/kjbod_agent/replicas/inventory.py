@@ -298,6 +298,12 @@ class Inventory:
         self._avoid.pop(partition, None)
         return directory
 
+    def give_up_offline(self, partition: TopicIdPartition) -> None:
+        """A person takes another copy than those in directories that failed: when one of them is back, its copy is one
+        too many."""
+        copies = tuple(d for d in self._copies.get(partition, ()) if d not in self._failed)
+        self._set_copies(partition, copies)
+
     def not_created(self, partition: TopicIdPartition) -> None:
         """A creation failed: the next decision avoids that directory if it may choose. When it failed in all of them
         they get their turn again."""

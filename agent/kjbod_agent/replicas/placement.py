@@ -36,11 +36,11 @@ from kjbod_agent.replicas.choice import Site
 from kjbod_agent.replicas.directory_work import DirectoryWork, Job
 from kjbod_agent.replicas.hosting import Hosting, Update
 from kjbod_agent.replicas.inventory import Aside, Decision, Inventory, Wanted, delete_name
-from kjbod_agent.replicas.removals import Due, Leaving, Removals, StrayError
+from kjbod_agent.replicas.removals import Leaving, Removals, StrayError, Successor
 from kjbod_agent.replicas.stray_memory import Note, StrayMemory, StrayWriter, WriteFile
 from kjbod_agent.replicas.strays import (
-    COPY_OFFLINE,
     FOUND_AT_START,
+    MAY_BE_NEEDED,
     NO_LONGER_THERE,
     NO_PARTITION,
     NO_TOPIC,
@@ -201,6 +201,8 @@ class Placement:
     _refusals: dict[TopicIdPartition, int] = field(default_factory=dict)
     """How often directories could not take a replica that is not made yet."""
     _sites_ms: int | None = None
+    _doubtful: frozenset[Uuid] = frozenset()
+    """Directories that are slow, held or suspect, as :meth:`observe` saw them last."""
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -211,11 +213,11 @@ class Placement:
             works=self._work,
             work_failed=self.owner.work_failed,
             unique=self.unique,
+            successor=self._successor,
             delay_ms=self.delete_delay_of,
             wall_ms=self.clock.wall_ms,
             changed=self._strays_changed,
             renamed_away=self._renamed_away,
-            judge=self._judge_due,
             log=self.log,
             remembered=dict(self.notes),
         )
@@ -286,6 +288,7 @@ class Placement:
     def delete_later(self, directory_id: Uuid, name: str, topic: str, topic_id: Uuid | None) -> None:
         """Remove a ``-delete`` directory after ``file.delete.delay.ms``, the topic's before the broker's."""
         self.inventory.occupy(directory_id, name, topic_id)
+        self._deleted = [each for each in self._deleted if (each.directory_id, each.name) != (directory_id, name)]
         self.removals.delete_later(directory_id, name, topic, topic_id)
 
     def delete_delay_of(self, topic: str) -> int:
@@ -364,8 +367,7 @@ class Placement:
         if directory_id in self._work:
             self._work[directory_id].clear()
         self.inventory.fail(directory_id)
-        # Now, and not when they are due: by then its disk may have been replaced, and what was on it forgotten.
-        self._deleted.extend(self.removals.recall(lambda each: directory_id in self._copies_of(each)))
+        self.removals.directory_failed(directory_id)
         self._judge_deleted()
         self.review(self.hosting.partitions)
         return [
@@ -434,6 +436,7 @@ class Placement:
         except BaseException:
             self.inventory.unreserve(wanted.partition)
             raise
+        self.inventory.give_up_offline(wanted.partition)
         if self.inventory.created(wanted.partition) is None:
             raise StrayError(f"{stray.path}: its log directory has failed in the meantime")
         self.review([wanted.partition])
@@ -457,12 +460,7 @@ class Placement:
         hosted = self.hosting.partitions[partition]
         wanted = Wanted(partition, hosted.topic, hosted.directory, new=False)
         at = self.inventory.locate(partition) or (self.inventory.future(partition) or (None,))[0]
-        if at is not None and self.inventory.is_offline(at):
-            raise StrayError(
-                f"{stray.path} cannot be restored now: the replica lies in {self.inventory.path(at)}, which failed: "
-                "bring that one back; to take this one instead, restart the agent without it, and restore this then"
-            )
-        if at is not None:
+        if at is not None and (not self.inventory.is_offline(at) or partition in self.inventory.moving):
             raise StrayError(
                 f"{stray.path} cannot be restored: the replica lies in {self.inventory.path(at)} already; to take this "
                 f"one instead, stop the agent, move {wanted.name} out of there and rename this one to {wanted.name}"
@@ -541,48 +539,55 @@ class Placement:
         if not self._known or self.inventory.loading:
             return
         found, self._deleted = self._deleted, []
+        online = frozenset(self.inventory.online)
         for each in found:
-            if each.directory_id not in self.inventory.online:
+            if each.directory_id not in online or each.name not in self.inventory.names(each.directory_id):
                 continue
             key = None if each.topic_id is None else TopicIdPartition(each.topic_id, each.partition)
             hosted = None if key is None else self.hosting.partitions.get(key)
-            copies = self._copies_of(each)
-            usable = [directory for directory in copies if directory in self.inventory.online]
             proven = is_deletion_proven(
                 self.hosting.broker_id,
                 each.topic_id,
                 each.partition,
                 self._replicas,
                 assigned=None if hosted is None else hosted.directory,
-                copies=usable,
+                copies=() if key is None else online.intersection(self.inventory.copies(key)),
             )
             if proven or each.name.endswith(UNFINISHED):
+                self.removals.hide(each)
                 self.removals.delete_later(each.directory_id, each.name, each.topic, each.topic_id)
             elif hosted is None or key is None or not self._may_be_a_source(key):
-                self._keep_deleted(each, COPY_OFFLINE if copies and not usable else NOT_PROVEN_DELETED)
+                self.removals.hide(each)
+                self.inventory.release(each.directory_id, each.name)
+                self.removals.set_aside(each, NOT_PROVEN_DELETED)
+            else:
+                self._deleted.append(each)
+                if self.inventory.future(key) is not None:
+                    self.removals.hide(each)
+                else:
+                    self.removals.show(each, MAY_BE_NEEDED)
 
-    def _judge_due(self, leaving: Leaving) -> Due:
-        """What a move left stays until the copy that took its place is seen to be usable."""
-        copies = self._copies_of(leaving)
-        if leaving.topic_id is None or TopicIdPartition(leaving.topic_id, leaving.partition) not in self.hosting:
-            return Due.REMOVE
-        usable = [directory for directory in copies if directory in self.inventory.online]
-        if copies and not usable:
-            self._keep_deleted(leaving, COPY_OFFLINE)
-            return Due.KEEP
-        now_ms = self.clock.monotonic_ms()
-        doubtful = usable and all(self.owner.doubt(directory, now_ms) is not None for directory in usable)
-        return Due.LATER if doubtful else Due.REMOVE
-
-    def _keep_deleted(self, leaving: Leaving, reason: str) -> None:
-        self.inventory.release(leaving.directory_id, leaving.name)
-        self.removals.set_aside(leaving, reason)
-
-    def _copies_of(self, leaving: Leaving) -> tuple[Uuid, ...]:
-        """Where current copies of it lie, online or not."""
-        if leaving.topic_id is None:
-            return ()
-        return self.inventory.copies(TopicIdPartition(leaving.topic_id, leaving.partition))
+    def _successor(self, name: str, topic_id: Uuid | None) -> Successor | None:
+        """The copy in the place of a ``-delete`` directory that a move left, or of one that is this broker's again."""
+        parsed = parse_replica(name)
+        if parsed is None or topic_id is None or name.endswith(UNFINISHED):
+            return None
+        partition = TopicIdPartition(topic_id, parsed[1])
+        hosted = self.hosting.partitions.get(partition)
+        if hosted is None:
+            return None
+        self.observe()
+        directory = hosted.directory
+        well = directory in self.inventory.online and directory in self.inventory.copies(partition)
+        if well:
+            doubt = self.owner.doubt(directory, self.clock.monotonic_ms())
+            well = directory in self._work and directory not in self._doubtful and doubt is None
+        return Successor(
+            directory_id=directory,
+            name=f"{hosted.topic}-{partition.partition}",
+            well=well,
+            offline=self.inventory.is_offline(directory),
+        )
 
     def _may_be_a_source(self, partition: TopicIdPartition) -> bool:
         """Whether the mover may need what is marked as deleted: its future replica is here, or may be where nobody can
@@ -630,6 +635,7 @@ class Placement:
         if self._sites_ms is None or now_ms - self._sites_ms >= SITES_FRESH_MS:
             self._sites_ms = now_ms
             sites = self.sites()
+            self._doubtful = frozenset(d for d, site in sites.items() if site.doubtful)
             self.inventory.chooser.observe(sites, {d: self.inventory.replica_count(d) for d in sites}, now_ms)
 
     def _review(self, partition: TopicIdPartition) -> None:

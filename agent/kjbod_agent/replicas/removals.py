@@ -2,9 +2,13 @@
 
 *Deleted* is only what the metadata that this agent has applied say was deleted, or a move that is finished: renamed to
 ``-delete`` so that the name is free, removed ``file.delete.delay.ms`` later (a topic's before the broker's). Removal is
-by name and topic id: what lies there under the name by then is compared. And it is judged once more before: what a move
-left is the only copy, when the disk with the other one has failed meanwhile. Everything else that must give up its name
-becomes a *stray*: kept, listed with its reason and since when, removed or restored only by a person.
+by name and topic id: what lies there under the name by then is compared. What the metadata still give to this broker
+(a finished move left it) is removed only while the copy in its place (:class:`Successor`) is known to be well: it waits
+while the directory of that one is suspect, slow or hung, and is kept as a stray where it is offline, or where the copy
+has no data and this one has.
+
+Everything else that must give up its name becomes a *stray*: kept, listed with its reason and since when, removed or
+restored only by a person.
 
 The name is free in the inventory at once, and the rename is queued on the directory before anything that will use the
 name. Where it fails the name is taken again.
@@ -14,13 +18,12 @@ is created again must not begin at the old one's log start. Many are dropped wit
 """
 
 import asyncio
-import enum
 import errno
 import functools
 import heapq
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kjbod.errors import StorageError
@@ -28,7 +31,7 @@ from kjbod.ids import Uuid
 from kjbod_agent.replicas.directory_work import DirectoryWork
 from kjbod_agent.replicas.inventory import Inventory, delete_name, stray_name
 from kjbod_agent.replicas.stray_memory import Note
-from kjbod_agent.replicas.strays import Stray
+from kjbod_agent.replicas.strays import COPY_EMPTY, COPY_OFFLINE, Stray
 from kjbod_agent.reporting import Log
 from kjbod_agent.storage.api import DirectoryError, DirectoryTimeout, WorkerUnavailable
 from kjbod_agent.storage.checkpoints import CHECKPOINT_FILES
@@ -61,14 +64,21 @@ class Leaving:
     topic_id: Uuid | None
 
 
-class Due(enum.Enum):
-    """What is to become of a replica that was deleted, when its time has come."""
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """The copy in the place of one that is to be removed.
 
-    REMOVE = enum.auto()
-    LATER = enum.auto()
-    """It is not clear now."""
-    KEEP = enum.auto()
-    """As a stray."""
+    Attributes:
+        directory_id: where the metadata say that it lies.
+        name: its current name.
+        well: it lies there, and nothing speaks against its directory.
+        offline: its directory is offline.
+    """
+
+    directory_id: Uuid
+    name: str
+    well: bool
+    offline: bool
 
 
 @dataclass(slots=True)
@@ -80,11 +90,12 @@ class Removals:
         works: the queue of each directory.
         work_failed: the kernel refused something in a directory.
         unique: 32 hexadecimal digits that were never given before.
+        successor: the copy in the place of a ``-delete`` directory, by its name and topic id; None: it needs none, the
+            metadata prove that it was deleted.
         delay_ms: how long a replica of a topic is kept as ``-delete``, by the name of the topic.
         wall_ms: the time.
         changed: the strays are others than before, for who remembers them.
         renamed_away: a deleted replica has its new name, or could not get it.
-        judge: what is to become of a ``-delete`` directory that is due.
         log: for what has no place in the health report.
     """
 
@@ -92,17 +103,20 @@ class Removals:
     works: Mapping[Uuid, DirectoryWork]
     work_failed: Callable[[Uuid, DirectoryError], None]
     unique: Callable[[], str]
+    successor: Callable[[str, Uuid | None], Successor | None]
     delay_ms: Callable[[str], int]
     wall_ms: Callable[[], int]
     changed: Callable[[], None]
     renamed_away: Callable[["Leaving"], None]
-    judge: Callable[["Leaving"], "Due"]
     log: Log
     strays: dict[tuple[Uuid, str], Stray] = field(default_factory=dict)
     """By directory and name."""
     remembered: dict[tuple[Uuid, str], Note] = field(default_factory=dict)
     """Of earlier processes, as long as nobody knows whether they still lie there."""
-    _due: list[tuple[float, int, Uuid, str, Uuid | None]] = field(default_factory=list)
+    _due: list[tuple[float, int, Uuid, str, Uuid | None, bool]] = field(default_factory=list)
+    """When, an order, directory, name, topic id, and whether a copy must be in its place then."""
+    _checked: dict[tuple[Uuid, str], Uuid | None] = field(default_factory=dict)
+    """Topic id of those that are due and whose successor is being looked at."""
     _order: "itertools.count[int]" = field(default_factory=itertools.count)
     _timer: asyncio.Handle | None = None
     _timer_at: float = 0.0
@@ -124,29 +138,57 @@ class Removals:
         self.renamed_away(leaving)
         if renamed:
             self.log.info("replica.deleted", path=self._path(leaving.directory_id, new_name))
-            self._push(delay_ms, leaving.directory_id, new_name, leaving.topic_id)
+            self._push(delay_ms, leaving.directory_id, new_name, leaving.topic_id, replaced=False)
 
     def delete_later(self, directory_id: Uuid, name: str, topic: str, topic_id: Uuid | None) -> None:
-        """Remove a ``-delete`` directory after the delay of its topic."""
-        self._push(self.delay_ms(topic), directory_id, name, topic_id)
+        """Remove a ``-delete`` directory after the delay of its topic, if its successor is well then, where it has
+        one."""
+        if not self._is_kept(directory_id, name, topic_id):
+            self._push(self.delay_ms(topic), directory_id, name, topic_id, replaced=True)
 
-    def recall(self, which: Callable[[Leaving], bool] = lambda leaving: True) -> list[Leaving]:
-        """The ``-delete`` directories that wait for their removal, which are not removed now: to be judged again."""
+    def recall(self) -> list[Leaving]:
+        """All ``-delete`` directories that wait for their removal, which are not removed now: to be judged again."""
+        found = [(directory_id, name, topic_id) for _, _, directory_id, name, topic_id, _ in self._due]
+        found += [(directory_id, name, topic_id) for (directory_id, name), topic_id in self._checked.items()]
+        self._due, self._checked = [], {}
+        self._set_timer()
+        return [leaving for each in found if (leaving := _leaving(*each)) is not None]
+
+    def directory_failed(self, directory_id: Uuid) -> None:
+        """Keep what waits for its removal while the copy in its place is in a directory that is offline by now. What
+        waits in the failed one is found again when that is loaded."""
+        checked, self._checked = self._checked, {}  # the queue of a failed directory has forgotten its jobs
+        for key, topic_id in checked.items():
+            self._push(AGAIN_MS, *key, topic_id, replaced=True)
         due, self._due = self._due, []
-        found = []
         for each in due:
-            leaving = _leaving(*each[2:])
-            if leaving is not None and which(leaving):
-                found.append(leaving)
-            else:
+            _, _, where, name, topic_id, replaced = each
+            if where != directory_id and not (replaced and self._is_kept(where, name, topic_id)):
                 self._due.append(each)
         heapq.heapify(self._due)
         self._set_timer()
-        return found
 
-    def _push(self, delay_ms: int, directory_id: Uuid, name: str, topic_id: Uuid | None) -> None:
+    def _is_kept(self, directory_id: Uuid, name: str, topic_id: Uuid | None) -> bool:
+        """Whether it has just become a stray, since the copy in its place is offline."""
+        successor = self.successor(name, topic_id)
+        if successor is None or not successor.offline or directory_id not in self.inventory.online:
+            return False
+        self._keep_after_all(directory_id, name, topic_id, COPY_OFFLINE, successor)
+        return True
+
+    def _keep_after_all(
+        self, directory_id: Uuid, name: str, topic_id: Uuid | None, reason: str, successor: Successor
+    ) -> None:
+        leaving = _leaving(directory_id, name, topic_id)
+        assert leaving is not None, "it has a successor"
+        leaving = replace(leaving, topic=successor.name.rpartition("-")[0])  # whole; that of the name can be cut
+        self.inventory.release(directory_id, name)
+        where = self.inventory.path(successor.directory_id) if successor.directory_id in self.inventory else None
+        self.set_aside(leaving, reason + (where or str(successor.directory_id)))
+
+    def _push(self, delay_ms: int, directory_id: Uuid, name: str, topic_id: Uuid | None, *, replaced: bool) -> None:
         at = asyncio.get_running_loop().time() + delay_ms / 1000
-        heapq.heappush(self._due, (at, next(self._order), directory_id, name, topic_id))
+        heapq.heappush(self._due, (at, next(self._order), directory_id, name, topic_id, replaced))
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -163,20 +205,66 @@ class Removals:
         self._timer = None
         now = asyncio.get_running_loop().time()
         while self._due and self._due[0][0] <= now:
-            _, _, directory_id, name, topic_id = heapq.heappop(self._due)
+            _, _, directory_id, name, topic_id, replaced = heapq.heappop(self._due)
             if directory_id in self.works and directory_id in self.inventory.online:
-                self.works[directory_id].add(functools.partial(self._remove, directory_id, name, topic_id))
+                self._begin_removal(directory_id, name, topic_id, replaced=replaced)
         self._set_timer()
 
-    async def _remove(self, directory_id: Uuid, name: str, topic_id: Uuid | None) -> None:
+    def _begin_removal(self, directory_id: Uuid, name: str, topic_id: Uuid | None, *, replaced: bool) -> None:
+        successor = self.successor(name, topic_id) if replaced else None
+        if successor is None:
+            job = functools.partial(self._remove, directory_id, name, topic_id, replaced=replaced)
+            self.works[directory_id].add(job)
+        elif successor.well:
+            # In the queue of its own directory: no other one waits for what does not answer there.
+            self._checked[directory_id, name] = topic_id
+            self.works[successor.directory_id].add(
+                functools.partial(self._check, directory_id, name, topic_id, successor)
+            )
+        elif not self._is_kept(directory_id, name, topic_id):
+            self._push(AGAIN_MS, directory_id, name, topic_id, replaced=True)
+
+    async def _check(self, directory_id: Uuid, name: str, topic_id: Uuid | None, successor: Successor) -> None:
+        """Whether the copy in its place answers, and has data."""
+        try:
+            agent = self.works[successor.directory_id].agent
+            sizes = await agent.replica_sizes([successor.name], suffix=".log", timeout_ms=WORK_TIMEOUT_MS)
+        except (DirectoryError, DirectoryTimeout, WorkerUnavailable) as trouble:
+            self.log.warning("replica.remove.put.off", path=self._path(directory_id, name), reason=str(trouble))
+            if isinstance(trouble, DirectoryError):
+                self.work_failed(successor.directory_id, trouble)
+            if self._checked.pop((directory_id, name), _NOT_THERE) is not _NOT_THERE:
+                self._push(AGAIN_MS, directory_id, name, topic_id, replaced=True)
+            return
+        if (directory_id, name) in self._checked:
+            has_data = bool(sizes.get(successor.name))
+            job = functools.partial(self._remove_replaced, directory_id, name, topic_id, successor, has_data)
+            self.works[directory_id].add(job)
+
+    async def _remove_replaced(
+        self, directory_id: Uuid, name: str, topic_id: Uuid | None, successor: Successor, has_data: bool
+    ) -> None:
+        own_bytes = 0
+        if not has_data:
+            try:
+                agent = self.works[directory_id].agent
+                sizes = await agent.replica_sizes([name], suffix=".log", timeout_ms=WORK_TIMEOUT_MS)
+                own_bytes = sizes.get(name, 0)
+            except (DirectoryError, DirectoryTimeout, WorkerUnavailable) as trouble:
+                self.log.warning("replica.remove.put.off", path=self._path(directory_id, name), reason=str(trouble))
+                own_bytes = 1  # for all that is known
+        if self._checked.pop((directory_id, name), _NOT_THERE) is _NOT_THERE:
+            return  # judged again meanwhile
+        if own_bytes:
+            self._keep_after_all(directory_id, name, topic_id, COPY_EMPTY, successor)
+        elif self.successor(name, topic_id) in (successor, None):
+            await self._remove(directory_id, name, topic_id, replaced=True)
+        else:
+            self._push(AGAIN_MS, directory_id, name, topic_id, replaced=True)
+
+    async def _remove(self, directory_id: Uuid, name: str, topic_id: Uuid | None, *, replaced: bool) -> None:
         """One attempt to remove a ``-delete`` directory."""
         path = self._path(directory_id, name)
-        leaving = _leaving(directory_id, name, topic_id)
-        due = Due.REMOVE if leaving is None else self.judge(leaving)
-        if due is not Due.REMOVE:
-            if due is Due.LATER:
-                self._push(AGAIN_MS, directory_id, name, topic_id)
-            return
         try:
             await self.works[directory_id].agent.delete_replica(name, topic_id, timeout_ms=WORK_TIMEOUT_MS)
         except DirectoryError as error:
@@ -185,12 +273,25 @@ class Removals:
                 self.work_failed(directory_id, error)
         except (DirectoryTimeout, WorkerUnavailable) as trouble:
             self.log.warning("replica.remove.failed", path=path, reason=str(trouble))
-            self._push(AGAIN_MS, directory_id, name, topic_id)
+            self._push(AGAIN_MS, directory_id, name, topic_id, replaced=replaced)
         else:
             self.inventory.release(directory_id, name)
             self.log.info("replica.removed", path=path)
 
     # ---- what is kept
+
+    def show(self, leaving: Leaving, reason: str) -> None:
+        """List what keeps its name as a stray, so that a person can decide before the agent can."""
+        if (leaving.directory_id, leaving.name) not in self.strays:
+            self._add_stray(leaving, leaving.name, Note(reason, self.wall_ms()))
+            path = self._path(leaving.directory_id, leaving.name)
+            self.log.warning("replica.kept", path=path, reason=reason)
+            self.changed()
+
+    def hide(self, leaving: Leaving) -> None:
+        """:meth:`show` no longer holds."""
+        if self.strays.pop((leaving.directory_id, leaving.name), None) is not None:
+            self.changed()
 
     def set_aside(self, leaving: Leaving, reason: str) -> None:
         """Something that does not count must give up its name, which the inventory has freed: a stray, kept."""
@@ -347,6 +448,10 @@ class Removals:
         return f"{self.works[directory_id].agent.path}/{name}"
 
 
+_NOT_THERE: Final = object()
+
+
 def _leaving(directory_id: Uuid, name: str, topic_id: Uuid | None) -> Leaving | None:
+    """By the name of a ``-delete`` directory; None: it is none of a replica."""
     parsed = parse_replica(name)
     return None if parsed is None else Leaving(directory_id, name, parsed[0], parsed[1], topic_id)

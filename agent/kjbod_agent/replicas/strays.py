@@ -33,8 +33,12 @@ WRONG_NAME: Final = "its topic id is that of a topic of another name"
 FOUND_AT_START: Final = "found as a stray at the start"
 SUPERSEDED: Final = "superseded copy"
 NO_LONGER_THERE: Final = "the metadata, whose history was lost or set back, do not have it"
-COPY_OFFLINE: Final = "a move left it, or it was marked as deleted, and the directory of its current copy has failed"
 NOT_PROVEN_DELETED: Final = "marked as deleted, but the metadata do not prove it"
+COPY_OFFLINE: Final = "a copy that was to be removed; the directory of the one in its place is offline: "
+"""The path follows."""
+COPY_EMPTY: Final = "a copy that was to be removed; the one in its place is empty or missing: "
+"""The path follows."""
+MAY_BE_NEEDED: Final = "marked as deleted, but the copy in its place may lie in a directory that is offline"
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,10 @@ from kjbod_agent.replicas.inventory import Inventory
 from kjbod_agent.replicas.placement import Placement, StrayError
 from kjbod_agent.replicas.stray_memory import Note, StrayMemory
 from kjbod_agent.replicas.strays import (
+    COPY_EMPTY,
     COPY_OFFLINE,
     FOUND_AT_START,
+    MAY_BE_NEEDED,
     NO_LONGER_THERE,
     NO_PARTITION,
     NO_TOPIC,
@@ -507,9 +509,7 @@ def test_what_a_move_left_is_kept_when_the_disk_with_the_only_other_copy_fails(v
             assert world.placement.strays == ()
             world.placement.fail(D1)
             await world.quiet()
-            assert world.strays["foo-0"].reason == COPY_OFFLINE
-            with pytest.raises(StrayError, match="lies in /d1, which failed"):
-                await world.placement.restore_stray(D2, world.strays["foo-0"].name)
+            assert world.strays["foo-0"].reason == f"{COPY_OFFLINE}/d1"
             world.placement.forget_directory(D1)  # its disk is replaced before the removal would have been due
             await asyncio.sleep(3600)
             await world.quiet()
@@ -560,6 +560,134 @@ def test_what_the_metadata_have_deleted_is_removed_whatever_fails(virtual: Run) 
             await asyncio.sleep(61)
             await world.quiet()
             assert (world.names(D2), world.placement.strays) == ([], ())
+
+
+# ------------------------------------------------------------------------- what a finished move left, and its successor
+
+LOG = f"{0:020d}.log"
+LEFT = f"foo-0.{HEX}-delete"
+IN_D3 = (TopicRecord(name="foo", topic_id=FOO), partition(FOO, 0, (1,), D3))
+
+
+def moved(clock: Any, *, new: bytes = b"data", old: bytes = b"data", **settings: Any) -> World:
+    """A replica that was moved from the second directory to the third one."""
+    world = World(clock, {D2: {LEFT: FOO}, D3: {"foo-0": FOO}}, *IN_D3, **settings)
+    for directory, name, data in ((D2, LEFT, old), (D3, "foo-0", new)):
+        if data:
+            world.disks[directory].put(name, LOG, data)
+    return world
+
+
+@pytest.mark.parametrize(("new", "old"), [(b"data", b"data"), (b"", b""), (b"dat", b"data")])
+def test_what_a_move_left_is_removed_while_the_copy_in_its_place_is_well(virtual: Run, new: bytes, old: bytes) -> None:
+    """Retention may have made the new one smaller."""
+
+    async def story(clock: Any) -> None:
+        async with moved(clock, new=new, old=old).running() as world:
+            await asyncio.sleep(61)
+            await world.quiet()
+            assert (world.names(D2), world.names(D3), world.placement.strays) == ([], ["foo-0"], ())
+
+    virtual(story)
+
+
+def test_what_a_move_left_is_kept_and_listed_from_the_moment_that_the_disk_with_the_other_copy_fails(
+    virtual: Run,
+) -> None:
+    async def story(clock: Any) -> None:
+        async with moved(clock).running() as world:
+            await asyncio.sleep(30)
+            world.placement.fail(D3)
+            await world.quiet()
+            (stray,) = world.placement.strays
+            assert (stray.topic, stray.directory_id, stray.reason) == ("foo", D2, f"{COPY_OFFLINE}/d3")
+            await asyncio.sleep(3600)
+            assert world.names(D2) == [stray.name]
+            text = await world.placement.restore_stray(D2, stray.name)
+            assert text.endswith(f"what lies in the offline directory {D3} is a stray when it is back")
+            await world.quiet()
+            assert world.disks[D2].content("foo-0", LOG) == b"data"
+            assert world.owner.assigned == {TopicIdPartition(FOO, 0): D2}
+            world.commit(partition(FOO, 0, (1,), D2))
+            world.placement.add_directory(D3, world.agents[D3], "/d3", replicas_of(world.disks[D3]))
+            await world.quiet()
+            assert (world.names(D2), world.strays["foo-0"].reason) == (["foo-0"], SUPERSEDED)
+
+    virtual(story)
+
+
+def test_what_a_move_left_is_kept_when_the_disk_fails_while_the_copy_on_it_is_looked_at(virtual: Run) -> None:
+    async def story(clock: Any) -> None:
+        async with moved(clock).running() as world:
+            world.disks[D3].hang()
+            await asyncio.sleep(75)
+            assert world.names(D2) == [LEFT], "nothing is known of the copy"
+            world.placement.fail(D3)
+            await asyncio.sleep(600)
+            assert [stray.reason for stray in world.placement.strays] == [f"{COPY_OFFLINE}/d3"]
+            assert world.names(D2) == [world.placement.strays[0].name]
+
+    virtual(story)
+
+
+@pytest.mark.parametrize("trouble", ["hangs", "error", "suspect"])
+def test_what_a_move_left_waits_until_the_copy_in_its_place_is_well(virtual: Run, trouble: str) -> None:
+    async def story(clock: Any) -> None:
+        doubtful = trouble == "suspect"
+        world = moved(clock, sites=lambda: {d: Site(doubtful=doubtful and d == D3) for d in PATHS})
+        async with world.running():
+            if trouble == "hangs":
+                world.disks[D3].hang()
+            elif trouble == "error":
+                world.disks[D3].fail(errno.EIO)
+            await asyncio.sleep(600)
+            assert (world.names(D2), world.placement.strays) == ([LEFT], ())
+            world.disks[D3].heal()
+            doubtful = False
+            await asyncio.sleep(130)
+            assert world.names(D2) == []
+
+    virtual(story)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_what_a_move_left_is_kept_when_the_copy_in_its_place_is_empty_or_gone(virtual: Run, gone: bool) -> None:
+    """As one that was made anew on a disk that was replaced while this one was away."""
+
+    async def story(clock: Any) -> None:
+        async with moved(clock, new=b"").running() as world:
+            if gone:
+                del world.disks[D3].directories["foo-0"]
+            await asyncio.sleep(3600)
+            (stray,) = world.placement.strays
+            assert stray.reason == f"{COPY_EMPTY}/d3"
+            assert world.disks[D2].content(stray.name, LOG) == b"data"
+
+    virtual(story)
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+def test_what_a_move_left_is_listed_while_the_other_copy_cannot_be_looked_for(virtual: Run, is_back: bool) -> None:
+    """The agent starts while the disk with the other copy is dead, and then that is back, or another one is there."""
+
+    async def story(clock: Any) -> None:
+        world = World(clock, {D2: {LEFT: FOO}, D3: {"foo-0": FOO}}, *IN_D3, unread=[D3])
+        world.disks[D2].put(LEFT, LOG, b"data")
+        world.disks[D3].put("foo-0", LOG, b"data")
+        async with world.running():
+            await asyncio.sleep(600)
+            assert [(stray.name, stray.reason) for stray in world.placement.strays] == [(LEFT, MAY_BE_NEEDED)]
+            if is_back:
+                world.placement.add_directory(D3, world.agents[D3], "/d3", replicas_of(world.disks[D3]))
+            else:
+                world.placement.forget_directory(D3)
+            await asyncio.sleep(600)
+            if is_back:
+                assert (world.names(D2), world.names(D3), world.placement.strays) == ([], ["foo-0"], ())
+            else:
+                (stray,) = world.placement.strays
+                assert stray.reason == NOT_PROVEN_DELETED
+                assert world.disks[D2].content(stray.name, LOG) == b"data"
 
     virtual(story)
 
