@@ -19,6 +19,8 @@ from kjbod.meta_properties import META_PROPERTIES_NAME, MetaProperties, render_m
 from kjbod_controller_stub.server import ControllerServer
 from tests.controller.world import CLUSTER_ID, NODE_ID
 
+DIRECTORY_ID = Uuid.of(3000, 1)
+
 
 @dataclass(slots=True)
 class Site:
@@ -31,9 +33,11 @@ class Site:
     def config(self) -> Config:
         return load_config(self.config_path)
 
-    def format(self, *, node_id: int = NODE_ID, cluster_id: str | None = CLUSTER_ID) -> None:
+    def format(
+        self, *, node_id: int = NODE_ID, cluster_id: str | None = CLUSTER_ID, directory_id: Uuid = DIRECTORY_ID
+    ) -> None:
         self.log_dir.mkdir(exist_ok=True)
-        meta = MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=Uuid.of(3000, 1))
+        meta = MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=directory_id)
         (self.log_dir / META_PROPERTIES_NAME).write_bytes(render_meta_properties(meta, datetime.now(UTC)))
 
     def configure(self, **changes: str) -> None:

@@ -3,6 +3,7 @@
 The rows of :mod:`tests.system.test_bad_input` are the same with the real command.
 """
 
+import fcntl
 import functools
 import os
 import random
@@ -14,12 +15,13 @@ import pytest
 
 from kjbod.clock import SystemClock
 from kjbod.errors import KjbodError
-from kjbod.ids import Uuid
+from kjbod.ids import ONE, Uuid
 from kjbod.metadata.batches import encode_batch
 from kjbod.metadata.clean_stop import CleanStop, write_clean_stop
 from kjbod.metadata.control import KRaftVoters, SnapshotFooter, SnapshotHeader, Voter, VoterEndpoint
 from kjbod.metadata.records import FeatureLevelRecord, encode_record
 from kjbod.metadata.snapshot import write_checkpoint
+from kjbod_controller_stub.log import directory
 from kjbod_controller_stub.server import ControllerServer
 from tests.controller.conftest import Site
 from tests.controller.world import NODE_ID
@@ -247,6 +249,10 @@ MISTAKES: dict[str, tuple[Callable[[Site], object], str]] = {
         lambda n: _fifo(n, f"{0:020d}-{0:010d}.checkpoint"),
         "00000000000000000000-0000000000.checkpoint: Not a regular file",
     ),
+    "a reserved directory id": (
+        lambda n: n.format(directory_id=ONE),
+        "metadata/meta.properties has the reserved directory.id AAAAAAAAAAAAAAAAAAAAAQ",
+    ),
     "a FIFO for meta.properties": (
         _fifo_for_meta_properties,
         "metadata/meta.properties: Not a regular file",
@@ -348,6 +354,25 @@ async def test_a_controller_refuses_in_one_line_and_changes_nothing(site: Site, 
     assert words in line
     assert "\n" not in line
     assert tree(site.log_dir) == before
+
+
+def test_a_lock_file_that_its_holder_removed_when_it_stopped_is_not_the_lock(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = site.log_dir / directory.LOCK_NAME
+    real, stopping = fcntl.lockf, [True]
+
+    def lockf(fd: int, how: int) -> None:
+        if stopping:
+            stopping.clear()
+            path.unlink()  # another controller that stops, between the open and the lock
+        real(fd, how)
+
+    monkeypatch.setattr(fcntl, "lockf", lockf)
+    taken = directory.open_directory(site.config)
+    assert os.path.samestat(os.fstat(taken.lock_fd), path.stat())
+    taken.release()
+    assert not path.exists()
 
 
 def tree(root: Path) -> dict[str, bytes | None]:

@@ -518,15 +518,20 @@ class Worker:
         """Have the keeper lock ``.lock``. It is asked first: a second open file there would end the lock (POSIX)."""
         if self._ask_keeper("held") == b"yes":
             return
-        self._step("open of .lock")
-        fd = os.open(".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644, dir_fd=root)
-        try:
-            self._step("lock of .lock")
-            answer = self._ask_keeper("lock", fd)
-        finally:
-            os.close(fd)
-        if answer != b"yes":
-            raise Refused(int(answer), self._call)
+        while True:
+            self._step("open of .lock")
+            fd = os.open(".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644, dir_fd=root)
+            try:
+                self._step("lock of .lock")
+                answer = self._ask_keeper("lock", fd)
+                removed = not os.fstat(fd).st_nlink
+            finally:
+                os.close(fd)
+            if answer != b"yes":
+                raise Refused(int(answer), self._call)
+            if not removed:
+                return
+            self._ask_keeper("unlock")  # who held it stopped, and removed it: the next one locks another file
 
     def op_unlock(self, root: int, request: dict[str, Any], directory_id: str | None) -> None:
         """Have the keeper let go."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from kjbod.config.keys import Config
 from kjbod.errors import ConfigError, KjbodError, StorageError
 from kjbod.files import read_file, reason_of
-from kjbod.ids import Uuid
+from kjbod.ids import Uuid, is_reserved
 from kjbod.medium import read_anew
 from kjbod.meta_properties import META_PROPERTIES_NAME, parse_meta_properties
 from kjbod.metadata.control import KRaftVoters
@@ -77,6 +77,10 @@ def open_directory(config: Config) -> ControllerDirectory:
             f"{file} belongs to node {meta.node_id}, the configuration says node.id={config.node_id}: "
             "correct one of the two"
         )
+    if meta.directory_id is not None and is_reserved(meta.directory_id):
+        raise StorageError(
+            f"{file} has the reserved directory.id {meta.directory_id}, which no directory can have: restore the file"
+        )
     if meta.cluster_id is None or meta.directory_id is None:
         missing = "cluster.id" if meta.cluster_id is None else "directory.id"
         raise StorageError(f"{file} has no {missing}; {how_to}")
@@ -93,7 +97,14 @@ def open_directory(config: Config) -> ControllerDirectory:
 
 def _lock(directory: Path) -> int:
     """Lock the directory as Kafka does: a POSIX lock on ``.lock``, which a Java process sees too."""
-    path = directory / LOCK_NAME
+    while True:
+        fd = _lock_once(directory, directory / LOCK_NAME)
+        if os.fstat(fd).st_nlink:
+            return fd
+        os.close(fd)  # who held it stopped, and removed it: the next one locks another file
+
+
+def _lock_once(directory: Path, path: Path) -> int:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:

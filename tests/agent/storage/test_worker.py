@@ -135,3 +135,23 @@ def test_a_bug_of_ours_is_not_reported_as_a_broken_disk(here: ReplicaWorker) -> 
     answer = ask(here, "create_replica", name=7)
     assert "errno" not in answer
     assert "TypeError" in answer["trouble"] or "trouble" in answer
+
+
+def test_a_lock_file_that_its_holder_removed_when_it_stopped_is_not_the_lock(
+    here: ReplicaWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper, name = worker.Keeper(), tmp_path / ".lock"
+    asked: list[str] = []
+
+    def ask_keeper(question: str, *fds: int) -> bytes:
+        asked.append(question)
+        if asked.count("lock") == 1 and question == "lock":
+            name.unlink()  # a controller or broker that stops, between the open and the lock
+        return keeper.answer(question, str(tmp_path), [os.dup(fd) for fd in fds])
+
+    monkeypatch.setattr(here, "_ask_keeper", ask_keeper)
+    assert "errno" not in ask(here, "lock")
+    assert asked == ["held", "lock", "unlock", "lock"]
+    ((held,),) = keeper._held.values()
+    assert os.path.samestat(os.fstat(held), name.stat())
+    os.close(held)
