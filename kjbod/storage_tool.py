@@ -17,7 +17,7 @@ import fcntl
 import os
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -398,6 +398,18 @@ def _existing(path: Path) -> Path:
     return next((each for each in (path, *path.parents) if each.is_dir()), Path("/"))
 
 
+def _below_a_mount_point(log_dirs: Sequence[str], new: Collection[str]) -> list[str]:
+    """Those new ones of ``log_dirs`` that lie on the root file system, where others have disks of their own. An agent
+    that knew a disk there refuses them; kafka-storage, and a first start, cannot know."""
+    devices: dict[str, int] = {}
+    for path in (*log_dirs, "/"):
+        with contextlib.suppress(OSError):
+            devices[path] = _existing(Path(path).absolute()).stat().st_dev
+    root = devices.pop("/", None)
+    apart = any(device != root for device in devices.values())
+    return [path for path in log_dirs if apart and path in new and devices.get(path) == root]
+
+
 def _format(
     plan: FormatPlan,
     config: Config,
@@ -421,6 +433,8 @@ def _format(
     if not ensemble.empty and not ensemble.properties:
         raise StorageToolError("No available log directories to format.")
     _add_missing_ids(plan, ensemble, rng, clock, out)
+    for path in _below_a_mount_point(config.log_dirs, ensemble.empty):
+        warn(f"{path} lies on the file system of /, and not all of log.dirs do: is its disk mounted?")
     if ensemble.empty:
         _format_empty(plan, ensemble, rng, clock, out)
     else:

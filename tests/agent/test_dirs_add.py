@@ -380,3 +380,25 @@ def test_a_cluster_from_before_directories_is_upgraded_and_its_broker_gets_a_sec
     rig.create_topic("spread", partitions=6, replication_factor=1)
     rig.wait_recorded("spread", 1, 2)
     assert set(rig.recorded("events")) == {rig.directory_id(1)}
+
+
+def test_a_start_takes_no_mount_point_that_was_formatted_without_its_disk_and_makes_nothing_anew(rig: Rig) -> None:
+    agent = rig.start(1, 2, 3)
+    rig.create_topic("events", partitions=9, replication_factor=1)
+    wait_assigned(agent, 9)
+    rig.wait_recorded("events", 1, 2, 3)
+    same, names, recorded = rig.directory_id(2), rig.names(2), rig.recorded("events")
+    assert agent.stop() == 0
+    rig.disks[2].unmount()
+    command = [kjbod_command(), "format", "-g", "-t", CLUSTER_ID, "-c", str(rig.config)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stderr
+    assert f"{rig.path(2)} lies on the file system of /, and not all of log.dirs do: is its disk mounted?" in told
+
+    agent = rig.start_agent(rig.config)
+    reason = agent.wait_for_event("directory.unreadable", 60)["reason"]
+    assert f"{rig.path(2)} lies on the file system of / now: mount its disk on {rig.path(2)} first" in reason
+    assert f"lies on the file system of / now: mount its disk on {rig.path(2)} first" in rig.refused(2)
+    rig.disks[2].mount()
+    assert rig.added(2).startswith(f"{rig.path(2)} is online with the directory.id {same}")
+    assert (rig.directory_id(2), rig.names(2), rig.recorded("events")) == (same, names, recorded)
+    assert not agent.events("replica.created") and not agent.events("directory.replaced")

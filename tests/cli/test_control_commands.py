@@ -397,7 +397,7 @@ def test_without_an_agent_log_dirs_tells_what_is_remembered_and_touches_no_disk(
     tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str], dead_socket: bool
 ) -> None:
     memory = Memory().seen(f"{tmp_path}/d1", Uuid.parse("tvZBbOOtuXsXF9uKAMlVNQ"), 1763744232000)
-    memory = memory.on_device(f"{tmp_path}/d1", "sdb1 8:17", "9XG1A2BC")
+    memory = memory.on_device(f"{tmp_path}/d1", "sdb1 8:17", "9XG1A2BC", None)
     memory = memory.seen(f"{tmp_path}/gone", Uuid.parse("AAAAAAAAAAAAAAAAAAAAZQ"), 1763744232000)
     KnownDirectories(tmp_path / "state", 1).save(memory)
     if dead_socket:

@@ -92,7 +92,7 @@ class Watcher(Protocol):
 
     def remove(self, path: str) -> None: ...
 
-    def not_mounted(self, path: str, loaded: LoadedDirectory) -> str | None: ...
+    def not_mounted(self, path: str, loaded: LoadedDirectory, remembered: str | None) -> str | None: ...
 
 
 class Additions:
@@ -208,7 +208,9 @@ class Additions:
     async def _examine(self, path: str, agent: DirectoryAgent) -> tuple[Addition, tuple[Replica, ...]]:
         """Read it, hold it against the rules, lock it, prove that it works."""
         addition = self._rules(path, await _head(agent))
-        reason = self._monitor.not_mounted(path, addition.directory.loaded)
+        loaded = addition.directory.loaded
+        before = self._remembering.memory.mounted_before(path, loaded.directory_id)
+        reason = self._monitor.not_mounted(path, loaded, before)
         if reason is not None:
             raise AdditionError(f"{path} {reason}")
         try:

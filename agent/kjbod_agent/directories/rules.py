@@ -13,6 +13,8 @@ no such directory (a missing mount), no file in it    refuse: kjbod makes no dir
 a sub-directory that is no replica                    refuse, as Kafka does
 two paths of one directory                            refuse
 no ``directory.id`` in its file                       one is drawn and written
+another one than before, on the file system below     unreadable: its disk is not mounted, and somebody has formatted
+the mount point of that one                           the mount point (:mod:`start_up`)
 unreadable (error, hung, garbage), the metadata one,  refuse
 or every one of ``log.dirs``
 unreadable, another one                               goes on without it: never registered, never reported, its
@@ -367,6 +369,8 @@ class KnownDirectory:
     serial: str | None = None
     seen_ms: int | None = None
     """Wall clock of the last moment at which it was known to be there."""
+    mount_point: str | None = None
+    """Where its disk was mounted, where known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,10 +414,16 @@ class Memory:
             retired = (*retired, Retired(before.directory_id, path, at_ms, directory_id))[-RETIRED_MAX:]
         return Memory(directories, retired)
 
-    def on_device(self, path: str, device: str | None, serial: str | None) -> "Memory":
+    def on_device(self, path: str, device: str | None, serial: str | None, mount_point: str | None) -> "Memory":
         """What the directory under a path lies on."""
-        known = replace(self.directories[path], device=device, serial=serial)
+        known = replace(self.directories[path], device=device, serial=serial, mount_point=mount_point)
         return Memory({**self.directories, path: known}, self.retired)
+
+    def mounted_before(self, path: str, directory_id: str | None) -> str | None:
+        """Where the disk was mounted that had another directory under this path; None where that is not known, or it is
+        the same directory: somebody has copied it, wherever to."""
+        known = self.directories.get(path)
+        return None if known is None or str(known.directory_id) == directory_id else known.mount_point
 
     def only(self, paths: Collection[str]) -> "Memory":
         """Without paths that are not configured any more."""
@@ -506,6 +516,7 @@ def _memory_of(document: Mapping[str, Any]) -> Memory:
             None if one["device"] is None else text_of(one["device"]),
             None if one["serial"] is None else text_of(one["serial"]),
             None if one["seen_ms"] is None else int_of(one["seen_ms"]),
+            None if one.get("mount_point") is None else text_of(one["mount_point"]),
         )
         for path, one in document["directories"].items()
     }

@@ -32,6 +32,7 @@ from kjbod.ids import Uuid
 from kjbod.meta_properties import MetaProperties, render_meta_properties
 from kjbod.permissions import DENIED, explain
 from kjbod_agent.directories.rules import (
+    KNOWN_DIRECTORIES_NAME,
     Directory,
     KnownDirectories,
     Load,
@@ -42,6 +43,7 @@ from kjbod_agent.directories.rules import (
     require_outside,
 )
 from kjbod_agent.health.evidence import device_text
+from kjbod_agent.health.mounts import Mount, not_mounted, read_mounts
 from kjbod_agent.health.verdict import Health
 from kjbod_agent.health.watched import DirectoryStatus
 from kjbod_agent.host_files.process import FileProcess
@@ -182,7 +184,7 @@ class Remembering:
             for one in status():
                 if one.health.health is not Health.FAILED:
                     memory = memory.seen(one.path, Uuid.parse(one.directory_id), clock.wall_ms())
-                    memory = memory.on_device(one.path, device_text(one.device), one.device.serial)
+                    memory = memory.on_device(one.path, device_text(one.device), one.device.serial, one.mount_point)
             await self.change(memory)
             await asyncio.sleep(REMEMBER_EVERY_MS / 1000)
 
@@ -195,6 +197,13 @@ class Remembering:
         """
         content: bytes = await self._bounded(self.files.call("read", path))
         return content
+
+    def mounts(self) -> tuple[Mount, ...]:
+        """The mount table, to compare what is remembered with; nothing where it cannot be read. Never blocks."""
+        try:
+            return read_mounts()
+        except OSError:
+            return ()
 
     async def real_path(self, path: str) -> str:
         """The path without symbolic links of another file or directory that is on no watched disk.
@@ -253,7 +262,9 @@ async def open_directories(
         node_id=config.node_id,
         log_dirs=config.log_dirs,
         metadata_log_dir=config.metadata_log_dir,
-        loads=_without_denied(_without_missing(loads, before.ids), before.ids, config),
+        loads=_without_denied(
+            _without_unmounted(_without_missing(loads, before.ids), before, remembering.mounts()), before.ids, config
+        ),
         remembered=before.ids,
         rng=rng,
     )
@@ -410,6 +421,25 @@ def _without_missing(loads: Mapping[str, Load], remembered: Mapping[str, Uuid]) 
             f"{path} {'does not exist' if absent else 'has no meta.properties'}, and had directory.id "
             f"{remembered[path]} at the last start: {remedy}, then kjbod dirs add {path}, "
             "or start the agent if it does not run"
+        )
+
+    return {path: judge(path, load) for path, load in loads.items()}
+
+
+def _without_unmounted(loads: Mapping[str, Load], before: Memory, mounts: tuple[Mount, ...]) -> dict[str, Load]:
+    """A path whose disk is not mounted, and that was formatted all the same, is not a disk that takes the place of the
+    one before: what lies on that would be made anew, empty, on the file system below."""
+
+    def judge(path: str, load: Load) -> Load:
+        if not isinstance(load, LoadedDirectory):
+            return load
+        mount_point = before.mounted_before(path, load.directory_id)
+        reason = None if mount_point is None else not_mounted(mount_point, load.identity.mount_id, mounts)
+        if reason is None:
+            return load
+        return StorageError(
+            f"{path} {reason} (directory.id {before.ids[path]}), then kjbod dirs add {path}, or start the agent if it "
+            f"does not run; where it is to lie here for good, take it out of {KNOWN_DIRECTORIES_NAME}"
         )
 
     return {path: judge(path, load) for path, load in loads.items()}

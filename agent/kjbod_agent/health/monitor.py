@@ -21,7 +21,7 @@ from kjbod_agent.health.devices import DeviceWatch
 from kjbod_agent.health.evidence import Evidence, Verdict, describe, device_text
 from kjbod_agent.health.host import HostSources, LinuxSources, NoSources
 from kjbod_agent.health.kernel import KernelDesk
-from kjbod_agent.health.mounts import Mount, MountChange
+from kjbod_agent.health.mounts import Mount, MountChange, not_mounted
 from kjbod_agent.health.sources.api import KernelSource, Subject
 from kjbod_agent.health.verdict import Ask, Cause, DirectoryHealth, Event, Health, HealthSettings
 from kjbod_agent.health.watched import DirectoryStatus, Watched
@@ -165,18 +165,15 @@ class HealthMonitor:
         watched.task = self._tasks.create_task(self._watch(watched, 0))
         self._start_sources_again()
 
-    def not_mounted(self, path: str, loaded: LoadedDirectory) -> str | None:
+    def not_mounted(self, path: str, loaded: LoadedDirectory, remembered: str | None) -> str | None:
         """Why a directory at ``path`` cannot be the disk that is to be watched there from now on, in words that follow
-        the path: what was watched there was a disk of its own, and this lies on another one's file system, below which
-        the disk would be mounted. None: nothing speaks against it."""
+        the path (:func:`.mounts.not_mounted`). What was there before was mounted where this agent saw it, or where it
+        is ``remembered``."""
         watched = self._watched.get(path)
-        before = None if watched is None else watched.mount
-        now = next((m for m in self._sources.read_mounts() or () if m.mount_id == loaded.identity.mount_id), None)
-        if before is None or now is None or now.mount_point == before.mount_point:
+        before = remembered if watched is None or watched.mount is None else watched.mount.mount_point
+        if before is None:
             return None
-        if not before.mount_point.startswith(now.mount_point.rstrip("/") + "/"):
-            return None
-        return f"lies on the file system of {now.mount_point} now: mount its disk on {before.mount_point} first"
+        return not_mounted(before, loaded.identity.mount_id, self._sources.read_mounts() or ())
 
     def remove(self, path: str) -> None:
         """Watch a directory no more. Nothing happens when it is not watched."""

@@ -125,6 +125,15 @@ def compare(real_path: str, loaded: Mount, mounts: tuple[Mount, ...]) -> MountCh
     return MountChange.OK
 
 
+def not_mounted(before: str, mount_id: int, mounts: tuple[Mount, ...]) -> str | None:
+    """Why what lies on the mount ``mount_id`` cannot be the disk that was mounted on ``before``, in words that follow
+    its path: the mount is one further up, below which the disk would be mounted. None: nothing speaks against it."""
+    now = next((mount for mount in mounts if mount.mount_id == mount_id), None)
+    if now is None or now.mount_point == before or not before.startswith(now.mount_point.rstrip("/") + "/"):
+        return None
+    return f"lies on the file system of {now.mount_point} now: mount its disk on {before} first"
+
+
 def read_mounts(path: str = MOUNTINFO) -> tuple[Mount, ...]:
     """The mount table now. Never blocks.
 

@@ -29,6 +29,7 @@ class DirectoryStatus:
         counters: of the device now.
         file_system: of the mount, ``"ext4"``; None where the mount table does not tell.
         probe_us: how long the answered probes took together.
+        mount_point: where what it lies on is mounted; None where the mount table does not tell.
     """
 
     path: str
@@ -43,6 +44,7 @@ class DirectoryStatus:
     counters: BlockCounters | None
     file_system: str | None = None
     probe_us: int = 0
+    mount_point: str | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -102,4 +104,5 @@ class Watched:
             counters=counters,
             file_system=None if self.mount is None else self.mount.fstype,
             probe_us=self.probe_us,
+            mount_point=None if self.mount is None else self.mount.mount_point,
         )

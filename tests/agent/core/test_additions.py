@@ -106,7 +106,7 @@ class Agent:
     def remove(self, path: str) -> None:
         self.story.append("watch no more")
 
-    def not_mounted(self, path: str, loaded: LoadedDirectory) -> str | None:
+    def not_mounted(self, path: str, loaded: LoadedDirectory, remembered: str | None) -> str | None:
         return self.mounted_wrongly
 
 

@@ -212,8 +212,8 @@ def test_disks_that_changed_places_are_not_retired() -> None:
 
 
 def test_a_directory_seen_again_keeps_its_device_and_another_one_does_not_inherit_it() -> None:
-    memory = Memory().seen("/d1", A, 1).on_device("/d1", "sdb1 8:17", "S1")
-    assert memory.seen("/d1", A, 5).directories["/d1"] == KnownDirectory(A, "sdb1 8:17", "S1", 5)
+    memory = Memory().seen("/d1", A, 1).on_device("/d1", "sdb1 8:17", "S1", "/d1")
+    assert memory.seen("/d1", A, 5).directories["/d1"] == KnownDirectory(A, "sdb1 8:17", "S1", 5, "/d1")
     assert memory.seen("/d1", B, 5).directories["/d1"] == KnownDirectory(B, None, None, 5)
 
 

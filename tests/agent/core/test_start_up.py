@@ -26,8 +26,10 @@ from kjbod_agent.directories.start_up import (
     Opened,
     Remembering,
     _without_missing,
+    _without_unmounted,
     mark_clean,
 )
+from kjbod_agent.health.mounts import Mount
 from kjbod_agent.storage.api import BlockedCall, DirectoryError, Replica
 from tests.agent.core.opened import Disks, config_of
 from tests.agent.core.test_directories import loaded
@@ -300,3 +302,36 @@ def test_one_disk_under_two_paths_is_refused(virtual: Run) -> None:
             await disks.open()
 
     virtual(main)
+
+
+ROOT = Mount(1, 0, "254:0", "/", "/", "ext4", "/dev/vda", frozenset())
+OWN = Mount(2, 1, "7:1", "/", "/mnt/d2", "ext4", "/dev/loop1", frozenset())
+
+
+@pytest.mark.parametrize(
+    ("mount", "remembered", "another", "offline"),
+    [
+        (ROOT, "/mnt/d2", True, True),  # formatted below the mount point of a disk that is away
+        (OWN, "/mnt/d2", True, False),  # a new disk
+        (ROOT, "/mnt/d2", False, False),  # copied there, with its id
+        (ROOT, "/", True, False),  # no disk of its own before either
+        (ROOT, None, True, False),  # remembered by an agent that did not note it
+    ],
+)
+def test_a_mount_point_that_was_formatted_without_its_disk_is_offline(
+    mount: Mount, remembered: str | None, another: bool, offline: bool
+) -> None:
+    path = "/mnt/d2/logs"
+    before = Memory().seen(path, Uuid.of(1, 2), 0).on_device(path, "sdb", None, remembered)
+    load = loaded(path, b"version=1")
+    load = replace(
+        load,
+        directory_id=str(Uuid.of(9, 9) if another else Uuid.of(1, 2)),
+        identity=replace(load.identity, mount_id=mount.mount_id),
+    )
+    judged = _without_unmounted({path: load}, before, (ROOT, OWN))[path]
+    assert (judged is load) is not offline
+    if offline:
+        assert type(judged) is StorageError
+        for part in (path, "mount its disk on /mnt/d2 first", str(Uuid.of(1, 2)), f"kjbod dirs add {path}"):
+            assert part in str(judged)

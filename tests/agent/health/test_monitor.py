@@ -902,12 +902,15 @@ def test_a_directory_on_the_file_system_below_a_mount_point_is_not_taken_for_the
     async def main(clock: Any) -> None:
         async with Host(clock) as host:
             loaded = await host.storage.directory("/disk2").load(timeout_ms=1000)
-            assert host.monitor.not_mounted("/disk2", loaded) is None
+            assert host.monitor.not_mounted("/disk2", loaded, None) is None
             below = dataclasses.replace(loaded, identity=dataclasses.replace(loaded.identity, mount_id=1000))
-            said = host.monitor.not_mounted("/disk2", below)
+            said = host.monitor.not_mounted("/disk2", below, None)
             assert said == "lies on the file system of / now: mount its disk on /disk2 first"
             other = dataclasses.replace(loaded, identity=dataclasses.replace(loaded.identity, mount_id=3))
-            assert host.monitor.not_mounted("/disk2", other) is None
-            assert host.monitor.not_mounted("/new", below) is None
+            assert host.monitor.not_mounted("/disk2", other, None) is None
+            assert host.monitor.not_mounted("/new", below, None) is None
+            assert host.monitor.not_mounted("/new", below, "/new") == said.replace("/disk2", "/new"), (
+                "of an earlier agent"
+            )
 
     virtual(main)
