@@ -320,7 +320,7 @@ def test_stopping_with_a_worker_stuck_in_a_disk_is_quick_and_a_success(boot: Boo
 
 CLUSTER_ID = "kjbodInSystemd00000000"
 LOG = "/run/kjbod.log"
-BLOCK_ON_USR1 = "import signal, time\nsignal.signal(signal.SIGUSR1, lambda *_: time.sleep(1000))\n"
+BLOCK_ON_SIGNAL = "import signal, time\nsignal.signal(signal.SIGVTALRM, lambda *_: time.sleep(1000))\n"
 
 
 class RealAgent:
@@ -421,10 +421,10 @@ def test_an_agent_that_hangs_is_started_again(boot: Boot, disks: Disks) -> None:
         boot,
         disks(1),
         settings_of_unit="[Service]\nWatchdogSec=4s\nTimeoutAbortSec=1s\nEnvironment=PYTHONPATH=/run/for-test\n",
-        more_files={"/run/for-test/sitecustomize.py": BLOCK_ON_USR1},
+        more_files={"/run/for-test/sitecustomize.py": BLOCK_ON_SIGNAL},
     )
     agent.start()
-    for count, signal in enumerate(("-STOP", "-USR1"), 1):
+    for count, signal in enumerate(("-STOP", "-VTALRM"), 1):
         agent.system.run("kill", signal, agent.show("MainPID")["MainPID"])
         agent.wait_for_restart(count)
     # The loop that hung said where, as it was ended.

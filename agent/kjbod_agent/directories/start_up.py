@@ -458,7 +458,11 @@ def _without_denied(loads: Mapping[str, Load], remembered: Mapping[str, Uuid], c
     fatal = [path for path in barred if path == config.metadata_log_dir or path not in remembered or not serves]
     if fatal:
         raise ConfigError(f"{fatal[0]}: {explain(barred[fatal[0]].barrier, fatal)}")
-    told: dict[str, Load] = {p: StorageError(f"{e}: {explain(e.barrier, [p])}") for p, e in barred.items()}
+    told: dict[str, Load] = {
+        # A mount point is root's; to give it away would have the agent write where the disk should be.
+        path: StorageError(f"{error}: mount its disk; if it is mounted, {explain(error.barrier, [path])}")
+        for path, error in barred.items()
+    }
     return {**loads, **told}
 
 
