@@ -333,8 +333,9 @@ class Broker:
         if not self.placement.published or parted is None:
             self._applied(changes)
             return
-        updates = self._applied(changes, proven=False)
-        kept = sum(update.new is None for update in updates)
+        before = len(self.placement.strays)
+        self._applied(changes, proven=False)
+        kept = len(self.placement.strays) - before
         if kept or snapshot.parted is not None:
             self.history.lost(parted, old, self.image, kept=kept, wall_ms=self._clock.wall_ms())
 

@@ -185,6 +185,12 @@ class Inventory:
             if future is not None:
                 yield partition, future
 
+    def may_lie_elsewhere(self, partition: TopicIdPartition) -> bool:
+        """Whether a copy of it is known, current or future, or on its way, or may lie where nobody can look."""
+        known = partition in self._copies or partition in self._futures
+        on_its_way = partition in self._creating or partition in self._moving
+        return known or on_its_way or bool(self._loading) or self.some_offline
+
     def left_behind(self, partition: TopicIdPartition) -> tuple[tuple[Uuid, str], ...]:
         """Directory and name of what lies as ``-delete`` or ``-stray`` in a directory that is online and has the topic
         id and the number of this partition: a move that was interrupted may need what it copied from."""

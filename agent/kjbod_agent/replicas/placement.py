@@ -534,12 +534,14 @@ class Placement:
                 self.removals.set_aside(found, reason)
 
     def _judge_deleted(self) -> None:
-        """Remove later what was found as ``-delete``, where the metadata prove it; else it is kept as a stray. Not
-        before all directories are loaded, and not what a move that was interrupted still needs."""
+        """Remove later what was found as ``-delete``, where the metadata prove it. Where they contradict it, it gets
+        its name back; else it is kept as a stray. Not before all directories are loaded, and not what a move that was
+        interrupted still needs."""
         if not self._known or self.inventory.loading:
             return
         found, self._deleted = self._deleted, []
         online = frozenset(self.inventory.online)
+        undeleted = self._contradicted(found)
         for each in found:
             if each.directory_id not in online or each.name not in self.inventory.names(each.directory_id):
                 continue
@@ -556,6 +558,9 @@ class Placement:
             if proven or each.name.endswith(UNFINISHED):
                 self.removals.hide(each)
                 self.removals.delete_later(each.directory_id, each.name, each.topic, each.topic_id)
+            elif each in undeleted and hosted is not None and key is not None:
+                self.removals.hide(each)
+                self._undelete(each, Wanted(key, hosted.topic, hosted.directory, new=False))
             elif hosted is None or key is None or not self._may_be_a_source(key):
                 self.removals.hide(each)
                 self.inventory.release(each.directory_id, each.name)
@@ -566,6 +571,53 @@ class Placement:
                     self.removals.hide(each)
                 else:
                     self.removals.show(each, MAY_BE_NEEDED)
+
+    def _contradicted(self, found: Iterable[Leaving]) -> set[Leaving]:
+        """Those of which the metadata, set back to before the deletion, have the replica here, and that are all that is
+        left of it: an empty one in its place would be the loss of its data, with a leader."""
+        left: dict[TopicIdPartition, list[Leaving]] = {}
+        for each in found:
+            key = None if each.topic_id is None else TopicIdPartition(each.topic_id, each.partition)
+            if key is not None and key in self.hosting and each.directory_id in self.inventory.online:
+                left.setdefault(key, []).append(each)
+        undeleted = set()
+        for key, marked in left.items():
+            if self.inventory.may_lie_elsewhere(key):
+                continue
+            plain = f"{self.hosting.partitions[key].topic}-{key.partition}"
+            # Of several nobody knows which was the last, or whether one is what a move that was given up had copied.
+            if len(marked) == 1 and plain not in self.inventory.names(marked[0].directory_id):
+                undeleted.add(marked[0])
+        return undeleted
+
+    def _undelete(self, marked: Leaving, wanted: Wanted) -> None:
+        self.inventory.reserve(wanted, marked.directory_id)
+        self._work[marked.directory_id].add(functools.partial(self._rename_back, marked, wanted))
+
+    async def _rename_back(self, marked: Leaving, wanted: Wanted) -> None:
+        """What :meth:`_undelete` has reserved."""
+        agent = self._work[marked.directory_id].agent
+        try:
+            await agent.rename_replica(marked.name, wanted.name, timeout_ms=WORK_TIMEOUT_MS)
+        except (DirectoryError, DirectoryTimeout, WorkerUnavailable) as error:
+            self.inventory.unreserve(wanted.partition)
+            path = f"{agent.path}/{marked.name}"
+            self.log.error("replica.rename.failed", path=path, reason=str(error))
+            if isinstance(error, DirectoryError):
+                self.owner.work_failed(marked.directory_id, error)
+            self.inventory.release(marked.directory_id, marked.name)
+            self.removals.set_aside(marked, NOT_PROVEN_DELETED)
+        else:
+            self.inventory.release(marked.directory_id, marked.name)
+            self._new.discard(wanted.partition)
+            self.log.warning(
+                "replica.undeleted",
+                path=f"{agent.path}/{wanted.name}",
+                was=marked.name,
+                reason="it was marked as deleted, and the metadata place it here",
+            )
+            self.inventory.created(wanted.partition)
+        self.review([wanted.partition])
 
     def _successor(self, name: str, topic_id: Uuid | None) -> Successor | None:
         """The copy in the place of a ``-delete`` directory that a move left, or of one that is this broker's again."""

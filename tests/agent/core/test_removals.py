@@ -463,15 +463,63 @@ def test_what_an_earlier_process_marked_as_deleted_is_removed_only_where_the_met
         }
         records = (*FOO_TOPIC, partition(FOO, 2, (1,), D3))
         async with World(clock, found, *records).running() as world:
-            assert {name: stray.reason for name, stray in world.strays.items()} == {
-                "bad-0": NOT_PROVEN_DELETED,
-                "foo-2": NOT_PROVEN_DELETED,
-            }
+            assert {name: stray.reason for name, stray in world.strays.items()} == {"bad-0": NOT_PROVEN_DELETED}
             assert {marked("gone-0"), marked("foo-1")} <= set(world.names(D1)), "the delay counts from the start"
             await asyncio.sleep(61)
             await world.quiet()
             assert world.names(D1) == [world.strays["bad-0"].name, "foo-0"]
-            assert world.names(D2) == [world.strays["foo-2"].name]
+            assert world.names(D2) == ["foo-2"], "the metadata have it, and nothing else is left of it"
+            assert world.owner.assigned == {TopicIdPartition(FOO, 2): D2}
+
+    virtual(story)
+
+
+@pytest.mark.parametrize("assigned", [D1, UNASSIGNED])
+def test_what_was_marked_as_deleted_gets_its_name_back_when_the_metadata_have_it_again(
+    virtual: Run, assigned: Uuid
+) -> None:
+    """A controller that was set back to before the deletion while the agent was down."""
+
+    async def story(clock: Any) -> None:
+        left = f"foo-0.{HEX}-delete"
+        topic = (FOO_TOPIC[0], partition(FOO, 0, (1,), assigned))
+        async with World(clock, {D1: {left: FOO}}, *topic).running() as world:
+            await asyncio.sleep(3600)
+            assert (world.names(D1), world.placement.strays) == (["foo-0"], ())
+            assert world.inventory.names(D1) == {"foo-0": FOO}
+            assert world.owner.assigned == ({} if assigned == D1 else {TopicIdPartition(FOO, 0): D1})
+            assert [line["was"] for line in world.log.of("replica.undeleted")] == [left]
+            assert not world.placement.busy
+
+    virtual(story)
+
+
+@pytest.mark.parametrize("other", [D1, D2])
+def test_of_several_that_were_marked_as_deleted_nobody_knows_which_was_the_last(virtual: Run, other: Uuid) -> None:
+    """One may be what a move that was given up had copied by then."""
+
+    async def story(clock: Any) -> None:
+        found: Contents = {D1: {f"foo-0.{HEX}-delete": FOO}}
+        found[other] = found.get(other, {}) | {f"foo-0.{HEX[::-1]}-delete": FOO}
+        async with World(clock, found, *FOO_TOPIC).running() as world:
+            assert [stray.reason for stray in world.placement.strays] == [NOT_PROVEN_DELETED] * 2
+            assert "foo-0" in world.names(D1)
+
+    virtual(story)
+
+
+def test_what_cannot_get_its_name_back_is_a_stray(virtual: Run) -> None:
+    async def story(clock: Any) -> None:
+        world = World(clock, {D1: {f"foo-0.{HEX}-delete": FOO}}, *FOO_TOPIC)
+        world.disks[D1].fail(errno.EIO, ["rename_replica"])
+        async with world.running():
+            assert world.owner.errors[0] == errno.EIO
+            assert world.log.of("replica.rename.failed")
+            world.disks[D1].heal()
+            await asyncio.sleep(61)
+            await world.quiet()
+            assert "foo-0" in world.names(D1), "made anew"
+            assert f"foo-0.{HEX}-delete" in world.names(D1), "and what was there stays"
 
     virtual(story)
 
@@ -684,10 +732,10 @@ def test_what_a_move_left_is_listed_while_the_other_copy_cannot_be_looked_for(vi
             await asyncio.sleep(600)
             if is_back:
                 assert (world.names(D2), world.names(D3), world.placement.strays) == ([], ["foo-0"], ())
-            else:
-                (stray,) = world.placement.strays
-                assert stray.reason == NOT_PROVEN_DELETED
-                assert world.disks[D2].content(stray.name, LOG) == b"data"
+            else:  # nothing else is left of it
+                assert (world.names(D2), world.names(D3), world.placement.strays) == (["foo-0"], ["foo-0"], ())
+                assert world.disks[D2].content("foo-0", LOG) == b"data"
+                assert world.owner.assigned == {TopicIdPartition(FOO, 0): D2}
 
     virtual(story)
 
@@ -721,9 +769,8 @@ def test_what_waits_for_its_removal_is_judged_again_when_the_history_is_another(
             await asyncio.sleep(30)
             world.replace(*FOO_TOPIC)
             await asyncio.sleep(3600)
-            (stray,) = world.placement.strays
-            assert (stray.topic, stray.reason) == ("foo", NOT_PROVEN_DELETED)
-            assert world.names(D1) == [stray.name, "foo-0"] or world.names(D1) == ["foo-0", stray.name]
+            assert (world.names(D1), world.placement.strays) == (["foo-0"], ())
+            assert world.log.of("replica.undeleted")
             assert world.names(D2) == [], "neither history has it"
 
     virtual(story)
