@@ -208,7 +208,7 @@ class ReplicaWorker(Worker):
     def _complete(self, root: int, name: str, wanted: str, topic_id: str, *, left_over: bool = False) -> None:
         """See that a directory has this topic id; one that has none gets it when it is empty."""
         with self._replica(root, name, "open of") as replica:
-            content = self._read(replica, PARTITION_METADATA)
+            content = self._read_if_file(replica, PARTITION_METADATA, b"")
             if content is not None and topic_id_of(content) == topic_id:
                 self._sync_directory(replica)  # a crash may have come before
                 return
@@ -276,7 +276,7 @@ class ReplicaWorker(Worker):
                 files = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
             if not all(files.values()):
                 raise Refused(errno.ENOTEMPTY, f"delete of {name}: there is something in it that is no regular file")
-            content = self._read(replica, PARTITION_METADATA)
+            content = self._read_if_file(replica, PARTITION_METADATA, b"")
             found = None if content is None else topic_id_of(content)
             if found != topic_id and not (content is None and not files):
                 raise Refused(errno.ESTALE, f"comparison of {name}/{PARTITION_METADATA}")

@@ -88,6 +88,8 @@ _TOPIC_ID = re.compile(rb"version: ?(\d+)\r?\ntopic_id: ?([A-Za-z0-9_-]{22})={0,
 _ZERO_ID = re.compile(rb"A{21}[A-P]")
 """The last character has two bits of the id."""
 
+NO_FILE = (errno.EISDIR, errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ESPIPE)
+"""What reading a directory gets, a link to itself or through a file, a socket, a FIFO."""
 DENIED = (errno.EACCES, errno.EPERM)
 ACCESS_SAMPLES = 8
 """Replica directories of which the start sees whether they may be used."""
@@ -291,6 +293,16 @@ def _read_cold(fd: int, size: int, offset: int = 0) -> bytes:
     return os.pread(fd, size, offset)
 
 
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    """Whether it is one, or a link to one."""
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno not in NO_FILE:
+            raise
+        return False
+
+
 def _version(status: os.stat_result) -> tuple[int, int]:
     return status.st_ino, status.st_mtime_ns
 
@@ -428,6 +440,15 @@ class Worker:
         finally:
             os.close(fd)
 
+    def _read_if_file(self, root: int, name: str, otherwise: bytes | None) -> bytes | None:
+        """:meth:`_read`; ``otherwise`` where something has the name that is no file: the disk has answered."""
+        try:
+            return self._read(root, name)
+        except OSError as error:
+            if error.errno not in NO_FILE:
+                raise
+            return otherwise
+
     def _replace(self, root: int, name: str, content: Iterable[bytes], mode: int = 0o644) -> None:
         """tmp, fsync, rename, fsync of the directory. In pieces: a worker keeps the memory that it once needed."""
         temporary = name + ".tmp"
@@ -472,14 +493,14 @@ class Worker:
         """Everything but the contents of ``partition.metadata``; those come in batches by :meth:`op_topic_ids`."""
         self._places.clear()
         meta = self._read(root, META_PROPERTIES, cold=True)
-        clean = self._read(root, CLEAN_SHUTDOWN)
+        clean = self._read_if_file(root, CLEAN_SHUTDOWN, None)
         self._step(f"list of {self.path}")
         names, links = [], []
         with os.scandir(root) as entries:
             for entry in entries:
                 if entry.is_symlink() and parse_replica(entry.name):
                     links.append(entry.name)  # not followed: what it leads to may be on a disk that hangs
-                elif entry.is_dir():
+                elif _is_directory(entry):
                     names.append(entry.name)
         self._require_access(root, [name for name in sorted(names) if parse_replica(name)])
         self._step(f"realpath of {self.path}")
@@ -499,7 +520,7 @@ class Worker:
         return [self._topic_id(root, name) for name in request["names"]]
 
     def _topic_id(self, root: int, name: str) -> str | None:
-        content = self._read(root, f"{name}/{PARTITION_METADATA}")
+        content = self._read_if_file(root, f"{name}/{PARTITION_METADATA}", b"")
         topic_id = None if content is None else topic_id_of(content)
         if topic_id is not None:
             changed_ns = os.stat(f"{name}/{PARTITION_METADATA}", dir_fd=root).st_ctime_ns
@@ -754,15 +775,17 @@ class Worker:
         self._step(f"open of {name}/{PARTITION_METADATA}")
         try:
             fd = os.open(f"{name}/{PARTITION_METADATA}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=root)
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
-            self._places.popleft()  # deleted or moved
+            try:
+                self._step(f"read of {name}/{PARTITION_METADATA}")
+                found = topic_id_of(_read_cold(fd, BLOCK))
+                now_ns = os.fstat(fd).st_ctime_ns
+            finally:
+                os.close(fd)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, *DENIED, *NO_FILE):
+                raise
+            self._places.popleft()  # deleted, moved, or something else in its place
             return
-        try:
-            self._step(f"read of {name}/{PARTITION_METADATA}")
-            found = topic_id_of(_read_cold(fd, BLOCK))
-            now_ns = os.fstat(fd).st_ctime_ns
-        finally:
-            os.close(fd)
         if found is None and now_ns == int(changed_ns):
             raise Refused(errno.EILSEQ, f"comparison of {name}/{PARTITION_METADATA}")
         self._places.popleft()

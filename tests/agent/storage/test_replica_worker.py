@@ -1,11 +1,13 @@
 """What a worker does with replicas that are not what they should be: nothing is followed, nothing is deleted."""
 
 import binascii
+import contextlib
 import errno
 import os
 import random
+import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,38 @@ def replica(place: Path) -> Path:
     (place / "partition.metadata").write_text(METADATA)
     (place / LOG).write_bytes(b"data")
     return place
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _socket(path: Path) -> None:
+    with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(path.name)
+
+
+NO_FILES: dict[str, Callable[[Path], None]] = {
+    "a directory": Path.mkdir,
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "a FIFO": _fifo,
+    "a socket": _socket,
+    "a link through a file": lambda path: path.symlink_to(f"{LOG}/x"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_what_is_no_file_and_has_the_name_of_one_speaks_of_no_disk(here: Here, tmp_path: Path, kind: str) -> None:
+    place = replica(tmp_path / "dir" / "t-0")
+    here.format()
+    (place / "partition.metadata").unlink()
+    NO_FILES[kind](place / "partition.metadata")
+    (tmp_path / "dir" / LOG).touch()
+    NO_FILES[kind](tmp_path / "dir" / ".kafka_cleanshutdown")
+    assert here.probes(40) == ["ok"] * 40, "what was right before is looked at now and then"
+    assert here.ask("load")["ok"]["clean"] is None
+    assert here.ask("topic_ids", names=["t-0"])["ok"] == [None]
+    assert here.ask("create_replica", name="t-0", topic_id=TOPIC_ID)["errno"] == errno.EEXIST
 
 
 def every_change(here: Here, name: str) -> dict[str, dict[str, Any]]:
