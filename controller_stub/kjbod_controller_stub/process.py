@@ -35,6 +35,8 @@ START_TASKS = 16
 """Threads and processes of a start: log, the loop's own, reader, writer, large work, uvloop's four, the probe; and some
 to spare."""
 START_FILES = 48
+SLOW_START_S = 10.0
+"""A start that takes longer says so."""
 _SWITCH_S = 0.001
 """How long the thread with large work keeps the interpreter while the event loop waits for it."""
 _GC_THRESHOLDS = (10_000, 10, 10)
@@ -91,6 +93,13 @@ async def _start(config: Config) -> ControllerServer:
 
     _on_signal(stop)
     try:
+        if not (await asyncio.wait({starting}, timeout=SLOW_START_S))[0]:
+            # Whoever looks at a start that takes for ever has no other line to go by.
+            _log.warning(
+                "controller.start.slow",
+                directory=config.metadata_log_dir,
+                reason=f"after {SLOW_START_S:g} s still reading it: its log is large, or its disk does not answer",
+            )
         server = await starting
     except asyncio.CancelledError:
         _log.info("controller.stopped", reason="asked to while it started")

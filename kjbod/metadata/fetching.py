@@ -52,6 +52,7 @@ from kjbod.wire.error_codes import ErrorCode
 Address: TypeAlias = tuple[str, int]
 """Host and port."""
 
+_DENIED = frozenset({ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
 MAX_WAIT_MS = 500
 """``KafkaRaftClient.MAX_FETCH_WAIT_MS``: how long a leader parks a fetch that finds nothing."""
 MAX_BYTES = 1024 * 1024
@@ -301,6 +302,8 @@ class FetchMachine:
         """When, on the clock of ``now_ms``."""
         self.problem: str | None = None
         """Why the last exchange brought nothing; None when it did."""
+        self.denied = False
+        """Whether the last answer was that who asks may not read."""
         self.set_back: str | None = None
         """What an older leader epoch was answered with for :data:`SET_BACK_AFTER_MS`: the history of the controllers
         was lost or set back, or those that know the newer epoch are down; None: nothing was."""
@@ -487,6 +490,7 @@ class FetchMachine:
 
     def _progress(self, now_ms: int) -> None:
         self.problem = self.set_back = self._behind_since_ms = None
+        self.denied = False
         self._failures = 0
         self.not_before_ms = now_ms
 
@@ -498,6 +502,7 @@ class FetchMachine:
                 f"the controller at {_at(self.address)} belongs to another cluster than {self._cluster_id}: check "
                 "controller.quorum.bootstrap.servers and the cluster.id in meta.properties"
             )
+        self.denied = code in _DENIED
         why = f"{_at(self.address)} answered {_error_name(code)}"
         if code == ErrorCode.UNKNOWN_LEADER_EPOCH and told is not None and 0 <= told.leader_epoch < self.epoch:
             why += f": it knows leader epoch {told.leader_epoch}, and epoch {self.epoch} was followed"

@@ -118,6 +118,11 @@ class MetadataFollower:
         return self._machine.problem
 
     @property
+    def denied(self) -> bool:
+        """Whether the last answer was that who asks may not read."""
+        return self._machine.denied
+
+    @property
     def high_watermark(self) -> int:
         """The offset below which everything is committed, -1 while unknown."""
         return self._machine.high_watermark

@@ -112,13 +112,18 @@ class Observer:
         """Wait until ``done``.
 
         Raises:
-            KjbodError: it takes too long, or the observer ended.
+            KjbodError: it takes too long, or the observer ended, or may not read.
         """
         clock = SystemClock()
         deadline_ms = clock.monotonic_ms() + int(CATCH_UP_TIMEOUT_S * 1000)
         waiting = threading.Event()
         while not done():
             self.check()
+            problem = self._follower.problem
+            if self._follower.denied and problem:
+                raise KjbodError(
+                    f"{problem}: who asks may not read the metadata; it takes CLUSTER_ACTION on the cluster"
+                )
             if clock.monotonic_ms() > deadline_ms:
                 why = f": {self._follower.problem}" if self._follower.problem else ""
                 raise KjbodError(f"no controller answers at {self._addresses()} within {CATCH_UP_TIMEOUT_S:.0f} s{why}")

@@ -225,14 +225,14 @@ def java_double(value: float) -> str:
     """``Double.toString``: ``1000000.0``, but ``1.0E7``."""
     if value == 0 or 1e-3 <= abs(value) < 1e7 or value != value or abs(value) == float("inf"):
         return {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}.get(repr(value), repr(value))
-    mantissa, _, exponent = f"{value:e}".partition("e") if value == float(f"{value:e}") else _shortest(value)
+    mantissa, _, exponent = _shortest(value)
     mantissa = mantissa.rstrip("0")
     return f"{mantissa}0E{int(exponent)}" if mantissa.endswith(".") else f"{mantissa}E{int(exponent)}"
 
 
 def _shortest(value: float) -> tuple[str, str, str]:
-    """The fewest digits that read back as ``value``, in scientific notation."""
-    for digits in range(7, 17):
+    """The fewest digits, two at least, that read back as ``value``, in scientific notation."""
+    for digits in range(1, 17):
         text = f"{value:.{digits}e}"
         if float(text) == value:
             break

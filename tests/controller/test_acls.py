@@ -1,5 +1,6 @@
 """Access control: entries are kept as Kafka keeps them, and who may do what is decided by them."""
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -9,9 +10,9 @@ import pytest
 
 from kjbod.config import load_config
 from kjbod.config.load import require_controller
-from kjbod.errors import ConfigError
+from kjbod.errors import ConfigError, KjbodError
 from kjbod.ids import Uuid
-from kjbod.metadata import describing
+from kjbod.metadata import describing, live
 from kjbod.metadata.acls import (
     ALLOW,
     ANY,
@@ -25,6 +26,7 @@ from kjbod.metadata.acls import (
     ResourceType,
 )
 from kjbod.metadata.acls import Rules as AclRules
+from kjbod.metadata.live import LiveImage
 from kjbod.metadata.records import AccessControlEntryRecord, RemoveAccessControlEntryRecord
 from kjbod.metadata.refusals import refusal
 from kjbod.wire.admin_messages import (
@@ -432,3 +434,20 @@ def test_another_authorizer_is_a_mistake_in_the_configuration(site: Site) -> Non
     site.configure(authorizer_class_name="com.example.A")
     with pytest.raises(ConfigError, match=r"authorizer\.class\.name=com\.example\.A: expected org\.apache\.kafka"):
         require_controller(load_config(site.config_path))
+
+
+async def test_who_may_not_read_the_metadata_is_told_so_at_once(
+    site: Site, serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "CATCH_UP_TIMEOUT_S", 600.0)
+    site.configure(authorizer_class_name=STANDARD_AUTHORIZER, super_users="User:admin")
+    async with serving(site) as server:
+
+        def look() -> None:
+            with LiveImage((("127.0.0.1", server.port),)):
+                pass
+
+        with pytest.raises(
+            KjbodError, match=r"CLUSTER_AUTHORIZATION_FAILED \(31\): who asks may not read the metadata"
+        ):
+            await asyncio.to_thread(look)

@@ -62,7 +62,8 @@ def test_secrets_are_shown_only_when_asked_for() -> None:
     [
         (0.0, "0.0"), (1.0, "1.0"), (12.5, "12.5"), (1e6, "1000000.0"), (9_999_999.5, "9999999.5"), (1e7, "1.0E7"),
         (1.5e7, "1.5E7"), (123_456_789.125, "1.23456789125E8"), (1e20, "1.0E20"), (0.001, "0.001"), (1e-4, "1.0E-4"),
-        (-2.5e-5, "-2.5E-5"), (float("inf"), "Infinity"), (float("nan"), "NaN"),
+        (-2.5e-5, "-2.5E-5"), (5e-324, "4.9E-324"), (1e308, "1.0E308"), (1.23e-7, "1.23E-7"),
+        (1.7976931348623157e308, "1.7976931348623157E308"), (float("inf"), "Infinity"), (float("nan"), "NaN"),
     ],
 )  # fmt: skip
 def test_limits_read_as_java_prints_them(value: float, text: str) -> None:
