@@ -158,12 +158,20 @@ def _tell(
         out.json(outcomes, line=line)
     elif not outcomes:
         out("nothing to do: no replica there" if not cancel else "nothing to do: no move from there")
+    reasons: dict[str, list[str]] = {}
     for outcome in outcomes:
         if outcome["error"] is not None:
-            complain(safe(outcome["error"]))
+            reasons.setdefault(outcome["error"], []).append(name_of(outcome))
         elif not as_json:
-            out(f"{safe(outcome['topic'])}-{outcome['partition']}: {safe(outcome['note'] or done)}")
-    return any(outcome["error"] is not None for outcome in outcomes)
+            out(f"{name_of(outcome)}: {safe(outcome['note'] or done)}")
+    for reason, names in reasons.items():
+        complain(safe(reason) if names[0] in reason else f"{_several(names)}: {safe(reason)}")
+    return bool(reasons)
+
+
+def _several(names: Sequence[str]) -> str:
+    """``orders-0``, or ``orders-0 and 9 more``."""
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1:,} more"
 
 
 # ----------------------------------------------------------------------------------------------------------------- list
@@ -208,9 +216,10 @@ def _watch(client: ControlClient, named: Sequence[tuple[str, int]] | None, out: 
     """Show progress until the moves have ended; exit code."""
     wanted = {} if named is None else {"partitions": list(named)}
     display = _Lines(out) if not sys.stdout.isatty() else _Bar(out)
-    failed = 0
+    failed, seen = 0, False
     try:
         for progress in client.stream("moves", watch=True, **wanted):
+            seen |= bool(progress["moves"] or progress["ended"])
             failed += sum(ended["moved"] is False for ended in progress["ended"])
             if as_json:
                 out.json(progress, line=True)
@@ -221,6 +230,8 @@ def _watch(client: ControlClient, named: Sequence[tuple[str, int]] | None, out: 
         complain("the moves go on: kjbod move --list shows them, --cancel ends them")
         raise
     display.close()
+    if not seen and not as_json:
+        out("no moves")
     return EXIT_FAILURE if failed else 0
 
 

@@ -39,9 +39,14 @@ def _kind(kind: EventKind) -> Column:
     return F.col("kind") == str(kind)
 
 
+def _device() -> Column:
+    """Events have the names of a device and its number, samples the names alone; the number where it has none."""
+    return F.regexp_replace("device", r" \d+:\d+$", "")
+
+
 def observations(samples: DataFrame, events: DataFrame) -> DataFrame:
     """Everything that says something about one directory at one moment, in the columns of a sample."""
-    attributes = ("dir_id", "device", "serial", "partitions")
+    attributes = ("dir_id", _device().alias("device"), "serial", "partitions")
     sampled = samples.select(
         *DIRECTORY,
         "ts",
@@ -236,7 +241,8 @@ def _failures(events: DataFrame) -> DataFrame:
             F.collect_list(F.when(suspected, F.col("mono_ns"))).alias("suspect_ns"),
             *(F.max(F.when(failed, F.col(f"attrs.{name}"))).alias(name) for name in facts),
             *(F.max(F.when(failed, F.col(name))).alias(name) for name in ("partitions", "leaders")),
-            *(F.max(name).alias(name) for name in ("fleet", "dir_id", "device", "serial")),
+            *(F.max(name).alias(name) for name in ("fleet", "dir_id", "serial")),
+            F.max(_device()).alias("device"),
         )
         .where("steps > 0")
         .drop("steps")

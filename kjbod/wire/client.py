@@ -11,6 +11,7 @@ behind it would come either.
 import asyncio
 import contextlib
 import errno
+import os
 import re
 import ssl
 from collections import deque
@@ -97,7 +98,7 @@ class Connection:
         except TimeoutError:
             raise Disconnected(f"{peer} did not answer within {connect_timeout_ms} ms{_doubt(host, found)}") from None
         except OSError as error:
-            raise Disconnected(f"cannot connect to {peer}: {error.strerror or error}{_doubt(host, found)}") from None
+            raise Disconnected(f"cannot connect to {peer}: {_reason(error)}{_doubt(host, found)}") from None
         except RemoteProtocolError as error:
             raise Disconnected(f"{peer}: {error}") from error
         return cls(transport, protocol, clock, max_in_flight)
@@ -163,6 +164,13 @@ class Connection:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _reason(error: OSError) -> str:
+    """The kernel's words for it: asyncio puts its own, without the reason, into ``strerror``."""
+    if error.errno and not isinstance(error, ssl.SSLError):
+        return os.strerror(error.errno)
+    return error.strerror or str(error)
 
 
 async def _connect(

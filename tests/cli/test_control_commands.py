@@ -492,6 +492,30 @@ def test_very_many_moves_are_watched_together(tmp_path: Path, config: str) -> No
     assert asked[-1] == {"op": "moves", "node": 1, "watch": True}
 
 
+def test_a_reason_that_many_replicas_share_is_said_once_and_names_them(
+    tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = "/mnt/d1 is offline: no move begins until every log directory is online, as in Kafka"
+    answer = [
+        *(outcome(number, error=shared) for number in range(2000)),
+        outcome(2001, error="orders-2001 lies in /mnt/d1, which is offline: a move has to read it"),
+        outcome(2002, error="/mnt/d2 is offline: see kjbod log-dirs"),
+    ]
+    with fake_agent(tmp_path, move=[answer]):
+        assert cli.run(["move", "--from", "/mnt/d3", "--to", "/mnt/d2", "-c", config]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        f"kjbod: orders-0 and 1,999 more: {shared}",
+        "kjbod: orders-2001 lies in /mnt/d1, which is offline: a move has to read it",
+        "kjbod: orders-2002: /mnt/d2 is offline: see kjbod log-dirs",
+    ]
+
+
+def test_watching_when_nothing_moves_says_so(tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with fake_agent(tmp_path, moves=[{"moves": [], "all": {"moves": 0}, "ended": []}]):
+        assert cli.run(["move", "--watch", "-c", config]) == 0
+    assert capsys.readouterr().out == "no moves\n"
+
+
 def test_moves_are_cancelled(tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str]) -> None:
     answer = (outcome(0), outcome(1, error="orders-1 is not being moved"))
     with fake_agent(tmp_path, move_cancel=answer) as asked:

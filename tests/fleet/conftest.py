@@ -28,7 +28,7 @@ class Agent:
         if path is not None:
             more = {
                 "dir_id": self.dir_id(path),
-                "device": f"loop{path[-1]}",
+                "device": f"loop{path[-1]} 7:{path[-1]}",
                 "serial": f"S{self.broker_id}{path[-1]}",
             } | more
         event = Event(

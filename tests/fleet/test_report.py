@@ -280,6 +280,7 @@ def test_failures_of_a_stopped_and_of_a_running_agent(frames: Frames, make_agent
     running.fail(1_000, running.paths[0], acknowledged=False)
     rows = collect(incidents(frames(stopped, running)[1]))
     assert [(r["host"], r["outcome"]) for r in rows] == [("a", "agent stopped"), ("b", "open")]
+    assert {r["device"] for r in rows} == {"loop1"}
 
 
 def test_the_same_disk_may_fail_again_in_the_next_run(frames: Frames, make_agent: Any) -> None:

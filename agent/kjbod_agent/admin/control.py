@@ -684,7 +684,7 @@ def _state_of(move: Move) -> str:
 
 def _no_room(name: str, path: str, lack: NoRoom) -> str:
     """What does not fit where, and what to do, in one line."""
-    kept = [f"{_mib(lack.margin_bytes)} of them stay free"]
+    kept = [f"{_mib(lack.margin_bytes)} have to stay free"]
     if lack.promised_bytes:
         kept.insert(0, f"{_mib(lack.promised_bytes)} of them are for moves that are under way")
     why = f"{name} has {_mib(lack.needed_bytes)} and {path} {_mib(lack.usable_bytes)} left, {' and '.join(kept)}"

@@ -92,7 +92,7 @@ class ReplicaView:
         name: of its directory, ``topic-0`` or ``topic-0.<32 hex>-future``.
         size: bytes of its log segments as last measured, -1 unknown; without their indexes, as in Kafka.
         lag: of a future replica: offsets that the current one has and it has not, -1 unknown. Of a current one 0: this
-            broker's high watermark is never beyond its own log.
+            broker's high watermark is never beyond its own log; unknown where its directory is offline.
         future: whether it replaces the current one when it has caught up.
         leader: whether this broker leads the partition (never of a future replica).
     """
@@ -397,7 +397,7 @@ class View:
 
     def _lag(self, placed: _Placed) -> int:
         if not placed.future:
-            return 0
+            return 0 if placed.directory in self._broker.placement.inventory.online else UNKNOWN
         own = self._ends.get((placed.directory, placed.name))
         source = None if placed.source is None else self._ends.get((placed.source, placed.current_name))
         return UNKNOWN if own is None or source is None else source - own

@@ -583,7 +583,7 @@ async def test_what_does_not_fit_beside_what_is_on_its_way_is_refused_with_the_f
     assert [outcome["error"] for outcome in outcomes] == [
         None,
         "orders-1 has 31.0 MiB and /mnt/d2 100.0 MiB left, 60.0 MiB of them are for moves that are under way and"
-        " 10.0 MiB of them stay free: make room there, or move it elsewhere",
+        " 10.0 MiB have to stay free: make room there, or move it elsewhere",
         None,
         None,
     ]

@@ -226,6 +226,7 @@ def test_a_directory_that_was_never_read_has_the_replicas_that_the_metadata_plac
         assert (away.online, away.verdict, away.error) == (False, "unreadable", "/d3: EIO at open")
         assert (away.device, away.serial, away.total_bytes) == ("sdc", "X", UNKNOWN)
         assert names(away) == [("t-3", UNKNOWN)]
+        assert away.replicas[0].lag == UNKNOWN, "it may lag by all that was written since"
         assert away.leaders == 1
 
     hosted(virtual, story)
