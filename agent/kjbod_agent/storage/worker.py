@@ -502,7 +502,9 @@ class Worker:
                     links.append(entry.name)  # not followed: what it leads to may be on a disk that hangs
                 elif _is_directory(entry):
                     names.append(entry.name)
-        self._require_access(root, [name for name in sorted(names) if parse_replica(name)])
+        replicas = [name for name in sorted(names) if parse_replica(name)]
+        if meta is not None or replicas:  # else it may be a mount point without its disk
+            self._require_access(root, replicas)
         self._step(f"realpath of {self.path}")
         return {
             "meta": None if meta is None else meta.decode("latin-1"),
