@@ -60,7 +60,9 @@ def explain(found: Barrier | None, roots: Iterable[str]) -> str:
         return f"permission denied: {is_a}, who may not pass: chmod o+x {found.path}"
     if found.uid == uid:
         return f"permission denied: {is_a}: chmod u+rwX {found.path}; if it is so already, see lsattr and SELinux"
-    return f"permission denied: {is_a}: chown -R {me}: {all_roots}"
+    # It may well be this process that has the wrong user, and root's directories are rather given away.
+    instead = f"run this as {user_name(found.uid)}, or " if found.uid else ""
+    return f"permission denied: {is_a}: {instead}chown -R {me}: {all_roots}"
 
 
 def advice(path: str | Path, root: str | Path) -> str:

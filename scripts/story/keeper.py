@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _KEEPER_VARIABLE = "KJBOD_DEMO_KEEPER"
 _KEPT = "kept.json"
+_DEMO = Path(__file__).absolute().parents[1] / "demo"
 _STOP_TIMEOUT_S = 60
 
 
@@ -49,7 +50,7 @@ def _state(out: Path) -> dict[str, Any] | None:
 def refuse_second(out: Path) -> None:
     """One kept cluster per output directory."""
     if not is_keeper() and _state(out) is not None:
-        raise StoryError(f"a cluster is still kept by {out / _KEPT}: stop it with scripts/demo --stop --out {out}")
+        raise StoryError(f"a cluster is still kept by {out / _KEPT}: stop it with {_DEMO} --stop --out {out}")
 
 
 def launch(out: Path) -> int:
@@ -95,12 +96,12 @@ def keep(out: Path, story: "Story", tell: Narrator) -> None:
     tell.show(f"controller   127.0.0.1:{layout.controller_port}, with agents of brokers {', '.join(map(str, running))}")
     tell.show(f"disks        {layout.work}/disks")
     tell.show(f"logs         {layout.logs}")
-    tell.show(f"look at it:  {kjbod_command()} info -c {layout.config(f'broker{broker}')}")
+    tell.show(f"look at it:  {kjbod_command()} status -c {layout.config(f'broker{broker}')}")
     tell.show(f"             {kjbod_command()} log-dirs -c {layout.config(f'broker{broker}')}")
     tell.show(f"             tail -f {layout.log(f'broker{broker}')}")
     tell.show(f"             findmnt -l | grep {layout.work}")
-    tell.show(f"break it:    scripts/demo --break {broker}/1 --out {out}")
-    tell.show(f"stop it:     scripts/demo --stop --out {out}")
+    tell.show(f"break it:    {_DEMO} --break {broker}/1 --out {out}")
+    tell.show(f"stop it:     {_DEMO} --stop --out {out}")
     _let_the_terminal_go(cluster.layout.log("keeper"))
     with contextlib.suppress(KeyboardInterrupt):
         while True:
@@ -119,7 +120,7 @@ def break_disk(out: Path, which: str) -> int:
     """Kill one disk of the kept cluster."""
     state = _state(out)
     if state is None:
-        raise StoryError(f"no cluster is kept by {out / _KEPT}: start one with scripts/demo --keep")
+        raise StoryError(f"no cluster is kept by {out / _KEPT}: start one with {_DEMO} --keep")
     disk = state["disks"].get(which)
     if disk is None:
         raise StoryError(f"no disk {which!r}: choose one of {', '.join(state['disks'])}")

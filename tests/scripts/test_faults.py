@@ -302,10 +302,14 @@ def test_a_scratch_disk_outlives_the_command_and_goes_without_a_trace(faults: Fa
     path = tmp_path / "disk"
     said = faults("disk", "create", path, "--log-dir", "kafka", "--size", "32M").stdout
     assert f"made ext4 of 32 MiB in memory on {path}; log directory {path}/kafka" in said
+    assert f"remove: scripts/faults --state-dir {faults.state_dir} disk remove {path}" in said
     assert writes(path / "kafka")
     [disk] = json.loads(faults("disk", "list", "--json").stdout)
     assert (disk["path"], disk["log_dir"], disk["fstype"], disk["alive"]) == (str(path), f"{path}/kafka", "ext4", True)
     server = DiskControl(Path(disk["directory"])).server_pid()
+    assert "well" in faults("disk", "list").stdout
+    syscalls.umount(path, syscalls.MNT_DETACH)
+    assert "not mounted" in faults("disk", "list").stdout
     faults("disk", "remove", path)
     assert not path.exists()
     wait_until(lambda: not Path(f"/proc/{server}").exists(), 10, "the server to end")

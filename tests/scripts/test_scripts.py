@@ -158,8 +158,8 @@ def test_nobody_is_sent_to_a_package_index_for_kjbod() -> None:
     assert said.stdout == ""
 
 
-def test_who_sets_up_less_than_is_there_changes_nothing(tmp_path: Path) -> None:
-    """The demonstration and the tests in turns: each part is installed once."""
+def cloned(tmp_path: Path) -> Path:
+    """A clone with a ``.venv`` whose pip writes what it is asked for into ``pip.log``; its ``setup``."""
     for name in ("scripts", "pyproject.toml", "kjbod/__init__.py"):
         target = tmp_path / name
         target.parent.mkdir(exist_ok=True)
@@ -172,12 +172,18 @@ def test_who_sets_up_less_than_is_there_changes_nothing(tmp_path: Path) -> None:
     for name, text in (("python", python), ("pip", "#!/bin/sh\n")):
         (binaries / name).write_text(text)
         (binaries / name).chmod(0o755)
+    return tmp_path / "scripts/setup"
+
+
+def test_who_sets_up_less_than_is_there_changes_nothing(tmp_path: Path) -> None:
+    """The demonstration and the tests in turns: each part is installed once."""
+    setup = cloned(tmp_path)
 
     def installed(option: str) -> str:
         """What pip is asked for."""
         log = tmp_path / "pip.log"
         log.write_text("")
-        result = subprocess.run([tmp_path / "scripts/setup", option], capture_output=True, text=True, check=False)
+        result = subprocess.run([setup, option], capture_output=True, text=True, check=False)
         assert result.returncode == 0, result.stderr
         return log.read_text()
 
@@ -187,3 +193,19 @@ def test_who_sets_up_less_than_is_there_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "kjbod/__init__.py").write_text('__version__ = "9"\n')
     assert "base.txt" in installed("--base")
     assert "fleet.txt" in installed("--fleet"), "of another version"
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("usable", [True, False])
+def test_an_environment_of_another_user_is_named_and_left_alone(tmp_path: Path, usable: bool) -> None:
+    setup, venv = cloned(tmp_path), tmp_path / ".venv"
+    if not usable:
+        (venv / "bin/python").chmod(0o644)
+    for path in (venv, venv / "bin"):
+        os.chown(path, 65534, 65534)
+    plain = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search"]
+    result = subprocess.run([*plain, setup, "--fleet"], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"kjbod: {venv} belongs to nobody and has to be set up anew or further")
+    assert (venv / "bin/pip").exists() and not (tmp_path / "pip.log").exists()

@@ -55,7 +55,7 @@ def test_directories_of_another_owner_are_named_with_the_command_that_helps(host
     d1, d2, d3 = map(str, host.directories)
     assert host.refusal() == (
         f"kjbod: {d1}: permission denied: {d1} belongs to {OTHER} (mode 0755), and this is root: "
-        f"chown -R root: {d1} {d2} {d3}"
+        f"run this as {OTHER}, or chown -R root: {d1} {d2} {d3}"
     )
 
 
@@ -136,7 +136,7 @@ def test_a_state_directory_of_another_owner_too(host: Host) -> None:
     os.chown(state, OTHER, OTHER)
     assert host.refusal() == (
         f"kjbod: kjbod.state.dir={state}: permission denied: {state} belongs to {OTHER} (mode 0755), and this is root: "
-        f"chown -R root: {state}"
+        f"run this as {OTHER}, or chown -R root: {state}"
     )
 
 

@@ -320,7 +320,8 @@ def _undo(arguments: argparse.Namespace) -> int:
         return 0
     code = _undo_all(chosen) or (EXIT_FAILURE if torn and arguments.all else 0)
     if arguments.all and scratch.list_disks(arguments.state_dir):
-        _print(f"scratch disks stay: {PROGRAM} disk list; {PROGRAM} disk remove --all")
+        program = _program(arguments)
+        _print(f"scratch disks stay: {program} disk list; {program} disk remove --all")
     return code
 
 
@@ -351,6 +352,12 @@ def _undo_all(injections: Sequence[Injection]) -> int:
     return EXIT_FAILURE if errors else 0
 
 
+def _program(arguments: argparse.Namespace) -> str:
+    """What an operator types, with the records that were meant."""
+    where = arguments.state_dir
+    return PROGRAM if where == DEFAULT_STATE_DIR else f"{PROGRAM} --state-dir {shlex.quote(str(where))}"
+
+
 def _disk_create(arguments: argparse.Namespace) -> int:
     _require_root("disk create")
     disk = scratch.create_disk(
@@ -361,7 +368,7 @@ def _disk_create(arguments: argparse.Namespace) -> int:
         state_dir=arguments.state_dir,
     )
     _print(f"made {disk.fstype} of {disk.size_bytes >> 20} MiB in memory on {disk.path}; log directory {disk.log_dir}")
-    _print(f"remove: {PROGRAM} disk remove {shlex.quote(str(disk.path))}")
+    _print(f"remove: {_program(arguments)} disk remove {shlex.quote(str(disk.path))}")
     return 0
 
 
@@ -402,6 +409,12 @@ def _find_disk(path: str, disks: Sequence[scratch.ScratchDisk]) -> scratch.Scrat
     raise RigError(f"{path}: not a scratch disk: see {PROGRAM} disk list")
 
 
+def _disk_state(disk: scratch.ScratchDisk, fault: str | None) -> str:
+    if not disk.is_alive():
+        return "gone"
+    return fault or ("well" if disk.target().device is not None else "not mounted")
+
+
 def _disk_list(arguments: argparse.Namespace) -> int:
     disks = scratch.list_disks(arguments.state_dir)
     if arguments.json:
@@ -417,7 +430,7 @@ def _disk_list(arguments: argparse.Namespace) -> int:
             f"{disk.size_bytes >> 20} MiB",
             str(disk.log_dir),
             _clock(disk.since_ms),
-            broken.get(str(disk.path), "well") if disk.is_alive() else "gone",
+            _disk_state(disk, broken.get(str(disk.path))),
         )
         for disk in disks
     ]
