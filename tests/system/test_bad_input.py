@@ -356,7 +356,9 @@ def test_format_on_a_read_only_file_system_is_one_line(node: Node) -> None:
     with _tmpfs(node.dir(1), "ro"):
         done = run("format", "-t", CLUSTER, "-c", str(node.broker))
     assert done.returncode == EXIT_FAILURE
-    _is_one_line(done.stderr, f"Error while writing meta.properties file {node.dir(1)}")
+    asked, said = done.stderr.splitlines(keepends=True)
+    assert f"{node.dir(2)} lies on the file system of /" in asked and "is its disk mounted?" in asked
+    _is_one_line(said, f"Error while writing meta.properties file {node.dir(1)}")
     assert "Read-only file system" in done.stderr
     assert "make it writable" in done.stderr
     assert list(node.dir(1).iterdir()) == []
