@@ -35,6 +35,9 @@ START_TASKS = 16
 """Threads and processes of a start: log, the loop's own, reader, writer, large work, uvloop's four, the probe; and some
 to spare."""
 START_FILES = 48
+GIVE_BACK_S = 10.0
+GONE_CONNECTIONS = 100
+"""So many fewer than there were make a look at the heap worth its some ten milliseconds."""
 SLOW_START_S = 10.0
 """A start that takes longer says so."""
 _SWITCH_S = 0.001
@@ -122,6 +125,19 @@ async def _open_metrics(config: Config, server: ControllerServer) -> "MetricsLis
     return metrics
 
 
+async def _give_back(server: ControllerServer) -> None:
+    """Give memory back to the system when many connections have gone: what they had lies between what stays, and the C
+    library gives back by itself only what lies at the end."""
+    most = 0
+    while True:
+        await asyncio.sleep(GIVE_BACK_S)
+        now = sum(each.connections for each in server.servers)
+        if most - now >= GONE_CONNECTIONS:
+            memory.trim()
+            most = now
+        most = max(most, now)
+
+
 async def _serve(config: Config) -> int:
     outlive_signals(_log)
     server = await _start(config)
@@ -131,7 +147,11 @@ async def _serve(config: Config) -> int:
         metrics = await _open_metrics(config, server)
         _settle_memory()
         notify_ready(f"controller {config.node_id}, epoch {server.quorum.epoch}")
-        await server.run(server.watch())
+        giving_back = asyncio.ensure_future(_give_back(server))
+        try:
+            await server.run(server.watch())
+        finally:
+            giving_back.cancel()
     except KjbodError as error:
         _log.error("controller.failed", reason=str(error))
         exit_code = report(error)

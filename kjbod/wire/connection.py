@@ -258,10 +258,11 @@ class ServerConnection:
         return b"".join(ready), len(ready)
 
     def abandon(self) -> None:
-        """Nothing more is given out: let go of all answers, whoever still has their slots."""
+        """Nothing more is given out: let go of all answers, whoever still has their slots, and of half a request."""
         for slot in self._slots:
             slot.request = slot.encoded = slot.frame = None
         self._slots.clear()
+        self._splitter.clear()
 
     def _version_mismatch(self) -> ApiVersionsResponse:
         low, high = self._apis.get(ApiKey.API_VERSIONS, (0, 0))

@@ -255,6 +255,10 @@ class FrameSplitter:
         """How much there is of a frame that is not complete."""
         return len(self._buffer)
 
+    def clear(self) -> None:
+        """Let go of what is not a whole frame."""
+        self._buffer = bytearray()
+
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The frames that ``data`` completes, in order.
 

@@ -37,7 +37,8 @@ SLACK_BYTES = 24 * MIB
 _RUN = """
 import sys
 from pathlib import Path
-from kjbod_controller_stub import limits
+from kjbod_controller_stub import limits, process
+process.GIVE_BACK_S = 1.0
 limits.UNREAD_BYTES_MAX = int(sys.argv[2])
 from kjbod_controller_stub.process import main
 sys.exit(main(Path(sys.argv[1])))
@@ -76,6 +77,28 @@ def fetches() -> bytes:
     topic = FetchRequestTopic(topic_id=METADATA_TOPIC_ID, partitions=(partition,))
     request = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=16 * MIB, topics=(topic,))
     return b"".join(encode_request(request, 17, number, "c") for number in range(FETCHES))
+
+
+HALF_REQUESTS = 600
+HALF_BYTES = 60_000
+
+
+async def test_what_came_of_requests_that_were_never_finished_is_given_back(controller: tuple[int, int]) -> None:
+    pid, port = controller
+    before = resident_bytes(pid)
+    half = (200_000).to_bytes(4) + b"\x00\x01\x00\x0c".ljust(HALF_BYTES, b"x")
+    clients = []
+    try:
+        for _ in range(HALF_REQUESTS):
+            clients.append(socket.create_connection(("127.0.0.1", port)))
+            clients[-1].sendall(half)
+        async with asyncio.timeout(60):
+            await until(lambda: resident_bytes(pid) > before + HALF_REQUESTS * HALF_BYTES * 3 // 4)
+    finally:
+        for client in clients:
+            client.close()
+    async with asyncio.timeout(60):
+        await until(lambda: resident_bytes(pid) < before + HALF_REQUESTS * HALF_BYTES // 2)
 
 
 async def test_clients_that_do_not_read_cost_what_the_limit_says_and_it_comes_back(
