@@ -35,7 +35,7 @@ from typing import Any, Final
 
 from kjbod.documents import int_of, parse_document, text_of
 from kjbod.errors import ConfigError, StorageError
-from kjbod.files import make_directories, write_atomically
+from kjbod.files import make_directories, read_file, write_atomically
 from kjbod.ids import METADATA_TOPIC_NAME, Uuid
 from kjbod.meta_properties import (
     Ensemble,
@@ -46,6 +46,7 @@ from kjbod.meta_properties import (
     with_directory_ids,
 )
 from kjbod.permissions import DENIED, explain
+from kjbod_agent.host_files.worker import FILE_BYTES_MAX
 from kjbod_agent.storage.api import DirectoryError, LoadedDirectory, WorkerUnavailable, errno_name
 
 KNOWN_DIRECTORIES_NAME: Final = "known_directories.json"
@@ -451,7 +452,7 @@ class KnownDirectories:
         """
         try:
             make_directories(self.path.parent)
-            content = self.path.read_bytes()
+            content = read_file(self.path, bytes_max=FILE_BYTES_MAX)
         except FileNotFoundError:
             return Memory()
         except OSError as error:
@@ -499,6 +500,8 @@ class KnownDirectories:
         where = error.filename or self.path
         if error.errno in DENIED:
             return ConfigError(f"kjbod.state.dir={self.path.parent}: {error.strerror}")
+        if error.errno in (errno.EINVAL, errno.EFBIG):  # of :func:`kjbod.files.read_file`
+            return StartUpError(f"kjbod.state.dir={self.path.parent}: {where}: {error.strerror}: remove it")
         return StartUpError(
             f"kjbod.state.dir={self.path.parent}: {where}: {error.strerror}: it must be writable, outside log.dirs"
         )

@@ -35,6 +35,9 @@ TYPE_CHECKING = False  # importing typing costs memory
 if TYPE_CHECKING:
     from typing import Any
 
+FILE_BYTES_MAX = 64 * 1024 * 1024
+"""Of a file that is read as a whole: what an agent remembers takes some MiB at the most."""
+
 Handle = tuple[int, int]
 """An open file: the pid of the process, and its descriptor there."""
 
@@ -77,10 +80,10 @@ def _told(error: OSError) -> tuple[int, str, str | None]:
 
 def read(path: str) -> bytes:
     """The content; the folder is made where it is missing."""
-    from kjbod.files import make_directories
+    from kjbod.files import make_directories, read_file
 
     make_directories(Path(path).parent)
-    return Path(path).read_bytes()
+    return read_file(Path(path), bytes_max=FILE_BYTES_MAX)
 
 
 def write(path: str, data: bytes) -> None:

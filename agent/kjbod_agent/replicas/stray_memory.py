@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kjbod.documents import int_of, parse_document, text_of
-from kjbod.files import make_directories, write_atomically
+from kjbod.files import make_directories, read_file, write_atomically
 from kjbod.ids import Uuid
+from kjbod_agent.host_files.worker import FILE_BYTES_MAX
 
 STRAYS_NAME: Final = "strays.json"
 
@@ -43,7 +44,7 @@ class StrayMemory:
     def load(self) -> dict[tuple[Uuid, str], Note]:
         """What is remembered; empty where there is no file, or none that can be used. Blocks."""
         try:
-            return self.parse(self.path.read_bytes())
+            return self.parse(read_file(self.path, bytes_max=FILE_BYTES_MAX))
         except OSError:
             return {}
 

@@ -30,6 +30,7 @@ from kjbod_agent.directories.start_up import (
     mark_clean,
 )
 from kjbod_agent.health.mounts import Mount
+from kjbod_agent.replicas.stray_memory import StrayMemory
 from kjbod_agent.storage.api import BlockedCall, DirectoryError, Replica
 from tests.agent.core.opened import Disks, config_of
 from tests.agent.core.test_directories import loaded
@@ -52,6 +53,34 @@ async def test_a_full_state_directory_is_said_and_keeps_no_broker_from_starting(
     (line,) = logs
     assert line["event"] == "state.not.saved"
     assert f"kjbod.state.dir={tmp_path}" in line["reason"] and "File too large" in line["reason"]
+
+
+def _huge(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (os.mkfifo, "Not a regular file: remove it"),
+        (lambda path: path.symlink_to("/dev/zero"), "Not a regular file: remove it"),
+        (_huge, "1099511627776 bytes are too many: remove it"),
+    ],
+)
+async def test_what_is_no_file_in_the_place_of_the_memory_is_named_at_once(
+    tmp_path: Path, make: Callable[[Path], object], words: str
+) -> None:
+    """And is not waited for as for a disk that hangs."""
+    path = tmp_path / "known_directories.json"
+    make(path)
+    remembering = Remembering(config_of(["/d1"], state_dir=tmp_path), get_logger())
+    with pytest.raises(StartUpError) as refused:
+        await remembering.load()
+    assert str(refused.value) == f"kjbod.state.dir={tmp_path}: {path}: {words}"
+    await closed(remembering)
+    path.rename(tmp_path / "strays.json")
+    assert StrayMemory(tmp_path, 1).load() == {}
 
 
 def contents(folder: Path) -> dict[str, bytes]:
