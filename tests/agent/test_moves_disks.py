@@ -15,6 +15,7 @@ from kjbod.testing.disks import FaultMode, RealDisk
 from kjbod.testing.processes import ManagedProcess, Processes, kjbod_command, wait_until
 from kjbod_agent.storage.conformance import sealed
 from tests.agent.daemon_cluster import Cluster, wait_assigned
+from tests.agent.health.test_real_faults import make_immutable
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
 
@@ -194,3 +195,15 @@ def test_the_copy_that_a_move_left_is_kept_and_listed_when_the_disk_that_it_went
     replica = host.source.log_dir / kept["renamed"]
     wait_until(replica.is_dir, 30, "its new name")
     assert {name: (replica / name).read_bytes() for name in host.content} == host.content
+
+
+def test_an_immutable_replica_stays_where_it_is_and_its_disk_online(host: Host) -> None:
+    replica = host.source.log_dir / "moved-0"
+    make_immutable(replica)
+    host.move()
+    assert "EPERM" in host.agent.wait_for_event("replica.move.failed", timeout_s=60)["reason"]
+    make_immutable(replica, immutable=False)
+    assert host.files(host.source) == host.content
+    host.move()
+    wait_until(lambda: host.files(host.destination) == host.content, 60, "the replica at its destination")
+    assert not host.agent.events("directory.failed")

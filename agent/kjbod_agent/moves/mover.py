@@ -978,7 +978,7 @@ async def _rename(agent: DirectoryAgent, name: str, new_name: str) -> None:
     try:
         await agent.rename_replica(name, new_name, timeout_ms=WORK_TIMEOUT_MS)
     except DirectoryError as error:
-        if error.errno not in (errno.ENOENT, errno.EEXIST):
+        if error.errno not in (errno.ENOENT, errno.EEXIST, *DENIED):
             raise
         there = await agent.replica_sizes([name, new_name], timeout_ms=WORK_TIMEOUT_MS)
         if name in there or new_name not in there:

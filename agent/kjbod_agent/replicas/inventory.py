@@ -363,6 +363,18 @@ class Inventory:
         """A name is free that was taken by something that is no current or future replica."""
         self._release(directory_id, name, counted=False)
 
+    def is_replica(self, directory_id: Uuid, name: str, partition: int) -> bool:
+        """Whether what has this name there is a current or future replica, or is being made."""
+        topic_id = self._contents[directory_id].names.get(name)
+        if topic_id is None:
+            return False
+        key = TopicIdPartition(topic_id, partition)
+        if name.endswith("-future"):
+            return (directory_id, name) in self._futures.get(key, ())
+        if name.endswith(("-delete", "-stray")):
+            return False
+        return directory_id in self._copies.get(key, ()) or self._creating.get(key) == (directory_id, name)
+
     def take_out(self, directory_id: Uuid, name: str, partition: int) -> None:
         """What lies there under this name, current or future, is no replica any more: it gets another name."""
         topic_id = self._contents[directory_id].names.get(name)

@@ -40,11 +40,14 @@ from kjbod_agent.storage.worker import parse_replica
 WORK_TIMEOUT_MS: Final = 30_000
 AGAIN_MS: Final = 60_000
 """A removal that got no answer is tried again after this time."""
+REFUSED_AGAIN_MS: Final = 300_000
+"""A rename or a removal that the file system refuses (:data:`DENIED`) is tried again after this time."""
 REMEMBERED_MAX: Final = 10_000
 """Strays that are remembered of directories that are away, when one more of them is replaced."""
 NAMES_ONLY: Final = frozenset({errno.ENOENT, errno.EEXIST, errno.EINVAL, errno.ENAMETOOLONG, errno.ENOTEMPTY})
 """Errors of a rename that speak of names, not of a dead disk."""
 DENIED: Final = frozenset({errno.EPERM, errno.EACCES})
+"""Errors that speak of one replica: somebody has made it, or a file in it, immutable."""
 NOT_THE_ONE: Final = frozenset({errno.ESTALE, errno.ENOTEMPTY, errno.EINVAL})
 """Errors of a removal that may say that something else lies there than was meant."""
 
@@ -134,7 +137,7 @@ class Removals:
         self.works[leaving.directory_id].add(functools.partial(self._delete, leaving, new_name, delay_ms))
 
     async def _delete(self, leaving: Leaving, new_name: str, delay_ms: int) -> None:
-        renamed = await self._rename(leaving, new_name)
+        renamed = await self._rename(leaving, new_name, "it was deleted", functools.partial(self.delete, leaving))
         self.renamed_away(leaving)
         if renamed:
             self.log.info("replica.deleted", path=self._path(leaving.directory_id, new_name))
@@ -271,12 +274,18 @@ class Removals:
             self.log.error("replica.remove.failed", path=path, reason=str(error))
             if error.errno not in NOT_THE_ONE or name not in error.call:
                 self.work_failed(directory_id, error)
+            leaving = _leaving(directory_id, name, topic_id)
+            if error.errno in DENIED and leaving is not None:
+                self.show(leaving, f"it was to be removed, and cannot be: {error}")
+                self._push(REFUSED_AGAIN_MS, directory_id, name, topic_id, replaced=replaced)
         except (DirectoryTimeout, WorkerUnavailable) as trouble:
             self.log.warning("replica.remove.failed", path=path, reason=str(trouble))
             self._push(AGAIN_MS, directory_id, name, topic_id, replaced=replaced)
         else:
             self.inventory.release(directory_id, name)
             self.log.info("replica.removed", path=path)
+            if self.strays.pop((directory_id, name), None) is not None:
+                self.changed()
 
     # ---- what is kept
 
@@ -306,10 +315,11 @@ class Removals:
             topic_id=None if leaving.topic_id is None else str(leaving.topic_id),
             reason=reason,
         )
-        self.works[leaving.directory_id].add(functools.partial(self._set_aside, leaving, new_name))
+        self.works[leaving.directory_id].add(functools.partial(self._set_aside, leaving, new_name, reason))
 
-    async def _set_aside(self, leaving: Leaving, new_name: str) -> None:
-        if not await self._rename(leaving, new_name):
+    async def _set_aside(self, leaving: Leaving, new_name: str, reason: str) -> None:
+        again = functools.partial(self.set_aside, leaving, reason)
+        if not await self._rename(leaving, new_name, reason, again):
             self.strays.pop((leaving.directory_id, new_name), None)
             self.changed()
 
@@ -398,8 +408,9 @@ class Removals:
 
     # ---- names
 
-    async def _rename(self, leaving: Leaving, new_name: str) -> bool:
-        """Whether it has its new name; else the old one is taken again."""
+    async def _rename(self, leaving: Leaving, new_name: str, reason: str, again: Callable[[], None]) -> bool:
+        """Whether it has its new name; else the old one is taken again. Where it is refused it is listed with
+        ``reason``, and ``again`` is called later."""
         directory_id, path = leaving.directory_id, self._path(leaving.directory_id, leaving.name)
         try:
             agent = self.works[directory_id].agent
@@ -411,17 +422,34 @@ class Removals:
             if error.errno not in NAMES_ONLY:
                 self.work_failed(directory_id, error)
             gone = error.errno == errno.ENOENT
+            if error.errno in DENIED:
+                self.show(leaving, f"{reason}, and cannot be renamed: {error}{protected}")
+                asyncio.get_running_loop().call_later(REFUSED_AGAIN_MS / 1000, self._rename_again, leaving, again)
         except (DirectoryTimeout, WorkerUnavailable) as trouble:
             # What was to be deleted is a stray at the next start, and is listed then.
             self.log.warning("replica.rename.failed", path=path, reason=str(trouble))
             gone = False
         else:
+            self.hide(leaving)
             self._drop_checkpoints(leaving)
             return True
         self.inventory.release(directory_id, new_name)
         if not gone:
             self.inventory.occupy(directory_id, leaving.name, leaving.topic_id)
         return False
+
+    def _rename_again(self, leaving: Leaving, again: Callable[[], None]) -> None:
+        """Unless another replica, or this one, has the name by now, or a person was faster."""
+        directory_id, name = leaving.directory_id, leaving.name
+        if (directory_id, name) not in self.strays:
+            return
+        if directory_id not in self.inventory.online or self.inventory.is_replica(
+            directory_id, name, leaving.partition
+        ):
+            self.hide(leaving)
+            return
+        self.inventory.release(directory_id, name)
+        again()
 
     def _drop_checkpoints(self, leaving: Leaving) -> None:
         """Soon; with those of all others that are renamed now."""

@@ -536,6 +536,24 @@ def test_a_source_that_nobody_may_rename_ends_the_move_and_is_told_once(virtual:
     virtual(main)
 
 
+@pytest.mark.parametrize("call", ["rename_replica", "read_piece"])
+def test_a_replica_that_the_file_system_does_not_let_go_stays_and_the_move_says_why(virtual: Run, call: str) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks()
+        content = disks.content(D1, "t-0")
+        async with World(disks, clock) as world:
+            disks.disks[D1].fail(errno.EPERM, [call])
+            world.alter(0, "/d2")
+            await world.rest()
+            assert whole(disks, content) == D1
+            assert not disks.copies(0, "future")
+            (failed,) = world.log.of("replica.move.failed")
+            assert "EPERM" in failed["reason"]
+            assert set(world.errors) == {(D1, errno.EPERM)}, "a probe says whether it is the directory"
+
+    virtual(main)
+
+
 def test_an_error_is_told_to_the_health_monitor_and_tried_again(virtual: Run) -> None:
     async def main(clock: Any) -> None:
         disks = Disks()

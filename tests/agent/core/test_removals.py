@@ -740,6 +740,68 @@ def test_what_a_move_left_is_listed_while_the_other_copy_cannot_be_looked_for(vi
     virtual(story)
 
 
+# --------------------------------------------------------------------------------- what the file system does not let go
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES])
+@pytest.mark.parametrize("call", ["rename_replica", "delete_replica"])
+def test_a_deleted_replica_that_is_immutable_is_listed_and_removed_when_it_is_no_more(
+    virtual: Run, number: int, call: str
+) -> None:
+    async def story(clock: Any) -> None:
+        async with World(clock, {D1: {"foo-0": FOO}}, *FOO_TOPIC).running() as world:
+            world.disks[D1].fail(number, [call])
+            world.commit(RemoveTopicRecord(topic_id=FOO))
+            await asyncio.sleep(1000)
+            (stray,) = world.placement.strays
+            assert [stray.name] == world.names(D1)
+            assert errno.errorcode[number] in stray.reason
+            assert len(world.owner.errors) < 5, "tried seldom"
+            world.disks[D1].heal()
+            await asyncio.sleep(400)
+            assert (world.names(D1), world.placement.strays) == ([], ())
+
+    virtual(story)
+
+
+def test_a_stray_that_is_immutable_is_listed_under_its_name_and_set_aside_when_it_is_no_more(virtual: Run) -> None:
+    async def story(clock: Any) -> None:
+        world = World(clock, {D1: {"gone-0": GONE}}, *FOO_TOPIC)
+        world.disks[D1].fail(errno.EPERM, ["rename_replica"])
+        async with world.running():
+            await asyncio.sleep(500)
+            (stray,) = world.placement.strays
+            assert stray.name == "gone-0"
+            assert stray.reason.startswith(f"{NO_TOPIC}, and cannot be renamed: ")
+            world.disks[D1].heal()
+            await asyncio.sleep(400)
+            (stray,) = world.placement.strays
+            assert (world.names(D1), stray.reason) == (["foo-0", stray.name], NO_TOPIC)
+
+    virtual(story)
+
+
+def test_an_immutable_replica_that_is_this_brokers_again_is_not_deleted_later(virtual: Run) -> None:
+    async def story(clock: Any) -> None:
+        async with World(clock, {D1: {"foo-0": FOO}}, *FOO_TOPIC).running() as world:
+            world.disks[D1].fail(errno.EPERM, ["rename_replica"])
+            away = PartitionChangeRecord(
+                partition_id=0, topic_id=FOO, replicas=(2,), isr=(2,), leader=2, directories=(D3,)
+            )
+            back = PartitionChangeRecord(
+                partition_id=0, topic_id=FOO, replicas=(1,), isr=(1,), leader=1, directories=(D1,)
+            )
+            world.commit(away)
+            await world.quiet()
+            world.commit(back)
+            await world.quiet()
+            world.disks[D1].heal()
+            await asyncio.sleep(1000)
+            assert (world.names(D1), world.placement.strays) == (["foo-0"], ())
+
+    virtual(story)
+
+
 # ------------------------------------------------------------------------------------ a history that proves no deletion
 
 
