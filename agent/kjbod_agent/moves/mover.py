@@ -191,6 +191,8 @@ class _Move:
     buffer: CopyBuffer | None = None
     equal: bool = False
     """The last pass found both equal, and none that was broken off has written anything since."""
+    was_equal: bool = False
+    """Once, and nothing spoke against the source: the future replica is no mere part of it."""
     activity: asyncio.Task[None] | None = None
     renamed: bool = False
     """The source lies under :attr:`source_name`, as far as is known."""
@@ -459,6 +461,7 @@ class Mover:
             move.source, move.renamed, move.gone = left[0], True, True
         hosted = self._placement.hosting.partitions.get(move.partition)
         assigned_here = hosted is not None and hosted.directory == move.destination
+        move.was_equal = assigned_here
         self._feed(move, moves.resumed(current=bool(current), renamed=bool(left), assigned_here=assigned_here))
 
     def _retarget(self, move: _Move, destination: Uuid | None) -> None:
@@ -715,6 +718,7 @@ class Mover:
             move.equal = move.equal and _is_as_found(move)
             raise
         if move.equal and not self._is_doubtful(move):
+            move.was_equal = True
             self._feed(move, Event.CAUGHT_UP)
         else:
             await asyncio.sleep(AGAIN_MS / 1000)
@@ -822,17 +826,18 @@ class Mover:
             self._placement.work(move.destination, functools.partial(self._removing_future, move))
 
     async def _removing_future(self, move: _Move) -> None:
-        at_once = not (move.kept or move.has_plain_name or self._is_source_doubtful(move))
+        at_once = not (move.kept or move.has_plain_name or self._may_be_needed(move))
         if not at_once or not await self._removed_at_once(move):
             name = move.plain if move.has_plain_name else move.future_name
             await self._move_away(move.destination, name, move.topic, move.partition, kept=move.kept)
         if move.carried and move.partition not in self._placement.hosting:
             await self._forget_offsets(move.destination, move)
 
-    def _is_source_doubtful(self, move: _Move) -> bool:
-        """Whether the copy may be needed yet: it was equal once, perhaps. Then it is removed as what a finished move
-        left: later, if the source is well by then."""
-        return move.source is not None and self._owner.doubt(move.source, move.begun_ms) is not None
+    def _may_be_needed(self, move: _Move) -> bool:
+        """Whether the future replica is as good as its source, and that is in doubt: it is removed as what a finished
+        move left, later, if the source is well by then."""
+        in_doubt = move.source is not None and self._owner.doubt(move.source, move.begun_ms) is not None
+        return move.was_equal and in_doubt
 
     async def _removed_at_once(self, move: _Move) -> bool:
         """Nobody has a future replica open, and its disk may be full. False: it could not be."""

@@ -902,6 +902,29 @@ def test_a_move_to_a_full_disk_leaves_nothing_there_at_once_and_its_reason_is_ke
     virtual(main)
 
 
+@pytest.mark.parametrize("was_equal", [True, False])
+def test_a_complete_copy_of_a_cancelled_move_is_not_removed_while_its_source_is_in_doubt(
+    virtual: Run, was_equal: bool
+) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks()
+        content = disks.content(D1, "t-0")
+        async with World(disks, clock) as world:
+            world.answers = False
+            world.alter(0, "/d2")
+            await world.reach(State.QUEUED if was_equal else State.NONE)
+            world.doubts[D1] = DirectoryHealth(health=Health.SUSPECT, cause=Cause.ERROR)
+            assert world.mover.cancel("t", 0)
+            await asyncio.sleep(600)
+            assert len(disks.names(D2)) == was_equal
+            world.doubts.clear()
+            await asyncio.sleep(120)
+            assert disks.names(D2) == []
+            assert whole(disks, content) == D1
+
+    virtual(main)
+
+
 def test_a_future_replica_that_cannot_be_removed_at_once_is_tried_again_as_deleted(virtual: Run) -> None:
     async def main(clock: Any) -> None:
         disks = Disks()
