@@ -454,6 +454,7 @@ def test_a_busy_disk_that_hangs_is_failed_at_the_timeout_after_the_first_request
     async def main(clock: Any) -> None:
         async with Host(clock) as host:
             host.sources.busy = True
+            await asyncio.sleep(0.7)  # the counters are sampled before the next probe begins
             host.disks["/disk1"].hang()
             verdict = await host.until("/disk1", Health.FAILED, within_ms=1900 + IDLE_EVERY_MS)
             assert (verdict.cause, verdict.evidence.silent_ms) == (Cause.HUNG, 1900)
