@@ -17,6 +17,7 @@ import fcntl
 import os
 import random
 import re
+import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -48,6 +49,8 @@ BOOTSTRAP_CHECKPOINT_NAME = "bootstrap.checkpoint"
 METADATA_PARTITION_NAME = f"{METADATA_TOPIC_NAME}-0"
 VOTERS_CHECKPOINT_NAME = f"{0:020}-{0:010}.checkpoint"
 META_PROPERTIES_BYTES_MAX = 64 * 1024
+SILENT_S = 3.0
+"""After this a directory that is being read is named."""
 _SCRAM_SINCE = versions.release_level("3.5-IV2")
 _WRITE_ERROR = "Error while writing meta.properties file"
 _WRITE_REMEDY = "make it writable for this user, then format again with --ignore-formatted"
@@ -527,8 +530,22 @@ def _read_meta(directory: str) -> bytes | OSError | None:
 # info
 
 
-def describe_directories(config: Config, out: Print) -> int:
-    """``kafka-storage info``: print what is in the directories and what is wrong with them.
+@contextlib.contextmanager
+def _waiting_for(directory: str, warn: Print) -> Iterator[None]:
+    """Say so when a directory takes long: the thread that reads may be stuck in the kernel, for good."""
+    said = f"{directory} does not answer: its disk may hang (kjbod status and log-dirs ask the agent, and no disk)"
+    timer = threading.Timer(SILENT_S, warn, (said,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def describe_directories(config: Config, out: Print, warn: Print) -> int:
+    """``kafka-storage info``: print what is in the directories and what is wrong with them. ``warn`` gets the one that
+    is waited for.
 
     Returns the exit code: 1 when there are problems.
     """
@@ -536,11 +553,12 @@ def describe_directories(config: Config, out: Print) -> int:
     found: list[str] = []
     first: MetaProperties | None = None
     for directory in config.directories:
-        if (problem := _directory_problem(directory)) is not None:
-            problems.append(problem)
-            continue
-        found.append(directory)
-        meta = _load_meta(directory, problems)
+        with _waiting_for(directory, warn):
+            if (problem := _directory_problem(directory)) is not None:
+                problems.append(problem)
+                continue
+            found.append(directory)
+            meta = _load_meta(directory, problems)
         if meta is not None and first is not None:
             if meta.cluster_id != first.cluster_id:
                 problems.append("Mismatched cluster IDs between storage directories.")

@@ -62,7 +62,7 @@ def info(config: Path) -> int:
     from kjbod.storage_tool import describe_directories
 
     out = Printer(patient=True)
-    code = describe_directories(load_config(config), out)
+    code = describe_directories(load_config(config), out, complain)
     out.close()
     return code
 

@@ -102,7 +102,8 @@ def spark_session(master: str | None, *, large: bool = False) -> Iterator["Spark
             with environment:
                 spark = builder.getOrCreate()
         except Exception as error:  # the launcher raises whatever it met; all of it means "not started"
-            raise FleetError(f"Spark does not start: {_first_line(error)}") from error
+            given = f" with --master {master}" if master else ""
+            raise FleetError(f"Spark does not start{given}: {_first_line(error)}") from error
         stack.callback(_stop, spark)
         yield spark
 

@@ -59,7 +59,7 @@ class Node:
     def info(self) -> tuple[int, list[str]]:
         """Exit code and the lines of standard output."""
         lines: list[str] = []
-        return describe_directories(self.config, lines.append), lines
+        return describe_directories(self.config, lines.append, self.warnings.append), lines
 
     def meta(self, name: str) -> dict[str, str]:
         text = (self.root / name / "meta.properties").read_text()

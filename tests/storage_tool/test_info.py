@@ -1,8 +1,13 @@
 """``kjbod info``, ``version-mapping``, ``feature-dependencies``. Names carry the rows of Kafka's own tests (ST-n)."""
 
+import os
+import queue
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
-from kjbod.storage_tool import StorageToolError, print_feature_dependencies, print_version_mapping
+from kjbod import storage_tool
+from kjbod.storage_tool import StorageToolError, describe_directories, print_feature_dependencies, print_version_mapping
 from tests.storage_tool.rig import CLUSTER_ID, MakeNode
 
 
@@ -172,3 +177,22 @@ def test_st_10_features_that_are_not(feature: str, message: str) -> None:
     with pytest.raises(StorageToolError) as caught:
         dependencies(feature)
     assert str(caught.value) == message
+
+
+def test_a_directory_that_does_not_answer_is_named_while_it_is_waited_for(
+    broker: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_tool, "SILENT_S", 0.05)
+    node = broker()
+    node.format()
+    hanging = node.directories[1] / "meta.properties"
+    content = hanging.read_bytes()
+    hanging.unlink()
+    os.mkfifo(hanging)  # whose open() waits for a writer
+    said = queue.SimpleQueue[str]()
+    with ThreadPoolExecutor(1) as pool:
+        shown = pool.submit(describe_directories, node.config, lambda _line: None, said.put)
+        while not said.get(timeout=30).startswith(f"{node.directories[1]} does not answer: its disk may hang"):
+            pass  # another one, which was only slow
+        hanging.write_bytes(content)
+        assert shown.result(30) == 0
