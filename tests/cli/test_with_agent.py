@@ -267,10 +267,10 @@ def test_what_cannot_be_moved_says_why(site: Site) -> None:
     spare.rename(spare.with_name("away"))
     site.agent.wait_for_event("directory.offline.acknowledged")
     assert site.run("move", "orders-0", "--to", str(spare), code=1).stderr == (
-        f"kjbod: {spare} is offline: see kjbod log-dirs\n"
+        f"kjbod: orders-0: {spare} is offline: see kjbod log-dirs\n"
     )
     assert site.run("move", "orders-0", "--to", target, code=1).stderr == (
-        f"kjbod: {spare} is offline: no move begins until every log directory is online, as in Kafka\n"
+        f"kjbod: orders-0: {spare} is offline: no move begins until every log directory is online, as in Kafka\n"
     )
 
 
