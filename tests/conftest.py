@@ -17,12 +17,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from kjbod.errors import KjbodError
+from kjbod.faults.disks import RealDisk, require_real_disks
+from kjbod.faults.errors import RigError
 from kjbod.fleet.java import find_java
-from kjbod.testing import namespaces
-from kjbod.testing.disks import RealDisk, require_real_disks
-from kjbod.testing.errors import RigError
-from kjbod.testing.kafka import KafkaKit
-from kjbod.testing.processes import Processes
+from scripts.rig import namespaces
+from scripts.rig.kafka import KafkaKit
+from scripts.rig.processes import Processes
 
 # How long a machine under load takes to draw an example says nothing about the code.
 settings.register_profile("kjbod", deadline=None, suppress_health_check=[HealthCheck.too_slow])

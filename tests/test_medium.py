@@ -11,8 +11,8 @@ import pytest
 
 from kjbod import medium
 from kjbod.errors import StorageError
+from kjbod.faults.disks import FaultMode, RealDisk
 from kjbod.medium import read_anew
-from kjbod.testing.disks import FaultMode, RealDisk
 
 GOOD = b"acknowledged" + bytes(mmap.PAGESIZE)
 LOST = b"refused by the device" + bytes(mmap.PAGESIZE)

@@ -15,10 +15,10 @@ from typing import Final
 import structlog
 
 from kjbod.errors import EXIT_FAILURE, KjbodError
-from kjbod.testing import namespaces
-from kjbod.testing.disks import require_real_disks
-from kjbod.testing.kafka import KafkaKit
+from kjbod.faults.disks import require_real_disks
 from scripts.bench.agent_cost_rig import Rig, Snapshot, names
+from scripts.rig import namespaces
+from scripts.rig.kafka import KafkaKit
 from scripts.terminal import INTERRUPTED, interrupt, say
 
 REACH_PSS_MIB: Final = 60.0

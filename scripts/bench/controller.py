@@ -20,7 +20,6 @@ from typing import Final
 import structlog
 
 from kjbod.errors import EXIT_FAILURE, KjbodError
-from kjbod.testing.kafka import VERSION, KafkaKit
 from scripts.bench.controller_cases import (
     Extent,
     Row,
@@ -32,6 +31,7 @@ from scripts.bench.controller_cases import (
     restart,
 )
 from scripts.bench.controller_rig import ControllerRig, System
+from scripts.rig.kafka import VERSION, KafkaKit
 from scripts.terminal import INTERRUPTED, interrupt, say
 
 PARTS: Final = {

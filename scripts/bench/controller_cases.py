@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from kjbod.faults.errors import RigError
 from kjbod.ids import Uuid
-from kjbod.testing.errors import RigError
 from kjbod.wire.messages import (
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsRequestDirectory,

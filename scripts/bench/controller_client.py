@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
+from kjbod.faults.errors import RigError
 from kjbod.ids import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, Uuid
 from kjbod.metadata import versions
-from kjbod.testing.errors import RigError
 from kjbod.wire.error_codes import name_of
 from kjbod.wire.frames import FrameSplitter, decode_response, encode_request
 from kjbod.wire.messages import (

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 from kjbod.clock import system_random
+from kjbod.faults.errors import RigError
 from kjbod.ids import random_uuid
-from kjbod.testing.errors import RigError
-from kjbod.testing.kafka import SERVER, KafkaKit, controller_properties
-from kjbod.testing.processes import ManagedProcess, Processes, free_port
 from scripts.bench.agent_cost_usage import cpu_s, descendants, usage_of
 from scripts.bench.controller_client import Observer, SimulatedBroker, Wire
 from scripts.bench.detection_agents import format_node
+from scripts.rig.kafka import SERVER, KafkaKit, controller_properties
+from scripts.rig.processes import ManagedProcess, Processes, free_port
 
 System = Literal["kjbod", "Kafka"]
 CONTROLLER_ID: Final = 3000

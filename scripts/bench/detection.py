@@ -18,11 +18,9 @@ from typing import NoReturn
 import structlog
 
 from kjbod.errors import EXIT_FAILURE, KjbodError
-from kjbod.testing import namespaces
-from kjbod.testing.disks import require_real_disks
-from kjbod.testing.errors import RigError
-from kjbod.testing.faults import FAULTS
-from kjbod.testing.kafka import KafkaKit
+from kjbod.faults import FAULTS
+from kjbod.faults.disks import require_real_disks
+from kjbod.faults.errors import RigError
 from scripts.bench import detection_report as report
 from scripts.bench.detection_agents import PROBE_INTERVAL_MS, AgentRig
 from scripts.bench.detection_plan import (
@@ -37,6 +35,8 @@ from scripts.bench.detection_plan import (
     quick_cells,
 )
 from scripts.bench.detection_runs import conduct_all
+from scripts.rig import namespaces
+from scripts.rig.kafka import KafkaKit
 
 KAFKA_WAIT_S = 70.0
 """One of Kafka's longest checkpoint intervals, 60 s, and more."""

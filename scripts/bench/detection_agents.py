@@ -16,15 +16,13 @@ from typing import Any, Self
 
 from kjbod.clock import SystemClock, system_random
 from kjbod.errors import KjbodError
+from kjbod.faults import syscalls
+from kjbod.faults.disks import FaultMode, RealDisk
+from kjbod.faults.errors import RigError
 from kjbod.ids import Uuid, random_uuid
 from kjbod.meta_properties import parse_meta_properties
 from kjbod.metadata.follower import Committed
 from kjbod.metadata.records import BrokerRegistrationChangeRecord
-from kjbod.testing import syscalls
-from kjbod.testing.disks import FaultMode, RealDisk
-from kjbod.testing.errors import RigError
-from kjbod.testing.kafka import broker_properties, controller_properties
-from kjbod.testing.processes import ManagedProcess, Processes, WaitTimeoutError, free_port, kjbod_command, wait_until
 from kjbod.wire.client import Connection
 from kjbod.wire.messages import (
     CreateTopicsRequest,
@@ -33,6 +31,8 @@ from kjbod.wire.messages import (
     DeleteTopicsRequest,
 )
 from scripts.bench.detection_plan import DIRECTORIES, Planned
+from scripts.rig.kafka import broker_properties, controller_properties
+from scripts.rig.processes import ManagedProcess, Processes, WaitTimeoutError, free_port, kjbod_command, wait_until
 from scripts.story.watch import ClusterWatch
 
 CONTROLLER_ID = 3000

@@ -19,11 +19,9 @@ from typing import Self
 
 from kjbod.clock import system_random
 from kjbod.errors import KjbodError
+from kjbod.faults import Injection, Target, inject, undo
+from kjbod.faults.disks import RealDisk
 from kjbod.ids import Uuid, random_uuid
-from kjbod.testing.disks import RealDisk
-from kjbod.testing.faults import Injection, Target, inject, undo
-from kjbod.testing.kafka import KafkaKit, broker_properties, controller_properties
-from kjbod.testing.processes import ManagedProcess, Processes, free_port, wait_until
 from scripts.bench.detection_agents import (
     CONTROLLER_ID,
     START_TIMEOUT_S,
@@ -36,6 +34,8 @@ from scripts.bench.detection_agents import (
     topic_on,
 )
 from scripts.bench.detection_plan import NOT_POSSIBLE, Cell, Outcome
+from scripts.rig.kafka import KafkaKit, broker_properties, controller_properties
+from scripts.rig.processes import ManagedProcess, Processes, free_port, wait_until
 
 BLOCKING = ("hang", "hang-writes", "slow", "freeze")
 DISKS_PER_BROKER = 8

@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kjbod.testing.faults import Fault
+from kjbod.faults import Fault
 
 FILE_SYSTEMS = ("ext4", "xfs", "btrfs")
 LOADS = ("idle", "busy", "work")

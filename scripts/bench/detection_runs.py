@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kjbod.errors import KjbodError
-from kjbod.testing.faults import FAULTS, Expectation, Injection, Target, inject, undo
+from kjbod.faults import FAULTS, Expectation, Injection, Target, inject, undo
 from scripts.bench.detection_agents import AgentRig, Life, Slot, at
 from scripts.bench.detection_plan import NOT_POSSIBLE, Outcome, Planned
 

@@ -19,13 +19,13 @@ from types import FrameType
 from typing import NoReturn
 
 from kjbod.errors import EXIT_FAILURE, KjbodError
-from kjbod.testing import namespaces
-from kjbod.testing.disks import require_real_disks
-from kjbod.testing.errors import RigError
-from kjbod.testing.fusedisk import TAG_VARIABLE
-from kjbod.testing.processes import Processes, WaitTimeoutError, wait_until
+from kjbod.faults.disks import require_real_disks
+from kjbod.faults.errors import RigError
+from kjbod.faults.fusedisk import TAG_VARIABLE
 from scripts.bench.false_positives_conditions import CONDITIONS, Condition
 from scripts.bench.false_positives_rig import Member, Rig, wait_registered
+from scripts.rig import namespaces
+from scripts.rig.processes import Processes, WaitTimeoutError, wait_until
 
 _INTERRUPTED = 130
 _RECOVERY_TIMEOUT_S = 60.0

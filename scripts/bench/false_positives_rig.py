@@ -17,11 +17,11 @@ from typing import Any
 
 import psutil
 
+from kjbod.faults.disks import RealDisk
+from kjbod.faults.errors import RigError
 from kjbod.ids import random_uuid
-from kjbod.testing.disks import RealDisk
-from kjbod.testing.errors import RigError
-from kjbod.testing.kafka import broker_properties, controller_properties
-from kjbod.testing.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
+from scripts.rig.kafka import broker_properties, controller_properties
+from scripts.rig.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
 
 SWAP_BYTES = 256 << 20
 _START_TIMEOUT_S = 90.0

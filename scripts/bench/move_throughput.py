@@ -26,13 +26,14 @@ from pathlib import Path
 from typing import Final
 
 from kjbod.clock import SystemClock
+from kjbod.faults import syscalls
+from kjbod.faults.disks import make_file_system, require_real_disks
+from kjbod.faults.errors import RigError
 from kjbod.ids import Uuid
-from kjbod.testing import namespaces, syscalls
-from kjbod.testing.disks import make_file_system, require_real_disks
-from kjbod.testing.errors import RigError
 from kjbod_agent.moves.copying import ReplicaCopy, new_buffer
 from kjbod_agent.storage.api import StorageOptions
 from kjbod_agent.storage.posix import PosixStorageAgent
+from scripts.rig import namespaces
 
 REACH_SHARE: Final = 0.8
 SEGMENT_BYTES: Final = 256 << 20

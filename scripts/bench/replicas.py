@@ -15,11 +15,11 @@ from typing import Final
 import structlog
 
 from kjbod.errors import EXIT_FAILURE, KjbodError
-from kjbod.testing import namespaces
-from kjbod.testing.disks import require_real_disks
-from kjbod.testing.kafka import KafkaKit
+from kjbod.faults.disks import require_real_disks
 from scripts.bench.move_throughput import Throughput, measure
 from scripts.bench.replicas_rig import SESSION_MS, ReplicaRig, Start, System, per_replica_ms
+from scripts.rig import namespaces
+from scripts.rig.kafka import KafkaKit
 from scripts.terminal import INTERRUPTED, interrupt, say
 
 REACH_RATIO: Final = 1.0

@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Final, Literal, Self
 
 from kjbod.clock import SystemClock
-from kjbod.testing.disks import RealDisk
-from kjbod.testing.errors import RigError
-from kjbod.testing.kafka import SERVER, KafkaKit, broker_properties, controller_properties
-from kjbod.testing.processes import Processes, free_port
+from kjbod.faults.disks import RealDisk
+from kjbod.faults.errors import RigError
 from kjbod.wire.client import Connection
 from kjbod.wire.messages import BrokerHeartbeatRequest
 from kjbod_agent.storage.memory import MemoryDisk
@@ -26,6 +24,8 @@ from scripts.bench.agent_cost_rig import Rig as CostRig
 from scripts.bench.agent_cost_usage import descendants, usage_of
 from scripts.bench.detection_agents import admin, format_node, topic_on
 from scripts.bench.replicas_log import ControllerLog
+from scripts.rig.kafka import SERVER, KafkaKit, broker_properties, controller_properties
+from scripts.rig.processes import Processes, free_port
 
 System = Literal["agent", "agent in memory", "Kafka"]
 SESSION_MS: Final = 6_000

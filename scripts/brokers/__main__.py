@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Final
 
 from kjbod.errors import EXIT_FAILURE, KjbodError
-from kjbod.testing import namespaces
-from kjbod.testing.disks import require_real_disks
-from kjbod.testing.errors import RigError
-from kjbod.testing.kafka import KafkaKit
+from kjbod.faults.disks import require_real_disks
+from kjbod.faults.errors import RigError
 from scripts.brokers.agreement import disagreements
 from scripts.brokers.clients import run_clients
 from scripts.brokers.cluster import Kind, RealCluster
 from scripts.brokers.deeds import LOADED, Story
 from scripts.brokers.load import read_all
 from scripts.brokers.tools import Difference, Outcome, compare, run_tools, save
+from scripts.rig import namespaces
+from scripts.rig.kafka import KafkaKit
 
 BROKERS: Final = 3
 PARTS: Final = ("tools", "clients", "load")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from kjbod.testing.kafka import KafkaKit
 from scripts.brokers.cluster import RealCluster
+from scripts.rig.kafka import KafkaKit
 
 _PASSING_SUFFIXES: Final = ("-delete", "-future", "-stray")
 """Of directories that are no replica (any more), and may be there."""

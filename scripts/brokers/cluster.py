@@ -12,10 +12,10 @@ from typing import Final, Literal, Self, TypeAlias
 
 from confluent_kafka.admin import AdminClient, PartitionMetadata
 
+from kjbod.faults.disks import FaultMode, RealDisk
 from kjbod.ids import random_uuid
-from kjbod.testing.disks import FaultMode, RealDisk
-from kjbod.testing.kafka import SERVER, KafkaKit, broker_properties, controller_properties
-from kjbod.testing.processes import ManagedProcess, Processes, free_port, wait_until
+from scripts.rig.kafka import SERVER, KafkaKit, broker_properties, controller_properties
+from scripts.rig.processes import ManagedProcess, Processes, free_port, wait_until
 
 Kind: TypeAlias = Literal["kjbod", "kafka"]
 Place: TypeAlias = tuple[int, int]

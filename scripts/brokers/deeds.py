@@ -15,11 +15,11 @@ from typing import Final
 from confluent_kafka import ElectionType, KafkaException, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic, ResourceType
 
-from kjbod.testing.errors import RigError
-from kjbod.testing.kafka import REASSIGN_PARTITIONS
-from kjbod.testing.processes import WaitTimeoutError, wait_until
+from kjbod.faults.errors import RigError
 from scripts.brokers.cluster import Place, RealCluster
 from scripts.brokers.load import GroupReader, TransactionalWriter, Writer
+from scripts.rig.kafka import REASSIGN_PARTITIONS
+from scripts.rig.processes import WaitTimeoutError, wait_until
 
 LOADED: Final = ("plain", "compacted", "transactional")
 PASSING: Final = ("brief-1", "brief-2")

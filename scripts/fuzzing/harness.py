@@ -21,12 +21,12 @@ from typing import Any, Final
 
 from kjbod.clock import SystemClock, system_random
 from kjbod.errors import ProtocolError, UnsupportedVersionError
+from kjbod.faults.errors import RigError
 from kjbod.ids import Uuid
 from kjbod.metadata.fetching import Committed, Snapshot
 from kjbod.metadata.follower import MetadataFollower
 from kjbod.metadata.image import MetadataImage, Replayer, image_of
 from kjbod.metadata.records import Record, RegisterControllerRecord
-from kjbod.testing.errors import RigError
 from kjbod.wire.frames import FrameSplitter, decode_request, decode_response, encode_request
 from kjbod.wire.messages import (
     ApiKey,

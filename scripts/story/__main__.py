@@ -13,9 +13,9 @@ from pathlib import Path
 import structlog
 
 from kjbod.errors import EXIT_FAILURE, KjbodError
-from kjbod.testing import namespaces
-from kjbod.testing.kafka import KafkaKit
-from kjbod.testing.processes import Processes, free_port
+from scripts.rig import namespaces
+from scripts.rig.kafka import KafkaKit
+from scripts.rig.processes import Processes, free_port
 from scripts.story import keeper
 from scripts.story.cluster import Cluster
 from scripts.story.disks import Disk, make_disks, why_no_real_disks

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from kjbod.clock import SystemClock, system_random
 from kjbod.ids import Uuid, random_uuid
 from kjbod.meta_properties import parse_meta_properties
-from kjbod.testing.kafka import KafkaKit
-from kjbod.testing.processes import ManagedProcess, Processes, kjbod_command
 from kjbod.wire.client import Connection, Disconnected
 from kjbod.wire.messages import CreateTopicsRequest, CreateTopicsRequestTopic
+from scripts.rig.kafka import KafkaKit
+from scripts.rig.processes import ManagedProcess, Processes, kjbod_command
 from scripts.story.disks import Disk
 from scripts.story.layout import (
     BROKERS,

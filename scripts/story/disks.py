@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from kjbod.testing.disks import FaultMode, RealDisk, require_real_disks
-from kjbod.testing.errors import RigError
+from kjbod.faults.disks import FaultMode, RealDisk, require_real_disks
+from kjbod.faults.errors import RigError
 
 
 class Disk(Protocol):

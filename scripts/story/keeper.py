@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kjbod.testing.disks import DiskControl, FaultMode
-from kjbod.testing.processes import WaitTimeoutError, kjbod_command, wait_until
+from kjbod.faults.disks import DiskControl, FaultMode
+from scripts.rig.processes import WaitTimeoutError, kjbod_command, wait_until
 from scripts.story.layout import BROKERS
 from scripts.story.narrate import Narrator, StoryError
 

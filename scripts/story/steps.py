@@ -11,7 +11,7 @@ from typing import Any
 from kjbod.errors import EXIT_DISK_FAILURE
 from kjbod.ids import Uuid
 from kjbod.metadata.records import BrokerRegistrationChangeRecord, PartitionChangeRecord
-from kjbod.testing.processes import ManagedProcess, WaitTimeoutError, kjbod_command, wait_until
+from scripts.rig.processes import ManagedProcess, WaitTimeoutError, kjbod_command, wait_until
 from scripts.story.cluster import Cluster
 from scripts.story.layout import (
     BROKERS,

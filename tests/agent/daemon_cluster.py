@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kjbod.clock import SystemClock
-from kjbod.testing.kafka import KafkaKit, broker_properties, controller_properties
-from kjbod.testing.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
 from kjbod.wire.client import Connection
 from kjbod.wire.messages import CreateTopicsRequest, CreateTopicsRequestTopic, DeleteTopicsRequest
+from scripts.rig.kafka import KafkaKit, broker_properties, controller_properties
+from scripts.rig.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
 
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 CONTROLLER_ID = 3000

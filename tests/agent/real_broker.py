@@ -10,8 +10,8 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from kjbod.testing.kafka import KafkaKit
-from kjbod.testing.processes import ManagedProcess, Processes, wait_until
+from scripts.rig.kafka import KafkaKit
+from scripts.rig.processes import ManagedProcess, Processes, wait_until
 
 UNCHECKED = (".lock", ".kafka_cleanshutdown")
 SIGTERMED = 128 + signal.SIGTERM

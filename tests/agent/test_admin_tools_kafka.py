@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from kjbod.metadata.acls import STANDARD_AUTHORIZER
-from kjbod.testing.kafka import CLUSTER, FEATURES, TOPICS, KafkaKit
-from kjbod.testing.processes import Processes, wait_until
+from scripts.rig.kafka import CLUSTER, FEATURES, TOPICS, KafkaKit
+from scripts.rig.processes import Processes, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 from tests.agent.test_listener_kafka import ACLS, CONFIGS, Site
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kjbod.ids import Uuid
-from kjbod.testing.processes import ManagedProcess, Processes, kjbod_command, wait_until
+from scripts.rig.processes import ManagedProcess, Processes, kjbod_command, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 from tests.agent.real_broker import Manifest, manifest
 

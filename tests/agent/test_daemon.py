@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
+from scripts.rig.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 from tests.metrics.exposition import checked, values
 

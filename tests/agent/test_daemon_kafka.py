@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing.kafka import KafkaKit
-from kjbod.testing.processes import Processes
+from scripts.rig.kafka import KafkaKit
+from scripts.rig.processes import Processes
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 
 pytestmark = pytest.mark.kafka

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from kjbod.faults.disks import FaultMode, RealDisk
 from kjbod.ids import MIGRATING, Uuid, is_reserved
 from kjbod.metadata.batches import read_batch
 from kjbod.metadata.image import MetadataImage, PartitionRegistration, image_of
 from kjbod.metadata.records import Record, decode_record
-from kjbod.testing.disks import FaultMode, RealDisk
-from kjbod.testing.kafka import FEATURES, KafkaKit, broker_properties
-from kjbod.testing.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
+from scripts.rig.kafka import FEATURES, KafkaKit, broker_properties
+from scripts.rig.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
 from tests.agent.daemon_cluster import CLUSTER_ID, Cluster, wait_assigned
 
 pytestmark = pytest.mark.root

@@ -28,8 +28,6 @@ from kjbod.metadata.records import (
     RegisterBrokerRecord,
     TopicRecord,
 )
-from kjbod.testing.kafka import broker_properties
-from kjbod.testing.processes import Processes, free_port
 from kjbod.wire.admin_messages import (
     AddRaftVoterRequest,
     AlterClientQuotasRequest,
@@ -101,6 +99,8 @@ from kjbod_agent.admin.forwarding import BY_THE_CONTROLLER, CLUSTER_OPERATIONS, 
 from kjbod_agent.admin.listener import SERVED, ListenerError, Listeners, Parts, listener_problems
 from kjbod_agent.admin.view import DirectoryView, Wants
 from kjbod_agent.channel import ControllerChannel
+from scripts.rig.kafka import broker_properties
+from scripts.rig.processes import Processes, free_port
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 from tests.wire.composer import Composer
 

@@ -15,8 +15,8 @@ from confluent_kafka.cimpl import NewTopic
 from kjbod.config import load_config
 from kjbod.metadata.acls import STANDARD_AUTHORIZER
 from kjbod.metadata.batches import encode_batch
-from kjbod.testing.kafka import LOG_DIRS, REASSIGN_PARTITIONS, TOPICS, KafkaKit
-from kjbod.testing.processes import ManagedProcess, Processes, wait_until
+from scripts.rig.kafka import LOG_DIRS, REASSIGN_PARTITIONS, TOPICS, KafkaKit
+from scripts.rig.processes import ManagedProcess, Processes, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 
 pytestmark = pytest.mark.kafka

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from kjbod.faults.disks import FaultMode, RealDisk
 from kjbod.ids import Uuid
-from kjbod.testing.disks import FaultMode, RealDisk
-from kjbod.testing.kafka import broker_properties
-from kjbod.testing.processes import ManagedProcess, Processes, free_port, wait_until
 from kjbod_agent.directories.start_up import PATIENCE_MS
+from scripts.rig.kafka import broker_properties
+from scripts.rig.processes import ManagedProcess, Processes, free_port, wait_until
 from tests.agent.daemon_cluster import CLUSTER_ID, Cluster
 
 pytestmark = pytest.mark.root

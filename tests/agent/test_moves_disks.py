@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from kjbod.faults.disks import FaultMode, RealDisk
 from kjbod.runtime.control import ControlClient
-from kjbod.testing.disks import FaultMode, RealDisk
-from kjbod.testing.processes import ManagedProcess, Processes, kjbod_command, wait_until
 from kjbod_agent.storage.conformance import sealed
+from scripts.rig.processes import ManagedProcess, Processes, kjbod_command, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 from tests.agent.health.test_real_faults import make_immutable
 

@@ -10,8 +10,8 @@ import pytest
 from kjbod.ids import Uuid
 from kjbod.metadata.dump import dump
 from kjbod.runtime.control import ControlClient
-from kjbod.testing.kafka import KafkaKit
-from kjbod.testing.processes import ManagedProcess, Processes, wait_until
+from scripts.rig.kafka import KafkaKit
+from scripts.rig.processes import ManagedProcess, Processes, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 from tests.agent.killing import Killer
 from tests.agent.real_broker import RealBroker, stop_clean

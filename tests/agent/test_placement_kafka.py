@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing.disks import RealDisk
-from kjbod.testing.kafka import KafkaKit, broker_properties
-from kjbod.testing.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
+from kjbod.faults.disks import RealDisk
+from scripts.rig.kafka import KafkaKit, broker_properties
+from scripts.rig.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
 from tests.agent.daemon_cluster import CLUSTER_ID, Cluster, wait_assigned
 from tests.agent.real_broker import RealBroker
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing.kafka import KafkaKit
-from kjbod.testing.processes import ManagedProcess, Processes, kjbod_command, wait_until
+from scripts.rig.kafka import KafkaKit
+from scripts.rig.processes import ManagedProcess, Processes, kjbod_command, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 
 

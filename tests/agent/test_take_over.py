@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing.kafka import REASSIGN_PARTITIONS, TOPICS, KafkaKit
-from kjbod.testing.processes import ManagedProcess, Processes, kjbod_command, wait_until
+from scripts.rig.kafka import REASSIGN_PARTITIONS, TOPICS, KafkaKit
+from scripts.rig.processes import ManagedProcess, Processes, kjbod_command, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 from tests.agent.real_broker import Manifest, RealBroker, kill, manifest, of_replica, stop_clean
 

@@ -4,7 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from kjbod.testing.processes import Processes, kjbod_command, wait_until
+from scripts.rig.processes import Processes, kjbod_command, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 
 TIMEOUT_MS = 3_000

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing.kafka import FEATURES, KafkaKit, controller_properties
-from kjbod.testing.processes import Processes, free_port
+from scripts.rig.kafka import FEATURES, KafkaKit, controller_properties
+from scripts.rig.processes import Processes, free_port
 
 CLUSTER_ID = "kjbodFeaturesOnline0AA"
 _NUMBERS = itertools.count()

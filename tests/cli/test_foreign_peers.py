@@ -18,9 +18,9 @@ from kjbod.cli import main as cli
 from kjbod.clock import SystemClock
 from kjbod.metadata import live
 from kjbod.runtime.loop import run as run_loop
-from kjbod.testing.kafka import KafkaKit, controller_properties
-from kjbod.testing.processes import Processes, free_port, wait_until
 from kjbod.wire.client import Connection, Disconnected, ForeignPeer
+from scripts.rig.kafka import KafkaKit, controller_properties
+from scripts.rig.processes import Processes, free_port, wait_until
 from tests.agent.daemon_cluster import CLUSTER_ID, Cluster
 from tests.cli.test_with_agent import ask_status
 

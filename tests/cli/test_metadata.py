@@ -15,9 +15,9 @@ from kjbod.metadata.image import BROKER, TOPIC
 from kjbod.metadata.records import ConfigRecord, UserScramCredentialRecord
 from kjbod.metadata.secrets import is_password
 from kjbod.metadata.snapshot import write_checkpoint
-from kjbod.testing.kafka import METADATA_SHELL, KafkaKit, controller_properties
-from kjbod.testing.processes import ManagedProcess, Processes, free_port, kjbod_command
 from kjbod_controller_stub.configs.node_configs import node_keys, rate_keys
+from scripts.rig.kafka import METADATA_SHELL, KafkaKit, controller_properties
+from scripts.rig.processes import ManagedProcess, Processes, free_port, kjbod_command
 from tests.metadata.rich_image import rich_checkpoint
 
 GOLDEN = Path(__file__).parents[1] / "data/metadata-log/__cluster_metadata-0"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kjbod.cli import main as cli
-from kjbod.testing.kafka import DUMP_LOG, KafkaKit, controller_properties
-from kjbod.testing.processes import Processes, free_port
+from scripts.rig.kafka import DUMP_LOG, KafkaKit, controller_properties
+from scripts.rig.processes import Processes, free_port
 from tests.cli.test_metadata import GOLDEN, SNAPSHOT, formatted, run
 from tests.metadata.rich_image import rich_checkpoint
 

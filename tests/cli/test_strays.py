@@ -13,12 +13,12 @@ import pytest
 
 from kjbod.cli import main as cli
 from kjbod.config import load_config
+from kjbod.faults.disks import RealDisk
+from kjbod.faults.fusedisk import FaultMode
 from kjbod.ids import Uuid
-from kjbod.testing.disks import RealDisk
-from kjbod.testing.fusedisk import FaultMode
-from kjbod.testing.processes import kjbod_command
 from kjbod_agent.admin import unattended
 from kjbod_agent.replicas.stray_memory import Note, StrayMemory
+from scripts.rig.processes import kjbod_command
 from tests.cli.fake_agent import SERVER_PROPERTIES, configure, fake_agent
 
 TOPIC_ID = "tvZBbOOtuXsXF9uKAMlVNQ"

@@ -19,8 +19,8 @@ import pytest
 
 from kjbod.cli import main as cli
 from kjbod.config import load_config
-from kjbod.testing.kafka import KafkaKit
-from kjbod.testing.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
+from scripts.rig.kafka import KafkaKit
+from scripts.rig.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
 from tests.agent.daemon_cluster import CLUSTER_ID, Cluster, wait_assigned
 from tests.cli.fake_agent import configure, fake_agent
 

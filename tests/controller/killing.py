@@ -22,9 +22,9 @@ from kjbod.config import load_config
 from kjbod.config.keys import Config
 from kjbod.ids import Uuid
 from kjbod.meta_properties import META_PROPERTIES_NAME, MetaProperties, render_meta_properties
-from kjbod.testing.tracing import run_traced
 from kjbod.wire.client import Connection
 from kjbod_controller_stub.server import ControllerServer
+from scripts.rig.tracing import run_traced
 from tests.controller.conftest import Site, until
 from tests.controller.test_server import create, join
 from tests.controller.world import CLUSTER_ID, NODE_ID

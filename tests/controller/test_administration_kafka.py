@@ -11,8 +11,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kjbod.ids import METADATA_TOPIC_NAME, ZERO, Uuid
 from kjbod.metadata.acls import ALLOW, ANY, DENY, LITERAL, MATCH, PREFIXED, STANDARD_AUTHORIZER, Operation, ResourceType
-from kjbod.testing.kafka import KafkaKit, broker_properties, controller_properties
-from kjbod.testing.processes import Processes, free_port
 from kjbod.wire.admin_messages import (
     AddRaftVoterRequest,
     AddRaftVoterRequestListener,
@@ -46,6 +44,8 @@ from kjbod.wire.messages import (
     ListPartitionReassignmentsRequest,
     RequestBody,
 )
+from scripts.rig.kafka import KafkaKit, broker_properties, controller_properties
+from scripts.rig.processes import Processes, free_port
 from tests.controller.pair import Difference, Pair, View
 from tests.controller.random_requests import Step, producer_ids, quota, register, scram, unscram
 from tests.controller.test_acls import CLUSTER_REQUESTS, acl, wanted

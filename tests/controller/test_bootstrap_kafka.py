@@ -16,9 +16,9 @@ from kjbod.metadata.control import ControlRecord, KRaftVersion, KRaftVoters
 from kjbod.metadata.records import Record, RegisterControllerRecord, decode_record
 from kjbod.metadata.segments import DIRECTORY_NAME
 from kjbod.storage_tool import FormatOptions, format_directories
-from kjbod.testing.kafka import KafkaKit, controller_properties
-from kjbod.testing.processes import Processes, free_port
 from kjbod_controller_stub.server import ControllerServer
+from scripts.rig.kafka import KafkaKit, controller_properties
+from scripts.rig.processes import Processes, free_port
 from tests.controller.conftest import until
 from tests.controller.pair import Outcome, Side
 from tests.controller.random_requests import update

@@ -25,10 +25,10 @@ from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
 from kjbod.metadata import versions
 from kjbod.metadata.image import MetadataImage
 from kjbod.metadata.records import RegisterBrokerRecord
-from kjbod.testing.kafka import KafkaKit, controller_properties
-from kjbod.testing.processes import Processes, free_port
 from kjbod.wire.messages import BrokerRegistrationRequestFeature, CreateTopicsRequest, CreateTopicsRequestTopic
 from kjbod_controller_stub.server import ControllerServer
+from scripts.rig.kafka import KafkaKit, controller_properties
+from scripts.rig.processes import Processes, free_port
 from tests.controller.pair import Act, Difference, Drawn, MakeRequest, Pair, RealFailedError, Side, Silence, View
 from tests.controller.random_requests import (
     Part,

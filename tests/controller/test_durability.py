@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from kjbod.testing.kafka import KafkaKit, controller_properties
-from kjbod.testing.processes import Processes, free_port
-from kjbod.testing.tracing import require_tracing
+from scripts.rig.kafka import KafkaKit, controller_properties
+from scripts.rig.processes import Processes, free_port
+from scripts.rig.tracing import require_tracing
 from tests.controller.conftest import until
 from tests.controller.test_snapshots import following
 

@@ -10,8 +10,8 @@ import pytest
 
 from kjbod.metadata import versions
 from kjbod.metadata.image import BROKER, TOPIC
-from kjbod.testing.kafka import KafkaKit
-from kjbod.testing.processes import Processes
+from scripts.rig.kafka import KafkaKit
+from scripts.rig.processes import Processes
 from tests.controller.pair import Silence
 from tests.controller.random_requests import (
     Part,

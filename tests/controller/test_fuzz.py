@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kjbod.testing.errors import RigError
+from kjbod.faults.errors import RigError
 from kjbod.wire.messages import (
     AssignReplicasToDirsResponse,
     CreateTopicsResponse,

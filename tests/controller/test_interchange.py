@@ -16,11 +16,11 @@ from kjbod.metadata.image import MetadataImage
 from kjbod.metadata.quorum_state import read_quorum_state
 from kjbod.metadata.segments import DIRECTORY_NAME
 from kjbod.metadata.snapshot import checkpoints_in
-from kjbod.testing.kafka import DUMP_LOG, KafkaKit, broker_properties, controller_properties
-from kjbod.testing.processes import Processes, free_port
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import BrokerHeartbeatRequest, MetadataRequest
 from kjbod_controller_stub.server import ControllerServer
+from scripts.rig.kafka import DUMP_LOG, KafkaKit, broker_properties, controller_properties
+from scripts.rig.processes import Processes, free_port
 from tests.controller.conftest import until
 from tests.controller.test_server import connect, create, join
 from tests.controller.test_snapshots import following

@@ -12,14 +12,14 @@ import pytest
 
 from kjbod.clock import SystemClock
 from kjbod.errors import StorageError
-from kjbod.testing import syscalls
-from kjbod.testing.disks import FaultMode, RealDisk
-from kjbod.testing.kafka import controller_properties
-from kjbod.testing.processes import ManagedProcess, Processes, free_port
+from kjbod.faults import syscalls
+from kjbod.faults.disks import FaultMode, RealDisk
 from kjbod.wire.client import Connection, Disconnected
 from kjbod.wire.messages import MetadataRequest
 from kjbod_controller_stub.log import probe, watch
 from kjbod_controller_stub.log.watch import DirectoryHungError, DirectoryWatch
+from scripts.rig.kafka import controller_properties
+from scripts.rig.processes import ManagedProcess, Processes, free_port
 from tests.controller.conftest import until
 from tests.controller.test_server import connect, create, join
 from tests.controller.world import CLUSTER_ID

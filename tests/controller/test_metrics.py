@@ -18,7 +18,6 @@ from kjbod.metadata.records import NO_LEADER
 from kjbod.metrics.distribution import BOUNDS_S, RECENT_MAX, Distribution
 from kjbod.metrics.listener import render
 from kjbod.metrics.mbeans import names_of, readings_of
-from kjbod.testing.processes import free_port
 from kjbod.wire.messages import (
     AlterPartitionReassignmentsRequest,
     DeleteTopicsRequest,
@@ -29,6 +28,7 @@ from kjbod_controller_stub.controller import Controller
 from kjbod_controller_stub.metrics import MBEANS, QUEUE_TIME, listener, metrics, snapshot
 from kjbod_controller_stub.partitions.index import PartitionIndex
 from kjbod_controller_stub.turns import Turns
+from scripts.rig.processes import free_port
 from tests.controller.conftest import Serving, Site, until
 from tests.controller.test_server import Process, connect, create, join, launch
 from tests.controller.test_turns import Gate, gate

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from kjbod.testing.kafka import KafkaKit
-from kjbod.testing.processes import Processes
 from kjbod.wire.admin_messages import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntity,
@@ -33,6 +31,8 @@ from kjbod.wire.messages import (
     EnvelopeRequest,
     RequestBody,
 )
+from scripts.rig.kafka import KafkaKit
+from scripts.rig.processes import Processes
 from tests.controller.pair import Pair, Side
 from tests.controller.random_requests import register
 from tests.controller.test_differential import CLUSTER_ID, both

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from kjbod.testing.kafka import KafkaKit
 from scripts.brokers.agreement import disagreements
 from scripts.brokers.cluster import RealCluster
 from scripts.brokers.load import GroupReader, TransactionalWriter, Writer, read_all
+from scripts.rig.kafka import KafkaKit
 
 FAILING = (1, 3)
 """The third directory of broker 1 is on a real disk of its own."""

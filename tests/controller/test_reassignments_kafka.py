@@ -8,8 +8,6 @@ import pytest
 
 from kjbod.clock import SystemClock
 from kjbod.metadata.image import TOPIC
-from kjbod.testing.kafka import REASSIGN_PARTITIONS, TOPICS, KafkaKit, broker_properties, controller_properties
-from kjbod.testing.processes import Processes, free_port, wait_until
 from kjbod.wire.client import Connection
 from kjbod.wire.messages import (
     DescribeConfigsRequest,
@@ -17,6 +15,8 @@ from kjbod.wire.messages import (
     MetadataRequest,
     MetadataResponsePartition,
 )
+from scripts.rig.kafka import REASSIGN_PARTITIONS, TOPICS, KafkaKit, broker_properties, controller_properties
+from scripts.rig.processes import Processes, free_port, wait_until
 
 CLUSTER_ID = "kjbodMovesPartitionsAA"
 PRODUCER = "org.apache.kafka.tools.ProducerPerformance"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing.kafka import FEATURES, TOPICS, KafkaKit, broker_properties, controller_properties
-from kjbod.testing.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
+from scripts.rig.kafka import FEATURES, TOPICS, KafkaKit, broker_properties, controller_properties
+from scripts.rig.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
 from tests.agent.real_broker import stop_clean
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]

@@ -15,14 +15,14 @@ import pytest
 import uvloop
 
 from kjbod.clock import SystemClock
+from kjbod.faults.disks import FaultMode, RealDisk
 from kjbod.observed import Patience, could_go_on
 from kjbod.runtime.procfs import process_sleep
 from kjbod.runtime.waiting import is_done_in_time
-from kjbod.testing.disks import FaultMode, RealDisk
-from kjbod.testing.processes import ManagedProcess, Processes, wait_until
 from kjbod.wire.messages import BrokerHeartbeatRequest
 from kjbod_controller_stub.log import probe, watch
 from kjbod_controller_stub.log.watch import DirectoryHungError, DirectoryWatch
+from scripts.rig.processes import ManagedProcess, Processes, wait_until
 from tests.controller.conftest import until
 from tests.controller.test_log_dir import Rig, Writer, rig_on, topics, watching
 from tests.controller.test_server import create, join

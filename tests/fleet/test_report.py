@@ -16,8 +16,8 @@ from kjbod.fleet import cli
 from kjbod.fleet.errors import FleetError
 from kjbod.fleet.job import TABLES
 from kjbod.fleet.schema import EVENTS, SAMPLES, DirectoryState, EventKind
-from kjbod.testing.processes import kjbod_command
 from kjbod_agent.host_files.report_files import finished_content
+from scripts.rig.processes import kjbod_command
 from tests.fleet.large_fleet import CLUSTERS, write_fleet
 
 pytestmark = pytest.mark.spark

@@ -33,8 +33,8 @@ from kjbod.metadata.records import (
 )
 from kjbod.metadata.segments import DIRECTORY_NAME, open_log
 from kjbod.metadata.snapshot import SnapshotId, checkpoints_in, read_checkpoint, write_checkpoint
-from kjbod.testing.kafka import DUMP_LOG, KafkaKit, controller_properties
-from kjbod.testing.processes import Processes, free_port, wait_until
+from scripts.rig.kafka import DUMP_LOG, KafkaKit, controller_properties
+from scripts.rig.processes import Processes, free_port, wait_until
 
 pytestmark = pytest.mark.kafka
 

@@ -17,10 +17,10 @@ from kjbod.metrics.mbeans import (
     quoted,
     strimzi_series,
 )
-from kjbod.testing.kafka import KafkaKit, broker_properties, controller_properties
-from kjbod.testing.processes import Processes, free_port
 from kjbod_agent import metrics as agent_metrics
 from kjbod_controller_stub import metrics as controller_metrics
+from scripts.rig.kafka import KafkaKit, broker_properties, controller_properties
+from scripts.rig.processes import Processes, free_port
 from tests.metrics.exposition import checked, values
 
 OFFLINE = MBean("kafka.log", "LogManager", "OfflineLogDirectoryCount", "Text.")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kjbod.faults.errors import RigError
 from kjbod.ids import Uuid
 from kjbod.metadata.batches import encode_batch
 from kjbod.metadata.records import (
@@ -16,7 +17,6 @@ from kjbod.metadata.records import (
     Record,
     encode_record,
 )
-from kjbod.testing.errors import RigError
 from scripts.bench import controller
 from scripts.bench.controller_cases import Row, Sample, percentile
 from scripts.bench.controller_client import PARTITION_CHANGE, REGISTRATION_CHANGE, record_types

@@ -15,12 +15,11 @@ from typing import Any
 
 import pytest
 
-from kjbod.testing import syscalls
-from kjbod.testing.disks import FILE_SYSTEMS, DiskControl, RealDisk
-from kjbod.testing.errors import RigError
-from kjbod.testing.faults import FAULTS, Target, cli, foreign, inject, undo
-from kjbod.testing.processes import wait_until
-from kjbod.testing.table import mount_above, mount_on, mounts_on
+from kjbod.faults import FAULTS, Target, cli, foreign, inject, syscalls, undo
+from kjbod.faults.disks import FILE_SYSTEMS, DiskControl, RealDisk
+from kjbod.faults.errors import RigError
+from kjbod.faults.table import mount_above, mount_on, mounts_on
+from scripts.rig.processes import wait_until
 
 ROOT = Path(__file__).parents[2]
 root = pytest.mark.root
@@ -29,7 +28,7 @@ Result = subprocess.CompletedProcess[str]
 
 
 def command(state_dir: Path, *arguments: object) -> list[str]:
-    module = [sys.executable, "-P", "-m", "kjbod.testing.faults.cli"]
+    module = [sys.executable, "-P", "-m", "kjbod.faults.cli"]
     return [*module, *map(str, arguments), "--state-dir", str(state_dir)]
 
 
@@ -183,7 +182,7 @@ def test_the_command_on_the_other_host_may_be_another_one_and_its_answer_and_exi
 ) -> None:
     environment = stand_in_for_ssh(tmp_path / "bin", 'shift 2; exec sh -c "$*"')
     faults = Faults(tmp_path / "state")
-    remote = f"cd / && {sys.executable} -P -m kjbod.testing.faults.cli"
+    remote = f"cd / && {sys.executable} -P -m kjbod.faults.cli"
     result = faults("list", "eio", "--json", "--host=h", "--remote-command", remote, env=environment)
     assert json.loads(result.stdout)[0]["name"] == "eio"
     line = faults.error("list", "explode", "--host", "h", f"--remote-command={remote}", env=environment)
@@ -213,7 +212,7 @@ def test_the_other_host_is_not_told_to_go_to_another_host(given: list[str], left
 @root
 @pytest.mark.parametrize("what", [["inject", "eio", "/x"], ["undo", "--all"], ["disk", "create", "/x"]])
 def test_who_is_not_root_is_told_so(what: list[str]) -> None:
-    program = "import os, sys; from kjbod.testing.faults import cli; os.setuid(65534); sys.exit(cli.main())"
+    program = "import os, sys; from kjbod.faults import cli; os.setuid(65534); sys.exit(cli.main())"
     line = [sys.executable, "-P", "-c", program, *what]
     result = subprocess.run(line, capture_output=True, text=True, check=False)
     assert result.returncode == 1
@@ -607,7 +606,7 @@ def watchdogs_of(state_dir: Path) -> list[int]:
 
 STOPS_HALF_WAY = """
 import dataclasses, signal, sys
-from kjbod.testing.faults import catalog, cli
+from kjbod.faults import catalog, cli
 fault = catalog.FAULTS["full"]
 def deed(injection):
     fault.deed(injection)

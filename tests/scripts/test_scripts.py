@@ -134,8 +134,8 @@ class Refuse(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Refuse())
-import scripts.story, kjbod.fleet, kjbod.testing
-for package in (scripts.story, kjbod.fleet, kjbod.testing):
+import scripts.story, kjbod.fleet, scripts.rig, kjbod.faults
+for package in (scripts.story, kjbod.fleet, scripts.rig, kjbod.faults):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if not module.name.endswith("__main__"):
             __import__(module.name)

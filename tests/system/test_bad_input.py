@@ -20,7 +20,7 @@ from kjbod.clock import system_random
 from kjbod.errors import EXIT_CONFIG, EXIT_FAILURE
 from kjbod.ids import random_uuid
 from kjbod.metadata.batches import encode_batch
-from kjbod.testing.processes import Processes, free_port, kjbod_command
+from scripts.rig.processes import Processes, free_port, kjbod_command
 
 CLUSTER = str(random_uuid(system_random()))
 OTHER = str(random_uuid(system_random()))

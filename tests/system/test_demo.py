@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing.namespaces import INSIDE_VARIABLE
-from kjbod.testing.processes import wait_until
+from scripts.rig.namespaces import INSIDE_VARIABLE
+from scripts.rig.processes import wait_until
 
 pytestmark = [pytest.mark.root, pytest.mark.spark, pytest.mark.timeout(300)]
 _TIMEOUT_S = 240

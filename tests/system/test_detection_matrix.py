@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing.disks import require_real_disks
-from kjbod.testing.errors import RigError
-from kjbod.testing.faults import FAULTS
-from kjbod.testing.kafka import KafkaKit
+from kjbod.faults import FAULTS
+from kjbod.faults.disks import require_real_disks
+from kjbod.faults.errors import RigError
 from scripts.bench import detection_report as report
 from scripts.bench.detection import _make_logs, arguments, run_agents
 from scripts.bench.detection_agents import PROBE_INTERVAL_MS
@@ -31,6 +30,7 @@ from scripts.bench.detection_plan import (
     quick_cells,
 )
 from scripts.bench.detection_plot import draw
+from scripts.rig.kafka import KafkaKit
 
 QUICK = quick_cells(FAULTS, list(FAULTS))
 KAFKA_WAIT_S = 60.0

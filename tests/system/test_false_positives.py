@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing import namespaces
-from kjbod.testing.fusedisk import TAG_VARIABLE
-from kjbod.testing.processes import wait_until
+from kjbod.faults.fusedisk import TAG_VARIABLE
 from scripts.bench.false_positives_conditions import CONDITIONS, find_libfaketime
+from scripts.rig import namespaces
+from scripts.rig.processes import wait_until
 
 BENCH = (sys.executable, "-m", "scripts.bench.false_positives")
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kjbod.testing.disks import FaultMode, RealDisk
-from kjbod.testing.processes import ManagedProcess, Processes, wait_until
+from kjbod.faults.disks import FaultMode, RealDisk
+from scripts.rig.processes import ManagedProcess, Processes, wait_until
 from tests.agent.daemon_cluster import Cluster
 
 pytestmark = pytest.mark.root

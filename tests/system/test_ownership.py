@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing.processes import ManagedProcess, Processes, kjbod_command
+from scripts.rig.processes import ManagedProcess, Processes, kjbod_command
 from tests.agent.daemon_cluster import Cluster
 
 pytestmark = pytest.mark.root

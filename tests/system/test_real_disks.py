@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kjbod.testing.disks import FaultMode, RealDisk
-from kjbod.testing.processes import ManagedProcess, Processes
+from kjbod.faults.disks import FaultMode, RealDisk
+from scripts.rig.processes import ManagedProcess, Processes
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 
 pytestmark = pytest.mark.root

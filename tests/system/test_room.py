@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing.processes import free_port, kjbod_command
+from scripts.rig.processes import free_port, kjbod_command
 from tests.agent.daemon_cluster import CLUSTER_ID
 
 pytestmark = pytest.mark.root

@@ -20,9 +20,9 @@ from typing import Any, cast
 
 import pytest
 
-from kjbod.testing import syscalls
-from kjbod.testing.disks import FaultMode, RealDisk
-from kjbod.testing.processes import ManagedProcess, Processes, kjbod_command, wait_until
+from kjbod.faults import syscalls
+from kjbod.faults.disks import FaultMode, RealDisk
+from scripts.rig.processes import ManagedProcess, Processes, kjbod_command, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 
 pytestmark = pytest.mark.root

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing.processes import ManagedProcess, Processes, wait_until
+from scripts.rig.processes import ManagedProcess, Processes, wait_until
 from tests.agent.daemon_cluster import Cluster
 
 pytestmark = pytest.mark.root

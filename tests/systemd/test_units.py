@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from kjbod.testing.disks import RealDisk
-from kjbod.testing.errors import RigError
-from kjbod.testing.kafka import broker_properties, controller_properties
-from kjbod.testing.processes import WaitTimeoutError, free_port, wait_until
-from kjbod.testing.systemd import BootedSystemd, require_systemd
+from kjbod.faults.disks import RealDisk
+from kjbod.faults.errors import RigError
 from kjbod_agent.daemon import CONTROLLED_SHUTDOWN_TIMEOUT_MS, END_TIMEOUT_MS
+from scripts.rig.kafka import broker_properties, controller_properties
+from scripts.rig.processes import WaitTimeoutError, free_port, wait_until
+from scripts.rig.systemd import BootedSystemd, require_systemd
 
 pytestmark = pytest.mark.root
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing import syscalls
-from kjbod.testing.disks import RealDisk
+from kjbod.faults import syscalls
+from kjbod.faults.disks import RealDisk
 from kjbod_agent.health.mounts import MountChange, MountWatcher, compare, mount_of, parse_mountinfo, read_mounts
 
 TABLE = rb"""27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard

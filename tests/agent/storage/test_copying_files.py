@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from kjbod.clock import SystemClock
+from kjbod.faults.disks import FILE_SYSTEMS, FaultMode, RealDisk
 from kjbod.ids import Uuid
 from kjbod.runtime.procfs import process_sleep
-from kjbod.testing.disks import FILE_SYSTEMS, FaultMode, RealDisk
-from kjbod.testing.processes import wait_until
 from kjbod_agent.moves.copying import CopyFailed, ReplicaCopy, carry_checkpoints, new_buffer
 from kjbod_agent.storage.api import DirectoryError, DirectoryTimeout, StorageOptions, WorkerUnavailable
 from kjbod_agent.storage.conformance import TIMEOUT_MS, errno_of
 from kjbod_agent.storage.posix import PosixDirectoryAgent, PosixStorageAgent
+from scripts.rig.processes import wait_until
 
 TOPIC = Uuid.of(3, 1)
 SOURCE, FUTURE = "t-0", f"t-0.{'a' * 32}-future"

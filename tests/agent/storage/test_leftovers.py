@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from kjbod.faults.disks import FaultMode, RealDisk
 from kjbod.runtime.procfs import process_sleep
-from kjbod.testing.disks import FaultMode, RealDisk
-from kjbod.testing.processes import wait_until
 from kjbod_agent.storage import leftovers
+from scripts.rig.processes import wait_until
 
 AGENT = """
 import asyncio, json, sys

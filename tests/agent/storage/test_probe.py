@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing.disks import RealDisk
+from kjbod.faults.disks import RealDisk
 from kjbod_agent.storage import worker
 from tests.agent.storage.here import TOPIC_ID, Here
 

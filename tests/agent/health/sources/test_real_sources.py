@@ -20,8 +20,8 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from kjbod.testing import syscalls
-from kjbod.testing.disks import FaultMode, RealDisk, find_command
+from kjbod.faults import syscalls
+from kjbod.faults.disks import FaultMode, RealDisk, find_command
 from kjbod_agent.health.block import block_device_of
 from kjbod_agent.health.mounts import mount_of, read_mounts
 from kjbod_agent.health.sources import tracepoints

@@ -25,9 +25,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from kjbod.testing import syscalls
-from kjbod.testing.errors import RigError
-from kjbod.testing.processes import wait_until
+from kjbod.faults import syscalls
+from kjbod.faults.errors import RigError
+from scripts.rig.processes import wait_until
 
 SYSTEMD = Path("/lib/systemd/systemd")
 _TARGETS = ("basic", "sysinit", "shutdown", "umount", "local-fs", "network-online", "multi-user")
@@ -100,7 +100,7 @@ class BootedSystemd:
             'echo $$ > "$0/cgroup.procs" && exec "$@"'  # before unshare: it becomes the root of the cgroup namespace
         )
         unshare = ["unshare", "-m", "-p", "-f", "-u", "-i", "-C", "--kill-child", "--propagation", "private"]
-        inner = [sys.executable, "-P", "-m", "kjbod.testing.systemd", str(self._directory)]
+        inner = [sys.executable, "-P", "-m", "scripts.rig.systemd", str(self._directory)]
         with open(self._log_path, "wb") as log:
             self._process = subprocess.Popen(
                 ["sh", "-c", enter, str(self._cgroup), *unshare, *inner],

@@ -1,4 +1,4 @@
-"""The process behind a :class:`~kjbod.testing.fusedisk.FuseDisk`: ``python -m kjbod.testing.fuseserver DIR NAME SIZE``.
+"""The process behind a :class:`~kjbod.faults.fusedisk.FuseDisk`: ``python -m kjbod.faults.fuseserver DIR NAME SIZE``.
 
 It speaks the kernel's FUSE protocol (``linux/fuse.h``, 7.x) on /dev/fuse without a library, serves one file, and takes
 orders as one JSON object per packet on the socket ``DIR/control``. Standard output says ``ready`` once; standard input
@@ -27,9 +27,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kjbod.testing import syscalls
-from kjbod.testing.fusedisk import CONTROL_SOCKET, MAX_ORDER_BYTES, FaultMode, short_path
-from kjbod.testing.table import is_own, mount_on
+from kjbod.faults import syscalls
+from kjbod.faults.fusedisk import CONTROL_SOCKET, MAX_ORDER_BYTES, FaultMode, short_path
+from kjbod.faults.table import is_own, mount_on
 
 MAX_IO_BYTES = 1 << 20
 _UNMOUNT_TIMEOUT_S = 10.0
@@ -621,7 +621,7 @@ class Program:
 
 def main() -> int:
     """Start, say ready, serve, clean up."""
-    parser = argparse.ArgumentParser(prog="kjbod.testing.fuseserver")
+    parser = argparse.ArgumentParser(prog="kjbod.faults.fuseserver")
     parser.add_argument("directory", type=Path)
     parser.add_argument("name")
     parser.add_argument("size_bytes", type=int)

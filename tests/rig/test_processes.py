@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing.errors import RigError
-from kjbod.testing.processes import Processes, WaitTimeoutError, free_port, wait_until
+from kjbod.faults.errors import RigError
+from scripts.rig.processes import Processes, WaitTimeoutError, free_port, wait_until
 
 
 def python(program: str) -> list[str]:
@@ -71,7 +71,7 @@ def test_at_the_end_everything_is_killed_and_reaped_children_too(tmp_path: Path)
 
 def test_a_test_run_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     program = (
-        "from pathlib import Path; from kjbod.testing.processes import Processes\n"
+        "from pathlib import Path; from scripts.rig.processes import Processes\n"
         f"p = Processes(Path({str(tmp_path)!r})).start(['sleep', '1000'], name='p')\n"
         "print(p.pid, flush=True); signal.pause()"
     )

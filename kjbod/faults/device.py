@@ -4,11 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kjbod.testing import syscalls
-from kjbod.testing.disks import FaultMode
-from kjbod.testing.faults.model import Expectation, Fault, Injection
-from kjbod.testing.faults.revive import revive, works
-from kjbod.testing.table import mount_on
+from kjbod.faults import syscalls
+from kjbod.faults.disks import FaultMode
+from kjbod.faults.model import Expectation, Fault, Injection
+from kjbod.faults.revive import revive, works
+from kjbod.faults.table import mount_on
 
 PROBE_MS = 1500
 """One interval, a probe, the probe that confirms it, and the scheduling of a busy host."""

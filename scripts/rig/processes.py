@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from kjbod.testing.errors import RigError
+from kjbod.faults.errors import RigError
 
 T = TypeVar("T")
 

@@ -7,10 +7,10 @@
         disk.set(FaultMode.EIO)                 # the kernel answers EIO from now on
         disk.set(FaultMode.OK)
 
-A disk is a :class:`~kjbod.testing.fusedisk.FuseDisk` under a loop device under ext4, XFS or btrfs. It goes away
+A disk is a :class:`~kjbod.faults.fusedisk.FuseDisk` under a loop device under ext4, XFS or btrfs. It goes away
 completely with the process that made it, also by SIGKILL: the FUSE server unmounts, and the loop device clears itself.
 Other processes reach its faults with ``DiskControl(disk.directory)``, those of the file system with
-:mod:`kjbod.testing.syscalls` on the mount point.
+:mod:`kjbod.faults.syscalls` on the mount point.
 
 The faults and what the kernel makes of them were measured; ext4 is mounted ``errors=remount-ro``, as Debian does.
 """
@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kjbod.testing import syscalls
-from kjbod.testing.errors import RigError
-from kjbod.testing.fusedisk import DiskControl, FaultMode, FuseDisk
-from kjbod.testing.table import OVER_MOUNT
+from kjbod.faults import syscalls
+from kjbod.faults.errors import RigError
+from kjbod.faults.fusedisk import DiskControl, FaultMode, FuseDisk
+from kjbod.faults.table import OVER_MOUNT
 
 __all__ = ["FILE_SYSTEMS", "DiskControl", "FaultMode", "FileSystem", "RealDisk", "find_command", "require_real_disks"]
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing.fusedisk import TAG_VARIABLE
-from kjbod.testing.processes import Processes, wait_until
+from kjbod.faults.fusedisk import TAG_VARIABLE
+from scripts.rig.processes import Processes, wait_until
 
 pytestmark = pytest.mark.root
 
 FREEZE = """
 import os, pathlib, subprocess, sys, time
-from kjbod.testing.disks import RealDisk
+from kjbod.faults.disks import RealDisk
 disk = RealDisk(fstype=sys.argv[1], directory=pathlib.Path(sys.argv[2]))
 open(f"/var/tmp/kjbod-{os.environ['KJBOD_DISK_TAG']}-x.swap", "w").close()
 disk.freeze()
@@ -31,7 +31,7 @@ def test_a_file_system_that_was_frozen_is_thawed_and_gone_when_all_who_knew_of_i
     processes: Processes, fstype: str, tmp_path: Path
 ) -> None:
     program = [sys.executable, "-c", FREEZE, fstype, str(tmp_path / "disk")]
-    outside = processes.start([sys.executable, "-m", "kjbod.testing.namespaces", *program], name="outside")
+    outside = processes.start([sys.executable, "-m", "scripts.rig.namespaces", *program], name="outside")
     outside.wait_for_text("stuck")
     tag = f"{os.environ[TAG_VARIABLE]}-run{outside.pid}"
     assert len(_left_of(tag)) == 2

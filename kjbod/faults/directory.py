@@ -10,12 +10,12 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from kjbod.faults import syscalls
+from kjbod.faults.device import FAILED, everywhere
+from kjbod.faults.errors import RigError
+from kjbod.faults.model import Fault, Injection
 from kjbod.files import write_atomically
 from kjbod.ids import random_directory_id
-from kjbod.testing import syscalls
-from kjbod.testing.errors import RigError
-from kjbod.testing.faults.device import FAILED, everywhere
-from kjbod.testing.faults.model import Fault, Injection
 
 _META_PROPERTIES = "meta.properties"
 _DIRECTORY_ID = re.compile(rb"^(\s*directory\.id\s*[=:]\s*)\S+", re.MULTILINE)

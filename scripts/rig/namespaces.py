@@ -1,10 +1,10 @@
 """Run a program in mount and pid namespaces of its own: what it mounts and starts cannot outlive it. Linux, root.
 
-``python -m kjbod.testing.namespaces COMMAND...`` enters them with unshare(1) and stays, as their init, between them and
+``python -m scripts.rig.namespaces COMMAND...`` enters them with unshare(1) and stays, as their init, between them and
 the command: it reaps orphans and passes SIGTERM on (an init without handlers is deaf to signals), and when the command
 has ended it looks for what that left behind: processes, mounts, loop devices. Whatever there is goes when the init
 ends; but it is named on standard error, and turns success into exit code 1. For what would stay on the machine when all
-of it is killed there is a :mod:`~kjbod.testing.janitor` outside.
+of it is killed there is a :mod:`~scripts.rig.janitor` outside.
 
 A test session calls :func:`reexec` once at its start.
 """
@@ -20,9 +20,9 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from kjbod.testing.errors import RigError
-from kjbod.testing.fusedisk import TAG_VARIABLE
-from kjbod.testing.janitor import start_janitor
+from kjbod.faults.errors import RigError
+from kjbod.faults.fusedisk import TAG_VARIABLE
+from scripts.rig.janitor import start_janitor
 
 INSIDE_VARIABLE = "KJBOD_NAMESPACES"
 """Environment variable that is set for whatever runs in the namespaces."""
@@ -50,7 +50,7 @@ def require_namespaces() -> None:
 
 def command_in_namespaces(command: Sequence[str]) -> list[str]:
     """The command line that runs ``command`` in new namespaces; it ends with the command's exit code."""
-    return [*_UNSHARE, sys.executable, "-P", "-m", "kjbod.testing.namespaces", *command]
+    return [*_UNSHARE, sys.executable, "-P", "-m", "scripts.rig.namespaces", *command]
 
 
 def environment(tag: str) -> dict[str, str]:
@@ -156,7 +156,7 @@ def _run_as_init(command: Sequence[str]) -> int:
 def main(command: Sequence[str]) -> NoReturn:
     """Be the init of the namespaces around ``command``, or enter them first when we are not."""
     if not command:
-        sys.stderr.write("usage: python -m kjbod.testing.namespaces COMMAND [ARGUMENT...]\n")
+        sys.stderr.write("usage: python -m scripts.rig.namespaces COMMAND [ARGUMENT...]\n")
         sys.exit(2)
     if os.getpid() != 1:
         try:

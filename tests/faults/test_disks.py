@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing import syscalls
-from kjbod.testing.disks import FILE_SYSTEMS, DiskControl, FaultMode, RealDisk
-from kjbod.testing.errors import RigError
-from kjbod.testing.fusedisk import DiskGoneError, FuseDisk
-from kjbod.testing.processes import Processes, wait_until
+from kjbod.faults import syscalls
+from kjbod.faults.disks import FILE_SYSTEMS, DiskControl, FaultMode, RealDisk
+from kjbod.faults.errors import RigError
+from kjbod.faults.fusedisk import DiskGoneError, FuseDisk
+from scripts.rig.processes import Processes, wait_until
 
 pytestmark = pytest.mark.root
 
@@ -154,7 +154,7 @@ def test_pulling_the_disk_frees_a_stuck_caller_with_an_error(
 def test_another_process_controls_the_disk_by_its_directory(real_disk: Make) -> None:
     disk = real_disk()
     program = (
-        "import sys; from pathlib import Path; from kjbod.testing.disks import DiskControl, FaultMode;"
+        "import sys; from pathlib import Path; from kjbod.faults.disks import DiskControl, FaultMode;"
         "DiskControl(Path(sys.argv[1])).set(FaultMode.EIO)"
     )
     subprocess.run([sys.executable, "-c", program, str(disk.directory)], check=True)
@@ -218,7 +218,7 @@ def test_closing_leaves_no_mount_no_loop_device_no_file_and_no_process(tmp_path:
 @pytest.mark.parametrize("state", ["healthy", "hung", "frozen", "over-mounted", "pulled"])
 def test_a_holder_that_is_killed_leaves_nothing_behind(tmp_path: Path, state: str) -> None:
     holder = (
-        "import sys, signal; from pathlib import Path; from kjbod.testing.disks import *\n"
+        "import sys, signal; from pathlib import Path; from kjbod.faults.disks import *\n"
         "disk = RealDisk(Path(sys.argv[1])); (disk.log_dir / 'file').write_bytes(b'x')\n"
         "{'healthy': lambda: None, 'hung': lambda: disk.set(FaultMode.HANG), 'frozen': disk.freeze,\n"
         " 'over-mounted': disk.over_mount, 'pulled': disk.kill}[sys.argv[2]]()\n"
@@ -245,7 +245,7 @@ def loop_files() -> str:
 
 def test_a_released_disk_outlives_its_maker_until_somebody_closes_it(tmp_path: Path) -> None:
     maker = (
-        "import sys; from pathlib import Path; from kjbod.testing.disks import *\n"
+        "import sys; from pathlib import Path; from kjbod.faults.disks import *\n"
         "disk = RealDisk(Path(sys.argv[1])); disk.release(); print(disk.directory, flush=True)"
     )
     made = subprocess.run([sys.executable, "-c", maker, str(tmp_path / "d1")], stdout=subprocess.PIPE, check=True)
@@ -330,7 +330,7 @@ def test_a_mount_that_somebody_made_over_a_disk_outlives_it(real_disk: Make, tmp
 
 def test_real_disks_without_root_are_one_clear_line() -> None:
     program = (
-        "import os; from kjbod.testing import disks, errors\n"
+        "import os; from kjbod.faults import disks, errors\n"
         "os.setuid(65534)\n"
         "try: disks.RealDisk()\n"
         "except errors.RigError as error: print(error)"

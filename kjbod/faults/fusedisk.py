@@ -1,9 +1,9 @@
 """A disk that fails on demand: one file, served over /dev/fuse by a process of its own. Linux, root.
 
 Put a loop device on that file and there is a real *block device* whose requests fail, wait, vanish or lie, with the
-kernel's own errors all the way up (:mod:`kjbod.testing.disks` does so). The content lives in memory.
+kernel's own errors all the way up (:mod:`kjbod.faults.disks` does so). The content lives in memory.
 
-The server (:mod:`kjbod.testing.fuseserver`) obeys any process that can reach its control socket, also from another
+The server (:mod:`kjbod.faults.fuseserver`) obeys any process that can reach its control socket, also from another
 mount or pid namespace, and is its own janitor: when the process that made the disk ends, however it ends, or when
 anyone calls :meth:`DiskControl.close`, the server unmounts what was built upon it, its own mount included, and goes.
 
@@ -28,8 +28,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kjbod.testing import syscalls
-from kjbod.testing.errors import RigError
+from kjbod.faults import syscalls
+from kjbod.faults.errors import RigError
 
 CONTROL_SOCKET = "control"
 """Name of the control socket in a disk's directory."""
@@ -272,7 +272,7 @@ class FuseDisk(DiskControl):
         name = image_name(self.directory)
         self.image = self.directory / "fuse" / name
         self.size_bytes = size_bytes
-        command = [sys.executable, "-P", "-m", "kjbod.testing.fuseserver", str(self.directory), name, str(size_bytes)]
+        command = [sys.executable, "-P", "-m", "kjbod.faults.fuseserver", str(self.directory), name, str(size_bytes)]
         with open(self.directory / "server.log", "wb") as log:
             self._server = subprocess.Popen(
                 [*command, "--remove-directory"] if own else command,

@@ -1,4 +1,4 @@
-"""Undoes a fault after its time, whatever became of the terminal: ``python -m kjbod.testing.faults.watchdog DIR ID``.
+"""Undoes a fault after its time, whatever became of the terminal: ``python -m kjbod.faults.watchdog DIR ID``.
 
 A process of its own in a session of its own. It ends early when the fault is undone by somebody else, and undoes at
 once when it is told to end.
@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from kjbod.testing.errors import RigError
-from kjbod.testing.faults.catalog import undo
-from kjbod.testing.faults.model import Injection, read_record
+from kjbod.faults.catalog import undo
+from kjbod.faults.errors import RigError
+from kjbod.faults.model import Injection, read_record
 
 _START_TIMEOUT_S = 20
 _POLL_S = 0.1
@@ -25,7 +25,7 @@ def watch(injection: Injection) -> None:
     """Start the watchdog of an injection; returns when it watches. Raises :class:`RigError`."""
     with open(injection.state_dir / f"{injection.id}.log", "ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "kjbod.testing.faults.watchdog", str(injection.state_dir), injection.id],
+            [sys.executable, "-P", "-m", "kjbod.faults.watchdog", str(injection.state_dir), injection.id],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,

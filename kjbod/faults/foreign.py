@@ -5,11 +5,11 @@ import os
 import sys
 from pathlib import Path
 
+from kjbod.faults.errors import RigError
+from kjbod.faults.model import Fault, Target
+from kjbod.faults.scratch import find_disk
+from kjbod.faults.table import Mount, mount_above
 from kjbod.runtime.procfs import unescape
-from kjbod.testing.errors import RigError
-from kjbod.testing.faults.model import Fault, Target
-from kjbod.testing.faults.scratch import find_disk
-from kjbod.testing.table import Mount, mount_above
 
 _NEVER = (
     "/",

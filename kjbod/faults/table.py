@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from kjbod.faults import syscalls
 from kjbod.runtime.procfs import unescape
-from kjbod.testing import syscalls
 
 _FLAGS = {
     "ro": syscalls.MS_RDONLY,

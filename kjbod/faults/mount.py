@@ -8,12 +8,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from kjbod.testing import syscalls
-from kjbod.testing.disks import FILE_SYSTEMS, make_file_system
-from kjbod.testing.errors import RigError
-from kjbod.testing.faults.device import FAILED, everywhere
-from kjbod.testing.faults.model import Fault, Injection, make_place
-from kjbod.testing.table import FAULT_MEMORY, FAULT_SOURCE, Mount, is_on_image, mount_on, mounts_below, mounts_on
+from kjbod.faults import syscalls
+from kjbod.faults.device import FAILED, everywhere
+from kjbod.faults.disks import FILE_SYSTEMS, make_file_system
+from kjbod.faults.errors import RigError
+from kjbod.faults.model import Fault, Injection, make_place
+from kjbod.faults.table import FAULT_MEMORY, FAULT_SOURCE, Mount, is_on_image, mount_on, mounts_below, mounts_on
 
 _TMPFS_SIZE = "size=1m"
 

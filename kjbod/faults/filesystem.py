@@ -7,10 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from kjbod.testing import syscalls
-from kjbod.testing.disks import find_command
-from kjbod.testing.errors import RigError
-from kjbod.testing.faults.device import (
+from kjbod.faults import syscalls
+from kjbod.faults.device import (
     FAILED,
     FULL_PROBE_MS,
     HUNG_MS,
@@ -18,10 +16,12 @@ from kjbod.testing.faults.device import (
     heal_content,
     keep,
 )
-from kjbod.testing.faults.model import Expectation, Fault, Injection, make_place
-from kjbod.testing.faults.mount import mount_here
-from kjbod.testing.faults.revive import is_held, revive, works
-from kjbod.testing.table import holders, is_on_image, mount_on
+from kjbod.faults.disks import find_command
+from kjbod.faults.errors import RigError
+from kjbod.faults.model import Expectation, Fault, Injection, make_place
+from kjbod.faults.mount import mount_here
+from kjbod.faults.revive import is_held, revive, works
+from kjbod.faults.table import holders, is_on_image, mount_on
 
 _BLOCK = 4096
 _MANY_FILES = 600

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from kjbod.testing import syscalls
-from kjbod.testing.disks import FILE_SYSTEMS, find_command
-from kjbod.testing.errors import RigError
-from kjbod.testing.faults.model import Target
-from kjbod.testing.table import detach_own, holders, is_on_image, mount_on, mounts, mounts_below, mounts_on
+from kjbod.faults import syscalls
+from kjbod.faults.disks import FILE_SYSTEMS, find_command
+from kjbod.faults.errors import RigError
+from kjbod.faults.model import Target
+from kjbod.faults.table import detach_own, holders, is_on_image, mount_on, mounts, mounts_below, mounts_on
 
 _RELEASE_TIMEOUT_S = 5.0
 _HELD_GRACE_S = 0.3  # a probe that is just ending

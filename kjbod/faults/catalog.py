@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from kjbod.testing import syscalls
-from kjbod.testing.errors import RigError
-from kjbod.testing.faults import device, directory, filesystem, mount
-from kjbod.testing.faults.model import (
+from kjbod.faults import device, directory, filesystem, mount, syscalls
+from kjbod.faults.errors import RigError
+from kjbod.faults.fusedisk import DiskGoneError
+from kjbod.faults.model import (
     DEFAULT_STATE_DIR,
     Fault,
     Injection,
@@ -22,8 +22,7 @@ from kjbod.testing.faults.model import (
     make_state_dir,
     read_records,
 )
-from kjbod.testing.fusedisk import DiskGoneError
-from kjbod.testing.table import is_on_image, mount_above, mount_on
+from kjbod.faults.table import is_on_image, mount_above, mount_on
 
 _ORDER = (
     *("eio", "eio-writes", "eio-reads", "device-gone", "lost-writes", "bit-rot", "wiped", "truncated", "shrunk"),

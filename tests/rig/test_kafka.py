@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing import kafka
-from kjbod.testing.errors import RigError
-from kjbod.testing.kafka import KafkaKit, broker_properties, controller_properties
-from kjbod.testing.processes import Processes, free_port
+from kjbod.faults.errors import RigError
+from scripts.rig import kafka
+from scripts.rig.kafka import KafkaKit, broker_properties, controller_properties
+from scripts.rig.processes import Processes, free_port
 
 CLUSTER_ID = "kjbodRealKafkaTests000"
 ROOT = Path(__file__).parents[2]

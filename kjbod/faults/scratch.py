@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from kjbod.faults import syscalls
+from kjbod.faults.disks import DiskControl, RealDisk, require_real_disks
+from kjbod.faults.errors import RigError
+from kjbod.faults.fusedisk import DiskGoneError, image_name
+from kjbod.faults.model import Target, boot_id, locked, make_state_dir, require_own, was_read
+from kjbod.faults.table import detach_own, is_on_image, mount_on, mounts_below, mounts_on
 from kjbod.files import write_atomically
-from kjbod.testing import syscalls
-from kjbod.testing.disks import DiskControl, RealDisk, require_real_disks
-from kjbod.testing.errors import RigError
-from kjbod.testing.faults.model import Target, boot_id, locked, make_state_dir, require_own, was_read
-from kjbod.testing.fusedisk import DiskGoneError, image_name
-from kjbod.testing.table import detach_own, is_on_image, mount_on, mounts_below, mounts_on
 
 MAX_SIZE_BYTES = 64 << 30
 """Content lives in memory, as far as it is written."""

@@ -18,12 +18,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from kjbod.faults.errors import RigError
+from kjbod.faults.fusedisk import DiskControl
 from kjbod.files import make_directories, write_atomically
-from kjbod.testing.errors import RigError
-from kjbod.testing.fusedisk import DiskControl
 
 if TYPE_CHECKING:
-    from kjbod.testing.disks import RealDisk
+    from kjbod.faults.disks import RealDisk
 
 DEFAULT_STATE_DIR = Path("/var/lib/kjbod-faults")
 """Not below /run: an immutable directory, or a ballast file, outlives a reboot, and so must what is known of it."""
@@ -75,7 +75,7 @@ class Target:
 
     @classmethod
     def of(cls, disk: "RealDisk") -> Self:
-        """A :class:`~kjbod.testing.disks.RealDisk` as target."""
+        """A :class:`~kjbod.faults.disks.RealDisk` as target."""
         return cls(disk.log_dir, disk.mount_point, disk.fstype, DiskControl(disk.directory), disk.device)
 
     @property

@@ -18,13 +18,13 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from kjbod.errors import EXIT_FAILURE, KjbodError
-from kjbod.testing.disks import FILE_SYSTEMS
-from kjbod.testing.errors import RigError
-from kjbod.testing.faults import catalog, scratch
-from kjbod.testing.faults.catalog import FAULTS
-from kjbod.testing.faults.foreign import find_target
-from kjbod.testing.faults.model import DEFAULT_STATE_DIR, Fault, Injection, read_whole_records
-from kjbod.testing.faults.watchdog import watch
+from kjbod.faults import catalog, scratch
+from kjbod.faults.catalog import FAULTS
+from kjbod.faults.disks import FILE_SYSTEMS
+from kjbod.faults.errors import RigError
+from kjbod.faults.foreign import find_target
+from kjbod.faults.model import DEFAULT_STATE_DIR, Fault, Injection, read_whole_records
+from kjbod.faults.watchdog import watch
 
 PROGRAM = "scripts/faults"
 EXIT_USAGE = 2

@@ -13,12 +13,11 @@ from typing import NoReturn
 
 import pytest
 
-from kjbod.testing import syscalls
-from kjbod.testing.disks import FILE_SYSTEMS, RealDisk
-from kjbod.testing.errors import RigError
-from kjbod.testing.faults import FAULTS, Injection, Target, catalog, inject, list_injections, undo
-from kjbod.testing.processes import Processes, wait_until
-from kjbod.testing.table import mounts, mounts_on
+from kjbod.faults import FAULTS, Injection, Target, catalog, inject, list_injections, syscalls, undo
+from kjbod.faults.disks import FILE_SYSTEMS, RealDisk
+from kjbod.faults.errors import RigError
+from kjbod.faults.table import mounts, mounts_on
+from scripts.rig.processes import Processes, wait_until
 
 pytestmark = pytest.mark.root
 

@@ -9,11 +9,11 @@
 
 The record of an injection is on disk before the deed, so that :func:`undo` also works in another process, after the
 first was killed at any moment. ``FAULTS[name].expect(fstype)`` says what the agent should make of it.
-``scripts/faults`` is the same for operators (:mod:`kjbod.testing.faults.cli`).
+``kjbod faults`` is the same for operators (:mod:`kjbod.faults.cli`).
 """
 
-from kjbod.testing.faults.catalog import FAULTS, inject, list_injections, undo
-from kjbod.testing.faults.model import DEFAULT_STATE_DIR, Expectation, Fault, Injection, Target
+from kjbod.faults.catalog import FAULTS, inject, list_injections, undo
+from kjbod.faults.model import DEFAULT_STATE_DIR, Expectation, Fault, Injection, Target
 
 __all__ = [
     "DEFAULT_STATE_DIR",

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing import namespaces
-from kjbod.testing.processes import Processes, wait_until
+from scripts.rig import namespaces
+from scripts.rig.processes import Processes, wait_until
 
 pytestmark = pytest.mark.root
 
-ENTER = [sys.executable, "-m", "kjbod.testing.namespaces"]
+ENTER = [sys.executable, "-m", "scripts.rig.namespaces"]
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
@@ -22,7 +22,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 def test_this_session_runs_in_namespaces_of_its_own() -> None:
     assert namespaces.inside()
-    assert Path("/proc/1/cmdline").read_bytes().split(b"\0")[3] == b"kjbod.testing.namespaces"
+    assert Path("/proc/1/cmdline").read_bytes().split(b"\0")[3] == b"scripts.rig.namespaces"
 
 
 @pytest.mark.parametrize(("script", "exit_code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)])
@@ -79,7 +79,7 @@ def test_the_command_gets_the_sigterm_that_its_init_gets(processes: Processes) -
 
 def test_namespaces_without_root_are_one_clear_line() -> None:
     program = (
-        "import os; from kjbod.testing import namespaces, errors\n"
+        "import os; from scripts.rig import namespaces; from kjbod.faults import errors\n"
         "os.setuid(65534)\n"
         "try: namespaces.require_namespaces()\n"
         "except errors.RigError as error: print(error)"

@@ -1,0 +1,1 @@
+"""What tests, demonstration and benchmarks stand on: real processes, namespaces, real Kafka, a systemd to boot."""
