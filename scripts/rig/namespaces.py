@@ -26,6 +26,8 @@ from scripts.rig.janitor import start_janitor
 
 INSIDE_VARIABLE = "KJBOD_NAMESPACES"
 """Environment variable that is set for whatever runs in the namespaces."""
+LEFT_VARIABLE = "KJBOD_LEFT_BEHIND"
+"""Environment variable with the file to which what was left behind is appended, for those who cannot see the exit code."""
 _UNSHARE = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private")
 _GRACE_S = 5.0  # workers that die with their parent, JVMs that end with the interpreter, loop devices being cleared
 _POLL_S = 0.02
@@ -168,9 +170,12 @@ def main(command: Sequence[str]) -> NoReturn:
     mounts_before = _mounts()
     exit_code = _run_as_init(command)
     left = _left_behind(mounts_before)
-    for line in left:
-        sys.stderr.write(f"left behind: {line}\n")
+    said = "".join(f"left behind: {line}\n" for line in left)
+    sys.stderr.write(said)
     sys.stderr.flush()
+    if left and (path := os.environ.get(LEFT_VARIABLE)):
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(said)
     os._exit(exit_code or (1 if left else 0))
 
 

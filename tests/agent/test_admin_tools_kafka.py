@@ -11,7 +11,7 @@ from scripts.rig.processes import Processes, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 from tests.agent.test_listener_kafka import ACLS, CONFIGS, Site
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.usefixtures("kafka_kit"), pytest.mark.timeout(400)]
 
 LEADER_ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
 QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"

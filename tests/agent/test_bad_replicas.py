@@ -355,7 +355,7 @@ def test_co_4_a_move_to_a_cordoned_directory_is_refused(host: Host) -> None:
     assert agent.stop() == 0
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 def test_a_full_destination_ends_a_move_with_one_line_and_the_source_is_as_it_was(host: Host) -> None:
     target = host.directory(3)
     shelter = host.cluster.base / "shelter"

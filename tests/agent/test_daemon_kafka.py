@@ -9,7 +9,7 @@ from scripts.rig.kafka import KafkaKit
 from scripts.rig.processes import Processes
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 
-pytestmark = pytest.mark.kafka
+pytestmark = pytest.mark.usefixtures("kafka_kit")
 
 
 def test_lc_14_agents_live_through_disk_failures_under_a_real_kafka_controller(

@@ -19,7 +19,7 @@ from scripts.rig.kafka import FEATURES, KafkaKit, broker_properties
 from scripts.rig.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
 from tests.agent.daemon_cluster import CLUSTER_ID, Cluster, wait_assigned
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 MakeDisk = Callable[..., RealDisk]
 NODE = 1
 
@@ -354,7 +354,7 @@ def test_a_disk_of_another_broker_and_a_copy_of_one_of_ours_are_refused(rig: Rig
     never_restarted(agent)
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 def test_a_cluster_from_before_directories_is_upgraded_and_its_broker_gets_a_second_directory_with_all_assigned(
     tmp_path: Path, processes: Processes, real_disk: MakeDisk, kafka_kit: KafkaKit
 ) -> None:

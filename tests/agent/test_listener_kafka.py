@@ -19,7 +19,7 @@ from scripts.rig.kafka import LOG_DIRS, REASSIGN_PARTITIONS, TOPICS, KafkaKit
 from scripts.rig.processes import ManagedProcess, Processes, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 
-pytestmark = pytest.mark.kafka
+pytestmark = pytest.mark.usefixtures("kafka_kit")
 
 ACLS = "org.apache.kafka.tools.AclCommand"
 API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"

@@ -15,7 +15,7 @@ from scripts.rig.kafka import broker_properties
 from scripts.rig.processes import ManagedProcess, Processes, free_port, wait_until
 from tests.agent.daemon_cluster import CLUSTER_ID, Cluster
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 MakeDisk = Callable[..., RealDisk]
 DIRECTORIES = 12
 REPLICAS = 10_000

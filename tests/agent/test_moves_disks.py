@@ -17,7 +17,7 @@ from scripts.rig.processes import ManagedProcess, Processes, kjbod_command, wait
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 from tests.agent.health.test_real_faults import make_immutable
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.usefixtures("as_root"), pytest.mark.timeout(180)]
 
 BLOCK = 4096
 LOG, INDEX = f"{0:020d}.log", f"{0:020d}.index"

@@ -258,7 +258,7 @@ def test_a_worker_killed_at_any_kind_of_system_call_of_a_move_delays_it(base: Pa
         host.close()
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 def test_an_agent_killed_within_the_swap_under_a_real_kafka_controller_loses_nothing(
     base: Path, processes: Processes, kafka_kit: KafkaKit
 ) -> None:
@@ -276,7 +276,7 @@ def test_an_agent_killed_within_the_swap_under_a_real_kafka_controller_loses_not
         host.close()
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 def test_a_real_broker_starts_on_what_an_agent_left_that_was_killed_within_the_swap(
     base: Path, processes: Processes, kafka_kit: KafkaKit
 ) -> None:

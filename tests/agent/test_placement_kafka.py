@@ -14,7 +14,7 @@ from scripts.rig.processes import ManagedProcess, Processes, free_port, kjbod_co
 from tests.agent.daemon_cluster import CLUSTER_ID, Cluster, wait_assigned
 from tests.agent.real_broker import RealBroker
 
-pytestmark = pytest.mark.kafka
+pytestmark = pytest.mark.usefixtures("kafka_kit")
 
 
 def status(config: Path) -> dict[str, object]:

@@ -142,7 +142,7 @@ def test_a_history_of_older_epochs_is_not_followed_and_that_is_said(cluster: Clu
     wait_until(lambda: len(names(cluster, "events-*-stray")) == 3, 20, "strays")
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 def test_replicas_are_kept_when_a_real_kafka_controller_is_formatted_anew(
     tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
 ) -> None:

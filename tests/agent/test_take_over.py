@@ -15,7 +15,7 @@ from scripts.rig.processes import ManagedProcess, Processes, kjbod_command, wait
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 from tests.agent.real_broker import Manifest, RealBroker, kill, manifest, of_replica, stop_clean
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.usefixtures("kafka_kit"), pytest.mark.timeout(400)]
 
 DIRECTORIES = (1, 2, 3)
 CHECKPOINTS = {"recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "replication-offset-checkpoint"}

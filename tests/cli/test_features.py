@@ -83,7 +83,7 @@ def plain(text: str) -> list[str]:
     return [re.sub(r"Epoch: \d+", "", re.sub(r"\s+", " ", line)).strip() for line in text.splitlines()]
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 def test_the_lines_are_those_of_kafka_features(server: str, processes: Processes, kafka_kit: KafkaKit) -> None:
     for command, *arguments in (
         ("describe",),

@@ -149,7 +149,7 @@ def test_an_agent_whose_controller_speaks_tls_says_so_in_its_status(tmp_path: Pa
         assert TLS in agent.wait_for_event("metadata.fetch.failing")["reason"]
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 @pytest.mark.usefixtures("endless_patience")
 def test_a_controller_of_kafka_with_an_ssl_listener_is_named(
     tmp_path: Path, processes: Processes, kafka_kit: KafkaKit, capsys: pytest.CaptureFixture[str]

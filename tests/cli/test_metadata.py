@@ -267,7 +267,7 @@ def test_a_running_controller_is_read_as_it_is_on_its_disk(tmp_path: Path, proce
     look_at(port, tmp_path / "metadata")
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 def test_a_running_real_controller_too(tmp_path: Path, processes: Processes, kafka_kit: KafkaKit) -> None:
     config, port = formatted(tmp_path, processes)
     kafka_kit.start_server(processes, config, name="kafka")
@@ -289,7 +289,7 @@ def test_a_controller_that_does_not_answer_is_one_line(
 # ---------------------------------------------------------------- Kafka's own shell
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 @pytest.mark.parametrize("which", ["rich", "golden"])
 def test_kafka_metadata_shell_shows_the_same_tree(
     tmp_path: Path, kafka_kit: KafkaKit, capsys: pytest.CaptureFixture[str], which: str

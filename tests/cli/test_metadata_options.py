@@ -26,7 +26,7 @@ def usage(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 # ---------------------------------------------------------------- as kafka-dump-log
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 @pytest.mark.parametrize("which", ["segment", "snapshot", "rich"])
 @pytest.mark.parametrize("options", [[], ["--skip-record-metadata"]], ids=["all", "payloads"])
 def test_the_text_of_a_dump_is_that_of_kafka_dump_log(

@@ -350,7 +350,7 @@ def test_a_directory_that_is_not_there_is_one_line_and_the_others_are_listed(
     assert cli.run(["strays", "remove", "--all", "--yes", "-c", disks.config]) == 1
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 def test_a_disk_that_hangs_costs_its_time_and_one_line(
     tmp_path: Path,
     real_disk: Callable[..., RealDisk],

@@ -299,7 +299,7 @@ def test_strays_are_kept_listed_and_removed_only_by_a_person(site: Site) -> None
     assert not list(site.path(2).glob("gone*"))
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 def test_beside_a_real_broker_strays_are_listed_and_left_alone(
     tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
 ) -> None:
@@ -366,7 +366,7 @@ def open_directory() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize("mode", [0o755, 0o750])
 def test_another_user_is_told_that_he_has_no_permission(
     open_directory: Path, capsys: pytest.CaptureFixture[str], mode: int

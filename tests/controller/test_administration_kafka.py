@@ -262,7 +262,7 @@ def describe(fields: dict[str, Any]) -> DescribeAclsRequest:
     )
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 async def test_what_administrators_ask_is_answered_and_written_as_by_kafka(
     tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
 ) -> None:
@@ -304,7 +304,7 @@ def without_words(difference: Difference, request: RequestBody[Any]) -> list[str
     return told
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 async def test_access_is_kept_and_decided_as_by_kafka(
     tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
 ) -> None:
@@ -380,7 +380,7 @@ def create_topic(admin: AdminClient, name: str) -> int:
     return error.args[0].code() if isinstance(error, KafkaException) else 0
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 def test_users_of_real_brokers_have_passwords_quotas_and_rights(
     tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
 ) -> None:

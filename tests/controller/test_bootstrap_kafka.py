@@ -23,7 +23,7 @@ from tests.controller.conftest import until
 from tests.controller.pair import Outcome, Side
 from tests.controller.random_requests import update
 
-pytestmark = pytest.mark.kafka
+pytestmark = pytest.mark.usefixtures("kafka_kit")
 
 CLUSTER_ID = "kjbodBootstrap00AAAAAA"
 LONG = pytest.mark.skipif("KJBOD_DIFFERENTIAL_STORIES" not in os.environ, reason="long: set KJBOD_DIFFERENTIAL_STORIES")

@@ -270,7 +270,7 @@ async def differences(kit: KafkaKit, processes: Processes, directory: Path) -> l
         return found
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 def test_topics_and_configurations_are_answered_and_written_as_by_a_real_controller(
     tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
 ) -> None:

@@ -761,7 +761,7 @@ def test_what_a_slow_machine_may_have_ended_is_not_judged() -> None:
     sessions.require(image, now_s=99.0)
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 def test_a_real_controller_and_ours_answer_and_write_the_same(
     tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
 ) -> None:
@@ -769,7 +769,7 @@ def test_a_real_controller_and_ours_answer_and_write_the_same(
     assert not told.found, told.report()
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 def test_sessions_expire_and_brokers_register_again_after_upgrades_as_with_a_real_controller(
     tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
 ) -> None:
@@ -779,7 +779,7 @@ def test_sessions_expire_and_brokers_register_again_after_upgrades_as_with_a_rea
     assert told.fenced >= BROKERS_FENCED, told.report()
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 @pytest.mark.timeout(LONG_S)
 @pytest.mark.skipif(not STORIES, reason="long: set KJBOD_DIFFERENTIAL_STORIES")
 @pytest.mark.parametrize("level", LEVELS)
@@ -790,7 +790,7 @@ def test_long_stories_at_each_level(level: int, tmp_path: Path, processes: Proce
     assert not told.found, told.report()
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 @pytest.mark.timeout(LONG_S)
 @pytest.mark.skipif(not STORIES, reason="long: set KJBOD_DIFFERENTIAL_STORIES")
 @pytest.mark.parametrize("level", LEVELS)

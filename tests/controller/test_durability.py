@@ -66,7 +66,7 @@ def test_a_kill_before_any_system_call_of_the_write_path_loses_nothing_acknowled
     assert {"rename quorum-state.tmp", "rename leader-epoch-checkpoint.tmp"} <= set(found["calls"])
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 async def test_what_a_kill_leaves_is_good_enough_for_a_real_controller(
     tmp_path: Path, kafka_kit: KafkaKit, processes: Processes
 ) -> None:

@@ -90,7 +90,7 @@ def replacements() -> list[Part]:
     return [*up_to_the_first_restart(), ("all fall silent", Silence(BROKERS)), *after_all_were_gone()]
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 def test_brokers_that_are_replaced_leave_the_same_leaders_as_at_a_real_controller(
     tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
 ) -> None:

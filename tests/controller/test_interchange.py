@@ -26,7 +26,7 @@ from tests.controller.test_server import connect, create, join
 from tests.controller.test_snapshots import following
 from tests.controller.world import CLUSTER_ID
 
-pytestmark = pytest.mark.kafka
+pytestmark = pytest.mark.usefixtures("kafka_kit")
 
 NODE = 3000
 SMALL_SEGMENT_BYTES = 2_000

@@ -153,7 +153,7 @@ def idle(rig: Rig) -> None:
         config.write("metadata.max.idle.interval.ms=0\n")
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize(
     ("break_it", "words"),
     [
@@ -177,7 +177,7 @@ def test_an_idle_controller_ends_when_its_disk_dies(rig: Rig, break_it: Callable
     assert controller.events("controller.failed")
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 async def test_a_controller_whose_fsync_hangs_stops_serving_on_sigterm_and_answers_nothing(rig: Rig) -> None:
     idle(rig)
     controller = await asyncio.to_thread(rig.start)
@@ -226,7 +226,7 @@ async def topics(rig: Rig) -> set[str]:
         return {topic.name or "" for topic in answer.topics}
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 async def test_a_full_disk_ends_it_and_with_space_it_goes_on_with_all_that_was_acknowledged(rig: Rig) -> None:
     controller = rig.start()
     ballast = rig.disk.mount_point / "ballast"
@@ -242,7 +242,7 @@ async def test_a_full_disk_ends_it_and_with_space_it_goes_on_with_all_that_was_a
     assert await asyncio.to_thread(controller.stop) == 0
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 async def test_a_disk_that_fails_while_topics_are_created_loses_none_that_was_acknowledged(rig: Rig) -> None:
     controller = await asyncio.to_thread(rig.start)
     creating = asyncio.ensure_future(create_until_it_ends(rig, "t"))

@@ -16,7 +16,7 @@ from scripts.rig.processes import Processes, wait_until
 from tests.controller.test_log_dir import Rig, last_line, rig_on, topics
 from tests.controller.test_server import create, join
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 
 
 @pytest.fixture(params=["ext4", "xfs", "btrfs"])

@@ -164,7 +164,7 @@ async def pair(tmp_path: Path, processes: Processes, kafka_kit: KafkaKit) -> Asy
         yield pair
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 async def test_clients_are_slowed_down_as_by_kafka(pair: Pair) -> None:
     sides = (pair.real, pair.ours)
     for side in sides:

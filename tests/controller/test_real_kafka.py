@@ -32,8 +32,8 @@ def create(cluster: RealCluster, *names: str, partitions: int = 6) -> None:
     cluster.wait_until_in_sync()
 
 
-@pytest.mark.root
-@pytest.mark.kafka
+@pytest.mark.usefixtures("as_root")
+@pytest.mark.usefixtures("kafka_kit")
 @pytest.mark.timeout(600)
 def test_no_acknowledged_record_is_lost_by_sigkill_of_the_controller_a_dead_disk_or_a_restart(
     cluster: RealCluster, kafka_kit: KafkaKit

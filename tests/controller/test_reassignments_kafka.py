@@ -32,7 +32,7 @@ async def state(port: int) -> tuple[MetadataResponsePartition, set[str | None]]:
     return topics.topics[0].partitions[0], {config.value for config in configs.results[0].configs}
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 def test_a_throttled_move_is_listed_cancelled_and_at_last_done(
     tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
 ) -> None:

@@ -10,7 +10,7 @@ from scripts.rig.kafka import FEATURES, TOPICS, KafkaKit, broker_properties, con
 from scripts.rig.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
 from tests.agent.real_broker import stop_clean
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.usefixtures("kafka_kit"), pytest.mark.timeout(300)]
 
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 PARTITIONS = 20

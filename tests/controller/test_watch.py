@@ -204,7 +204,7 @@ def probe_child(controller: ManagedProcess) -> int:
     return wait_until(find, 20, "a probe child") or 0
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 async def test_a_controller_outlives_the_killing_of_its_child(rig: Rig) -> None:
     controller = await asyncio.to_thread(rig.start)
     first = probe_child(controller)
@@ -223,7 +223,7 @@ def stand_still(controller: ManagedProcess, release: Callable[[], None]) -> None
     controller.signal(signal.SIGCONT)
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 async def test_a_pause_during_a_probe_and_an_fsync_is_not_a_dead_disk(rig: Rig) -> None:
     with rig.config.open("a") as config:
         config.write("metadata.max.idle.interval.ms=0\n")
@@ -242,7 +242,7 @@ async def test_a_pause_during_a_probe_and_an_fsync_is_not_a_dead_disk(rig: Rig) 
     assert await asyncio.to_thread(controller.stop) == 0
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 async def test_a_pause_fences_no_broker_whose_heartbeat_came_meanwhile(rig: Rig) -> None:
     text = rig.config.read_text().replace("broker.session.timeout.ms=600000", "broker.session.timeout.ms=5000")
     rig.config.write_text(text)

@@ -17,7 +17,7 @@ from kjbod.faults.errors import RigError
 from kjbod.faults.fusedisk import DiskGoneError, FuseDisk
 from scripts.rig.processes import Processes, wait_until
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 
 Make = Callable[..., RealDisk]
 

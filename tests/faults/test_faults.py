@@ -19,7 +19,7 @@ from kjbod.faults.errors import RigError
 from kjbod.faults.table import mounts, mounts_on
 from scripts.rig.processes import Processes, wait_until
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 
 Make = Callable[..., RealDisk]
 SMALL_BYTES = 16 << 20

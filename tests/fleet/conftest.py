@@ -154,7 +154,7 @@ def demo_reports(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark(with_spark: None) -> Iterator[Any]:
     pytest.importorskip("pyspark", reason="needs the fleet extra")
     from kjbod.fleet.session import spark_session
 

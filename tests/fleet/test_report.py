@@ -20,7 +20,7 @@ from kjbod_agent.host_files.report_files import finished_content
 from scripts.rig.processes import kjbod_command
 from tests.fleet.large_fleet import CLUSTERS, write_fleet
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.usefixtures("with_spark")
 
 Frames = Callable[..., tuple[Any, Any]]
 HOUR_MS = 3_600_000

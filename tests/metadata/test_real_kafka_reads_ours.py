@@ -36,7 +36,7 @@ from kjbod.metadata.snapshot import SnapshotId, checkpoints_in, read_checkpoint,
 from scripts.rig.kafka import DUMP_LOG, KafkaKit, controller_properties
 from scripts.rig.processes import Processes, free_port, wait_until
 
-pytestmark = pytest.mark.kafka
+pytestmark = pytest.mark.usefixtures("kafka_kit")
 
 NODE = 3000
 CLUSTER = "kjbodMetadataLogTest00"

@@ -148,7 +148,7 @@ def mbeans_of(kit: KafkaKit, port: int) -> dict[str, str]:
     return {found[1]: found[2] for line in lines if (found := re.fullmatch(r"(.*:[\w-]+)=(.*)", line))}
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 def test_real_kafka_has_every_mbean_whose_names_are_served(
     kafka_kit: KafkaKit, processes: Processes, tmp_path: Path
 ) -> None:

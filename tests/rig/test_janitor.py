@@ -10,7 +10,7 @@ import pytest
 from kjbod.faults.fusedisk import TAG_VARIABLE
 from scripts.rig.processes import Processes, wait_until
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 
 FREEZE = """
 import os, pathlib, subprocess, sys, time

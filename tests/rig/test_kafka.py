@@ -34,7 +34,7 @@ def test_script_and_library_agree_on_kafkas_version() -> None:
     assert f"<version>{kafka.VERSION}</version>" in (ROOT / "scripts" / "kafka.d" / "pom.xml").read_text()
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 def test_a_real_controller_and_a_real_jbod_broker_start_serve_and_stop(
     kafka_kit: KafkaKit, processes: Processes, tmp_path: Path
 ) -> None:
@@ -60,7 +60,7 @@ def test_a_real_controller_and_a_real_jbod_broker_start_serve_and_stop(
     assert sum(record["type"] == "PARTITION_RECORD" for record in records) == 2
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 def test_a_tool_that_fails_is_one_line_with_its_reason(kafka_kit: KafkaKit, tmp_path: Path) -> None:
     with pytest.raises(RigError, match=r"^kafka\.tools\.StorageTool format .*: exit code 1: .*nowhere"):
         kafka_kit.format(tmp_path / "nowhere", CLUSTER_ID)

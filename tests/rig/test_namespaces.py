@@ -11,7 +11,7 @@ import pytest
 from scripts.rig import namespaces
 from scripts.rig.processes import Processes, wait_until
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 
 ENTER = [sys.executable, "-m", "scripts.rig.namespaces"]
 

@@ -22,7 +22,7 @@ from kjbod.faults.table import mount_above, mount_on, mounts_on
 from scripts.rig.processes import wait_until
 
 ROOT = Path(__file__).parents[2]
-root = pytest.mark.root
+root = pytest.mark.usefixtures("as_root")
 Make = Callable[..., RealDisk]
 Result = subprocess.CompletedProcess[str]
 

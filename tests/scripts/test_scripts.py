@@ -195,7 +195,7 @@ def test_who_sets_up_less_than_is_there_changes_nothing(tmp_path: Path) -> None:
     assert "fleet.txt" in installed("--fleet"), "of another version"
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize("usable", [True, False])
 def test_an_environment_of_another_user_is_named_and_left_alone(tmp_path: Path, usable: bool) -> None:
     setup, venv = cloned(tmp_path), tmp_path / ".venv"

@@ -12,7 +12,7 @@ from scripts.rig.kafka import STORAGE, KafkaKit, broker_properties, controller_p
 from scripts.rig.processes import Processes, free_port
 from tests.storage_tool.rig import CLUSTER_ID
 
-pytestmark = pytest.mark.kafka
+pytestmark = pytest.mark.usefixtures("kafka_kit")
 
 VOTER = "3000@127.0.0.1:19093:JEXY6aqzQY-32P5TStzaFg"
 Result = tuple[int, list[str], str]

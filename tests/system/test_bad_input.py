@@ -348,7 +348,7 @@ def test_format_of_a_place_that_cannot_be_written_is_one_line_and_leaves_nothing
     assert node.tree() == before
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 def test_format_on_a_read_only_file_system_is_one_line(node: Node) -> None:
     shutil.rmtree(node.dir(1))
     node.dir(1).mkdir()
@@ -380,7 +380,7 @@ def test_agent_with_an_unwritable_state_directory_says_so(node: Node) -> None:
     _is_one_line(done.stderr, f"kjbod.state.dir={node.root}/state: permission denied: {node.root}/state belongs to ")
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 def test_agent_with_a_full_state_directory_says_so(node: Node) -> None:
     with _tmpfs(node.root / "state", "size=4k"):
         with pytest.raises(OSError, match="No space left"):
@@ -490,7 +490,7 @@ def test_fleet_report_says_what_is_not_installed(
     assert node.tree() == before
 
 
-@pytest.mark.spark
+@pytest.mark.usefixtures("with_spark")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_fleet_report_that_is_interrupted_says_so_and_leaves_nothing(
     node: Node, reports: Path, number: signal.Signals

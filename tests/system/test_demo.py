@@ -15,7 +15,7 @@ import pytest
 from scripts.rig.namespaces import INSIDE_VARIABLE
 from scripts.rig.processes import wait_until
 
-pytestmark = [pytest.mark.root, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.usefixtures("as_root"), pytest.mark.usefixtures("with_spark"), pytest.mark.timeout(300)]
 _TIMEOUT_S = 240
 
 

@@ -61,7 +61,7 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     return {outcome.cell: outcome for outcome in run_agents(runs, work, work / "logs", _silent)}
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("cell", QUICK, ids=lambda cell: f"{cell.fault}-{cell.fstype}-{cell.load}")
 def test_every_fault_gets_the_right_verdict_and_no_other_disk_gets_any(
@@ -77,7 +77,7 @@ def test_every_fault_gets_the_right_verdict_and_no_other_disk_gets_any(
     assert (outcome.final == "failed") == (outcome.recorded_ms is not None)
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 @pytest.mark.timeout(600)
 def test_agents_evidence_names_the_disk(matrix: Outcomes) -> None:
     for outcome in matrix.values():
@@ -86,8 +86,8 @@ def test_agents_evidence_names_the_disk(matrix: Outcomes) -> None:
             assert "device" in outcome.evidence
 
 
-@pytest.mark.root
-@pytest.mark.kafka
+@pytest.mark.usefixtures("as_root")
+@pytest.mark.usefixtures("kafka_kit")
 @pytest.mark.timeout(300)
 def test_a_real_broker_notices_the_same_dead_disks_and_its_controller_records_them(
     tmp_path: Path, kafka_kit: KafkaKit

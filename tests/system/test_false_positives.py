@@ -33,7 +33,7 @@ def _swap_and_groups(tag: str) -> list[str]:
     return [*files, *swaps, *(str(path) for at in ("", "*/") for path in cgroups.glob(f"{at}kjbod-{tag}-*"))]
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 def test_a_few_seconds_of_every_condition_fail_no_directory(
     tmp_path: Path, machine_can: Callable[[Callable[[], object]], None]
 ) -> None:
@@ -75,7 +75,7 @@ def _at_work(out: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
         process.wait()
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_its_end_at_any_moment_leaves_no_swap_no_control_group_and_no_frozen_disk(
     tmp_path: Path, number: signal.Signals

@@ -11,7 +11,7 @@ from kjbod.faults.disks import FaultMode, RealDisk
 from scripts.rig.processes import ManagedProcess, Processes, wait_until
 from tests.agent.daemon_cluster import Cluster
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 
 END_S = 15
 """For an end that takes a second."""

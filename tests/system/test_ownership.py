@@ -9,7 +9,7 @@ import pytest
 from scripts.rig.processes import ManagedProcess, Processes, kjbod_command
 from tests.agent.daemon_cluster import Cluster
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 
 OTHER = 54_321
 """Somebody's who has no name here."""

@@ -12,7 +12,7 @@ from kjbod.faults.disks import FaultMode, RealDisk
 from scripts.rig.processes import ManagedProcess, Processes
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 
 PARTITIONS = 24
 MakeDisk = Callable[..., RealDisk]

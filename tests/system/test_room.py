@@ -11,7 +11,7 @@ import pytest
 from scripts.rig.processes import free_port, kjbod_command
 from tests.agent.daemon_cluster import CLUSTER_ID
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 
 UID = 54_321
 """Nobody's; root is not limited in its processes."""

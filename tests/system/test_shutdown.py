@@ -25,7 +25,7 @@ from kjbod.faults.disks import FaultMode, RealDisk
 from scripts.rig.processes import ManagedProcess, Processes, kjbod_command, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 
 END_S = 15
 """For an end that takes less than one second."""

@@ -12,7 +12,7 @@ import pytest
 from scripts.rig.processes import ManagedProcess, Processes, wait_until
 from tests.agent.daemon_cluster import Cluster
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 
 NAME = "kafka1.example"
 TIMEOUT_S = 3

@@ -20,7 +20,7 @@ from scripts.rig.kafka import broker_properties, controller_properties
 from scripts.rig.processes import WaitTimeoutError, free_port, wait_until
 from scripts.rig.systemd import BootedSystemd, require_systemd
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 
 UNITS = Path(__file__).parents[2] / "systemd"
 SERVICES = ("kjbod-agent", "kjbod-controller")

@@ -86,7 +86,7 @@ def test_a_directory_on_a_read_only_mount_from_the_start_has_not_changed() -> No
     assert compare("/mnt/d3", loaded, parse_mountinfo(TABLE)) is MountChange.OK
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 async def test_each_change_of_the_mount_table_is_told_and_silence_costs_nothing(
     tmp_path: Path, real_disk: Callable[..., RealDisk]
 ) -> None:

@@ -31,7 +31,7 @@ from kjbod_agent.storage.api import StorageOptions
 from kjbod_agent.storage.posix import PosixStorageAgent
 from scripts.rig.processes import Processes, wait_until
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 
 Make = Callable[..., RealDisk]
 TIMEOUT_S = 20

@@ -322,7 +322,7 @@ async def test_checkpoints_are_carried_between_real_directories(tmp_path: Path) 
         assert not (here.parent / "log-start-offset-checkpoint").exists()
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize("fstype", FILE_SYSTEMS)
 async def test_a_copy_is_equal_on_every_file_system_and_a_damaged_one_is_repaired(
     real_disk: Callable[..., RealDisk], fstype: str
@@ -351,7 +351,7 @@ async def test_a_copy_is_equal_on_every_file_system_and_a_damaged_one_is_repaire
         assert contents(here) == contents(there)
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 async def test_a_disk_that_loses_writes_is_found_out_before_anything_relies_on_the_copy(
     tmp_path: Path, real_disk: Callable[..., RealDisk]
 ) -> None:
@@ -367,7 +367,7 @@ async def test_a_disk_that_loses_writes_is_found_out_before_anything_relies_on_t
         assert isinstance(caught.value.error, DirectoryError)
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 async def test_a_replaced_disk_is_worked_on_while_the_worker_of_the_old_one_is_stuck(
     real_disk: Callable[..., RealDisk],
 ) -> None:

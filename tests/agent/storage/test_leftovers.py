@@ -98,7 +98,7 @@ def leave_one_behind(disk: RealDisk, break_it: Callable[[], None]) -> int:
     return worker
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize("fault", ["freeze", "hang of writes"])
 def test_any_number_of_starts_leaves_one_stuck_process_and_says_that_the_directory_does_not_answer(
     real_disk: Callable[..., RealDisk], fault: str
@@ -120,7 +120,7 @@ def test_any_number_of_starts_leaves_one_stuck_process_and_says_that_the_directo
         assert "loaded" in last.said(), "when it is gone the directory is as good as ever"
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 def test_a_start_does_not_wait_long_for_a_worker_that_hangs_in_a_device(real_disk: Callable[..., RealDisk]) -> None:
     disk = real_disk()
     try:
@@ -131,7 +131,7 @@ def test_a_start_does_not_wait_long_for_a_worker_that_hangs_in_a_device(real_dis
         disk.set(FaultMode.OK)
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 def test_a_replacement_disk_at_the_same_path_does_not_wait_for_the_worker_in_the_old_one(
     real_disk: Callable[..., RealDisk],
 ) -> None:
@@ -164,7 +164,7 @@ def test_processes_say_what_they_are_for(tmp_path: Path) -> None:
         assert leftovers.named_processes()[leftovers.worker_name("broker", str(path))] == [pids[2]]
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 def test_a_process_of_another_user_is_nobody_s_left_over_worker_whatever_its_name_and_its_owner_in_proc(
     tmp_path: Path,
 ) -> None:

@@ -61,7 +61,7 @@ class TestPosix(InFiles):
         return str(path)
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 class TestPosixOnRealDisks(InFiles):
     @pytest.fixture(autouse=True)
     def _place(self, real_disk: Callable[..., RealDisk]) -> None:
@@ -268,7 +268,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize("end", ["orderly", "killed"])
 @pytest.mark.parametrize("fault", ["hang", "freeze"])
 def test_an_agent_with_a_stuck_worker_ends_and_the_next_one_has_port_and_locks_at_once(
@@ -322,7 +322,7 @@ fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
 """
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 async def test_closing_does_not_wait_for_a_stuck_worker(real_disk: Callable[..., RealDisk]) -> None:
     disk = real_disk()
     async with watched(disk.log_dir) as (storage, agent):

@@ -208,7 +208,7 @@ def disk_of_nobody(real_disk: Callable[..., RealDisk]) -> RealDisk:
     return disk
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 def test_a_directory_that_may_not_be_entered_or_changed_any_more_answers_eacces(disk_of_nobody: RealDisk) -> None:
     path = disk_of_nobody.log_dir
     with Nobody(path) as nobody:
@@ -224,7 +224,7 @@ def test_a_directory_that_may_not_be_entered_or_changed_any_more_answers_eacces(
         assert nobody.probe() == "EACCES at read of meta.properties"
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 def test_files_of_a_probe_that_root_made_are_replaced_and_are_no_broken_disk(disk_of_nobody: RealDisk) -> None:
     path = disk_of_nobody.log_dir
     with Nobody(path) as nobody:

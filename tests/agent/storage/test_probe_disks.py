@@ -12,7 +12,7 @@ from kjbod.faults.disks import FaultMode, RealDisk
 from kjbod_agent.storage import worker
 from tests.agent.storage.here import TOPIC_ID, Here
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 
 FILE_SYSTEMS = ["ext4", "xfs", "btrfs"]
 DAMAGED = ("EILSEQ at ", "EIO at ")

@@ -31,7 +31,7 @@ from kjbod_agent.health.sources.linux import linux_sources
 from kjbod_agent.health.sources.tracepoints import BlockErrors
 from kjbod_agent.health.sources.uevents import BlockUevents
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 
 Make = Callable[..., RealDisk]
 TIMEOUT_S = 20

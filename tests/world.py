@@ -1,0 +1,146 @@
+"""Which tests are of the *world*: those that start a process, mount a disk, run Kafka or Spark.
+
+A test says so by the fixture that it uses, and its markers follow from that: ``world``, and ``root``, ``kafka`` and
+``spark`` for what the machine must have. All others are *machines*: a process that one of them starts fails it, so that
+``-m "not world"`` is what it says, a minute of pure Python.
+"""
+
+import functools
+import importlib.util
+import os
+import resource
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kjbod.errors import KjbodError
+from kjbod.faults.disks import require_real_disks
+from kjbod.faults.errors import RigError
+from kjbod.fleet.java import find_java
+from scripts.rig import namespaces
+from scripts.rig.kafka import KafkaKit
+from tests.stamp import noted_durations
+
+FIXTURES = {"world": "world", "as_root": "root", "kafka_kit": "kafka", "with_spark": "spark"}
+"""The marker that a test has because it uses a fixture; each of these fixtures uses the first."""
+_FORKING = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"})
+"""Audit events of a process that starts another (Python's audit events table). uvloop raises none: see `_children`."""
+
+_guarded: str | None = None
+"""The machine that runs now, which may start no process."""
+
+
+class StartedProcessError(AssertionError):
+    """A test that is of no world started a process."""
+
+
+def _audit(event: str, _arguments: tuple[object, ...]) -> None:
+    if _guarded is not None and event in _FORKING:
+        raise StartedProcessError(f"{_guarded} starts a process ({event}): let it use the fixture `world`")
+
+
+def _children() -> tuple[float, int, int]:
+    """CPU seconds and page faults of all children that were waited for: more tells of one that raised no event."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime, used.ru_minflt, used.ru_majflt
+
+
+def require_root() -> None:
+    """Raise :class:`KjbodError` where this machine lets us have no namespaces or no disks of our own."""
+    namespaces.require_namespaces()
+    require_real_disks("ext4")
+
+
+def _require_spark() -> None:
+    if importlib.util.find_spec("pyspark") is None:
+        raise RigError("pyspark: not installed: run scripts/setup --fleet")
+    find_java(os.environ)
+
+
+def _require_kafka() -> None:
+    KafkaKit.find()
+
+
+_REQUIREMENTS: dict[str, Callable[[], None]] = {
+    "root": require_root,
+    "kafka": _require_kafka,
+    "spark": _require_spark,
+}
+
+
+@functools.cache
+def _missing(requirement: Callable[[], None]) -> str | None:
+    """Why what raises a :class:`KjbodError` here cannot be had; None if it can."""
+    try:
+        requirement()
+    except KjbodError as error:
+        return str(error)
+    return None
+
+
+def skip_unless(requirement: Callable[[], None]) -> None:
+    """Skip the test, or fail it where ``CI`` is set, when ``requirement`` raises a :class:`KjbodError`."""
+    if reason := _missing(requirement):
+        if os.environ.get("CI"):
+            pytest.fail(f"CI is set and this machine cannot run the test: {reason}", pytrace=False)
+        pytest.skip(reason)
+
+
+def kinds(item: pytest.Item) -> set[str]:
+    """The markers of this module that a test has, by the fixtures that it uses."""
+    used: Iterable[str] = getattr(item, "fixturenames", ())
+    found = {FIXTURES[name] for name in used if name in FIXTURES}
+    found |= {name for name in _REQUIREMENTS if item.get_closest_marker(name)}  # one of several parameters
+    return found | {"world"} if found else found
+
+
+class WorldPlugin:
+    """Gives tests their markers, and keeps machines from starting processes."""
+
+    def __init__(self) -> None:
+        sys.addaudithook(_audit)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Mark by fixtures, so that ``-m`` can select; where several workers share them, begin with the longest."""
+        for item in items:
+            for kind in kinds(item):
+                item.add_marker(kind)
+            if "spark" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group("spark"))  # one session for all of them
+        if hasattr(config, "workerinput"):
+            seconds = noted_durations()
+            items.sort(key=lambda item: -seconds.get(item.nodeid, 0))
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Skip what this machine cannot run."""
+        for marker, requirement in _REQUIREMENTS.items():
+            if item.get_closest_marker(marker):
+                skip_unless(requirement)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[Any]:
+        """No process is started by a machine, its fixtures included."""
+        global _guarded
+        _guarded = None if item.get_closest_marker("world") else item.nodeid
+        try:
+            return (yield)
+        finally:
+            _guarded = None
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        """A process that no audit event told of has used some CPU or a page."""
+        before = _children()
+        result = yield
+        if _guarded is not None and (_children() != before or _living_children()):
+            raise StartedProcessError(f"{item.nodeid} started a process: let it use the fixture `world`")
+        return result
+
+
+def _living_children() -> str:
+    """The process ids of this process' children, with spaces between them."""
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text()
