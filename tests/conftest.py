@@ -19,8 +19,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from kjbod.faults.disks import RealDisk
-from kjbod.faults.errors import RigError
 from scripts.rig import namespaces
+from scripts.rig.errors import RigError
 from scripts.rig.kafka import KafkaKit
 from scripts.rig.processes import Processes
 from tests import changed, stamp

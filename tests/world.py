@@ -18,9 +18,9 @@ import pytest
 
 from kjbod.errors import KjbodError
 from kjbod.faults.disks import require_real_disks
-from kjbod.faults.errors import RigError
 from kjbod.fleet.java import find_java
 from scripts.rig import namespaces
+from scripts.rig.errors import RigError
 from scripts.rig.kafka import KafkaKit
 from tests.stamp import noted_durations
 

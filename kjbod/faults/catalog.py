@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kjbod.faults import device, directory, filesystem, mount, syscalls
-from kjbod.faults.errors import RigError
+from kjbod.faults.errors import FaultsError
 from kjbod.faults.fusedisk import DiskGoneError
 from kjbod.faults.model import (
     DEFAULT_STATE_DIR,
@@ -38,11 +38,11 @@ FAULTS: Mapping[str, Fault] = {name: _BY_NAME[name] for name in _ORDER}
 
 
 def find_fault(name: str) -> Fault:
-    """Raises :class:`RigError` for an unknown name."""
+    """Raises :class:`FaultsError` for an unknown name."""
     try:
         return FAULTS[name]
     except KeyError:
-        raise RigError(f"no fault {name!r}: see scripts/faults list") from None
+        raise FaultsError(f"no fault {name!r}: see scripts/faults list") from None
 
 
 def inject(
@@ -61,7 +61,7 @@ def inject(
     :param recorded: called between the record and the deed.
 
     Raises:
-        RigError: unknown fault or option, not possible there, or something is already injected on this disk.
+        FaultsError: unknown fault or option, not possible there, or something is already injected on this disk.
     """
     fault = find_fault(name)
     fault.expect(target.fstype)
@@ -105,14 +105,14 @@ def undo(injection: Injection) -> None:
     """Take a fault away, however far it came; nothing happens if it is not on record any more.
 
     Raises:
-        RigError: it cannot be undone now; the record stays.
+        FaultsError: it cannot be undone now; the record stays.
     """
     with injection.claimed():
         _undo(injection)
 
 
 def list_injections(state_dir: Path = DEFAULT_STATE_DIR) -> list[Injection]:
-    """What is injected, or was begun, the oldest first. Raises :class:`RigError` for an unreadable record."""
+    """What is injected, or was begun, the oldest first. Raises :class:`FaultsError` for an unreadable record."""
     return read_records(state_dir)
 
 
@@ -140,12 +140,12 @@ def _require_the_same_disk(injection: Injection) -> None:
     same = mount is not None and mount.fstype == was["fstype"]
     with _plainly(find_fault(injection.fault), target):
         if not same or syscalls.filesystem_id(target.mount_point, was["fstype"]) != was["id"]:
-            raise RigError(
+            raise FaultsError(
                 f"{target.mount_point}: the disk that {injection.fault} was injected on, {was['source']}, is not "
                 f"mounted there: mount it, then {injection.undo_command} (with --forget when it is no more)"
             )
     if Path(os.path.realpath(target.log_dir)) != target.log_dir:
-        raise RigError(f"{target.log_dir}: has become a symbolic link: move it away, then {injection.undo_command}")
+        raise FaultsError(f"{target.log_dir}: has become a symbolic link: move it away, then {injection.undo_command}")
 
 
 def forget(injection: Injection) -> None:
@@ -174,17 +174,17 @@ def _require_the_disk_itself(target: Target) -> dict[str, str]:
     """That the place has the disk which is to break, and nobody else's by now; what is mounted there."""
     mount = mount_on(target.mount_point)
     if mount is None:
-        raise RigError(f"{target.mount_point}: nothing is mounted there")
+        raise FaultsError(f"{target.mount_point}: nothing is mounted there")
     if target.disk is None:
         ours = target.device is None or mount.source == str(target.device)
     else:
         ours = is_on_image(mount, target.disk.image_path().name)
     if not ours:
-        raise RigError(
+        raise FaultsError(
             f"{target.mount_point}: {mount.source}, which is mounted there, is not the disk that is to break"
         )
     if target.log_dir.is_symlink() or mount_above(target.log_dir.resolve()).mount_id != mount.mount_id:
-        raise RigError(f"{target.log_dir}: does not lie on {mount.source}")
+        raise FaultsError(f"{target.log_dir}: does not lie on {mount.source}")
     filesystem_id = syscalls.filesystem_id(target.mount_point, mount.fstype)
     return {"device": mount.device, "source": mount.source, "fstype": mount.fstype, "id": filesystem_id}
 
@@ -193,17 +193,17 @@ def _refuse_second(target: Target, state_dir: Path, filesystem_id: str = "") -> 
     for other in read_records(state_dir):
         # The same file system may be mounted at several places.
         if other.target.mount_point == target.mount_point or other.details["mounted"]["id"] == filesystem_id:
-            raise RigError(
+            raise FaultsError(
                 f"{target.mount_point}: {other.fault} is injected already, which comes first: {other.undo_command}"
             )
     if state_dir.stat().st_dev == target.mount_point.stat().st_dev:
-        raise RigError(f"{state_dir}: lies on the disk that is to break: choose another place with --state-dir")
+        raise FaultsError(f"{state_dir}: lies on the disk that is to break: choose another place with --state-dir")
 
 
 def _options(fault: Fault, chosen: Mapping[str, int]) -> Options:
     for name in chosen:
         if name not in fault.options:
-            raise RigError(f"{fault.name} has no option {name}")
+            raise FaultsError(f"{fault.name} has no option {name}")
     return {**fault.options, **chosen}
 
 
@@ -214,4 +214,4 @@ def _plainly(fault: Fault, target: Target, advice: str = "") -> Iterator[None]:
         yield
     except OSError as error:
         where = error.filename or target.mount_point
-        raise RigError(f"{fault.name} on {target.mount_point}: {where}: {error.strerror}{advice}") from error
+        raise FaultsError(f"{fault.name} on {target.mount_point}: {where}: {error.strerror}{advice}") from error

@@ -21,7 +21,7 @@ from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.faults import catalog, scratch
 from kjbod.faults.catalog import FAULTS
 from kjbod.faults.disks import FILE_SYSTEMS
-from kjbod.faults.errors import RigError
+from kjbod.faults.errors import FaultsError
 from kjbod.faults.foreign import find_target
 from kjbod.faults.model import DEFAULT_STATE_DIR, Fault, Injection, read_whole_records
 from kjbod.faults.watchdog import watch
@@ -331,7 +331,7 @@ def _find(what: str, injections: Sequence[Injection]) -> Injection:
             place = injection.target.mount_point
             if what == injection.id or path == place or place in path.parents:
                 return injection
-    raise RigError(f"{what}: nothing is injected there: see {PROGRAM} status")
+    raise FaultsError(f"{what}: nothing is injected there: see {PROGRAM} status")
 
 
 def _undo_all(injections: Sequence[Injection]) -> int:
@@ -343,7 +343,7 @@ def _undo_all(injections: Sequence[Injection]) -> int:
             try:
                 catalog.undo(injection)
                 _print(f"undone: {injection.fault} on {injection.target.mount_point}")
-            except (RigError, OSError) as error:
+            except (FaultsError, OSError) as error:
                 failed.append(injection)
                 errors.append(str(error))
         waiting = failed
@@ -383,7 +383,7 @@ def _disk_remove(arguments: argparse.Namespace) -> int:
         for injection in injections:
             if injection.target.disk is not None and injection.target.disk.directory == disk.directory:
                 # What it broke goes with it; a fault that cannot be undone must not keep the disk.
-                with contextlib.suppress(RigError):
+                with contextlib.suppress(FaultsError):
                     catalog.undo(injection)
         scratch.remove_disk(disk, arguments.state_dir)
         for injection in read_whole_records(arguments.state_dir)[0]:
@@ -406,7 +406,7 @@ def _find_disk(path: str, disks: Sequence[scratch.ScratchDisk]) -> scratch.Scrat
         for disk in disks:
             if disk.path == absolute:
                 return disk
-    raise RigError(f"{path}: not a scratch disk: see {PROGRAM} disk list")
+    raise FaultsError(f"{path}: not a scratch disk: see {PROGRAM} disk list")
 
 
 def _disk_state(disk: scratch.ScratchDisk, fault: str | None) -> str:
@@ -447,7 +447,7 @@ class _UsageError(KjbodError):
 
 def _require_root(command: str) -> None:
     if os.geteuid() != 0:
-        raise RigError(f"{PROGRAM} {command} needs root and this is uid {os.geteuid()}: run it with sudo")
+        raise FaultsError(f"{PROGRAM} {command} needs root and this is uid {os.geteuid()}: run it with sudo")
 
 
 def _complain(text: str) -> None:
@@ -483,7 +483,7 @@ def _run_elsewhere(arguments: argparse.Namespace, given: Sequence[str]) -> NoRet
     try:
         os.execvp(command[0], command)
     except OSError as error:
-        raise RigError(f"ssh: {error.strerror} (apt-get install openssh-client)") from None
+        raise FaultsError(f"ssh: {error.strerror} (apt-get install openssh-client)") from None
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:

@@ -12,7 +12,7 @@ from typing import Any
 
 from kjbod.faults import syscalls
 from kjbod.faults.device import FAILED, everywhere
-from kjbod.faults.errors import RigError
+from kjbod.faults.errors import FaultsError
 from kjbod.faults.model import Fault, Injection
 from kjbod.files import write_atomically
 from kjbod.ids import random_directory_id
@@ -25,7 +25,7 @@ _AGENTS_OWN = (".kjbod_", ".lock")
 def _log_dir(injection: Injection) -> Path:
     path = injection.target.log_dir
     if not path.is_dir():
-        raise RigError(f"{path}: no such directory")
+        raise FaultsError(f"{path}: no such directory")
     return path
 
 
@@ -38,7 +38,7 @@ def _list_mutable(injection: Injection) -> dict[str, Any]:
     try:
         flags = {str(entry): syscalls.inode_flags(entry) for entry in entries}
     except OSError as error:
-        raise RigError(f"{path}: it has no inode flags (chattr): {error.strerror}") from None
+        raise FaultsError(f"{path}: it has no inode flags (chattr): {error.strerror}") from None
     return {"flags": {name: value for name, value in flags.items() if not value & syscalls.FS_IMMUTABLE_FL}}
 
 
@@ -105,13 +105,13 @@ def _give_back(injection: Injection) -> None:
     if not os.path.lexists(aside):
         return
     if aside.is_symlink():
-        raise RigError(f"{aside}: has become a symbolic link: remove it, then undo again")
+        raise FaultsError(f"{aside}: has become a symbolic link: remove it, then undo again")
     if injection.details["whole"]:
         _rename_back(aside, path)
         return
     for name in sorted(os.listdir(aside)):
         if (path / name).exists() and not name.startswith(_AGENTS_OWN):
-            raise RigError(f"{path / name} was made since the fault: move it away, then undo again")
+            raise FaultsError(f"{path / name} was made since the fault: move it away, then undo again")
         _rename_back(aside / name, path / name)
     aside.rmdir()
 
@@ -121,7 +121,9 @@ def _rename_back(aside: Path, path: Path) -> None:
         aside.rename(path)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR):
-            raise RigError(f"{path} was made since the fault and is not empty: move it away, then undo again") from None
+            raise FaultsError(
+                f"{path} was made since the fault and is not empty: move it away, then undo again"
+            ) from None
         raise
 
 
@@ -133,11 +135,11 @@ def _other_identity(injection: Injection) -> dict[str, Any]:
     try:
         original = path.read_bytes()
     except OSError as error:
-        raise RigError(f"{path}: {error.strerror}: format the directory first (kjbod format)") from None
+        raise FaultsError(f"{path}: {error.strerror}: format the directory first (kjbod format)") from None
     other = str(random_directory_id(random.SystemRandom())).encode()
     replaced, count = _DIRECTORY_ID.subn(lambda match: match[1] + other, original)
     if not count:
-        raise RigError(f"{path}: it has no directory.id to replace")
+        raise FaultsError(f"{path}: it has no directory.id to replace")
     return {
         "original": base64.b64encode(original).decode(),
         "replaced": base64.b64encode(replaced).decode(),
@@ -165,7 +167,7 @@ def _restore_identity(injection: Injection) -> None:
     original = base64.b64decode(injection.details["original"])
     now = path.read_bytes() if path.exists() else b""
     if now not in (original, base64.b64decode(injection.details["replaced"]), b""):
-        raise RigError(f"{path} was changed since the fault; its old content is in {injection.record}, base64")
+        raise FaultsError(f"{path} was changed since the fault; its old content is in {injection.record}, base64")
     if now != original:
         _write_meta_properties(injection, injection.details["original"])
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kjbod.faults import syscalls
-from kjbod.faults.errors import RigError
+from kjbod.faults.errors import FaultsError
 from kjbod.faults.fusedisk import DiskControl, FaultMode, FuseDisk
 from kjbod.faults.table import OVER_MOUNT
 
@@ -59,21 +59,21 @@ FILE_SYSTEMS = {
 
 
 def require_real_disks(fstype: str = "ext4") -> None:
-    """Raise :class:`RigError`, one line for a person, when this machine cannot make a :class:`RealDisk`."""
+    """Raise :class:`FaultsError`, one line for a person, when this machine cannot make a :class:`RealDisk`."""
     if fstype not in FILE_SYSTEMS:
-        raise RigError(f"file system {fstype!r}: choose one of {', '.join(FILE_SYSTEMS)}")
+        raise FaultsError(f"file system {fstype!r}: choose one of {', '.join(FILE_SYSTEMS)}")
     if os.geteuid() != 0:
-        raise RigError(f"real disks need root and this is uid {os.geteuid()}: run it with sudo")
+        raise FaultsError(f"real disks need root and this is uid {os.geteuid()}: run it with sudo")
     for device, module in (("/dev/fuse", "fuse"), ("/dev/loop-control", "loop")):
         try:
             os.close(os.open(device, os.O_RDWR | os.O_CLOEXEC))
         except OSError as error:
-            raise RigError(
+            raise FaultsError(
                 f"real disks need {device}: {error.strerror} (modprobe {module}; in a container: --privileged)"
             ) from None
     mkfs = FILE_SYSTEMS[fstype].mkfs[0]
     if find_command(mkfs) is None:
-        raise RigError(f"{mkfs}: command not found (apt-get install {FILE_SYSTEMS[fstype].package})")
+        raise FaultsError(f"{mkfs}: command not found (apt-get install {FILE_SYSTEMS[fstype].package})")
 
 
 def find_command(command: str) -> str | None:
@@ -82,7 +82,7 @@ def find_command(command: str) -> str | None:
 
 
 def make_file_system(fstype: str, image: Path, *, pass_fds: Sequence[int] = ()) -> None:
-    """Make a new, empty file system on a file, perhaps a descriptor that is passed on. Raises :class:`RigError`."""
+    """Make a new, empty file system on a file, perhaps a descriptor that is passed on. Raises :class:`FaultsError`."""
     name, *options = FILE_SYSTEMS[fstype].mkfs
     result = subprocess.run(
         [find_command(name) or name, *options, str(image)],
@@ -95,7 +95,7 @@ def make_file_system(fstype: str, image: Path, *, pass_fds: Sequence[int] = ()) 
     )
     if result.returncode:
         lines = result.stdout.decode(errors="replace").strip().splitlines() or ["no output"]
-        raise RigError(f"{name} on {image}: exit code {result.returncode}: {lines[-1]}")
+        raise FaultsError(f"{name} on {image}: exit code {result.returncode}: {lines[-1]}")
 
 
 class RealDisk(FuseDisk):
@@ -107,7 +107,7 @@ class RealDisk(FuseDisk):
         directory, and ``lost+found`` is removed since Kafka refuses to start beside it.
     :param directory: for the control socket; default: a new one below the system's temporary directory.
 
-    Raises :class:`RigError` when the machine cannot do it, or a step fails.
+    Raises :class:`FaultsError` when the machine cannot do it, or a step fails.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class RealDisk(FuseDisk):
         try:
             syscalls.mount(str(self.device), self.mount_point, self.fstype, data=self._file_system.mount_options)
         except OSError as error:
-            raise RigError(f"cannot mount {self.fstype} on {self.mount_point}: {error.strerror}") from error
+            raise FaultsError(f"cannot mount {self.fstype} on {self.mount_point}: {error.strerror}") from error
         finally:
             os.close(fd)
 

@@ -1,7 +1,7 @@
-"""Errors of the test rig."""
+"""Errors of the faults and of the disks that are made to break."""
 
 from kjbod.errors import KjbodError
 
 
-class RigError(KjbodError):
-    """The rig cannot do what was asked of it here: one line that says what is missing and how to get it."""
+class FaultsError(KjbodError):
+    """A fault or a disk that cannot be made, found or mended here: one line that says why and what to do about it."""

@@ -17,7 +17,7 @@ from kjbod.faults.device import (
     keep,
 )
 from kjbod.faults.disks import find_command
-from kjbod.faults.errors import RigError
+from kjbod.faults.errors import FaultsError
 from kjbod.faults.model import Expectation, Fault, Injection, make_place
 from kjbod.faults.mount import mount_here
 from kjbod.faults.revive import is_held, revive, works
@@ -38,7 +38,7 @@ _FULL = Expectation(("full",), FULL_PROBE_MS, "the medium is well: only a create
 def _tool(*command: str) -> str:
     path = find_command(command[0])
     if path is None:
-        raise RigError(f"{command[0]}: command not found")
+        raise FaultsError(f"{command[0]}: command not found")
     result = subprocess.run(
         [path, *command[1:]],
         stdin=subprocess.DEVNULL,
@@ -49,7 +49,7 @@ def _tool(*command: str) -> str:
     )
     if result.returncode:
         reason = (result.stderr or result.stdout).strip().rpartition("\n")[2]
-        raise RigError(f"{' '.join(command)}: exit code {result.returncode}: {reason}")
+        raise FaultsError(f"{' '.join(command)}: exit code {result.returncode}: {reason}")
     return result.stdout
 
 
@@ -81,7 +81,7 @@ def _freeze(injection: Injection) -> None:
     except OSError as error:
         if error.errno == errno.EBUSY:
             injection.details[_NOT_OURS] = True
-            raise RigError(f"{injection.target.mount_point}: somebody else has frozen it already") from None
+            raise FaultsError(f"{injection.target.mount_point}: somebody else has frozen it already") from None
         raise
 
 
@@ -102,7 +102,7 @@ def _thaw(injection: Injection) -> None:
     except OSError as error:
         if error.errno in (errno.ENXIO, errno.ENOENT, errno.EINVAL):  # the device is no longer what it was
             return
-        raise RigError(f"cannot mount {source} to thaw it: {error.strerror}") from None
+        raise FaultsError(f"cannot mount {source} to thaw it: {error.strerror}") from None
     try:
         syscalls.thaw(place)
     finally:
@@ -123,7 +123,7 @@ def _remount_read_only(injection: Injection) -> None:
         if error.errno != errno.EBUSY:
             raise
         who = ", ".join(holders({mount_here(injection).mount_id})) or "somebody"
-        raise RigError(
+        raise FaultsError(
             f"{injection.target.mount_point}: the kernel refuses, since a file is open for writing by {who}: "
             "take bind-ro or ext4-error-remount-ro"
         ) from None
@@ -234,11 +234,11 @@ def _drop_caches(which: str) -> None:
         code = dropping.wait(_DROP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         _abandoned.append(dropping)
-        raise RigError(
+        raise FaultsError(
             "the caches cannot be emptied while another disk of this machine hangs: mend that first"
         ) from None
     if code:
-        raise RigError(f"{_DROP_CACHES_FILE} cannot be written (in a container: --privileged)")
+        raise FaultsError(f"{_DROP_CACHES_FILE} cannot be written (in a container: --privileged)")
 
 
 _abandoned: list[subprocess.Popen[bytes]] = []
@@ -293,7 +293,7 @@ def _remove_ballast(injection: Injection) -> None:
 def _count_inodes(injection: Injection) -> dict[str, Any]:
     free = os.statvfs(injection.target.mount_point).f_ffree
     if free > _MOST_INODES:
-        raise RigError(
+        raise FaultsError(
             f"{injection.target.mount_point}: {free} inodes are free, more than the {_MOST_INODES} that are used up "
             "here: take a smaller disk"
         )
@@ -340,7 +340,7 @@ def _unlimit(injection: Injection) -> None:
     target = injection.target
     mount = mount_on(target.mount_point)
     if mount is None or not is_on_image(mount, target.control.image_path().name):
-        raise RigError(f"{target.mount_point}: the scratch disk is not mounted there: undo what hides it first")
+        raise FaultsError(f"{target.mount_point}: the scratch disk is not mounted there: undo what hides it first")
     _tool("btrfs", "quota", "disable", str(target.mount_point))
 
 

@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from kjbod.faults.errors import RigError
+from kjbod.faults.errors import FaultsError
 from kjbod.faults.model import Fault, Target
 from kjbod.faults.scratch import find_disk
 from kjbod.faults.table import Mount, mount_above
@@ -39,16 +39,16 @@ def find_target(fault: Fault, path: str, *, confirmed: str | None, state_dir: Pa
     """The target at ``path``: a scratch disk, or another one that ``confirmed`` names again.
 
     Raises:
-        RigError: it may not be touched, or not in this way.
+        FaultsError: it may not be touched, or not in this way.
     """
     absolute = Path(os.path.abspath(path))
     disk = find_disk(absolute, state_dir)
     if disk is not None:
         if not disk.is_alive():
-            raise RigError(f"{disk.path}: this scratch disk is gone: scripts/faults disk remove {disk.path}")
+            raise FaultsError(f"{disk.path}: this scratch disk is gone: scripts/faults disk remove {disk.path}")
         return disk.target()
     if not absolute.is_dir():
-        raise RigError(f"{path}: no such directory")
+        raise FaultsError(f"{path}: no such directory")
     real = absolute.resolve()
     disk = find_disk(real, state_dir)
     if disk is not None:
@@ -57,12 +57,12 @@ def find_target(fault: Fault, path: str, *, confirmed: str | None, state_dir: Pa
     _refuse_the_system(path, mount, state_dir)
     if confirmed != path:
         again = f"--yes-this-disk {confirmed} is another path; " if confirmed is not None else ""
-        raise RigError(
+        raise FaultsError(
             f"{path}: not a scratch disk: {again}to break {mount.source} on {mount.mount_point}, which may hold "
             f"somebody's data, repeat its path: --yes-this-disk {path}"
         )
     if fault.scratch_only:
-        raise RigError(
+        raise FaultsError(
             f"{path}: {fault.name} is for scratch disks only, --yes-this-disk or not: it could not be undone for "
             "certain (scripts/faults disk create PATH makes one)"
         )
@@ -75,12 +75,12 @@ def _refuse_the_system(path: str, mount: Mount, state_dir: Path) -> None:
         with contextlib.suppress(OSError):
             other = mount_above(place.resolve())
             if _is_same(mount, other):
-                raise RigError(f"{path}: lies on the same file system as {place}, which is never touched")
+                raise FaultsError(f"{path}: lies on the same file system as {place}, which is never touched")
     for line in _SWAPS.read_bytes().split(b"\n")[1:-1]:
         swap = Path(unescape(line.split()[0]))
         with contextlib.suppress(OSError):
             if str(swap) == mount.source or (swap.is_file() and _is_same(mount, mount_above(swap.resolve()))):
-                raise RigError(f"{path}: swap {swap} lies there, which is never touched")
+                raise FaultsError(f"{path}: swap {swap} lies there, which is never touched")
 
 
 def _is_same(mount: Mount, other: Mount) -> bool:

@@ -29,7 +29,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kjbod.faults import syscalls
-from kjbod.faults.errors import RigError
+from kjbod.faults.errors import FaultsError
 
 CONTROL_SOCKET = "control"
 """Name of the control socket in a disk's directory."""
@@ -212,7 +212,9 @@ class DiskControl:
                 connection.send(json.dumps(request).encode())
                 answer = connection.recv(MAX_ORDER_BYTES)
             except TimeoutError:
-                raise RigError(f"disk {self.directory}: its server did not answer in {_ANSWER_TIMEOUT_S:g} s") from None
+                raise FaultsError(
+                    f"disk {self.directory}: its server did not answer in {_ANSWER_TIMEOUT_S:g} s"
+                ) from None
             except OSError as error:
                 raise DiskGoneError(self.directory) from error
         if not answer:
@@ -221,7 +223,7 @@ class DiskControl:
             return {}
         decoded: dict[str, Any] = json.loads(answer)
         if "error" in decoded:
-            raise RigError(f"disk {self.directory}: {decoded['error']}")
+            raise FaultsError(f"disk {self.directory}: {decoded['error']}")
         return decoded
 
     def _connect(self) -> socket.socket:
@@ -236,7 +238,7 @@ class DiskControl:
         return connection
 
 
-class DiskGoneError(RigError):
+class DiskGoneError(FaultsError):
     """The disk's server has ended, or never ran."""
 
     def __init__(self, directory: Path) -> None:
@@ -262,7 +264,7 @@ class FuseDisk(DiskControl):
     """A new disk of ``size_bytes`` and its remote control; :attr:`image` is the file to put a loop device on.
 
     ``directory`` (default: a new one below the system's temporary directory) gets the control socket and the FUSE mount
-    point; what the disk put there is removed at its end. Raises :class:`RigError` when the machine cannot do it.
+    point; what the disk put there is removed at its end. Raises :class:`FaultsError` when the machine cannot do it.
     """
 
     def __init__(self, size_bytes: int, directory: Path | None = None) -> None:
@@ -296,7 +298,7 @@ class FuseDisk(DiskControl):
         if ready and self._server.stdout.readline() == b"ready\n":
             return
         reason = (self.directory / "server.log").read_text(errors="replace").strip().rpartition("\n")[2]
-        raise RigError(f"no FUSE disk in {self.directory}: {reason or 'its server did not start in time'}")
+        raise FaultsError(f"no FUSE disk in {self.directory}: {reason or 'its server did not start in time'}")
 
     def release(self) -> None:
         """Let the disk outlive this process; somebody must call :meth:`DiskControl.close` then."""

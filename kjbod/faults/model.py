@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from kjbod.faults.errors import RigError
+from kjbod.faults.errors import FaultsError
 from kjbod.faults.fusedisk import DiskControl
 from kjbod.files import make_directories, write_atomically
 
@@ -80,9 +80,9 @@ class Target:
 
     @property
     def control(self) -> DiskControl:
-        """The remote control. Raises :class:`RigError` for a disk that is not ours."""
+        """The remote control. Raises :class:`FaultsError` for a disk that is not ours."""
         if self.disk is None:
-            raise RigError(f"{self.mount_point} is not a scratch disk: only those have a remote control")
+            raise FaultsError(f"{self.mount_point} is not a scratch disk: only those have a remote control")
         return self.disk
 
     def to_json(self) -> dict[str, str | None]:
@@ -163,18 +163,18 @@ class Injection:
         return f"scripts/faults undo {self.id}{where}"
 
     def save(self) -> None:
-        """Write the record, durably. Raises :class:`RigError`."""
+        """Write the record, durably. Raises :class:`FaultsError`."""
         values = asdict(replace(self, target=Target(Path(), Path(), "")))
         values |= {"target": self.target.to_json(), "state_dir": None}
         text = json.dumps(values, indent=1)
         try:
             write_atomically(self.record, text.encode())
         except OSError as error:
-            raise RigError(f"{self.record}: {error.strerror}: nothing is injected without a record") from None
+            raise FaultsError(f"{self.record}: {error.strerror}: nothing is injected without a record") from None
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
-        """Only one process at a time injects or undoes it. Raises :class:`RigError` when another one is at it."""
+        """Only one process at a time injects or undoes it. Raises :class:`FaultsError` when another one is at it."""
         path = self.state_dir / f"{self.id}.lock"
         # Only for reading, and made before the record: undo needs no space and no writable file system.
         with _opened(path, os.O_RDONLY | os.O_CREAT) as lock:
@@ -186,7 +186,7 @@ class Injection:
             yield
 
     def forget(self) -> None:
-        """Remove the record. Raises :class:`RigError` when that cannot be."""
+        """Remove the record. Raises :class:`FaultsError` when that cannot be."""
         try:
             for place in (self.place, self.other_place):
                 with contextlib.suppress(FileNotFoundError):
@@ -195,7 +195,7 @@ class Injection:
             for suffix in (".log", ".lock"):
                 (self.state_dir / f"{self.id}{suffix}").unlink(missing_ok=True)
         except OSError as error:
-            raise RigError(
+            raise FaultsError(
                 f"{error.filename}: {error.strerror}: {self.fault} is undone, but its record cannot be removed; "
                 f"later: {self.undo_command}"
             ) from None
@@ -258,19 +258,19 @@ class Fault:
         return frozenset(self.expectations)
 
     def expect(self, fstype: str) -> Expectation:
-        """What the agent should say there. Raises :class:`RigError` where it does not apply, and why."""
+        """What the agent should say there. Raises :class:`FaultsError` where it does not apply, and why."""
         try:
             return self.expectations[fstype]
         except KeyError:
             reason = self.not_on.get(fstype, f"known on {', '.join(sorted(self.expectations))}")
-            raise RigError(f"{self.name} does not exist on {fstype}: {reason}") from None
+            raise FaultsError(f"{self.name} does not exist on {fstype}: {reason}") from None
 
 
 def read_records(state_dir: Path) -> list[Injection]:
-    """All injections on record, the oldest first. Raises :class:`RigError` for a record that cannot be read."""
+    """All injections on record, the oldest first. Raises :class:`FaultsError` for a record that cannot be read."""
     found, torn = read_whole_records(state_dir)
     if torn:
-        raise RigError(torn[0])
+        raise FaultsError(torn[0])
     return found
 
 
@@ -281,7 +281,7 @@ def read_whole_records(state_dir: Path) -> tuple[list[Injection], list[str]]:
     for path in state_dir.glob(f"*{_RECORD}"):
         try:
             injection = read_record(path)
-        except RigError as error:
+        except FaultsError as error:
             torn.append(str(error))
         else:
             found += [] if injection is None else [injection]
@@ -289,26 +289,26 @@ def read_whole_records(state_dir: Path) -> tuple[list[Injection], list[str]]:
 
 
 def read_record(path: Path) -> Injection | None:
-    """One injection; None when it was undone meanwhile. Raises :class:`RigError`."""
+    """One injection; None when it was undone meanwhile. Raises :class:`FaultsError`."""
     if (values := was_read(path)) is None:
         return None
     try:
         values |= {"target": Target.from_json(values["target"]), "state_dir": path.parent}
         return Injection(**values)
     except (KeyError, TypeError, AttributeError) as error:
-        raise RigError(f"{path}: not a record of scripts/faults: {error}") from None
+        raise FaultsError(f"{path}: not a record of scripts/faults: {error}") from None
 
 
 def was_read(path: Path) -> dict[str, Any] | None:
-    """What is on record; None when it was removed while we looked. Raises :class:`RigError`."""
+    """What is on record; None when it was removed while we looked. Raises :class:`FaultsError`."""
     try:
         values = json.loads(path.read_text())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise RigError(f"{path}: not a record of scripts/faults: {error}") from None
+        raise FaultsError(f"{path}: not a record of scripts/faults: {error}") from None
     if not isinstance(values, dict) or values.get("id") != path.stem or not _ID.fullmatch(path.stem):
-        raise RigError(f"{path}: not a record of scripts/faults: it has another id than its name")
+        raise FaultsError(f"{path}: not a record of scripts/faults: it has another id than its name")
     return values
 
 
@@ -321,21 +321,21 @@ def make_place(injection: Injection, place: Path | None = None) -> Path:
 
 @contextlib.contextmanager
 def locked(state_dir: Path) -> Iterator[None]:
-    """Only one process at a time makes a record. Raises :class:`RigError`."""
+    """Only one process at a time makes a record. Raises :class:`FaultsError`."""
     with _opened(state_dir, os.O_RDONLY | os.O_DIRECTORY) as lock:
         _lock(lock, f"{state_dir}: another scripts/faults is at work: try again")
         yield
 
 
 def _lock(fd: int, refusal: str) -> None:
-    """Wait for the lock of an open file, at most CLAIM_TIMEOUT_S. Raises :class:`RigError` with ``refusal``."""
+    """Wait for the lock of an open file, at most CLAIM_TIMEOUT_S. Raises :class:`FaultsError` with ``refusal``."""
     deadline = time.monotonic() + CLAIM_TIMEOUT_S
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise RigError(refusal) from None
+                raise FaultsError(refusal) from None
             time.sleep(0.02)
         else:
             return
@@ -346,7 +346,7 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
     try:
         fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise RigError(f"{path}: {error.strerror}") from None
+        raise FaultsError(f"{path}: {error.strerror}") from None
     try:
         yield fd
     finally:
@@ -354,21 +354,21 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
 
 
 def require_own(state_dir: Path) -> None:
-    """Records are obeyed by root: refuse those that others could have written. Raises :class:`RigError`."""
+    """Records are obeyed by root: refuse those that others could have written. Raises :class:`FaultsError`."""
     try:
         status = state_dir.stat()
     except OSError:
         return
     if stat.S_ISDIR(status.st_mode) and (status.st_uid not in (0, os.geteuid()) or status.st_mode & stat.S_IWOTH):
-        raise RigError(f"{state_dir}: others may write there: choose a directory of your own with --state-dir")
+        raise FaultsError(f"{state_dir}: others may write there: choose a directory of your own with --state-dir")
 
 
 def make_state_dir(state_dir: Path) -> None:
-    """Make the directory of the records. Raises :class:`RigError`."""
+    """Make the directory of the records. Raises :class:`FaultsError`."""
     try:
         make_directories(state_dir)
     except OSError as error:
-        raise RigError(f"{state_dir}: {error.strerror}: choose another place with --state-dir") from None
+        raise FaultsError(f"{state_dir}: {error.strerror}: choose another place with --state-dir") from None
     require_own(state_dir)
     if not os.access(state_dir, os.W_OK):
-        raise RigError(f"{state_dir}: cannot be written: choose another place with --state-dir, or use sudo")
+        raise FaultsError(f"{state_dir}: cannot be written: choose another place with --state-dir, or use sudo")

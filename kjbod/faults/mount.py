@@ -11,7 +11,7 @@ from typing import Any
 from kjbod.faults import syscalls
 from kjbod.faults.device import FAILED, everywhere
 from kjbod.faults.disks import FILE_SYSTEMS, make_file_system
-from kjbod.faults.errors import RigError
+from kjbod.faults.errors import FaultsError
 from kjbod.faults.model import Fault, Injection, make_place
 from kjbod.faults.table import FAULT_MEMORY, FAULT_SOURCE, Mount, is_on_image, mount_on, mounts_below, mounts_on
 
@@ -19,17 +19,17 @@ _TMPFS_SIZE = "size=1m"
 
 
 def mount_here(injection: Injection) -> Mount:
-    """The mount to break. Raises :class:`RigError` when nothing is mounted there."""
+    """The mount to break. Raises :class:`FaultsError` when nothing is mounted there."""
     mount = mount_on(injection.target.mount_point)
     if mount is None:
-        raise RigError(f"{injection.target.mount_point}: nothing is mounted there")
+        raise FaultsError(f"{injection.target.mount_point}: nothing is mounted there")
     return mount
 
 
 def _remember(injection: Injection) -> dict[str, Any]:
     mount = mount_here(injection)
     if below := mounts_below(mount.mount_point):
-        raise RigError(f"{mount.mount_point}: {below[0].mount_point} is mounted below it: unmount that first")
+        raise FaultsError(f"{mount.mount_point}: {below[0].mount_point} is mounted below it: unmount that first")
     return {
         "mount_id": mount.mount_id,
         "device": mount.device,
@@ -100,9 +100,9 @@ def _take_off(injection: Injection) -> None:
         raise _in_the_way(injection, mount)
 
 
-def _in_the_way(injection: Injection, mount: Mount | None) -> RigError:
+def _in_the_way(injection: Injection, mount: Mount | None) -> FaultsError:
     what = "something" if mount is None else mount.source
-    return RigError(
+    return FaultsError(
         f"{injection.target.mount_point}: {what} was mounted there since the fault: unmount it, then "
         f"{injection.undo_command}"
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kjbod.faults import syscalls
 from kjbod.faults.disks import FILE_SYSTEMS, find_command
-from kjbod.faults.errors import RigError
+from kjbod.faults.errors import FaultsError
 from kjbod.faults.model import Target
 from kjbod.faults.table import detach_own, holders, is_on_image, mount_on, mounts, mounts_below, mounts_on
 
@@ -73,19 +73,19 @@ def revive(target: Target, repair: Callable[[], object] | None = None) -> None:
     Whoever still has a file open gets EIO from then on: two file systems must not write to one disk.
 
     Raises:
-        RigError: it cannot be mounted; says who is in the way.
+        FaultsError: it cannot be mounted; says who is in the way.
     """
     control = target.control
     image = control.image_path()
     if below := mounts_below(target.mount_point):
-        raise RigError(f"{target.mount_point}: {below[0].mount_point} is mounted below it: unmount that first")
+        raise FaultsError(f"{target.mount_point}: {below[0].mount_point} is mounted below it: unmount that first")
     mount = mount_on(target.mount_point)
     ids = {mount.mount_id for mount in mounts_on(target.mount_point)}
     if mount is not None and is_on_image(mount, image.name):
         with contextlib.suppress(OSError):
             syscalls.thaw(target.mount_point)
     if other := detach_own(target.mount_point, image.name):
-        raise RigError(
+        raise FaultsError(
             f"{target.mount_point}: {other.source}, which is not this disk, is mounted there: unmount it first"
         )
     in_the_way: list[str] = []
@@ -102,7 +102,7 @@ def revive(target: Target, repair: Callable[[], object] | None = None) -> None:
             (target.mount_point / "lost+found").rmdir()
     except OSError as error:
         blame = f"; stop what still holds the disk and undo again: {', '.join(in_the_way)}" if in_the_way else ""
-        raise RigError(f"cannot mount {target.fstype} on {target.mount_point}: {error.strerror}{blame}") from None
+        raise FaultsError(f"cannot mount {target.fstype} on {target.mount_point}: {error.strerror}{blame}") from None
 
 
 def _mount_in_time(target: Target, image: Path) -> None:
@@ -143,7 +143,7 @@ def _check_ext4(image: Path) -> None:
     )
     if result.returncode not in (0, _FSCK_MENDED):
         lines = result.stdout.decode(errors="replace").strip().splitlines() or ["no output"]
-        raise RigError(f"e2fsck on {image}: exit code {result.returncode}: {lines[-1]}")
+        raise FaultsError(f"e2fsck on {image}: exit code {result.returncode}: {lines[-1]}")
 
 
 def is_held(target: Target) -> bool:

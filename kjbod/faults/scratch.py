@@ -11,7 +11,7 @@ from typing import Any
 
 from kjbod.faults import syscalls
 from kjbod.faults.disks import DiskControl, RealDisk, require_real_disks
-from kjbod.faults.errors import RigError
+from kjbod.faults.errors import FaultsError
 from kjbod.faults.fusedisk import DiskGoneError, image_name
 from kjbod.faults.model import Target, boot_id, locked, make_state_dir, require_own, was_read
 from kjbod.faults.table import detach_own, is_on_image, mount_on, mounts_below, mounts_on
@@ -75,7 +75,7 @@ def _directory(state_dir: Path, disk_id: str) -> Path:
 
 
 def list_disks(state_dir: Path) -> list[ScratchDisk]:
-    """All scratch disks on record, the oldest first. Raises :class:`RigError` for an unreadable record."""
+    """All scratch disks on record, the oldest first. Raises :class:`FaultsError` for an unreadable record."""
     require_own(state_dir)
     found = []
     for path in state_dir.glob(f"*{_RECORD}"):
@@ -85,7 +85,7 @@ def list_disks(state_dir: Path) -> list[ScratchDisk]:
             values |= {name: Path(values[name]) for name in ("path", "log_dir")}
             found.append(ScratchDisk(**{**values, "directory": _directory(state_dir, path.stem)}))
         except (KeyError, TypeError) as error:
-            raise RigError(f"{path}: not a record of scripts/faults: {error}") from None
+            raise FaultsError(f"{path}: not a record of scripts/faults: {error}") from None
     return sorted(found, key=lambda disk: disk.since_ms)
 
 
@@ -99,7 +99,7 @@ def create_disk(path: Path, *, fstype: str, size_bytes: int | None, log_dir: str
     """Make a disk and mount it at ``path``, which is made if it does not exist.
 
     Raises:
-        RigError: the machine cannot do it, or something is there already.
+        FaultsError: the machine cannot do it, or something is there already.
     """
     require_real_disks(fstype)
     make_state_dir(state_dir)
@@ -144,28 +144,28 @@ def _save(disk: ScratchDisk, state_dir: Path) -> None:
     try:
         write_atomically(_record(state_dir, disk.id), json.dumps(disk.to_json(), indent=1).encode())
     except OSError as error:
-        raise RigError(f"{_record(state_dir, disk.id)}: {error.strerror}") from None
+        raise FaultsError(f"{_record(state_dir, disk.id)}: {error.strerror}") from None
 
 
 def _check_place(path: Path, log_dir: str) -> None:
     if ".." in Path(log_dir).parts or Path(log_dir).is_absolute() or len(Path(log_dir).parts) > 1:
-        raise RigError(f"--log-dir {log_dir}: give the name of one directory on the disk")
+        raise FaultsError(f"--log-dir {log_dir}: give the name of one directory on the disk")
     if mounts_on(path):
-        raise RigError(f"{path}: something is mounted there already")
+        raise FaultsError(f"{path}: something is mounted there already")
     if not path.parent.is_dir():
-        raise RigError(f"{path.parent}: no such directory: make it first")
+        raise FaultsError(f"{path.parent}: no such directory: make it first")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise RigError(f"{path}: not an empty directory: a disk mounted there would hide what it holds")
+        raise FaultsError(f"{path}: not an empty directory: a disk mounted there would hide what it holds")
 
 
 def remove_disk(disk: ScratchDisk, state_dir: Path) -> None:
     """Unmount it and take it away with its content; also what a killed server or a reboot left of it.
 
-    What somebody else has mounted at its place stays. Raises :class:`RigError` when something is mounted below it.
+    What somebody else has mounted at its place stays. Raises :class:`FaultsError` when something is mounted below it.
     """
     mount = mount_on(disk.path)
     if (below := mounts_below(disk.path)) and mount is not None and is_on_image(mount, disk.image):
-        raise RigError(f"{disk.path}: {below[0].mount_point} is mounted below it: unmount that first")
+        raise FaultsError(f"{disk.path}: {below[0].mount_point} is mounted below it: unmount that first")
     DiskControl(disk.directory).close()
     _wait_for_end(disk)
     if disk.boot == boot_id():

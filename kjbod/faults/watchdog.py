@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from kjbod.faults.catalog import undo
-from kjbod.faults.errors import RigError
+from kjbod.faults.errors import FaultsError
 from kjbod.faults.model import Injection, read_record
 
 _START_TIMEOUT_S = 20
@@ -22,7 +22,7 @@ _RETRY_MAX_S = 30.0
 
 
 def watch(injection: Injection) -> None:
-    """Start the watchdog of an injection; returns when it watches. Raises :class:`RigError`."""
+    """Start the watchdog of an injection; returns when it watches. Raises :class:`FaultsError`."""
     with open(injection.state_dir / f"{injection.id}.log", "ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "kjbod.faults.watchdog", str(injection.state_dir), injection.id],
@@ -36,7 +36,7 @@ def watch(injection: Injection) -> None:
     with process.stdout as answer:
         if answer.readline() != b"watching\n":
             process.wait(_START_TIMEOUT_S)
-            raise RigError("the process that was to undo the fault in time did not start: nothing is injected")
+            raise FaultsError("the process that was to undo the fault in time did not start: nothing is injected")
     _started.append(process)
 
 
@@ -83,7 +83,7 @@ def main(state_dir: Path, injection_id: str) -> int:
             if (now := read_record(record)) is None:
                 return 0
             undo(now)
-        except (RigError, OSError) as error:
+        except (FaultsError, OSError) as error:
             if str(error) != said:  # once: the log must not fill the disk
                 said = str(error)
                 sys.stderr.write(f"{said}\n")

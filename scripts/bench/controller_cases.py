@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from kjbod.faults.errors import RigError
 from kjbod.ids import Uuid
 from kjbod.wire.messages import (
     AssignReplicasToDirsRequest,
@@ -32,6 +31,7 @@ from scripts.bench.controller_client import (
     directories_of,
 )
 from scripts.bench.controller_rig import ControllerRig, LoadProcess, System, close_all
+from scripts.rig.errors import RigError
 
 Phase = Literal["cold", "warm"]
 PARTITIONS_PER_TOPIC: Final = 1_000

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
-from kjbod.faults.errors import RigError
 from kjbod.ids import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, Uuid
 from kjbod.metadata import versions
 from kjbod.wire.error_codes import name_of
@@ -32,6 +31,7 @@ from kjbod.wire.messages import (
     ResponseBody,
     ResponseT,
 )
+from scripts.rig.errors import RigError
 
 PARTITION: Final = 3
 PARTITION_CHANGE: Final = 5

@@ -16,11 +16,11 @@ import time
 from dataclasses import dataclass, field
 
 from kjbod.errors import KjbodError
-from kjbod.faults.errors import RigError
 from kjbod.runtime.loop import run
 from kjbod.wire.frames import decode_response, encode_request
 from kjbod.wire.messages import API, ApiKey, BrokerHeartbeatResponse
 from scripts.bench.controller_client import SimulatedBroker, Wire, directories_of
+from scripts.rig.errors import RigError
 
 _JOIN_AT_ONCE = 32
 

@@ -20,7 +20,6 @@ import structlog
 from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.faults import FAULTS
 from kjbod.faults.disks import require_real_disks
-from kjbod.faults.errors import RigError
 from scripts.bench import detection_report as report
 from scripts.bench.detection_agents import PROBE_INTERVAL_MS, AgentRig
 from scripts.bench.detection_plan import (
@@ -36,6 +35,7 @@ from scripts.bench.detection_plan import (
 )
 from scripts.bench.detection_runs import conduct_all
 from scripts.rig import namespaces
+from scripts.rig.errors import RigError
 from scripts.rig.kafka import KafkaKit
 
 KAFKA_WAIT_S = 70.0
@@ -290,5 +290,5 @@ def _tell(outcomes: Sequence[Outcome], options: argparse.Namespace, seconds: flo
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except RigError as trouble:
+    except KjbodError as trouble:
         sys.exit(str(trouble))

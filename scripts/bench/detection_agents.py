@@ -18,7 +18,7 @@ from kjbod.clock import SystemClock, system_random
 from kjbod.errors import KjbodError
 from kjbod.faults import syscalls
 from kjbod.faults.disks import FaultMode, RealDisk
-from kjbod.faults.errors import RigError
+from kjbod.faults.errors import FaultsError
 from kjbod.ids import Uuid, random_uuid
 from kjbod.meta_properties import parse_meta_properties
 from kjbod.metadata.follower import Committed
@@ -31,6 +31,7 @@ from kjbod.wire.messages import (
     DeleteTopicsRequest,
 )
 from scripts.bench.detection_plan import DIRECTORIES, Planned
+from scripts.rig.errors import RigError
 from scripts.rig.kafka import broker_properties, controller_properties
 from scripts.rig.processes import ManagedProcess, Processes, WaitTimeoutError, free_port, kjbod_command, wait_until
 from scripts.story.watch import ClusterWatch
@@ -112,7 +113,7 @@ def close_disks(disks: Sequence[RealDisk]) -> None:
     """Take disks away, whatever state they are in."""
 
     def close(disk: RealDisk) -> None:
-        with contextlib.suppress(RigError):
+        with contextlib.suppress(FaultsError):
             disk.set(FaultMode.OK)
         disk.close()
 

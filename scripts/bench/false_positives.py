@@ -20,7 +20,6 @@ from typing import NoReturn
 
 from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.faults.disks import require_real_disks
-from kjbod.faults.errors import RigError
 from kjbod.faults.fusedisk import TAG_VARIABLE
 from scripts.bench.false_positives_conditions import CONDITIONS, Condition
 from scripts.bench.false_positives_rig import Member, Rig, wait_registered
@@ -163,7 +162,7 @@ def _run_side_by_side(rig: Rig, conditions: Sequence[Condition], duration_s: flo
     for condition in conditions:
         try:
             members[condition.name] = condition.prepare(rig, condition, duration_s)
-        except RigError as error:
+        except KjbodError as error:
             impossible.append(_not_run(condition, str(error)))
     wait_registered(list(members.values()))
     troubles = _disturb(rig, conditions, members)
@@ -185,7 +184,7 @@ def _disturb(rig: Rig, conditions: Sequence[Condition], members: dict[str, Membe
                 wait_s = next(running[name])
             except StopIteration:
                 continue
-            except (RigError, OSError) as error:
+            except (KjbodError, OSError) as error:
                 troubles[name].append(str(error))
                 continue
             heapq.heappush(due, (time.monotonic() + wait_s, next(order), name))

@@ -8,9 +8,9 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kjbod.faults.errors import RigError
 from kjbod_agent.health.state import HealthSettings
 from scripts.bench.false_positives_rig import Member, Rig, every, page_out, swapped_kib
+from scripts.rig.errors import RigError
 
 DISKS = 3
 MANY_DISKS = 12

@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 
 from kjbod.faults.disks import RealDisk
-from kjbod.faults.errors import RigError
 from kjbod.ids import random_uuid
+from scripts.rig.errors import RigError
 from scripts.rig.kafka import broker_properties, controller_properties
 from scripts.rig.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
 

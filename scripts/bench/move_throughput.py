@@ -26,14 +26,15 @@ from pathlib import Path
 from typing import Final
 
 from kjbod.clock import SystemClock
+from kjbod.errors import KjbodError
 from kjbod.faults import syscalls
 from kjbod.faults.disks import make_file_system, require_real_disks
-from kjbod.faults.errors import RigError
 from kjbod.ids import Uuid
 from kjbod_agent.moves.copying import ReplicaCopy, new_buffer
 from kjbod_agent.storage.api import StorageOptions
 from kjbod_agent.storage.posix import PosixStorageAgent
 from scripts.rig import namespaces
+from scripts.rig.errors import RigError
 
 REACH_SHARE: Final = 0.8
 SEGMENT_BYTES: Final = 256 << 20
@@ -90,7 +91,7 @@ def measure(size_bytes: int, rounds: int, directory: Path | None = None) -> Thro
         directory: where the file systems or directories are made; by default the system's temporary directory.
 
     Raises:
-        RigError: the disks could not be made.
+        KjbodError: the disks could not be made.
     """
     segments = max(1, size_bytes // SEGMENT_BYTES)
     with (
@@ -120,7 +121,7 @@ def _disks(work: Path, segments: int) -> Iterator[tuple[str, Path, Path]]:
         require_real_disks("ext4")
         if not namespaces.inside():
             raise RigError("mounts of ours belong into a namespace of their own")
-    except RigError:
+    except KjbodError:
         yield "plain directories of one file system", places[0], places[1]
         return
     with contextlib.ExitStack() as mounted:

@@ -14,7 +14,6 @@ from typing import Final, Literal, Self
 
 from kjbod.clock import SystemClock
 from kjbod.faults.disks import RealDisk
-from kjbod.faults.errors import RigError
 from kjbod.wire.client import Connection
 from kjbod.wire.messages import BrokerHeartbeatRequest
 from kjbod_agent.storage.memory import MemoryDisk
@@ -24,6 +23,7 @@ from scripts.bench.agent_cost_rig import Rig as CostRig
 from scripts.bench.agent_cost_usage import descendants, usage_of
 from scripts.bench.detection_agents import admin, format_node, topic_on
 from scripts.bench.replicas_log import ControllerLog
+from scripts.rig.errors import RigError
 from scripts.rig.kafka import SERVER, KafkaKit, broker_properties, controller_properties
 from scripts.rig.processes import Processes, free_port
 

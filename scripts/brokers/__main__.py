@@ -13,7 +13,6 @@ from typing import Final
 
 from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.faults.disks import require_real_disks
-from kjbod.faults.errors import RigError
 from scripts.brokers.agreement import disagreements
 from scripts.brokers.clients import run_clients
 from scripts.brokers.cluster import Kind, RealCluster
@@ -212,7 +211,4 @@ class Run:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except RigError as failed:
-        sys.exit(f"real-brokers: {failed}")
+    sys.exit(main())

@@ -15,9 +15,9 @@ from typing import Final
 from confluent_kafka import ElectionType, KafkaException, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic, ResourceType
 
-from kjbod.faults.errors import RigError
 from scripts.brokers.cluster import Place, RealCluster
 from scripts.brokers.load import GroupReader, TransactionalWriter, Writer
+from scripts.rig.errors import RigError
 from scripts.rig.kafka import REASSIGN_PARTITIONS
 from scripts.rig.processes import WaitTimeoutError, wait_until
 

@@ -21,7 +21,6 @@ from typing import Any, Final
 
 from kjbod.clock import SystemClock, system_random
 from kjbod.errors import ProtocolError, UnsupportedVersionError
-from kjbod.faults.errors import RigError
 from kjbod.ids import Uuid
 from kjbod.metadata.fetching import Committed, Snapshot
 from kjbod.metadata.follower import MetadataFollower
@@ -39,6 +38,7 @@ from kjbod_controller_stub.limits import SERVED
 from scripts.bench.controller_client import Observer, SimulatedBroker, check, directories_of, record_types
 from scripts.bench.controller_rig import ControllerRig
 from scripts.fuzzing.frames import READ_ONLY, Frame, Frames, Mode, must_change_nothing
+from scripts.rig.errors import RigError
 
 BATCH: Final = 16
 """Frames that are sent in one go; those after the first that ends the connection are sent again later, in another."""

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from kjbod.faults.errors import RigError
 from kjbod.faults.fusedisk import TAG_VARIABLE
+from scripts.rig.errors import RigError
 from scripts.rig.janitor import start_janitor
 
 INSIDE_VARIABLE = "KJBOD_NAMESPACES"

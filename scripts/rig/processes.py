@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from kjbod.faults.errors import RigError
+from scripts.rig.errors import RigError
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from kjbod.faults import syscalls
-from kjbod.faults.errors import RigError
+from scripts.rig.errors import RigError
 from scripts.rig.processes import wait_until
 
 SYSTEMD = Path("/lib/systemd/systemd")

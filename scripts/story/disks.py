@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kjbod.faults.disks import FaultMode, RealDisk, require_real_disks
-from kjbod.faults.errors import RigError
+from kjbod.faults.errors import FaultsError
 
 
 class Disk(Protocol):
@@ -42,7 +42,7 @@ class KillableDisk:
 
     def close(self) -> None:
         # A dead disk cannot be unmounted cleanly; one that works again can.
-        with contextlib.suppress(RigError):
+        with contextlib.suppress(FaultsError):
             self._disk.set(FaultMode.OK)
         self._disk.close()
 
@@ -70,7 +70,7 @@ def why_no_real_disks() -> str | None:
     """One line when this machine lets us have no real disks, None when it does."""
     try:
         require_real_disks()
-    except RigError as error:
+    except FaultsError as error:
         return str(error)
     return None
 

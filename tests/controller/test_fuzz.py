@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from kjbod.faults.errors import RigError
 from kjbod.wire.messages import (
     AssignReplicasToDirsResponse,
     CreateTopicsResponse,
@@ -22,6 +21,7 @@ from kjbod_controller_stub.limits import SERVED
 from scripts.bench.controller_rig import ControllerRig
 from scripts.fuzzing.frames import Frame, Frames, must_change_nothing
 from scripts.fuzzing.harness import Fuzzer, error_codes, real_requests, require_sense
+from scripts.rig.errors import RigError
 from tests.controller.conftest import Serving, Site
 from tests.controller.test_server import connect, create, join
 from tests.controller.world import CLUSTER_ID, directories

@@ -13,7 +13,7 @@ import pytest
 
 from kjbod.faults import syscalls
 from kjbod.faults.disks import FILE_SYSTEMS, DiskControl, FaultMode, RealDisk
-from kjbod.faults.errors import RigError
+from kjbod.faults.errors import FaultsError
 from kjbod.faults.fusedisk import DiskGoneError, FuseDisk
 from scripts.rig.processes import Processes, wait_until
 
@@ -275,15 +275,15 @@ def test_the_directory_of_a_disk_may_have_a_name_longer_than_a_socket_address(tm
 
 
 def test_an_unknown_file_system_is_one_clear_line() -> None:
-    with pytest.raises(RigError, match=r"^file system 'zfs': choose one of ext4, xfs, btrfs$"):
+    with pytest.raises(FaultsError, match=r"^file system 'zfs': choose one of ext4, xfs, btrfs$"):
         RealDisk(fstype="zfs")
 
 
 def test_an_order_that_makes_no_sense_is_refused_and_the_disk_goes_on() -> None:
     with FuseDisk(1 << 20) as disk:
-        with pytest.raises(RigError, match="unknown order 'dance'"):
+        with pytest.raises(FaultsError, match="unknown order 'dance'"):
             disk._ask({"do": "dance"})
-        with pytest.raises(RigError, match="ValueError"):
+        with pytest.raises(FaultsError, match="ValueError"):
             disk._ask({"do": "set", "mode": "sad"})
         assert disk.counters().reads == 0
 
@@ -300,7 +300,7 @@ def test_content_is_found_however_often_it_is_there() -> None:
 
 def test_a_number_that_no_disk_has_is_refused_and_the_disk_goes_on() -> None:
     with FuseDisk(1 << 20) as disk:
-        with pytest.raises(RigError, match="OverflowError"):
+        with pytest.raises(FaultsError, match="OverflowError"):
             disk._ask({"do": "content", "how": "truncate", "size_bytes": 1 << 70})
         assert disk.counters().reads == 0
 
@@ -333,7 +333,7 @@ def test_real_disks_without_root_are_one_clear_line() -> None:
         "import os; from kjbod.faults import disks, errors\n"
         "os.setuid(65534)\n"
         "try: disks.RealDisk()\n"
-        "except errors.RigError as error: print(error)"
+        "except errors.FaultsError as error: print(error)"
     )
     result = subprocess.run([sys.executable, "-c", program], stdout=-1, stderr=-1, text=True, check=False)
     assert result.stdout == "real disks need root and this is uid 65534: run it with sudo\n", result.stderr

@@ -15,7 +15,7 @@ import pytest
 
 from kjbod.faults import FAULTS, Injection, Target, catalog, inject, list_injections, syscalls, undo
 from kjbod.faults.disks import FILE_SYSTEMS, RealDisk
-from kjbod.faults.errors import RigError
+from kjbod.faults.errors import FaultsError
 from kjbod.faults.table import mounts, mounts_on
 from scripts.rig.processes import Processes, wait_until
 
@@ -320,7 +320,7 @@ def test_a_frozen_file_system_is_thawed_although_its_path_leads_elsewhere(real_d
 def test_what_somebody_else_has_frozen_stays_frozen(real_disk: Make, tmp_path: Path) -> None:
     disk = real_disk()
     disk.freeze()
-    with pytest.raises(RigError, match="somebody else has frozen it already"):
+    with pytest.raises(FaultsError, match="somebody else has frozen it already"):
         inject("freeze", Target.of(disk), state_dir=tmp_path / "state")
     assert list_injections(tmp_path / "state") == []
     assert syscalls.thaw(disk.mount_point)
@@ -331,7 +331,7 @@ def test_a_fault_that_fails_half_way_is_undone_and_says_why_in_one_line(real_dis
     target = prepare(disk)
     with (
         open(disk.log_dir / "probe", "r+b"),
-        pytest.raises(RigError, match=rf"open for writing by .*{os.getpid()} \(\w+\): take bind-ro"),
+        pytest.raises(FaultsError, match=rf"open for writing by .*{os.getpid()} \(\w+\): take bind-ro"),
     ):
         inject("remount-ro", target, state_dir=tmp_path / "state")
     assert list_injections(tmp_path / "state") == []
@@ -354,7 +354,7 @@ def test_a_fault_that_fails_half_way_is_undone_and_says_why_in_one_line(real_dis
 def test_what_cannot_be_injected_is_one_clear_line(
     real_disk: Make, tmp_path: Path, name: str, options: dict[str, int], line: str
 ) -> None:
-    with pytest.raises(RigError, match=f"^{line}$"):
+    with pytest.raises(FaultsError, match=f"^{line}$"):
         inject(name, Target.of(real_disk()), state_dir=tmp_path / "state", options=options)
     assert list_injections(tmp_path / "state") == []
 
@@ -362,7 +362,7 @@ def test_what_cannot_be_injected_is_one_clear_line(
 def test_one_fault_at_a_time_on_a_disk(real_disk: Make, tmp_path: Path) -> None:
     target = Target.of(real_disk())
     injection = inject("eio", target, state_dir=tmp_path / "state")
-    with pytest.raises(RigError, match=f"eio is injected already, .*undo {injection.id}"):
+    with pytest.raises(FaultsError, match=f"eio is injected already, .*undo {injection.id}"):
         inject("hang", target, state_dir=tmp_path / "state")
     undo(injection)
 
@@ -374,7 +374,7 @@ def test_that_is_so_also_where_the_disk_is_mounted_at_two_places(real_disk: Make
     syscalls.mount(str(disk.mount_point), second, "", syscalls.MS_BIND)
     try:
         injection = inject("freeze", replace(target, mount_point=second, log_dir=second), state_dir=tmp_path / "state")
-        with pytest.raises(RigError, match="freeze is injected already"):
+        with pytest.raises(FaultsError, match="freeze is injected already"):
             inject("full", target, state_dir=tmp_path / "state")
         undo(injection)
     finally:
@@ -385,7 +385,7 @@ def test_that_is_so_also_where_the_disk_is_mounted_at_two_places(real_disk: Make
 
 def test_the_records_must_not_lie_on_the_disk_that_breaks(real_disk: Make) -> None:
     disk = real_disk()
-    with pytest.raises(RigError, match="lies on the disk that is to break"):
+    with pytest.raises(FaultsError, match="lies on the disk that is to break"):
         inject("freeze", Target.of(disk), state_dir=disk.mount_point / "state")
 
 
@@ -421,7 +421,7 @@ def test_files_are_not_undone_on_another_file_system_that_is_now_at_that_place(r
     injection = inject("permissions", prepare(disk), state_dir=tmp_path / "state")
     disk.over_mount()
     before = disk.mount_point.stat().st_mode
-    with pytest.raises(RigError, match="is not mounted there: mount it, then"):
+    with pytest.raises(FaultsError, match="is not mounted there: mount it, then"):
         undo(injection)
     assert disk.mount_point.stat().st_mode == before
     disk.unmount()
@@ -461,7 +461,7 @@ def test_a_file_system_of_the_same_type_with_the_same_device_number_is_another_o
         disk.format()
         disk.mount()
         after_a_reboot()
-        with pytest.raises(RigError, match="is not mounted there: mount it, then"):
+        with pytest.raises(FaultsError, match="is not mounted there: mount it, then"):
             undo(injection)
         catalog.forget(injection)
 
@@ -481,7 +481,7 @@ def test_undo_follows_no_link_that_somebody_put_there_since(real_disk: Make, tmp
     moved = hidden.rename(disk.mount_point / "moved")
     next(moved.iterdir()).unlink()  # an inode, for the link
     hidden.symlink_to(precious)
-    with contextlib.suppress(RigError):
+    with contextlib.suppress(FaultsError):
         undo(injection)
     assert os.listdir(precious) == ["file"]
 
@@ -491,7 +491,7 @@ def test_a_log_directory_that_became_a_link_is_not_followed(real_disk: Make, tmp
     injection = inject("meta-properties-replaced", prepare(disk), state_dir=tmp_path / "state")
     disk.log_dir.rename(disk.mount_point / "moved")
     disk.log_dir.symlink_to(tmp_path)
-    with pytest.raises(RigError, match="has become a symbolic link"):
+    with pytest.raises(FaultsError, match="has become a symbolic link"):
         undo(injection)
     assert not (tmp_path / "meta.properties").exists()
 
@@ -502,7 +502,7 @@ def test_a_mount_that_somebody_made_since_the_fault_stays(real_disk: Make, tmp_p
     for name in ("umount", "swapped-disk", "over-mount", "bind-ro"):
         injection = inject(name, target, state_dir=state_dir)
         syscalls.mount("somebody", disk.mount_point, "tmpfs")
-        with pytest.raises(RigError, match="somebody was mounted there since the fault: unmount it, then"):
+        with pytest.raises(FaultsError, match="somebody was mounted there since the fault: unmount it, then"):
             undo(injection)
         assert mounts_on(disk.mount_point)[-1].source == "somebody"
         syscalls.umount(disk.mount_point)
@@ -515,14 +515,14 @@ def test_what_somebody_else_made_meanwhile_is_not_overwritten_by_undo(real_disk:
     injection = inject("directory-deleted", prepare(disk), state_dir=tmp_path / "state")
     disk.log_dir.mkdir()
     (disk.log_dir / "t-0").mkdir()
-    with pytest.raises(RigError, match="was made since the fault and is not empty"):
+    with pytest.raises(FaultsError, match="was made since the fault and is not empty"):
         undo(injection)
     (disk.log_dir / "t-0").rmdir()
     undo(injection)
     assert is_well(disk)
     injection = inject("meta-properties-replaced", Target.of(disk), state_dir=tmp_path / "state")
     (disk.log_dir / "meta.properties").write_bytes(b"formatted anew")
-    with pytest.raises(RigError, match="was changed since the fault"):
+    with pytest.raises(FaultsError, match="was changed since the fault"):
         undo(injection)
     (disk.log_dir / "meta.properties").unlink()
     undo(injection)
@@ -531,7 +531,7 @@ def test_what_somebody_else_made_meanwhile_is_not_overwritten_by_undo(real_disk:
 
 def test_a_record_that_is_not_one_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.fault").write_text("{}")
-    with pytest.raises(RigError, match=r"x\.fault: not a record of scripts/faults"):
+    with pytest.raises(FaultsError, match=r"x\.fault: not a record of scripts/faults"):
         list_injections(tmp_path)
 
 
@@ -545,5 +545,5 @@ def test_every_fault_says_what_it_does_and_what_to_expect_or_why_it_does_not_exi
                 assert expectation.states == ("failed",) or expectation.why
             else:
                 assert fault.not_on[fstype]
-                with pytest.raises(RigError, match=f"{fault.name} does not exist on {fstype}"):
+                with pytest.raises(FaultsError, match=f"{fault.name} does not exist on {fstype}"):
                     fault.expect(fstype)

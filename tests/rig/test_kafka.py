@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.faults.errors import RigError
 from scripts.rig import kafka
+from scripts.rig.errors import RigError
 from scripts.rig.kafka import KafkaKit, broker_properties, controller_properties
 from scripts.rig.processes import Processes, free_port
 

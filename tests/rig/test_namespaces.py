@@ -79,7 +79,7 @@ def test_the_command_gets_the_sigterm_that_its_init_gets(processes: Processes) -
 
 def test_namespaces_without_root_are_one_clear_line() -> None:
     program = (
-        "import os; from scripts.rig import namespaces; from kjbod.faults import errors\n"
+        "import os; from scripts.rig import errors, namespaces\n"
         "os.setuid(65534)\n"
         "try: namespaces.require_namespaces()\n"
         "except errors.RigError as error: print(error)"

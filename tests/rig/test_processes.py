@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.faults.errors import RigError
+from scripts.rig.errors import RigError
 from scripts.rig.processes import Processes, WaitTimeoutError, free_port, wait_until
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.faults.errors import RigError
 from kjbod.ids import Uuid
 from kjbod.metadata.batches import encode_batch
 from kjbod.metadata.records import (
@@ -21,6 +20,7 @@ from scripts.bench import controller
 from scripts.bench.controller_cases import Row, Sample, percentile
 from scripts.bench.controller_client import PARTITION_CHANGE, REGISTRATION_CHANGE, record_types
 from scripts.bench.controller_rig import System
+from scripts.rig.errors import RigError
 
 ROOT = Path(__file__).parents[2]
 FAILS = "directory with 10000 leaders fails: answer"

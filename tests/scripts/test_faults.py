@@ -17,7 +17,7 @@ import pytest
 
 from kjbod.faults import FAULTS, Target, cli, foreign, inject, syscalls, undo
 from kjbod.faults.disks import FILE_SYSTEMS, DiskControl, RealDisk
-from kjbod.faults.errors import RigError
+from kjbod.faults.errors import FaultsError
 from kjbod.faults.table import mount_above, mount_on, mounts_on
 from scripts.rig.processes import wait_until
 
@@ -237,7 +237,7 @@ def test_a_disk_with_swap_is_refused_even_with_the_flag(
     monkeypatch.setattr(foreign, "_SWAPS", swaps)
     for swap in (f"{disk.mount_point}/swap\\040file", disk.device):
         swaps.write_text(f"Filename Type Size Used Priority\n{swap} file 1 0 -2\n")
-        with pytest.raises(RigError, match=r"swap .* lies there, which is never touched"):
+        with pytest.raises(FaultsError, match=r"swap .* lies there, which is never touched"):
             foreign.find_target(
                 FAULTS["freeze"], str(disk.mount_point), confirmed=str(disk.mount_point), state_dir=tmp_path / "state"
             )
@@ -259,7 +259,7 @@ def test_what_could_not_be_undone_for_certain_is_refused_on_such_a_disk(
     real_disk: Make, tmp_path: Path, name: str
 ) -> None:
     path = str(real_disk().mount_point)
-    with pytest.raises(RigError, match=f"{name} is for scratch disks only"):
+    with pytest.raises(FaultsError, match=f"{name} is for scratch disks only"):
         foreign.find_target(FAULTS[name], path, confirmed=path, state_dir=tmp_path / "state")
 
 

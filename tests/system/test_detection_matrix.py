@@ -12,7 +12,7 @@ import pytest
 
 from kjbod.faults import FAULTS
 from kjbod.faults.disks import require_real_disks
-from kjbod.faults.errors import RigError
+from kjbod.faults.errors import FaultsError
 from scripts.bench import detection_report as report
 from scripts.bench.detection import _make_logs, arguments, run_agents
 from scripts.bench.detection_agents import PROBE_INTERVAL_MS
@@ -30,6 +30,7 @@ from scripts.bench.detection_plan import (
     quick_cells,
 )
 from scripts.bench.detection_plot import draw
+from scripts.rig.errors import RigError
 from scripts.rig.kafka import KafkaKit
 
 QUICK = quick_cells(FAULTS, list(FAULTS))
@@ -44,7 +45,7 @@ def _silent(_text: str) -> None:
 def _can_make(fstype: str) -> bool:
     try:
         require_real_disks(fstype)
-    except RigError:
+    except FaultsError:
         return False
     return True
 

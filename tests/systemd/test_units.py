@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from kjbod.faults.disks import RealDisk
-from kjbod.faults.errors import RigError
 from kjbod_agent.daemon import CONTROLLED_SHUTDOWN_TIMEOUT_MS, END_TIMEOUT_MS
+from scripts.rig.errors import RigError
 from scripts.rig.kafka import broker_properties, controller_properties
 from scripts.rig.processes import WaitTimeoutError, free_port, wait_until
 from scripts.rig.systemd import BootedSystemd, require_systemd
