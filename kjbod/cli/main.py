@@ -23,6 +23,7 @@ _COMMANDS = {
     "agent": "kjbod.cli.agent",
     "controller": "kjbod.cli.controller",
     "dirs": "kjbod.cli.dirs",
+    "faults": "kjbod.cli.faults",
     "feature-dependencies": "kjbod.cli.storage",
     "features": "kjbod.cli.features",
     "fleet": "kjbod.cli.fleet",

@@ -22,6 +22,7 @@ from kjbod.faults.model import (
     make_state_dir,
     read_records,
 )
+from kjbod.faults.program import PROGRAM
 from kjbod.faults.table import is_on_image, mount_above, mount_on
 
 _ORDER = (
@@ -42,7 +43,7 @@ def find_fault(name: str) -> Fault:
     try:
         return FAULTS[name]
     except KeyError:
-        raise FaultsError(f"no fault {name!r}: see scripts/faults list") from None
+        raise FaultsError(f"no fault {name!r}: see {PROGRAM} list") from None
 
 
 def inject(

@@ -1,4 +1,4 @@
-"""``scripts/faults``: break a disk on purpose, see what is broken, mend it. See ``--help``."""
+"""``kjbod faults``: break a disk on purpose, see what is broken, mend it. See ``--help``."""
 
 import argparse
 import contextlib
@@ -24,12 +24,12 @@ from kjbod.faults.disks import FILE_SYSTEMS
 from kjbod.faults.errors import FaultsError
 from kjbod.faults.foreign import find_target
 from kjbod.faults.model import DEFAULT_STATE_DIR, Fault, Injection, read_whole_records
+from kjbod.faults.program import PROGRAM, typed
 from kjbod.faults.watchdog import watch
 
-PROGRAM = "scripts/faults"
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
-DEFAULT_REMOTE_COMMAND = "/opt/kjbod/scripts/faults"
+DEFAULT_REMOTE_COMMAND = f"/opt/kjbod/bin/{PROGRAM}"
 _MAX_FOR_S = 7 * 24 * 3600
 _MAX_SLOW_MS = 600_000
 _MIN_SIZE_BYTES = 8 << 20
@@ -355,7 +355,7 @@ def _undo_all(injections: Sequence[Injection]) -> int:
 def _program(arguments: argparse.Namespace) -> str:
     """What an operator types, with the records that were meant."""
     where = arguments.state_dir
-    return PROGRAM if where == DEFAULT_STATE_DIR else f"{PROGRAM} --state-dir {shlex.quote(str(where))}"
+    return typed() if where == DEFAULT_STATE_DIR else f"{typed()} --state-dir {shlex.quote(str(where))}"
 
 
 def _disk_create(arguments: argparse.Namespace) -> int:
@@ -490,10 +490,12 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    """The exit code."""
-    given = sys.argv[1:] if given is None else given
-    arguments = _parser().parse_args(given)
+def main(given: Sequence[str]) -> int:
+    """Run the command line ``given``; its exit code."""
+    try:
+        arguments = _parser().parse_args(given)
+    except SystemExit as told:  # help, or a mistake that was told
+        return EXIT_USAGE if told.code else 0
     defaults = {"state_dir": DEFAULT_STATE_DIR, "host": None, "remote_command": DEFAULT_REMOTE_COMMAND}
     for name, value in defaults.items():
         if not hasattr(arguments, name):
@@ -527,7 +529,3 @@ def main(given: Sequence[str] | None = None) -> int:
 def _what_is_left(state_dir: Path) -> str:
     left = read_whole_records(state_dir)[0]
     return f"still injected: see {PROGRAM} status" if left else "nothing is injected"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kjbod.faults.errors import FaultsError
 from kjbod.faults.model import Fault, Target
+from kjbod.faults.program import PROGRAM, typed
 from kjbod.faults.scratch import find_disk
 from kjbod.faults.table import Mount, mount_above
 from kjbod.runtime.procfs import unescape
@@ -45,7 +46,7 @@ def find_target(fault: Fault, path: str, *, confirmed: str | None, state_dir: Pa
     disk = find_disk(absolute, state_dir)
     if disk is not None:
         if not disk.is_alive():
-            raise FaultsError(f"{disk.path}: this scratch disk is gone: scripts/faults disk remove {disk.path}")
+            raise FaultsError(f"{disk.path}: this scratch disk is gone: {typed()} disk remove {disk.path}")
         return disk.target()
     if not absolute.is_dir():
         raise FaultsError(f"{path}: no such directory")
@@ -64,7 +65,7 @@ def find_target(fault: Fault, path: str, *, confirmed: str | None, state_dir: Pa
     if fault.scratch_only:
         raise FaultsError(
             f"{path}: {fault.name} is for scratch disks only, --yes-this-disk or not: it could not be undone for "
-            "certain (scripts/faults disk create PATH makes one)"
+            f"certain ({PROGRAM} disk create PATH makes one)"
         )
     return Target(real, mount.mount_point, mount.fstype, None, Path(mount.source))
 

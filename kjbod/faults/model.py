@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from kjbod.faults.errors import FaultsError
 from kjbod.faults.fusedisk import DiskControl
+from kjbod.faults.program import PROGRAM, typed
 from kjbod.files import make_directories, write_atomically
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class Injection:
     def undo_command(self) -> str:
         """What an operator types."""
         where = "" if self.state_dir == DEFAULT_STATE_DIR else f" --state-dir {shlex.quote(str(self.state_dir))}"
-        return f"scripts/faults undo {self.id}{where}"
+        return f"{typed()} undo {self.id}{where}"
 
     def save(self) -> None:
         """Write the record, durably. Raises :class:`FaultsError`."""
@@ -217,7 +218,7 @@ class Fault:
     """One way in which a disk dies, hangs, lies or fills.
 
     Attributes:
-        name: as in ``scripts/faults inject NAME``.
+        name: as in ``kjbod faults inject NAME``.
         title: a few words.
         does: one line.
         needs: one line.
@@ -296,7 +297,7 @@ def read_record(path: Path) -> Injection | None:
         values |= {"target": Target.from_json(values["target"]), "state_dir": path.parent}
         return Injection(**values)
     except (KeyError, TypeError, AttributeError) as error:
-        raise FaultsError(f"{path}: not a record of scripts/faults: {error}") from None
+        raise FaultsError(f"{path}: not a record of {PROGRAM}: {error}") from None
 
 
 def was_read(path: Path) -> dict[str, Any] | None:
@@ -306,9 +307,9 @@ def was_read(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise FaultsError(f"{path}: not a record of scripts/faults: {error}") from None
+        raise FaultsError(f"{path}: not a record of {PROGRAM}: {error}") from None
     if not isinstance(values, dict) or values.get("id") != path.stem or not _ID.fullmatch(path.stem):
-        raise FaultsError(f"{path}: not a record of scripts/faults: it has another id than its name")
+        raise FaultsError(f"{path}: not a record of {PROGRAM}: it has another id than its name")
     return values
 
 
@@ -323,7 +324,7 @@ def make_place(injection: Injection, place: Path | None = None) -> Path:
 def locked(state_dir: Path) -> Iterator[None]:
     """Only one process at a time makes a record. Raises :class:`FaultsError`."""
     with _opened(state_dir, os.O_RDONLY | os.O_DIRECTORY) as lock:
-        _lock(lock, f"{state_dir}: another scripts/faults is at work: try again")
+        _lock(lock, f"{state_dir}: another {PROGRAM} is at work: try again")
         yield
 
 

@@ -14,6 +14,7 @@ from kjbod.faults.disks import DiskControl, RealDisk, require_real_disks
 from kjbod.faults.errors import FaultsError
 from kjbod.faults.fusedisk import DiskGoneError, image_name
 from kjbod.faults.model import Target, boot_id, locked, make_state_dir, require_own, was_read
+from kjbod.faults.program import PROGRAM
 from kjbod.faults.table import detach_own, is_on_image, mount_on, mounts_below, mounts_on
 from kjbod.files import write_atomically
 
@@ -85,7 +86,7 @@ def list_disks(state_dir: Path) -> list[ScratchDisk]:
             values |= {name: Path(values[name]) for name in ("path", "log_dir")}
             found.append(ScratchDisk(**{**values, "directory": _directory(state_dir, path.stem)}))
         except (KeyError, TypeError) as error:
-            raise FaultsError(f"{path}: not a record of scripts/faults: {error}") from None
+            raise FaultsError(f"{path}: not a record of {PROGRAM}: {error}") from None
     return sorted(found, key=lambda disk: disk.since_ms)
 
 

@@ -14,9 +14,10 @@ from kjbod.errors import ConfigError, DiskFailureError
 from kjbod.ids import Uuid, is_reserved
 
 COMMANDS = [
-    *("agent", "controller", "dirs", "feature-dependencies", "features", "fleet", "format", "info", "log-dirs"),
-    *("metadata", "move", "random-uuid", "status", "strays", "version-mapping"),
+    *("agent", "controller", "dirs", "faults", "feature-dependencies", "features", "fleet", "format", "info"),
+    *("log-dirs", "metadata", "move", "random-uuid", "status", "strays", "version-mapping"),
 ]
+HEAVY = ("kjbod_agent", "kjbod_controller_stub", "pyspark", "kio", "structlog", "asyncio", "uvloop")
 BROKER = """\
 process.roles=broker
 node.id=1
@@ -202,7 +203,15 @@ def test_the_traceback_is_there_for_who_asks(
 def test_the_command_line_imports_no_application_no_spark_and_no_log_library() -> None:
     code = "import sys; import kjbod.cli.main; print(*sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    for heavy in ("kjbod_agent", "kjbod_controller_stub", "pyspark", "kio", "structlog", "asyncio", "uvloop"):
+    for heavy in (*HEAVY, "kjbod.faults"):
+        assert heavy not in loaded
+
+
+def test_a_disk_is_broken_without_an_application_or_a_protocol() -> None:
+    code = "import sys; from kjbod.cli import main; main.run(['faults', 'list', 'eio']); print(*sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "kjbod.faults" in loaded
+    for heavy in (*HEAVY, "kjbod.wire"):
         assert heavy not in loaded
 
 

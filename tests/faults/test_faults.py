@@ -341,7 +341,7 @@ def test_a_fault_that_fails_half_way_is_undone_and_says_why_in_one_line(real_dis
 @pytest.mark.parametrize(
     ("name", "options", "line"),
     [
-        ("explode", {}, "no fault 'explode': see scripts/faults list"),
+        ("explode", {}, "no fault 'explode': see kjbod faults list"),
         ("hang", {"ms": 3}, "hang has no option ms"),
         ("quota", {}, "quota does not exist on ext4: .*"),
         (
@@ -531,7 +531,7 @@ def test_what_somebody_else_made_meanwhile_is_not_overwritten_by_undo(real_disk:
 
 def test_a_record_that_is_not_one_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.fault").write_text("{}")
-    with pytest.raises(FaultsError, match=r"x\.fault: not a record of scripts/faults"):
+    with pytest.raises(FaultsError, match=r"x\.fault: not a record of kjbod faults"):
         list_injections(tmp_path)
 
 

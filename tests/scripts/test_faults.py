@@ -1,4 +1,4 @@
-"""``scripts/faults``: what an operator sees, what is refused, and that nothing stays broken."""
+"""``kjbod faults``: what an operator sees, what is refused, and that nothing stays broken."""
 
 import contextlib
 import json
@@ -18,8 +18,9 @@ import pytest
 from kjbod.faults import FAULTS, Target, cli, foreign, inject, syscalls, undo
 from kjbod.faults.disks import FILE_SYSTEMS, DiskControl, RealDisk
 from kjbod.faults.errors import FaultsError
+from kjbod.faults.program import typed
 from kjbod.faults.table import mount_above, mount_on, mounts_on
-from scripts.rig.processes import wait_until
+from scripts.rig.processes import kjbod_command, wait_until
 
 ROOT = Path(__file__).parents[2]
 root = pytest.mark.usefixtures("as_root")
@@ -28,8 +29,7 @@ Result = subprocess.CompletedProcess[str]
 
 
 def command(state_dir: Path, *arguments: object) -> list[str]:
-    module = [sys.executable, "-P", "-m", "kjbod.faults.cli"]
-    return [*module, *map(str, arguments), "--state-dir", str(state_dir)]
+    return [kjbod_command(), "faults", *map(str, arguments), "--state-dir", str(state_dir)]
 
 
 class Faults:
@@ -95,8 +95,7 @@ def writes(directory: Path) -> bool:
 
 
 def test_list_names_every_fault_with_what_it_does_and_what_the_agent_should_say(tmp_path: Path) -> None:
-    result = subprocess.run(["scripts/faults", "list"], cwd=ROOT, capture_output=True, text=True, check=True)
-    head, *lines = result.stdout.splitlines()
+    head, *lines = Faults(tmp_path)("list").stdout.splitlines()
     assert re.split(r"  +", head) == ["FAULT", "FILE SYSTEMS", "DOES", "NEEDS", "THE AGENT SHOULD SAY"]
     assert [line.split()[0] for line in lines if not line.startswith(" ")] == list(FAULTS)
     by_name = {fault["name"]: fault for fault in json.loads(Faults(tmp_path)("list", "--json").stdout)}
@@ -104,6 +103,25 @@ def test_list_names_every_fault_with_what_it_does_and_what_the_agent_should_say(
     assert by_name["slow"]["options"] == {"ms": 200}
     assert by_name["eio"]["expected"]["ext4"]["states"] == ["failed"]
     assert set(by_name["fs-shutdown"]["expected"]) | set(by_name["fs-shutdown"]["not_on"]) == set(FILE_SYSTEMS)
+
+
+def test_a_clone_has_the_same_command_without_an_installation(tmp_path: Path) -> None:
+    def run(*arguments: str) -> Result:
+        line = ["scripts/faults", *arguments, "--state-dir", str(tmp_path)]
+        return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    faults = Faults(tmp_path)
+    assert run("list").stdout == faults("list").stdout
+    assert run("--help").stdout == faults("--help").stdout
+    mistake = run("undo")
+    assert (mistake.returncode, mistake.stderr.rstrip("\n")) == (2, faults.error("undo", code=2))
+
+
+def test_a_command_to_type_has_its_path_where_a_shell_would_not_find_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Path(kjbod_command())
+    for path, wanted in ((program.parent, "kjbod faults"), (Path("/nonexistent"), f"{program} faults")):
+        monkeypatch.setenv("PATH", str(path))
+        assert typed() == wanted
 
 
 def test_list_fits_into_a_narrow_terminal() -> None:
@@ -121,17 +139,17 @@ def test_help_says_how(tmp_path: Path, arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ([], r"scripts/faults: the following arguments are required: COMMAND \(see scripts/faults --help\)"),
-        (["inject", "eio"], r"scripts/faults inject: the following arguments are required: PATH .*"),
+        ([], r"kjbod faults: the following arguments are required: COMMAND \(see kjbod faults --help\)"),
+        (["inject", "eio"], r"kjbod faults inject: the following arguments are required: PATH .*"),
         (["inject", "slow", "/x", "--ms", "0"], r".*'0' is not a number of milliseconds from 1 to 600000 .*"),
         (["inject", "eio", "/x", "--for", "soon"], r".*'soon' is not a time: say 30s, 500ms, 5m or 1h, .*"),
         (["inject", "eio", "/x", "--for", "0s"], r".*'0s' is not a time: .*"),
         (["disk", "create", "/x", "--size", "1K"], r".*'1K' is not a size from 8M to 64G .*"),
         (["disk", "create", "/x", "--fstype", "zfs"], r".*invalid choice: 'zfs' .*"),
-        (["undo"], r"scripts/faults: undo: say what: an id, a path, or --all"),
-        (["undo", "--all", "x"], r"scripts/faults: undo: say what: an id, a path, or --all"),
-        (["disk", "remove"], r"scripts/faults: disk remove: say which: a path, or --all"),
-        (["--host=-oProxyCommand=x", "list"], r"scripts/faults: --host '-oProxyCommand=x' is not a host"),
+        (["undo"], r"kjbod faults: undo: say what: an id, a path, or --all"),
+        (["undo", "--all", "x"], r"kjbod faults: undo: say what: an id, a path, or --all"),
+        (["disk", "remove"], r"kjbod faults: disk remove: say which: a path, or --all"),
+        (["--host=-oProxyCommand=x", "list"], r"kjbod faults: --host '-oProxyCommand=x' is not a host"),
     ],
 )
 def test_a_command_line_that_makes_no_sense_is_one_clear_line(tmp_path: Path, arguments: list[str], line: str) -> None:
@@ -139,7 +157,7 @@ def test_a_command_line_that_makes_no_sense_is_one_clear_line(tmp_path: Path, ar
 
 
 def test_an_unknown_fault_is_one_clear_line(tmp_path: Path) -> None:
-    line = "scripts/faults: no fault 'explode': see scripts/faults list"
+    line = "kjbod faults: no fault 'explode': see kjbod faults list"
     assert Faults(tmp_path).error("inject", "explode", tmp_path) == line
     assert Faults(tmp_path).error("list", "explode") == line
 
@@ -168,10 +186,10 @@ def test_another_host_gets_the_same_command_by_ssh_each_argument_as_it_was_given
     result = faults("--host", "root@broker7", "inject", "eio", path, "--for=30s", code=7, env=environment)
     options, remote = result.stdout.splitlines()[:-1], result.stdout.splitlines()[-1]
     assert options == ["--", "root@broker7"]
-    program = remote.split()[0]
-    assert program == "/opt/kjbod/scripts/faults"
+    program = "/opt/kjbod/bin/kjbod faults "
+    assert remote.startswith(program)
     shell = subprocess.run(
-        ["sh", "-c", remote.replace(program, 'printf "%s\\n"', 1)], capture_output=True, text=True, check=True
+        ["sh", "-c", remote.replace(program, 'printf "%s\\n" ', 1)], capture_output=True, text=True, check=True
     )
     wanted = ["inject", "eio", path, "--for=30s", "--state-dir", str(tmp_path / "state")]
     assert shell.stdout.splitlines() == wanted
@@ -182,7 +200,7 @@ def test_the_command_on_the_other_host_may_be_another_one_and_its_answer_and_exi
 ) -> None:
     environment = stand_in_for_ssh(tmp_path / "bin", 'shift 2; exec sh -c "$*"')
     faults = Faults(tmp_path / "state")
-    remote = f"cd / && {sys.executable} -P -m kjbod.faults.cli"
+    remote = f"cd / && {kjbod_command()} faults"
     result = faults("list", "eio", "--json", "--host=h", "--remote-command", remote, env=environment)
     assert json.loads(result.stdout)[0]["name"] == "eio"
     line = faults.error("list", "explode", "--host", "h", f"--remote-command={remote}", env=environment)
@@ -191,7 +209,7 @@ def test_the_command_on_the_other_host_may_be_another_one_and_its_answer_and_exi
 
 def test_without_ssh_there_is_one_clear_line(tmp_path: Path) -> None:
     line = Faults(tmp_path).error("list", "--host", "h", env={"PATH": "/nonexistent"})
-    assert line == "scripts/faults: ssh: No such file or directory (apt-get install openssh-client)"
+    assert line == "kjbod faults: ssh: No such file or directory (apt-get install openssh-client)"
 
 
 @pytest.mark.parametrize(
@@ -212,11 +230,11 @@ def test_the_other_host_is_not_told_to_go_to_another_host(given: list[str], left
 @root
 @pytest.mark.parametrize("what", [["inject", "eio", "/x"], ["undo", "--all"], ["disk", "create", "/x"]])
 def test_who_is_not_root_is_told_so(what: list[str]) -> None:
-    program = "import os, sys; from kjbod.faults import cli; os.setuid(65534); sys.exit(cli.main())"
+    program = "import os, sys; from kjbod.faults import cli; os.setuid(65534); sys.exit(cli.main(sys.argv[1:]))"
     line = [sys.executable, "-P", "-c", program, *what]
     result = subprocess.run(line, capture_output=True, text=True, check=False)
     assert result.returncode == 1
-    assert re.fullmatch(r"scripts/faults: .* needs root and this is uid 65534: run it with sudo\n", result.stderr)
+    assert re.fullmatch(r"kjbod faults: .* needs root and this is uid 65534: run it with sudo\n", result.stderr)
 
 
 @root
@@ -282,7 +300,7 @@ def test_a_disk_named_twice_is_broken_and_mended(real_disk: Make, tmp_path: Path
 
 @root
 def test_a_path_that_is_not_there_is_one_clear_line(faults: Faults, tmp_path: Path) -> None:
-    assert faults.error("inject", "eio", tmp_path / "x") == f"scripts/faults: {tmp_path}/x: no such directory"
+    assert faults.error("inject", "eio", tmp_path / "x") == f"kjbod faults: {tmp_path}/x: no such directory"
     assert "nothing is injected there" in faults.error("undo", tmp_path / "x")
 
 
@@ -290,7 +308,7 @@ def test_a_path_that_is_not_there_is_one_clear_line(faults: Faults, tmp_path: Pa
 def test_a_state_directory_that_cannot_be_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     line = Faults(tmp_path / "file" / "state").error("disk", "create", tmp_path / "disk")
-    assert re.fullmatch(r"scripts/faults: .*/file/state: .*: choose another place with --state-dir", line)
+    assert re.fullmatch(r"kjbod faults: .*/file/state: .*: choose another place with --state-dir", line)
 
 
 # scratch disks --------------------------------------------------------------------------------------------------------
@@ -301,7 +319,8 @@ def test_a_scratch_disk_outlives_the_command_and_goes_without_a_trace(faults: Fa
     path = tmp_path / "disk"
     said = faults("disk", "create", path, "--log-dir", "kafka", "--size", "32M").stdout
     assert f"made ext4 of 32 MiB in memory on {path}; log directory {path}/kafka" in said
-    assert f"remove: scripts/faults --state-dir {faults.state_dir} disk remove {path}" in said
+    remove = said.rpartition("\nremove: ")[2]
+    assert remove.endswith(f"faults --state-dir {faults.state_dir} disk remove {path}\n")
     assert writes(path / "kafka")
     [disk] = json.loads(faults("disk", "list", "--json").stdout)
     assert (disk["path"], disk["log_dir"], disk["fstype"], disk["alive"]) == (str(path), f"{path}/kafka", "ext4", True)
@@ -309,7 +328,7 @@ def test_a_scratch_disk_outlives_the_command_and_goes_without_a_trace(faults: Fa
     assert "well" in faults("disk", "list").stdout
     syscalls.umount(path, syscalls.MNT_DETACH)
     assert "not mounted" in faults("disk", "list").stdout
-    faults("disk", "remove", path)
+    subprocess.run(["sh", "-c", remove], capture_output=True, check=True)
     assert not path.exists()
     wait_until(lambda: not Path(f"/proc/{server}").exists(), 10, "the server to end")
     assert os.listdir(faults.state_dir) == []
@@ -613,14 +632,14 @@ def deed(injection):
     print("half way", flush=True)
     signal.pause()
 catalog.FAULTS["full"] = dataclasses.replace(fault, deed=deed)
-sys.exit(cli.main())
+sys.exit(cli.main(sys.argv[1:]))
 """
 
 
 @contextlib.contextmanager
 def in_the_middle(faults: Faults, scratch: Path) -> Iterator[subprocess.Popen[str]]:
     """An injector that does not come to the end of its deed."""
-    line = command(faults.state_dir, "inject", "full", scratch)[4:]
+    line = command(faults.state_dir, "inject", "full", scratch)[2:]
     started = [sys.executable, "-P", "-c", STOPS_HALF_WAY, *line]
     with subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -634,7 +653,7 @@ def test_an_interrupt_in_the_middle_undoes(faults: Faults, scratch: Path, number
     with in_the_middle(faults, scratch) as process:
         process.send_signal(number)
         out, error = process.communicate(timeout=60)
-    assert (process.returncode, out, error) == (130, "", "scripts/faults: interrupted; nothing is injected\n")
+    assert (process.returncode, out, error) == (130, "", "kjbod faults: interrupted; nothing is injected\n")
     assert os.listdir(scratch) == []
     assert faults.left() == []
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,18 @@ def test_nobody_is_sent_to_a_package_index_for_kjbod() -> None:
         "git", "grep", "-nE", r"kjbod\[|pip3? install .*kjbod($|[^./a-z_-])", "--", ":!tests/scripts", ":!*.lock"
     )
     assert said.stdout == ""
+
+
+def test_what_is_installed_has_what_breaks_disks_and_neither_rig_nor_test(tmp_path: Path) -> None:
+    alone = ("--no-index", "--no-deps", "--no-build-isolation", "--quiet")
+    built = run(sys.executable, "-m", "pip", "wheel", *alone, "-w", str(tmp_path), ".")
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if not name.startswith("kjbod-")}
+    assert {name.partition("/")[0] for name in names} == {"kjbod", "kjbod_agent", "kjbod_controller_stub"}
+    assert {f"kjbod/faults/{name}.py" for name in ("cli", "watchdog", "fuseserver")} <= names
+    assert not [name for name in names if "/rig" in name or "test" in name]
 
 
 def cloned(tmp_path: Path) -> Path:
