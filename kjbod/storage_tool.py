@@ -40,7 +40,7 @@ from kjbod.meta_properties import (
     with_directory_ids,
 )
 from kjbod.metadata import versions
-from kjbod.metadata.control import KRaftVoters, Voter, VoterEndpoint
+from kjbod.metadata.control_records import KRaftVoters, Voter, VoterEndpoint
 from kjbod.metadata.records import FeatureLevelRecord, Record, UserScramCredentialRecord
 from kjbod.metadata.snapshot import write_checkpoint
 from kjbod.scram import parse_scram

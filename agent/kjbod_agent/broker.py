@@ -52,14 +52,14 @@ from kjbod_agent import failures as failing
 from kjbod_agent import lifecycle as life
 from kjbod_agent.assignments import TIMEOUT_MS as ASSIGNMENT_TIMEOUT_MS
 from kjbod_agent.assignments import Assignments, Outcome
+from kjbod_agent.broker_features import registered_features
 from kjbod_agent.channel import ControllerChannel
 from kjbod_agent.condition import Condition, Contact, DirectoryStates, condition, contact
 from kjbod_agent.cordoning import Cordoning
 from kjbod_agent.cordons import why_cordoned
 from kjbod_agent.directories.additions import Added
-from kjbod_agent.directories.cleanness import Cleanness
-from kjbod_agent.directories.rules import Directory
-from kjbod_agent.features import registered_features
+from kjbod_agent.directories.clean_shutdown import Cleanness
+from kjbod_agent.directories.start_up_rules import Directory
 from kjbod_agent.fencing import Fencing
 from kjbod_agent.health.evidence import Verdict
 from kjbod_agent.health.verdict import Health
@@ -70,7 +70,7 @@ from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Update
 from kjbod_agent.replicas.inventory import Wanted
 from kjbod_agent.replicas.placement import Placement
-from kjbod_agent.reporting import Log, Reporter
+from kjbod_agent.reporter import Log, Reporter
 from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, ProbeResult, Replica
 
 ASSIGN_TIMEOUT_MS: Final = 10_000

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from kjbod.ids import Uuid
 from kjbod.metadata.image import MetadataImage
 from kjbod_agent.cordons import Admission, brokers_that_are_no_agents
-from kjbod_agent.reporting import Log
+from kjbod_agent.reporter import Log
 
 
 class Cordoning:

@@ -38,7 +38,7 @@ from kjbod.ids import Uuid, random_agent_incarnation
 from kjbod.metadata.fetching import Leader
 from kjbod.metadata.follower import MetadataFollower
 from kjbod.runtime import memory, systemd
-from kjbod.runtime.control import SOCKET_NAME, ControlError, ControlServer
+from kjbod.runtime.control_socket import SOCKET_NAME, ControlError, ControlServer
 from kjbod.runtime.logging import configure_logging, flush_logging, get_logger, seal_logging
 from kjbod.runtime.loop import run as run_loop
 from kjbod.runtime.room import no_room, require_room
@@ -46,17 +46,17 @@ from kjbod.runtime.signals import outlive_signals
 from kjbod.wire.frames import preload
 from kjbod.wire.messages import API, ApiKey, BrokerRegistrationRequestListener
 from kjbod_agent import lifecycle
-from kjbod_agent.admin.control import Control, ControlParts
+from kjbod_agent.admin.commands import Control, ControlParts
 from kjbod_agent.admin.forwarding import Forwarder
 from kjbod_agent.admin.listener import PRELOADED, Listeners, Parts, listener_problems
 from kjbod_agent.admin.view import View, log_directories, metadata_directory
 from kjbod_agent.broker import FAREWELL_TIMEOUT_MS, Broker, Ended
 from kjbod_agent.channel import ControllerChannel
 from kjbod_agent.directories.additions import AdditionError, Additions
-from kjbod_agent.directories.cleanness import Cleanness
+from kjbod_agent.directories.clean_shutdown import Cleanness
 from kjbod_agent.directories.loading import Loading
-from kjbod_agent.directories.rules import StartUpError
 from kjbod_agent.directories.start_up import Opened, Remembering, mark_clean, open_directories
+from kjbod_agent.directories.start_up_rules import StartUpError
 from kjbod_agent.failures import Failures
 from kjbod_agent.health.monitor import DirectoryStatus, HealthMonitor
 from kjbod_agent.health.sources.linux import linux_sources
@@ -67,8 +67,8 @@ from kjbod_agent.replicas.hosting import Hosting, cordoned_log_dirs
 from kjbod_agent.replicas.inventory import Inventory
 from kjbod_agent.replicas.placement import Placement
 from kjbod_agent.replicas.stray_memory import Note, StrayMemory
-from kjbod_agent.reporting import Reporter, Sender
-from kjbod_agent.reports import Limits, ReportWriter
+from kjbod_agent.report_writer import Limits, ReportWriter
+from kjbod_agent.reporter import Reporter, Sender
 from kjbod_agent.storage.api import StorageAgent, StorageOptions
 from kjbod_agent.storage.registry import create
 

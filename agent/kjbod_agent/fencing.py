@@ -24,7 +24,7 @@ from kjbod_agent.assignments import NAMED_MS, Assignments, Outcome, Stuck
 from kjbod_agent.lifecycle import error_name
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.placement import Unmade
-from kjbod_agent.reporting import Log
+from kjbod_agent.reporter import Log
 
 PROGRESS_MS: Final = 5_000
 """Between two lines of the log that say how far the assignments are."""

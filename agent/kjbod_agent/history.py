@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kjbod.metadata.image import MetadataImage
-from kjbod_agent.reporting import Log
+from kjbod_agent.reporter import Log
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ from kjbod.wire.messages import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
-from kjbod_controller_stub import describe
+from kjbod_controller_stub import cluster_description
 from kjbod_controller_stub.access import credentials, entries, producer_ids, quotas
 from kjbod_controller_stub.access.mutation_quotas import (
     STRICT_SINCE_CREATE_PARTITIONS,
@@ -103,19 +103,19 @@ from kjbod_controller_stub.access.mutation_quotas import (
 )
 from kjbod_controller_stub.brokers.cluster import SUPPORTED_FEATURES, Cluster
 from kjbod_controller_stub.brokers.heartbeats import Heartbeats
-from kjbod_controller_stub.brokers.lifecycle import BrokerLifecycle
+from kjbod_controller_stub.brokers.sessions import BrokerLifecycle
 from kjbod_controller_stub.configs.altering import Configs
-from kjbod_controller_stub.configs.describing import ConfigDescriber
+from kjbod_controller_stub.configs.describe_configs import ConfigDescriber
 from kjbod_controller_stub.configs.effective import UNCLEAN_ELECTION, EffectiveConfigs
 from kjbod_controller_stub.context import Context, Settings
-from kjbod_controller_stub.features import Finalized, update_features
+from kjbod_controller_stub.feature_control import Finalized, update_features
 from kjbod_controller_stub.partitions import eligible
 from kjbod_controller_stub.partitions.index import PartitionIndex
 from kjbod_controller_stub.partitions.leader_elections import LeaderElections
 from kjbod_controller_stub.partitions.new_partitions import NewPartitions
-from kjbod_controller_stub.partitions.placement import Shuffle
 from kjbod_controller_stub.partitions.reassignments import Reassignments
 from kjbod_controller_stub.partitions.replaying import replay_alike
+from kjbod_controller_stub.partitions.replica_placer import Shuffle
 from kjbod_controller_stub.partitions.replication import Replication
 from kjbod_controller_stub.partitions.topics import Topics, delete_topics
 from kjbod_controller_stub.periodic import PeriodicTasks
@@ -575,7 +575,7 @@ class Controller:
 
     def _describe_cluster(self, request: DescribeClusterRequest, context: Context, now_ms: int) -> Result:
         return Result(
-            answer=describe.describe_cluster(
+            answer=cluster_description.describe_cluster(
                 self.image,
                 request,
                 version=context.api_version,
@@ -588,7 +588,7 @@ class Controller:
 
     def _metadata(self, request: MetadataRequest, context: Context, now_ms: int) -> Result:
         return Result(
-            answer=describe.metadata(
+            answer=cluster_description.metadata(
                 self.image,
                 request,
                 version=context.api_version,

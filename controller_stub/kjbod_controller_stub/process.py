@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kjbod.cli.errors import report
+from kjbod.cli.error_lines import report
 from kjbod.clock import SystemClock, system_random
 from kjbod.config import load_config
 from kjbod.config.keys import Config

@@ -26,7 +26,7 @@ from kjbod.errors import StorageError
 from kjbod.ids import random_uuid
 from kjbod.metadata import versions
 from kjbod.metadata.batches import encode_batch
-from kjbod.metadata.control import KRaftVersion, KRaftVoters
+from kjbod.metadata.control_records import KRaftVersion, KRaftVoters
 from kjbod.metadata.image import ReplayError
 from kjbod.metadata.log import MetadataLog, OffsetOutOfRangeError
 from kjbod.metadata.quorum_state import FILE_NAME as QUORUM_STATE
@@ -43,7 +43,6 @@ from kjbod.wire.admin_messages import CreatePartitionsResponse, DescribeAclsRequ
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.connection import Features, api_versions_response
 from kjbod.wire.error_codes import ErrorCode
-from kjbod.wire.forwarded import host_of_acls
 from kjbod.wire.frames import EncodedResponse, Request, encode_response
 from kjbod.wire.messages import (
     ApiKey,
@@ -64,10 +63,11 @@ from kjbod.wire.messages import (
     ResponseBody,
 )
 from kjbod.wire.pressure import Room
+from kjbod.wire.principals import host_of_acls
 from kjbod.wire.server import DECODED_AT_ONCE_BYTES, Peer, Server, serve
 from kjbod_controller_stub.access.authorizer import Authorizer, Permissions, is_authorized
 from kjbod_controller_stub.access.envelope import unwrap, wrap
-from kjbod_controller_stub.access.screening import screen
+from kjbod_controller_stub.access.request_screening import screen
 from kjbod_controller_stub.brokers.cluster import SUPPORTED_FEATURES
 from kjbod_controller_stub.brokers.steady import SteadyHeartbeats
 from kjbod_controller_stub.context import Context
@@ -75,7 +75,7 @@ from kjbod_controller_stub.costs import are_timers_large, is_large
 from kjbod_controller_stub.deferred import DeferredAnswers
 from kjbod_controller_stub.limits import FRAME_BYTES_MAX_OF, SERVED, limits_of
 from kjbod_controller_stub.log import voters
-from kjbod_controller_stub.log.directory import (
+from kjbod_controller_stub.log.controller_directory import (
     ControllerDirectory,
     Remains,
     open_directory,
@@ -83,6 +83,7 @@ from kjbod_controller_stub.log.directory import (
     require_alone,
     require_formatted,
 )
+from kjbod_controller_stub.log.directory_watch import DirectoryHungError, DirectoryWatch
 from kjbod_controller_stub.log.quorum import Quorum, ReadFrom, ReadSnapshot
 from kjbod_controller_stub.log.snapshots import (
     Found,
@@ -96,7 +97,6 @@ from kjbod_controller_stub.log.snapshots import (
     require_own,
     shallow_copy,
 )
-from kjbod_controller_stub.log.watch import DirectoryHungError, DirectoryWatch
 from kjbod_controller_stub.results import ApiError, Note, Result
 from kjbod_controller_stub.starting import (
     advertised_endpoint,

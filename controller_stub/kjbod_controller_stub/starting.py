@@ -22,7 +22,7 @@ from kjbod.runtime.logging import get_logger
 from kjbod_controller_stub.brokers.cluster import SUPPORTED_FEATURES
 from kjbod_controller_stub.context import Settings
 from kjbod_controller_stub.controller import Controller
-from kjbod_controller_stub.log.directory import (
+from kjbod_controller_stub.log.controller_directory import (
     ControllerDirectory,
 )
 from kjbod_controller_stub.log.snapshots import Limits as SnapshotLimits

@@ -9,7 +9,7 @@ import click
 
 from kjbod.config import Config, load_config
 from kjbod.config.load import broker_problems
-from kjbod.runtime.control import ControlClient
+from kjbod.runtime.control_socket import ControlClient
 
 F = TypeVar("F", bound=Callable[..., Any])
 

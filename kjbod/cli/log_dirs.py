@@ -12,7 +12,7 @@ import click
 from kjbod.cli import ask
 from kjbod.cli.output import Printer, complain, moment, percent, plural, safe, size, table
 from kjbod.config import Config
-from kjbod.runtime.control import NoAgentError
+from kjbod.runtime.control_socket import NoAgentError
 
 
 @click.command("log-dirs")

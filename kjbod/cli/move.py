@@ -22,7 +22,7 @@ from kjbod.cli.output import (
     width,
 )
 from kjbod.errors import EXIT_FAILURE, KjbodError
-from kjbod.runtime.control import ControlClient
+from kjbod.runtime.control_socket import ControlClient
 
 TOPIC_BYTES_MAX: Final = 249
 PARTITIONS_PER_REQUEST: Final = 500

@@ -16,7 +16,7 @@ from typing import Any, Final
 import click
 
 from kjbod import units
-from kjbod.cli.errors import say
+from kjbod.cli.error_lines import say
 from kjbod.units import duration
 
 __all__ = [

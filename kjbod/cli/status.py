@@ -19,7 +19,7 @@ from typing import Any, Final
 import click
 
 from kjbod.cli import ask
-from kjbod.cli.errors import in_one_line
+from kjbod.cli.error_lines import in_one_line
 from kjbod.cli.output import (
     UNKNOWN,
     OutputError,
@@ -35,7 +35,7 @@ from kjbod.cli.output import (
     width,
 )
 from kjbod.errors import KjbodError
-from kjbod.runtime.control import EXIT_NO_AGENT
+from kjbod.runtime.control_socket import EXIT_NO_AGENT
 
 ROOM_MIN: Final = 16
 """Columns for a reason; with fewer it says nothing, and kjbod log-dirs has it."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kjbod.faults import device, directory, filesystem, mount, syscalls
-from kjbod.faults.errors import FaultsError
+from kjbod.faults.faults_error import FaultsError
 from kjbod.faults.fusedisk import DiskGoneError
 from kjbod.faults.model import (
     DEFAULT_STATE_DIR,
@@ -22,8 +22,8 @@ from kjbod.faults.model import (
     make_state_dir,
     read_records,
 )
+from kjbod.faults.mount_table import is_on_image, mount_above, mount_on
 from kjbod.faults.program import PROGRAM
-from kjbod.faults.table import is_on_image, mount_above, mount_on
 
 _ORDER = (
     *("eio", "eio-writes", "eio-reads", "device-gone", "lost-writes", "bit-rot", "wiped", "truncated", "shrunk"),

@@ -21,7 +21,7 @@ from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.faults import catalog, scratch
 from kjbod.faults.catalog import FAULTS
 from kjbod.faults.disks import FILE_SYSTEMS
-from kjbod.faults.errors import FaultsError
+from kjbod.faults.faults_error import FaultsError
 from kjbod.faults.foreign import find_target
 from kjbod.faults.model import DEFAULT_STATE_DIR, Fault, Injection, read_whole_records
 from kjbod.faults.program import PROGRAM, typed

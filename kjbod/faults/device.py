@@ -7,8 +7,8 @@ from typing import Any
 from kjbod.faults import syscalls
 from kjbod.faults.disks import FaultMode
 from kjbod.faults.model import Expectation, Fault, Injection
+from kjbod.faults.mount_table import mount_on
 from kjbod.faults.revive import revive, works
-from kjbod.faults.table import mount_on
 
 PROBE_MS = 1500
 """One interval, a probe, the probe that confirms it, and the scheduling of a busy host."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from kjbod.faults import syscalls
 from kjbod.faults.device import FAILED, everywhere
-from kjbod.faults.errors import FaultsError
+from kjbod.faults.faults_error import FaultsError
 from kjbod.faults.model import Fault, Injection
 from kjbod.files import write_atomically
 from kjbod.ids import random_directory_id

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kjbod.faults import syscalls
-from kjbod.faults.errors import FaultsError
+from kjbod.faults.faults_error import FaultsError
 from kjbod.faults.fusedisk import DiskControl, FaultMode, FuseDisk
-from kjbod.faults.table import OVER_MOUNT
+from kjbod.faults.mount_table import OVER_MOUNT
 
 __all__ = ["FILE_SYSTEMS", "DiskControl", "FaultMode", "FileSystem", "RealDisk", "find_command", "require_real_disks"]
 

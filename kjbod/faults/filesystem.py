@@ -17,11 +17,11 @@ from kjbod.faults.device import (
     keep,
 )
 from kjbod.faults.disks import find_command
-from kjbod.faults.errors import FaultsError
+from kjbod.faults.faults_error import FaultsError
 from kjbod.faults.model import Expectation, Fault, Injection, make_place
 from kjbod.faults.mount import mount_here
+from kjbod.faults.mount_table import holders, is_on_image, mount_on
 from kjbod.faults.revive import is_held, revive, works
-from kjbod.faults.table import holders, is_on_image, mount_on
 
 _BLOCK = 4096
 _MANY_FILES = 600

@@ -5,11 +5,11 @@ import os
 import sys
 from pathlib import Path
 
-from kjbod.faults.errors import FaultsError
+from kjbod.faults.faults_error import FaultsError
 from kjbod.faults.model import Fault, Target
+from kjbod.faults.mount_table import Mount, mount_above
 from kjbod.faults.program import PROGRAM, typed
 from kjbod.faults.scratch import find_disk
-from kjbod.faults.table import Mount, mount_above
 from kjbod.runtime.procfs import unescape
 
 _NEVER = (

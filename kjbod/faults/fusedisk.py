@@ -29,7 +29,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kjbod.faults import syscalls
-from kjbod.faults.errors import FaultsError
+from kjbod.faults.faults_error import FaultsError
 
 CONTROL_SOCKET = "control"
 """Name of the control socket in a disk's directory."""

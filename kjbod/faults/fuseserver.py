@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from kjbod.faults import syscalls
 from kjbod.faults.fusedisk import CONTROL_SOCKET, MAX_ORDER_BYTES, FaultMode, short_path
-from kjbod.faults.table import is_own, mount_on
+from kjbod.faults.mount_table import is_own, mount_on
 
 MAX_IO_BYTES = 1 << 20
 _UNMOUNT_TIMEOUT_S = 10.0

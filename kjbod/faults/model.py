@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from kjbod.faults.errors import FaultsError
+from kjbod.faults.faults_error import FaultsError
 from kjbod.faults.fusedisk import DiskControl
 from kjbod.faults.program import PROGRAM, typed
 from kjbod.files import make_directories, write_atomically

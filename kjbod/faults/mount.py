@@ -11,9 +11,9 @@ from typing import Any
 from kjbod.faults import syscalls
 from kjbod.faults.device import FAILED, everywhere
 from kjbod.faults.disks import FILE_SYSTEMS, make_file_system
-from kjbod.faults.errors import FaultsError
+from kjbod.faults.faults_error import FaultsError
 from kjbod.faults.model import Fault, Injection, make_place
-from kjbod.faults.table import FAULT_MEMORY, FAULT_SOURCE, Mount, is_on_image, mount_on, mounts_below, mounts_on
+from kjbod.faults.mount_table import FAULT_MEMORY, FAULT_SOURCE, Mount, is_on_image, mount_on, mounts_below, mounts_on
 
 _TMPFS_SIZE = "size=1m"
 

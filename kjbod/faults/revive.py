@@ -10,9 +10,9 @@ from pathlib import Path
 
 from kjbod.faults import syscalls
 from kjbod.faults.disks import FILE_SYSTEMS, find_command
-from kjbod.faults.errors import FaultsError
+from kjbod.faults.faults_error import FaultsError
 from kjbod.faults.model import Target
-from kjbod.faults.table import detach_own, holders, is_on_image, mount_on, mounts, mounts_below, mounts_on
+from kjbod.faults.mount_table import detach_own, holders, is_on_image, mount_on, mounts, mounts_below, mounts_on
 
 _RELEASE_TIMEOUT_S = 5.0
 _HELD_GRACE_S = 0.3  # a probe that is just ending

@@ -11,11 +11,11 @@ from typing import Any
 
 from kjbod.faults import syscalls
 from kjbod.faults.disks import DiskControl, RealDisk, require_real_disks
-from kjbod.faults.errors import FaultsError
+from kjbod.faults.faults_error import FaultsError
 from kjbod.faults.fusedisk import DiskGoneError, image_name
 from kjbod.faults.model import Target, boot_id, locked, make_state_dir, require_own, was_read
+from kjbod.faults.mount_table import detach_own, is_on_image, mount_on, mounts_below, mounts_on
 from kjbod.faults.program import PROGRAM
-from kjbod.faults.table import detach_own, is_on_image, mount_on, mounts_below, mounts_on
 from kjbod.files import write_atomically
 
 MAX_SIZE_BYTES = 64 << 30

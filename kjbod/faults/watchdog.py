@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from kjbod.faults.catalog import undo
-from kjbod.faults.errors import FaultsError
+from kjbod.faults.faults_error import FaultsError
 from kjbod.faults.model import Injection, read_record
 
 _START_TIMEOUT_S = 20

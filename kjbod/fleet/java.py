@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from kjbod.fleet.errors import FleetError
+from kjbod.fleet.fleet_error import FleetError
 
 JAVA_VERSION_MIN = 17
 VERSION_TIMEOUT_S = 30

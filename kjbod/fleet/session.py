@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kjbod.fleet.errors import FleetError
+from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.java import Java, find_java, make_java_home
 
 if TYPE_CHECKING:

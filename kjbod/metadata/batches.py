@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import crc32c
 
-from kjbod.metadata.control import ControlRecord, decode_control, encode_control
+from kjbod.metadata.control_records import ControlRecord, decode_control, encode_control
 from kjbod.metadata.records import Alike, AnyRecord, Record, decode_any
 from kjbod.wire.codec import MalformedMessageError
 

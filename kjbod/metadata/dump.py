@@ -14,7 +14,7 @@ from typing import Any
 from kjbod.files import read_file
 from kjbod.ids import Uuid
 from kjbod.metadata.batches import LogRecord, RecordBatch, read_batch
-from kjbod.metadata.control import CONTROL_TYPES, decode_control
+from kjbod.metadata.control_records import CONTROL_TYPES, decode_control
 from kjbod.metadata.records import RECORD_TYPES, Record, decode_record
 from kjbod.wire.codec import REQUIRED, MalformedMessageError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kjbod.metadata.batches import LogRecord, RecordBatch
-from kjbod.metadata.control import LeaderChange
+from kjbod.metadata.control_records import LeaderChange
 from kjbod.metadata.snapshot import SnapshotId
 from kjbod.metadata.tree import java_double
 

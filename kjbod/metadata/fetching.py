@@ -41,7 +41,7 @@ from typing import TypeAlias
 from kjbod.errors import EXIT_CONFIG, KjbodError, RemoteProtocolError
 from kjbod.ids import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, ZERO, Uuid
 from kjbod.metadata.batches import RecordBatch, iter_batches
-from kjbod.metadata.control import KRaftVersion
+from kjbod.metadata.control_records import KRaftVersion
 from kjbod.metadata.image import MetadataImage, Replayer, image_of
 from kjbod.metadata.records import Record
 from kjbod.metadata.snapshot import SnapshotId

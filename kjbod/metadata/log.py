@@ -1,7 +1,7 @@
 """The metadata log of a controller that is alone in its quorum: append, sync, read.
 
 The event loop hands batches to one thread that writes and syncs; what small batches were handed over while the thread
-was busy go out as one batch, under one fsync (why one: :mod:`kjbod.metadata.segments`). An append is done when it is
+was busy go out as one batch, under one fsync (why one: :mod:`kjbod.metadata.log_files`). An append is done when it is
 durable, and only durable batches are read: the high watermark of a quorum of one is what is on its disk.
 
 The first write or fsync that fails ends the log: the state of the file is unknown, a second fsync may lie (the kernel
@@ -21,7 +21,7 @@ import structlog
 from kjbod.errors import KjbodError, StorageError
 from kjbod.files import reason_of
 from kjbod.metadata.batches import RecordBatch, iter_batches, join_batches, read_batch
-from kjbod.metadata.segments import SEGMENT_BYTES, SEGMENT_MS, SegmentedLog, epochs_from, open_log
+from kjbod.metadata.log_files import SEGMENT_BYTES, SEGMENT_MS, SegmentedLog, epochs_from, open_log
 
 TAIL_BYTES = 8 * 1024 * 1024
 """How much of the log's end is kept in memory for readers that are close behind."""

@@ -16,7 +16,7 @@ from kjbod.files import read_file
 from kjbod.metadata.batches import CorruptBatchError, RecordBatch, read_batch
 from kjbod.metadata.dump import payload_json
 from kjbod.metadata.image import MetadataImage, Replayer, ReplayError, image_of
-from kjbod.metadata.segments import DIRECTORY_NAME
+from kjbod.metadata.log_files import DIRECTORY_NAME
 from kjbod.metadata.snapshot import SnapshotId, checkpoints_in, read_checkpoint
 from kjbod.metadata.tree import Provenance
 from kjbod.wire.codec import MalformedMessageError

@@ -19,7 +19,7 @@ from kjbod.errors import LogCorruptError, StorageError
 from kjbod.files import fsync_directory, read_file, write_all, write_atomically
 from kjbod.metadata import versions
 from kjbod.metadata.batches import BATCH_BYTES_MAX, HEADER_BYTES, CorruptBatchError, encode_batch, iter_batches
-from kjbod.metadata.control import ControlRecord, KRaftVersion, KRaftVoters, SnapshotFooter, SnapshotHeader
+from kjbod.metadata.control_records import ControlRecord, KRaftVersion, KRaftVoters, SnapshotFooter, SnapshotHeader
 from kjbod.metadata.records import FeatureLevelRecord, Record, encode_record
 from kjbod.metadata.secrets import has_secrets
 from kjbod.wire.codec import MalformedMessageError

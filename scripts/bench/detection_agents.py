@@ -18,7 +18,7 @@ from kjbod.clock import SystemClock, system_random
 from kjbod.errors import KjbodError
 from kjbod.faults import syscalls
 from kjbod.faults.disks import FaultMode, RealDisk
-from kjbod.faults.errors import FaultsError
+from kjbod.faults.faults_error import FaultsError
 from kjbod.ids import Uuid, random_uuid
 from kjbod.meta_properties import parse_meta_properties
 from kjbod.metadata.follower import Committed

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from kjbod.fleet.errors import FleetError
+from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.java import JAVA_VERSION_MIN, find_java
 from scripts.rig.errors import RigError
 from scripts.rig.processes import ManagedProcess, Processes, free_port

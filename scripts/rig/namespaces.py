@@ -27,7 +27,7 @@ from scripts.rig.janitor import start_janitor
 INSIDE_VARIABLE = "KJBOD_NAMESPACES"
 """Environment variable that is set for whatever runs in the namespaces."""
 LEFT_VARIABLE = "KJBOD_LEFT_BEHIND"
-"""Environment variable with the file to which what was left behind is appended, for those who cannot see the exit code."""
+"""Environment variable with the file to which what was left behind is appended, where nobody sees the exit code."""
 _UNSHARE = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private")
 _GRACE_S = 5.0  # workers that die with their parent, JVMs that end with the interpreter, loop devices being cleared
 _POLL_S = 0.02

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kjbod.faults.disks import FaultMode, RealDisk, require_real_disks
-from kjbod.faults.errors import FaultsError
+from kjbod.faults.faults_error import FaultsError
 
 
 class Disk(Protocol):

@@ -60,7 +60,6 @@ from kjbod.wire.admin_messages import (
 from kjbod.wire.client import Connection
 from kjbod.wire.connection import api_versions_response
 from kjbod.wire.error_codes import ErrorCode
-from kjbod.wire.forwarded import decode_host, decode_principal
 from kjbod.wire.frames import Request, VersionRanges, decode_request, encode_request, encode_response
 from kjbod.wire.messages import (
     API,
@@ -94,6 +93,7 @@ from kjbod.wire.messages import (
     ResponseBody,
     UnregisterBrokerRequest,
 )
+from kjbod.wire.principals import decode_host, decode_principal
 from kjbod.wire.server import Peer, serve
 from kjbod_agent.admin.forwarding import BY_THE_CONTROLLER, CLUSTER_OPERATIONS, Forwarder
 from kjbod_agent.admin.listener import SERVED, ListenerError, Listeners, Parts, listener_problems

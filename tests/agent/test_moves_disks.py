@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kjbod.faults.disks import FaultMode, RealDisk
-from kjbod.runtime.control import ControlClient
+from kjbod.runtime.control_socket import ControlClient
 from kjbod_agent.storage.conformance import sealed
 from scripts.rig.processes import ManagedProcess, Processes, kjbod_command, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned

@@ -9,7 +9,7 @@ import pytest
 
 from kjbod.ids import Uuid
 from kjbod.metadata.dump import dump
-from kjbod.runtime.control import ControlClient
+from kjbod.runtime.control_socket import ControlClient
 from scripts.rig.kafka import KafkaKit
 from scripts.rig.processes import ManagedProcess, Processes, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned

@@ -48,7 +48,6 @@ from kjbod.wire.admin_messages import (
 )
 from kjbod.wire.client import Connection
 from kjbod.wire.error_codes import ErrorCode
-from kjbod.wire.forwarded import ForwardedPrincipal, encode_host, encode_principal
 from kjbod.wire.frames import decode_request, decode_response, encode_request, encode_response
 from kjbod.wire.messages import (
     API,
@@ -65,6 +64,7 @@ from kjbod.wire.messages import (
     RequestBody,
     UnregisterBrokerRequest,
 )
+from kjbod.wire.principals import ForwardedPrincipal, encode_host, encode_principal
 from kjbod_controller_stub.access import entries
 from kjbod_controller_stub.access.authorizer import REQUIRED
 from kjbod_controller_stub.limits import SERVED

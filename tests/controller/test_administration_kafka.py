@@ -35,7 +35,6 @@ from kjbod.wire.admin_messages import (
     VoteRequestTopic,
 )
 from kjbod.wire.error_codes import ErrorCode
-from kjbod.wire.forwarded import ForwardedPrincipal, encode_principal
 from kjbod.wire.frames import decode_response, encode_request
 from kjbod.wire.messages import (
     API,
@@ -44,6 +43,7 @@ from kjbod.wire.messages import (
     ListPartitionReassignmentsRequest,
     RequestBody,
 )
+from kjbod.wire.principals import ForwardedPrincipal, encode_principal
 from scripts.rig.kafka import KafkaKit, broker_properties, controller_properties
 from scripts.rig.processes import Processes, free_port
 from tests.controller.pair import Difference, Pair, View

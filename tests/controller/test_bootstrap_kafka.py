@@ -12,9 +12,9 @@ import pytest
 from kjbod.clock import SystemClock
 from kjbod.config import load_config
 from kjbod.metadata.batches import iter_batches
-from kjbod.metadata.control import ControlRecord, KRaftVersion, KRaftVoters
+from kjbod.metadata.control_records import ControlRecord, KRaftVersion, KRaftVoters
+from kjbod.metadata.log_files import DIRECTORY_NAME
 from kjbod.metadata.records import Record, RegisterControllerRecord, decode_record
-from kjbod.metadata.segments import DIRECTORY_NAME
 from kjbod.storage_tool import FormatOptions, format_directories
 from kjbod_controller_stub.server import ControllerServer
 from scripts.rig.kafka import KafkaKit, controller_properties

@@ -17,14 +17,6 @@ from kjbod.wire.admin_messages import (
 from kjbod.wire.client import Connection
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.error_codes import ErrorCode
-from kjbod.wire.forwarded import (
-    ForwardedPrincipal,
-    decode_host,
-    decode_principal,
-    encode_host,
-    encode_principal,
-    host_of_acls,
-)
 from kjbod.wire.frames import decode_request, decode_response, encode_request
 from kjbod.wire.messages import (
     ApiKey,
@@ -36,6 +28,14 @@ from kjbod.wire.messages import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     RequestBody,
+)
+from kjbod.wire.principals import (
+    ForwardedPrincipal,
+    decode_host,
+    decode_principal,
+    encode_host,
+    encode_principal,
+    host_of_acls,
 )
 from kjbod_controller_stub.access.envelope import FORWARDABLE
 from kjbod_controller_stub.limits import FRAME_BYTES_MAX_OF, SERVED

@@ -16,8 +16,8 @@ from kjbod.faults import syscalls
 from kjbod.faults.disks import FaultMode, RealDisk
 from kjbod.wire.client import Connection, Disconnected
 from kjbod.wire.messages import MetadataRequest
-from kjbod_controller_stub.log import probe, watch
-from kjbod_controller_stub.log.watch import DirectoryHungError, DirectoryWatch
+from kjbod_controller_stub.log import directory_watch, probe
+from kjbod_controller_stub.log.directory_watch import DirectoryHungError, DirectoryWatch
 from scripts.rig.kafka import controller_properties
 from scripts.rig.processes import ManagedProcess, Processes, free_port
 from tests.controller.conftest import until
@@ -76,7 +76,7 @@ async def test_a_probe_or_a_write_that_does_not_come_back_is_told_with_the_time(
 async def test_a_child_that_is_killed_says_nothing_about_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "_RESTART_PAUSE_S", 0.0)
+    monkeypatch.setattr(directory_watch, "_RESTART_PAUSE_S", 0.0)
     one = watching(tmp_path)
 
     async def kill_some() -> None:

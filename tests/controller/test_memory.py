@@ -21,7 +21,7 @@ from kjbod.wire.messages import (
     FetchRequestTopic,
     MetadataRequest,
 )
-from kjbod_controller_stub import describe
+from kjbod_controller_stub import cluster_description
 from kjbod_controller_stub import server as controller_server
 from kjbod_controller_stub.server import READING_BYTES_MAX
 from tests.controller.conftest import Serving, Site, until
@@ -135,7 +135,7 @@ async def test_what_a_client_only_wanted_to_read_is_not_made_when_it_has_gone(
     site: Site, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[None] = []
-    monkeypatch.setattr(describe, "metadata", lambda *_, **__: made.append(None))
+    monkeypatch.setattr(cluster_description, "metadata", lambda *_, **__: made.append(None))
     monkeypatch.setattr(controller_server, "is_large", lambda *_: True)
     async with serving(site) as server:
         held = asyncio.Event()

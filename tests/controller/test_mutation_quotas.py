@@ -18,7 +18,6 @@ from kjbod.wire.admin_messages import (
     CreatePartitionsRequestTopic,
 )
 from kjbod.wire.error_codes import ErrorCode
-from kjbod.wire.forwarded import ForwardedPrincipal, encode_principal
 from kjbod.wire.frames import decode_response, encode_request
 from kjbod.wire.messages import (
     API,
@@ -31,8 +30,9 @@ from kjbod.wire.messages import (
     EnvelopeRequest,
     RequestBody,
 )
+from kjbod.wire.principals import ForwardedPrincipal, encode_principal
 from kjbod_controller_stub.access.mutation_quotas import BUCKETS_MAX, EXPIRY_MS, MUTATION_RATE, MutationQuotas, Quotas
-from kjbod_controller_stub.access.screening import screen
+from kjbod_controller_stub.access.request_screening import screen
 from kjbod_controller_stub.context import Context
 from kjbod_controller_stub.results import ApiError, Result
 from kjbod_controller_stub.rules import KAFKA

@@ -20,7 +20,6 @@ from kjbod.wire.admin_messages import (
     CreatePartitionsRequestTopic,
 )
 from kjbod.wire.error_codes import ErrorCode
-from kjbod.wire.forwarded import ForwardedPrincipal, encode_principal
 from kjbod.wire.frames import decode_response, encode_request
 from kjbod.wire.messages import (
     BrokerHeartbeatRequest,
@@ -31,6 +30,7 @@ from kjbod.wire.messages import (
     EnvelopeRequest,
     RequestBody,
 )
+from kjbod.wire.principals import ForwardedPrincipal, encode_principal
 from scripts.rig.kafka import KafkaKit
 from scripts.rig.processes import Processes
 from tests.controller.pair import Pair, Side

@@ -22,7 +22,7 @@ from kjbod.errors import KjbodError, StorageError
 from kjbod.ids import METADATA_TOPIC_ID, ONE, Uuid
 from kjbod.metadata.acls import Operation, ResourceType
 from kjbod.metadata.batches import encode_batch, iter_batches
-from kjbod.metadata.control import KRaftVoters, Voter, VoterEndpoint
+from kjbod.metadata.control_records import KRaftVoters, Voter, VoterEndpoint
 from kjbod.metadata.records import (
     BeginTransactionRecord,
     FeatureLevelRecord,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from kjbod.metadata.log_files import SegmentedLog
 from kjbod.metadata.records import Alike
-from kjbod.metadata.segments import SegmentedLog
 from kjbod.wire.client import Connection, Disconnected
 from kjbod.wire.messages import (
     BrokerHeartbeatRequest,

@@ -13,7 +13,7 @@ import pytest
 
 from kjbod.faults import syscalls
 from kjbod.faults.disks import FILE_SYSTEMS, DiskControl, FaultMode, RealDisk
-from kjbod.faults.errors import FaultsError
+from kjbod.faults.faults_error import FaultsError
 from kjbod.faults.fusedisk import DiskGoneError, FuseDisk
 from scripts.rig.processes import Processes, wait_until
 
@@ -330,10 +330,10 @@ def test_a_mount_that_somebody_made_over_a_disk_outlives_it(real_disk: Make, tmp
 
 def test_real_disks_without_root_are_one_clear_line() -> None:
     program = (
-        "import os; from kjbod.faults import disks, errors\n"
+        "import os; from kjbod.faults import disks, faults_error\n"
         "os.setuid(65534)\n"
         "try: disks.RealDisk()\n"
-        "except errors.FaultsError as error: print(error)"
+        "except faults_error.FaultsError as error: print(error)"
     )
     result = subprocess.run([sys.executable, "-c", program], stdout=-1, stderr=-1, text=True, check=False)
     assert result.stdout == "real disks need root and this is uid 65534: run it with sudo\n", result.stderr

@@ -15,8 +15,8 @@ import pytest
 
 from kjbod.faults import FAULTS, Injection, Target, catalog, inject, list_injections, syscalls, undo
 from kjbod.faults.disks import FILE_SYSTEMS, RealDisk
-from kjbod.faults.errors import FaultsError
-from kjbod.faults.table import mounts, mounts_on
+from kjbod.faults.faults_error import FaultsError
+from kjbod.faults.mount_table import mounts, mounts_on
 from scripts.rig.processes import Processes, wait_until
 
 pytestmark = pytest.mark.usefixtures("as_root")

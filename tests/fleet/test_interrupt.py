@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from kjbod.fleet.cli import _interruptible
+from kjbod.fleet.report_command import _interruptible
 
 
 class Held:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.fleet.errors import FleetError
+from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.java import find_java, java_version, make_java_home
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from kjbod.fleet import cli
-from kjbod.fleet.errors import FleetError
+from kjbod.fleet import report_command
+from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.job import TABLES
 from kjbod.fleet.schema import EVENTS, SAMPLES, DirectoryState, EventKind
 from kjbod_agent.host_files.report_files import finished_content
@@ -35,7 +35,7 @@ def read(spark: Any, root: Path, stream: str = EVENTS) -> tuple[list[dict[str, A
     from kjbod.fleet.read import audit_files, good_rows, parse_lines, quarantined, read_text
 
     lines = parse_lines(read_text(spark, str(root / stream)), stream).persist()
-    listed = cli.inventory(root).files[stream]
+    listed = report_command.inventory(root).files[stream]
     files = audit_files(lines, listed, stream)
     rows = collect(good_rows(lines, files, stream))
     aside = sorted(row["reason"] for row in quarantined(lines, files).collect())
@@ -408,7 +408,7 @@ def run_job(spark: Any, reports: Path, out: Path) -> Any:
     from kjbod.fleet.job import run_report
 
     out.mkdir()
-    return run_report(spark, cli.inventory(reports), out, lambda _: None)
+    return run_report(spark, report_command.inventory(reports), out, lambda _: None)
 
 
 def test_the_report_reproduces_the_truth_and_repeats_byte_for_byte(
@@ -433,7 +433,7 @@ def test_the_report_reproduces_the_truth_and_repeats_byte_for_byte(
 
 
 def fleet_report(reports: Path, out: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    code = "import sys; from pathlib import Path; from kjbod.fleet.cli import report;"
+    code = "import sys; from pathlib import Path; from kjbod.fleet.report_command import report;"
     code += "sys.exit(report(Path(sys.argv[1]), Path(sys.argv[2]), None))"
     command = [sys.executable, "-c", code, str(reports), str(out)]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ) | environ)
@@ -446,7 +446,7 @@ def test_the_command_leaves_a_report_says_where_and_cleans_up(demo_reports: Path
     torn.write_bytes(torn.read_bytes()[:-500])
     out = tmp_path / "deep/out"
     done = fleet_report(demo_reports, out, TMPDIR=str(scratch))
-    assert (done.returncode, done.stderr) == (cli.EXIT_DATA, "")
+    assert (done.returncode, done.stderr) == (report_command.EXIT_DATA, "")
     assert "2 of 9 directories failed, 1 is stopped and 3 are unknown." in done.stdout
     assert f"page:   {out}/index.html" in done.stdout
     assert torn.name in done.stdout
@@ -465,7 +465,7 @@ def test_without_a_system_java_the_one_from_pypi_makes_the_report(demo_reports: 
         if found:
             (tools / name).symlink_to(found)
     done = fleet_report(demo_reports, tmp_path / "out", PATH=str(tools), JAVA_HOME="", KJBOD_JAVA_HOME="")
-    assert (done.returncode, done.stderr) == (cli.EXIT_OK, "")
+    assert (done.returncode, done.stderr) == (report_command.EXIT_OK, "")
 
 
 def test_what_cannot_run_is_one_line_and_changes_nothing(
@@ -483,7 +483,7 @@ def test_what_cannot_run_is_one_line_and_changes_nothing(
         (demo_reports, tmp_path / "a-file", "cannot write to"),
         (demo_reports, out, "KJBOD_JAVA_HOME=/nowhere"),
     ]:
-        assert cli.report(reports, target) == cli.EXIT_CANNOT_RUN
+        assert report_command.report(reports, target) == report_command.EXIT_CANNOT_RUN
         stderr = capsys.readouterr().err
         assert words in stderr
         assert stderr.count("\n") == 1
@@ -498,17 +498,17 @@ def test_a_uri_that_cannot_be_listed_here_is_one_line_with_the_uri_as_it_was_giv
     out = tmp_path / "out"
     for options in (["--reports", uri, "--out", str(out)], ["--reports", str(demo_reports), "--out", uri]):
         done = subprocess.run([*kjbod, *options], capture_output=True, text=True, check=False, cwd=tmp_path)
-        assert (done.returncode, done.stdout) == (cli.EXIT_CANNOT_RUN, ""), "before Spark starts"
+        assert (done.returncode, done.stdout) == (report_command.EXIT_CANNOT_RUN, ""), "before Spark starts"
         assert f" {uri}: not a directory of this machine: " in done.stderr
         assert done.stderr.count("\n") == 1
         assert sorted(path.name for path in tmp_path.iterdir()) == ["reports"]
 
 
 def test_a_file_uri_and_a_path_with_a_colon_are_directories_here(tmp_path: Path) -> None:
-    assert cli.local_path("--reports", "file:///srv/my%20reports") == Path("/srv/my reports")
-    assert cli.local_path("--reports", "file:/srv/r") == Path("/srv/r")
-    assert cli.local_path("--reports", "reports/2026-11-01T12:00/r") == Path("reports/2026-11-01T12:00/r")
-    assert cli.local_path("--out", Path("s3a:/an/odd/name")) == Path("s3a:/an/odd/name")
+    assert report_command.local_path("--reports", "file:///srv/my%20reports") == Path("/srv/my reports")
+    assert report_command.local_path("--reports", "file:/srv/r") == Path("/srv/r")
+    assert report_command.local_path("--reports", "reports/2026-11-01T12:00/r") == Path("reports/2026-11-01T12:00/r")
+    assert report_command.local_path("--out", Path("s3a:/an/odd/name")) == Path("s3a:/an/odd/name")
 
 
 def test_the_troubles_of_a_larger_fleet_are_all_on_its_page(spark: Any, tmp_path: Path) -> None:
@@ -544,7 +544,7 @@ def test_a_report_file_that_may_not_be_read_is_named(
 
     monkeypatch.setattr(Path, "open", refuse)  # the tests may run as root, whom nothing is forbidden
     with pytest.raises(FleetError, match=f"cannot read {secret}: Permission denied"):
-        cli.inventory(demo_reports)
+        report_command.inventory(demo_reports)
 
 
 def test_a_failed_run_leaves_the_report_that_was_there(demo_reports: Path, tmp_path: Path) -> None:
@@ -562,4 +562,4 @@ def interrupted(reports: Path, out: Path) -> None:
     def progress(_text: str) -> None:
         raise RuntimeError("half way")
 
-    cli.make_report(reports, out, None, progress)
+    report_command.make_report(reports, out, None, progress)

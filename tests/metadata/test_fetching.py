@@ -8,7 +8,7 @@ import pytest
 
 from kjbod.ids import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, Uuid
 from kjbod.metadata.batches import encode_batch
-from kjbod.metadata.control import LeaderChange
+from kjbod.metadata.control_records import LeaderChange
 from kjbod.metadata.fetching import (
     ADDRESSES_MAX,
     SET_BACK_AFTER_MS,

@@ -11,12 +11,13 @@ from kjbod.clock import SystemClock
 from kjbod.ids import UNASSIGNED, Uuid, random_directory_id, random_uuid
 from kjbod.metadata import versions
 from kjbod.metadata.batches import encode_batch
-from kjbod.metadata.control import ControlRecord, KRaftVersion, KRaftVoters, LeaderChange, LeaderChangeVoter
+from kjbod.metadata.control_records import ControlRecord, KRaftVersion, KRaftVoters, LeaderChange, LeaderChangeVoter
 from kjbod.metadata.dump import record_json
 from kjbod.metadata.fetching import Committed, Snapshot
 from kjbod.metadata.follower import MetadataFollower
 from kjbod.metadata.image import MetadataImage, Replayer, image_of
 from kjbod.metadata.log import MetadataLog
+from kjbod.metadata.log_files import DIRECTORY_NAME, open_log
 from kjbod.metadata.quorum_state import QuorumState, read_quorum_state, write_quorum_state
 from kjbod.metadata.records import (
     BrokerRegistrationChangeRecord,
@@ -31,7 +32,6 @@ from kjbod.metadata.records import (
     TopicRecord,
     encode_record,
 )
-from kjbod.metadata.segments import DIRECTORY_NAME, open_log
 from kjbod.metadata.snapshot import SnapshotId, checkpoints_in, read_checkpoint, write_checkpoint
 from scripts.rig.kafka import DUMP_LOG, KafkaKit, controller_properties
 from scripts.rig.processes import Processes, free_port, wait_until

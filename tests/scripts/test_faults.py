@@ -17,9 +17,9 @@ import pytest
 
 from kjbod.faults import FAULTS, Target, cli, foreign, inject, syscalls, undo
 from kjbod.faults.disks import FILE_SYSTEMS, DiskControl, RealDisk
-from kjbod.faults.errors import FaultsError
+from kjbod.faults.faults_error import FaultsError
+from kjbod.faults.mount_table import mount_above, mount_on, mounts_on
 from kjbod.faults.program import typed
-from kjbod.faults.table import mount_above, mount_on, mounts_on
 from scripts.rig.processes import kjbod_command, wait_until
 
 ROOT = Path(__file__).parents[2]

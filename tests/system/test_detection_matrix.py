@@ -12,7 +12,7 @@ import pytest
 
 from kjbod.faults import FAULTS
 from kjbod.faults.disks import require_real_disks
-from kjbod.faults.errors import FaultsError
+from kjbod.faults.faults_error import FaultsError
 from scripts.bench import detection_report as report
 from scripts.bench.detection import _make_logs, arguments, run_agents
 from scripts.bench.detection_agents import PROBE_INTERVAL_MS

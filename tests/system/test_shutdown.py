@@ -390,7 +390,7 @@ def test_sigterm_ends_a_start_that_waits_for_a_stuck_disk(
 # -------------------------------------------------------------------------------------------- mistakes of our own
 
 BUG = """
-from kjbod_agent.reports import ReportWriter
+from kjbod_agent.report_writer import ReportWriter
 async def close(self, timeout_ms=0):
     raise RuntimeError("a bug at the end")
 ReportWriter.close = close

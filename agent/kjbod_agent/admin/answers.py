@@ -18,7 +18,7 @@ from kjbod.metadata.describing import CLIENT_METRICS, GROUP
 from kjbod.metadata.image import BROKER, TOPIC, MetadataImage, PartitionRegistration, Topic
 from kjbod.metadata.records import NO_LEADER, Endpoint
 from kjbod.metadata.secrets import is_password
-from kjbod.topics import INTERNAL_TOPICS, topic_name_problem
+from kjbod.topic_names import INTERNAL_TOPICS, topic_name_problem
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     API,

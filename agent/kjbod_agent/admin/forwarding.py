@@ -21,11 +21,10 @@ from kjbod.errors import UnsupportedVersionError
 from kjbod.metadata.acls import Acls, Operation, ResourceType
 from kjbod.metadata.image import TOPIC, MetadataImage
 from kjbod.metadata.refusals import refusal
-from kjbod.metadata.screening import TEXTS, Screened, screen_create_topics, screen_delete_topics
+from kjbod.metadata.topic_screening import TEXTS, Screened, screen_create_topics, screen_delete_topics
 from kjbod.wire.client import Connection, Disconnected
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.error_codes import ErrorCode, name_of
-from kjbod.wire.forwarded import ForwardedPrincipal, encode_host, encode_principal
 from kjbod.wire.frames import decode_response, encode_request
 from kjbod.wire.messages import (
     ApiKey,
@@ -41,6 +40,7 @@ from kjbod.wire.messages import (
     RequestBody,
     ResponseBody,
 )
+from kjbod.wire.principals import ForwardedPrincipal, encode_host, encode_principal
 from kjbod_agent.channel import ControllerChannel
 
 TIMEOUT_MS_MAX: Final = 30_000

@@ -10,7 +10,7 @@ from kjbod.ids import ZERO
 from kjbod.metadata.acls import Acls, Operation, ResourceType
 from kjbod.metadata.image import MetadataImage, Topic
 from kjbod.metadata.records import QuotaEntity
-from kjbod.topics import INTERNAL_TOPICS, topic_name_problem
+from kjbod.topic_names import INTERNAL_TOPICS, topic_name_problem
 from kjbod.wire.admin_messages import (
     CreateDelegationTokenRequest,
     CreateDelegationTokenResponse,

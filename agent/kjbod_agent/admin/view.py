@@ -19,8 +19,8 @@ from kjbod.clock import Clock
 from kjbod.ids import Uuid
 from kjbod.metadata.image import MetadataImage
 from kjbod_agent.condition import ONLINE, DirectoryStates
-from kjbod_agent.directories.rules import Memory
 from kjbod_agent.directories.start_up import Opened
+from kjbod_agent.directories.start_up_rules import Memory
 from kjbod_agent.failures import Failures
 from kjbod_agent.health.evidence import device_text
 from kjbod_agent.health.watched import DirectoryStatus

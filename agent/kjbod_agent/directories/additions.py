@@ -4,7 +4,7 @@ Shipped Kafka needs a restart for each of these, which takes the healthy disks o
 
 1. *Refuse* what is no case for it, with one line that says what to do; nothing has changed then, but for the lock.
 2. A fresh storage agent for the path, since the worker of the dead disk may be stuck for ever. It reads the new disk,
-   which has to fit by the rules of the start (:func:`.rules.examine_addition`), is locked, and has to
+   which has to fit by the rules of the start (:func:`.start_up_rules.examine_addition`), is locked, and has to
    pass a full probe: a disk that has only stopped to answer errors for a moment is not well.
 3. *Remember* what lies where now, and which directory was retired, before anybody else is told.
 4. *Register again*, the same incarnation with the new set of directories (``ClusterControlManager.registerBroker``
@@ -34,9 +34,9 @@ from kjbod.config.load import config_of
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid
 from kjbod_agent.directories.loading import read_replicas
-from kjbod_agent.directories.rules import Addition, Directory, StartUpError, Unreadable, examine_addition
 from kjbod_agent.directories.start_up import LOAD_TIMEOUT_MS, LOCK_TIMEOUT_MS, Opened, Remembering, prepare, remember
-from kjbod_agent.reporting import Log
+from kjbod_agent.directories.start_up_rules import Addition, Directory, StartUpError, Unreadable, examine_addition
+from kjbod_agent.reporter import Log
 from kjbod_agent.storage.api import DirectoryAgent, LoadedDirectory, Replica, StorageAgent
 
 PROBE_TIMEOUT_MS: Final = 10_000

@@ -1,7 +1,7 @@
 """The start of the agent up to the point where it knows its directories.
 
 Everything here may be refused, with one line that says what is wrong, and a refusal leaves the disks as they were: the
-rules are checked before anything is written (:func:`.rules.examine`), and locks are taken before a
+rules are checked before anything is written (:func:`.start_up_rules.examine`), and locks are taken before a
 missing ``directory.id`` is added.
 
 No directory waits for another one longer than the rules need. They need every *head* (``meta.properties``, the names in
@@ -31,7 +31,7 @@ from kjbod.errors import ConfigError, StorageError
 from kjbod.ids import Uuid
 from kjbod.meta_properties import MetaProperties, render_meta_properties
 from kjbod.permissions import DENIED, explain
-from kjbod_agent.directories.rules import (
+from kjbod_agent.directories.start_up_rules import (
     KNOWN_DIRECTORIES_NAME,
     Directory,
     KnownDirectories,
@@ -46,8 +46,8 @@ from kjbod_agent.health.evidence import device_text
 from kjbod_agent.health.mounts import Mount, not_mounted, read_mounts
 from kjbod_agent.health.verdict import Health
 from kjbod_agent.health.watched import DirectoryStatus
-from kjbod_agent.host_files.process import FileProcess
-from kjbod_agent.reporting import Log
+from kjbod_agent.host_files.file_process import FileProcess
+from kjbod_agent.reporter import Log
 from kjbod_agent.storage.api import (
     DirectoryAgent,
     DirectoryError,

@@ -44,10 +44,10 @@ from kjbod_agent.moves.copying import (
 )
 from kjbod_agent.moves.machine import Effect, Event, Future, MoveView, Situation, State
 from kjbod_agent.partitions import TopicIdPartition
+from kjbod_agent.replicas.deletions import Leaving
 from kjbod_agent.replicas.hosting import Hosting, Update
 from kjbod_agent.replicas.inventory import Wanted, delete_name
-from kjbod_agent.replicas.removals import Leaving
-from kjbod_agent.reporting import Log
+from kjbod_agent.reporter import Log
 from kjbod_agent.storage.api import (
     CopyBuffer,
     DirectoryAgent,

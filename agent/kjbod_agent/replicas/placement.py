@@ -33,10 +33,10 @@ from kjbod.ids import Uuid
 from kjbod.metadata.image import BROKER, TOPIC, Change, ConfigChange, MetadataImage, TopicDeleted
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.choice import Site
+from kjbod_agent.replicas.deletions import Leaving, Removals, StrayError, Successor
 from kjbod_agent.replicas.directory_work import DirectoryWork, Job
 from kjbod_agent.replicas.hosting import Hosting, Update
 from kjbod_agent.replicas.inventory import Aside, Decision, Inventory, Wanted, delete_name
-from kjbod_agent.replicas.removals import Leaving, Removals, StrayError, Successor
 from kjbod_agent.replicas.stray_memory import Note, StrayMemory, StrayWriter, WriteFile
 from kjbod_agent.replicas.strays import (
     FOUND_AT_START,
@@ -53,7 +53,7 @@ from kjbod_agent.replicas.strays import (
     is_stray_kraft,
 )
 from kjbod_agent.replicas.table import Action
-from kjbod_agent.reporting import Log
+from kjbod_agent.reporter import Log
 from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, DirectoryTimeout, Replica, WorkerUnavailable
 from kjbod_agent.storage.worker import UNFINISHED, parse_replica
 

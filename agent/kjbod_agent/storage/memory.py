@@ -18,7 +18,7 @@ from typing import Any
 
 from kjbod_agent.storage.api import CopyBuffer, StorageOptions
 from kjbod_agent.storage.checkpoints import CHECKPOINT_FILES, changed
-from kjbod_agent.storage.client import Call, DirectoryClient
+from kjbod_agent.storage.directory_client import Call, DirectoryClient
 from kjbod_agent.storage.segments import BatchCheck, LogEnd, segment_base
 from kjbod_agent.storage.worker import (
     PARTITION_METADATA,

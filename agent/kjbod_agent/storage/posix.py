@@ -37,7 +37,7 @@ from kjbod.errors import StorageError
 from kjbod.runtime.procfs import process_sleep
 from kjbod_agent.storage import leftovers, zygote
 from kjbod_agent.storage.api import CopyBuffer, DirectoryTimeout, StorageOptions, WorkerUnavailable
-from kjbod_agent.storage.client import Call, DirectoryClient
+from kjbod_agent.storage.directory_client import Call, DirectoryClient
 from kjbod_agent.storage.worker import STATUS_SIZE, Unframer, frame
 
 RECEIVE_BYTES = 64 << 10

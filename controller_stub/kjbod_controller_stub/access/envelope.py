@@ -15,9 +15,9 @@ from typing import Final
 from kjbod.errors import UnsupportedVersionError
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.error_codes import ErrorCode
-from kjbod.wire.forwarded import decode_host, decode_principal
 from kjbod.wire.frames import Request, VersionRanges, decode_request, encode_response
 from kjbod.wire.messages import ApiKey, EnvelopeRequest, EnvelopeResponse, ResponseBody
+from kjbod.wire.principals import decode_host, decode_principal
 from kjbod_controller_stub.results import ApiError
 
 FORWARDABLE: Final = frozenset(

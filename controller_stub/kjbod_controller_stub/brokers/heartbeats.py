@@ -9,7 +9,7 @@ A session belongs to a broker *and its epoch*, is good for ``broker.session.time
 is what keeps another process from taking the id.
 
 Sessions are renewed on the event loop while a large change may be made in another thread
-(:meth:`~kjbod_controller_stub.brokers.lifecycle.BrokerLifecycle.steady_heartbeat`), so that every method here holds a
+(:meth:`~kjbod_controller_stub.brokers.sessions.BrokerLifecycle.steady_heartbeat`), so that every method here holds a
 lock for its few steps.
 """
 

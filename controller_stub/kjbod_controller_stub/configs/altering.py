@@ -16,7 +16,7 @@ from typing import Final
 from kjbod.metadata import versions
 from kjbod.metadata.image import BROKER, TOPIC, Change, ConfigChange, MetadataImage
 from kjbod.metadata.records import ConfigRecord
-from kjbod.topics import topic_name_problem
+from kjbod.topic_names import topic_name_problem
 from kjbod.wire.admin_messages import (
     AlterConfigsRequest,
     AlterConfigsResponse,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kjbod.ids import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, ZERO, Uuid
-from kjbod.metadata.control import (
+from kjbod.metadata.control_records import (
     ControlRecord,
     KRaftVersion,
     KRaftVoters,
@@ -25,7 +25,7 @@ from kjbod.metadata.control import (
     LeaderChangeVoter,
     VoterEndpoint,
 )
-from kjbod.metadata.control import Voter as KRaftVoter
+from kjbod.metadata.control_records import Voter as KRaftVoter
 from kjbod.metadata.records import Endpoint
 from kjbod.metadata.snapshot import SnapshotId
 from kjbod.wire.error_codes import ErrorCode

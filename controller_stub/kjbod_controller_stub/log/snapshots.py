@@ -28,7 +28,7 @@ from kjbod.files import open_to_read, reason_of
 from kjbod.ids import Uuid
 from kjbod.medium import read_anew
 from kjbod.metadata.batches import iter_batches
-from kjbod.metadata.control import KRaftVoters, SnapshotHeader
+from kjbod.metadata.control_records import KRaftVoters, SnapshotHeader
 from kjbod.metadata.image import MetadataImage, Topic
 from kjbod.metadata.log import MetadataLog
 from kjbod.metadata.quorum_state import FILE_NAME as QUORUM_STATE

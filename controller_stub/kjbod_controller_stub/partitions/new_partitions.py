@@ -20,7 +20,7 @@ from kjbod.wire.admin_messages import (
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_controller_stub.access.mutation_quotas import UNLIMITED, Charge
 from kjbod_controller_stub.configs.java_order import first_of_timeline
-from kjbod_controller_stub.partitions.placement import ReplicaPlacer, Shuffle, UsableBroker
+from kjbod_controller_stub.partitions.replica_placer import ReplicaPlacer, Shuffle, UsableBroker
 from kjbod_controller_stub.results import ApiError, Draft
 from kjbod_controller_stub.rules import Rules
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kjbod.ids import METADATA_TOPIC_NAME, ZERO, Uuid
 from kjbod.metadata.image import Change, MetadataImage, TopicCreated, TopicDeleted
 from kjbod.metadata.records import AnyRecord, RemoveTopicRecord, TopicRecord
-from kjbod.topics import topic_name_problem
+from kjbod.topic_names import topic_name_problem
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     CreateTopicsRequest,

@@ -46,7 +46,7 @@ from kjbod_agent.moves.mover import Mover
 from kjbod_agent.replicas.hosting import Hosting
 from kjbod_agent.replicas.inventory import Inventory
 from kjbod_agent.replicas.placement import Placement
-from kjbod_agent.reporting import Reporter, Sender
+from kjbod_agent.reporter import Reporter, Sender
 from kjbod_agent.storage.api import StorageOptions
 from kjbod_agent.storage.memory import MemoryDirectoryAgent, MemoryDisk, MemoryStorageAgent
 from tests.agent.core.recording import Log

@@ -10,7 +10,7 @@ import pytest
 
 from kjbod.errors import ConfigError, StorageError
 from kjbod.ids import Uuid
-from kjbod_agent.directories.rules import (
+from kjbod_agent.directories.start_up_rules import (
     KNOWN_DIRECTORIES_NAME,
     RETIRED_MAX,
     KnownDirectories,

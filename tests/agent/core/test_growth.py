@@ -13,11 +13,11 @@ from kjbod.metadata.records import ConfigRecord, RemoveTopicRecord, TopicRecord
 from kjbod_agent.health.block import BlockCounters, BlockDevice
 from kjbod_agent.health.devices import DeviceWatch
 from kjbod_agent.partitions import TopicIdPartition
-from kjbod_agent.replicas import inventory, removals
+from kjbod_agent.replicas import deletions, inventory
 from kjbod_agent.replicas.inventory import Inventory
 from kjbod_agent.storage.api import StorageOptions
 from kjbod_agent.storage.memory import MemoryDirectoryAgent, MemoryDisk
-from tests.agent.core.test_removals import D1, D2, D3, PATHS, World, partition
+from tests.agent.core.test_deletions import D1, D2, D3, PATHS, World, partition
 from tests.agent.core.test_view import TOPIC, Host, hosted
 from tests.growth import entries
 
@@ -29,7 +29,7 @@ RIG = ("Placement.removals.log", "Placement.log", "Placement.owner")
 
 
 def test_topics_and_disks_that_are_gone_leave_nothing_in_memory(virtual: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(removals, "REMEMBERED_MAX", 4)
+    monkeypatch.setattr(deletions, "REMEMBERED_MAX", 4)
 
     async def story(clock: Any) -> None:
         held: list[Counter[str]] = []

@@ -18,7 +18,6 @@ from kjbod.errors import ConfigError, StorageError
 from kjbod.ids import Uuid
 from kjbod.runtime.logging import get_logger
 from kjbod_agent.directories import start_up
-from kjbod_agent.directories.rules import Directory, Memory, StartUpError
 from kjbod_agent.directories.start_up import (
     BLOCKED_MS,
     LOAD_TIMEOUT_MS,
@@ -29,6 +28,7 @@ from kjbod_agent.directories.start_up import (
     _without_unmounted,
     mark_clean,
 )
+from kjbod_agent.directories.start_up_rules import Directory, Memory, StartUpError
 from kjbod_agent.health.mounts import Mount
 from kjbod_agent.replicas.stray_memory import StrayMemory
 from kjbod_agent.storage.api import BlockedCall, DirectoryError, Replica

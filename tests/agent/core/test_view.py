@@ -10,8 +10,8 @@ from kjbod.metadata.image import MetadataImage, image_of
 from kjbod.metadata.records import PartitionRecord, Record, RegisterBrokerRecord, TopicRecord
 from kjbod_agent import failures
 from kjbod_agent.admin.view import MEASURE_TIMEOUT_MS, UNKNOWN, DirectoryView, Disk, LogDirectory, View, log_directories
-from kjbod_agent.directories.rules import Directory, KnownDirectory, Memory, StartUp, Unreadable
 from kjbod_agent.directories.start_up import Opened
+from kjbod_agent.directories.start_up_rules import Directory, KnownDirectory, Memory, StartUp, Unreadable
 from kjbod_agent.failures import Failures
 from kjbod_agent.health.block import BlockDevice
 from kjbod_agent.health.state import DirectoryHealth

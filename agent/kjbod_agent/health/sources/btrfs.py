@@ -17,7 +17,7 @@ import structlog
 
 from kjbod_agent.health.block import SYS
 from kjbod_agent.health.sources.api import KernelEvent, Subject
-from kjbod_agent.health.sources.watch import read_text, reason_of
+from kjbod_agent.health.sources.descriptor_watch import read_text, reason_of
 
 _log = structlog.get_logger("kjbod.health")
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from kjbod_agent.health.mounts import Mount
 from kjbod_agent.health.sources import fanotify_mark
 from kjbod_agent.health.sources.api import KernelEvent, Subject
-from kjbod_agent.health.sources.watch import Watch, errno_text, reason_of
+from kjbod_agent.health.sources.descriptor_watch import Watch, errno_text, reason_of
 
 MARK_TIMEOUT_MS = 500
 """How long the start waits for the marks; they take some 30 ms."""

@@ -36,8 +36,8 @@ from pathlib import Path
 from kjbod_agent.health.block import SYS
 from kjbod_agent.health.mounts import MOUNTINFO, read_mounts
 from kjbod_agent.health.sources.api import KernelEvent, Subject
-from kjbod_agent.health.sources.devices import DeviceMap
-from kjbod_agent.health.sources.watch import Watch, errno_text, reason_of
+from kjbod_agent.health.sources.descriptor_watch import Watch, errno_text, reason_of
+from kjbod_agent.health.sources.device_stack import DeviceMap
 
 INSTANCE = "kjbod"
 """Name of the instance that an administrator may make; our own have ``-PID-0`` after it."""

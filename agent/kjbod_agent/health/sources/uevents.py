@@ -16,8 +16,8 @@ from pathlib import Path
 
 from kjbod_agent.health.block import SYS
 from kjbod_agent.health.sources.api import KernelEvent, Subject
-from kjbod_agent.health.sources.devices import DeviceMap
-from kjbod_agent.health.sources.watch import Watch, reason_of
+from kjbod_agent.health.sources.descriptor_watch import Watch, reason_of
+from kjbod_agent.health.sources.device_stack import DeviceMap
 
 MESSAGES_PER_WAKEUP = 64
 MESSAGE_BYTES_MAX = 8192  # the kernel's are at most 2 KiB of variables and a path

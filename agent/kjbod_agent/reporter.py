@@ -28,7 +28,7 @@ class Log(Protocol):
 
 
 class Reports(Protocol):
-    """Where lines of the health report go; never blocks, never raises (:class:`kjbod_agent.reports.ReportWriter`)."""
+    """Sink for lines of the health report; never blocks or raises (:class:`kjbod_agent.report_writer.ReportWriter`)."""
 
     def event(self, event: Event) -> None: ...
 

@@ -32,8 +32,8 @@ import structlog
 
 from kjbod.clock import Clock
 from kjbod.fleet.schema import EVENTS, SAMPLES, STREAMS, URGENT_KINDS, Event, Sample
-from kjbod_agent.host_files.process import FileProcess
-from kjbod_agent.host_files.worker import Handle
+from kjbod_agent.host_files.file_process import FileProcess
+from kjbod_agent.host_files.file_worker import Handle
 
 ROTATE_INTERVAL_MS = 3_600_000
 ROTATE_BYTES = 1 << 20

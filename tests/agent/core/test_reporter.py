@@ -7,7 +7,7 @@ from kjbod.fleet.schema import Event, Sample
 from kjbod_agent.health.block import BlockCounters, BlockDevice
 from kjbod_agent.health.monitor import DirectoryStatus
 from kjbod_agent.health.verdict import DirectoryHealth
-from kjbod_agent.reporting import Reporter, Sender
+from kjbod_agent.reporter import Reporter, Sender
 
 
 class Reports:

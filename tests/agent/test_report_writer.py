@@ -20,9 +20,9 @@ from structlog.testing import capture_logs
 
 from kjbod.clock import SystemClock
 from kjbod.fleet.schema import URGENT_KINDS, Event, EventKind, Sample
-from kjbod_agent import reports
+from kjbod_agent import report_writer
 from kjbod_agent.host_files.report_files import finished_content
-from kjbod_agent.reports import Limits, ReportWriter, base_name, must_rotate, partition_path
+from kjbod_agent.report_writer import Limits, ReportWriter, base_name, must_rotate, partition_path
 
 NOON_MS = 1_793_534_400_000  # 2026-11-01 12:00 UTC
 BOOT = "Qm9vdElkT2ZUaGlzUnVu"
@@ -155,7 +155,7 @@ async def test_what_was_reported_is_in_finished_files_after_close(tmp_path: Path
     assert [row["seq"] for row in rows(samples)[0]] == [0, 1, 2]
     assert rows(samples)[1]["partial"] is False
     assert hidden(tmp_path) == []
-    assert w.stats == reports.ReportStats(written=4, files=2)
+    assert w.stats == report_writer.ReportStats(written=4, files=2)
 
 
 async def test_lines_are_in_a_hidden_file_at_once_and_public_only_when_finished(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ CRASH = textwrap.dedent(
     from pathlib import Path
     from kjbod.clock import SystemClock
     from kjbod.fleet.schema import Event
-    from kjbod_agent.reports import ReportWriter
+    from kjbod_agent.report_writer import ReportWriter
     async def main():
         w = ReportWriter(Path(sys.argv[1]), host="h1", boot_id="crashing", clock=SystemClock())
         await w.start()

@@ -3,7 +3,7 @@ from pathlib import Path
 from kjbod_agent.health.block import BlockDevice
 from kjbod_agent.health.mounts import Mount
 from kjbod_agent.health.sources.api import Subject
-from kjbod_agent.health.sources.devices import DeviceMap
+from kjbod_agent.health.sources.device_stack import DeviceMap
 
 
 class Sysfs:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from kjbod.metadata.acls import Operation, ResourceType
 from kjbod.metadata.image import TOPIC, MetadataImage
-from kjbod.metadata.screening import TEXTS, Screened, screen_create_topics, screen_delete_topics
+from kjbod.metadata.topic_screening import TEXTS, Screened, screen_create_topics, screen_delete_topics
 from kjbod.wire.admin_messages import (
     AlterConfigsRequest,
     AlterConfigsResponse,

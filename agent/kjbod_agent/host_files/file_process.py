@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 import kjbod
 import kjbod_agent
-from kjbod_agent.host_files import worker
+from kjbod_agent.host_files import file_worker
 from kjbod_agent.storage.worker import Unframer, frame
 
 _KEPT_ENVIRONMENT: Final = ("PATH", "LD_LIBRARY_PATH")
@@ -39,7 +39,7 @@ class FileProcess:
         self._pids: list[int] = []
 
     async def call(self, operation: str, *arguments: Any) -> Any:
-        """What an operation of :mod:`.worker` gives. A caller that is cancelled leaves it to its end.
+        """What an operation of :mod:`.file_worker` gives. A caller that is cancelled leaves it to its end.
 
         Raises:
             OSError: the call's; or EPIPE: the process has died.
@@ -47,7 +47,7 @@ class FileProcess:
         return await (await self._connected()).ask(next(self._numbers), operation, arguments)
 
     async def take(self, folder: Path, owner: str, patience_ms: int) -> str | None:
-        """Lock a folder for as long as this process lives, see :func:`.worker.take`.
+        """Lock a folder for as long as this process lives, see :func:`.file_worker.take`.
 
         Raises:
             OSError: of the folder.
@@ -105,17 +105,17 @@ class FileProcess:
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         read_end, life = os.pipe2(os.O_CLOEXEC)
-        program = [sys.executable, "-I", "-S", str(Path(worker.__file__))]
+        program = [sys.executable, "-I", "-S", str(Path(file_worker.__file__))]
         arguments = [str(os.getpid()), self._name, json.dumps(_SOURCES), _NAME_ROOM]
         environment = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
         # Above the two numbers they get, or one would overwrite the other, and a dup2 onto itself stays close-on-exec.
-        high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, worker.LIFE_FD + 1) for fd in (theirs.fileno(), read_end)]
+        high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, file_worker.LIFE_FD + 1) for fd in (theirs.fileno(), read_end)]
         actions = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
             (os.POSIX_SPAWN_DUP2, 0, 1),
             (os.POSIX_SPAWN_DUP2, 0, 2),
-            (os.POSIX_SPAWN_DUP2, high[0], worker.CONTROL_FD),
-            (os.POSIX_SPAWN_DUP2, high[1], worker.LIFE_FD),
+            (os.POSIX_SPAWN_DUP2, high[0], file_worker.CONTROL_FD),
+            (os.POSIX_SPAWN_DUP2, high[1], file_worker.LIFE_FD),
         ]
         try:
             pid = os.posix_spawn(sys.executable, [*program, *arguments], environment, file_actions=actions)

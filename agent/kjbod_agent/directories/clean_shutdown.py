@@ -16,7 +16,7 @@ from typing import Final
 
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid
-from kjbod_agent.directories.rules import Directory
+from kjbod_agent.directories.start_up_rules import Directory
 from kjbod_agent.storage.api import DirectoryAgent
 
 LOOK_MS: Final = 2_000

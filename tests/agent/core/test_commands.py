@@ -11,14 +11,14 @@ import pytest
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid
 from kjbod.metadata.image import MetadataImage
-from kjbod.runtime.control import ControlError
+from kjbod.runtime.control_socket import ControlError
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_agent import lifecycle
-from kjbod_agent.admin.control import PIECE, WATCHED_MAX, Control, ControlParts
+from kjbod_agent.admin.commands import PIECE, WATCHED_MAX, Control, ControlParts
 from kjbod_agent.admin.view import DirectoryView, LogDirectory, ReplicaView, Wants
+from kjbod_agent.broker_features import registered_features
 from kjbod_agent.condition import Condition, Contact, DirectoryStates, condition, contact
 from kjbod_agent.cordoning import Cordoning
-from kjbod_agent.features import registered_features
 from kjbod_agent.history import History
 from kjbod_agent.moves.machine import MoveView, Room, State
 from kjbod_agent.partitions import TopicIdPartition

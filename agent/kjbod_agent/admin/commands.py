@@ -1,4 +1,4 @@
-"""What the agent answers on its control socket (:mod:`kjbod.runtime.control`), for the ``kjbod`` command.
+"""What the agent answers on its control socket (:mod:`kjbod.runtime.control_socket`), for the ``kjbod`` command.
 
 The answers are plain JSON for a person's command, not an API of the cluster: paths instead of directory ids, a line of
 text instead of an error code. All of it is read from memory on the event loop; sizes are asked of the directories
@@ -20,7 +20,7 @@ from kjbod import __version__
 from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.ids import Uuid
 from kjbod.metadata.image import MetadataImage
-from kjbod.runtime.control import ControlError, Handler
+from kjbod.runtime.control_socket import ControlError, Handler
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_agent import lifecycle as life
 from kjbod_agent.admin.view import UNKNOWN, DirectoryView, LogDirectory, ReplicaView, Wants

@@ -19,10 +19,10 @@ from pathlib import Path
 from types import FrameType
 from urllib.parse import unquote
 
-from kjbod.cli.errors import say
+from kjbod.cli.error_lines import say
 from kjbod.cli.output import OutputError, Printer
 from kjbod.clock import SystemClock
-from kjbod.fleet.errors import FleetError
+from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.job import Inventory, run_report
 from kjbod.fleet.schema import STREAMS
 from kjbod.fleet.summary import Report, sentences

@@ -15,8 +15,8 @@ import pytest
 import uvloop
 
 from kjbod.errors import ConfigError, KjbodError
-from kjbod.runtime import control
-from kjbod.runtime.control import (
+from kjbod.runtime import control_socket
+from kjbod.runtime.control_socket import (
     EXIT_NO_AGENT,
     SOCKET_NAME,
     ControlClient,
@@ -63,7 +63,13 @@ async def hang(request: dict[str, Any]) -> Any:
     await asyncio.Event().wait()
 
 
-HANDLERS: dict[str, control.Handler] = {"echo": echo, "parts": parts, "refuse": refuse, "crash": crash, "hang": hang}
+HANDLERS: dict[str, control_socket.Handler] = {
+    "echo": echo,
+    "parts": parts,
+    "refuse": refuse,
+    "crash": crash,
+    "hang": hang,
+}
 
 
 @contextlib.asynccontextmanager
@@ -219,7 +225,7 @@ async def test_the_agent_of_another_node_refuses(tmp_path: Path) -> None:
 async def test_an_agent_that_works_for_long_asks_for_patience_and_gives_up_in_bounded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "WAIT_MS", 10)
+    monkeypatch.setattr(control_socket, "WAIT_MS", 10)
     async with serving(tmp_path, step_timeout_ms=200) as server:
         reader, writer = await asyncio.open_unix_connection(str(server.path))
         writer.write(b'{"op": "hang"}\n{"op": "echo"}\n')
@@ -421,17 +427,17 @@ def test_a_command_that_is_interrupted_amid_its_answer_is_no_bug_of_the_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the loop that an agent runs on: uvloop says RuntimeError where asyncio drops what is written."""
-    monkeypatch.setattr(control, "WAIT_MS", 1)
+    monkeypatch.setattr(control_socket, "WAIT_MS", 1)
     log, unhandled = Log(), list[str]()
     said = asyncio.Event()
-    say = control._Waiting._say
+    say = control_socket._Waiting._say
 
     def noting(waiting: Any) -> None:
         say(waiting)
         if waiting._writer.is_closing():
             asyncio.get_running_loop().call_later(0.01, said.set)  # and its handle is closed
 
-    monkeypatch.setattr(control._Waiting, "_say", noting)
+    monkeypatch.setattr(control_socket._Waiting, "_say", noting)
 
     async def endless(request: dict[str, Any]) -> AsyncIterator[int]:
         yield 1

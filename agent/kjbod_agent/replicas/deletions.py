@@ -32,7 +32,7 @@ from kjbod_agent.replicas.directory_work import DirectoryWork
 from kjbod_agent.replicas.inventory import Inventory, delete_name, stray_name
 from kjbod_agent.replicas.stray_memory import Note
 from kjbod_agent.replicas.strays import COPY_EMPTY, COPY_OFFLINE, Stray
-from kjbod_agent.reporting import Log
+from kjbod_agent.reporter import Log
 from kjbod_agent.storage.api import DirectoryError, DirectoryTimeout, WorkerUnavailable
 from kjbod_agent.storage.checkpoints import CHECKPOINT_FILES
 from kjbod_agent.storage.worker import parse_replica

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kjbod.metadata.image import BROKER, TOPIC, MetadataImage
-from kjbod.topics import topic_name_problem
+from kjbod.topic_names import topic_name_problem
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     DescribeConfigsRequest,

@@ -5,8 +5,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from kjbod.ids import Uuid
-from kjbod_agent.directories.cleanness import Cleanness
-from kjbod_agent.directories.rules import Directory
+from kjbod_agent.directories.clean_shutdown import Cleanness
+from kjbod_agent.directories.start_up_rules import Directory
 from kjbod_agent.storage.api import StorageOptions
 from kjbod_agent.storage.memory import MemoryDirectoryAgent, MemoryDisk
 

@@ -20,8 +20,8 @@ from kjbod.observed import Patience, could_go_on
 from kjbod.runtime.procfs import process_sleep
 from kjbod.runtime.waiting import is_done_in_time
 from kjbod.wire.messages import BrokerHeartbeatRequest
-from kjbod_controller_stub.log import probe, watch
-from kjbod_controller_stub.log.watch import DirectoryHungError, DirectoryWatch
+from kjbod_controller_stub.log import directory_watch, probe
+from kjbod_controller_stub.log.directory_watch import DirectoryHungError, DirectoryWatch
 from scripts.rig.processes import ManagedProcess, Processes, wait_until
 from tests.controller.conftest import until
 from tests.controller.test_log_dir import Rig, Writer, rig_on, topics, watching
@@ -61,7 +61,7 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What the child does."""
     told = tmp_path / "child.py"
     monkeypatch.setattr(probe, "__file__", str(told))
-    monkeypatch.setattr(watch, "_RESTART_PAUSE_S", 0.0)
+    monkeypatch.setattr(directory_watch, "_RESTART_PAUSE_S", 0.0)
     told.write_text(ANSWERS)
     return told
 
@@ -83,7 +83,7 @@ def test_a_child_killed_while_it_waits_or_works_is_made_again(tmp_path: Path, ch
 def test_a_child_that_is_stopped_before_it_is_ready_is_replaced(
     tmp_path: Path, child: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "_START_TIMEOUT_MS", 200)
+    monkeypatch.setattr(directory_watch, "_START_TIMEOUT_MS", 200)
     child.write_text(NEVER_READY)
 
     async def stop_it() -> None:

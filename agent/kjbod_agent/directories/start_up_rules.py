@@ -46,7 +46,7 @@ from kjbod.meta_properties import (
     with_directory_ids,
 )
 from kjbod.permissions import DENIED, explain
-from kjbod_agent.host_files.worker import FILE_BYTES_MAX
+from kjbod_agent.host_files.file_worker import FILE_BYTES_MAX
 from kjbod_agent.storage.api import DirectoryError, LoadedDirectory, WorkerUnavailable, errno_name
 
 KNOWN_DIRECTORIES_NAME: Final = "known_directories.json"

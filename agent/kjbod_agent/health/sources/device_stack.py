@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kjbod_agent.health.block import SYS
 from kjbod_agent.health.sources.api import Subject
-from kjbod_agent.health.sources.watch import read_text
+from kjbod_agent.health.sources.descriptor_watch import read_text
 
 MAX_DEPTH = 8
 """Layers that are looked through."""

@@ -10,7 +10,7 @@ from kjbod.ids import ZERO
 from kjbod.metadata import versions
 from kjbod.metadata.image import BrokerRegistration, MetadataImage, PartitionRegistration, Topic
 from kjbod.metadata.records import NO_LEADER, Endpoint
-from kjbod.topics import INTERNAL_TOPICS
+from kjbod.topic_names import INTERNAL_TOPICS
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     DescribeClusterRequest,

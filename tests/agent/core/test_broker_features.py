@@ -1,6 +1,6 @@
 """Which features an agent registers."""
 
-from kjbod_agent.features import registered_features
+from kjbod_agent.broker_features import registered_features
 
 
 def ranges(supported: dict[str, tuple[int, int]], version: int = 4) -> dict[str, tuple[int, int]]:
