@@ -228,7 +228,7 @@ class Config:
     kjbod_probe_full_every: Annotated[
         int,
         Key(
-            "Each how many-th probe also creates, renames and reads old content. Larger: a full, wiped or truncated "
+            "Every Nth probe also creates, renames and reads old content. Larger: a full, wiped or truncated "
             "disk is found later; smaller: more probes have twice the requests.",
             at_least=1,
         ),

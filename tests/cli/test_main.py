@@ -14,8 +14,8 @@ from kjbod.errors import ConfigError, DiskFailureError
 from kjbod.ids import Uuid, is_reserved
 
 COMMANDS = [
-    *("agent", "controller", "dirs", "faults", "feature-dependencies", "features", "fleet", "format", "info"),
-    *("log-dirs", "metadata", "move", "random-uuid", "status", "strays", "version-mapping"),
+    *("agent", "config", "controller", "dirs", "faults", "feature-dependencies", "features", "fleet", "format"),
+    *("info", "log-dirs", "metadata", "move", "random-uuid", "status", "strays", "version-mapping"),
 ]
 HEAVY = ("kjbod_agent", "kjbod_controller_stub", "pyspark", "kio", "structlog", "asyncio", "uvloop")
 BROKER = """\

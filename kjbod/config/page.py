@@ -1,0 +1,147 @@
+"""The reference page of configuration keys, ``kjbod/config/README.md``, made from the table of keys.
+
+``kjbod config keys`` prints it. What the table does not say stands here: who reads a key, and defaults in words.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Final
+
+from kjbod.config.endpoints import INT_MAX, HostPort
+from kjbod.config.keys import LONG_MAX, OWN_PREFIX, Setting, settings
+
+AGENT: Final = frozenset(
+    {
+        *("broker_rack", "cordoned_log_dirs", "log_dir_failure_timeout_ms", "log_segment_delete_delay_ms"),
+        *("broker_heartbeat_interval_ms", "initial_broker_registration_timeout_ms", "controlled_shutdown_enable"),
+        *("inter_broker_listener_name", "replica_alter_log_dirs_io_max_bytes_per_second"),
+        *("kjbod_role", "kjbod_host", "kjbod_probe_full_every", "kjbod_probe_timeout_ms", "kjbod_held_timeout_ms"),
+        *("kjbod_slow_ms", "kjbod_slow_probes", "kjbod_slow_recovery_probes", "kjbod_strike_window_ms"),
+        *("kjbod_host_fault_window_ms", "kjbod_host_fault_settle_ms"),
+        *("kjbod_placement", "kjbod_placement_full_percent", "kjbod_placement_accept"),
+        *("kjbod_move_bytes_per_second", "kjbod_move_concurrency", "kjbod_storage_agent", "kjbod_state_dir"),
+        *("kjbod_reports_dir", "kjbod_reports_interval_ms", "kjbod_reports_rotate_interval_ms"),
+    }
+)
+"""Fields that the agent alone reads."""
+CONTROLLER: Final = frozenset(
+    {
+        *("socket_listen_backlog_size", "queued_max_request_bytes", "connections_max_idle_ms"),
+        *("metadata_max_idle_interval_ms", "metadata_log_segment_bytes", "metadata_log_segment_ms"),
+        *("metadata_max_retention_bytes", "metadata_max_retention_ms"),
+        *("metadata_log_max_record_bytes_between_snapshots", "metadata_log_max_snapshot_interval_ms"),
+        *("num_partitions", "default_replication_factor", "min_insync_replicas"),
+        *("unclean_leader_election_enable", "unclean_leader_election_interval_ms"),
+        *("auto_leader_rebalance_enable", "leader_imbalance_check_interval_seconds", "delete_topic_enable"),
+        *("controller_quota_window_num", "controller_quota_window_size_seconds", "kjbod_controller_rules"),
+    }
+)
+"""Fields that the controller alone reads."""
+
+_REQUIRED: Final = "(required)"
+_ONE_OF_TWO: Final = "(one of the two is required)"
+_DEFAULTS: Final = {
+    "node_id": _REQUIRED,
+    "process_roles": _REQUIRED,
+    "broker_rack": "(none)",
+    "log_dirs": "`/tmp/kafka-logs`",
+    "metadata_log_dir": "the first of `log.dirs`",
+    "cordoned_log_dirs": "(none)",
+    "listeners": "`PLAINTEXT://:9092`",
+    "advertised_listeners": "as `listeners`",
+    "controller_listener_names": _REQUIRED,
+    "listener_security_protocol_map": "each protocol under its own name",
+    "controller_quorum_bootstrap_servers": _ONE_OF_TWO,
+    "controller_quorum_voters": _ONE_OF_TWO,
+    "max_connections_per_ip_overrides": "(none)",
+    "authorizer_class_name": "(none)",
+    "super_users": "(none)",
+    "kjbod_host": "(host name)",
+    "kjbod_reports_dir": "`<kjbod.state.dir>/reports`",
+    "kjbod_metrics_listener": "(off)",
+}
+"""By field, where the value itself would not be understood, or depends on other keys."""
+_NO_LIMIT: Final = (INT_MAX, LONG_MAX)
+_TYPES: Final[dict[object, str]] = {int: "int", bool: "boolean", str: "string", HostPort | None: "string"}
+
+_INTRODUCTION: Final = """\
+# Configuration
+
+*Made by `kjbod config keys` from [`keys.py`](keys.py): do not edit it. A test fails where the two differ.*
+
+`kjbod agent` and `kjbod controller` read Kafka's `server.properties`, with Kafka's keys and defaults. The file of a
+KRaft broker or controller works as it is when it has one role, PLAINTEXT listeners and no `config.providers`. Keys of
+Kafka's that are not below are ignored. kjbod's own keys begin with `kjbod.`: one that is not below is an error. A value
+of the wrong type or out of range is an error too. All mistakes are told at once, one line each, with exit code 78.
+Nothing is read anew while a process runs.
+
+*Read by*: the agent, the controller, or both. Commands such as `kjbod info` and `kjbod status` read the same file.
+"""
+_OF_KAFKA: Final = """\
+## Kafka's keys
+"""
+_OWN: Final = """\
+## kjbod's own keys
+
+`kjbod.held.timeout.ms`, unless it is 0, and `kjbod.blind.timeout.ms` must be at least `kjbod.probe.timeout.ms`. Longer
+deadlines never lose a fault, they say it later. What the keys of the verdict rest on:
+[`agent/kjbod_agent/health/README.md`](../../agent/kjbod_agent/health/README.md).
+"""
+_COLUMNS: Final = ("key", "type", "default", "values", "read by", "meaning")
+
+
+def page() -> str:
+    """The page, in Markdown."""
+    own = [setting for setting in settings().values() if setting.name.startswith(OWN_PREFIX)]
+    of_kafka = [setting for setting in settings().values() if setting not in own]
+    parts = [_INTRODUCTION, _OF_KAFKA, _table(of_kafka), _OWN, _table(own)]
+    return "\n".join(parts)
+
+
+def read_by(field: str) -> str:
+    """Who reads a field: ``agent``, ``controller`` or ``both``."""
+    return "agent" if field in AGENT else "controller" if field in CONTROLLER else "both"
+
+
+def _table(rows: list[Setting]) -> str:
+    lines = [f"| {' | '.join(row)} |\n" for row in (_COLUMNS, *map(_row, rows))]
+    return "".join([lines[0], "|---" * len(_COLUMNS), "|\n", *lines[1:]])
+
+
+def _row(setting: Setting) -> tuple[str, ...]:
+    cells = (
+        f"`{setting.name}`",
+        _type(setting),
+        _default(setting),
+        ", ".join(_values(setting)),
+        read_by(setting.field),
+        setting.key.doc.replace("<", "&lt;"),
+    )
+    return tuple(cell.replace("|", "\\|") for cell in cells)
+
+
+def _type(setting: Setting) -> str:
+    name = _TYPES.get(setting.kind, "string" if setting.kind == str | None else "list")
+    return f"{name}, {setting.key.unit}" if setting.key.unit else name
+
+
+def _default(setting: Setting) -> str:
+    if words := _DEFAULTS.get(setting.field):
+        return words
+    value = setting.default
+    assert value is not dataclasses.MISSING, setting.name
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "(no limit)" if value in _NO_LIMIT else str(value)
+
+
+def _values(setting: Setting) -> Iterator[str]:
+    """What is allowed, where that is not all that the type allows."""
+    key = setting.key
+    yield from (f"`{choice}`" for choice in key.choices)
+    if setting.kind is not int:
+        return
+    if key.at_most not in _NO_LIMIT:
+        yield f"{key.at_least} to {key.at_most}"
+    elif key.at_least > -INT_MAX:
+        yield f"from {key.at_least}"
