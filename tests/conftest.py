@@ -20,9 +20,9 @@ from hypothesis import HealthCheck, settings
 
 from kjbod.faults.disks import RealDisk
 from scripts.rig import namespaces
-from scripts.rig.errors import RigError
 from scripts.rig.kafka import KafkaKit
 from scripts.rig.processes import Processes
+from scripts.rig.rig_error import RigError
 from tests import changed, stamp
 from tests.world import WorldPlugin, skip_unless
 

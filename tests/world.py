@@ -20,8 +20,8 @@ from kjbod.errors import KjbodError
 from kjbod.faults.disks import require_real_disks
 from kjbod.fleet.java import find_java
 from scripts.rig import namespaces
-from scripts.rig.errors import RigError
 from scripts.rig.kafka import KafkaKit
+from scripts.rig.rig_error import RigError
 from tests.stamp import noted_durations
 
 FIXTURES = {"world": "world", "as_root": "root", "kafka_kit": "kafka", "with_spark": "spark"}

@@ -16,9 +16,9 @@ from kjbod.faults.disks import RealDisk
 from kjbod.ids import random_uuid
 from scripts.bench.agent_cost_usage import Requests, Usage, descendants, requests_of, usage_of
 from scripts.bench.detection_agents import admin, format_node, topic_on
-from scripts.rig.errors import RigError
 from scripts.rig.kafka import KafkaKit, broker_properties, controller_properties
 from scripts.rig.processes import ManagedProcess, Processes, free_port
+from scripts.rig.rig_error import RigError
 
 CONTROLLER_ID: Final = 3000
 BROKER_ID: Final = 1

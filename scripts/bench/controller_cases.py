@@ -31,7 +31,7 @@ from scripts.bench.controller_client import (
     directories_of,
 )
 from scripts.bench.controller_rig import ControllerRig, LoadProcess, System, close_all
-from scripts.rig.errors import RigError
+from scripts.rig.rig_error import RigError
 
 Phase = Literal["cold", "warm"]
 PARTITIONS_PER_TOPIC: Final = 1_000

@@ -31,7 +31,7 @@ from kjbod.wire.messages import (
     ResponseBody,
     ResponseT,
 )
-from scripts.rig.errors import RigError
+from scripts.rig.rig_error import RigError
 
 PARTITION: Final = 3
 PARTITION_CHANGE: Final = 5

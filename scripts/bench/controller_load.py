@@ -20,7 +20,7 @@ from kjbod.runtime.loop import run
 from kjbod.wire.frames import decode_response, encode_request
 from kjbod.wire.messages import API, ApiKey, BrokerHeartbeatResponse
 from scripts.bench.controller_client import SimulatedBroker, Wire, directories_of
-from scripts.rig.errors import RigError
+from scripts.rig.rig_error import RigError
 
 _JOIN_AT_ONCE = 32
 

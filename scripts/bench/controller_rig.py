@@ -18,9 +18,9 @@ from kjbod.ids import random_uuid
 from scripts.bench.agent_cost_usage import cpu_s, descendants, usage_of
 from scripts.bench.controller_client import Observer, SimulatedBroker, Wire
 from scripts.bench.detection_agents import format_node
-from scripts.rig.errors import RigError
 from scripts.rig.kafka import SERVER, KafkaKit, controller_properties
 from scripts.rig.processes import ManagedProcess, Processes, free_port
+from scripts.rig.rig_error import RigError
 
 System = Literal["kjbod", "Kafka"]
 CONTROLLER_ID: Final = 3000

@@ -35,8 +35,8 @@ from scripts.bench.detection_plan import (
 )
 from scripts.bench.detection_runs import conduct_all
 from scripts.rig import namespaces
-from scripts.rig.errors import RigError
 from scripts.rig.kafka import KafkaKit
+from scripts.rig.rig_error import RigError
 
 KAFKA_WAIT_S = 70.0
 """One of Kafka's longest checkpoint intervals, 60 s, and more."""

@@ -31,9 +31,9 @@ from kjbod.wire.messages import (
     DeleteTopicsRequest,
 )
 from scripts.bench.detection_plan import DIRECTORIES, Planned
-from scripts.rig.errors import RigError
 from scripts.rig.kafka import broker_properties, controller_properties
 from scripts.rig.processes import ManagedProcess, Processes, WaitTimeoutError, free_port, kjbod_command, wait_until
+from scripts.rig.rig_error import RigError
 from scripts.story.watch import ClusterWatch
 
 CONTROLLER_ID = 3000

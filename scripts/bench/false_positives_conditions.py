@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kjbod_agent.health.state import HealthSettings
 from scripts.bench.false_positives_rig import Member, Rig, every, page_out, swapped_kib
-from scripts.rig.errors import RigError
+from scripts.rig.rig_error import RigError
 
 DISKS = 3
 MANY_DISKS = 12

@@ -19,9 +19,9 @@ import psutil
 
 from kjbod.faults.disks import RealDisk
 from kjbod.ids import random_uuid
-from scripts.rig.errors import RigError
 from scripts.rig.kafka import broker_properties, controller_properties
 from scripts.rig.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
+from scripts.rig.rig_error import RigError
 
 SWAP_BYTES = 256 << 20
 _START_TIMEOUT_S = 90.0

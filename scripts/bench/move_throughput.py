@@ -34,7 +34,7 @@ from kjbod_agent.moves.copying import ReplicaCopy, new_buffer
 from kjbod_agent.storage.api import StorageOptions
 from kjbod_agent.storage.posix import PosixStorageAgent
 from scripts.rig import namespaces
-from scripts.rig.errors import RigError
+from scripts.rig.rig_error import RigError
 
 REACH_SHARE: Final = 0.8
 SEGMENT_BYTES: Final = 256 << 20

@@ -23,9 +23,9 @@ from scripts.bench.agent_cost_rig import Rig as CostRig
 from scripts.bench.agent_cost_usage import descendants, usage_of
 from scripts.bench.detection_agents import admin, format_node, topic_on
 from scripts.bench.replicas_log import ControllerLog
-from scripts.rig.errors import RigError
 from scripts.rig.kafka import SERVER, KafkaKit, broker_properties, controller_properties
 from scripts.rig.processes import Processes, free_port
+from scripts.rig.rig_error import RigError
 
 System = Literal["agent", "agent in memory", "Kafka"]
 SESSION_MS: Final = 6_000

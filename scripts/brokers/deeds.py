@@ -17,9 +17,9 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from scripts.brokers.cluster import Place, RealCluster
 from scripts.brokers.load import GroupReader, TransactionalWriter, Writer
-from scripts.rig.errors import RigError
 from scripts.rig.kafka import REASSIGN_PARTITIONS
 from scripts.rig.processes import WaitTimeoutError, wait_until
+from scripts.rig.rig_error import RigError
 
 LOADED: Final = ("plain", "compacted", "transactional")
 PASSING: Final = ("brief-1", "brief-2")

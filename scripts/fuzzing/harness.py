@@ -38,7 +38,7 @@ from kjbod_controller_stub.limits import SERVED
 from scripts.bench.controller_client import Observer, SimulatedBroker, check, directories_of, record_types
 from scripts.bench.controller_rig import ControllerRig
 from scripts.fuzzing.frames import READ_ONLY, Frame, Frames, Mode, must_change_nothing
-from scripts.rig.errors import RigError
+from scripts.rig.rig_error import RigError
 
 BATCH: Final = 16
 """Frames that are sent in one go; those after the first that ends the connection are sent again later, in another."""

@@ -27,8 +27,8 @@ from typing import Any
 
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.java import JAVA_VERSION_MIN, find_java
-from scripts.rig.errors import RigError
 from scripts.rig.processes import ManagedProcess, Processes, free_port
+from scripts.rig.rig_error import RigError
 
 VERSION = "4.3.1"
 

@@ -21,8 +21,8 @@ from types import FrameType
 from typing import NoReturn
 
 from kjbod.faults.fusedisk import TAG_VARIABLE
-from scripts.rig.errors import RigError
 from scripts.rig.janitor import start_janitor
+from scripts.rig.rig_error import RigError
 
 INSIDE_VARIABLE = "KJBOD_NAMESPACES"
 """Environment variable that is set for whatever runs in the namespaces."""

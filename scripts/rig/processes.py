@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from scripts.rig.errors import RigError
+from scripts.rig.rig_error import RigError
 
 T = TypeVar("T")
 

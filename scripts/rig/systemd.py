@@ -26,8 +26,8 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from kjbod.faults import syscalls
-from scripts.rig.errors import RigError
 from scripts.rig.processes import wait_until
+from scripts.rig.rig_error import RigError
 
 SYSTEMD = Path("/lib/systemd/systemd")
 _TARGETS = ("basic", "sysinit", "shutdown", "umount", "local-fs", "network-online", "multi-user")

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scripts.rig.errors import RigError
+from scripts.rig.rig_error import RigError
 
 _TRACEME, _SYSCALL, _SETOPTIONS, _GETEVENTMSG, _GET_SYSCALL_INFO = 0, 24, 0x4200, 0x4201, 0x420E
 _OPTIONS = 0x1 | 0x2 | 0x4 | 0x8 | 0x100000  # TRACESYSGOOD, TRACEFORK, TRACEVFORK, TRACECLONE, EXITKILL

@@ -21,7 +21,7 @@ from kjbod_controller_stub.limits import SERVED
 from scripts.bench.controller_rig import ControllerRig
 from scripts.fuzzing.frames import Frame, Frames, must_change_nothing
 from scripts.fuzzing.harness import Fuzzer, error_codes, real_requests, require_sense
-from scripts.rig.errors import RigError
+from scripts.rig.rig_error import RigError
 from tests.controller.conftest import Serving, Site
 from tests.controller.test_server import connect, create, join
 from tests.controller.world import CLUSTER_ID, directories

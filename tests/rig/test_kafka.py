@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from scripts.rig import kafka
-from scripts.rig.errors import RigError
 from scripts.rig.kafka import KafkaKit, broker_properties, controller_properties
 from scripts.rig.processes import Processes, free_port
+from scripts.rig.rig_error import RigError
 
 CLUSTER_ID = "kjbodRealKafkaTests000"
 ROOT = Path(__file__).parents[2]

@@ -79,10 +79,10 @@ def test_the_command_gets_the_sigterm_that_its_init_gets(processes: Processes) -
 
 def test_namespaces_without_root_are_one_clear_line() -> None:
     program = (
-        "import os; from scripts.rig import errors, namespaces\n"
+        "import os; from scripts.rig import namespaces, rig_error\n"
         "os.setuid(65534)\n"
         "try: namespaces.require_namespaces()\n"
-        "except errors.RigError as error: print(error)"
+        "except rig_error.RigError as error: print(error)"
     )
     result = subprocess.run([sys.executable, "-c", program], stdout=-1, text=True, check=True)
     assert result.stdout == "mount and pid namespaces need root and this is uid 65534: run it with sudo\n"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.rig.errors import RigError
 from scripts.rig.processes import Processes, WaitTimeoutError, free_port, wait_until
+from scripts.rig.rig_error import RigError
 
 
 def python(program: str) -> list[str]:

@@ -20,7 +20,7 @@ from scripts.bench import controller
 from scripts.bench.controller_cases import Row, Sample, percentile
 from scripts.bench.controller_client import PARTITION_CHANGE, REGISTRATION_CHANGE, record_types
 from scripts.bench.controller_rig import System
-from scripts.rig.errors import RigError
+from scripts.rig.rig_error import RigError
 
 ROOT = Path(__file__).parents[2]
 FAILS = "directory with 10000 leaders fails: answer"

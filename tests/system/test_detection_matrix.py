@@ -30,8 +30,8 @@ from scripts.bench.detection_plan import (
     quick_cells,
 )
 from scripts.bench.detection_plot import draw
-from scripts.rig.errors import RigError
 from scripts.rig.kafka import KafkaKit
+from scripts.rig.rig_error import RigError
 
 QUICK = quick_cells(FAULTS, list(FAULTS))
 KAFKA_WAIT_S = 60.0

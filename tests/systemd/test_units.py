@@ -15,9 +15,9 @@ import pytest
 
 from kjbod.faults.disks import RealDisk
 from kjbod_agent.daemon import CONTROLLED_SHUTDOWN_TIMEOUT_MS, END_TIMEOUT_MS
-from scripts.rig.errors import RigError
 from scripts.rig.kafka import broker_properties, controller_properties
 from scripts.rig.processes import WaitTimeoutError, free_port, wait_until
+from scripts.rig.rig_error import RigError
 from scripts.rig.systemd import BootedSystemd, require_systemd
 
 pytestmark = pytest.mark.usefixtures("as_root")
