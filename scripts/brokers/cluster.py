@@ -151,8 +151,7 @@ class RealCluster:
     def kill_controller(self) -> None:
         """SIGKILL."""
         assert self.controller is not None
-        self.controller.signal(signal.SIGKILL)
-        self.controller.wait()
+        self.controller.kill()
 
     def stop_controller(self) -> None:
         """SIGTERM, and its clean end. Raises AssertionError when it ends otherwise."""
@@ -186,8 +185,7 @@ class RealCluster:
 
     def kill_broker(self, broker: int) -> None:
         """SIGKILL."""
-        self.brokers[broker].signal(signal.SIGKILL)
-        self.brokers[broker].wait()
+        self.brokers[broker].kill()
 
     def stop_broker(self, broker: int) -> None:
         """SIGTERM, and its clean end."""

@@ -21,7 +21,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,11 @@ _JVM_OPTIONS = (
     "-Xlog:disable",  # no JVM warning between the lines of a tool
     "-Xshare:auto",
 )
-_STARTED = "Kafka Server started"
+STARTED = "Kafka Server started"
+"""What a controller or a broker writes when it is up."""
+SIGTERMED = 128 + signal.SIGTERM
+"""Exit code of a server that SIGTERM has ended in good order."""
+HEAP_MIB = 384
 _PAYLOAD = re.compile(r"^\| offset: (\d+) .*? payload: (\{.*\})$")
 
 
@@ -87,7 +91,9 @@ class KafkaKit:
         kit._archives = kit._class_data_archives()
         return kit
 
-    def command(self, main_class: str, *arguments: str, heap_mib: int = 384, options: Sequence[str] = ()) -> list[str]:
+    def command(
+        self, main_class: str, *arguments: str, heap_mib: int = HEAP_MIB, options: Sequence[str] = ()
+    ) -> list[str]:
         """The command line that runs one of Kafka's classes; ``options``: more for the JVM."""
         archives = [f"-XX:SharedArchiveFile={':'.join(map(str, self._archives))}"] if self._archives else []
         logging = f"-Dlog4j2.configurationFile={self.libs / 'log4j2.properties'}"
@@ -131,10 +137,10 @@ class KafkaKit:
     ) -> ManagedProcess:
         """Start a controller, a broker or both from a ``server.properties``, and wait until it says that it is up.
 
-        A clean stop by SIGTERM ends with exit code 143. Raises :class:`RigError` with the end of its log otherwise.
+        A clean stop by SIGTERM ends with :data:`SIGTERMED`. Raises :class:`RigError` with the end of its log otherwise.
         """
         server = processes.start(self.command(SERVER, str(config), options=options), name=name)
-        server.wait_for_text(_STARTED, timeout_s)
+        server.wait_for_text(STARTED, timeout_s)
         return server
 
     def _class_data_archives(self) -> Sequence[Path]:
@@ -189,13 +195,14 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _properties(values: dict[str, object]) -> str:
+def render_properties(values: Mapping[str, object]) -> str:
+    """Lines of a ``server.properties``."""
     return "".join(f"{key}={value}\n" for key, value in values.items())
 
 
 def controller_properties(node_id: int, port: int, log_dir: Path) -> str:
     """The ``server.properties`` of a lone controller on a loopback port; format it with ``--standalone``."""
-    return _properties(
+    return render_properties(
         {
             "process.roles": "controller",
             "node.id": node_id,
@@ -209,7 +216,7 @@ def controller_properties(node_id: int, port: int, log_dir: Path) -> str:
 
 def broker_properties(node_id: int, port: int, controller_port: int, log_dirs: Sequence[Path]) -> str:
     """The ``server.properties`` of a JBOD broker on a loopback port, with what a small cluster needs."""
-    return _properties(
+    return render_properties(
         {
             "process.roles": "broker",
             "node.id": node_id,

@@ -221,6 +221,11 @@ class ManagedProcess:
         self.signal(signal.SIGTERM)
         return self.wait(timeout_s)
 
+    def kill(self) -> None:
+        """SIGKILL to the process alone, and reap it."""
+        self.signal(signal.SIGKILL)
+        self.wait()
+
     def close(self) -> None:
         """SIGKILL to its whole process group, and reap it; also when it has already ended."""
         with contextlib.suppress(ProcessLookupError):

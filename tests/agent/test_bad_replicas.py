@@ -174,7 +174,7 @@ def test_a_replica_that_is_a_link_out_of_the_tree_is_not_followed(host: Host) ->
     agent = host.start()
     wait_until(lambda: said(agent, str(replica), "link"), 20, "the link to be named")
     assert replica.is_symlink() and manifest(away) == before
-    host.cluster.delete_topic("events")
+    host.cluster.delete_topics("events")
     wait_until(lambda: not any(p.name == "events-0" for n in DIRECTORIES for p in host.directory(n).iterdir()), 20, "-")
     assert replica.is_symlink() and manifest(away) == before, "what a link leads to is not the agent's to rename"
     assert agent.stop() == 0
@@ -255,7 +255,7 @@ def test_the_longest_topic_is_made_deleted_and_its_name_is_cut_where_it_must_be(
     made = [host.find(f"{LONG}-{number}") for number in range(3)]
     for replica in made:
         (replica / LOG).write_bytes(DATA)
-    host.cluster.delete_topic(LONG)
+    host.cluster.delete_topics(LONG)
     wait_until(lambda: not any(replica.exists() for replica in made), 20, "the replicas to be renamed")
     for replica in made:
         number = replica.name.rpartition("-")[2]

@@ -39,7 +39,7 @@ def test_lc_16_new_replicas_are_spread_over_the_directories_assigned_and_deleted
     wait_assigned(agent, 9)
     assert [len(names) for names in cluster.replicas(1)] == [3, 3, 3]
     assert (cluster.directory(1, 1) / cluster.replicas(1)[0][0] / "partition.metadata").read_text().startswith("vers")
-    cluster.delete_topic("events")
+    cluster.delete_topics("events")
     wait_until(lambda: sum(map(len, cluster.replicas(1, "events-*-delete"))) == 9, 20, "renamed replicas")
     cluster.create_topic("events", partitions=3, replication_factor=1)
     wait_assigned(agent, 12)
@@ -209,8 +209,7 @@ def test_kill_9_and_a_new_start_find_the_same_replicas_in_their_places(cluster: 
     cluster.create_topic("events", partitions=6, replication_factor=1)
     wait_assigned(agent, 6)
     before = cluster.replicas(1)
-    agent.signal(signal.SIGKILL)
-    agent.wait()
+    agent.kill()
     again = cluster.start_agent(config)
     again.wait_for_event("agent.unfenced", 60)
     assert cluster.replicas(1) == before
@@ -220,8 +219,7 @@ def test_kill_9_and_a_new_start_find_the_same_replicas_in_their_places(cluster: 
 def test_a_controller_that_comes_back_is_found_again(cluster: Cluster) -> None:
     controller = cluster.start_controller()
     agent = unfenced(cluster.start_agent(cluster.configure(1)))
-    controller.signal(signal.SIGKILL)
-    controller.wait()
+    controller.kill()
     fail_by_moving_away(cluster.directory(1, 3))
     agent.wait_for_event("directory.offline.sent")
     cluster.start_controller()
@@ -250,7 +248,7 @@ def test_a_stray_replica_is_named_gives_up_its_name_and_is_kept_and_remembered(c
     wait_until(lambda: memory.exists() and kept.name in memory.read_text(), 20, "a memory of the stray")
     cluster.create_topic("old", partitions=3, replication_factor=1)
     wait_assigned(agent, 3)
-    cluster.delete_topic("old")
+    cluster.delete_topics("old")
     wait_until(lambda: len(agent.events("replica.removed")) == 3, 20, "removed replicas")
     assert not any(cluster.replicas(1, "old-*-delete")) and not stray.exists()
     assert agent.stop() == 0

@@ -15,7 +15,7 @@ from kjbod.ids import MIGRATING, Uuid, is_reserved
 from kjbod.metadata.batches import read_batch
 from kjbod.metadata.image import MetadataImage, PartitionRegistration, image_of
 from kjbod.metadata.records import Record, decode_record
-from scripts.rig.kafka import FEATURES, KafkaKit, broker_properties
+from scripts.rig.kafka import FEATURES, KafkaKit
 from scripts.rig.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
 from tests.agent.daemon_cluster import CLUSTER_ID, Cluster, wait_assigned
 
@@ -30,8 +30,7 @@ class Rig(Cluster):
     def __init__(
         self, base: Path, processes: Processes, make: MakeDisk, kafka: KafkaKit | None, release: str | None = None
     ) -> None:
-        self._release = release
-        super().__init__(base, processes, kafka)
+        super().__init__(base, processes, kafka, release=release)
         self.revives = kafka is not None
         """Whether the controller brings a directory back that has failed under the same incarnation: shipped ones do,
         the stub goes by the KIP."""
@@ -40,10 +39,6 @@ class Rig(Cluster):
         self.config = base / "server.properties"
         self.port_of_broker = free_port()
         self.start_controller()
-
-    def _kjbod(self, *arguments: str) -> None:
-        old = ("-r", self._release) if self._release and "--standalone" in arguments else ()
-        super()._kjbod(*arguments, *old)
 
     def path(self, number: int) -> Path:
         return self.base / "mnt" / f"d{number}"
@@ -54,12 +49,12 @@ class Rig(Cluster):
         return self.disks[number]
 
     def write_config(self, *numbers: int) -> None:
-        text = broker_properties(NODE, self.port_of_broker, self.port, [self.path(number) for number in numbers])
         own = {"kjbod.state.dir": self.base / "state", "kjbod.host": "host1", "file.delete.delay.ms": 1000}
-        self.config.write_text(text + "".join(f"{key}={value}\n" for key, value in own.items()))
+        paths = [self.path(number) for number in numbers]
+        self.configure_broker(NODE, paths, own, config=self.config, port=self.port_of_broker)
 
     def format(self) -> None:
-        self._kjbod("format", "-g", "-t", CLUSTER_ID, "-c", str(self.config))
+        self.format_broker(self.config, again=True)
 
     def start(self, *numbers: int) -> ManagedProcess:
         """An unfenced agent on formatted disks."""

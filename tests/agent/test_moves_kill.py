@@ -37,8 +37,7 @@ class Host:
         self.killer = Killer(base / "killer")
         self.cluster = Cluster(base, processes, kafka)
         self.processes = Processes(base / "agent-logs", self.killer.environment(processes.environment))
-        with open(base / "controller.properties", "a") as properties:
-            properties.write(f"broker.session.timeout.ms={SESSION_MS}\n")
+        self.cluster.configure_controller({"broker.session.timeout.ms": SESSION_MS})
         self.controller = self.cluster.start_controller()
         self.config = self.cluster.configure(
             1,

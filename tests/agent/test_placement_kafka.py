@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kjbod.faults.disks import RealDisk
-from scripts.rig.kafka import KafkaKit, broker_properties
-from scripts.rig.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
+from scripts.rig.kafka import KafkaKit
+from scripts.rig.processes import ManagedProcess, Processes, kjbod_command, wait_until
 from tests.agent.daemon_cluster import CLUSTER_ID, Cluster, wait_assigned
 from tests.agent.real_broker import RealBroker
 
@@ -32,10 +32,7 @@ def cordoned(config: Path) -> list[bool]:
 
 def start_broker(cluster: Cluster, kit: KafkaKit, node: int) -> RealBroker:
     """A broker of Kafka in the cluster, running."""
-    home = cluster.base / f"b{node}"
-    home.mkdir()
-    config = home / "server.properties"
-    config.write_text(broker_properties(node, free_port(), cluster.port, [home / "d1"]))
+    config = cluster.configure_broker(node, [cluster.directory(node, 1)])
     kit.format(config, CLUSTER_ID)
     broker = RealBroker(kit, cluster.processes, config)
     broker.start()
@@ -93,7 +90,7 @@ def test_a_real_controller_places_nothing_on_an_agent_whose_disk_is_nearly_full_
         if node == 1:
             with config.open("a") as file:
                 file.write(f"log.dirs={disk.log_dir}\n")
-            cluster.format_again(config)
+            cluster.format_broker(config, again=True)
         agents[node] = cluster.start_agent(config)
         agents[node].wait_for_event("agent.unfenced", 60)
     config = cluster.base / "b1" / "server.properties"

@@ -111,7 +111,7 @@ def test_a_topic_that_was_deleted_is_removed_by_an_agent_that_catches_up_from_a_
     applied = applied_offset(config)
     agent.signal(signal.SIGSTOP)
     cluster.start_agent(other).wait_for_event("agent.unfenced")
-    cluster.delete_topic("events")
+    cluster.delete_topics("events")
     cluster.create_topic("kept", partitions=30, replication_factor=1)
     wait_until(lambda: first_offset(cluster) > applied, 60, "the log to begin behind what the agent has applied")
     agent.signal(signal.SIGCONT)

@@ -13,7 +13,7 @@ import pytest
 from scripts.rig.kafka import REASSIGN_PARTITIONS, TOPICS, KafkaKit
 from scripts.rig.processes import ManagedProcess, Processes, kjbod_command, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
-from tests.agent.real_broker import Manifest, RealBroker, kill, manifest, of_replica, stop_clean
+from tests.agent.real_broker import Manifest, RealBroker, manifest, of_replica, stop_clean
 
 pytestmark = [pytest.mark.usefixtures("kafka_kit"), pytest.mark.timeout(400)]
 
@@ -165,7 +165,7 @@ def test_a_real_broker_s_disks_are_taken_over_and_given_back_with_all_that_is_in
     assert any("__cluster_metadata-0/" in path for path in was[1]), "the broker's own copy of the metadata"
 
     # While nobody is there: a topic is deleted, and a person moves a replica to another directory.
-    host.cluster.delete_topic("forgotten")
+    host.cluster.delete_topics("forgotten")
     moved, source = "clicks-1", host.where("clicks-1")
     target = source % 3 + 1
     os.rename(host.directory(source) / moved, host.directory(target) / moved)
@@ -177,7 +177,7 @@ def test_a_real_broker_s_disks_are_taken_over_and_given_back_with_all_that_is_in
     host.cluster.create_topic("fresh", 3, 1)
     wait_assigned(agent, 4)
     deleted = {f"gone-{n}": host.where(f"gone-{n}") for n in range(3)}
-    host.cluster.delete_topic("gone")
+    host.cluster.delete_topics("gone")
     wait_until(lambda: not any((host.directory(n) / name).exists() for name, n in deleted.items()), 30, "deletions")
     epoch = host.stop_agent(agent)
 
@@ -248,7 +248,7 @@ def test_a_crashed_broker_s_disks_are_given_back_for_it_to_recover(host: Host) -
     broker = host.broker.start()
     fill(host)
     before = host.broker.contents(KEPT)
-    kill(broker)
+    broker.kill()
     torn = host.directory(host.where("orders-3")) / "orders-3" / f"{0:020d}.log"
     assert host.marks() == [None] * 3
     with open(torn, "ab") as file:
@@ -262,7 +262,7 @@ def test_a_crashed_broker_s_disks_are_given_back_for_it_to_recover(host: Host) -
     agent = host.run_agent()
     host.cluster.create_topic("fresh", 3, 1)
     wait_assigned(agent, 3)
-    kill(agent)
+    agent.kill()
 
     again = host.broker.start()
     assert in_the_log(RECOVERED, again).keys() == {"d1", "d2", "d3"}
@@ -284,7 +284,7 @@ def test_mv_13_mv_14_what_the_agent_moved_is_whole_for_the_real_broker_and_start
     before = host.broker.contents(KEPT)
     assert before["orders-2"][0] == 17
     if crashed:
-        kill(broker)
+        broker.kill()
     else:
         stop_clean(broker)
     was = host.manifests()
@@ -325,7 +325,7 @@ def test_an_agent_that_is_killed_on_a_clean_broker_s_disks_costs_a_recovery_and_
     was = host.manifests()
     agent = host.run_agent()
     assert host.marks() == [None] * 3
-    kill(agent)
+    agent.kill()
     assert host.manifests() == was
     again = host.broker.start()
     assert in_the_log(RECOVERED, again).keys() == {"d1", "d2", "d3"}

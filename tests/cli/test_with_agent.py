@@ -125,8 +125,7 @@ def test_an_agent_without_its_controller_says_so_first_everywhere_and_ok_when_it
     assert site.run("status", "--check").stdout == "OK: running, unfenced, 3 directories online\n"
     beaten = metric(site, "kjbod_last_acknowledged_heartbeat_timestamp_seconds")
     assert beaten > 1_600_000_000
-    site.controller.signal(signal.SIGKILL)
-    site.controller.wait()
+    site.controller.kill()
     wait_until(lambda: first_line(site).startswith("DEGRADED: no controller for "), 30, "that it is degraded")
     site.path(2).rename(site.path(2).with_name("away"))
     site.agent.wait_for_event("directory.failed")
@@ -183,8 +182,7 @@ def test_the_socket_goes_with_the_agent_and_memory_tells_the_rest(site: Site) ->
 
 
 def test_an_agent_that_was_killed_leaves_a_socket_that_the_next_one_replaces(site: Site) -> None:
-    site.agent.signal(signal.SIGKILL)
-    site.agent.wait()
+    site.agent.kill()
     assert (site.state / "control.sock").is_socket()
     site.run("status", code=69)
     site.start()

@@ -76,6 +76,5 @@ def test_a_second_agent_with_the_state_directory_of_the_first_is_refused_and_cha
     assert line.startswith(f"kjbod: kjbod.state.dir={state} is in use by another agent (node 1, pid {first.pid})")
     assert (state / "known_directories.json").read_bytes() == before
     assert first.running
-    first.signal(signal.SIGKILL)
-    first.wait()
+    first.kill()
     unfenced(cluster.start_agent(tmp_path / "b1" / "server.properties"))

@@ -82,8 +82,7 @@ def test_a_failure_while_the_controller_is_down_is_reported_when_it_is_back(
     tmp_path: Path, real_disk: MakeDisk, processes: Processes
 ) -> None:
     rig = _start(tmp_path, real_disk, processes)
-    rig.controller.signal(signal.SIGKILL)
-    rig.controller.wait()
+    rig.controller.kill()
     rig.disks[2].set(FaultMode.EIO)
     failed = rig.agent.wait_for_event("directory.failed")
     controller = rig.cluster.start_controller()
@@ -113,8 +112,7 @@ def test_kill_9_of_the_agent_loses_no_replica_and_no_assignment(
     rig = _start(tmp_path, real_disk, processes)
     before = [sorted(path.name for path in disk.log_dir.glob("events-*")) for disk in rig.disks]
     assert sum(map(len, before)) == PARTITIONS
-    rig.agent.signal(signal.SIGKILL)
-    rig.agent.wait()
+    rig.agent.kill()
     again = rig.cluster.start_agent(rig.cluster.base / "b1" / "server.properties")
     again.wait_for_event("agent.unfenced", 60)
     assert [sorted(path.name for path in disk.log_dir.glob("events-*")) for disk in rig.disks] == before
