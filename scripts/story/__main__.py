@@ -15,7 +15,8 @@ import structlog
 from kjbod.errors import EXIT_FAILURE, KjbodError
 from scripts.rig import namespaces
 from scripts.rig.kafka import KafkaKit
-from scripts.rig.processes import Processes, free_port
+from scripts.rig.processes import Processes
+from scripts.rig.rig_error import RigError
 from scripts.story import keeper
 from scripts.story.cluster import Cluster
 from scripts.story.disks import Disk, make_disks, why_no_real_disks
@@ -85,7 +86,7 @@ def _tell(arguments: argparse.Namespace, out: Path, *, real: bool) -> int:
                 tell.step("Clean up: controlled shutdown of what still runs, disks away")
             story.watch.close()
             story.cluster.stop()
-    except StoryError as error:
+    except (StoryError, RigError) as error:
         tell.failure(f"{error}. Logs: {out / 'logs'}")
         return EXIT_FAILURE
     except KeyboardInterrupt:
@@ -120,7 +121,7 @@ def _stage(out: Path, *, real: bool) -> Iterator[tuple[Layout, dict[tuple[int, i
     for old in ("reports", "logs", "fleet"):
         shutil.rmtree(out / old, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
-    layout = Layout(Path(tempfile.mkdtemp(prefix="kjbod-demo-")), out, free_port(), {b: free_port() for b in BROKERS})
+    layout = Layout(Path(tempfile.mkdtemp(prefix="kjbod-demo-")), out)
     signal.signal(signal.SIGTERM, interrupt)
     disks: dict[tuple[int, int], Disk] = {}
     try:
@@ -150,16 +151,14 @@ def _play(
         tell.say(", ".join(str(disk.log_dir) for (of, _), disk in disks.items() if of == broker))
     cluster = Cluster(layout, disks, processes)
     tell.step("Format them, start the controller and three agents, create a topic")
-    cluster.write_configuration()
     for node, count in cluster.format().items():
         tell.say(f"kjbod format -c {node}.properties: {count} {'directory' if count == 1 else 'directories'}")
-    kafka = None
     if arguments.controller == "kafka":
         tell.say("Apache Kafka 4.3.1 (its class data archive is made on the first run)")
-        kafka = KafkaKit.find()
+        cluster.kafka = KafkaKit.find()
     tell.say("starting the controller")
-    cluster.start_controller(kafka)
-    watch = ClusterWatch(layout.controller_port, cluster.cluster_id)
+    cluster.start_controller()
+    watch = ClusterWatch(cluster.port, cluster.cluster_id)
     tell.say("starting three agents, and waiting until the controller has unfenced them")
     cluster.start_agents()
     story = Story(cluster, watch, tell)

@@ -93,7 +93,7 @@ def keep(out: Path, story: "Story", tell: Narrator) -> None:
     layout = cluster.layout
     # The last one: the story broke disks of the first two.
     broker = running[-1]
-    tell.show(f"controller   127.0.0.1:{layout.controller_port}, with agents of brokers {', '.join(map(str, running))}")
+    tell.show(f"controller   127.0.0.1:{cluster.port}, with agents of brokers {', '.join(map(str, running))}")
     tell.show(f"disks        {layout.work}/disks")
     tell.show(f"logs         {layout.logs}")
     tell.show(f"look at it:  {kjbod_command()} status -c {layout.config(f'broker{broker}')}")

@@ -85,7 +85,7 @@ class Story:
         everyone = set(BROKERS)
         self._wait(lambda: self.watch.unfenced() == everyone, _SETTLE_TIMEOUT_S, "the brokers to be unfenced")
         self._claim(self.watch.unfenced() == everyone, f"{len(BROKERS)} brokers are registered and unfenced")
-        self.cluster.create_topic()
+        self.cluster.create_topic(TOPIC, PARTITIONS, REPLICATION_FACTOR)
         self.tell.say(f"topic {TOPIC} is created; waiting until the agents have placed and assigned its replicas")
         expected = PARTITIONS * REPLICATION_FACTOR
         self._wait(
