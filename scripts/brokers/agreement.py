@@ -91,7 +91,7 @@ def _properties(path: Path, separator: str) -> dict[str, str]:
 
 def disagreements(cluster: RealCluster) -> list[str]:
     """One line for each replica of which the controller's log and the disks say something else."""
-    said = read_metadata(cluster.kit, cluster.work / "metadata/__cluster_metadata-0").replicas()
+    said = read_metadata(cluster.kit, cluster.controller_dir / "__cluster_metadata-0").replicas()
     there = replicas_on_disk(cluster)
     return [
         f"broker {broker}, {topic}-{number}: metadata {said.get((broker, topic, number))},"

@@ -204,7 +204,7 @@ class Story:
             {"topic": topic, "partition": number, "replicas": replicas, "log_dirs": dirs}
             for (topic, number), (replicas, dirs) in moves.items()
         ]
-        path = self.cluster.work / "plan.json"
+        path = self.cluster.base / "plan.json"
         path.write_text(json.dumps({"version": 1, "partitions": partitions}))
         return str(path)
 

@@ -219,6 +219,11 @@ class Cluster:
         if code != (0 if self.kafka is None else SIGTERMED):
             raise RigError(f"{self._name}: exit code {code}:\n{self.controller.tail()}")
 
+    def kill_controller(self) -> None:
+        """SIGKILL."""
+        assert self.controller is not None
+        self.controller.kill()
+
     # ---- brokers: agents and real ones
 
     def configure_broker(

@@ -85,6 +85,6 @@ def test_no_acknowledged_record_is_lost_by_sigkill_of_the_controller_a_dead_disk
 
     cluster.stop()
     assert disagreements(cluster) == []
-    log = cluster.work / "metadata/__cluster_metadata-0" / f"{0:020d}.log"
+    log = cluster.controller_dir / "__cluster_metadata-0" / f"{0:020d}.log"
     read = {record["type"] for _, record in kafka_kit.metadata_records(log)}
     assert {"REGISTER_BROKER_RECORD", "PARTITION_RECORD", "PARTITION_CHANGE_RECORD", "NO_OP_RECORD"} <= read
