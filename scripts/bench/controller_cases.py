@@ -377,7 +377,7 @@ def _memory(rig: ControllerRig, samples: Samples, partitions: int, when: str) ->
 
 async def _snapshots(rig: ControllerRig, samples: Samples, partitions: int, broker_epoch: int, extent: Extent) -> None:
     """The longest heartbeat while a few snapshots are made; no figure when none is."""
-    rig.configure({"metadata.log.max.snapshot.interval.ms": extent.snapshot_interval_ms})
+    rig.configure_controller({"metadata.log.max.snapshot.interval.ms": extent.snapshot_interval_ms})
     rig.start()
     await rig.first_heartbeat(1, broker_epoch)
     pinger = await LoadProcess.start(rig, _FIRST_OTHER, PAUSE_BROKERS, PAUSE_INTERVAL_MS)

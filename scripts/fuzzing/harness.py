@@ -132,7 +132,7 @@ class Fuzzer:
 
     async def _begin(self) -> None:
         await asyncio.to_thread(self._rig.format)
-        self._rig.configure({"leader.imbalance.check.interval.seconds": 1_000_000})
+        self._rig.configure_controller({"leader.imbalance.check.interval.seconds": 1_000_000})
         self._rig.start()
         observer, _ = await self._rig.first_fetch()
         observer.close()
@@ -273,7 +273,7 @@ class Fuzzer:
         image = await read_image(self._rig)
         require_sense(image)
         before = _told(image)
-        await asyncio.to_thread(self._rig.kill)
+        await asyncio.to_thread(self._rig.kill_controller)
         self._rig.start()
         observer, _ = await self._rig.first_fetch()
         observer.close()

@@ -122,7 +122,7 @@ async def test_a_controller_process_survives_what_may_change_nothing_and_what_ma
         assert fuzzer.tally.closed > 200
         with pytest.raises(RigError, match="more than 1"):
             fuzzer.require_healthy(memory_mib=1)
-        rig.kill()
+        rig.kill_controller()
         with pytest.raises(RigError, match="has ended"):
             fuzzer.require_healthy(memory_mib=256)
 
