@@ -106,8 +106,8 @@ def main() -> int:
 def _measure_agent(options: argparse.Namespace) -> tuple[Snapshot, Snapshot]:
     with tempfile.TemporaryDirectory(prefix="kjbod-cost-") as work, Rig(Path(work), options.out / "logs") as rig:
         say(f"starting an agent with {options.directories} disks")
-        rig.start_controller()
-        rig.start_agent(options.directories, options.replicas, options.probe_interval_ms)
+        rig.begin()
+        rig.run_agent(options.directories, options.replicas, options.probe_interval_ms)
         say(f"creating {options.replicas} replicas")
         began = time.monotonic()
         rig.create_replicas(options.replicas)
@@ -117,10 +117,10 @@ def _measure_agent(options: argparse.Namespace) -> tuple[Snapshot, Snapshot]:
 
 
 def _measure_kafka(options: argparse.Namespace, kit: KafkaKit) -> tuple[Snapshot, Snapshot]:
-    with tempfile.TemporaryDirectory(prefix="kjbod-cost-") as work, Rig(Path(work), options.out / "logs") as rig:
+    with tempfile.TemporaryDirectory(prefix="kjbod-cost-") as work, Rig(Path(work), options.out / "logs", kit) as rig:
         say(f"starting a Kafka broker with {options.kafka_replicas} replicas")
-        rig.start_controller(kit)
-        rig.start_kafka(kit, options.directories)
+        rig.begin()
+        rig.run_kafka(kit, options.directories)
         rig.create_replicas(options.kafka_replicas)
         rig.wait_until_kafka_has(options.kafka_replicas, options.directories)
         return _two_snapshots(rig, options.seconds)

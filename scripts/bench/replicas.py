@@ -163,7 +163,7 @@ def _measure_one(
         rig.start()
         found.append(_told(rig.measure("new")))
         if "moved" in cases:
-            rig.stop()
+            rig.stop_broker()
             rig.swap_directories()
             rig.start()
             found.append(_told(rig.measure("moved")))
