@@ -105,7 +105,7 @@ def conduct(rig: AgentRig, life: Life, planned: Planned) -> Generator[None, None
     try:
         with rig.busy(shot.slot) if cell.load == "busy" else contextlib.nullcontext():
             yield from _pause(shot, planned.phase_ms / 1000)
-            injection = _inject(shot, rig.work / "injections")
+            injection = _inject(shot, rig.base / "injections")
             try:
                 if cell.load == "work":
                     rig.make_work(life)
