@@ -18,9 +18,8 @@ from typing import Any
 import psutil
 
 from kjbod.faults.disks import RealDisk
-from kjbod.ids import random_uuid
-from scripts.rig.kafka import broker_properties, controller_properties
-from scripts.rig.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
+from scripts.rig.cluster import Cluster
+from scripts.rig.processes import ManagedProcess, Processes, wait_until
 from scripts.rig.rig_error import RigError
 
 SWAP_BYTES = 256 << 20
@@ -28,7 +27,6 @@ _START_TIMEOUT_S = 90.0
 _CGROUPS = Path("/sys/fs/cgroup")
 _PROCESS_MADVISE = 440
 _MADV_PAGEOUT = 21
-_CONTROLLER_ID = 3000
 
 
 def run(*command: str) -> None:
@@ -217,8 +215,7 @@ class Rig:
         self.chance = random.Random(seed)
         self._processes = processes
         self._closing = contextlib.ExitStack()
-        self._cluster_id = str(random_uuid(random.SystemRandom()))
-        self._shared: tuple[ManagedProcess, int] | None = None
+        self._shared: Cluster | None = None
         self._nodes = 0
 
     def close(self) -> None:
@@ -242,13 +239,11 @@ class Rig:
         """Start something beside the agents."""
         return self._processes.start(command, name=name)
 
-    def _controller(self, name: str) -> tuple[ManagedProcess, int]:
-        port, config = free_port(), self.work / f"{name}.properties"
-        config.write_text(controller_properties(_CONTROLLER_ID, port, self.work / name))
-        run(kjbod_command(), "format", "-t", self._cluster_id, "-c", str(config), "--standalone")
-        process = self._processes.kjbod("controller", "-c", str(config), name=name)
-        process.wait_for_event("controller.started", _START_TIMEOUT_S)
-        return process, port
+    def _cluster(self, name: str) -> Cluster:
+        cluster = Cluster(self.work, self._processes, name=name)
+        cluster.format_controller()
+        cluster.start_controller(_START_TIMEOUT_S)
+        return cluster
 
     def start(
         self,
@@ -262,12 +257,11 @@ class Rig:
     ) -> Member:
         """An agent on new disks, registered; ``prefix`` goes before its command."""
         if own_controller:
-            controller, port = self._controller(f"controller-{name}")
+            cluster = self._cluster(f"controller-{name}")
         else:
-            self._shared = self._shared or self._controller("controller")
-            controller, port = self._shared
+            cluster = self._shared = self._shared or self._cluster("controller")
+        assert cluster.controller is not None
         home = self.work / name
-        home.mkdir()
         disks = [
             self._closing.enter_context(RealDisk(home / "mnt" / f"disk{number}")) for number in range(1, disk_count + 1)
         ]
@@ -280,16 +274,14 @@ class Rig:
             "kjbod.reports.dir": home / "reports",
             "kjbod.reports.interval.ms": 1000,
         }
-        config = home / "server.properties"
-        text = broker_properties(self._nodes, free_port(), port, [disk.log_dir for disk in disks])
-        config.write_text(text + "".join(f"{key}={value}\n" for key, value in properties.items()))
-        run(kjbod_command(), "format", "-t", self._cluster_id, "-c", str(config))
-        command = [*prefix, kjbod_command(), "agent", "-c", str(config)]
+        log_dirs = [disk.log_dir for disk in disks]
+        config = cluster.configure_broker(self._nodes, log_dirs, properties, config=home / "server.properties")
+        cluster.format_broker(config)
         return Member(
             name=name,
             disks=disks,
-            agent=self._processes.start(command, name=f"agent-{name}"),
-            controller=controller,
+            agent=cluster.start_agent(config, prefix=prefix),
+            controller=cluster.controller,
             reports=home / "reports",
             chance=random.Random(self.chance.random()),
             duration_s=duration_s,
