@@ -11,7 +11,7 @@ import pytest
 from kjbod.faults.disks import RealDisk
 from scripts.rig.kafka import KafkaKit
 from scripts.rig.processes import ManagedProcess, Processes, kjbod_command, wait_until
-from tests.agent.daemon_cluster import CLUSTER_ID, Cluster, wait_assigned
+from tests.agent.daemon_cluster import Cluster, wait_assigned
 from tests.agent.real_broker import RealBroker
 
 pytestmark = pytest.mark.usefixtures("kafka_kit")
@@ -33,7 +33,7 @@ def cordoned(config: Path) -> list[bool]:
 def start_broker(cluster: Cluster, kit: KafkaKit, node: int) -> RealBroker:
     """A broker of Kafka in the cluster, running."""
     config = cluster.configure_broker(node, [cluster.directory(node, 1)])
-    kit.format(config, CLUSTER_ID)
+    cluster.format_broker(config)
     broker = RealBroker(kit, cluster.processes, config)
     broker.start()
     return broker

@@ -16,6 +16,7 @@ from kjbod.metadata.records import ConfigRecord, UserScramCredentialRecord
 from kjbod.metadata.secrets import is_password
 from kjbod.metadata.snapshot import write_checkpoint
 from kjbod_controller_stub.configs.node_configs import node_keys, rate_keys
+from scripts.rig.cluster import format_node
 from scripts.rig.kafka import METADATA_SHELL, KafkaKit, controller_properties
 from scripts.rig.processes import ManagedProcess, Processes, free_port, kjbod_command
 from tests.metadata.rich_image import rich_checkpoint
@@ -238,11 +239,11 @@ def dump_of(port: int) -> list[dict[str, object]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def formatted(tmp_path: Path, processes: Processes) -> tuple[Path, int]:
+def formatted(tmp_path: Path) -> tuple[Path, int]:
     port = free_port()
     config = tmp_path / "controller.properties"
     config.write_text(controller_properties(3000, port, tmp_path / "metadata"))
-    assert processes.kjbod("format", "-t", CLUSTER_ID, "-c", str(config), "--standalone", name="format").wait() == 0
+    format_node(config, CLUSTER_ID)
     return config, port
 
 
@@ -261,7 +262,7 @@ def look_at(port: int, log_dir: Path) -> None:
 
 
 def test_a_running_controller_is_read_as_it_is_on_its_disk(tmp_path: Path, processes: Processes) -> None:
-    config, port = formatted(tmp_path, processes)
+    config, port = formatted(tmp_path)
     controller: ManagedProcess = processes.kjbod("controller", "-c", str(config), name="controller")
     controller.wait_for_event("controller.started")
     look_at(port, tmp_path / "metadata")
@@ -269,7 +270,7 @@ def test_a_running_controller_is_read_as_it_is_on_its_disk(tmp_path: Path, proce
 
 @pytest.mark.usefixtures("kafka_kit")
 def test_a_running_real_controller_too(tmp_path: Path, processes: Processes, kafka_kit: KafkaKit) -> None:
-    config, port = formatted(tmp_path, processes)
+    config, port = formatted(tmp_path)
     kafka_kit.start_server(processes, config, name="kafka")
     look_at(port, tmp_path / "metadata")
 

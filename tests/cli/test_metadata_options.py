@@ -118,7 +118,7 @@ def test_one_source_is_named(capsys: pytest.CaptureFixture[str], command: str) -
 def test_controllers_are_named_as_voters_or_by_a_file(
     tmp_path: Path, processes: Processes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config, port = formatted(tmp_path, processes)
+    config, port = formatted(tmp_path)
     processes.kjbod("controller", "-c", str(config), name="controller").wait_for_event("controller.started")
     static = tmp_path / "static.properties"
     static.write_text(

@@ -18,7 +18,7 @@ from kjbod.faults.fusedisk import FaultMode
 from kjbod.ids import Uuid
 from kjbod_agent.admin import unattended
 from kjbod_agent.replicas.stray_memory import Note, StrayMemory
-from scripts.rig.processes import kjbod_command
+from scripts.rig.cluster import format_node
 from tests.cli.fake_agent import SERVER_PROPERTIES, configure, fake_agent
 
 TOPIC_ID = "tvZBbOOtuXsXF9uKAMlVNQ"
@@ -192,8 +192,7 @@ class Directories:
         self.config = str(root / "server.properties")
         (root / "state").mkdir()
         Path(self.config).write_text(SERVER_PROPERTIES.format(root=root))
-        command = [kjbod_command(), "format", "-t", "4L6g3nShT-eMCtK--X86sw", "-c", self.config]
-        subprocess.run(command, check=True, capture_output=True)
+        format_node(Path(self.config), "4L6g3nShT-eMCtK--X86sw")
 
     def put(self, directory: str, name: str, topic_id: str | None = TOPIC_ID) -> Path:
         """A replica directory with a segment of 1,000 bytes."""

@@ -44,7 +44,8 @@ from kjbod.wire.messages import (
     RequestBody,
 )
 from kjbod.wire.principals import ForwardedPrincipal, encode_principal
-from scripts.rig.kafka import KafkaKit, broker_properties, controller_properties
+from scripts.rig.cluster import Cluster
+from scripts.rig.kafka import KafkaKit
 from scripts.rig.processes import Processes, free_port
 from tests.controller.pair import Difference, Pair, View
 from tests.controller.random_requests import Step, producer_ids, quota, register, scram, unscram
@@ -335,17 +336,12 @@ class Site:
 
     def __init__(self, path: Path, processes: Processes, kit: KafkaKit) -> None:
         self._kit = kit
-        port, self.port, self.named_port = free_port(), free_port(), free_port()
-        access = f"authorizer.class.name={STANDARD_AUTHORIZER}\nsuper.users=User:ANONYMOUS\n"
-        config = path / "controller.properties"
-        config.write_text(controller_properties(NODE_ID, port, path / "metadata") + access)
-        format_ = ("format", "-t", CLUSTER_ID, "-c", str(config), "--standalone")
-        assert processes.kjbod(*format_, name="format").wait() == 0
-        processes.kjbod("controller", "-c", str(config), name="controller").wait_for_event("controller.started")
-        broker = path / "broker.properties"
-        common = broker_properties(1, self.port, port, [path / "d1", path / "d2"])
-        changed = dict(line.split("=", 1) for line in common.splitlines())
-        changed |= {
+        self.port, self.named_port = free_port(), free_port()
+        access = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:ANONYMOUS"}
+        cluster = Cluster(path, processes, properties=access)
+        cluster.format_controller()
+        cluster.start_controller()
+        named = {
             "listeners": f"PLAINTEXT://127.0.0.1:{self.port},NAMED://127.0.0.1:{self.named_port}",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,NAMED:SASL_PLAINTEXT",
             "sasl.enabled.mechanisms": "SCRAM-SHA-256",
@@ -353,8 +349,8 @@ class Site:
                 "org.apache.kafka.common.security.scram.ScramLoginModule required;"
             ),
         }
-        broker.write_text("".join(f"{name}={value}\n" for name, value in changed.items()) + access)
-        kit.format(broker, CLUSTER_ID)
+        broker = cluster.configure_broker(1, [path / "d1", path / "d2"], {**named, **access}, port=self.port)
+        cluster.format_broker(broker)
         kit.start_server(processes, broker, name="broker")
 
     def tool(self, name: str, *arguments: str) -> str:

@@ -18,6 +18,7 @@ from kjbod.wire.client import Connection, Disconnected
 from kjbod.wire.messages import MetadataRequest
 from kjbod_controller_stub.log import directory_watch, probe
 from kjbod_controller_stub.log.directory_watch import DirectoryHungError, DirectoryWatch
+from scripts.rig.cluster import format_node
 from scripts.rig.kafka import controller_properties
 from scripts.rig.processes import ManagedProcess, Processes, free_port
 from tests.controller.conftest import until
@@ -130,8 +131,7 @@ def rig_on(disk: RealDisk, tmp_path: Path, processes: Processes) -> Rig:
         + "kjbod.probe.interval.ms=100\nkjbod.probe.timeout.ms=500\nkjbod.blind.timeout.ms=1500\n"
         + "broker.session.timeout.ms=600000\n"
     )
-    formatted = processes.kjbod("format", "-t", CLUSTER_ID, "-c", str(config), "--standalone", name="format")
-    assert formatted.wait() == 0
+    format_node(config, CLUSTER_ID)
     return Rig(processes, disk, config, port)
 
 

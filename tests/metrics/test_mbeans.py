@@ -19,6 +19,7 @@ from kjbod.metrics.mbeans import (
 )
 from kjbod_agent import metrics as agent_metrics
 from kjbod_controller_stub import metrics as controller_metrics
+from scripts.rig.cluster import format_node
 from scripts.rig.kafka import KafkaKit, broker_properties, controller_properties
 from scripts.rig.processes import Processes, free_port
 from tests.metrics.exposition import checked, values
@@ -156,8 +157,8 @@ def test_real_kafka_has_every_mbean_whose_names_are_served(
     controller, broker = tmp_path / "controller.properties", tmp_path / "broker.properties"
     controller.write_text(controller_properties(3000, ports[0], tmp_path / "c"))
     broker.write_text(broker_properties(1, ports[1], ports[0], [tmp_path / "d1", tmp_path / "d2"]))
-    kafka_kit.format(controller, CLUSTER_ID, "--standalone")
-    kafka_kit.format(broker, CLUSTER_ID)
+    for node in (controller, broker):
+        format_node(node, CLUSTER_ID)
     kafka_kit.start_server(processes, controller, name="controller", options=jmx(ports[2]))
     kafka_kit.start_server(processes, broker, name="broker", options=jmx(ports[3]))
 
