@@ -1,4 +1,8 @@
-"""A formatted controller directory and a server on it."""
+"""A formatted controller directory and a server on it.
+
+The server runs in the test's process and on its loop, to be looked into and interrupted between two steps; its
+directory has an id that the test knows. A controller that is a process of its own is :mod:`scripts.rig.cluster`'s.
+"""
 
 import asyncio
 import contextlib
