@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from kjbod.faults.disks import RealDisk
 from scripts.rig import namespaces
@@ -26,9 +25,7 @@ from scripts.rig.rig_error import RigError
 from tests import changed, stamp
 from tests.world import WorldPlugin, skip_unless
 
-# How long a machine under load takes to draw an example says nothing about the code.
-settings.register_profile("kjbod", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("kjbod")
+pytest_plugins = ("tests.depth",)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -30,9 +30,10 @@ from kjbod_controller_stub.partitions.replication import NOBODY, Replication
 from kjbod_controller_stub.results import Draft, PartitionKey, Result
 from kjbod_controller_stub.rules import KAFKA, KIP_858, Rules
 from tests.controller.world import World, directories, directory, errors
+from tests.depth import examples
 
 BROKERS = (1, 2, 3, 4)
-CALM = settings(deadline=None, max_examples=50)
+CALM = settings(max_examples=examples(50))
 SHAPES = st.integers(0, 2**32)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 IDS = st.binary(min_size=16, max_size=16).map(Uuid)

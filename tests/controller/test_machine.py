@@ -17,6 +17,7 @@ from kjbod_controller_stub.partitions import eligible
 from kjbod_controller_stub.rules import KAFKA, KIP_858
 from tests.controller.test_eligible_leaders import configure
 from tests.controller.world import World, directory
+from tests.depth import examples
 
 BROKERS = st.integers(1, 3)
 TOPICS = st.sampled_from(["a", "b"])
@@ -268,11 +269,11 @@ class WithoutEligibleMachine(ControllerMachine):
 
 
 TestKipController: Any = ControllerMachine.TestCase
-TestKipController.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestKipController.settings = settings(max_examples=examples(60))
 TestShippedController: Any = ShippedMachine.TestCase
-TestShippedController.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestShippedController.settings = settings(max_examples=examples(40))
 TestControllerWithoutEligible: Any = WithoutEligibleMachine.TestCase
-TestControllerWithoutEligible.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
+TestControllerWithoutEligible.settings = settings(max_examples=examples(20))
 
 
 def test_answers_leave_in_order_and_never_before_they_are_durable() -> None:

@@ -19,6 +19,7 @@ from kjbod_agent.assignments import LINGER_MS, TOLD_MS_MAX, Assignments, backoff
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Hosting
 from tests.agent.core.recording import answer
+from tests.depth import examples
 
 D1, D2 = Uuid.of(2, 1), Uuid.of(2, 2)
 T1, T2 = Uuid.of(3, 1), Uuid.of(3, 2)
@@ -284,7 +285,7 @@ def test_the_time_starts_anew_with_a_controller_that_is_new_or_back() -> None:
     assert queue.stuck(60_000)[0].since_ms == 50_000
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(st.integers(0, 2**32), st.integers(1, 4))
 def test_in_the_end_the_controller_has_the_newest_directory_of_every_partition(seed: int, limit: int) -> None:
     rng = random.Random(seed)

@@ -18,6 +18,7 @@ from kjbod.metadata.records import (
 from kjbod.metadata.versions import DIRECTORY_ASSIGNMENT, METADATA_VERSION
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Hosted, Hosting, Update, cordoned_log_dirs
+from tests.depth import examples
 
 D1, D2 = Uuid.of(2, 1), Uuid.of(2, 2)
 TOPIC = Uuid.of(3, 1)
@@ -105,7 +106,7 @@ def _of(topic_id: Uuid, number: int, replicas: tuple[int, ...]) -> PartitionReco
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["delete", "away", "here", "grow"])), max_size=8),
     st.lists(st.integers(0, 3), min_size=8, max_size=8),

@@ -13,6 +13,7 @@ from kjbod_agent.replicas.choice import Chooser, Site
 from kjbod_agent.replicas.inventory import Aside, Decision, Inventory, Wanted, delete_name, stray_name
 from kjbod_agent.replicas.table import RULES, Action, Assigned, Found, Hidden, look_up
 from kjbod_agent.storage.api import Replica
+from tests.depth import examples
 
 D1, D2, D3, UNREAD, FOREIGN = (Uuid.of(2, n) for n in range(1, 6))
 TOPIC, OTHER_TOPIC = Uuid.of(3, 1), Uuid.of(3, 2)
@@ -449,7 +450,7 @@ assigned_ids = st.sampled_from([UNASSIGNED, MIGRATING, LOST, D1, D2, D3, UNREAD,
 directories = st.sets(st.sampled_from([D1, D2, D3]))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600))
 @given(assigned_ids, directories, directories, directories, directories, st.booleans(), st.booleans())
 def test_no_replica_is_ever_created_while_a_copy_lies_or_may_lie_anywhere_else(
     assigned: Uuid,
@@ -482,7 +483,7 @@ def test_no_replica_is_ever_created_while_a_copy_lies_or_may_lie_anywhere_else(
     assert len(inventory.copies(P0)) <= 1 or decision.action in (Action.REFUSE, Action.WAIT, Action.LEAVE)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(st.lists(st.tuples(st.integers(0, 5), assigned_ids), min_size=1, max_size=30), st.booleans())
 def test_once_the_controller_recorded_what_it_was_told_there_is_nothing_left_to_do(
     partitions: list[tuple[int, Uuid]], unread: bool
