@@ -1,4 +1,5 @@
-"""Moves of a real agent that is killed with SIGKILL, at each of its system calls that change a disk."""
+"""Moves of a real agent that is killed with SIGKILL, at each of its system calls that change a disk; at some of them,
+drawn, but in the deep form, and always at those of the swap."""
 
 import os
 import re
@@ -15,12 +16,13 @@ from scripts.rig.processes import ManagedProcess, Processes, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 from tests.agent.killing import Killer
 from tests.agent.real_broker import RealBroker, stop_clean
+from tests.depth import Points, sweep
 
 pytestmark = pytest.mark.timeout(600)
 
 REPLICA = "moved-0"
 DIRECTORIES = (1, 2)
-CHUNKS = 4
+PARTS = 4
 """The kill points are spread over so many tests."""
 SESSION_MS = 2_000
 """How long the controller refuses the next incarnation of an agent that was killed."""
@@ -202,6 +204,11 @@ def expected(calls: list[str]) -> Mapping[str, int]:
     return steps
 
 
+def within_the_swap(calls: list[str]) -> list[int]:
+    """Numbers of the calls from the first rename of the swap to what follows the second one."""
+    return sorted({number + after for number in expected(calls).values() for after in (0, 1, 2)})
+
+
 def of_each_kind(calls: list[str]) -> list[int]:
     """Numbers of the calls of which none like it comes before: the same function, on a file for the same purpose."""
     kinds: dict[str, int] = {}
@@ -215,29 +222,33 @@ def base(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("points", sweep(ci=3, quick=1, parts=PARTS))
 def test_an_agent_killed_at_any_system_call_of_a_move_loses_nothing(
-    base: Path, processes: Processes, chunk: int
+    base: Path, processes: Processes, points: Points
 ) -> None:
     host = Host(base, processes)
     try:
         host.fill()
         host.calls_of_a_move()  # the first one also makes checkpoint files
-        total = len(host.calls_of_a_move())
-        assert total > 20
+        calls = host.calls_of_a_move()
+        assert len(calls) > 20
+        numbers = points.of(range(1, len(calls) + 1), within_the_swap(calls))
         killed = 0
-        for number in range(1 + chunk, total + 1, CHUNKS):
+        for number in numbers:
             if host.killed(number):
                 host.check_after_kill()
                 host.agent = host.start()
                 killed += 1
             host.settled()
-        assert killed >= (total - 4) // CHUNKS  # with what was removed late a move has some calls more
+        assert killed >= len(numbers) - 1  # with what was removed late a move has some calls more
     finally:
         host.close()
 
 
-def test_a_worker_killed_at_any_kind_of_system_call_of_a_move_delays_it(base: Path, processes: Processes) -> None:
+@pytest.mark.parametrize("points", sweep(ci=5, quick=2))
+def test_a_worker_killed_at_any_kind_of_system_call_of_a_move_delays_it(
+    base: Path, processes: Processes, points: Points
+) -> None:
     host = Host(base, processes)
     try:
         host.fill()
@@ -245,7 +256,7 @@ def test_a_worker_killed_at_any_kind_of_system_call_of_a_move_delays_it(base: Pa
         calls = host.calls_of_a_move()
         # A removal that was interrupted is tried again after a minute, which is not what this is about.
         total = next(n for n, call in enumerate(calls) if call.startswith("unlink"))
-        for number in of_each_kind(calls[:total]):
+        for number in points.of(of_each_kind(calls[:total])):
             destination = (set(DIRECTORIES) - {host.lies_in()}).pop()
             host.killer.arm("worker", number)
             host.move()
@@ -258,15 +269,14 @@ def test_a_worker_killed_at_any_kind_of_system_call_of_a_move_delays_it(base: Pa
 
 
 @pytest.mark.usefixtures("kafka_kit")
+@pytest.mark.parametrize("points", sweep(ci=4, quick=2))
 def test_an_agent_killed_within_the_swap_under_a_real_kafka_controller_loses_nothing(
-    base: Path, processes: Processes, kafka_kit: KafkaKit
+    base: Path, processes: Processes, kafka_kit: KafkaKit, points: Points
 ) -> None:
     host = Host(base, processes, kafka_kit)
     try:
         host.fill()
-        calls = host.calls_of_a_move()
-        steps = expected(calls)
-        for number in sorted({n + after for n in steps.values() for after in (0, 1, 2)}):
+        for number in points.of(within_the_swap(host.calls_of_a_move())):
             assert host.killed(number)
             host.check_after_kill()
             host.agent = host.start()

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import dataclasses
-import os
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -25,13 +24,13 @@ from tests.controller.conftest import until
 from tests.controller.test_server import connect, create, join
 from tests.controller.test_snapshots import following
 from tests.controller.world import CLUSTER_ID
+from tests.depth import at, sample, seeded
 
 pytestmark = pytest.mark.usefixtures("kafka_kit")
 
 NODE = 3000
 SMALL_SEGMENT_BYTES = 2_000
-LONG = os.environ.get("KJBOD_EVERY_CALL", "") not in ("", "0")
-TURNS = 6 if LONG else 3
+TURNS = at(quick=3, ci=3, deep=6)
 """Ours, theirs, ours, ..."""
 
 
@@ -84,7 +83,9 @@ def quorum(properties: str, kraft_version: int) -> str:
     return properties.replace("controller.quorum.bootstrap.servers=", f"controller.quorum.voters={NODE}@")
 
 
-@pytest.fixture(params=[1, pytest.param(0, marks=pytest.mark.skipif(not LONG, reason="only with KJBOD_EVERY_CALL"))])
+@pytest.fixture(
+    params=[pytest.param(version, id=seeded(f"kraft.version={version}")) for version in sample((1, 0), ci=1)]
+)
 def place(tmp_path: Path, kafka_kit: KafkaKit, processes: Processes, request: pytest.FixtureRequest) -> Place:
     config, port = tmp_path / "controller.properties", free_port()
     config.write_text(
