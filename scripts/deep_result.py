@@ -1,0 +1,58 @@
+"""Says in Markdown what came of scripts/deep: ``python -m scripts.deep_result SESSIONS TREE EXIT_CODE [ARGUMENT...]``.
+
+SESSIONS is the file that ``pytest --depth-result`` has written, a JSON line for each session.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+_COUNTS = ("passed", "failed", "errors", "skipped")
+
+
+def _together(sessions: Iterable[dict[str, Any]], name: str) -> list[Any]:
+    return [entry for session in sessions for entry in session[name]]
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{seconds / 60:.1f} min"
+
+
+def describe(sessions: Sequence[dict[str, Any]], tree: str, code: int, arguments: Sequence[str], now: datetime) -> str:
+    """The page. ``arguments``: what was asked for; none is everything."""
+    failed = sorted({*_together(sessions, "failed"), *_together(sessions, "errors")})
+    counts = ", ".join(f"{sum(len(session[name]) for session in sessions)} {name}" for name in _COUNTS)
+    reasons = sorted(set(_together(sessions, "reasons")))
+    seconds = sum(session["seconds"] for session in sessions)
+    lines = [
+        "# The last run of scripts/deep",
+        "",
+        "Written by it; `scripts/deep` again replaces it.",
+        "",
+        "| | |",
+        "|---|---|",
+        f"| what | {'a part: `' + ' '.join(arguments) + '`' if arguments else 'all tests'} |",
+        f"| result | {'green' if code == 0 else f'NOT GREEN (exit code {code})'}: {counts} |",
+        f"| took | {_duration(seconds)} |",
+        f"| ended | {now:%Y-%m-%d %H:%M} UTC |",
+        f"| tree | `{tree}` |",
+        f"| seed | {', '.join(sorted({str(session['seed']) for session in sessions})) or 'none'} |",
+    ]
+    for title, entries in (("Failed", failed), ("Skipped, and why", reasons)):
+        if entries:
+            lines += ["", f"## {title}", *(f"- `{entry}`" for entry in entries)]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str]) -> None:
+    path, tree, code, *asked = arguments
+    sessions = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    print(describe(sessions, tree, int(code), asked, datetime.now(UTC)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
