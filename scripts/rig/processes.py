@@ -31,6 +31,8 @@ from scripts.rig.rig_error import RigError
 
 T = TypeVar("T")
 
+PATIENCE = 4
+"""A deadline is what an idle machine keeps easily; so many times as long is waited, since others may use this one."""
 _POLL_S = 0.01
 _KILL_TIMEOUT_S = 20.0
 _TAIL_LINES = 15
@@ -46,15 +48,17 @@ class WaitTimeoutError(RigError):
 def wait_until(predicate: Callable[[], T], timeout_s: float, what: str) -> T:
     """Call ``predicate`` every 10 ms until it returns something true; that is returned.
 
-    Raises :class:`WaitTimeoutError`, naming ``what`` and the predicate's last value.
+    Raises :class:`WaitTimeoutError`, naming ``what`` and the predicate's last value, after :data:`PATIENCE` times
+    ``timeout_s``.
     """
-    deadline = time.monotonic() + timeout_s
+    waited_s = timeout_s * PATIENCE
+    deadline = time.monotonic() + waited_s
     while True:
         value = predicate()
         if value:
             return value
         if time.monotonic() > deadline:
-            raise WaitTimeoutError(f"waited {timeout_s:g} s for {what}; last seen: {value!r}")
+            raise WaitTimeoutError(f"waited {waited_s:g} s for {what}; last seen: {value!r}")
         time.sleep(_POLL_S)
 
 
@@ -207,12 +211,14 @@ class ManagedProcess:
         self._process.send_signal(number)
 
     def wait(self, timeout_s: float = 30.0) -> int:
-        """Its exit code (negative: the signal) once it ends; :class:`WaitTimeoutError` if it does not."""
+        """Its exit code (negative: the signal) once it ends; :class:`WaitTimeoutError` if it does not in
+        :data:`PATIENCE` times ``timeout_s``."""
+        waited_s = timeout_s * PATIENCE
         try:
-            return self._process.wait(timeout_s)
+            return self._process.wait(waited_s)
         except subprocess.TimeoutExpired:
             raise WaitTimeoutError(
-                f"{self.name} (pid {self.pid}) did not end in {timeout_s:g} s; it waits in {self._wait_channel()}:\n"
+                f"{self.name} (pid {self.pid}) did not end in {waited_s:g} s; it waits in {self._wait_channel()}:\n"
                 f"{self.tail()}"
             ) from None
 

@@ -820,7 +820,7 @@ async def throw_at(port: int, raw: bytes | bytearray, *, whole: bool = False) ->
     if not whole:
         writer.write_eof()
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await reader.read(100)
     except (TimeoutError, ConnectionError):
         pass

@@ -86,7 +86,7 @@ def rows(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  files are written by a thread: there is nothing to wait on
             await asyncio.sleep(0.005)
 

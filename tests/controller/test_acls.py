@@ -255,7 +255,7 @@ class Behind:
                 request_principal=self._principal,
                 client_host_address=self._host,
             ),
-            timeout_ms=5_000,
+            timeout_ms=60_000,
         )
         assert answer.error_code == 0
         return decode_response(answer.response_data or b"", request.API_KEY, version).message
@@ -270,8 +270,8 @@ def guarded(site: Site, serving: Serving) -> Callable[..., Any]:
         site.configure(authorizer_class_name=STANDARD_AUTHORIZER, super_users="User:ANONYMOUS", **config)
         async with serving(site) as server, await connect(server.port) as broker:
             await join(broker, 1)
-            await broker.request(CreateTopicsRequest(topics=(topic("mine"), topic("other"))), timeout_ms=5_000)
-            await broker.request(CreateAclsRequest(creations=creations), timeout_ms=5_000)
+            await broker.request(CreateTopicsRequest(topics=(topic("mine"), topic("other"))), timeout_ms=60_000)
+            await broker.request(CreateAclsRequest(creations=creations), timeout_ms=60_000)
             yield Behind(broker, ALICE)
 
     return run
@@ -389,9 +389,9 @@ async def test_a_resource_without_entries_may_be_open_to_everybody(guarded: Call
 async def test_who_is_no_broker_cannot_act_as_one(site: Site, serving: Serving) -> None:
     site.configure(authorizer_class_name=STANDARD_AUTHORIZER, super_users="User:admin")
     async with serving(site) as server, await connect(server.port) as anybody:
-        answer = await anybody.request(EnvelopeRequest(request_data=b"", client_host_address=b""), timeout_ms=5_000)
+        answer = await anybody.request(EnvelopeRequest(request_data=b"", client_host_address=b""), timeout_ms=60_000)
         assert answer.error_code == NO_CLUSTER
-        described = await anybody.request(DescribeClusterRequest(endpoint_type=2), timeout_ms=5_000)
+        described = await anybody.request(DescribeClusterRequest(endpoint_type=2), timeout_ms=60_000)
         assert (described.error_code, described.error_message) == (NO_CLUSTER, "Cluster authorization failed.")
 
 
@@ -399,7 +399,7 @@ async def test_a_client_may_ask_what_it_may_do(site: Site, serving: Serving) -> 
     site.configure(authorizer_class_name=STANDARD_AUTHORIZER, super_users="User:ANONYMOUS")
     request = DescribeClusterRequest(endpoint_type=2, include_cluster_authorized_operations=True)
     async with serving(site) as server, await connect(server.port) as admin:
-        answer = await admin.request(request, timeout_ms=5_000)
+        answer = await admin.request(request, timeout_ms=60_000)
     operations = {
         Operation.CREATE,
         Operation.ALTER,

@@ -17,7 +17,7 @@ async def test_an_address_gets_as_many_connections_as_the_configuration_says(sit
     async with serving(site) as server, await connect(server.port), await connect(server.port) as second:
         with pytest.raises(Disconnected):
             await connect(server.port)
-        assert (await second.request(MetadataRequest(topics=None), timeout_ms=10_000)).controller_id
+        assert (await second.request(MetadataRequest(topics=None), timeout_ms=60_000)).controller_id
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
@@ -26,7 +26,7 @@ async def test_some_hosts_get_more_connections_than_others(site: Site, serving: 
     async with serving(site) as server, await connect(server.port), await connect(server.port) as second:
         with pytest.raises(Disconnected):
             await connect(server.port)
-        assert (await second.request(MetadataRequest(topics=None), timeout_ms=10_000)).controller_id
+        assert (await second.request(MetadataRequest(topics=None), timeout_ms=60_000)).controller_id
 
 
 async def test_a_host_may_be_kept_out(site: Site, serving: Serving) -> None:

@@ -222,7 +222,7 @@ def leave_free(ballast: Path, size_bytes: int) -> None:
 
 async def topics(rig: Rig) -> set[str]:
     async with rig.connected() as connection:
-        answer = await connection.request(MetadataRequest(topics=None), timeout_ms=10_000)
+        answer = await connection.request(MetadataRequest(topics=None), timeout_ms=60_000)
         return {topic.name or "" for topic in answer.topics}
 
 

@@ -64,10 +64,10 @@ async def test_the_controller_serves_its_metrics_under_kafka_s_names(site: Site,
     async with await connect(started["port"]) as connection:
         await join(connection, 1)
         await join(connection, 2)
-        assert (await connection.request(create("orders", 4), timeout_ms=5_000)).topics[0].error_code == 0
+        assert (await connection.request(create("orders", 4), timeout_ms=60_000)).topics[0].error_code == 0
         await asyncio.to_thread(go_away, port)
         text = await asyncio.to_thread(scrape, port)
-        assert (await connection.request(UnregisterBrokerRequest(broker_id=2), timeout_ms=5_000)).error_code == 0
+        assert (await connection.request(UnregisterBrokerRequest(broker_id=2), timeout_ms=60_000)).error_code == 0
         after = values(await asyncio.to_thread(scrape, port))
     found = values(text)
     families = checked(text)

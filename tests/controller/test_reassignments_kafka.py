@@ -27,8 +27,8 @@ async def state(port: int) -> tuple[MetadataResponsePartition, set[str | None]]:
     keys = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
     resource = DescribeConfigsRequestResource(resource_type=TOPIC, resource_name="t", configuration_keys=keys)
     async with await Connection.open("127.0.0.1", port, client_id="test", clock=SystemClock()) as controller:
-        topics = await controller.request(MetadataRequest(topics=None), timeout_ms=10_000)
-        configs = await controller.request(DescribeConfigsRequest(resources=(resource,)), timeout_ms=10_000)
+        topics = await controller.request(MetadataRequest(topics=None), timeout_ms=60_000)
+        configs = await controller.request(DescribeConfigsRequest(resources=(resource,)), timeout_ms=60_000)
     return topics.topics[0].partitions[0], {config.value for config in configs.results[0].configs}
 
 

@@ -158,7 +158,7 @@ async def follow(port: int, directory: Uuid, replica_id: int, offset: int) -> Me
         replica_id=replica_id,
         directory_id=directory,
     )
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         run = group.create_task(follower.run())
         await enough.wait()
         run.cancel()

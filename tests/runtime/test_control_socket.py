@@ -461,6 +461,6 @@ def test_a_command_that_is_interrupted_amid_its_answer_is_no_bug_of_the_agent(
             server.close()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(asyncio.wait_for(interrupt(), 30))
+        runner.run(asyncio.wait_for(interrupt(), 60))
     assert log.events == []
     assert unhandled == []

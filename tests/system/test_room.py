@@ -66,7 +66,7 @@ RESPAWN = """
     from kjbod_agent.storage.posix import PosixStorageAgent
 
     async def until(condition):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not condition():
                 await asyncio.sleep(0.005)
 

@@ -274,7 +274,7 @@ def test_two_copies_of_which_the_metadata_name_neither_are_an_error_that_names_b
 def test_why_and_since_when_is_remembered_over_a_restart_and_its_loss_survived(tmp_path: Path) -> None:
     async def start(contents: Contents) -> World:
         world = World(SystemClock(), contents, *FOO_TOPIC, memory=StrayMemory(tmp_path / "state", 1))
-        async with world.running(), asyncio.timeout(20):
+        async with world.running(), asyncio.timeout(60):
             memory = world.placement.memory
             assert memory is not None
             while memory.load() != world.placement.removals.notes():  # noqa: ASYNC110  it is written on a thread
@@ -357,7 +357,7 @@ def test_many_replicas_are_removed_on_the_loop_that_the_agent_runs_on(loop_facto
         world = World(SystemClock(), found, TopicRecord(name="bar", topic_id=GONE), *parts, delete_delay_ms=0)
         crashed: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: crashed.append(context))
-        async with world.running(), asyncio.timeout(20):
+        async with world.running(), asyncio.timeout(60):
             world.commit(RemoveTopicRecord(topic_id=GONE))
             while any(map(world.names, PATHS)) and not crashed:  # noqa: ASYNC110  no event to wait for
                 await asyncio.sleep(0.001)

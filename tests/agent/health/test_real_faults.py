@@ -34,8 +34,8 @@ from scripts.rig.processes import Processes, wait_until
 pytestmark = pytest.mark.usefixtures("as_root")
 
 Make = Callable[..., RealDisk]
-TIMEOUT_S = 20
-TIMEOUT_MS = 10_000
+TIMEOUT_S = 60
+TIMEOUT_MS = 60_000
 QUICK = HealthSettings(
     probe_interval_ms=150,
     probe_timeout_ms=800,

@@ -94,7 +94,7 @@ async def moving(tmp_path: Path) -> AsyncIterator[tuple[PosixStorageAgent, list[
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
         await asyncio.sleep(0.001)
@@ -124,7 +124,7 @@ async def test_a_copy_keeps_up_with_a_process_that_appends_rolls_deletes_and_tru
                     copy = ReplicaCopy(source, SOURCE, destination, FUTURE, buffer=new_buffer(storage))
             assert broker.poll() is None
             end.touch()
-            broker.wait(30)
+            broker.wait(60)
         passes = 0
         while not await copy.catch_up():
             passes += 1
@@ -380,7 +380,7 @@ async def test_a_replaced_disk_is_worked_on_while_the_worker_of_the_old_one_is_s
         disk.set(FaultMode.HANG_WRITES)
         try:
             with pytest.raises(DirectoryTimeout):
-                await old.probe(full=False, timeout_ms=300)
+                await old.probe(full=False, timeout_ms=1_000)
             waiting = asyncio.ensure_future(old.probe(full=False, timeout_ms=TIMEOUT_MS))
             await asyncio.sleep(0)
             again = storage.renew(path)

@@ -29,7 +29,7 @@ async def main(path, timeout_ms):
     agent = storage.directory(path)
     try:
         await agent.load(timeout_ms=int(timeout_ms))
-        await agent.probe(full=False, timeout_ms=10_000)
+        await agent.probe(full=False, timeout_ms=60_000)
         while len(storage.process_ids()) < 3:
             await asyncio.sleep(0.01)
         say(loaded=agent.worker_pid, all=storage.process_ids())
@@ -51,7 +51,7 @@ asyncio.run(main(*sys.argv[1:]))
 class Agent:
     """A process with a storage agent of one directory, ended by SIGKILL."""
 
-    def __init__(self, path: Path, timeout_ms: int = 10_000) -> None:
+    def __init__(self, path: Path, timeout_ms: int = 60_000) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self.process = subprocess.Popen(
             [sys.executable, "-c", AGENT, str(path), str(timeout_ms)],
@@ -74,7 +74,7 @@ class Agent:
 
 
 @contextlib.contextmanager
-def agent(path: Path, timeout_ms: int = 10_000) -> Iterator[Agent]:
+def agent(path: Path, timeout_ms: int = 60_000) -> Iterator[Agent]:
     made = Agent(path, timeout_ms)
     with made.process:
         yield made

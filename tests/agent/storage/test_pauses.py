@@ -23,7 +23,7 @@ def test_an_answer_that_came_during_a_pause_is_heard_though_its_time_is_over(tmp
         await storage.start()
         try:
             agent = storage.directory(str(tmp_path))
-            await agent.load(timeout_ms=10_000)
+            await agent.load(timeout_ms=60_000)
             os.kill(agent.worker_pid, signal.SIGSTOP)
 
             def pause() -> None:

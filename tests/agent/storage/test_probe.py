@@ -190,7 +190,7 @@ class Nobody:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._process.communicate(timeout=20)
+        self._process.communicate(timeout=60)
 
     def probe(self, kind: str = "plain") -> str:
         assert self._process.stdin is not None

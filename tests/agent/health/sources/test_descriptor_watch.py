@@ -46,7 +46,7 @@ def test_every_later_event_is_told_too(new_loop: Callable[[], asyncio.AbstractEv
         watch = Watch(reader, lambda: told.put_nowait(os.read(reader, 1)))
         for letter in (b"a", b"b", b"c"):
             os.write(writer, letter)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 assert await told.get() == letter
         watch.close()
 
@@ -69,7 +69,7 @@ def test_the_callback_may_close_its_own_watch_and_so_may_anybody_after_the_loop_
             closed.set()
 
         watches.append(Watch(reader, readable))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await closed.wait()
         watches.append(Watch(reader, closed.set))
 

@@ -34,7 +34,7 @@ from kjbod_agent.health.sources.uevents import BlockUevents
 pytestmark = pytest.mark.usefixtures("as_root")
 
 Make = Callable[..., RealDisk]
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 MS_REMOUNT = 32
 LOOP_SET_CAPACITY = 0x4C07
 BLOCK = 4096
