@@ -8,17 +8,21 @@ All here is a function of bytes: the agent gets them from the worker process of 
 """
 
 import enum
-import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import javaproperties
 
 from kjbod.config.properties import parse_properties, render_properties
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid, is_reserved, random_directory_id
+
+if TYPE_CHECKING:
+    import random
+
 
 META_PROPERTIES_NAME = "meta.properties"
 _JAVA_INT = re.compile(r"[+-]?[0-9]+", re.ASCII)
@@ -225,7 +229,7 @@ def _verify_directory_id(meta: MetaProperties, directory: str, owners: dict[Uuid
     owners[meta.directory_id] = directory
 
 
-def with_directory_ids(ensemble: Ensemble, rng: random.Random) -> dict[str, MetaProperties]:
+def with_directory_ids(ensemble: Ensemble, rng: "random.Random") -> dict[str, MetaProperties]:
     """For each readable directory that has no directory id yet: its properties with a new one, to be written
     (KIP-858; ``KafkaRaftServer.initializeLogDirs``)."""
     used = {meta.directory_id for meta in ensemble.properties.values() if meta.directory_id is not None}

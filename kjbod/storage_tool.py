@@ -40,9 +40,9 @@ from kjbod.meta_properties import (
     with_directory_ids,
 )
 from kjbod.metadata import versions
+from kjbod.metadata.checkpoint_files import write_checkpoint
 from kjbod.metadata.control_records import KRaftVoters, Voter, VoterEndpoint
 from kjbod.metadata.records import FeatureLevelRecord, Record, UserScramCredentialRecord
-from kjbod.metadata.snapshot import write_checkpoint
 from kjbod.scram import parse_scram
 
 BOOTSTRAP_CHECKPOINT_NAME = "bootstrap.checkpoint"

@@ -15,7 +15,8 @@ from kjbod.errors import StorageError
 from kjbod.meta_properties import MetaPropertiesError, parse_meta_properties
 from kjbod.metadata.quorum_state import FILE_NAME, QuorumState, read_quorum_state
 from kjbod.metadata.snapshot import SnapshotId
-from kjbod_agent.directories.start_up_rules import KNOWN_DIRECTORIES_NAME, KnownDirectories, Memory
+from kjbod_agent.directories.known_directories import KNOWN_DIRECTORIES_NAME, KnownDirectories
+from kjbod_agent.directories.start_up_rules import Memory
 from kjbod_agent.replicas.stray_memory import STRAYS_NAME, StrayMemory
 
 ID = "AAAAAAAAAAcAAAAAAAAAAQ"

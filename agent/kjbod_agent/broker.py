@@ -70,7 +70,7 @@ from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Update
 from kjbod_agent.replicas.inventory import Wanted
 from kjbod_agent.replicas.placement import Placement
-from kjbod_agent.reporter import Log, Reporter
+from kjbod_agent.reporter import Log, Reporter, write
 from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, ProbeResult, Replica
 
 ASSIGN_TIMEOUT_MS: Final = 10_000
@@ -220,15 +220,15 @@ class Broker:
         """Set when the farewell was answered or has failed; None when there is none."""
         self.caught_up = asyncio.Event()
         """Set when the metadata are known for the first time."""
-        self.history = History(log)
-        self.cordoning = Cordoning(broker_id=identity.broker_id, accept=accept, path=self._online_path, log=log)
+        self.history = History()
+        self.cordoning = Cordoning(broker_id=identity.broker_id, accept=accept, path=self._online_path)
         self.placement: Placement
         self.mover: Mover
         self.cleanness: Cleanness | None = None
         self.monitor: Monitor | None = None
         self.directory_states: Callable[[], DirectoryStates] = DirectoryStates
         """The state of each directory, as ``kjbod status`` shows it."""
-        self.fencing = self._make_fencing(multiple, log)
+        self.fencing = self._make_fencing(multiple)
         self._replayer = Replayer(self.image)
         self._paths = dict(paths)
         self._log_dirs = frozenset(identity.log_dirs)
@@ -259,7 +259,7 @@ class Broker:
         self._unfenced_once = False
         self._pulse = _Pulse(beaten_ms=clock.monotonic_ms())
 
-    def _make_fencing(self, multiple: bool, log: Log) -> Fencing:
+    def _make_fencing(self, multiple: bool) -> Fencing:
         return Fencing(
             assignments=self.assignments,
             multiple=multiple,
@@ -268,7 +268,6 @@ class Broker:
             name=self._partition_name,
             path=lambda directory: self._paths.get(directory, str(directory)),
             wall_ms=self._wall_ms_at,
-            log=log,
         )
 
     # ---------------------------------------------------------------------------------------------- what happens to it
@@ -337,7 +336,11 @@ class Broker:
         self._applied(changes, proven=False)
         kept = len(self.placement.strays) - before
         if kept or snapshot.parted is not None:
-            self.history.lost(parted, old, self.image, kept=kept, wall_ms=self._clock.wall_ms())
+            write(self._log, [self.history.lost(parted, old, self.image, kept=kept, wall_ms=self._clock.wall_ms())])
+
+    def on_set_back(self, reason: str | None) -> None:
+        """The controllers know only leader epochs before that which was followed; None: no longer."""
+        write(self._log, self.history.on_behind(reason))
 
     def on_verdict(self, verdict: Verdict) -> None:
         """The health of a directory changed."""
@@ -607,9 +610,8 @@ class Broker:
             self.placement.review(self.assignments.expired(now_ms))
             self._check_deadlines(now_ms)
             self._check_ready()
-            self.fencing.tell(
-                now_ms, fenced=not self.life.ready_to_unfence, work=[*self._work_text(), *self.fencing.unmade_words()]
-            )
+            work = [*self._work_text(), *self.fencing.unmade_words()]
+            write(self._log, self.fencing.lines(now_ms, fenced=not self.life.ready_to_unfence, work=work))
             self._tell_status()
             # What was done just now woke this very loop; waiting for it would never yield to the others.
             self._wake.clear()
@@ -737,13 +739,14 @@ class Broker:
         """Say which directories take no new replicas (KIP-1066): to the controller, and to people why."""
         is_nearly_full = self.placement.inventory.chooser.is_nearly_full
         reasons = {d: why_cordoned(self._health.get(d), nearly_full=is_nearly_full(d)) for d in self._log_dirs}
-        cordoned = self.cordoning.decide(
+        cordoned, lines = self.cordoning.decide(
             self._log_dirs,
             {d: why for d, why in reasons.items() if why is not None},
             self.cordoned(),
             can_cordon=self.image.metadata_version >= CORDONED_LOG_DIRS,
             published=self.placement.published,
         )
+        write(self._log, lines)
         self._feed(life.Cordoned(cordoned))
 
     def _online_path(self, directory_id: Uuid) -> str | None:
@@ -783,7 +786,7 @@ class Broker:
         now_ms = self._clock.monotonic_ms()
         if self.fencing.holds(now_ms):
             return
-        self.fencing.waives(now_ms)
+        write(self._log, self.fencing.waived(now_ms))
         self._feed(life.ReadyToUnfence())
 
     # ------------------------------------------------------------------------------------------------------- lifecycle
@@ -970,7 +973,7 @@ class Broker:
         self._assigned(outcome)
 
     def _assigned(self, outcome: Outcome) -> None:
-        self.fencing.answered(outcome, self._clock.monotonic_ms())
+        write(self._log, self.fencing.answered(outcome, self._clock.monotonic_ms()))
         if outcome.accepted:
             self._reporter.assignments_acknowledged(len(outcome.accepted))
             in_failed = [p for p, d in outcome.accepted.items() if d in self._offline]

@@ -460,9 +460,13 @@ class Daemon:
         where = self._config.kjbod_metrics_listener
         if where is None:
             return None
-        from kjbod_agent.metrics import listener  # some MiB, which only those pay who have the listener
+        # some MiB, which only those pay who have the listener
+        from kjbod.metrics.listener import MetricsListener
+        from kjbod_agent.metrics import AgentCollector
 
-        metrics = listener(lambda: _snapshot(broker, monitor, opened))
+        metrics = MetricsListener(
+            lambda: _snapshot(broker, monitor, opened), lambda now: AgentCollector(lambda: now).collect()
+        )
         await metrics.open(where.host, where.port)
         return metrics
 
@@ -588,7 +592,7 @@ class Daemon:
             on_committed=broker.on_committed,
             on_snapshot=broker.on_snapshot,
             on_leader=on_leader,
-            on_set_back=broker.history.on_behind,
+            on_set_back=broker.on_set_back,
             cluster_id=opened.start_up.cluster_id,
             replica_id=config.node_id,
             directory_id=opened.start_up.metadata.directory_id,

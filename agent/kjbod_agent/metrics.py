@@ -18,7 +18,6 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kjbod.metrics.listener import MetricsListener
 from kjbod.metrics.mbeans import MBean, Reading, families
 from kjbod_agent.health.state import Health
 from kjbod_agent.moves.machine import ENDS, State
@@ -280,8 +279,3 @@ class AgentCollector(Collector):
         yield from _replica_work(now)
         yield _states(now)
         yield from _of_disks(now.disks)
-
-
-def listener(read: Callable[[], Snapshot]) -> MetricsListener[Snapshot]:
-    """The metrics listener of an agent, not open yet."""
-    return MetricsListener(read, lambda now: AgentCollector(lambda: now).collect())

@@ -14,6 +14,7 @@ from kjbod.fleet.schema import DirectoryState, Event, EventKind, Sample
 from kjbod.ids import Uuid
 from kjbod_agent.health.evidence import Evidence, Verdict
 from kjbod_agent.health.monitor import DirectoryStatus
+from kjbod_agent.log_lines import LogLine
 from kjbod_agent.partitions import TopicIdPartition
 
 
@@ -25,6 +26,12 @@ class Log(Protocol):
     def warning(self, event: str, **fields: Any) -> Any: ...
 
     def error(self, event: str, **fields: Any) -> Any: ...
+
+
+def write(log: Log, lines: Iterable[LogLine]) -> None:
+    """Write lines that decisions have made."""
+    for line in lines:
+        getattr(log, line.level)(line.event, **line.fields)
 
 
 class Reports(Protocol):

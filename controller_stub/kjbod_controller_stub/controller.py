@@ -15,7 +15,8 @@ Recovery is replay of the log (:meth:`Controller.recover`). Soft state (:mod:`.b
 Everything here is a pure function of (state, request, now_ms); ids and the shuffling of brokers come in from outside.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -128,9 +129,23 @@ _RESCUE = "electUnclean"
 
 
 class Controller:
-    """The controller's state and everything it does to it."""
+    """The controller's state and everything it does to it.
 
-    def __init__(self, settings: Settings, *, draw_id: Callable[[], Uuid], shuffle: Shuffle) -> None:
+    Args:
+        settings: what it was configured with.
+        draw_id: draws ids of topics.
+        shuffle: shuffles brokers and racks, see :mod:`.partitions.replica_placer`.
+        lock: of the sessions, where they are renewed in another thread than that of a turn (:class:`Heartbeats`).
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        draw_id: Callable[[], Uuid],
+        shuffle: Shuffle,
+        lock: AbstractContextManager[object] | None = None,
+    ) -> None:
         self.settings = settings
         self.image = MetadataImage()
         self.endpoint = Endpoint(name="CONTROLLER", host="localhost", port=9093)
@@ -142,7 +157,7 @@ class Controller:
         self._begun_offset = -1
         """Of the last BeginTransactionRecord."""
         self.index = PartitionIndex()
-        self.heartbeats = Heartbeats(settings.session_timeout_ms)
+        self.heartbeats = Heartbeats(settings.session_timeout_ms, lock)
         self.cluster = Cluster(
             self.image,
             settings.rules,
@@ -601,7 +616,7 @@ class Controller:
 
 _Handler: TypeAlias = Callable[[Controller, Any, Context, int], Result]
 
-HANDLERS: dict[type[Any], _Handler] = {
+HANDLERS: Mapping[type[Any], _Handler] = {
     BrokerRegistrationRequest: Controller._register,
     BrokerHeartbeatRequest: Controller._heartbeat,
     AssignReplicasToDirsRequest: Controller._assign,

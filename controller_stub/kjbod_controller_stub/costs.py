@@ -4,7 +4,7 @@ An estimate may be wrong by a factor; it must not be wrong by a thousand. A type
 size of its frame alone, which is right for all whose records are one per element of the request.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from kjbod.ids import MIGRATING, UNASSIGNED
@@ -120,7 +120,7 @@ def _whole_cluster(controller: "Controller", request: object) -> int:
     return controller.image.partition_count()
 
 
-_PARTITIONS: Final[dict[type[Any], _Estimate]] = {
+_PARTITIONS: Final[Mapping[type[Any], _Estimate]] = {
     BrokerHeartbeatRequest: _heartbeat,
     BrokerRegistrationRequest: lambda controller, request: controller.index.concerns(request.broker_id),
     UnregisterBrokerRequest: lambda controller, request: controller.index.concerns(request.broker_id),

@@ -118,11 +118,24 @@ async def _open_metrics(config: Config, server: ControllerServer) -> "MetricsLis
     where = config.kjbod_metrics_listener
     if where is None:
         return None
-    from kjbod_controller_stub.metrics import listener  # some MiB, which only those pay who have the listener
+    listener = metrics_listener(server)
+    await listener.open(where.host, where.port)
+    return listener
 
-    metrics = listener(server, server.measure())
-    await metrics.open(where.host, where.port)
-    return metrics
+
+def metrics_listener(server: ControllerServer) -> "MetricsListener[Snapshot]":
+    """The metrics listener of a controller that serves, not open yet. Turns are measured from here on."""
+    # some MiB, which only those pay who have the listener
+    from kjbod.metrics.listener import MetricsListener
+    from kjbod_controller_stub.metrics import metrics, snapshot
+
+    clock, times = server.clock, server.measure()
+    started_ms = clock.monotonic_ms()
+
+    def take() -> "Snapshot":
+        return snapshot(server, times, now_ms=clock.monotonic_ms(), wall_ms=clock.wall_ms(), started_ms=started_ms)
+
+    return MetricsListener(take, metrics)
 
 
 async def _give_back(server: ControllerServer) -> None:

@@ -73,7 +73,7 @@ from kjbod_controller_stub.brokers.steady import SteadyHeartbeats
 from kjbod_controller_stub.context import Context
 from kjbod_controller_stub.costs import are_timers_large, is_large
 from kjbod_controller_stub.deferred import DeferredAnswers
-from kjbod_controller_stub.limits import FRAME_BYTES_MAX_OF, SERVED, limits_of
+from kjbod_controller_stub.limits import FRAME_BYTES_MAX_OF, SERVED
 from kjbod_controller_stub.log import voters
 from kjbod_controller_stub.log.controller_directory import (
     ControllerDirectory,
@@ -102,6 +102,7 @@ from kjbod_controller_stub.starting import (
     advertised_endpoint,
     bootstrap_records,
     controller_of,
+    limits_of,
     require_supported,
     snapshot_limits_of,
 )

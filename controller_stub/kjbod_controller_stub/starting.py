@@ -2,10 +2,13 @@
 
 import functools
 import random
+import resource
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from kjbod.config.endpoints import SECURITY_PROTOCOLS, Listener
+from kjbod.config.hosts import connections_by_address
 from kjbod.config.keys import Config
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid, random_uuid
@@ -19,9 +22,22 @@ from kjbod.metadata.records import (
     Record,
 )
 from kjbod.runtime.logging import get_logger
+from kjbod.wire.server import Limits
 from kjbod_controller_stub.brokers.cluster import SUPPORTED_FEATURES
 from kjbod_controller_stub.context import Settings
 from kjbod_controller_stub.controller import Controller
+from kjbod_controller_stub.limits import (
+    CONNECTIONS_MAX,
+    FRAME_BYTES_MAX,
+    FRAME_BYTES_MAX_OF,
+    IDLE_MS_MAX,
+    IN_FLIGHT_MAX,
+    PENDING_BYTES_MAX,
+    QUEUED_BYTES_MAX,
+    REQUESTS_PER_SECOND_MAX,
+    UNREAD_BYTES_MAX,
+    URGENT,
+)
 from kjbod_controller_stub.log.controller_directory import (
     ControllerDirectory,
 )
@@ -33,6 +49,8 @@ from kjbod_controller_stub.rules import RULES
 _BOOTSTRAP_TRANSACTION = "Bootstrap records"
 
 _log = get_logger()
+_FILES_RESERVED = 256
+"""Open files that connections leave to the log, and to connections that are being refused."""
 
 
 def controller_of(config: Config, directory: ControllerDirectory, rng: random.Random) -> Controller:
@@ -59,7 +77,43 @@ def controller_of(config: Config, directory: ControllerDirectory, rng: random.Ra
         mutation_window_size_s=config.controller_quota_window_size_seconds,
     )
     draw_id: Callable[[], Uuid] = functools.partial(random_uuid, rng)
-    return Controller(settings, draw_id=draw_id, shuffle=rng.shuffle)
+    return Controller(settings, draw_id=draw_id, shuffle=rng.shuffle, lock=threading.Lock())
+
+
+async def limits_of(config: Config) -> Limits:
+    """The limits of the controller's listeners. Resolves names, which may take its time.
+
+    Raises:
+        ConfigError: a name of ``max.connections.per.ip.overrides`` does not exist.
+        UnresolvedError: it cannot be resolved now.
+    """
+    queued_bytes, idle_ms = config.queued_max_request_bytes, config.connections_max_idle_ms
+    return Limits(
+        max_frame_bytes=min(FRAME_BYTES_MAX, config.socket_request_max_bytes),
+        max_frame_bytes_of=FRAME_BYTES_MAX_OF,
+        max_pending_bytes=PENDING_BYTES_MAX,
+        max_in_flight=IN_FLIGHT_MAX,
+        max_connections=min(config.max_connections, CONNECTIONS_MAX, _connections_by_files()),
+        max_queued_bytes=QUEUED_BYTES_MAX if queued_bytes < 0 else queued_bytes,
+        max_unread_bytes=UNREAD_BYTES_MAX,
+        send_buffer_bytes=config.socket_send_buffer_bytes,
+        receive_buffer_bytes=config.socket_receive_buffer_bytes,
+        max_connections_per_ip=config.max_connections_per_ip,
+        max_connections_per_ip_overrides=await connections_by_address(config),
+        max_connection_creation_rate=config.max_connection_creation_rate,
+        max_requests_per_second=REQUESTS_PER_SECOND_MAX,
+        urgent=URGENT,
+        idle_timeout_ms=min(IDLE_MS_MAX, idle_ms if idle_ms >= 0 else IDLE_MS_MAX),
+        listen_backlog=config.socket_listen_backlog_size,
+    )
+
+
+def _connections_by_files() -> int:
+    """How many connections leave the log the files that it needs: one that it cannot open is its end."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return CONNECTIONS_MAX
+    return soft - min(_FILES_RESERVED, soft // 2)
 
 
 def snapshot_limits_of(config: Config) -> SnapshotLimits:

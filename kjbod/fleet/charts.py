@@ -4,7 +4,7 @@ Each is drawn for a given width, and the page holds it twice, wide and narrow: o
 have letters of 4 px.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -225,7 +225,7 @@ class Lane:
     marks: tuple[Mark, ...]
 
 
-SHAPES: dict[str, tuple[str, str, str]] = {
+SHAPES: Mapping[str, tuple[str, str, str]] = {
     "agent_started": ("e-start", "agent started", "M-4 -5L5 0L-4 5Z"),
     "registered": ("e-calm", "registered", "M0 -4A4 4 0 1 1 0 4A4 4 0 1 1 0 -4Z"),
     "unfenced": ("e-good", "unfenced", "M0 -5A5 5 0 1 1 0 5A5 5 0 1 1 0 -5Z"),

@@ -216,7 +216,7 @@ def _json_line(row: Sample | Event) -> str:
     return json.dumps({name: value for name, value in present.items() if value is not None}, separators=(",", ":"))
 
 
-_SPARK_TYPES: dict[object, str] = {
+_SPARK_TYPES: Mapping[object, str] = {
     int: "BIGINT",
     str: "STRING",
     Mapping[str, int]: "MAP<STRING,BIGINT>",

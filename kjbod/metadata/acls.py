@@ -23,7 +23,7 @@ ACL or ``super.users`` does not allow, whatever ``allow.everyone.if.no.acl.found
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
@@ -81,12 +81,12 @@ class Operation(IntEnum):
 
 
 _O = Operation
-IMPLIED_BY: Final = {
+IMPLIED_BY: Final[Mapping[Operation, frozenset[Operation]]] = {
     _O.DESCRIBE: frozenset({_O.DESCRIBE, _O.READ, _O.WRITE, _O.DELETE, _O.ALTER}),
     _O.DESCRIBE_CONFIGS: frozenset({_O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS}),
 }
 """Operations of an ACL that allows, for those that it also allows by another name."""
-SUPPORTED: Final = {
+SUPPORTED: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
     ResourceType.CLUSTER: (
         _O.CREATE,
         _O.CLUSTER_ACTION,

@@ -8,6 +8,7 @@ They take offsets in the log and do not touch the metadata image.
 import dataclasses
 import functools
 import struct
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from kjbod.ids import ZERO, Uuid
@@ -109,7 +110,7 @@ class KRaftVoters(ControlRecord):
     voters: tuple[Voter, ...] = wire("struct", array=True, of=Voter)
 
 
-CONTROL_TYPES: dict[int, type[ControlRecord]] = {cls.TYPE: cls for cls in ControlRecord.__subclasses__()}
+CONTROL_TYPES: Mapping[int, type[ControlRecord]] = {cls.TYPE: cls for cls in ControlRecord.__subclasses__()}
 """Every control record by type."""
 
 

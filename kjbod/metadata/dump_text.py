@@ -4,7 +4,7 @@ where a file begins, each batch, each record.
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
 from kjbod.metadata.batches import LogRecord, RecordBatch
@@ -43,7 +43,7 @@ def text_lines(
                 yield record_line(batch, record, item, record_metadata=record_metadata)
 
 
-def file_lines(path: Path) -> Iterator[str]:
+def file_lines(path: PurePath) -> Iterator[str]:
     """What is said where a segment or a snapshot begins."""
     yield f"Dumping {path}"
     snapshot = SnapshotId.parse(path.name)

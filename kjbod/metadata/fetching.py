@@ -33,10 +33,9 @@ against its containing all that was handed over before it.
 
 import contextlib
 import dataclasses
-import random
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from kjbod.errors import EXIT_CONFIG, KjbodError, RemoteProtocolError
 from kjbod.ids import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, ZERO, Uuid
@@ -48,6 +47,10 @@ from kjbod.metadata.snapshot import SnapshotId
 from kjbod.wire import messages as wire
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    import random
+
 
 Address: TypeAlias = tuple[str, int]
 """Host and port."""
@@ -270,7 +273,7 @@ class FetchMachine:
     def __init__(
         self,
         bootstrap_servers: Sequence[Address],
-        rng: random.Random,
+        rng: "random.Random",
         *,
         cluster_id: str | None = None,
         replica_id: int = -1,

@@ -19,7 +19,7 @@ Three rules that are easy to miss:
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -767,7 +767,7 @@ def _clear_topic_elr(topic: Topic) -> Iterator[PartitionChange]:
             yield PartitionChange(topic.id, topic.name, number, old, new)
 
 
-_APPLY: dict[type[Record], Callable[[MetadataImage, Any, int], Change | None]] = {
+_APPLY: Mapping[type[Record], Callable[[MetadataImage, Any, int], Change | None]] = {
     FeatureLevelRecord: MetadataImage._feature,
     RegisterBrokerRecord: MetadataImage._register_broker,
     UnregisterBrokerRecord: MetadataImage._unregister_broker,

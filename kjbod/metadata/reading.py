@@ -14,10 +14,11 @@ from typing import Any
 from kjbod.errors import KjbodError, LogCorruptError, StorageError
 from kjbod.files import read_file
 from kjbod.metadata.batches import CorruptBatchError, RecordBatch, read_batch
+from kjbod.metadata.checkpoint_files import checkpoints_in, read_checkpoint
 from kjbod.metadata.dump import payload_json
 from kjbod.metadata.image import MetadataImage, Replayer, ReplayError, image_of
 from kjbod.metadata.log_files import DIRECTORY_NAME
-from kjbod.metadata.snapshot import SnapshotId, checkpoints_in, read_checkpoint
+from kjbod.metadata.snapshot import SnapshotId
 from kjbod.metadata.tree import Provenance
 from kjbod.wire.codec import MalformedMessageError
 

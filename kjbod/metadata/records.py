@@ -13,7 +13,7 @@ they have met; :class:`Alike` is what is made of them by the hundred thousand.
 
 import dataclasses
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
@@ -388,7 +388,7 @@ class ClearElrRecord(Record):
     topic_name: str = wire("string")
 
 
-RECORD_TYPES: dict[int, type[Record]] = {cls.API_KEY: cls for cls in Record.__subclasses__()}
+RECORD_TYPES: Mapping[int, type[Record]] = {cls.API_KEY: cls for cls in Record.__subclasses__()}
 """Every record type by api key."""
 
 _codecs: dict[tuple[int, int], Codec[Any]] = {}
@@ -427,15 +427,15 @@ def _tail_fields(cls: type[Record]) -> tuple[str, ...]:
     return tuple(f.name for f in dataclasses.fields(cls) if f.name not in _IDS_FIELDS)  # type: ignore[arg-type]
 
 
-TAIL_OF: dict[type[Record], Callable[[Any], tuple[Any, ...]]] = {
+TAIL_OF: Mapping[type[Record], Callable[[Any], tuple[Any, ...]]] = {
     cls: attrgetter(*_tail_fields(cls)) for cls in (PartitionRecord, PartitionChangeRecord)
 }
 """All that a partition's record says beside whose it is."""
-_PARTITION_HEADS = {
+_PARTITION_HEADS = frozenset(
     bytes((FRAME_VERSION, cls.API_KEY, version))
     for cls in (PartitionRecord, PartitionChangeRecord)
     for version in range(cls.VERSION_MAX + 1)
-}
+)
 _written: dict[tuple[Any, ...], tuple[bytes, bytes]] = {}
 _read: dict[bytes, Any] = {}
 _topic_ids: dict[bytes, Uuid] = {}
@@ -475,7 +475,7 @@ def _partition_of(like: PartitionRecord, topic_id: Uuid, partition_id: int) -> P
     )
 
 
-_COPY: dict[type[Record], Callable[[Any, Uuid, int], Any]] = {
+_COPY: Mapping[type[Record], Callable[[Any, Uuid, int], Any]] = {
     PartitionChangeRecord: _change_of,
     PartitionRecord: _partition_of,
 }

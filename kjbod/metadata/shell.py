@@ -6,7 +6,7 @@ from the next character (``org.apache.kafka.shell``).
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kjbod.metadata.tree import Directory, Leaf, Node
@@ -323,7 +323,7 @@ def _branch(node: Node, indent: str) -> Iterator[Line]:
             yield from _branch(child, indent + _INDENT)
 
 
-COMMANDS: dict[str, Command] = {
+COMMANDS: Mapping[str, Command] = {
     "cat": Command("cat FILE...", "Show the contents of metadata files.", _cat, (1, None), paths=True),
     "cd": Command("cd [DIRECTORY]", "Set the working directory.", _cd, (0, 1), paths=True),
     "exit": Command("exit", "Exit the metadata shell.", _exit, (0, 0)),

@@ -36,9 +36,9 @@ RESOURCE_TYPES: Mapping[int, str] = {2: "TOPIC", 4: "BROKER", 8: "BROKER_LOGGER"
 """``ConfigResource.Type`` by its number in a ConfigRecord."""
 SCRAM_MECHANISMS: Mapping[str, int] = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 _RECOVERY_STATES = ("RECOVERED", "RECOVERING")
-_ACL_PATTERNS = {LITERAL: "LITERAL", PREFIXED: "PREFIXED"}
-_ACL_PERMISSIONS = {DENY: "DENY", ALLOW: "ALLOW"}
-_QUOTA_NAMES = {"client-id": "clientId", "ip": "ip", "user": "user"}
+_ACL_PATTERNS: Mapping[int, str] = {LITERAL: "LITERAL", PREFIXED: "PREFIXED"}
+_ACL_PERMISSIONS: Mapping[int, str] = {DENY: "DENY", ALLOW: "ALLOW"}
+_QUOTA_NAMES: Mapping[str, str] = {"client-id": "clientId", "ip": "ip", "user": "user"}
 """How the shell calls the types of an entity, in the order in which it puts them."""
 
 

@@ -1,7 +1,9 @@
 """Waiting with a limit that counts only the time in which this process ran."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from kjbod.clock import Clock
@@ -25,3 +27,14 @@ async def is_done_in_time(
         if patience.is_over(clock.monotonic_ms(), counts=counts()):
             break
     return work.done()
+
+
+def process_sleep(pid: int) -> tuple[str, str]:
+    """State letter and kernel function of a sleeping process from ``/proc`` (:func:`kjbod.observed.could_go_on`); empty
+    text for what cannot be read."""
+    state = wchan = ""
+    with contextlib.suppress(OSError, IndexError):
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    with contextlib.suppress(OSError):
+        wchan = Path(f"/proc/{pid}/wchan").read_text()
+    return state, "" if wchan == "0" else wchan

@@ -17,7 +17,7 @@ int32 array and bytes lengths with -1 for null.
 import dataclasses
 import struct
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -29,7 +29,7 @@ Buffer = bytes | memoryview
 Reader = Callable[[Buffer, int], tuple[Any, int]]
 Writer = Callable[[bytearray, Any], None]
 
-_FIXED = {
+_FIXED: Mapping[str, str] = {
     "bool": "?",
     "int8": "b",
     "int16": "h",

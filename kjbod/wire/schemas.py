@@ -25,8 +25,8 @@ from kjbod.wire.codec import REQUIRED, Field, Schema
 Side = Literal["request", "response"]
 
 _API_VERSIONS_KEY = 18
-_MILLISECONDS = {"timedelta_i32": "int32", "timedelta_i64": "int64"}
-_KINDS = _MILLISECONDS | {"datetime_i64": "int64", "error_code": "int16", "records": "bytes"}
+_MILLISECONDS: Mapping[str, str] = {"timedelta_i32": "int32", "timedelta_i64": "int64"}
+_KINDS: Mapping[str, str] = {**_MILLISECONDS, "datetime_i64": "int64", "error_code": "int16", "records": "bytes"}
 """kio's kinds that are something plainer on the wire."""
 
 

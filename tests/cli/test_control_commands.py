@@ -13,7 +13,8 @@ from kjbod.cli.output import Printer
 from kjbod.cli.status import lines
 from kjbod.ids import Uuid
 from kjbod.runtime.control_socket import ControlError, bind
-from kjbod_agent.directories.start_up_rules import KnownDirectories, Memory
+from kjbod_agent.directories.known_directories import KnownDirectories
+from kjbod_agent.directories.start_up_rules import Memory
 from tests.cli.fake_agent import configure, fake_agent
 
 GIB = 1 << 30

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from kjbod.cli import main as cli
+from kjbod.metadata.checkpoint_files import write_checkpoint
 from kjbod.metadata.image import BROKER, TOPIC
 from kjbod.metadata.records import ConfigRecord, UserScramCredentialRecord
 from kjbod.metadata.secrets import is_password
-from kjbod.metadata.snapshot import write_checkpoint
 from kjbod_controller_stub.configs.node_configs import node_keys, rate_keys
 from scripts.rig.cluster import format_node
 from scripts.rig.kafka import METADATA_SHELL, KafkaKit, controller_properties

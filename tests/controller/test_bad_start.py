@@ -17,10 +17,10 @@ from kjbod.clock import SystemClock
 from kjbod.errors import KjbodError
 from kjbod.ids import ONE, Uuid
 from kjbod.metadata.batches import encode_batch
+from kjbod.metadata.checkpoint_files import write_checkpoint
 from kjbod.metadata.clean_stop import CleanStop, write_clean_stop
 from kjbod.metadata.control_records import KRaftVoters, SnapshotFooter, SnapshotHeader, Voter, VoterEndpoint
 from kjbod.metadata.records import FeatureLevelRecord, encode_record
-from kjbod.metadata.snapshot import write_checkpoint
 from kjbod_controller_stub.log import controller_directory
 from kjbod_controller_stub.server import ControllerServer
 from tests.controller.conftest import Site

@@ -17,8 +17,7 @@ import uvloop
 from kjbod.clock import SystemClock
 from kjbod.faults.disks import FaultMode, RealDisk
 from kjbod.observed import Patience, could_go_on
-from kjbod.runtime.procfs import process_sleep
-from kjbod.runtime.waiting import is_done_in_time
+from kjbod.runtime.waiting import is_done_in_time, process_sleep
 from kjbod.wire.messages import BrokerHeartbeatRequest
 from kjbod_controller_stub.log import directory_watch, probe
 from kjbod_controller_stub.log.directory_watch import DirectoryHungError, DirectoryWatch

@@ -11,10 +11,10 @@ import pytest
 
 from kjbod.clock import SystemClock
 from kjbod.config import load_config
+from kjbod.metadata.checkpoint_files import checkpoints_in
 from kjbod.metadata.image import MetadataImage
 from kjbod.metadata.log_files import DIRECTORY_NAME
 from kjbod.metadata.quorum_state import read_quorum_state
-from kjbod.metadata.snapshot import checkpoints_in
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import BrokerHeartbeatRequest, MetadataRequest
 from kjbod_controller_stub.server import ControllerServer

@@ -22,6 +22,7 @@ from kjbod.errors import KjbodError, StorageError
 from kjbod.ids import METADATA_TOPIC_ID, ONE, Uuid
 from kjbod.metadata.acls import Operation, ResourceType
 from kjbod.metadata.batches import encode_batch, iter_batches
+from kjbod.metadata.checkpoint_files import write_checkpoint
 from kjbod.metadata.control_records import KRaftVoters, Voter, VoterEndpoint
 from kjbod.metadata.records import (
     BeginTransactionRecord,
@@ -30,7 +31,6 @@ from kjbod.metadata.records import (
     TopicRecord,
     encode_record,
 )
-from kjbod.metadata.snapshot import write_checkpoint
 from kjbod.wire.client import Connection, Disconnected
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (

@@ -14,12 +14,13 @@ from kjbod.clock import SystemClock
 from kjbod.errors import StorageError
 from kjbod.metadata import live
 from kjbod.metadata.batches import encode_batch
+from kjbod.metadata.checkpoint_files import checkpoints_in, read_checkpoint
 from kjbod.metadata.fetching import Committed, Snapshot
 from kjbod.metadata.follower import MetadataFollower
 from kjbod.metadata.image import MetadataImage, Replayer, image_of
 from kjbod.metadata.live import LiveImage, dump_live
 from kjbod.metadata.records import NoOpRecord, encode_record
-from kjbod.metadata.snapshot import SnapshotId, checkpoints_in, read_checkpoint
+from kjbod.metadata.snapshot import SnapshotId
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import FetchSnapshotRequest, FetchSnapshotRequestPartition, FetchSnapshotRequestTopic
 from kjbod.wire.messages import SnapshotId as WireSnapshotId

@@ -11,6 +11,7 @@ from kjbod.clock import SystemClock
 from kjbod.ids import UNASSIGNED, Uuid, random_directory_id, random_uuid
 from kjbod.metadata import versions
 from kjbod.metadata.batches import encode_batch
+from kjbod.metadata.checkpoint_files import checkpoints_in, read_checkpoint, write_checkpoint
 from kjbod.metadata.control_records import ControlRecord, KRaftVersion, KRaftVoters, LeaderChange, LeaderChangeVoter
 from kjbod.metadata.dump import record_json
 from kjbod.metadata.fetching import Committed, Snapshot
@@ -32,7 +33,7 @@ from kjbod.metadata.records import (
     TopicRecord,
     encode_record,
 )
-from kjbod.metadata.snapshot import SnapshotId, checkpoints_in, read_checkpoint, write_checkpoint
+from kjbod.metadata.snapshot import SnapshotId
 from scripts.rig.kafka import DUMP_LOG, KafkaKit, controller_properties
 from scripts.rig.processes import Processes, free_port, wait_until
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.metadata.snapshot import read_checkpoint
+from kjbod.metadata.checkpoint_files import read_checkpoint
 from scripts.rig.kafka import STORAGE, KafkaKit, broker_properties, controller_properties
 from scripts.rig.processes import Processes, free_port
 from tests.storage_tool.rig import CLUSTER_ID

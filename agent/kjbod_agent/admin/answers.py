@@ -10,7 +10,7 @@ it exists or not; one by id is told without its name.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kjbod.ids import ZERO
 from kjbod.metadata.acls import Acls, Operation, ResourceType
@@ -43,7 +43,10 @@ from kjbod.wire.messages import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from kjbod_agent.admin.view import DirectoryView, Wants
+
+if TYPE_CHECKING:
+    from kjbod_agent.admin.view import DirectoryView, Wants
+
 
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
@@ -250,7 +253,7 @@ def describe_cluster(
 
 # ---------------------------------------------------------------- DescribeConfigs
 
-_SOURCE_OF: Final = {TOPIC: 1, BROKER: 2, CLIENT_METRICS: 7, GROUP: 8}
+_SOURCE_OF: Final[Mapping[int, int]] = {TOPIC: 1, BROKER: 2, CLIENT_METRICS: 7, GROUP: 8}
 """``ConfigSource`` of what was set for a resource of each type."""
 _DEFAULT_OF_ALL_BROKERS: Final = 3
 
@@ -329,7 +332,7 @@ def _problem(image: MetadataImage, kind: int, name: str, me: Self, acls: Acls) -
 # ---------------------------------------------------------------- DescribeLogDirs
 
 
-def wanted_log_dirs(request: DescribeLogDirsRequest) -> Wants | None:
+def wanted_log_dirs(request: DescribeLogDirsRequest) -> "Wants | None":
     """Which replicas the request is about; None: all."""
     if request.topics is None:
         return None
@@ -339,7 +342,7 @@ def wanted_log_dirs(request: DescribeLogDirsRequest) -> Wants | None:
     return lambda topic, partition: partition in wanted.get(topic, ())
 
 
-def log_dir(directory: DirectoryView) -> DescribeLogDirsResponseResult:
+def log_dir(directory: "DirectoryView") -> DescribeLogDirsResponseResult:
     """The result for a directory. One that is offline has KAFKA_STORAGE_ERROR, no topics and no sizes; of another one
     topics without a replica there are left out (``ReplicaManager.describeLogDirs``)."""
     if not directory.online:

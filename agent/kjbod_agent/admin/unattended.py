@@ -23,7 +23,8 @@ from kjbod.clock import Clock, SystemClock
 from kjbod.config import Config
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid
-from kjbod_agent.directories.start_up_rules import KnownDirectories, KnownDirectory
+from kjbod_agent.directories.known_directories import KnownDirectories
+from kjbod_agent.directories.start_up_rules import KnownDirectory
 from kjbod_agent.replicas.inventory import NAME_BYTES_MAX
 from kjbod_agent.replicas.stray_memory import Notes, StrayMemory
 from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, Replica, StorageAgent, StorageOptions

@@ -33,11 +33,12 @@ from kjbod.config import Config
 from kjbod.config.load import config_of
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid
+from kjbod.permissions import DENIED, explain
 from kjbod_agent.directories.loading import read_replicas
 from kjbod_agent.directories.start_up import LOAD_TIMEOUT_MS, LOCK_TIMEOUT_MS, Opened, Remembering, prepare, remember
 from kjbod_agent.directories.start_up_rules import Addition, Directory, StartUpError, Unreadable, examine_addition
 from kjbod_agent.reporter import Log
-from kjbod_agent.storage.api import DirectoryAgent, LoadedDirectory, Replica, StorageAgent
+from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, LoadedDirectory, Replica, StorageAgent
 
 PROBE_TIMEOUT_MS: Final = 10_000
 ANSWER_TIMEOUT_MS: Final = 10_000
@@ -231,6 +232,8 @@ class Additions:
         return addition, replicas
 
     def _rules(self, path: str, load: LoadedDirectory | StorageError) -> Addition:
+        if isinstance(load, DirectoryError) and load.errno in DENIED:
+            raise StartUpError(f"{path}: {explain(load.barrier, [path])}")
         start_up = self._opened.start_up
         own = {d.path: d.directory_id for d in start_up.all if d.path != path}
         own |= {u.path: u.directory_id for u in start_up.unreadable if u.directory_id is not None and u.path != path}

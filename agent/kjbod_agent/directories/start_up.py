@@ -31,10 +31,9 @@ from kjbod.errors import ConfigError, StorageError
 from kjbod.ids import Uuid
 from kjbod.meta_properties import MetaProperties, render_meta_properties
 from kjbod.permissions import DENIED, explain
+from kjbod_agent.directories.known_directories import KNOWN_DIRECTORIES_NAME, KnownDirectories
 from kjbod_agent.directories.start_up_rules import (
-    KNOWN_DIRECTORIES_NAME,
     Directory,
-    KnownDirectories,
     Load,
     Memory,
     StartUp,
@@ -43,7 +42,8 @@ from kjbod_agent.directories.start_up_rules import (
     require_outside,
 )
 from kjbod_agent.health.evidence import device_text
-from kjbod_agent.health.mounts import Mount, not_mounted, read_mounts
+from kjbod_agent.health.mountinfo import read_mounts
+from kjbod_agent.health.mounts import Mount, not_mounted
 from kjbod_agent.health.verdict import Health
 from kjbod_agent.health.watched import DirectoryStatus
 from kjbod_agent.host_files.file_process import FileProcess

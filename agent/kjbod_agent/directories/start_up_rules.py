@@ -1,6 +1,6 @@
-"""Start-up rules for log directories, and the memory of which directory id lies under which path.
+"""Start-up rules for log directories, and the memory of which directory id lies under which path. Pure.
 
-:func:`examine` is pure: it gets what each directory's worker said and decides as ``KafkaRaftServer.initializeLogDirs``
+:func:`examine` gets what each directory's worker said and decides as ``KafkaRaftServer.initializeLogDirs``
 and the constructor of ``LogManager`` do, in their order:
 
 ====================================================  ================================================================
@@ -21,21 +21,15 @@ unreadable, another one                               goes on without it: never 
                                                       replicas are not made anew
 ====================================================  ================================================================
 
-The memory is a small file in ``kjbod.state.dir``, outside the disks that it names: a disk that does not answer any more
-cannot say which directory id it had.
+The memory is kept in a file by :mod:`.known_directories`.
 """
 
 import errno
-import json
-import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
 
-from kjbod.documents import int_of, parse_document, text_of
-from kjbod.errors import ConfigError, StorageError
-from kjbod.files import make_directories, read_file, write_atomically
+from kjbod.errors import StorageError
 from kjbod.ids import METADATA_TOPIC_NAME, Uuid
 from kjbod.meta_properties import (
     Ensemble,
@@ -45,11 +39,12 @@ from kjbod.meta_properties import (
     verify_ensemble,
     with_directory_ids,
 )
-from kjbod.permissions import DENIED, explain
-from kjbod_agent.host_files.file_worker import FILE_BYTES_MAX
 from kjbod_agent.storage.api import DirectoryError, LoadedDirectory, WorkerUnavailable, errno_name
 
-KNOWN_DIRECTORIES_NAME: Final = "known_directories.json"
+if TYPE_CHECKING:
+    import random
+
+
 RETIRED_MAX: Final = 100
 """Disks that are remembered after they were replaced: more than a host ever sees."""
 NO_EPOCH: Final = -1
@@ -111,7 +106,7 @@ def examine(
     metadata_log_dir: str,
     loads: Mapping[str, Load],
     remembered: Mapping[str, Uuid],
-    rng: random.Random,
+    rng: "random.Random",
 ) -> StartUp:
     """Decide with what to start; ``loads`` has every path of ``log_dirs`` and ``metadata_log_dir``.
 
@@ -302,12 +297,12 @@ def examine_addition(
     own: Mapping[str, Uuid],
     real_paths: Mapping[str, str],
     registered: Mapping[Uuid, int],
-    rng: random.Random,
+    rng: "random.Random",
 ) -> Addition:
     """The rules of :func:`examine` for one more directory.
 
     Args:
-        load: what its worker said.
+        load: what its worker said, other than that permission was denied.
         path: where it is.
         metadata_log_dir: ``metadata.log.dir``, another one.
         node_id: of this broker.
@@ -322,8 +317,6 @@ def examine_addition(
     """
     if isinstance(load, WorkerUnavailable):
         raise load
-    if isinstance(load, DirectoryError) and load.errno in DENIED:
-        raise StartUpError(f"{path}: {explain(load.barrier, [path])}")
     ensemble = load_ensemble({path: _content(load)})
     if path in ensemble.errors:
         raise StartUpError(
@@ -429,115 +422,3 @@ class Memory:
     def only(self, paths: Collection[str]) -> "Memory":
         """Without paths that are not configured any more."""
         return Memory({path: known for path, known in self.directories.items() if path in paths}, self.retired)
-
-
-class KnownDirectories:
-    """Which directory id was last seen under which path. :meth:`load` and :meth:`save` block, and are for commands.
-
-    Args:
-        state_dir: ``kjbod.state.dir``; made when it is missing, it is no log directory.
-        node_id: another node's memory is not used.
-    """
-
-    def __init__(self, state_dir: Path, node_id: int) -> None:
-        self.path = state_dir / KNOWN_DIRECTORIES_NAME
-        self._node_id = node_id
-
-    def load(self) -> Memory:
-        """What was saved; nothing where there is no file, or none that can be used: it is only a memory.
-
-        Raises:
-            ConfigError: it is another node's.
-            StartUpError: the state directory cannot be made or read.
-        """
-        try:
-            make_directories(self.path.parent)
-            content = read_file(self.path, bytes_max=FILE_BYTES_MAX)
-        except FileNotFoundError:
-            return Memory()
-        except OSError as error:
-            raise self.unusable(error) from None
-        return self.parse(content)
-
-    def parse(self, content: bytes) -> Memory:
-        """What is in the file; nothing where it cannot be used: it is only a memory.
-
-        Raises:
-            ConfigError: it is another node's, who needs it when a disk is away: it must not be overwritten.
-        """
-        try:
-            document = parse_document(content)
-            node_id = int_of(document["node_id"])
-            memory = _memory_of(document)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return Memory()
-        if node_id != self._node_id:
-            raise ConfigError(
-                f"kjbod.state.dir={self.path.parent}: {self.path} is what node {node_id} remembers of its disks: give "
-                f"node {self._node_id} a kjbod.state.dir of its own (or remove the file, if there is no node {node_id} "
-                "any more)"
-            )
-        return memory
-
-    def content(self, memory: Memory) -> bytes:
-        """What the file is to hold."""
-        document = {"version": 2, "node_id": self._node_id, **_document_of(memory)}
-        return json.dumps(document, indent=2).encode() + b"\n"
-
-    def save(self, memory: Memory) -> None:
-        """Replace the memory.
-
-        Raises:
-            StartUpError: the file cannot be written.
-        """
-        try:
-            write_atomically(self.path, self.content(memory))
-        except OSError as error:
-            raise self.unusable(error) from None
-
-    def unusable(self, error: OSError) -> StorageError | ConfigError:
-        """The state directory cannot be used; one that is somebody else's is a mistake of configuration."""
-        where = error.filename or self.path
-        if error.errno in DENIED:
-            return ConfigError(f"kjbod.state.dir={self.path.parent}: {error.strerror}")
-        if error.errno in (errno.EINVAL, errno.EFBIG):  # of :func:`kjbod.files.read_file`
-            return StartUpError(f"kjbod.state.dir={self.path.parent}: {where}: {error.strerror}: remove it")
-        return StartUpError(
-            f"kjbod.state.dir={self.path.parent}: {where}: {error.strerror}: it must be writable, outside log.dirs"
-        )
-
-
-def _memory_of(document: Mapping[str, Any]) -> Memory:
-    """The memory in a file of version 1 (ids by path) or 2."""
-    if document["version"] == 1:
-        return Memory({str(path): KnownDirectory(Uuid.parse(text)) for path, text in document["directories"].items()})
-    if document["version"] != 2:
-        return Memory()
-    directories = {
-        str(path): KnownDirectory(
-            Uuid.parse(one["directory_id"]),
-            None if one["device"] is None else text_of(one["device"]),
-            None if one["serial"] is None else text_of(one["serial"]),
-            None if one["seen_ms"] is None else int_of(one["seen_ms"]),
-            None if one.get("mount_point") is None else text_of(one["mount_point"]),
-        )
-        for path, one in document["directories"].items()
-    }
-    retired = (
-        Retired(
-            Uuid.parse(one["directory_id"]), text_of(one["path"]), int_of(one["at_ms"]), Uuid.parse(one["replaced_by"])
-        )
-        for one in document["retired"]
-    )
-    return Memory(directories, tuple(retired))
-
-
-def _document_of(memory: Memory) -> dict[str, object]:
-    return {
-        "directories": {path: _plain(known) for path, known in sorted(memory.directories.items())},
-        "retired": [_plain(one) for one in memory.retired],
-    }
-
-
-def _plain(one: KnownDirectory | Retired) -> dict[str, object]:
-    return {key: str(value) if isinstance(value, Uuid) else value for key, value in asdict(one).items()}

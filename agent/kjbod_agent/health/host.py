@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from kjbod_agent.health import block, mounts
+from kjbod_agent.health import mountinfo, mounts, sysfs
 from kjbod_agent.health.block import BlockCounters, BlockDevice
 from kjbod_agent.health.mounts import Mount
 
@@ -37,7 +37,7 @@ class LinuxSources:
     def read_mounts(self) -> tuple[Mount, ...] | None:
         """See ``HostSources``."""
         try:
-            content = mounts.read_mountinfo()
+            content = mountinfo.read_mountinfo()
         except OSError:
             return None
         if content != self._mountinfo:
@@ -46,19 +46,19 @@ class LinuxSources:
 
     def block_device_of(self, mount: Mount) -> BlockDevice:
         """See ``HostSources``."""
-        return block.block_device_of(mount)
+        return sysfs.block_device_of(mount)
 
     def below(self, device: BlockDevice) -> BlockDevice | None:
         """See ``HostSources``."""
-        return block.below(device)
+        return sysfs.below(device)
 
     def read_counters(self, device: BlockDevice) -> BlockCounters | None:
         """See ``HostSources``."""
-        return block.read_counters(device)
+        return sysfs.read_counters(device)
 
     def watch_mounts(self, changed: Callable[[], None]) -> tuple[Callable[[], None], str | None]:
         """See ``HostSources``."""
-        watcher = mounts.MountWatcher(changed)
+        watcher = mountinfo.MountWatcher(changed)
         return watcher.close, watcher.start()
 
 

@@ -5,7 +5,7 @@ since. It turns a replica that the metadata give to this broker into a case of t
 :class:`Decision` with a directory. No I/O.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -656,7 +656,7 @@ class Inventory:
         return _H.RULED_OUT if self._unread or self._failed or self._loading else _H.NONE_OFFLINE
 
 
-_NAMED: Final = {UNASSIGNED: _A.UNASSIGNED, MIGRATING: _A.MIGRATING, LOST: _A.LOST}
+_NAMED: Final[Mapping[Uuid, Assigned]] = {UNASSIGNED: _A.UNASSIGNED, MIGRATING: _A.MIGRATING, LOST: _A.LOST}
 
 
 def delete_name(topic: str, partition: int, unique: str) -> str:

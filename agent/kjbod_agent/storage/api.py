@@ -35,12 +35,15 @@ returns, and has replaced files by tmp, fsync, rename, fsync of the directory.
 import errno as errno_module
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from kjbod.clock import Clock
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid
-from kjbod.permissions import Barrier
+
+if TYPE_CHECKING:
+    from kjbod.clock import Clock
+    from kjbod.permissions import Barrier
+
 
 ReplicaSuffix = Literal["", "future", "delete", "stray"]
 """The end of a replica directory's name (Kafka's ``UnifiedLog``): none for the current log."""
@@ -65,7 +68,9 @@ class DirectoryError(StorageError):
         barrier: of EACCES and EPERM: what is in the way, where that is known.
     """
 
-    def __init__(self, errno: int, call: str, path: str, *, after_us: int = 0, barrier: Barrier | None = None) -> None:
+    def __init__(
+        self, errno: int, call: str, path: str, *, after_us: int = 0, barrier: "Barrier | None" = None
+    ) -> None:
         super().__init__(f"{path}: {errno_name(errno)} at {call}")
         self.errno = errno
         self.call = call
@@ -503,7 +508,7 @@ class StorageOptions:
         log: event name and fields, for things worth a line: a worker that died, was started again.
     """
 
-    clock: Clock
+    clock: "Clock"
     role: str = "broker"
     log: Callable[[str, dict[str, object]], None] = lambda event, fields: None
 

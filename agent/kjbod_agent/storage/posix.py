@@ -34,7 +34,7 @@ from typing import Any
 import crc32c
 
 from kjbod.errors import StorageError
-from kjbod.runtime.procfs import process_sleep
+from kjbod.runtime.waiting import process_sleep
 from kjbod_agent.storage import leftovers, zygote
 from kjbod_agent.storage.api import CopyBuffer, DirectoryTimeout, StorageOptions, WorkerUnavailable
 from kjbod_agent.storage.directory_client import Call, DirectoryClient

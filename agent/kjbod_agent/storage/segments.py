@@ -13,7 +13,7 @@ from __future__ import annotations
 import binascii
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import crc32c
 
@@ -28,7 +28,7 @@ _HEADER = struct.Struct(">qiib")
 HEADER_BYTES = 27
 """As much of a batch as is read: up to the offset delta of its last record."""
 _LAST_OFFSET_DELTA = struct.Struct(">i")
-_LEAST_BYTES = {0: 14, 1: 22, 2: 49}
+_LEAST_BYTES: Mapping[int, int] = {0: 14, 1: 22, 2: 49}
 """What follows the first 12 bytes, at least, by magic."""
 INDEX_ENTRY_BYTES = 8
 _CRC = struct.Struct(">I")

@@ -6,7 +6,7 @@ does not exist, other than by the error code: whether it exists is not looked at
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kjbod.metadata.acls import Operation, ResourceType
@@ -137,7 +137,7 @@ def _describe_cluster(request: DescribeClusterRequest, image: MetadataImage, per
     return Screened(request, merge)
 
 
-_SCREENS: Final[dict[type[Any], Callable[[Any, MetadataImage, Permissions], Screened]]] = {
+_SCREENS: Final[Mapping[type[Any], Callable[[Any, MetadataImage, Permissions], Screened]]] = {
     CreateTopicsRequest: _create_topics,
     DeleteTopicsRequest: screen_delete_topics,
     CreatePartitionsRequest: _create_partitions,

@@ -9,13 +9,13 @@ A session belongs to a broker *and its epoch*, is good for ``broker.session.time
 is what keeps another process from taking the id.
 
 Sessions are renewed on the event loop while a large change may be made in another thread
-(:meth:`~kjbod_controller_stub.brokers.sessions.BrokerLifecycle.steady_heartbeat`), so that every method here holds a
-lock for its few steps.
+(:meth:`~kjbod_controller_stub.brokers.sessions.BrokerLifecycle.steady_heartbeat`), so that every method here holds the
+lock that its caller gave it for its few steps. With one thread none is needed.
 """
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -117,12 +117,17 @@ class Contact:
 
 
 class Heartbeats:
-    """The contacts of all brokers, the one heard longest ago first."""
+    """The contacts of all brokers, the one heard longest ago first.
 
-    def __init__(self, session_timeout_ms: int) -> None:
+    Args:
+        session_timeout_ms: ``broker.session.timeout.ms``.
+        lock: held by each method that changes the order of the contacts or walks over it.
+    """
+
+    def __init__(self, session_timeout_ms: int, lock: AbstractContextManager[object] | None = None) -> None:
         self.session_timeout_ms = session_timeout_ms
         self._contacts: OrderedDict[int, Contact] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = nullcontext() if lock is None else lock
 
     def contact(self, broker_id: int, epoch: int) -> Contact | None:
         """The contact of this incarnation, None when it was not heard yet."""

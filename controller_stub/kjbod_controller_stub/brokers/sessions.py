@@ -6,6 +6,7 @@ table of states); what follows for partitions is made by
 :class:`~kjbod_controller_stub.partitions.replication.Replication`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kjbod.ids import MIGRATING, UNASSIGNED, Uuid
@@ -30,7 +31,7 @@ from kjbod_controller_stub.rules import Rules
 _PREVIOUS_EPOCH_SINCE = 3
 """The version of BrokerRegistration that says whether the incarnation before was shut down in order."""
 _UNDECIDED = frozenset({UNASSIGNED, MIGRATING})
-_STEADY = {
+_STEADY: Mapping[tuple[bool, bool], BrokerHeartbeatResponse] = {
     (caught_up, fenced): BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=fenced)
     for caught_up in (False, True)
     for fenced in (False, True)

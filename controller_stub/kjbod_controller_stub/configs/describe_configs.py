@@ -43,7 +43,7 @@ from kjbod_controller_stub.results import ApiError
 RESOURCES_PER_REQUEST_MAX: Final = 200
 """What one request may ask about: its answer is made in one go, while heartbeats wait."""
 
-_SYNONYMS_OF_NODES: Final = {
+_SYNONYMS_OF_NODES: Final[Mapping[str, tuple[str, ...]]] = {
     synonym.name: tuple(each.name for each in synonyms)
     for synonyms in SYNONYMS.values()
     for synonym in synonyms

@@ -35,7 +35,7 @@ class ConfigType(IntEnum):
     PASSWORD = 9
 
 
-_BITS: Final = {ConfigType.SHORT: 16, ConfigType.INT: 32, ConfigType.LONG: 64}
+_BITS: Final[Mapping[ConfigType, int]] = {ConfigType.SHORT: 16, ConfigType.INT: 32, ConfigType.LONG: 64}
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _DECIMAL: Final = re.compile(r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?)", re.ASCII)
 _COMMA: Final = re.compile(r"\s*,\s*")

@@ -15,13 +15,14 @@ from kjbod.files import read_file, reason_of
 from kjbod.ids import Uuid, is_reserved
 from kjbod.medium import read_anew
 from kjbod.meta_properties import META_PROPERTIES_NAME, parse_meta_properties
+from kjbod.metadata.checkpoint_files import checkpoints_in, read_checkpoint
 from kjbod.metadata.control_records import KRaftVoters
 from kjbod.metadata.log_files import DIRECTORY_NAME
 from kjbod.metadata.quorum_state import BYTES_MAX as QUORUM_STATE_BYTES_MAX
 from kjbod.metadata.quorum_state import FILE_NAME as QUORUM_STATE
 from kjbod.metadata.quorum_state import QuorumState, read_quorum_state
 from kjbod.metadata.records import FeatureLevelRecord, Record
-from kjbod.metadata.snapshot import BOOTSTRAP_CHECKPOINT, SnapshotId, checkpoints_in, read_checkpoint
+from kjbod.metadata.snapshot import BOOTSTRAP_CHECKPOINT, SnapshotId
 from kjbod.metadata.versions import LATEST, default_features
 from kjbod.permissions import DENIED, advice
 

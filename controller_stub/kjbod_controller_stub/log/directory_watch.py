@@ -22,8 +22,7 @@ from kjbod.errors import StorageError
 from kjbod.observed import Patience, could_go_on
 from kjbod.runtime.logging import get_logger
 from kjbod.runtime.loop import TRANSPORT_GONE
-from kjbod.runtime.procfs import process_sleep
-from kjbod.runtime.waiting import is_done_in_time
+from kjbod.runtime.waiting import is_done_in_time, process_sleep
 from kjbod_controller_stub.log import probe
 
 ERRORS_IN_A_ROW = 2

@@ -28,20 +28,14 @@ from kjbod.files import open_to_read, reason_of
 from kjbod.ids import Uuid
 from kjbod.medium import read_anew
 from kjbod.metadata.batches import iter_batches
+from kjbod.metadata.checkpoint_files import checkpoints_in, left_overs_in, read_checkpoint, stream_checkpoint
 from kjbod.metadata.control_records import KRaftVoters, SnapshotHeader
 from kjbod.metadata.image import MetadataImage, Topic
 from kjbod.metadata.log import MetadataLog
 from kjbod.metadata.quorum_state import FILE_NAME as QUORUM_STATE
 from kjbod.metadata.quorum_state import QuorumState
 from kjbod.metadata.records import Record
-from kjbod.metadata.snapshot import (
-    Checkpoint,
-    SnapshotId,
-    checkpoints_in,
-    left_overs_in,
-    read_checkpoint,
-    stream_checkpoint,
-)
+from kjbod.metadata.snapshot import Checkpoint, SnapshotId
 from kjbod.runtime.logging import get_logger
 from kjbod.wire.codec import MalformedMessageError
 

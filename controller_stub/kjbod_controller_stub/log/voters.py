@@ -8,7 +8,7 @@ was configured for another quorum. It gets no vote, and a leader of a newer epoc
 A second voter is refused with one line: a quorum of several means Apache Kafka's own controllers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -270,7 +270,7 @@ def _update_error(voter: Voter, request: UpdateRaftVoterRequest) -> int:
 
 _Answer = Callable[[Voter, Any, int], ResponseBody]
 
-ANSWERS: Final[dict[type[Any], _Answer]] = {
+ANSWERS: Final[Mapping[type[Any], _Answer]] = {
     VoteRequest: _vote,
     BeginQuorumEpochRequest: _begin_epoch,
     EndQuorumEpochRequest: _end_epoch,

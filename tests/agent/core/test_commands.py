@@ -24,7 +24,6 @@ from kjbod_agent.moves.machine import MoveView, Room, State
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Hosted, Hosting
 from kjbod_agent.replicas.strays import NO_TOPIC, Stray
-from tests.agent.core.recording import Log
 
 D1, D2, D3, TOPIC, OTHER = (Uuid((1000 + number).to_bytes(16)) for number in range(5))
 _E = ErrorCode
@@ -118,8 +117,8 @@ class FakeMover:
 
 class FakeBroker:
     def __init__(self) -> None:
-        self.history = History(Log())
-        self.cordoning = Cordoning(broker_id=1, accept="auto", path=lambda directory: None, log=Log())
+        self.history = History()
+        self.cordoning = Cordoning(broker_id=1, accept="auto", path=lambda directory: None)
         self.image = MetadataImage(topic_ids={"orders": TOPIC, "pay": OTHER})
         self.placement = FakePlacement()
         self.fencing = FakeFencing()

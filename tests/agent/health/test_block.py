@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from kjbod_agent.health.block import BlockCounters, BlockDevice, below, block_device_of, read_counters
+from kjbod_agent.health.block import BlockCounters, BlockDevice
 from kjbod_agent.health.mounts import Mount
+from kjbod_agent.health.sysfs import below, block_device_of, read_counters
 
 STAT = "     100    1     2     3      40    5    6    7     {in_flight}    55    66    7   0   0   0   3   0\n"
 

@@ -23,7 +23,7 @@ from kjbod.faults.fusedisk import FuseDisk
 from kjbod.ids import random_directory_id
 from kjbod_agent.health.evidence import Verdict
 from kjbod_agent.health.monitor import HealthMonitor
-from kjbod_agent.health.mounts import read_mounts
+from kjbod_agent.health.mountinfo import read_mounts
 from kjbod_agent.health.sources.api import KernelSource
 from kjbod_agent.health.sources.ext4 import Ext4Errors
 from kjbod_agent.health.verdict import Cause, Health, HealthSettings

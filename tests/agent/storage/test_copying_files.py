@@ -17,7 +17,7 @@ import pytest
 from kjbod.clock import SystemClock
 from kjbod.faults.disks import FILE_SYSTEMS, FaultMode, RealDisk
 from kjbod.ids import Uuid
-from kjbod.runtime.procfs import process_sleep
+from kjbod.runtime.waiting import process_sleep
 from kjbod_agent.moves.copying import CopyFailed, ReplicaCopy, carry_checkpoints, new_buffer
 from kjbod_agent.storage.api import DirectoryError, DirectoryTimeout, StorageOptions, WorkerUnavailable
 from kjbod_agent.storage.conformance import TIMEOUT_MS, errno_of

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kjbod.faults.disks import FaultMode, RealDisk
-from kjbod.runtime.procfs import process_sleep
+from kjbod.runtime.waiting import process_sleep
 from kjbod_agent.storage import leftovers
 from scripts.rig.processes import wait_until
 

@@ -18,7 +18,7 @@ import pytest
 
 from kjbod.clock import SystemClock
 from kjbod.faults.disks import FaultMode, RealDisk
-from kjbod.runtime.procfs import process_sleep
+from kjbod.runtime.waiting import process_sleep
 from kjbod_agent.storage.api import DirectoryTimeout, StorageAgent, StorageOptions, WorkerUnavailable
 from kjbod_agent.storage.conformance import TIMEOUT_MS, StorageConformance, errno_of
 from kjbod_agent.storage.posix import PosixDirectoryAgent, PosixStorageAgent

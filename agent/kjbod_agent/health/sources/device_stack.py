@@ -8,9 +8,9 @@ layers are looked up once, at the start: disks that a volume gets later are not 
 from collections.abc import Sequence
 from pathlib import Path
 
-from kjbod_agent.health.block import SYS
 from kjbod_agent.health.sources.api import Subject
 from kjbod_agent.health.sources.descriptor_watch import read_text
+from kjbod_agent.health.sysfs import SYS
 
 MAX_DEPTH = 8
 """Layers that are looked through."""

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import structlog
 
-from kjbod_agent.health.block import SYS
 from kjbod_agent.health.sources.api import KernelEvent, Subject
 from kjbod_agent.health.sources.descriptor_watch import Watch, read_text, reason_of
+from kjbod_agent.health.sysfs import SYS
 
 _log = structlog.get_logger("kjbod.health")
 

@@ -33,11 +33,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kjbod_agent.health.block import SYS
-from kjbod_agent.health.mounts import MOUNTINFO, read_mounts
+from kjbod_agent.health.mountinfo import MOUNTINFO, read_mounts
 from kjbod_agent.health.sources.api import KernelEvent, Subject
 from kjbod_agent.health.sources.descriptor_watch import Watch, errno_text, reason_of
 from kjbod_agent.health.sources.device_stack import DeviceMap
+from kjbod_agent.health.sysfs import SYS
 
 INSTANCE = "kjbod"
 """Name of the instance that an administrator may make; our own have ``-PID-0`` after it."""

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kjbod_agent.health.block import SYS
 from kjbod_agent.health.sources.api import KernelEvent, Subject
 from kjbod_agent.health.sources.descriptor_watch import Watch, reason_of
 from kjbod_agent.health.sources.device_stack import DeviceMap
+from kjbod_agent.health.sysfs import SYS
 
 MESSAGES_PER_WAKEUP = 64
 MESSAGE_BYTES_MAX = 8192  # the kernel's are at most 2 KiB of variables and a path

@@ -22,14 +22,15 @@ from structlog.testing import capture_logs
 
 from kjbod.faults import syscalls
 from kjbod.faults.disks import FaultMode, RealDisk, find_command
-from kjbod_agent.health.block import block_device_of
-from kjbod_agent.health.mounts import mount_of, read_mounts
+from kjbod_agent.health.mountinfo import read_mounts
+from kjbod_agent.health.mounts import mount_of
 from kjbod_agent.health.sources import tracepoints
 from kjbod_agent.health.sources.api import KernelEvent, KernelSource, Subject
 from kjbod_agent.health.sources.ext4 import Ext4Errors
 from kjbod_agent.health.sources.linux import linux_sources
 from kjbod_agent.health.sources.tracepoints import BlockErrors
 from kjbod_agent.health.sources.uevents import BlockUevents
+from kjbod_agent.health.sysfs import block_device_of
 
 pytestmark = pytest.mark.usefixtures("as_root")
 
