@@ -38,7 +38,7 @@ def could_go_on(process_state: str, wchan: str) -> bool:
     return process_state not in NOT_WAITING_FOR_A_DISK and wchan not in SUSPENDED
 
 
-class Patience:
+class ObservedTimeout:
     """How long something may be waited for, of the time in which somebody looked.
 
     Attributes:

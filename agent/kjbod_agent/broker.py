@@ -58,7 +58,7 @@ from kjbod_agent.condition import Condition, Contact, DirectoryStates, condition
 from kjbod_agent.cordoning import Cordoning
 from kjbod_agent.cordons import why_cordoned
 from kjbod_agent.directories.additions import Added
-from kjbod_agent.directories.clean_shutdown import Cleanness
+from kjbod_agent.directories.clean_shutdown import CleanShutdown
 from kjbod_agent.directories.start_up_rules import Directory
 from kjbod_agent.fencing import Fencing
 from kjbod_agent.health.evidence import Verdict
@@ -122,13 +122,13 @@ class _Pulse:
     Attributes:
         beaten_ms: when a registration or heartbeat last ended, well or not.
         still_since_ms: since when a part makes no progress; None: all do.
-        still_told: whether that was said.
+        still_logged: whether that was said.
         round_due_ms: when the timers go round next, at the latest.
     """
 
     beaten_ms: int
     still_since_ms: int | None = None
-    still_told: bool = False
+    still_logged: bool = False
     round_due_ms: int | None = None
 
 
@@ -163,7 +163,7 @@ class _Trouble:
     """Requests that failed in a row, for the log."""
 
     since_ms: int
-    told_ms: int
+    logged_ms: int
     failures: int = 0
     kinds: set[str] = field(default_factory=set)
     """Reasons that were told, without their numbers."""
@@ -224,7 +224,7 @@ class Broker:
         self.cordoning = Cordoning(broker_id=identity.broker_id, accept=accept, path=self._online_path)
         self.placement: Placement
         self.mover: Mover
-        self.cleanness: Cleanness | None = None
+        self.clean_shutdown: CleanShutdown | None = None
         self.monitor: Monitor | None = None
         self.directory_states: Callable[[], DirectoryStates] = DirectoryStates
         """The state of each directory, as ``kjbod status`` shows it."""
@@ -302,8 +302,8 @@ class Broker:
         if leader is not None:
             self._controller = leader
             self._feed(life.ControllerFound())
-            self.assignments.patience(self._clock.monotonic_ms())
-            self.assignments.hurry(self._clock.monotonic_ms())
+            self.assignments.restart_patience(self._clock.monotonic_ms())
+            self.assignments.retry_now(self._clock.monotonic_ms())
             self._wake.set()
 
     def on_committed(self, committed: Committed) -> None:
@@ -515,7 +515,7 @@ class Broker:
     def assign(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
         """See :class:`kjbod_agent.replicas.placement.PlacementOwner`."""
         now_ms = self._clock.monotonic_ms()
-        if directory_id in self._offline and partition not in self.assignments.told:
+        if directory_id in self._offline and partition not in self.assignments.acknowledged:
             self.failures = failing.misplaced(self.failures, directory_id, [partition], now_ms)
         if self.image.metadata_version < DIRECTORY_ASSIGNMENT:
             return  # the cluster has no place for it yet; reviewed again when it has
@@ -552,8 +552,8 @@ class Broker:
 
     def assign_move(self, partition: TopicIdPartition, directory_id: Uuid) -> bool:
         """See :class:`kjbod_agent.moves.mover.MoveOwner`."""
-        if self.cleanness is not None:
-            self.cleanness.moving(self.placement.inventory.locate(partition), directory_id)
+        if self.clean_shutdown is not None:
+            self.clean_shutdown.moving(self.placement.inventory.locate(partition), directory_id)
         self.assign(partition, directory_id)
         return partition in self.assignments.ready or partition in self.assignments.in_flight
 
@@ -631,7 +631,7 @@ class Broker:
     def _pet(self, now_ms: int) -> None:
         still = self._standing_still(now_ms)
         if still is None:
-            self._pulse.still_since_ms, self._pulse.still_told = None, False
+            self._pulse.still_since_ms, self._pulse.still_logged = None, False
         elif self._pulse.still_since_ms is None:
             self._pulse.still_since_ms = now_ms
         if self._pulse.still_since_ms is None or now_ms - self._pulse.still_since_ms < STANDSTILL_CONFIRMED_MS:
@@ -639,8 +639,8 @@ class Broker:
                 systemd.notify_watchdog()
             elif self.life.active:  # in a stop it would mean more time to stop
                 systemd.notify_starting(STARTING_TIMEOUT_MS)
-        elif not self._pulse.still_told:
-            self._pulse.still_told = True
+        elif not self._pulse.still_logged:
+            self._pulse.still_logged = True
             self._log.error("agent.standing.still", reason=still)
 
     def _standing_still(self, now_ms: int) -> str | None:
@@ -659,7 +659,7 @@ class Broker:
         lost_ms = now_ms - due_ms
         self._log.warning("agent.paused", lost_ms=lost_ms)
         self.failures = failing.resumed(self.failures, now_ms + self.life.timing.heartbeat_interval_ms)
-        self.assignments.patience(now_ms)
+        self.assignments.restart_patience(now_ms)
         self._feed(life.Paused(lost_ms))
 
     def _check_deadlines(self, now_ms: int) -> None:
@@ -916,10 +916,10 @@ class Broker:
             self._trouble = _Trouble(now_ms, now_ms)
         trouble, kind = self._trouble, re.sub(r"\d+", "0", effect.reason)
         trouble.failures += 1
-        if kind in trouble.kinds and now_ms - trouble.told_ms < TROUBLE_AGAIN_MS:
+        if kind in trouble.kinds and now_ms - trouble.logged_ms < TROUBLE_AGAIN_MS:
             return
         trouble.kinds.add(kind)
-        trouble.told_ms = now_ms
+        trouble.logged_ms = now_ms
         self._log.warning(
             "controller.request.failed",
             request="heartbeat" if effect.heartbeat else "registration",
@@ -932,7 +932,7 @@ class Broker:
     def _recovered(self, trouble: _Trouble) -> None:
         """The controller answers again."""
         self._trouble = None
-        self.assignments.patience(self._clock.monotonic_ms())
+        self.assignments.restart_patience(self._clock.monotonic_ms())
         self._log.info(
             "controller.request.recovered",
             failures=trouble.failures,

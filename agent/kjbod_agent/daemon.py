@@ -46,14 +46,14 @@ from kjbod.runtime.signals import outlive_signals
 from kjbod.wire.frames import preload
 from kjbod.wire.messages import API, ApiKey, BrokerRegistrationRequestListener
 from kjbod_agent import lifecycle
-from kjbod_agent.admin.commands import Control, ControlParts
+from kjbod_agent.admin.commands import CommandParts, Commands
 from kjbod_agent.admin.forwarding import Forwarder
 from kjbod_agent.admin.listener import PRELOADED, Listeners, Parts, listener_problems
-from kjbod_agent.admin.view import View, log_directories, metadata_directory
+from kjbod_agent.admin.view import DirectoryViews, log_directories, metadata_directory
 from kjbod_agent.broker import FAREWELL_TIMEOUT_MS, Broker, Ended
 from kjbod_agent.channel import ControllerChannel
 from kjbod_agent.directories.additions import AdditionError, Additions
-from kjbod_agent.directories.clean_shutdown import Cleanness
+from kjbod_agent.directories.clean_shutdown import CleanShutdown
 from kjbod_agent.directories.loading import Loading
 from kjbod_agent.directories.start_up import Opened, Remembering, mark_clean, open_directories
 from kjbod_agent.directories.start_up_rules import StartUpError
@@ -212,7 +212,7 @@ class Daemon:
         self._storage: StorageAgent
         self._additions: Additions | None = None
         self.remembering: Remembering
-        self.view: View
+        self.view: DirectoryViews
         self._listeners_open: Listeners | None = None
         self._control: ControlServer | None = None
         self._forward_channel: ControllerChannel
@@ -336,7 +336,7 @@ class Daemon:
         if ended.clean and broker is not None:
             epoch = broker.life.broker_epoch
             epoch = opened.start_up.previous_broker_epoch if epoch == lifecycle.NO_EPOCH else epoch
-            clean = set() if broker.cleanness is None else broker.cleanness.clean()
+            clean = set() if broker.clean_shutdown is None else broker.clean_shutdown.clean()
             usable = broker.failures.usable & clean
             await mark_clean(opened, [d for d in opened.agents if d in usable], epoch)
         await storage.close()
@@ -434,13 +434,13 @@ class Daemon:
         broker.monitor = monitor
         broker.placement.sites = lambda: _sites(broker, monitor, opened, self._config)
         self._tell_links(opened)
-        broker.cleanness = Cleanness(
+        broker.clean_shutdown = CleanShutdown(
             lambda: opened.start_up.log_dirs,
             # Not before there is nothing more urgent to read.
             lambda d: opened.agents.get(d) if broker.life.ready_to_unfence and d in broker.failures.usable else None,
             lambda: bool(opened.start_up.unreadable),
         )
-        self._spawn(broker.cleanness.run())
+        self._spawn(broker.clean_shutdown.run())
         now_ms = self._clock.monotonic_ms()
         for directory_id, reason in opened.failed.items():
             broker.directory_failed(directory_id, "error", reason, now_ms)
@@ -472,7 +472,7 @@ class Daemon:
 
     async def _listen(self, broker: Broker, monitor: HealthMonitor, opened: Opened) -> None:
         """Open the listeners; requests wait until the metadata are known."""
-        self.view = View(
+        self.view = DirectoryViews(
             lambda: log_directories(opened, self.remembering.memory),
             broker=broker,
             monitor=monitor,
@@ -493,7 +493,7 @@ class Daemon:
 
     async def _open_control(self, broker: Broker, monitor: HealthMonitor, opened: Opened) -> None:
         """Open the control socket. An agent without one still watches its disks: why there is none is only said."""
-        parts = ControlParts(
+        parts = CommandParts(
             broker=broker,
             mover=lambda: broker.mover,
             view=self.view,
@@ -504,7 +504,7 @@ class Daemon:
         )
         control = ControlServer(
             Path(self._config.kjbod_state_dir) / SOCKET_NAME,
-            Control(parts).handlers(),
+            Commands(parts).handlers(),
             log=self._log,
             identity={"node": self._config.node_id},
             remove=lambda path, inode: self.remembering.files.tell("remove", str(path), inode),

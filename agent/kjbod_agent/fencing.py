@@ -59,11 +59,11 @@ class Fencing:
     path: Callable[[Uuid], str]
     wall_ms: Callable[[int], int]
     _progress_ms: int | None = field(default=None, init=False)
-    _told: tuple[TopicIdPartition, int] | None = field(default=None, init=False)
+    _stuck_logged: tuple[TopicIdPartition, int] | None = field(default=None, init=False)
     _trouble: tuple[frozenset[str], int] | None = field(default=None, init=False)
     _stuck: tuple[Stuck, ...] = field(default=(), init=False)
     _looked_ms: int | None = field(default=None, init=False)
-    _told_unmade_ms: int | None = field(default=None, init=False)
+    _unmade_logged_ms: int | None = field(default=None, init=False)
     _patience: Patience = field(init=False)
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ class Fencing:
     def _unplaced(self) -> set[TopicIdPartition]:
         """Replicas that the metadata do not place, and that nobody can assign yet."""
         queue = self.assignments
-        return self.undecided().keys() - queue.ready.keys() - queue.in_flight.keys() - queue.told.keys()
+        return self.undecided().keys() - queue.ready.keys() - queue.in_flight.keys() - queue.acknowledged.keys()
 
     def waived(self, now_ms: int) -> list[LogLine]:
         """The broker asks to be unfenced: what it did not wait for is an error, and named."""
@@ -141,9 +141,13 @@ class Fencing:
             self._progress_ms = None
         stuck = self._look(now_ms)
         if not stuck:
-            self._told = None
-        elif self._told is None or self._told[0] != stuck[0].partition or now_ms - self._told[1] >= STUCK_AGAIN_MS:
-            self._told = (stuck[0].partition, now_ms)
+            self._stuck_logged = None
+        elif (
+            self._stuck_logged is None
+            or self._stuck_logged[0] != stuck[0].partition
+            or now_ms - self._stuck_logged[1] >= STUCK_AGAIN_MS
+        ):
+            self._stuck_logged = (stuck[0].partition, now_ms)
             lines.append(error("assignments.stuck", count=len(stuck), **self._fields(stuck[0])))
         return [*lines, *self._unmade_lines(now_ms)]
 
@@ -151,11 +155,11 @@ class Fencing:
         """Name what cannot be made: once it is no short trouble, and each minute."""
         first = next(iter(self.unmade().values()), None)
         if first is None:
-            self._told_unmade_ms = None
+            self._unmade_logged_ms = None
         elif now_ms - first.since_ms >= NAMED_MS and (
-            self._told_unmade_ms is None or now_ms - self._told_unmade_ms >= STUCK_AGAIN_MS
+            self._unmade_logged_ms is None or now_ms - self._unmade_logged_ms >= STUCK_AGAIN_MS
         ):
-            self._told_unmade_ms = now_ms
+            self._unmade_logged_ms = now_ms
             yield error("replicas.unmade", count=len(self.unmade()), **self._first_unmade())
 
     def _first_unmade(self) -> dict[str, str]:

@@ -70,7 +70,7 @@ class History:
             )
         ]
 
-    def told(self) -> dict[str, Any] | None:
+    def as_json(self) -> dict[str, Any] | None:
         """As JSON for ``kjbod status``; None: nothing has happened."""
         if self.parted is None and self.behind is None:
             return None

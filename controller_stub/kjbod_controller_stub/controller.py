@@ -38,13 +38,13 @@ from kjbod.metadata.image import (
 from kjbod.metadata.records import (
     AbortTransactionRecord,
     AccessControlEntryRecord,
-    Alike,
     AnyRecord,
     BeginTransactionRecord,
     BrokerRegistrationChangeRecord,
     Endpoint,
     EndTransactionRecord,
     NoOpRecord,
+    PartitionRecordRef,
     Record,
     RegisterBrokerRecord,
     RemoveAccessControlEntryRecord,
@@ -104,7 +104,7 @@ from kjbod_controller_stub.access.mutation_quotas import (
 )
 from kjbod_controller_stub.brokers.cluster import SUPPORTED_FEATURES, Cluster
 from kjbod_controller_stub.brokers.heartbeats import Heartbeats
-from kjbod_controller_stub.brokers.sessions import BrokerLifecycle
+from kjbod_controller_stub.brokers.sessions import BrokerSessions
 from kjbod_controller_stub.configs.altering import Configs
 from kjbod_controller_stub.configs.describe_configs import ConfigDescriber
 from kjbod_controller_stub.configs.effective import UNCLEAN_ELECTION, EffectiveConfigs
@@ -185,7 +185,7 @@ class Controller:
             capacity_s=settings.mutation_window_num * settings.mutation_window_size_s,
             bounds_throttle_time=settings.rules.bounds_throttle_time,
         )
-        self.lifecycle = BrokerLifecycle(
+        self.sessions = BrokerSessions(
             self.image,
             self.index,
             settings.rules,
@@ -223,18 +223,18 @@ class Controller:
         Raises:
             kjbod.metadata.image.ReplayError: as :meth:`recover`.
         """
-        partitions: list[Alike] = []
+        partitions: list[PartitionRecordRef] = []
         for offset, record in records:
-            if isinstance(record, Alike) and not self._replayer.in_transaction:
+            if isinstance(record, PartitionRecordRef) and not self._replayer.in_transaction:
                 if not partitions:
                     self.next_offset = offset
                 partitions.append(record)
                 continue
             self._recover_alike(epoch, partitions)
-            self.recover(offset, epoch, record.whole() if isinstance(record, Alike) else record)
+            self.recover(offset, epoch, record.whole() if isinstance(record, PartitionRecordRef) else record)
         self._recover_alike(epoch, partitions)
 
-    def _recover_alike(self, epoch: int, records: list[Alike]) -> None:
+    def _recover_alike(self, epoch: int, records: list[PartitionRecordRef]) -> None:
         if records:
             self._replay_alike(records)
             self.image.epoch = epoch
@@ -303,8 +303,8 @@ class Controller:
     def activate(self, now_ms: int) -> Result:
         """Begin to serve after recovery: unfenced brokers get a session; a transaction that a crash cut is aborted."""
         self.heartbeats.activate(self.image.brokers.values(), now_ms)
-        self.lifecycle.activate()
-        self.lifecycle.changes_end = dict.fromkeys(self.image.brokers, 0)
+        self.sessions.activate()
+        self.sessions.registration_end_offsets = dict.fromkeys(self.image.brokers, 0)
         self.periodic.activate(now_ms)
         self.index.forget_elections()
         if self._replayer.in_transaction:
@@ -339,24 +339,24 @@ class Controller:
             return None
         records, write = prepare(result.records, self.next_offset, self.image.metadata_version, atomic=result.atomic)
         end_offset = write.end_offset
-        partitions: list[Alike] = []
+        partitions: list[PartitionRecordRef] = []
         for record in records:
-            if isinstance(record, Alike):
+            if isinstance(record, PartitionRecordRef):
                 partitions.append(record)
                 continue
             self._replay_alike(partitions)
             # Before the registrations themselves, see steady_heartbeat.
             if isinstance(record, UnregisterBrokerRecord):
-                self.lifecycle.changes_end.pop(record.broker_id, None)
+                self.sessions.registration_end_offsets.pop(record.broker_id, None)
             elif isinstance(record, (RegisterBrokerRecord, BrokerRegistrationChangeRecord)):
-                self.lifecycle.changes_end[record.broker_id] = end_offset
+                self.sessions.registration_end_offsets[record.broker_id] = end_offset
             self.replay(record)
         self._replay_alike(partitions)
         if result.enters_shutdown is not None:
             self.heartbeats.enter_controlled_shutdown(*result.enters_shutdown, offset=self.next_offset - 1)
         return write
 
-    def _replay_alike(self, records: list[Alike]) -> None:
+    def _replay_alike(self, records: list[PartitionRecordRef]) -> None:
         """Apply records that were just generated, and empty the list."""
         if records:
             replay_alike(records, self.next_offset, self.image, self.index, self.reassignments)
@@ -377,7 +377,7 @@ class Controller:
     def expire_session(self, now_ms: int) -> Result | None:
         """Fence the broker whose session expired first; None when all are good."""
         draft = self._draft()
-        return draft.result(None) if self.lifecycle.expire_session(draft, now_ms) else None
+        return draft.result(None) if self.sessions.expire_session(draft, now_ms) else None
 
     def _balance(self, now_ms: int) -> Result | None:
         draft = self._draft()
@@ -411,13 +411,13 @@ class Controller:
 
     def _register(self, request: BrokerRegistrationRequest, context: Context, now_ms: int) -> Result:
         draft = self._draft()
-        answer = self.lifecycle.register(
+        answer = self.sessions.register(
             draft, request, api_version=context.api_version, next_offset=self.next_offset, now_ms=now_ms
         )
         return draft.result(answer)
 
     def _heartbeat(self, request: BrokerHeartbeatRequest, context: Context, now_ms: int) -> Result:
-        return self.lifecycle.heartbeat(self._draft(), request, now_ms)
+        return self.sessions.heartbeat(self._draft(), request, now_ms)
 
     def _assign(self, request: AssignReplicasToDirsRequest, context: Context, now_ms: int) -> Result:
         draft = self._draft()

@@ -7,10 +7,10 @@ from typing import TypeAlias
 from kjbod.ids import Uuid
 from kjbod.metadata.image import BrokerRegistration, MetadataImage, PartitionRegistration
 from kjbod.metadata.records import (
-    Alike,
     AnyRecord,
     BrokerRegistrationChangeRecord,
     PartitionChangeRecord,
+    PartitionRecordRef,
     RegisterBrokerRecord,
 )
 from kjbod.wire.messages import ResponseBody
@@ -88,7 +88,7 @@ class Draft:
         elif isinstance(record, RegisterBrokerRecord):
             self._brokers[record.broker_id] = BrokerRegistration.of(record)
 
-    def add_partitions(self, records: Iterable[Alike]) -> None:
+    def add_partitions(self, records: Iterable[PartitionRecordRef]) -> None:
         """Append records of partitions."""
         self.records += records
 
@@ -118,7 +118,7 @@ class Draft:
 
     def _see(self) -> None:
         for record in self.records[self._seen :] if self.cumulative else ():
-            if isinstance(record, Alike):
+            if isinstance(record, PartitionRecordRef):
                 if isinstance(record.like, PartitionChangeRecord):
                     self._unmerged.setdefault(record[1:], []).append(record.like)
             elif isinstance(record, PartitionChangeRecord):

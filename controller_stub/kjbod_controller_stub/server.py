@@ -146,7 +146,7 @@ class _HalfAppliedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _TurnOutcome:
     """What a turn made."""
 
     result: Result
@@ -216,7 +216,7 @@ class ControllerServer:
         """What is durable; ApiVersions tells it at any time."""
         self._features_next: tuple[int, Features] | None = None
         """What is on its way to the disk, and where that ends."""
-        self._deferred: DeferredAnswers[tuple[asyncio.Future[_Made], _Made]] = DeferredAnswers()
+        self._deferred: DeferredAnswers[tuple[asyncio.Future[_TurnOutcome], _TurnOutcome]] = DeferredAnswers()
         self._last_write_ms = clock.monotonic_ms()
 
     # ---- life
@@ -359,8 +359,8 @@ class ControllerServer:
                 else:
                     await self._sleep(self._next_timer_ms(idle_ms) - now_ms)
 
-    def _timed(self) -> "_Made":
-        return _Made(self.controller.run_timers(self._clock.monotonic_ms()) or Result())
+    def _timed(self) -> "_TurnOutcome":
+        return _TurnOutcome(self.controller.run_timers(self._clock.monotonic_ms()) or Result())
 
     def _next_timer_ms(self, idle_ms: int) -> int:
         due = [self._clock.monotonic_ms() + _TIMER_MS_MAX]
@@ -573,14 +573,14 @@ class ControllerServer:
 
     async def _commit(self, result: Result) -> None:
         """Apply a result that is small and wait until it, and all that it may have been made from, is durable."""
-        await self._take(lambda: _Made(result), lambda: False)
+        await self._take(lambda: _TurnOutcome(result), lambda: False)
 
     def _take(
-        self, make: Callable[[], "_Made"], is_large: Callable[[], bool], *, only_reads: bool = False
-    ) -> "asyncio.Future[_Made]":
+        self, make: Callable[[], "_TurnOutcome"], is_large: Callable[[], bool], *, only_reads: bool = False
+    ) -> "asyncio.Future[_TurnOutcome]":
         """Take a turn to make a result and to apply it; a future that gets it when it, and all that it may have been
         made from, is durable. What ``only_reads`` is not made when nobody waits for it any more."""
-        done: asyncio.Future[_Made] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[_TurnOutcome] = asyncio.get_running_loop().create_future()
         self._turns.take(
             functools.partial(self._change, make, done.cancelled if only_reads else lambda: False),
             settle=functools.partial(self._settle, done),
@@ -589,7 +589,9 @@ class ControllerServer:
         )
         return done
 
-    def _change(self, make: Callable[[], "_Made"], is_idle: Callable[[], bool]) -> tuple["_Made", list[bytes]]:
+    def _change(
+        self, make: Callable[[], "_TurnOutcome"], is_idle: Callable[[], bool]
+    ) -> tuple["_TurnOutcome", list[bytes]]:
         """What has the turn does: make a result, apply it, encode it for the log. On the loop or in the thread.
 
         Raises:
@@ -619,7 +621,7 @@ class ControllerServer:
         # Without the records: to let go of them takes its time too, and belongs here.
         return replace(made, result=replace(made.result, records=())), batches
 
-    def _settle(self, done: "asyncio.Future[_Made]", changed: tuple["_Made", list[bytes]]) -> None:
+    def _settle(self, done: "asyncio.Future[_TurnOutcome]", changed: tuple["_TurnOutcome", list[bytes]]) -> None:
         """Hand the batches of a turn to the log, in the order of the turns, and have the answer wait for them."""
         made, batches = changed
         if self._failure is not None:
@@ -634,7 +636,7 @@ class ControllerServer:
         else:
             self._deferred.add(self.controller.next_offset, (done, made))
 
-    def _refuse(self, done: "asyncio.Future[_Made]", error: BaseException) -> None:
+    def _refuse(self, done: "asyncio.Future[_TurnOutcome]", error: BaseException) -> None:
         if isinstance(error, _HalfAppliedError):
             self._fail(error.__cause__ or error)
             error = ConnectionAbortedError("the controller is stopping")
@@ -685,7 +687,7 @@ class ControllerServer:
         advanced.set()
         self.snapshots.written(self.log)
 
-    def _finish(self, done: "asyncio.Future[_Made]", made: "_Made") -> None:
+    def _finish(self, done: "asyncio.Future[_TurnOutcome]", made: "_TurnOutcome") -> None:
         for note in made.result.notes:
             self._notes.add(note)
         if not done.done():
@@ -708,7 +710,7 @@ class ControllerServer:
                 return None
             if not is_authorized(self._authorizer(peer.principal, host), request.API_KEY):
                 return None
-            steady = self.controller.lifecycle.steady_heartbeat(request, self._clock.monotonic_ms(), metadata_offset)
+            steady = self.controller.sessions.steady_heartbeat(request, self._clock.monotonic_ms(), metadata_offset)
             return steady[0] if steady is not None and steady[1] <= self.log.end_offset else None
 
         return SteadyHeartbeats(decide)
@@ -771,20 +773,20 @@ class ControllerServer:
         if type(message) in voters.ANSWERS:
             return self._voter().answer(message, request.version)
         if isinstance(message, BrokerHeartbeatRequest):
-            steady = self.controller.lifecycle.steady_heartbeat(message, self._clock.monotonic_ms())
+            steady = self.controller.sessions.steady_heartbeat(message, self._clock.monotonic_ms())
             if steady is not None:
                 answer, end_offset = steady
                 return answer if await self._wait_durable(end_offset) else None
         if len(self._deferred) + len(self._turns) >= WAITING_ANSWERS_MAX:
             return None
 
-        def make() -> _Made:
+        def make() -> _TurnOutcome:
             result, answer = self._handled(message, context, permissions)
             if not encode or answer is None:
-                return _Made(result, answer)
+                return _TurnOutcome(result, answer)
             frame = encode_response(answer, request.version, request.correlation_id)
             mute_ms = answer.throttle_time_ms if isinstance(answer, _HAVE_QUOTA) else 0
-            return _Made(result, EncodedResponse(request.api_key, frame, mute_ms))
+            return _TurnOutcome(result, EncodedResponse(request.api_key, frame, mute_ms))
 
         try:
             made = await self._take(

@@ -7,11 +7,11 @@ from kjbod.ids import Uuid
 from kjbod.metadata import versions
 from kjbod.metadata.batches import BATCH_BYTES_MAX
 from kjbod.metadata.records import (
-    Alike,
     AnyRecord,
     BeginTransactionRecord,
     BrokerRegistrationChangeRecord,
     EndTransactionRecord,
+    PartitionRecordRef,
     Record,
     encode_alike,
     encode_record,
@@ -55,7 +55,7 @@ def _values(records: Iterable[AnyRecord], metadata_version: int) -> list[bytes]:
     encoders: dict[int, Callable[[Uuid, int], bytes]] = {}
     values = []
     for record in records:
-        if isinstance(record, Alike):
+        if isinstance(record, PartitionRecordRef):
             like, topic_id, partition_id = record
             encode = encoders.get(id(like))
             if encode is None:

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, TypeAlias
 import crc32c
 
 from kjbod.metadata.control_records import ControlRecord, decode_control, encode_control
-from kjbod.metadata.records import Alike, AnyRecord, Record, decode_any
+from kjbod.metadata.records import AnyRecord, PartitionRecordRef, Record, decode_any
 from kjbod.wire.codec import MalformedMessageError
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -114,7 +114,7 @@ class RecordBatch:
             MalformedMessageError: a record cannot be decoded; the text has its offset.
         """
         for offset, record in self.alike_records():
-            yield offset, record.whole() if isinstance(record, Alike) else record
+            yield offset, record.whole() if isinstance(record, PartitionRecordRef) else record
 
     def alike_records(self) -> Iterator[tuple[int, AnyRecord]]:
         """The same, with those of partitions as what they are like."""

@@ -8,7 +8,7 @@ hold raises, unless the field is marked ignorable: the caller picks the version 
 Nearly all of a metadata log is about partitions, and nearly all partitions are alike: few sets of brokers and
 directories serve very many. In both of their records the ids come first in the body, so that all that follows them, the
 *tail*, is the same bytes for all that are alike. :func:`encode_record` and :func:`decode_record` keep the tails that
-they have met; :class:`Alike` is what is made of them by the hundred thousand.
+they have met; :class:`PartitionRecordRef` is what is made of them by the hundred thousand.
 """
 
 import dataclasses
@@ -487,7 +487,7 @@ def for_partition(record: P, topic_id: Uuid, partition_id: int) -> P:
     return made
 
 
-class Alike(NamedTuple):
+class PartitionRecordRef(NamedTuple):
     """The record of one of many partitions: it says of its partition what ``like`` says of another. What is made,
     encoded and replayed by the hundred thousand is worked out once per ``like``, and costs this tuple for each."""
 
@@ -500,7 +500,7 @@ class Alike(NamedTuple):
         return for_partition(self.like, self.topic_id, self.partition_id)
 
 
-AnyRecord: TypeAlias = Record | Alike
+AnyRecord: TypeAlias = Record | PartitionRecordRef
 """A record in either form."""
 
 
@@ -559,7 +559,7 @@ def decode_record(value: Buffer) -> tuple[Record, int]:
         MalformedMessageError: another frame version, an unknown record or version, bytes missing or left over.
     """
     record, version = decode_any(value)
-    return (record.whole() if isinstance(record, Alike) else record), version
+    return (record.whole() if isinstance(record, PartitionRecordRef) else record), version
 
 
 def decode_any(value: Buffer) -> tuple[AnyRecord, int]:
@@ -581,7 +581,7 @@ def decode_any(value: Buffer) -> tuple[AnyRecord, int]:
     if topic_id is None:
         topic_id = Uuid(raw)
         _keep(_topic_ids, raw, topic_id)
-    return Alike(like, topic_id, partition_id), head[2]
+    return PartitionRecordRef(like, topic_id, partition_id), head[2]
 
 
 def _decode(value: Buffer) -> tuple[Record, int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kjbod.clock import Clock
-from kjbod.observed import Patience
+from kjbod.observed import ObservedTimeout
 
 
 async def is_done_in_time(
@@ -21,7 +21,7 @@ async def is_done_in_time(
         clock: tells when this process looked.
         counts: whether what was waited for could have gone on since the last look.
     """
-    patience = Patience(timeout_ms, clock.monotonic_ms())
+    patience = ObservedTimeout(timeout_ms, clock.monotonic_ms())
     while not work.done():
         await asyncio.wait({work}, timeout=patience.step_ms / 1000)
         if patience.is_over(clock.monotonic_ms(), counts=counts()):

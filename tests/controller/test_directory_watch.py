@@ -16,7 +16,7 @@ import uvloop
 
 from kjbod.clock import SystemClock
 from kjbod.faults.disks import FaultMode, RealDisk
-from kjbod.observed import Patience, could_go_on
+from kjbod.observed import ObservedTimeout, could_go_on
 from kjbod.runtime.waiting import is_done_in_time, process_sleep
 from kjbod.wire.messages import BrokerHeartbeatRequest
 from kjbod_controller_stub.log import directory_watch, probe
@@ -147,7 +147,7 @@ def test_a_probe_that_does_not_come_back_is_still_a_hung_directory(tmp_path: Pat
 
 
 def test_time_in_which_nobody_looked_does_not_count() -> None:
-    patience = Patience(10_000, 0, step_ms=500)
+    patience = ObservedTimeout(10_000, 0, step_ms=500)
     assert [patience.is_over(now) for now in (500, 1_000, 3_601_000)] == [False] * 3
     assert patience.waited_ms == 1_500
     times = range(3_601_500, 3_609_500, 500)
@@ -156,7 +156,7 @@ def test_time_in_which_nobody_looked_does_not_count() -> None:
 
 
 def test_a_late_look_decides_nothing() -> None:
-    patience = Patience(1_000, 0, step_ms=500)
+    patience = ObservedTimeout(1_000, 0, step_ms=500)
     assert not patience.is_over(500)
     assert not patience.is_over(9_000)
     assert patience.is_over(9_100)

@@ -5,7 +5,7 @@ text instead of an error code. All of it is read from memory on the event loop; 
 through their workers, in bounded time. Long answers leave in pieces of :data:`PIECE`, so that a hundred thousand
 replicas do not keep the event loop from a heartbeat.
 
-What changes something is carried out to its end whether or not the command waits for it (:meth:`Control._to_its_end`):
+What changes something is carried out to its end whether or not the command waits for it (:meth:`Commands._to_its_end`):
 a person who presses Ctrl-C while a stray is removed must not leave the agent with half a removal.
 """
 
@@ -196,8 +196,8 @@ class Broker(Protocol):
     def condition(self, *, ago: bool = True) -> Condition: ...
 
 
-class View(Protocol):
-    """What is needed of :class:`kjbod_agent.admin.view.View`."""
+class DirectoryViews(Protocol):
+    """What is needed of :class:`kjbod_agent.admin.view.DirectoryViews`."""
 
     async def directories(self, wants: Wants | None = None, *, measure: bool = True) -> Sequence[DirectoryView]: ...
 
@@ -205,7 +205,7 @@ class View(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControlParts:
+class CommandParts:
     """The agent, as far as the control socket needs it.
 
     Args:
@@ -220,7 +220,7 @@ class ControlParts:
 
     broker: Broker
     mover: Callable[[], Mover]
-    view: View
+    view: DirectoryViews
     causes: Callable[[], Mapping[str, str]]
     log_dirs: Callable[[], Sequence[LogDirectory]]
     add_directory: Callable[[str], Awaitable[str]]
@@ -230,10 +230,10 @@ class ControlParts:
 # ---------------------------------------------------------------------------------------------------------- the answers
 
 
-class Control:
+class Commands:
     """The handlers of the control socket."""
 
-    def __init__(self, parts: ControlParts) -> None:
+    def __init__(self, parts: CommandParts) -> None:
         self._parts = parts
         self._broker = parts.broker
 
@@ -282,7 +282,7 @@ class Control:
             "published": broker.placement.published,
             "queued_assignments": broker.fencing.unrecorded,
             "unmade": broker.fencing.unmade_words(),
-            "metadata_history": broker.history.told(),
+            "metadata_history": broker.history.as_json(),
             "admission": broker.cordoning.admission.text,
             "stuck_assignments": broker.fencing.stuck,
             "creating": len(broker.placement.inventory.creating),

@@ -68,7 +68,7 @@ from kjbod.wire.server import Limits, Logger, Peer, Server, serve
 from kjbod_agent.admin import answers, listings
 from kjbod_agent.admin.answers import Self
 from kjbod_agent.admin.forwarding import FORWARDED, Forwarder, Sender, screen
-from kjbod_agent.admin.view import SLICE, View
+from kjbod_agent.admin.view import SLICE, DirectoryViews
 
 SERVED: Final[VersionRanges] = {
     key: (API[key].min_version, API[key].max_version)
@@ -195,7 +195,7 @@ class Parts:
     """
 
     broker: ServedBroker
-    view: View
+    view: DirectoryViews
     mover: Callable[[], Mover]
     forwarder: Forwarder
     cluster_id: str

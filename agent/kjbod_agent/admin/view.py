@@ -1,11 +1,12 @@
 """What this broker's log directories hold and how they are, in one picture: for DescribeLogDirs and for ``kjbod``.
 
 Everything but sizes and offsets is in memory: which replica lies where, verdicts, devices, bytes of the last probe.
-Only :meth:`View.directories` with ``measure`` asks the directories, each through its own worker, all at once and for at
-most :data:`MEASURE_TIMEOUT_MS`. A directory that does not answer in that time is told of as it was last known; its
-request goes on, and there is never a second one beside it, however many clients ask. So a disk that hangs neither
-delays what is said of the others nor collects a queue. A directory that has failed is not asked at all: what is told of
-it is from memory, its replicas included, and of one that was never read the replicas that the metadata place in it.
+Only :meth:`DirectoryViews.directories` with ``measure`` asks the directories, each through its own worker, all at once
+and for at most :data:`MEASURE_TIMEOUT_MS`. A directory that does not answer in that time is told of as it was last
+known; its request goes on, and there is never a second one beside it, however many clients ask. So a disk that hangs
+neither delays what is said of the others nor collects a queue. A directory that has failed is not asked at all: what is
+told of it is from memory, its replicas included, and of one that was never read the replicas that the metadata place in
+it.
 """
 
 import asyncio
@@ -230,7 +231,7 @@ class _Flight:
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class View:
+class DirectoryViews:
     """Gathers :class:`DirectoryView` from the parts of the agent.
 
     Args:

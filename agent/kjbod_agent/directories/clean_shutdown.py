@@ -28,7 +28,7 @@ EMPTY_REPLICA_BYTES_MAX: Final = 64
 smallest record batch has 68 bytes, and a log that a broker has opened has an index."""
 
 
-class Cleanness:
+class CleanShutdown:
     """Knows which directories are clean.
 
     Args:

@@ -20,7 +20,7 @@ from kjbod_agent.health.block import BlockDevice
 from kjbod_agent.health.devices import DeviceWatch
 from kjbod_agent.health.evidence import Evidence, Verdict, describe, device_text
 from kjbod_agent.health.host import HostSources, LinuxSources, NoSources
-from kjbod_agent.health.kernel import KernelDesk
+from kjbod_agent.health.kernel import KernelEvents
 from kjbod_agent.health.mounts import Mount, MountChange, not_mounted
 from kjbod_agent.health.sources.api import KernelSource, Subject
 from kjbod_agent.health.verdict import Ask, Cause, DirectoryHealth, Event, Health, HealthSettings
@@ -96,7 +96,7 @@ class HealthMonitor:
         table = self._sources.read_mounts()
         self._watched = {agent.path: self._watch_of(agent, loaded, text, table) for agent, loaded, text in directories}
         self._devices = DeviceWatch(self._sources, settings.sample_gap_ms)
-        self._kernel = KernelDesk(
+        self._kernel = KernelEvents(
             kernel_sources, clock=clock, interval_ms=settings.probe_interval_ms, say=self._kernel_said, log=log
         )
         self._host_fault_told = False

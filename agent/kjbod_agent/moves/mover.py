@@ -44,7 +44,7 @@ from kjbod_agent.moves.copying import (
 )
 from kjbod_agent.moves.machine import Effect, Event, Future, MoveView, Situation, State
 from kjbod_agent.partitions import TopicIdPartition
-from kjbod_agent.replicas.deletions import Leaving
+from kjbod_agent.replicas.deletions import DepartingReplica
 from kjbod_agent.replicas.hosting import Hosting, Update
 from kjbod_agent.replicas.inventory import Wanted, delete_name
 from kjbod_agent.reporter import Log
@@ -138,7 +138,7 @@ class MovingPlacement(Protocol):
 
     def delete_later(self, directory_id: Uuid, name: str, topic: str, topic_id: Uuid) -> None: ...
 
-    def keep(self, leaving: Leaving) -> None: ...
+    def keep(self, leaving: DepartingReplica) -> None: ...
 
     def review(self, partitions: Iterable[TopicIdPartition]) -> None: ...
 
@@ -212,7 +212,7 @@ class _Move:
     reason: str = ""
     rates: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=RATE_TICKS + 1))
     """Time in ms and bytes copied, at the last ticks."""
-    told_ms: int = 0
+    logged_ms: int = 0
 
     @property
     def plain(self) -> str:
@@ -418,8 +418,8 @@ class Mover:
             if move.copy is None:
                 continue
             move.rates.append((now_ms, move.copy.progress.copied_bytes))
-            if now_ms - move.told_ms >= PROGRESS_MS:
-                move.told_ms = now_ms
+            if now_ms - move.logged_ms >= PROGRESS_MS:
+                move.logged_ms = now_ms
                 view = self._view(move)
                 self._say(
                     "progress",
@@ -441,7 +441,7 @@ class Mover:
         self._moves[move.partition] = move
         self._reasons.pop(move.partition, None)
         self._placement.inventory.begin_move(move.partition, move.destination, move.future_name)
-        move.told_ms = self._clock.monotonic_ms()
+        move.logged_ms = self._clock.monotonic_ms()
         if move.state is State.FOUND:
             self._find_source(move)
         if move.state.ended:
@@ -859,7 +859,7 @@ class Mover:
         """A copy that does not count: rename it to ``-delete``, so that no start finds it, and remove it later.
         ``kept``: make it a stray instead."""
         if kept:
-            self._placement.keep(Leaving(directory, name, topic, partition.partition, partition.topic_id))
+            self._placement.keep(DepartingReplica(directory, name, topic, partition.partition, partition.topic_id))
             return
         agent = self._placement.agents[directory]
         new_name = delete_name(topic, partition.partition, self._unique())

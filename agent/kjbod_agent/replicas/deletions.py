@@ -57,7 +57,7 @@ class StrayError(StorageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class DepartingReplica:
     """A replica directory that is to get another name."""
 
     directory_id: Uuid
@@ -85,7 +85,7 @@ class Successor:
 
 
 @dataclass(slots=True)
-class Removals:
+class Deletions:
     """Renames, removals and strays of all directories.
 
     Args:
@@ -110,7 +110,7 @@ class Removals:
     delay_ms: Callable[[str], int]
     wall_ms: Callable[[], int]
     changed: Callable[[], None]
-    renamed_away: Callable[["Leaving"], None]
+    renamed_away: Callable[["DepartingReplica"], None]
     log: Log
     strays: dict[tuple[Uuid, str], Stray] = field(default_factory=dict)
     """By directory and name."""
@@ -128,7 +128,7 @@ class Removals:
 
     # ---- what is deleted
 
-    def delete(self, leaving: Leaving) -> None:
+    def delete(self, leaving: DepartingReplica) -> None:
         """The metadata no longer give this replica to this broker: free its name, which the inventory has done."""
         new_name = delete_name(leaving.topic, leaving.partition, self.unique())
         self.inventory.occupy(leaving.directory_id, new_name, leaving.topic_id)
@@ -136,7 +136,7 @@ class Removals:
         delay_ms = self.delay_ms(leaving.topic)
         self.works[leaving.directory_id].add(functools.partial(self._delete, leaving, new_name, delay_ms))
 
-    async def _delete(self, leaving: Leaving, new_name: str, delay_ms: int) -> None:
+    async def _delete(self, leaving: DepartingReplica, new_name: str, delay_ms: int) -> None:
         renamed = await self._rename(leaving, new_name, "it was deleted", functools.partial(self.delete, leaving))
         self.renamed_away(leaving)
         if renamed:
@@ -149,7 +149,7 @@ class Removals:
         if not self._is_kept(directory_id, name, topic_id):
             self._push(self.delay_ms(topic), directory_id, name, topic_id, replaced=True)
 
-    def recall(self) -> list[Leaving]:
+    def recall(self) -> list[DepartingReplica]:
         """All ``-delete`` directories that wait for their removal, which are not removed now: to be judged again."""
         found = [(directory_id, name, topic_id) for _, _, directory_id, name, topic_id, _ in self._due]
         found += [(directory_id, name, topic_id) for (directory_id, name), topic_id in self._checked.items()]
@@ -289,7 +289,7 @@ class Removals:
 
     # ---- what is kept
 
-    def show(self, leaving: Leaving, reason: str) -> None:
+    def show(self, leaving: DepartingReplica, reason: str) -> None:
         """List what keeps its name as a stray, so that a person can decide before the agent can."""
         if (leaving.directory_id, leaving.name) not in self.strays:
             self._add_stray(leaving, leaving.name, Note(reason, self.wall_ms()))
@@ -297,12 +297,12 @@ class Removals:
             self.log.warning("replica.kept", path=path, reason=reason)
             self.changed()
 
-    def hide(self, leaving: Leaving) -> None:
+    def hide(self, leaving: DepartingReplica) -> None:
         """:meth:`show` no longer holds."""
         if self.strays.pop((leaving.directory_id, leaving.name), None) is not None:
             self.changed()
 
-    def set_aside(self, leaving: Leaving, reason: str) -> None:
+    def set_aside(self, leaving: DepartingReplica, reason: str) -> None:
         """Something that does not count must give up its name, which the inventory has freed: a stray, kept."""
         new_name = stray_name(leaving.topic, leaving.partition, self.unique())
         self.inventory.occupy(leaving.directory_id, new_name, leaving.topic_id)
@@ -317,13 +317,13 @@ class Removals:
         )
         self.works[leaving.directory_id].add(functools.partial(self._set_aside, leaving, new_name, reason))
 
-    async def _set_aside(self, leaving: Leaving, new_name: str, reason: str) -> None:
+    async def _set_aside(self, leaving: DepartingReplica, new_name: str, reason: str) -> None:
         again = functools.partial(self.set_aside, leaving, reason)
         if not await self._rename(leaving, new_name, reason, again):
             self.strays.pop((leaving.directory_id, new_name), None)
             self.changed()
 
-    def keep(self, leaving: Leaving, otherwise: str) -> None:
+    def keep(self, leaving: DepartingReplica, otherwise: str) -> None:
         """A stray of an earlier process was found, under its own name; ``otherwise`` is the reason where nobody
         remembers it."""
         key = (leaving.directory_id, leaving.name)
@@ -332,7 +332,7 @@ class Removals:
         if note is None:
             self.changed()
 
-    def _add_stray(self, leaving: Leaving, name: str, note: Note) -> None:
+    def _add_stray(self, leaving: DepartingReplica, name: str, note: Note) -> None:
         self.strays[leaving.directory_id, name] = Stray(
             directory_id=leaving.directory_id,
             path=self._path(leaving.directory_id, name),
@@ -408,7 +408,7 @@ class Removals:
 
     # ---- names
 
-    async def _rename(self, leaving: Leaving, new_name: str, reason: str, again: Callable[[], None]) -> bool:
+    async def _rename(self, leaving: DepartingReplica, new_name: str, reason: str, again: Callable[[], None]) -> bool:
         """Whether it has its new name; else the old one is taken again. Where it is refused it is listed with
         ``reason``, and ``again`` is called later."""
         directory_id, path = leaving.directory_id, self._path(leaving.directory_id, leaving.name)
@@ -438,7 +438,7 @@ class Removals:
             self.inventory.occupy(directory_id, leaving.name, leaving.topic_id)
         return False
 
-    def _rename_again(self, leaving: Leaving, again: Callable[[], None]) -> None:
+    def _rename_again(self, leaving: DepartingReplica, again: Callable[[], None]) -> None:
         """Unless another replica, or this one, has the name by now, or a person was faster."""
         directory_id, name = leaving.directory_id, leaving.name
         if (directory_id, name) not in self.strays:
@@ -451,7 +451,7 @@ class Removals:
         self.inventory.release(directory_id, name)
         again()
 
-    def _drop_checkpoints(self, leaving: Leaving) -> None:
+    def _drop_checkpoints(self, leaving: DepartingReplica) -> None:
         """Soon; with those of all others that are renamed now."""
         if not leaving.name.endswith(f"-{leaving.partition}"):
             return  # future replicas and those that were deleted before have none
@@ -479,7 +479,7 @@ class Removals:
 _NOT_THERE: Final = object()
 
 
-def _leaving(directory_id: Uuid, name: str, topic_id: Uuid | None) -> Leaving | None:
+def _leaving(directory_id: Uuid, name: str, topic_id: Uuid | None) -> DepartingReplica | None:
     """By the name of a ``-delete`` directory; None: it is none of a replica."""
     parsed = parse_replica(name)
-    return None if parsed is None else Leaving(directory_id, name, parsed[0], parsed[1], topic_id)
+    return None if parsed is None else DepartingReplica(directory_id, name, parsed[0], parsed[1], topic_id)

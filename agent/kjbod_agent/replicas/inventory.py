@@ -39,7 +39,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
+class StrayCopy:
     """A copy that does not count: to be renamed to ``-stray``. It is no longer in the inventory."""
 
     directory_id: Uuid
@@ -59,7 +59,7 @@ class Decision:
     """Whether the controller has to be told ``directory_id`` (after the creation, where there is one)."""
     future: str = ""
     """For RESUME: the name of the future replica."""
-    aside: tuple[Aside, ...] = ()
+    aside: tuple[StrayCopy, ...] = ()
 
 
 @dataclass(slots=True)
@@ -575,7 +575,7 @@ class Inventory:
         copies = self._copies.get(partition, ())
         return tuple(f for f in futures if f[0] not in self._failed and f[0] not in copies)
 
-    def _extra(self, wanted: Wanted, *, all_of_them: bool = False) -> tuple[Aside, ...]:
+    def _extra(self, wanted: Wanted, *, all_of_them: bool = False) -> tuple[StrayCopy, ...]:
         """Future replicas beside the one that counts; forgotten here."""
         futures = [f for f in self._futures.get(wanted.partition, ()) if f[0] not in self._failed]
         kept = () if all_of_them else (self._chosen_future(wanted),)
@@ -585,18 +585,18 @@ class Inventory:
         if extra:
             self._set_futures(wanted.partition, kept)
         reason = "a move that was abandoned: what it was copied from is gone" if all_of_them else "a second future copy"
-        return tuple(Aside(directory, name, reason) for directory, name in extra)
+        return tuple(StrayCopy(directory, name, reason) for directory, name in extra)
 
-    def _beside(self, wanted: Wanted) -> tuple[Aside, ...]:
+    def _beside(self, wanted: Wanted) -> tuple[StrayCopy, ...]:
         """Future replicas beside their own current one, in one directory, which no move makes; forgotten here."""
         copies = self._copies.get(wanted.partition, ())
         futures = self._futures.get(wanted.partition, ())
         beside = [f for f in futures if f[0] in copies and f[0] not in self._failed]
         for directory, name in beside:
             self.take_out(directory, name, wanted.partition.partition)
-        return tuple(Aside(directory, name, "a future copy beside its current one") for directory, name in beside)
+        return tuple(StrayCopy(directory, name, "a future copy beside its current one") for directory, name in beside)
 
-    def _superseded(self, wanted: Wanted) -> tuple[Aside, ...]:
+    def _superseded(self, wanted: Wanted) -> tuple[StrayCopy, ...]:
         """The copies that do not count, where they can be renamed; forgotten here."""
         copies = self._copies[wanted.partition]
         counts = self._counting(wanted, copies)
@@ -605,7 +605,7 @@ class Inventory:
         reachable = [d for d in others if d not in self._failed]
         for directory in reachable:
             self._release(directory, wanted.name)
-        return tuple(Aside(d, wanted.name, "superseded copy") for d in reachable)
+        return tuple(StrayCopy(d, wanted.name, "superseded copy") for d in reachable)
 
     def _counting(self, wanted: Wanted, copies: tuple[Uuid, ...]) -> Uuid | None:
         """The copy that counts of several; None when nothing says."""

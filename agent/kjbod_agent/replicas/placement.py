@@ -33,10 +33,10 @@ from kjbod.ids import Uuid
 from kjbod.metadata.image import BROKER, TOPIC, Change, ConfigChange, MetadataImage, TopicDeleted
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.choice import Site
-from kjbod_agent.replicas.deletions import Leaving, Removals, StrayError, Successor
+from kjbod_agent.replicas.deletions import Deletions, DepartingReplica, StrayError, Successor
 from kjbod_agent.replicas.directory_work import DirectoryWork, Job
 from kjbod_agent.replicas.hosting import Hosting, Update
-from kjbod_agent.replicas.inventory import Aside, Decision, Inventory, Wanted, delete_name
+from kjbod_agent.replicas.inventory import Decision, Inventory, StrayCopy, Wanted, delete_name
 from kjbod_agent.replicas.stray_memory import Note, StrayMemory, StrayWriter, WriteFile
 from kjbod_agent.replicas.strays import (
     FOUND_AT_START,
@@ -172,7 +172,7 @@ class Placement:
     notes: Mapping[tuple[Uuid, str], Note] = field(default_factory=dict)
     sites: Callable[[], Mapping[Uuid, Site]] = dict
     published: bool = False
-    removals: Removals = field(init=False)
+    deletions: Deletions = field(init=False)
     _work: dict[Uuid, DirectoryWork] = field(init=False)
     _writer: StrayWriter | None = field(init=False)
     _tasks: asyncio.TaskGroup | None = None
@@ -183,7 +183,7 @@ class Placement:
     """What goes before all reviews, in slices."""
     _known: bool = False
     """All replicas of the first metadata were counted, and what is stray was found."""
-    _deleted: list[Leaving] = field(default_factory=list)
+    _deleted: list[DepartingReplica] = field(default_factory=list)
     """``-delete`` directories that were found and wait for a verdict."""
     _due: set[TopicIdPartition] = field(default_factory=set)
     """To be reviewed."""
@@ -208,7 +208,7 @@ class Placement:
     def __post_init__(self) -> None:
         self.agents = dict(self.agents)
         self._work = {directory: DirectoryWork(agent) for directory, agent in self.agents.items()}
-        self.removals = Removals(
+        self.deletions = Deletions(
             inventory=self.inventory,
             works=self._work,
             work_failed=self.owner.work_failed,
@@ -223,7 +223,7 @@ class Placement:
         )
         self._writer = None
         if self.memory is not None and self.write_file is not None:
-            self._writer = StrayWriter(self.memory, self.write_file, self.removals.notes, self._not_remembered)
+            self._writer = StrayWriter(self.memory, self.write_file, self.deletions.notes, self._not_remembered)
 
     # ---- what others ask
 
@@ -260,7 +260,7 @@ class Placement:
     @property
     def strays(self) -> tuple[Stray, ...]:
         """Stray replicas that are kept, those in directories that failed in this process included."""
-        return tuple(self.removals.strays.values())
+        return tuple(self.deletions.strays.values())
 
     def _fails_on(self, partition: TopicIdPartition) -> bool:
         unmade = self._unmade.get(partition)
@@ -289,7 +289,7 @@ class Placement:
         """Remove a ``-delete`` directory after ``file.delete.delay.ms``, the topic's before the broker's."""
         self.inventory.occupy(directory_id, name, topic_id)
         self._deleted = [each for each in self._deleted if (each.directory_id, each.name) != (directory_id, name)]
-        self.removals.delete_later(directory_id, name, topic, topic_id)
+        self.deletions.delete_later(directory_id, name, topic, topic_id)
 
     def delete_delay_of(self, topic: str) -> int:
         """``file.delete.delay.ms`` of a topic, in milliseconds: its own, the broker's dynamic one, that of all brokers,
@@ -351,13 +351,13 @@ class Placement:
         else:
             self._follow_delays(changes)
         if not proven:
-            self._deleted.extend(self.removals.recall())
+            self._deleted.extend(self.deletions.recall())
             self._judge_deleted()
         return updates
 
-    def keep(self, leaving: Leaving) -> None:
+    def keep(self, leaving: DepartingReplica) -> None:
         """Make a stray of what another history than that of the metadata had as a replica."""
-        self.removals.set_aside(leaving, NO_LONGER_THERE)
+        self.deletions.set_aside(leaving, NO_LONGER_THERE)
 
     def fail(self, directory_id: Uuid) -> list[TopicIdPartition]:
         """A directory failed: replicas of this broker that lie in it while the metadata say otherwise. Those that are
@@ -367,7 +367,7 @@ class Placement:
         if directory_id in self._work:
             self._work[directory_id].clear()
         self.inventory.fail(directory_id)
-        self.removals.directory_failed(directory_id)
+        self.deletions.directory_failed(directory_id)
         self._judge_deleted()
         self.review(self.hosting.partitions)
         return [
@@ -398,7 +398,7 @@ class Placement:
         if directory_id is not None:
             if directory_id in self._work:
                 self._work[directory_id].clear()
-            self.removals.forget_directory(directory_id)
+            self.deletions.forget_directory(directory_id)
         self._judge_deleted()
         self.review(self.hosting.partitions)
 
@@ -418,8 +418,8 @@ class Placement:
         Raises:
             StorageError: there is no such stray, or it could not be removed.
         """
-        stray = self.removals.find(directory_id, name)
-        await self.removals.remove_stray(stray)
+        stray = self.deletions.find(directory_id, name)
+        await self.deletions.remove_stray(stray)
         return f"removed {stray.path}"
 
     async def restore_stray(self, directory_id: Uuid, name: str) -> str:
@@ -428,11 +428,11 @@ class Placement:
         Raises:
             StorageError: it cannot be this broker's replica as things are, or could not be renamed.
         """
-        stray = self.removals.find(directory_id, name)
+        stray = self.deletions.find(directory_id, name)
         wanted = self._restorable(stray)
         self.inventory.reserve(wanted, directory_id)
         try:
-            await self.removals.rename_stray(stray, wanted.name)
+            await self.deletions.rename_stray(stray, wanted.name)
         except BaseException:
             self.inventory.unreserve(wanted.partition)
             raise
@@ -513,14 +513,16 @@ class Placement:
             parsed = parse_replica(name)
             if parsed is not None:
                 topic, partition, suffix = parsed
-                self._look_at(Leaving(directory_id, name, self._topic(topic_id, topic), partition, topic_id), suffix)
+                self._look_at(
+                    DepartingReplica(directory_id, name, self._topic(topic_id, topic), partition, topic_id), suffix
+                )
             if number % REVIEWS_PER_SLICE == 0:
                 yield
-        self.removals.looked_through(directory_id)
+        self.deletions.looked_through(directory_id)
 
-    def _look_at(self, found: Leaving, suffix: str) -> None:
+    def _look_at(self, found: DepartingReplica, suffix: str) -> None:
         if suffix == "stray":
-            self.removals.keep(found, FOUND_AT_START)
+            self.deletions.keep(found, FOUND_AT_START)
         elif suffix == "delete":
             self._deleted.append(found)
         else:
@@ -531,7 +533,7 @@ class Placement:
             creating = found.topic_id and TopicIdPartition(found.topic_id, found.partition) in self.inventory.creating
             if reason is not None and not creating:
                 self.inventory.take_out(found.directory_id, found.name, found.partition)
-                self.removals.set_aside(found, reason)
+                self.deletions.set_aside(found, reason)
 
     def _judge_deleted(self) -> None:
         """Remove later what was found as ``-delete``, where the metadata prove it. Where they contradict it, it gets
@@ -556,26 +558,26 @@ class Placement:
                 copies=() if key is None else online.intersection(self.inventory.copies(key)),
             )
             if proven or each.name.endswith(UNFINISHED):
-                self.removals.hide(each)
-                self.removals.delete_later(each.directory_id, each.name, each.topic, each.topic_id)
+                self.deletions.hide(each)
+                self.deletions.delete_later(each.directory_id, each.name, each.topic, each.topic_id)
             elif each in undeleted and hosted is not None and key is not None:
-                self.removals.hide(each)
+                self.deletions.hide(each)
                 self._undelete(each, Wanted(key, hosted.topic, hosted.directory, new=False))
             elif hosted is None or key is None or not self._may_be_a_source(key):
-                self.removals.hide(each)
+                self.deletions.hide(each)
                 self.inventory.release(each.directory_id, each.name)
-                self.removals.set_aside(each, NOT_PROVEN_DELETED)
+                self.deletions.set_aside(each, NOT_PROVEN_DELETED)
             else:
                 self._deleted.append(each)
                 if self.inventory.future(key) is not None:
-                    self.removals.hide(each)
+                    self.deletions.hide(each)
                 else:
-                    self.removals.show(each, MAY_BE_NEEDED)
+                    self.deletions.show(each, MAY_BE_NEEDED)
 
-    def _contradicted(self, found: Iterable[Leaving]) -> set[Leaving]:
+    def _contradicted(self, found: Iterable[DepartingReplica]) -> set[DepartingReplica]:
         """Those of which the metadata, set back to before the deletion, have the replica here, and that are all that is
         left of it: an empty one in its place would be the loss of its data, with a leader."""
-        left: dict[TopicIdPartition, list[Leaving]] = {}
+        left: dict[TopicIdPartition, list[DepartingReplica]] = {}
         for each in found:
             key = None if each.topic_id is None else TopicIdPartition(each.topic_id, each.partition)
             if key is not None and key in self.hosting and each.directory_id in self.inventory.online:
@@ -590,11 +592,11 @@ class Placement:
                 undeleted.add(marked[0])
         return undeleted
 
-    def _undelete(self, marked: Leaving, wanted: Wanted) -> None:
+    def _undelete(self, marked: DepartingReplica, wanted: Wanted) -> None:
         self.inventory.reserve(wanted, marked.directory_id)
         self._work[marked.directory_id].add(functools.partial(self._rename_back, marked, wanted))
 
-    async def _rename_back(self, marked: Leaving, wanted: Wanted) -> None:
+    async def _rename_back(self, marked: DepartingReplica, wanted: Wanted) -> None:
         """What :meth:`_undelete` has reserved."""
         agent = self._work[marked.directory_id].agent
         try:
@@ -606,7 +608,7 @@ class Placement:
             if isinstance(error, DirectoryError):
                 self.owner.work_failed(marked.directory_id, error)
             self.inventory.release(marked.directory_id, marked.name)
-            self.removals.set_aside(marked, NOT_PROVEN_DELETED)
+            self.deletions.set_aside(marked, NOT_PROVEN_DELETED)
         else:
             self.inventory.release(marked.directory_id, marked.name)
             self._new.discard(wanted.partition)
@@ -720,10 +722,12 @@ class Placement:
             case Action.LEAVE:
                 self._leave(decision)
 
-    def _set_aside(self, wanted: Wanted, aside: Aside) -> None:
+    def _set_aside(self, wanted: Wanted, aside: StrayCopy) -> None:
         partition = wanted.partition
-        leaving = Leaving(aside.directory_id, aside.name, wanted.topic, partition.partition, partition.topic_id)
-        self.removals.set_aside(leaving, aside.reason)
+        leaving = DepartingReplica(
+            aside.directory_id, aside.name, wanted.topic, partition.partition, partition.topic_id
+        )
+        self.deletions.set_aside(leaving, aside.reason)
 
     def _leave(self, decision: Decision) -> None:
         """Nothing to do; said once where a person would expect something."""
@@ -865,19 +869,19 @@ class Placement:
             self._rename(partition, name, old.topic)
             return
         for directory, each in self.inventory.forget(partition, name):
-            self.keep(Leaving(directory, each, old.topic, partition.partition, partition.topic_id))
+            self.keep(DepartingReplica(directory, each, old.topic, partition.partition, partition.topic_id))
 
     def _rename(self, partition: TopicIdPartition, name: str, topic: str) -> None:
         """The metadata no longer give this replica to this broker: free its name, and remove it later."""
         lay_in = self.inventory.copies(partition)
         renamed = self.inventory.remove(partition, name)
         for directory, each in renamed:
-            self.removals.delete(Leaving(directory, each, topic, partition.partition, partition.topic_id))
+            self.deletions.delete(DepartingReplica(directory, each, topic, partition.partition, partition.topic_id))
         for directory in set(lay_in).difference(d for d, _ in renamed):
             # ReplicaManager.applyDelta: "may be in offline log directory". When it returns it is a stray.
             self.log.error("replica.delete.offline", path=f"{self.inventory.path(directory)}/{name}")
 
-    def _renamed_away(self, leaving: Leaving) -> None:
+    def _renamed_away(self, leaving: DepartingReplica) -> None:
         """The way is free for this replica, where it has become this broker's again meanwhile."""
         if leaving.topic_id is not None:
             partition = TopicIdPartition(leaving.topic_id, leaving.partition)

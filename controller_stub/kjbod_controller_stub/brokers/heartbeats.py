@@ -9,7 +9,7 @@ A session belongs to a broker *and its epoch*, is good for ``broker.session.time
 is what keeps another process from taking the id.
 
 Sessions are renewed on the event loop while a large change may be made in another thread
-(:meth:`~kjbod_controller_stub.brokers.sessions.BrokerLifecycle.steady_heartbeat`), so that every method here holds the
+(:meth:`~kjbod_controller_stub.brokers.sessions.BrokerSessions.steady_heartbeat`), so that every method here holds the
 lock that its caller gave it for its few steps. With one thread none is needed.
 """
 
@@ -107,7 +107,7 @@ class Contact:
     :data:`ACCEPTED_MAX`."""
     patience: Patience | None = None
     """With a broker that is fenced until its replicas are placed; begins when it has caught up."""
-    told_held: bool = False
+    held_logged: bool = False
     """Whether a line of the log says what it is held for."""
 
     def accept(self, directories: Iterable[Uuid]) -> None:

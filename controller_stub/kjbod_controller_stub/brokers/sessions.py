@@ -39,8 +39,8 @@ _STEADY: Mapping[tuple[bool, bool], BrokerHeartbeatResponse] = {
 
 
 @dataclass(slots=True)
-class BrokerLifecycle:
-    """Registrations, heartbeats and sessions. Makes records; of its own it has :attr:`changes_end` only."""
+class BrokerSessions:
+    """Registrations, heartbeats and sessions. Makes records; keeps :attr:`registration_end_offsets` only."""
 
     _image: MetadataImage
     _index: PartitionIndex
@@ -49,7 +49,7 @@ class BrokerLifecycle:
     _heartbeats: Heartbeats
     _replication: Replication
     _assignment_timeout_ms: int
-    changes_end: dict[int, int] = field(default_factory=dict)
+    registration_end_offsets: dict[int, int] = field(default_factory=dict)
     """Where the last change of each registered broker ends, 0 for one from before the start: what was told of it waits
     for this offset."""
 
@@ -132,7 +132,7 @@ class BrokerLifecycle:
             return None
         if self._changes_cordoned(broker, request):
             return None
-        end_offset = self.changes_end.get(broker.id)
+        end_offset = self.registration_end_offsets.get(broker.id)
         if end_offset is None or not self._heartbeats.renew(broker.id, contact, now_ms, offset):
             return None
         return _STEADY[caught_up, broker.fenced], end_offset
@@ -239,9 +239,9 @@ class BrokerLifecycle:
     def _tell_held(self, draft: Draft, broker: BrokerRegistration, contact: Contact) -> None:
         """Have a line say once what a broker that asks to be unfenced waits for."""
         replicas = self._index.undecided(broker.id)
-        if not replicas or contact.told_held:
+        if not replicas or contact.held_logged:
             return
-        contact.told_held = True
+        contact.held_logged = True
         draft.warn(
             "broker.held",
             broker_id=broker.id,

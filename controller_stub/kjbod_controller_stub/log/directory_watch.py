@@ -19,7 +19,7 @@ from typing import Protocol
 
 from kjbod.clock import Clock
 from kjbod.errors import StorageError
-from kjbod.observed import Patience, could_go_on
+from kjbod.observed import ObservedTimeout, could_go_on
 from kjbod.runtime.logging import get_logger
 from kjbod.runtime.loop import TRANSPORT_GONE
 from kjbod.runtime.waiting import is_done_in_time, process_sleep
@@ -150,7 +150,7 @@ class DirectoryWatch:
             await child.stdin.drain()
         answer = asyncio.ensure_future(child.stdout.readline())
         now_ms = self._clock.monotonic_ms()
-        hung, idle = Patience(self._timeout_ms, now_ms), Patience(self._timeout_ms, now_ms)
+        hung, idle = ObservedTimeout(self._timeout_ms, now_ms), ObservedTimeout(self._timeout_ms, now_ms)
         try:
             while not (await asyncio.wait({answer}, timeout=hung.step_ms / 1000))[0]:
                 now_ms = self._clock.monotonic_ms()
@@ -172,12 +172,12 @@ class DirectoryWatch:
         """The log's own fsync may hang while others get through."""
         seen = -1
         since = ""
-        patience = Patience(self._timeout_ms, self._clock.monotonic_ms())
+        patience = ObservedTimeout(self._timeout_ms, self._clock.monotonic_ms())
         while True:
             now_ms = self._clock.monotonic_ms()
             if not writer.writing or writer.writes != seen:
                 seen, since = writer.writes, self._now()
-                patience = Patience(self._timeout_ms, now_ms)
+                patience = ObservedTimeout(self._timeout_ms, now_ms)
             elif patience.is_over(now_ms):
                 raise DirectoryHungError(
                     f"a write to the metadata log in {self._directory} has not come back since {since}"

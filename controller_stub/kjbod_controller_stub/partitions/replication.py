@@ -20,9 +20,9 @@ from kjbod.metadata import versions
 from kjbod.metadata.image import BrokerRegistration, MetadataImage, PartitionRegistration, shape_of
 from kjbod.metadata.records import (
     NO_LEADER,
-    Alike,
     BrokerRegistrationChangeRecord,
     PartitionChangeRecord,
+    PartitionRecordRef,
     UnregisterBrokerRecord,
 )
 from kjbod.wire.error_codes import ErrorCode
@@ -206,7 +206,7 @@ class Replication:
         # What is decided for one partition holds for all of its shape whose topics are configured alike.
         decisions: dict[tuple[Any, ...], _ByShape[PartitionChangeRecord | None]] = {}
         of_topic: dict[Uuid, _ByShape[PartitionChangeRecord | None]] = {}
-        made: list[Alike] = []
+        made: list[PartitionRecordRef] = []
         for key in keys:
             partition = draft.partition(key)
             if partition is None:
@@ -221,7 +221,7 @@ class Replication:
                 decided = of_topic[topic_id] = decisions[inputs]
             like = decided.of(partition)
             if like is not None:
-                made.append(Alike(like, topic_id, number))
+                made.append(PartitionRecordRef(like, topic_id, number))
                 moved += like.leader >= 0
         draft.add_partitions(made)
         return moved
@@ -429,7 +429,7 @@ class Replication:
             assignment = decided.of(partition)
             answers.append(_assignment_answer(number, assignment.error))
             if assignment.like is not None:
-                draft.records.append(Alike(assignment.like, topic_id, number))
+                draft.records.append(PartitionRecordRef(assignment.like, topic_id, number))
             if outcome.lost or not (online and assignment.is_led and not assignment.is_made_anew):
                 outcome.add(key, assignment, online=online, last_counts=self._rules.sees_own_changes)
         return AssignReplicasToDirsResponseTopic(topic_id=topic.topic_id, partitions=tuple(answers))

@@ -170,7 +170,7 @@ class Mover:
         match effect:
             case Effect.ASSIGN:
                 self.agent.assign(move.key, move.destination)
-                if move.key in self.agent.assignments.told:
+                if move.key in self.agent.assignments.acknowledged:
                     self.feed(move, Event.ACKNOWLEDGED)
             case Effect.REVERT:
                 if move.source is not None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from kjbod.ids import Uuid
-from kjbod_agent.directories.clean_shutdown import Cleanness
+from kjbod_agent.directories.clean_shutdown import CleanShutdown
 from kjbod_agent.directories.start_up_rules import Directory
 from kjbod_agent.storage.api import StorageOptions
 from kjbod_agent.storage.memory import MemoryDirectoryAgent, MemoryDisk
@@ -27,12 +27,12 @@ class World:
         self.agents = {self.ids[name]: MemoryDirectoryAgent(f"/{name}", disk, options) for name, disk in disks.items()}
         self.directories: list[Directory] = []
         self.unread = False
-        self.cleanness = Cleanness(lambda: self.directories, self.agents.get, lambda: self.unread)
+        self.clean_shutdown = CleanShutdown(lambda: self.directories, self.agents.get, lambda: self.unread)
 
     async def __aenter__(self) -> "World":
         for name in self.disks:
             await self.take(name)
-        self._task = asyncio.get_running_loop().create_task(self.cleanness.run())
+        self._task = asyncio.get_running_loop().create_task(self.clean_shutdown.run())
         return self
 
     async def take(self, name: str) -> None:
@@ -45,7 +45,7 @@ class World:
         self._task.cancel()
 
     def clean(self) -> set[str]:
-        return {name for name, directory_id in self.ids.items() if directory_id in self.cleanness.clean()}
+        return {name for name, directory_id in self.ids.items() if directory_id in self.clean_shutdown.clean()}
 
 
 def disk(*replicas: str, clean: bool = False, data: bool = False) -> MemoryDisk:
@@ -97,11 +97,11 @@ def test_a_move_takes_a_torn_end_along(virtual: Run) -> None:
     async def main(clock: Any) -> None:
         crashed, marked, other = disk("t-0", data=True), disk("t-1", clean=True, data=True), disk(clean=True)
         async with World(clock, crashed=crashed, marked=marked, other=other) as world:
-            world.cleanness.moving(D2, D3)
+            world.clean_shutdown.moving(D2, D3)
             assert world.clean() == {"marked", "other"}
-            world.cleanness.moving(D1, D3)
+            world.clean_shutdown.moving(D1, D3)
             assert world.clean() == {"marked"}
-            world.cleanness.moving(None, D2)
+            world.clean_shutdown.moving(None, D2)
             assert world.clean() == {"marked"}, "a new replica is empty"
 
     virtual(main)

@@ -14,7 +14,7 @@ from kjbod.metadata.image import MetadataImage
 from kjbod.runtime.control_socket import ControlError
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_agent import lifecycle
-from kjbod_agent.admin.commands import PIECE, WATCHED_MAX, Control, ControlParts
+from kjbod_agent.admin.commands import PIECE, WATCHED_MAX, CommandParts, Commands
 from kjbod_agent.admin.view import DirectoryView, LogDirectory, ReplicaView, Wants
 from kjbod_agent.broker_features import registered_features
 from kjbod_agent.condition import Condition, Contact, DirectoryStates, condition, contact
@@ -206,8 +206,8 @@ class World:
         self.entries = [LogDirectory(path=path, directory_id=directory) for directory, path in PATHS.items()]
         self.tasks: list[asyncio.Task[None]] = []
         self.added: list[str] = []
-        self.control = Control(
-            ControlParts(
+        self.control = Commands(
+            CommandParts(
                 broker=self.broker,
                 mover=lambda: self.mover,
                 view=self.view,

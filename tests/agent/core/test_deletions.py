@@ -277,7 +277,7 @@ def test_why_and_since_when_is_remembered_over_a_restart_and_its_loss_survived(t
         async with world.running(), asyncio.timeout(60):
             memory = world.placement.memory
             assert memory is not None
-            while memory.load() != world.placement.removals.notes():  # noqa: ASYNC110  it is written on a thread
+            while memory.load() != world.placement.deletions.notes():  # noqa: ASYNC110  it is written on a thread
                 await asyncio.sleep(0.005)
         return world
 
@@ -298,9 +298,9 @@ def test_what_is_remembered_of_an_offline_directory_stays(tmp_path: Path, virtua
 
     async def story(clock: Any) -> None:
         world = World(clock, {}, *FOO_TOPIC, unread=[D3])
-        world.placement.removals.remembered.update(memory.load())
+        world.placement.deletions.remembered.update(memory.load())
         async with world.running():
-            assert world.placement.removals.notes() == memory.load()
+            assert world.placement.deletions.notes() == memory.load()
             world.disks[D3].directories = {f"x-0.{HEX}-stray": content(GONE)}
             world.placement.add_directory(D3, world.agents[D3], "/d3", replicas_of(world.disks[D3]))
             await world.quiet()
