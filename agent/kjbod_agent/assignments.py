@@ -102,7 +102,7 @@ class Stuck:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the queue is, counted from when it was last empty."""
+    """Progress of the queue, counted from when it was last empty."""
 
     done: int
     """Assignments that the controller has acknowledged."""
@@ -115,7 +115,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one answer, or none, did to the queue."""
+    """Effect of one answer, or of none, on the queue."""
 
     accepted: Mapping[TopicIdPartition, Uuid]
     failed: Mapping[TopicIdPartition, int | None]
@@ -165,7 +165,7 @@ class Assignments:
 
     @property
     def progress(self) -> Progress:
-        """How many of how many the controller has acknowledged since the queue was last empty."""
+        """Number of acknowledged assignments, and of all, since the queue was last empty."""
         return Progress(self._done, self._done + self.queued)
 
     def target(self, partition: TopicIdPartition) -> Uuid | None:
@@ -204,7 +204,7 @@ class Assignments:
         return old
 
     def wakeup_ms(self) -> int | None:
-        """When :meth:`take` may have something; None while only an event can change that."""
+        """Moment at which :meth:`take` may have something; None while only an event can change that."""
         if self.in_flight or not self.ready:
             return None
         return self._send_ms
@@ -285,7 +285,7 @@ class Assignments:
         return sorted(old, key=lambda one: (one.since_ms, -one.attempts, one.partition))
 
     def holding(self, now_ms: int) -> int:
-        """How many queued assignments keep a broker with several directories fenced: those that are not overdue."""
+        """Number of assignments that keep a broker with several directories fenced: those that are not overdue."""
         return self.queued - sum(1 for _ in self._in_trouble(now_ms, self.timeout_ms))
 
     def _in_trouble(self, now_ms: int, age_ms: int) -> Iterator[tuple[TopicIdPartition, Assignment]]:

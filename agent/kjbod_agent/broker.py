@@ -104,7 +104,7 @@ _ENDINGS: Final[Mapping[life.Ending, int]] = {
 
 
 class Monitor(Protocol):
-    """What is needed of :class:`kjbod_agent.health.monitor.HealthMonitor`."""
+    """The part of :class:`kjbod_agent.health.monitor.HealthMonitor` that the broker uses."""
 
     def report_error(self, path: str, errno: int, call: str) -> None: ...
 
@@ -292,7 +292,7 @@ class Broker:
 
     @property
     def halted(self) -> Ended | None:
-        """What :meth:`end` was called with; None: it was not."""
+        """The end that :meth:`end` was called with; None: it was not."""
         return self._halt
 
     def on_leader(self, leader: Leader | None) -> None:
@@ -378,17 +378,14 @@ class Broker:
     # ---------------------------------------------------------------- directories that are loaded, or added, as it runs
 
     def is_offline(self, directory_id: Uuid) -> bool:
-        """See :class:`kjbod_agent.directories.loading.LoadingOwner`."""
         return directory_id in self._offline
 
     def directory_loaded(self, directory: Directory, agent: DirectoryAgent, replicas: Sequence[Replica]) -> None:
-        """See :class:`kjbod_agent.directories.loading.LoadingOwner`."""
         self.placement.add_directory(directory.directory_id, agent, directory.path, replicas)
         self._check_ready()
         self._wake.set()
 
     def directory_missing(self, path: str, directory_id: Uuid | None) -> None:
-        """See :class:`kjbod_agent.directories.loading.LoadingOwner`."""
         self._unreadable = (*self._unreadable, path)
         if directory_id is not None:
             self.placement.fail(directory_id)
@@ -396,7 +393,6 @@ class Broker:
         self._wake.set()
 
     def why_not_now(self, directories: int, failed: Uuid | None) -> str | None:
-        """See :class:`kjbod_agent.directories.additions.AdditionsOwner`."""
         if self.life.state in (life.BrokerState.PENDING_CONTROLLED_SHUTDOWN, life.BrokerState.SHUTTING_DOWN):
             return "cannot be added: the agent stops"
         if directories > 1 and not self._multiple:
@@ -410,12 +406,10 @@ class Broker:
         return None
 
     def registered_elsewhere(self) -> Mapping[Uuid, int]:
-        """See :class:`kjbod_agent.directories.additions.AdditionsOwner`."""
         own = self.life.identity.broker_id
         return {d: number for number, one in self.image.brokers.items() if number != own for d in one.log_dirs}
 
     def directory_added(self, added: Added) -> asyncio.Future[bool]:
-        """See :class:`kjbod_agent.directories.additions.AdditionsOwner`."""
         directory_id, path = added.directory.directory_id, added.directory.path
         self._paths[directory_id] = path
         self._log_dirs = frozenset(added.log_dirs)
@@ -434,7 +428,6 @@ class Broker:
         return taken
 
     def directory_taken(self, added: Added, replicas: Sequence[Replica]) -> None:
-        """See :class:`kjbod_agent.directories.additions.AdditionsOwner`."""
         directory_id = added.directory.directory_id
         for gone in (*added.retired, directory_id, *((None,) if added.unknown else ())):
             self.placement.forget_directory(gone)
@@ -462,7 +455,6 @@ class Broker:
                 self.assign(partition, directory_id)
 
     def directory_refused(self, added: Added, reason: str) -> None:
-        """See :class:`kjbod_agent.directories.additions.AdditionsOwner`."""
         self.directory_failed(added.directory.directory_id, "controller", reason, self._clock.monotonic_ms())
 
     def _registered(self, effect: life.Registered) -> None:
@@ -513,7 +505,6 @@ class Broker:
     # ------------------------------------------------------------------------------------- what the placement tells it
 
     def assign(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
-        """See :class:`kjbod_agent.replicas.placement.PlacementOwner`."""
         now_ms = self._clock.monotonic_ms()
         if directory_id in self._offline and partition not in self.assignments.acknowledged:
             self.failures = failing.misplaced(self.failures, directory_id, [partition], now_ms)
@@ -523,57 +514,46 @@ class Broker:
         self._wake.set()
 
     def forget(self, partition: TopicIdPartition) -> None:
-        """See :class:`kjbod_agent.replicas.placement.PlacementOwner`."""
         self.assignments.discard(partition)
         self.failures = failing.placed(self.failures, [partition])
 
     def created(self, topic: str, partition: TopicIdPartition, directory_id: Uuid) -> None:
-        """See :class:`kjbod_agent.replicas.placement.PlacementOwner`."""
         self._reporter.replica_created(topic, partition, directory_id, self._paths[directory_id])
 
     def resume_move(self, wanted: Wanted, directory_id: Uuid, future_name: str) -> None:
-        """See :class:`kjbod_agent.replicas.placement.PlacementOwner`."""
         self.mover.resume(wanted, directory_id, future_name)
 
     def work_failed(self, directory_id: Uuid, error: DirectoryError) -> None:
-        """See :class:`kjbod_agent.replicas.placement.PlacementOwner`."""
         if self.monitor is not None:
             self.monitor.report_error(self._paths[directory_id], error.errno, error.call)
 
     def refuse(self, reason: str) -> None:
-        """See :class:`kjbod_agent.replicas.placement.PlacementOwner`."""
         self.end(Ended(EXIT_FAILURE, reason, clean=False))
 
     def settled(self) -> None:
-        """See :class:`kjbod_agent.replicas.placement.PlacementOwner`."""
         self._check_ready()
 
     # ------------------------------------------------------------------------------------------ what the mover tells it
 
     def assign_move(self, partition: TopicIdPartition, directory_id: Uuid) -> bool:
-        """See :class:`kjbod_agent.moves.mover.MoveOwner`."""
         if self.clean_shutdown is not None:
             self.clean_shutdown.moving(self.placement.inventory.locate(partition), directory_id)
         self.assign(partition, directory_id)
         return partition in self.assignments.ready or partition in self.assignments.in_flight
 
     def doubt(self, directory_id: Uuid, since_ms: int) -> str | None:
-        """See :class:`kjbod_agent.moves.mover.MoveOwner`."""
         return None if self.monitor is None else self.monitor.doubt(self._paths[directory_id], since_ms)
 
     def find_partition(self, topic: str, partition: int) -> TopicIdPartition | None:
-        """See :class:`kjbod_agent.moves.mover.MoveOwner`."""
         topic_id = self.image.topic_ids.get(topic)
         known = topic_id is not None and self.image.partition(topic_id, partition) is not None
         return TopicIdPartition(topic_id, partition) if known and topic_id is not None else None
 
     def cordoned(self) -> frozenset[Uuid]:
-        """See :class:`kjbod_agent.moves.mover.MoveOwner`."""
         is_cordoned = self.placement.inventory.chooser.is_cordoned
         return frozenset(d for d in self._log_dirs if is_cordoned(d))
 
     def room(self, directory_id: Uuid) -> Room | None:
-        """See :class:`kjbod_agent.moves.mover.MoveOwner`."""
         probe = None if self.monitor is None else self.monitor.last_probe(self._paths[directory_id])
         if probe is None:
             return None
@@ -910,7 +890,7 @@ class Broker:
         self._reporter.offline_acknowledged(paths, [now_ms - self._offline[d].since_ms for d in directory_ids])
 
     def _rejected(self, effect: life.Rejected) -> None:
-        """One line per kind of trouble and minute, not per attempt."""
+        """A line per kind of trouble and minute, not per attempt."""
         now_ms = self._clock.monotonic_ms()
         if self._trouble is None:
             self._trouble = _Trouble(now_ms, now_ms)
@@ -998,7 +978,7 @@ class Broker:
 
     @property
     def contact(self) -> Contact:
-        """What is known of the controller at this moment."""
+        """The controller as it is known at this moment."""
         at = self._controller
         return contact(
             self.life,
@@ -1009,7 +989,7 @@ class Broker:
         )
 
     def condition(self, *, ago: bool = True) -> Condition:
-        """How the agent is at this moment, see :mod:`kjbod_agent.condition`."""
+        """Condition of the agent at this moment (:mod:`kjbod_agent.condition`)."""
         return condition(
             self.life,
             self.contact,

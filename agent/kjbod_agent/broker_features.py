@@ -1,4 +1,4 @@
-"""Which features a registration lists (``BrokerFeatures``; KIP-584).
+"""Features that a registration lists (``BrokerFeatures``; KIP-584).
 
 The controller refuses a broker whose ranges do not hold every finalized level, kraft.version included, and one that
 does not list metadata.version at all (119 on 4.3). The agent decodes metadata records, so its range of metadata.version

@@ -37,7 +37,7 @@ class Open(Protocol):
 
 
 class ControllerChannel:
-    """One connection to whoever leads.
+    """A connection to whoever leads.
 
     Args:
         client_id: the broker's id as text, as Kafka's brokers give it.
@@ -67,7 +67,7 @@ class ControllerChannel:
 
     @property
     def leader(self) -> Leader | None:
-        """Where requests go; None: nowhere."""
+        """The controller to which requests go; None: nowhere."""
         return self._leader
 
     def set_leader(self, leader: Leader | None) -> None:

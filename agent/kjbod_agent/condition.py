@@ -37,7 +37,7 @@ _WORDS: Final = ("failed", "unreadable", "held", "suspect", "slow", "full", "loa
 
 
 class Level(enum.IntEnum):
-    """How bad it is; the value is the exit code of ``kjbod status --check``."""
+    """Severity of a condition; the value is the exit code of ``kjbod status --check``."""
 
     OK = 0
     DEGRADED = 1
@@ -46,7 +46,7 @@ class Level(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contact:
-    """What is known of the controller.
+    """Knowledge of the controller.
 
     Attributes:
         address: ``host:port`` of the last one that was known; None: there never was one.
@@ -65,7 +65,8 @@ class Contact:
     trouble: str
 
     def reason(self, *, ago: bool) -> str:
-        """What is wrong with the controller. ``ago``: with the time that passed, which is another one each second."""
+        """Words for what is wrong with the controller. ``ago``: with the time that passed, which is another one each
+        second."""
         at = "the start" if self.last_answer_ms is None else moment(self.last_answer_ms)
         time = f"for {duration(self.silent_ms / 1000)}" if ago else f"since {at}"
         known = [] if self.address is None else [self.address]
@@ -90,7 +91,7 @@ class DirectoryStates:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """How the agent is; ``reasons`` is empty when it is well."""
+    """Condition of an agent; ``reasons`` is empty when it is well."""
 
     level: Level
     reasons: tuple[str, ...]

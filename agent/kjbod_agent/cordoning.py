@@ -9,7 +9,7 @@ from kjbod_agent.log_lines import LogLine, error, info, warning
 
 
 class Cordoning:
-    """What an agent cordons.
+    """Cordons of an agent, and the reasons that they were last told with.
 
     Args:
         broker_id: the agent's own.
@@ -30,7 +30,7 @@ class Cordoning:
         """Other brokers that are no agents."""
 
     def brokers_changed(self, image: MetadataImage) -> None:
-        """See which of the registered brokers are no agents."""
+        """Learn which of the registered brokers are no agents."""
         self._others = brokers_that_are_no_agents(image, self._broker_id)
 
     def decide(

@@ -184,7 +184,7 @@ class _Deadline(threading.Thread):
 
 
 class Daemon:
-    """One run of the agent."""
+    """A run of the agent."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a broker waits for before it asks to be unfenced, and how it says so.
+"""Conditions that a broker waits for before it asks to be unfenced, and the lines that tell of them.
 
 KIP-858: "a broker with multiple log directories stays fenced until the controller knows where each of its replicas is".
 Otherwise a replica whose directory nobody knows may become leader, and stay leader when that directory dies (seen on
@@ -116,7 +116,8 @@ class Fencing:
         return lines
 
     def answered(self, outcome: Outcome, now_ms: int) -> list[LogLine]:
-        """What went wrong with a request: said at once when it is something else than before, and each minute."""
+        """Lines for what went wrong with a request: said at once when it is something else than before, and each
+        minute."""
         codes = {"no answer" if code is None else error_name(code) for code in outcome.failed.values()}
         trouble = frozenset({re.sub(r"\d+", "0", outcome.error)} - {""}) | codes
         if not self.assignments.queued:
@@ -169,7 +170,7 @@ class Fencing:
 
     @property
     def stuck(self) -> int:
-        """How many assignments are stuck, as of the last look."""
+        """Number of stuck assignments, as of the last look."""
         return len(self._stuck)
 
     def words(self, now_ms: int) -> list[str]:

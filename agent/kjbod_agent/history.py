@@ -31,7 +31,7 @@ class Parted:
 
 
 class History:
-    """What has happened to the metadata's history since this agent started.
+    """Losses of the metadata's history since this agent started.
 
     Attributes:
         parted: the last time that it was lost or set back; None: it was not.

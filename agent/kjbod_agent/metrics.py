@@ -164,7 +164,7 @@ def _of_kafka(now: Snapshot) -> Iterator[Reading]:
 
 
 def _states(now: Snapshot) -> Metric:
-    """One series for each directory and state, so that none disappears when the state changes."""
+    """A series for each directory and state, so that none disappears when the state changes."""
     family = GaugeMetricFamily(
         "kjbod_log_directory_health",
         "1 for the state that a directory is in, 0 for the others; unreadable: it could not be read at the start.",

@@ -1,4 +1,4 @@
-"""What the agent says about itself: each thing that happens once as a log event, once as a line of the health report.
+"""The agent's account of itself: each thing that happens once as a log event, once as a line of the health report.
 
 Names of log events and their fields are stable: people search for them and tests wait for them. The report's columns
 are :mod:`kjbod.fleet.schema`'s.
@@ -19,7 +19,7 @@ from kjbod_agent.partitions import TopicIdPartition
 
 
 class Log(Protocol):
-    """What is needed of a structlog logger."""
+    """The part of a structlog logger that the agent uses."""
 
     def info(self, event: str, **fields: Any) -> Any: ...
 
@@ -44,7 +44,7 @@ class Reports(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sender:
-    """Who reports."""
+    """The agent that reports."""
 
     host: str
     broker_id: int
@@ -180,13 +180,13 @@ class Reporter:
     def sample(
         self, statuses: Iterable[DirectoryStatus], replicas: Mapping[str, int], leaders: Mapping[str, int]
     ) -> None:
-        """One line for each directory, as it is now; counts are by directory id."""
+        """A line for each directory, as it is now; counts are by directory id."""
         sequence, self._samples = self._samples, self._samples + 1
         for status in statuses:
             self.reports.sample(self._sample(status, sequence, replicas, leaders))
 
     def sample_unreadable(self, directories: Mapping[str, Uuid | None]) -> None:
-        """One line for each directory that has been offline since the start, in the round of the last sample."""
+        """A line for each directory that has been offline since the start, in the round of the last sample."""
         for path, directory_id in directories.items():
             self.reports.sample(
                 Sample(

@@ -1,4 +1,4 @@
-"""What the listener answers by itself, from the metadata and the view of the directories. Pure.
+"""Answers that the listener gives by itself, from the metadata and the view of the directories. Pure.
 
 Metadata and DescribeCluster are as ``KRaftMetadataCache`` and ``KafkaApis`` of 4.3 make them, for one listener: a
 broker is listed with its endpoint of the same name. Brokers are told as the metadata have them; that this one has no
@@ -61,7 +61,7 @@ _TOPIC, _CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Self:
-    """Who answers, and where.
+    """The broker that answers, and its address.
 
     Attributes:
         node_id: this broker.
@@ -261,9 +261,9 @@ _DEFAULT_OF_ALL_BROKERS: Final = 3
 def describe_configs(
     image: MetadataImage, request: DescribeConfigsRequest, *, me: Self, acls: Acls
 ) -> DescribeConfigsResponse:
-    """What the metadata have: dynamic configurations of topics, of this broker and of all brokers, of groups and client
-    metrics subscriptions. Values of Kafka's own and of ``server.properties`` are not told: this broker does not act on
-    most of them."""
+    """The configurations that are in the metadata: dynamic ones of topics, of this broker and of all brokers, of groups
+    and client metrics subscriptions. Values of Kafka's own and of ``server.properties`` are not told: this broker does
+    not act on most of them."""
     return DescribeConfigsResponse(
         results=tuple(_configs(image, resource, me, acls) for resource in dict.fromkeys(request.resources))
     )
@@ -333,7 +333,7 @@ def _problem(image: MetadataImage, kind: int, name: str, me: Self, acls: Acls) -
 
 
 def wanted_log_dirs(request: DescribeLogDirsRequest) -> "Wants | None":
-    """Which replicas the request is about; None: all."""
+    """Test for the replicas that the request is about; None: all."""
     if request.topics is None:
         return None
     wanted: dict[str, set[int]] = {}

@@ -1,4 +1,4 @@
-"""What the agent answers on its control socket (:mod:`kjbod.runtime.control_socket`), for the ``kjbod`` command.
+"""Handlers of the agent's control socket (:mod:`kjbod.runtime.control_socket`), for the ``kjbod`` command.
 
 The answers are plain JSON for a person's command, not an API of the cluster: paths instead of directory ids, a line of
 text instead of an error code. All of it is read from memory on the event loop; sizes are asked of the directories
@@ -48,7 +48,7 @@ SIZES_TIMEOUT_MS: Final = 3_000
 
 
 class Fencing(Protocol):
-    """What is needed of :class:`kjbod_agent.fencing.Fencing`."""
+    """The part of :class:`kjbod_agent.fencing.Fencing` that the commands use."""
 
     @property
     def stuck(self) -> int: ...
@@ -60,7 +60,7 @@ class Fencing(Protocol):
 
 
 class Inventory(Protocol):
-    """What is needed of :class:`kjbod_agent.replicas.inventory.Inventory`."""
+    """The part of :class:`kjbod_agent.replicas.inventory.Inventory` that the commands use."""
 
     @property
     def online(self) -> tuple[Uuid, ...]: ...
@@ -76,7 +76,7 @@ class Inventory(Protocol):
 
 
 class Stray(Protocol):
-    """What is needed of :class:`kjbod_agent.replicas.strays.Stray`."""
+    """The part of :class:`kjbod_agent.replicas.strays.Stray` that the commands use."""
 
     @property
     def directory_id(self) -> Uuid: ...
@@ -101,7 +101,7 @@ class Stray(Protocol):
 
 
 class Placement(Protocol):
-    """What is needed of :class:`kjbod_agent.replicas.placement.Placement`."""
+    """The part of :class:`kjbod_agent.replicas.placement.Placement` that the commands use."""
 
     @property
     def hosting(self) -> Hosting: ...
@@ -124,7 +124,7 @@ class Placement(Protocol):
 
 
 class Move(Protocol):
-    """What is needed of :class:`kjbod_agent.moves.mover.MoveView`."""
+    """The part of :class:`kjbod_agent.moves.mover.MoveView` that the commands use."""
 
     @property
     def partition(self) -> TopicIdPartition: ...
@@ -155,7 +155,7 @@ class Move(Protocol):
 
 
 class Mover(Protocol):
-    """What is needed of :class:`kjbod_agent.moves.mover.Mover`."""
+    """The part of :class:`kjbod_agent.moves.mover.Mover` that the commands use."""
 
     @property
     def moves(self) -> Sequence[Move]: ...
@@ -170,7 +170,7 @@ class Mover(Protocol):
 
 
 class Broker(Protocol):
-    """What is needed of :class:`kjbod_agent.broker.Broker`."""
+    """The part of :class:`kjbod_agent.broker.Broker` that the commands use."""
 
     @property
     def life(self) -> life.Lifecycle: ...
@@ -197,7 +197,7 @@ class Broker(Protocol):
 
 
 class DirectoryViews(Protocol):
-    """What is needed of :class:`kjbod_agent.admin.view.DirectoryViews`."""
+    """The part of :class:`kjbod_agent.admin.view.DirectoryViews` that the commands use."""
 
     async def directories(self, wants: Wants | None = None, *, measure: bool = True) -> Sequence[DirectoryView]: ...
 
@@ -292,7 +292,7 @@ class Commands:
         }
 
     async def log_dirs(self, request: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        """Each directory, and with ``replicas`` all that it holds."""
+        """The directories, and with ``replicas`` all that they hold."""
         async for row, replicas in self._directories(detailed=request.get("replicas") is True):
             yield {"directory": row}
             for piece in _pieces(replicas):

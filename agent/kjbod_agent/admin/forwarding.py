@@ -148,7 +148,7 @@ def _refused_resource(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sender:
-    """Whose request is forwarded.
+    """The client whose request is forwarded.
 
     Attributes:
         principal: ``User:alice``.

@@ -142,13 +142,13 @@ class ListenerError(KjbodError):
 
 
 class Mover(Protocol):
-    """What is needed of :class:`kjbod_agent.moves.mover.Mover`."""
+    """The part of :class:`kjbod_agent.moves.mover.Mover` that the listeners use."""
 
     def alter(self, topic: str, partition: int, path: str) -> ErrorCode: ...
 
 
 class ServedBroker(Protocol):
-    """What is needed of :class:`kjbod_agent.broker.Broker`."""
+    """The part of :class:`kjbod_agent.broker.Broker` that the listeners use."""
 
     @property
     def image(self) -> MetadataImage: ...
@@ -166,8 +166,8 @@ def broker_listeners(config: Config) -> tuple[Listener, ...]:
 
 
 def listener_problems(config: Config) -> list[str]:
-    """What ``listeners`` asks for and is not to be had: a security protocol that is not offered, or port 0, at which
-    nobody could find it."""
+    """Demands of ``listeners`` that cannot be met: a security protocol that is not offered, or port 0, at which nobody
+    could find it."""
     listeners = broker_listeners(config)
     problems = [
         f"{config.source}: listeners: {one}: {one.protocol} is not offered by this version: use PLAINTEXT"
@@ -184,7 +184,7 @@ def listener_problems(config: Config) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What the listeners need of the agent.
+    """The parts of the agent that the listeners need.
 
     Attributes:
         broker: the metadata.
@@ -221,7 +221,7 @@ class Listeners:
 
     @property
     def connections(self) -> int:
-        """How many clients there are."""
+        """Number of connected clients."""
         return sum(server.connections for server in self._servers)
 
     async def open(self) -> None:
@@ -285,7 +285,7 @@ class Listeners:
     # ---- requests
 
     async def answer(self, request: Request, peer: Peer, me: Self) -> ResponseBody:
-        """One request."""
+        """A request."""
         await self._parts.broker.caught_up.wait()
         message, image = request.message, self._parts.broker.image
         if isinstance(message, ApiVersionsRequest):

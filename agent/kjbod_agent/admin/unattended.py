@@ -1,4 +1,4 @@
-"""What the ``kjbod`` command does itself while no agent runs: it tells what is remembered, and works on strays.
+"""Work of the ``kjbod`` command while no agent runs: it tells what is remembered, and removes or restores strays.
 
 The memory lies on the host's own disk. Strays lie on log directories, which this process touches as little as the agent
 does: through a storage agent, whose workers can be abandoned. A disk that hangs costs :data:`TIMEOUT_MS` and one line.
@@ -81,7 +81,7 @@ class Survey:
 
 
 def known_directories(config: Config) -> Mapping[str, KnownDirectory]:
-    """What the last agent remembered of its directories, by path. Touches none of them.
+    """The last agent's memory of its directories, by path. Touches none of them.
 
     Raises:
         StartUpError: the memory cannot be read.

@@ -1,4 +1,4 @@
-"""What this broker's log directories hold and how they are, in one picture: for DescribeLogDirs and for ``kjbod``.
+"""Pictures of this broker's log directories and of what they hold, for DescribeLogDirs and for ``kjbod``.
 
 Everything but sizes and offsets is in memory: which replica lies where, verdicts, devices, bytes of the last probe.
 Only :meth:`DirectoryViews.directories` with ``measure`` asks the directories, each through its own worker, all at once
@@ -46,7 +46,7 @@ Wants = Callable[[str, int], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirectory:
-    """One entry of ``log.dirs``, as configured and as it was at the start or when it was added.
+    """An entry of ``log.dirs``, as configured and as it was at the start or when it was added.
 
     Attributes:
         path: as configured.
@@ -67,7 +67,7 @@ class LogDirectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """What a directory lies on.
+    """The disk under a directory.
 
     Attributes:
         device: kernel names and number, ``"sdb1 8:17"``; empty when unknown.
@@ -150,7 +150,7 @@ class DirectoryView:
 
 
 class ViewedInventory(Protocol):
-    """What is needed of :class:`kjbod_agent.replicas.inventory.Inventory`."""
+    """The part of :class:`kjbod_agent.replicas.inventory.Inventory` that the views use."""
 
     @property
     def online(self) -> tuple[Uuid, ...]: ...
@@ -173,7 +173,7 @@ class ViewedInventory(Protocol):
 
 
 class ViewedPlacement(Protocol):
-    """What is needed of :class:`kjbod_agent.replicas.placement.Placement`."""
+    """The part of :class:`kjbod_agent.replicas.placement.Placement` that the views use."""
 
     @property
     def hosting(self) -> Hosting: ...
@@ -186,7 +186,7 @@ class ViewedPlacement(Protocol):
 
 
 class ViewedBroker(Protocol):
-    """What is needed of :class:`kjbod_agent.broker.Broker`."""
+    """The part of :class:`kjbod_agent.broker.Broker` that the views use."""
 
     @property
     def image(self) -> MetadataImage: ...
@@ -201,7 +201,7 @@ class ViewedBroker(Protocol):
 
 
 class ViewedMonitor(Protocol):
-    """What is needed of :class:`kjbod_agent.health.monitor.HealthMonitor`."""
+    """The part of :class:`kjbod_agent.health.monitor.HealthMonitor` that the views use."""
 
     def status(self) -> tuple[DirectoryStatus, ...]: ...
 
@@ -531,7 +531,7 @@ def _order(replica: ReplicaView) -> tuple[str, int, bool]:
 
 
 def disk_of(status: DirectoryStatus | None) -> Disk | None:
-    """What the health monitor knows of a directory's device; None without a monitor."""
+    """The disk of a directory as the health monitor knows it; None without a monitor."""
     if status is None:
         return None
     device = status.device

@@ -51,7 +51,7 @@ class AdditionError(StorageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Added:
-    """What the agent has to take in."""
+    """A directory that the agent has to take in."""
 
     directory: Directory
     agent: DirectoryAgent
@@ -64,11 +64,11 @@ class Added:
 
 
 class AdditionsOwner(Protocol):
-    """What is needed of the agent. Nothing blocks."""
+    """The agent, as additions use it. No method blocks."""
 
     def why_not_now(self, directories: int, failed: Uuid | None) -> str | None:
-        """Why no directory can be added now, so that there are so many, in words that follow the path. ``failed`` is
-        the one that it may take the place of."""
+        """Reason why no directory can be added now, so that there are so many, in words that follow the path.
+        ``failed`` is the one that it may take the place of."""
 
     def is_offline(self, directory_id: Uuid) -> bool:
         """Whether a directory has failed in this process."""
@@ -87,7 +87,7 @@ class AdditionsOwner(Protocol):
 
 
 class Watcher(Protocol):
-    """What is needed of :class:`kjbod_agent.health.monitor.HealthMonitor`."""
+    """The part of :class:`kjbod_agent.health.monitor.HealthMonitor` that additions use."""
 
     def add(self, agent: DirectoryAgent, loaded: LoadedDirectory, directory_id: str) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Which directories may be marked as cleanly shut down.
+"""Directories that may be marked as cleanly shut down.
 
 ``.kafka_cleanshutdown`` says to a broker: every log in this directory is complete, recover none. A broker that crashed
 leaves none, and its next start cuts torn ends off its logs. The agent writes no log and recovers none. So it may pass

@@ -35,7 +35,7 @@ class KnownDirectories:
         self._node_id = node_id
 
     def load(self) -> Memory:
-        """What was saved; nothing where there is no file, or none that can be used: it is only a memory.
+        """The memory as it was saved; empty where there is no file, or none that can be used: it is only a memory.
 
         Raises:
             ConfigError: it is another node's.
@@ -51,7 +51,7 @@ class KnownDirectories:
         return self.parse(content)
 
     def parse(self, content: bytes) -> Memory:
-        """What is in the file; nothing where it cannot be used: it is only a memory.
+        """The memory in the file's bytes; empty where they cannot be used: it is only a memory.
 
         Raises:
             ConfigError: it is another node's, who needs it when a disk is away: it must not be overwritten.
@@ -71,7 +71,7 @@ class KnownDirectories:
         return memory
 
     def content(self, memory: Memory) -> bytes:
-        """What the file is to hold."""
+        """Bytes of the file for a memory."""
         document = {"version": 2, "node_id": self._node_id, **_document_of(memory)}
         return json.dumps(document, indent=2).encode() + b"\n"
 

@@ -28,7 +28,7 @@ SLICE: Final = 1_000
 
 
 class LoadingOwner(Protocol):
-    """What is needed of the agent. Nothing blocks."""
+    """The agent, as loading uses it. No method blocks."""
 
     def is_offline(self, directory_id: Uuid) -> bool:
         """Whether a directory has failed in this process."""

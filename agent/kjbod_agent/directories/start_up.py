@@ -147,8 +147,8 @@ class Remembering:
         return self.memory
 
     async def _lock(self) -> None:
-        """One agent for each state directory: the second one would overwrite what the first one remembers. Of the same
-        node it may be the one before, which is just ending; of another node a restart cannot help."""
+        """A state directory serves a single agent: a second one would overwrite what the first one remembers. Of the
+        same node it may be the one before, which is just ending; of another node a restart cannot help."""
         owner = json.dumps({"node_id": self._node_id, "pid": os.getpid()})
         taken = await self._bounded(self.files.take(Path(self._state_dir), owner, LOCK_PATIENCE_MS))
         if taken is None:

@@ -76,7 +76,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartUp:
-    """What the agent starts with."""
+    """The directories that the agent starts with."""
 
     cluster_id: str
     metadata: Directory
@@ -236,7 +236,7 @@ def _require_apart(path: str, real_path: str, others: Mapping[str, str]) -> None
 
 
 def require_outside(name: str, real_path: str, directories: Iterable[Directory]) -> None:
-    """What the agent keeps for itself (key ``name``) lies in no log directory, also by way of symbolic links.
+    """Require that the agent's own directory (key ``name``) lies in no log directory, also by way of symbolic links.
 
     Raises:
         StartUpError: it does.
@@ -381,7 +381,7 @@ class Retired:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What is remembered outside the disks. A value: each change gives another one."""
+    """Memory of directories that is kept outside the disks. A value: each change gives another one."""
 
     directories: Mapping[str, KnownDirectory] = field(default_factory=dict)
     """By path."""
@@ -394,7 +394,7 @@ class Memory:
         return {path: known.directory_id for path, known in self.directories.items()}
 
     def retired_as(self, directory_id: Uuid) -> Retired | None:
-        """How a directory was retired; None when it was not."""
+        """The record of a directory's retirement; None when it was not retired."""
         return next((one for one in self.retired if one.directory_id == directory_id), None)
 
     def seen(self, path: str, directory_id: Uuid, at_ms: int) -> "Memory":
@@ -409,13 +409,13 @@ class Memory:
         return Memory(directories, retired)
 
     def on_device(self, path: str, device: str | None, serial: str | None, mount_point: str | None) -> "Memory":
-        """What the directory under a path lies on."""
+        """The memory with the device under a path's directory."""
         known = replace(self.directories[path], device=device, serial=serial, mount_point=mount_point)
         return Memory({**self.directories, path: known}, self.retired)
 
     def mounted_before(self, path: str, directory_id: str | None) -> str | None:
-        """Where the disk was mounted that had another directory under this path; None where that is not known, or it is
-        the same directory: somebody has copied it, wherever to."""
+        """Mount point of the disk that had another directory under this path; None where it is not known, or where the
+        directory is the same: somebody has copied it, wherever to."""
         known = self.directories.get(path)
         return None if known is None or str(known.directory_id) == directory_id else known.mount_point
 

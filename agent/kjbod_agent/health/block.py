@@ -50,7 +50,7 @@ class BlockCounters:
 
 @dataclass(frozen=True, slots=True)
 class BlockDevice:
-    """What a log directory lies on.
+    """The block devices under a log directory.
 
     Attributes:
         names: kernel names, ``("sdb",)``; empty when there is none to be had.
@@ -73,7 +73,7 @@ class BlockDevice:
         return self.device == other.device or not set(self.disks).isdisjoint(other.disks)
 
     def without_counters(self, reason: str) -> "BlockDevice":
-        """The same, known to have none."""
+        """A copy of the device that has no counters, for ``reason``."""
         return replace(self, names=(), reason=reason)
 
 

@@ -95,7 +95,7 @@ class CounterCheck:
 
 
 def instead_of(device: BlockDevice, sources: "HostSources") -> BlockDevice:
-    """What to read where the counters of a device do not count: those below it, or none."""
+    """The device to read where the counters of another do not count: the one below it, or one without counters."""
     return sources.below(device) or device.without_counters(
         f"the counters of {' '.join(device.names)} stand still while probes pass"
     )

@@ -1,4 +1,4 @@
-"""What a verdict rests on, for the log, for the report and in one line for people. Pure."""
+"""Evidence of a verdict: for the log, for the report and in one line for people. Pure."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any

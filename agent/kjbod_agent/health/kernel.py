@@ -101,7 +101,7 @@ class KernelEvents:
             self.poll()
 
     def recent(self, path: str) -> tuple[str, ...]:
-        """What was said of a directory lately, the oldest first."""
+        """Recent kernel messages about a directory, the oldest first."""
         seen = self._directories.get(path)
         since_ms = self._clock.monotonic_ms() - RECENT_MS
         return tuple(text for at_ms, text in seen.recent if at_ms >= since_ms) if seen is not None else ()

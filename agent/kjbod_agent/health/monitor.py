@@ -166,9 +166,9 @@ class HealthMonitor:
         self._start_sources_again()
 
     def not_mounted(self, path: str, loaded: LoadedDirectory, remembered: str | None) -> str | None:
-        """Why a directory at ``path`` cannot be the disk that is to be watched there from now on, in words that follow
-        the path (:func:`.mounts.not_mounted`). What was there before was mounted where this agent saw it, or where it
-        is ``remembered``."""
+        """Reason why a directory at ``path`` cannot be the disk that is to be watched there from now on, in words that
+        follow the path (:func:`.mounts.not_mounted`). What was there before was mounted where this agent saw it, or
+        where it is ``remembered``."""
         watched = self._watched.get(path)
         before = remembered if watched is None or watched.mount is None else watched.mount.mount_point
         if before is None:
@@ -208,7 +208,7 @@ class HealthMonitor:
         return Subject(path=watched.agent.path, mount=watched.mount, device=watched.device)
 
     def _tell_sources(self, no_mount_events: str | None, kernel: dict[str, object]) -> None:
-        """One line: what each verdict will rest on beside the probes, and why something is not to be had."""
+        """A line: what each verdict will rest on beside the probes, and why something is not to be had."""
         watched_devices = {watched.agent.path: watched.device for watched in self._watched.values()}
         fields: dict[str, object] = {
             "mount_events": no_mount_events is None,
@@ -252,7 +252,7 @@ class HealthMonitor:
         return self._watched[path].health
 
     def doubt(self, path: str, since_ms: int) -> str | None:
-        """See :meth:`DirectoryHealth.doubt`; of a directory that is not watched nothing is known."""
+        """Doubts about a directory (:meth:`DirectoryHealth.doubt`); none of one that is not watched."""
         watched = self._watched.get(path)
         return None if watched is None else watched.health.doubt(since_ms)
 
@@ -285,7 +285,7 @@ class HealthMonitor:
             due_ms = min(turn_ms, now_ms + RETRY_AFTER_MS) if again_soon else turn_ms
 
     async def _probe(self, watched: Watched) -> bool:
-        """One probe, to its end or to the verdict. False when it should be made again soon."""
+        """A probe, to its end or to the verdict. False when it should be made again soon."""
         if watched.health.health is Health.FAILED:
             return True
         in_turn = watched.probes % self._settings.full_probe_every == 0
@@ -514,7 +514,7 @@ class HealthMonitor:
         return [other for other in self._watched.values() if not other.device.shares(watched.device)]
 
     def _look_around(self, watched: Watched) -> None:
-        """One is in trouble: probe those on the same device at once, and a few witnesses elsewhere."""
+        """A directory is in trouble: probe those on the same device at once, and a few witnesses elsewhere."""
         for other in self._watched.values():
             if other is not watched and not other.health.in_trouble and other.device.shares(watched.device):
                 other.wake.set()

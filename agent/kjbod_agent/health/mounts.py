@@ -15,7 +15,7 @@ from kjbod.runtime.procfs import unescape
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One line of mountinfo.
+    """A line of mountinfo.
 
     Attributes:
         mount_id: used again by the kernel after an unmount.
@@ -39,7 +39,7 @@ class Mount:
 
 
 class MountChange(StrEnum):
-    """What the mount table says about a log directory, compared with the time when it was loaded."""
+    """State of a log directory's mount, compared with the time when it was loaded."""
 
     OK = "ok"
     MISSING = "missing"
@@ -100,7 +100,7 @@ def _leads(mount: Mount, real_path: str) -> bool:
 
 
 def compare(real_path: str, loaded: Mount, mounts: tuple[Mount, ...]) -> MountChange:
-    """How the place that a path leads to differs from the mount that was there when it was loaded."""
+    """The change between the mount that a path leads to and the one that was there when it was loaded."""
     now = mount_of(real_path, mounts)
     if now is None or (now.mount_id, now.device, now.root) != (loaded.mount_id, loaded.device, loaded.root):
         still_there = any(mount.mount_id == loaded.mount_id and mount.device == loaded.device for mount in mounts)
@@ -117,8 +117,9 @@ def compare(real_path: str, loaded: Mount, mounts: tuple[Mount, ...]) -> MountCh
 
 
 def not_mounted(before: str, mount_id: int, mounts: tuple[Mount, ...]) -> str | None:
-    """Why what lies on the mount ``mount_id`` cannot be the disk that was mounted on ``before``, in words that follow
-    its path: the mount is one further up, below which the disk would be mounted. None: nothing speaks against it."""
+    """Reason why what lies on the mount ``mount_id`` cannot be the disk that was mounted on ``before``, in words that
+    follow its path: the mount is one further up, below which the disk would be mounted. None: nothing speaks against
+    it."""
     now = next((mount for mount in mounts if mount.mount_id == mount_id), None)
     if now is None or now.mount_point == before or not before.startswith(now.mount_point.rstrip("/") + "/"):
         return None

@@ -127,7 +127,7 @@ __all__ = [
 
 
 class Ask(StrEnum):
-    """What the monitor is to do next."""
+    """The monitor's next action."""
 
     NOTHING = "nothing"
     PROBE = "probe"
@@ -179,7 +179,7 @@ class ProbeImpossible:
 
 @dataclass(frozen=True, slots=True)
 class MountChanged:
-    """What the mount table says about the directory."""
+    """News of the mount table about the directory."""
 
     change: MountChange
 
@@ -259,7 +259,7 @@ def judge(
 
 
 def next_sample_ms(state: DirectoryHealth, settings: HealthSettings) -> int:
-    """How long from now the next sample of a blocked probe may at most wait to meet a deadline at its moment."""
+    """Longest wait from now until the next sample of a blocked probe that still meets a deadline at its moment."""
     blockage = state.blockage
     rest_ms = settings.sample_gap_ms // 2
     if blockage is not None:

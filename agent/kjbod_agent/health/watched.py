@@ -1,4 +1,4 @@
-"""One directory under watch: what the monitor keeps about it, and what it tells of it."""
+"""A directory under watch: what the monitor keeps about it, and what it tells of it."""
 
 import asyncio
 from collections import Counter
@@ -14,7 +14,7 @@ from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, ProbeResult
 
 @dataclass(frozen=True, slots=True)
 class DirectoryStatus:
-    """What the monitor knows about a directory, for reports and status.
+    """The monitor's knowledge of a directory, for reports and status.
 
     Attributes:
         path: the log directory as configured.
@@ -49,7 +49,7 @@ class DirectoryStatus:
 
 @dataclass(slots=True, eq=False)
 class Watched:
-    """One directory and what is going on with it."""
+    """A directory and what is going on with it."""
 
     agent: DirectoryAgent
     directory_id: str
@@ -89,7 +89,7 @@ class Watched:
     """Sends its probes."""
 
     def status(self, counters: BlockCounters | None) -> DirectoryStatus:
-        """What is known now; ``counters`` of the device now."""
+        """The status now; ``counters`` are those of the device now."""
         blocked = self.agent.blocked()
         return DirectoryStatus(
             path=self.agent.path,

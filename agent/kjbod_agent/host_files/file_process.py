@@ -39,7 +39,7 @@ class FileProcess:
         self._pids: list[int] = []
 
     async def call(self, operation: str, *arguments: Any) -> Any:
-        """What an operation of :mod:`.file_worker` gives. A caller that is cancelled leaves it to its end.
+        """Result of an operation of :mod:`.file_worker`. A caller that is cancelled leaves the operation to its end.
 
         Raises:
             OSError: the call's; or EPIPE: the process has died.
@@ -63,7 +63,7 @@ class FileProcess:
             self._wire.ask(next(self._numbers), operation, arguments).add_done_callback(_ignore)
 
     def process_ids(self) -> tuple[int, ...]:
-        """Those that were started and have not been seen to end; the last one works."""
+        """Ids of processes that were started and have not been seen to end; the last one works."""
         return tuple(self._pids)
 
     def close(self) -> None:

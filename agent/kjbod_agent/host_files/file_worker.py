@@ -159,7 +159,7 @@ def _hold(descriptor: int) -> None:
 
 
 def recover(root: str, prefix: str, streams: list[str]) -> tuple[int, list[tuple[int, str, str | None]]]:
-    """See :func:`.report_files.recover_leftovers`; errors as number, text and path."""
+    """Recover left-over report files (:func:`.report_files.recover_leftovers`); errors as number, text and path."""
     from kjbod_agent.host_files.report_files import recover_leftovers
 
     count, errors = recover_leftovers(Path(root), prefix, streams)
@@ -167,14 +167,14 @@ def recover(root: str, prefix: str, streams: list[str]) -> tuple[int, list[tuple
 
 
 def make_partition(root: str, relative: str) -> str:
-    """See :func:`.report_files.make_partition`."""
+    """Make the folder of a partition (:func:`.report_files.make_partition`)."""
     from kjbod_agent.host_files import report_files
 
     return str(report_files.make_partition(Path(root), Path(relative)))
 
 
 def open_report(folder: str, name: str) -> Handle | None:
-    """See :func:`.report_files.open_file`."""
+    """Open a report file (:func:`.report_files.open_file`)."""
     from kjbod_agent.host_files.report_files import open_file
 
     descriptor = open_file(Path(folder), name)
@@ -217,7 +217,7 @@ def finish_open(handle: Handle, path: str) -> bool:
 
 
 def finish_report(path: str) -> bool:
-    """See :func:`.report_files.finish_file`."""
+    """Finish a report file (:func:`.report_files.finish_file`); whether it held a line."""
     from kjbod_agent.host_files.report_files import finish_file
 
     return finish_file(Path(path), recovered=False) is not None

@@ -152,7 +152,7 @@ class Throttle:
 
 @dataclass(slots=True)
 class CopyProgress:
-    """How far the pass in progress is, or the last one was.
+    """Progress of the pass that is under way, or of the last one.
 
     Attributes:
         total_bytes: size of the source when the pass began.
@@ -232,7 +232,7 @@ def _order(status: FileStatus) -> tuple[bool, int, bool, str]:
 
 
 class ReplicaCopy:
-    """One replica on its way from one directory to another.
+    """A replica on its way from one directory to another.
 
     Args:
         source: where it is read.
@@ -277,7 +277,7 @@ class ReplicaCopy:
         self._files = asyncio.Semaphore(FILES_AT_A_TIME)
 
     async def catch_up(self) -> bool:
-        """One pass; see the module. Can be cancelled at any moment, and called again.
+        """A pass; see the module. Can be cancelled at any moment, and called again.
 
         Returns:
             True: the source did not change during the pass, and both are equal, durable and verified.

@@ -95,7 +95,7 @@ NOT_OF_THE_DISK: Final = (frozenset({errno.ENOENT}) | HOPELESS) - DENIED
 
 
 class MovingInventory(Protocol):
-    """What is needed of :class:`kjbod_agent.replicas.inventory.Inventory`."""
+    """The part of :class:`kjbod_agent.replicas.inventory.Inventory` that the mover uses."""
 
     @property
     def online(self) -> tuple[Uuid, ...]: ...
@@ -123,7 +123,7 @@ class MovingInventory(Protocol):
 
 
 class MovingPlacement(Protocol):
-    """What is needed of :class:`kjbod_agent.replicas.placement.Placement`."""
+    """The part of :class:`kjbod_agent.replicas.placement.Placement` that the mover uses."""
 
     @property
     def hosting(self) -> Hosting: ...
@@ -144,7 +144,7 @@ class MovingPlacement(Protocol):
 
 
 class MoveOwner(Protocol):
-    """What the mover needs of the agent. Nothing blocks."""
+    """The agent, as the mover uses it. No method blocks."""
 
     def assign(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
         """Tell the controller where a replica lies."""
@@ -157,7 +157,7 @@ class MoveOwner(Protocol):
         """The kernel refused something in a directory."""
 
     def doubt(self, directory_id: Uuid, since_ms: int) -> str | None:
-        """Why what was read in a directory since that moment (monotonic) is not to be trusted, in words that follow its
+        """Reason not to trust what was read in a directory since that moment (monotonic), in words that follow its
         path; None: nothing speaks against it."""
 
     def find_partition(self, topic: str, partition: int) -> TopicIdPartition | None:
@@ -172,7 +172,7 @@ class MoveOwner(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Move:
-    """One move. ``plain`` is the name of a current replica."""
+    """A move. ``plain`` is the name of a current replica."""
 
     partition: TopicIdPartition
     topic: str
@@ -310,7 +310,8 @@ class Mover:
         return room, sum(_missing_bytes(move) for move in self._moves.values() if move.destination in there)
 
     def reason(self, partition: TopicIdPartition) -> str | None:
-        """Why the last move of a replica ended elsewhere than in its destination; None: it did not, or long ago."""
+        """Reason for which the last move of a replica ended elsewhere than in its destination; None: it did not, or
+        long ago."""
         return self._reasons.get(partition)
 
     def cancel(self, topic: str, partition: int) -> bool:
@@ -710,7 +711,7 @@ class Mover:
             move.turn.set()
 
     async def _catch_up(self, move: _Move) -> None:
-        """One pass."""
+        """A pass."""
         copy = self._copy_of(move)
         try:
             move.equal = await copy.catch_up()

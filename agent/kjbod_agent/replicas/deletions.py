@@ -1,4 +1,4 @@
-"""What is no replica any more: renamed, then kept (``-stray``) or removed after a while (``-delete``).
+"""Directories that are no replicas any more: renamed, then kept (``-stray``) or removed after a while (``-delete``).
 
 *Deleted* is only what the metadata that this agent has applied say was deleted, or a move that is finished: renamed to
 ``-delete`` so that the name is free, removed ``file.delete.delay.ms`` later (a topic's before the broker's). Removal is
@@ -266,7 +266,7 @@ class Deletions:
             self._push(AGAIN_MS, directory_id, name, topic_id, replaced=True)
 
     async def _remove(self, directory_id: Uuid, name: str, topic_id: Uuid | None, *, replaced: bool) -> None:
-        """One attempt to remove a ``-delete`` directory."""
+        """An attempt to remove a ``-delete`` directory."""
         path = self._path(directory_id, name)
         try:
             await self.works[directory_id].agent.delete_replica(name, topic_id, timeout_ms=WORK_TIMEOUT_MS)
@@ -361,7 +361,7 @@ class Deletions:
             del self.remembered[key]
 
     def notes(self) -> dict[tuple[Uuid, str], Note]:
-        """What is to be remembered."""
+        """Notes that are to be remembered."""
         return self.remembered | {key: Note(stray.reason, stray.since_ms) for key, stray in self.strays.items()}
 
     # ---- by a person

@@ -49,7 +49,7 @@ class StrayCopy:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do about a replica; ``directory_id`` where to create it, what to assign, or where its future one lies."""
+    """Decision about a replica; ``directory_id``: where to create it, what to assign, or where its future one lies."""
 
     wanted: Wanted
     action: Action
@@ -203,8 +203,8 @@ class Inventory:
         )
 
     def source_of(self, future: Future) -> Uuid | None:
-        """Where lies what a future replica was copied from, renamed by a promotion that was interrupted: ``-delete``
-        with the same 32 digits, in another directory that is online; None: nowhere."""
+        """Directory of the replica that a future one was copied from, renamed by a promotion that was interrupted:
+        ``-delete`` with the same 32 digits, in another directory that is online; None: nowhere."""
         directory, name = future
         topic_id = self._contents[directory].names.get(name)
         stem, _, tail = name.rpartition(".")
@@ -352,8 +352,8 @@ class Inventory:
         return tuple(each for each in (*copies, *futures) if each[0] not in self._failed)
 
     def renamed_away(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
-        """What :meth:`remove` named was renamed, or could not be. Review the partition: it may be this broker's again,
-        and waits then."""
+        """Note that the replica that :meth:`remove` named was renamed, or could not be. Review the partition: it may be
+        this broker's again, and waits then."""
         left = self._leaving.get(partition, set())
         left.discard(directory_id)
         if not left:
@@ -376,7 +376,7 @@ class Inventory:
         return directory_id in self._copies.get(key, ()) or self._creating.get(key) == (directory_id, name)
 
     def take_out(self, directory_id: Uuid, name: str, partition: int) -> None:
-        """What lies there under this name, current or future, is no replica any more: it gets another name."""
+        """Take a replica, current or future, out of the inventory: it gets another name."""
         topic_id = self._contents[directory_id].names.get(name)
         self._release(directory_id, name)
         if topic_id is None:
@@ -479,7 +479,7 @@ class Inventory:
     # ---- deciding
 
     def decide(self, wanted: Wanted) -> Decision:
-        """What to do about a replica. A decision to create reserves the directory: :meth:`created` or
+        """Decide what to do about a replica. A decision to create reserves the directory: :meth:`created` or
         :meth:`not_created` must follow. What is to be set aside is forgotten here."""
         partition = wanted.partition
         if partition in self._creating:
@@ -666,7 +666,7 @@ def delete_name(topic: str, partition: int, unique: str) -> str:
 
 
 def stray_name(topic: str, partition: int, unique: str) -> str:
-    """The same for a stray one, ``topic-0.<32 hex>-stray`` (``UnifiedLog.logStrayDirName``)."""
+    """Name of a stray replica, ``topic-0.<32 hex>-stray`` (``UnifiedLog.logStrayDirName``)."""
     return _suffixed_name(topic, partition, unique, "stray")
 
 

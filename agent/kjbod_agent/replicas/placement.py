@@ -78,7 +78,7 @@ DELETE_DELAY_MS: Final = 60_000
 
 
 class PlacementOwner(Protocol):
-    """What the placement needs of the agent. Nothing blocks."""
+    """The agent, as the placement uses it. No method blocks."""
 
     def assign(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
         """Tell the controller where a replica lies."""
@@ -97,7 +97,7 @@ class PlacementOwner(Protocol):
         """The kernel refused something in a directory."""
 
     def doubt(self, directory_id: Uuid, since_ms: int) -> str | None:
-        """Why a directory is not to be relied on, as :class:`kjbod_agent.moves.mover.MoveOwner` says; None: it is."""
+        """Reason not to rely on a directory, as :class:`kjbod_agent.moves.mover.MoveOwner` says; None: it is."""
 
     def refuse(self, reason: str) -> None:
         """The directories cannot be used as they are: end the process."""
@@ -108,7 +108,7 @@ class PlacementOwner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the placement is, for people.
+    """Progress of the placement, for people.
 
     Attributes:
         replicas: of this broker, as far as they were counted.
@@ -247,7 +247,7 @@ class Placement:
 
     @property
     def progress(self) -> Progress:
-        """How far it is."""
+        """Progress of the placement."""
         return Progress(
             replicas=len(self.hosting.partitions),
             to_review=len(self._due),
@@ -304,8 +304,8 @@ class Placement:
         return self.delete_delay_ms
 
     def leaders(self) -> Mapping[Uuid, int] | None:
-        """How many partitions this broker leads, by the directory where they really lie; None before the metadata are
-        known."""
+        """Number of partitions that this broker leads, by the directory where they really lie; None before the metadata
+        are known."""
         if not self._known:
             return None
         return self.hosting.leaders_by(lambda partition, hosted: self.inventory.locate(partition) or hosted.directory)
@@ -761,7 +761,7 @@ class Placement:
         self._work[directory].add(functools.partial(self._make, decision.wanted, directory))
 
     async def _make(self, wanted: Wanted, directory: Uuid) -> None:
-        """One attempt to make a replica directory."""
+        """An attempt to make a replica directory."""
         partition = wanted.partition
         agent = self.agents[directory]
         try:

@@ -1,4 +1,4 @@
-"""What a storage agent is: the plug-in through which kjbod touches log directories.
+"""Interface of a storage agent, the plug-in through which kjbod touches log directories.
 
 The daemon itself never touches a watched disk, not even with ``stat``: a thread that is stuck in the kernel keeps the
 port and the locks of a killed process. So everything that reaches a disk is a method of :class:`DirectoryAgent`, and
@@ -112,7 +112,7 @@ class WorkerUnavailable(StorageError):  # noqa: N818  the name says it
 
 @dataclass(frozen=True, slots=True)
 class MountIdentity:
-    """Which file system and directory a path leads to. Two are the same place exactly when they are equal.
+    """The file system and directory that a path leads to. Two are the same place exactly when they are equal.
 
     Attributes:
         mount_id: the id in the first column of ``/proc/self/mountinfo``; the kernel uses it again after an unmount.
@@ -263,7 +263,7 @@ class LateAnswer:
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """One regular file of a replica.
+    """A regular file of a replica.
 
     Attributes:
         name: without a directory.
@@ -282,7 +282,7 @@ class FileStatus:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What :meth:`DirectoryAgent.read_piece` put into a buffer.
+    """The piece of a file that :meth:`DirectoryAgent.read_piece` put into a buffer.
 
     Attributes:
         length: bytes that were read; less than asked for at the end of the file and where a hole begins or ends.
@@ -297,7 +297,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """How far the record batches of a segment were found right.
+    """Result of checking the record batches of a segment.
 
     Attributes:
         offset: behind the last right one; the base offset of the segment when there is none.
@@ -316,7 +316,7 @@ class CopyBuffer(Protocol):
 
     @property
     def slots(self) -> int:
-        """How many slots."""
+        """Number of slots."""
 
     @property
     def slot_bytes(self) -> int:
@@ -499,7 +499,7 @@ class DirectoryAgent(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageOptions:
-    """What every storage agent is made from.
+    """Arguments that every storage agent is made from.
 
     Attributes:
         clock: for ages.
@@ -539,7 +539,7 @@ class StorageAgent(Protocol):
 
 
 class StorageAgentFactory(Protocol):
-    """What an entry point of the group ``kjbod.storage`` names."""
+    """The class or function that an entry point of the group ``kjbod.storage`` names."""
 
     def __call__(self, options: StorageOptions) -> StorageAgent:
         """A storage agent that was not started yet."""

@@ -1,4 +1,4 @@
-"""What every storage agent must do, as tests to inherit from.
+"""Tests of what every storage agent must do, to inherit from.
 
 A plug-in's own test suite (pytest with pytest-asyncio in auto mode)::
 

@@ -48,7 +48,7 @@ does not wait for its turn of the event loop. A probe then waits for two pieces 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One request, queued or sent.
+    """A request, queued or sent.
 
     Attributes:
         number: counts the requests of a directory.
@@ -113,12 +113,10 @@ class DirectoryClient(ABC):
     # what is asked -------------------------------------------------------------------------------------------------
 
     async def load(self, *, timeout_ms: int) -> LoadedDirectory:
-        """See ``DirectoryAgent.load``."""
         head = await self.load_head(timeout_ms=timeout_ms)
         return dataclasses.replace(head, replicas=await self.load_replicas(head.replicas, timeout_ms=timeout_ms))
 
     async def load_head(self, *, timeout_ms: int) -> LoadedDirectory:
-        """See ``DirectoryAgent.load_head``."""
         self._identity = self._directory_id = None
         found = await self._ask("load", timeout_ms)
         identity = MountIdentity(*found["identity"])
@@ -145,7 +143,6 @@ class DirectoryClient(ABC):
         )
 
     async def load_replicas(self, replicas: Sequence[Replica], *, timeout_ms: int) -> tuple[Replica, ...]:
-        """See ``DirectoryAgent.load_replicas``."""
         topic_ids = await self._topic_ids([replica.name for replica in replicas], timeout_ms)
         return tuple(dataclasses.replace(replica, topic_id=topic_ids[replica.name]) for replica in replicas)
 
@@ -158,22 +155,18 @@ class DirectoryClient(ABC):
         return found
 
     async def lock(self, *, timeout_ms: int) -> None:
-        """See ``DirectoryAgent.lock``."""
         await self._ask("lock", timeout_ms)
         self._lock_wanted, self._lock_lost = True, False
 
     async def unlock(self, *, timeout_ms: int) -> None:
-        """See ``DirectoryAgent.unlock``."""
         self._lock_wanted = self._lock_lost = False
         await self._ask("unlock", timeout_ms)
 
     async def write_meta_properties(self, content: bytes, *, timeout_ms: int) -> None:
-        """See ``DirectoryAgent.write_meta_properties``."""
         text = content.decode("latin-1")
         self._directory_id = await self._ask("write_meta_properties", timeout_ms, content=text)
 
     async def probe(self, *, full: bool, timeout_ms: int) -> ProbeResult:
-        """See ``DirectoryAgent.probe``."""
         answer, duration_us = await self._request("probe", timeout_ms, first=True, full=full)
         total_bytes, usable_bytes = answer["capacity"]
         return ProbeResult(
@@ -188,25 +181,20 @@ class DirectoryClient(ABC):
         )
 
     async def create_replica(self, topic: str, partition: int, topic_id: Uuid, *, timeout_ms: int) -> None:
-        """See ``DirectoryAgent.create_replica``."""
         await self._ask("create_replica", timeout_ms, name=f"{topic}-{partition}", topic_id=str(topic_id))
 
     async def rename_replica(self, name: str, new_name: str, *, timeout_ms: int) -> None:
-        """See ``DirectoryAgent.rename_replica``."""
         await self._ask("rename_replica", timeout_ms, name=name, new_name=new_name)
 
     async def delete_replica(self, name: str, topic_id: Uuid | None, *, timeout_ms: int) -> None:
-        """See ``DirectoryAgent.delete_replica``."""
         text = None if topic_id is None else str(topic_id)
         while await self._ask("delete_replica", timeout_ms, name=name, topic_id=text):
             pass
 
     async def create_future(self, name: str, topic_id: Uuid, *, timeout_ms: int) -> None:
-        """See ``DirectoryAgent.create_future``."""
         await self._ask("create_future", timeout_ms, name=name, topic_id=str(topic_id))
 
     async def replica_sizes(self, names: Sequence[str], *, suffix: str = "", timeout_ms: int) -> Mapping[str, int]:
-        """See ``DirectoryAgent.replica_sizes``."""
         found: dict[str, int] = {}
         left = list(names)
         while left:
@@ -217,7 +205,6 @@ class DirectoryClient(ABC):
         return found
 
     async def log_end_offset(self, name: str, *, timeout_ms: int) -> int | None:
-        """See ``DirectoryAgent.log_end_offset``."""
         state = None
         while True:
             found = await self._ask("log_end_offset", timeout_ms, name=name, state=state)
@@ -229,13 +216,11 @@ class DirectoryClient(ABC):
     # files of a replica --------------------------------------------------------------------------------------------
 
     async def list_files(self, name: str, *, timeout_ms: int) -> tuple[FileStatus, ...]:
-        """See ``DirectoryAgent.list_files``."""
         return tuple(FileStatus(*fields) for fields in await self._ask("list_files", timeout_ms, name=name))
 
     async def read_piece(
         self, buffer: CopyBuffer, slot: int, name: str, file: str, offset: int, length: int, *, timeout_ms: int
     ) -> Piece:
-        """See ``DirectoryAgent.read_piece``."""
         place = _place(buffer, slot)
         found = await self._ask(
             "read_piece", timeout_ms, buffer=buffer, place=place, name=name, file=file, offset=offset, length=length
@@ -245,29 +230,24 @@ class DirectoryClient(ABC):
     async def write_piece(
         self, buffer: CopyBuffer, slot: int, name: str, file: str, offset: int, piece: Piece, *, timeout_ms: int
     ) -> None:
-        """See ``DirectoryAgent.write_piece``."""
         place, fields = _place(buffer, slot), [piece.length, piece.crc, piece.hole]
         await self._ask(
             "write_piece", timeout_ms, buffer=buffer, place=place, name=name, file=file, offset=offset, piece=fields
         )
 
     async def finish_file(self, name: str, file: str, size: int, mtime_ns: int, *, timeout_ms: int) -> None:
-        """See ``DirectoryAgent.finish_file``."""
         await self._ask("finish_file", timeout_ms, name=name, file=file, size=size, mtime_ns=mtime_ns)
 
     async def remove_file(self, name: str, file: str, *, timeout_ms: int) -> None:
-        """See ``DirectoryAgent.remove_file``."""
         await self._ask("remove_file", timeout_ms, name=name, file=file)
 
     async def checksum(self, name: str, file: str, offset: int, length: int, *, cold: bool, timeout_ms: int) -> Piece:
-        """See ``DirectoryAgent.checksum``."""
         found = await self._ask("checksum", timeout_ms, name=name, file=file, offset=offset, length=length, cold=cold)
         return Piece(*found)
 
     async def check_batches(
         self, name: str, file: str, offset: int, length: int, before: Batches | None, *, timeout_ms: int
     ) -> tuple[Piece, Batches]:
-        """See ``DirectoryAgent.check_batches``."""
         state = None if before is None else before.state
         piece, after = await self._ask(
             "check_batches", timeout_ms, name=name, file=file, offset=offset, length=length, state=state
@@ -277,7 +257,6 @@ class DirectoryClient(ABC):
     # checkpoints ---------------------------------------------------------------------------------------------------
 
     async def read_checkpoints(self, *, timeout_ms: int) -> Mapping[str, Mapping[tuple[str, int], int]]:
-        """See ``DirectoryAgent.read_checkpoints``."""
         found: dict[str, Mapping[tuple[str, int], int]] = {}
         for name in CHECKPOINT_FILES:
             content = await self._ask("read_checkpoint", timeout_ms, name=name)
@@ -289,22 +268,18 @@ class DirectoryClient(ABC):
     async def change_checkpoints(
         self, changes: Mapping[str, Mapping[tuple[str, int], int | None]], *, timeout_ms: int
     ) -> None:
-        """See ``DirectoryAgent.change_checkpoints``."""
         for name, entries in changes.items():
             fields = [[topic, partition, offset] for (topic, partition), offset in entries.items()]
             if fields:
                 await self._ask("change_checkpoint", timeout_ms, name=name, changes=fields)
 
     async def clear_clean_shutdown(self, *, timeout_ms: int) -> None:
-        """See ``DirectoryAgent.clear_clean_shutdown``."""
         await self._ask("clear_clean_shutdown", timeout_ms)
 
     async def write_clean_shutdown(self, broker_epoch: int, *, timeout_ms: int) -> None:
-        """See ``DirectoryAgent.write_clean_shutdown``."""
         await self._ask("write_clean_shutdown", timeout_ms, epoch=broker_epoch)
 
     def blocked(self) -> BlockedCall | None:
-        """See ``DirectoryAgent.blocked``."""
         call = self._current
         if call is None:
             return None

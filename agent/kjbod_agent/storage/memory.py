@@ -185,7 +185,7 @@ class MemoryCopyBuffer:
         self.memory = [bytearray() for _ in range(self.slots)]
 
     def close(self) -> None:
-        """See ``CopyBuffer.close``."""
+        """Do nothing: memory needs no end."""
 
 
 class MemoryDirectoryAgent(DirectoryClient):
@@ -489,23 +489,19 @@ class MemoryStorageAgent:
         """Nothing to do."""
 
     def directory(self, path: str) -> MemoryDirectoryAgent:
-        """See ``StorageAgent.directory``."""
         if path not in self._directories:
             disk = self.disks.setdefault(path, MemoryDisk(number=len(self.disks) + 1))
             self._directories[path] = MemoryDirectoryAgent(path, disk, self._options)
         return self._directories[path]
 
     def renew(self, path: str) -> MemoryDirectoryAgent:
-        """See ``StorageAgent.renew``."""
         if (old := self._directories.pop(path, None)) is not None:
             old.shut()
         return self.directory(path)
 
     def copy_buffer(self, slots: int, slot_bytes: int) -> CopyBuffer:
-        """See ``StorageAgent.copy_buffer``."""
         return MemoryCopyBuffer(slots, slot_bytes)
 
     async def close(self) -> None:
-        """See ``StorageAgent.close``."""
         for agent in self._directories.values():
             agent.shut()

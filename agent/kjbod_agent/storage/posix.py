@@ -88,7 +88,6 @@ class PosixCopyBuffer:
         return self._fd
 
     def close(self) -> None:
-        """See ``CopyBuffer.close``."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -217,7 +216,7 @@ class PosixDirectoryAgent(DirectoryClient):
         self._lost(reason)
 
     def worker_name_and_pid(self) -> tuple[str, int]:
-        """What the process is called and its pid; empty and 0 while there is none."""
+        """Name and pid of the worker process; empty and 0 while there is none."""
         return ("", 0) if self._worker is None else (self._worker.name, self._worker.pid)
 
     # for the storage agent -----------------------------------------------------------------------------------------
@@ -283,12 +282,11 @@ class PosixStorageAgent:
             raise StorageError(f"the worker processes cannot be started with {sys.executable}: {error}") from None
 
     def directory(self, path: str) -> PosixDirectoryAgent:
-        """See ``StorageAgent.directory``."""
         return self._directories.setdefault(path, PosixDirectoryAgent(path, self))
 
     def renew(self, path: str) -> PosixDirectoryAgent:
-        """See ``StorageAgent.renew``. A worker that stays stuck in the old disk counts as one that was left behind:
-        where the new agent would work on that very disk again it waits for it."""
+        """Replace a directory's agent (``StorageAgent.renew``). A worker that stays stuck in the old disk counts as one
+        that was left behind: where the new agent would work on that very disk again it waits for it."""
         old = self._directories.pop(path, None)
         if old is not None:
             name, pid = old.worker_name_and_pid()
@@ -305,7 +303,7 @@ class PosixStorageAgent:
                 self._control.send(marshal.dumps({"op": "unlock", "path": path}))
 
     def copy_buffer(self, slots: int, slot_bytes: int) -> CopyBuffer:
-        """See ``StorageAgent.copy_buffer``. Takes ``slots * slot_bytes`` of memory as it is used."""
+        """Make a buffer (``StorageAgent.copy_buffer``). Takes ``slots * slot_bytes`` of memory as it is used."""
         return PosixCopyBuffer(slots, slot_bytes)
 
     def process_ids(self) -> tuple[int, ...]:
@@ -314,7 +312,7 @@ class PosixStorageAgent:
         return tuple(pid for pid in (self._pid, self._keeper_pid, *workers) if pid)
 
     async def close(self) -> None:
-        """See ``StorageAgent.close``. The keeper ends first, so the locks are free when this returns."""
+        """End all processes (``StorageAgent.close``). The keeper ends first, so locks are free when this returns."""
         self._closed = True
         for agent in self._directories.values():
             agent.shut()

@@ -14,7 +14,7 @@ GROUP = "kjbod.storage"
 
 
 def names() -> tuple[str, ...]:
-    """What ``kjbod.storage.agent`` can be on this host, sorted."""
+    """Values that ``kjbod.storage.agent`` can have on this host, sorted."""
     return tuple(sorted({point.name for point in entry_points(group=GROUP)}))
 
 

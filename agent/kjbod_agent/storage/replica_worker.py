@@ -1,4 +1,4 @@
-"""What a worker does with replicas: makes, renames, removes and measures them, and copies their files.
+"""The worker's operations on replicas: make, rename, remove, measure, and copy files.
 
 The process is that of :mod:`kjbod_agent.storage.worker`. Names are single names below the log directory, and nothing is
 followed: a symbolic link, a FIFO or a file of another name in the place of a replica or of one of its files is refused.
@@ -104,7 +104,6 @@ class ReplicaWorker(Worker):
         is none of a copy's, such as the next probe: to map it anew for each piece costs as much as to read it."""
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """See :meth:`Worker.answer`."""
         if request["op"] not in COPYING:
             self._give_up_memory()
         return super().answer(request)

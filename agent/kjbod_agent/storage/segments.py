@@ -154,7 +154,7 @@ class BatchCheck:
 
     @classmethod
     def of(cls, state: list[Any]) -> BatchCheck:
-        """One that goes on from a :attr:`state`."""
+        """A check that goes on from a :attr:`state`."""
         check = cls(state[0])
         check.position, check._ended, check._rest = state[1:4]
         check._left, check._bytes, check._crc, check._wanted, check._after, check._magic = state[4:]

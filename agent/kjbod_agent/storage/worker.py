@@ -138,8 +138,8 @@ def die_with_parent(parent: int) -> None:
 
 
 def find_title() -> tuple[int, int]:
-    """Where this process, and each that it forks, has its command line: first byte and the one behind the last
-    (``arg_start`` and ``arg_end`` of proc_pid_stat(5)); zeros when this may not be known."""
+    """Addresses of the command line of this process and of each that it forks: the first byte and the one behind the
+    last (``arg_start`` and ``arg_end`` of proc_pid_stat(5)); zeros when this may not be known."""
     with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
         return int(fields[45]), int(fields[46])
@@ -245,7 +245,7 @@ def known_block(index: int) -> bytes:
 
 
 def nonce_block(token: bytes, sequence: int) -> bytes:
-    """What probe number ``sequence`` of the worker with this token writes."""
+    """The block that probe number ``sequence`` of the worker with this token writes."""
     line = b"kjbod probe %s %d\n" % (token, sequence)
     return (line * (BLOCK // len(line) + 1))[:BLOCK]
 
@@ -577,7 +577,8 @@ class Worker:
     # the probe -----------------------------------------------------------------------------------------------------
 
     def op_probe(self, root: int, request: dict[str, Any], directory_id: str | None) -> dict[str, Any]:
-        """See ``DirectoryAgent.probe``. Nothing is written before identity and directory id were found right.
+        """Probe the directory (``DirectoryAgent.probe``). Nothing is written before identity and directory id were
+        found right.
 
         What is old is read before anything is written, so that a disk that is full *and* dead is a dead one.
         """
@@ -736,7 +737,7 @@ class Worker:
                 os.unlink(name + ".tmp", dir_fd=root)
 
     def _check_known(self, root: int) -> bool:
-        """One block of old content from the medium; False when there is no such file of this version.
+        """A block of old content from the medium; False when there is no such file of this version.
 
         It was made by tmp, fsync, rename, so it is never there in part. Wrong content is damage; a wrong size is not,
         since it is read from the file system's memory.

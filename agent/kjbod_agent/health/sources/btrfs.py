@@ -56,7 +56,6 @@ class BtrfsStats:
         self._file_systems: list[_FileSystem] = []
 
     def start(self, subjects: Sequence[Subject], on_event: Callable[[KernelEvent], None]) -> Mapping[str, str | None]:
-        """See ``KernelSource.start``."""
         self._on_event = on_event
         result: dict[str, str | None] = {}
         by_directory: dict[Path, list[str]] = {}
@@ -95,7 +94,6 @@ class BtrfsStats:
         raise LookupError(f"no file system in {self._sys}/fs/btrfs has the device {subject.mount.source}")
 
     def poll(self) -> None:
-        """See ``KernelSource.poll``."""
         for system in self._file_systems:
             now = _read(system)
             for device, counts in now.items():
@@ -113,7 +111,6 @@ class BtrfsStats:
         self._on_event(KernelEvent(source=self.name, paths=system.paths, text=text, damage=damage))
 
     def close(self) -> None:
-        """See ``KernelSource.close``."""
         self._file_systems.clear()
 
 

@@ -1,4 +1,4 @@
-"""Which log directories a block device concerns: down from a mount to the disks at the bottom, all from sysfs.
+"""The log directories that a block device concerns: down from a mount to the disks at the bottom, all from sysfs.
 
 A failed request of a dm or md stack is told of the disk at the bottom, a resize of the volume on top. So every layer
 counts: a partition and its disk, a volume and all it lies on (``slaves``), each device of a btrfs file system. The

@@ -79,7 +79,7 @@ _TRACEPOINTS = (
 
 @dataclass(frozen=True, slots=True)
 class TraceError:
-    """What one line says.
+    """The content of one line.
 
     Attributes:
         device: ``"major:minor"``, of the disk for a request, else of the file system.
@@ -160,7 +160,6 @@ class BlockErrors:
         self._rest = b""
 
     def start(self, subjects: Sequence[Subject], on_event: Callable[[KernelEvent], None]) -> Mapping[str, str | None]:
-        """See ``KernelSource.start``."""
         self._on_event = on_event
         result: dict[str, str | None] = {s.path: "its mount is not in the mount table" for s in subjects if not s.mount}
         mounted = [subject for subject in subjects if subject.mount is not None]
@@ -189,7 +188,7 @@ class BlockErrors:
                 self._labels[number] = subject.mount.fstype
 
     def poll(self) -> None:
-        """See ``KernelSource.poll``: nothing to look for, every error wakes us."""
+        """Do nothing: every error wakes the loop (``KernelSource.poll``)."""
 
     def _readable(self) -> None:
         lines = self._read_lines()
@@ -224,7 +223,6 @@ class BlockErrors:
         return whole.decode("utf-8", "replace").splitlines()
 
     def close(self) -> None:
-        """See ``KernelSource.close``."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None
@@ -349,7 +347,7 @@ def _filter(tracepoint: _Tracepoint, numbers: frozenset[str]) -> str:
 
 
 def find_tracefs(mountinfo: str = MOUNTINFO) -> Path:
-    """Where tracefs is mounted.
+    """The mount point of tracefs.
 
     Raises:
         FileNotFoundError: nowhere.
