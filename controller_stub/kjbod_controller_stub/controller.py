@@ -319,7 +319,7 @@ class Controller:
         return self._acl_index
 
     def permissions(self, principal: str, host: str) -> Acls:
-        """What a principal on a host may do."""
+        """Permissions of a principal on a host."""
         if not self.settings.acl_rules.class_name:
             return self._everything
         return Acls(self.settings.acl_rules, self.acl_index, principal=principal, host=host)
@@ -366,12 +366,13 @@ class Controller:
     # ---- timers
 
     def next_timer_ms(self) -> int | None:
-        """When a session can expire, or a periodic task is due, next."""
+        """Moment at which a session can expire, or a periodic task is due, next."""
         due = (self.heartbeats.next_check_ms(), self.periodic.next_due_ms())
         return min((ms for ms in due if ms is not None), default=None)
 
     def run_timers(self, now_ms: int) -> Result | None:
-        """What time alone brings: a session that expired, else a periodic task; None when there is nothing."""
+        """Result of what time alone brings: a session that expired, else a periodic task; None when there is
+        nothing."""
         return self.expire_session(now_ms) or self.periodic.run(now_ms)
 
     def expire_session(self, now_ms: int) -> Result | None:

@@ -1,4 +1,4 @@
-"""How much work a request is, told from counts that are at hand: what is large is not done on the event loop.
+"""Estimates of the work in a request, from counts that are at hand: what is large is not done on the event loop.
 
 An estimate may be wrong by a factor; it must not be wrong by a thousand. A type that has no entry here is judged by the
 size of its frame alone, which is right for all whose records are one per element of the request.

@@ -35,7 +35,7 @@ _DISABLED: Levels = (0, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finalized:
-    """What the answer depends on."""
+    """The finalized levels that an answer depends on."""
 
     image: MetadataImage
     node_id: int

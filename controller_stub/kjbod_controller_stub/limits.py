@@ -1,4 +1,4 @@
-"""What the controller serves, and what one peer may cost: named limits, and Kafka's keys where Kafka has them."""
+"""Requests that the controller serves, and limits of what one peer may cost; Kafka's keys where Kafka has them."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What a handler of the controller gives back, and the view on the state that it works on while it makes it."""
+"""Results of the controller's handlers, and the view on the state that a handler works on while it makes one."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -304,7 +304,7 @@ class ControllerServer:
             raise self._failure
 
     def watch(self) -> DirectoryWatch:
-        """What looks after the directory, for :meth:`run`."""
+        """The watch over the directory, for :meth:`run`."""
         return DirectoryWatch(
             self._directory.path,
             self._directory.identity,
@@ -716,7 +716,7 @@ class ControllerServer:
         return SteadyHeartbeats(decide)
 
     async def _handle(self, request: Request, peer: Peer) -> ResponseBody | EncodedResponse | None:
-        """One request; None ends the connection."""
+        """A request; None ends the connection."""
         await self._ready.wait()
         if self._failure is not None:
             return None

@@ -1,4 +1,4 @@
-"""What a controller starts from: its configuration, and the records that formatting left."""
+"""The controller's start: from its configuration, and from the records that formatting left."""
 
 import functools
 import random
@@ -117,7 +117,7 @@ def _connections_by_files() -> int:
 
 
 def snapshot_limits_of(config: Config) -> SnapshotLimits:
-    """When snapshots are made, and what is kept."""
+    """Limits for when snapshots are made, and for what is kept."""
     return SnapshotLimits(
         record_bytes=config.metadata_log_max_record_bytes_between_snapshots,
         interval_ms=config.metadata_log_max_snapshot_interval_ms,
@@ -127,7 +127,7 @@ def snapshot_limits_of(config: Config) -> SnapshotLimits:
 
 
 def require_supported(records: Iterable[Record], directory: Path) -> None:
-    """What a directory without a log starts from, by formatting or a snapshot, must be what this controller can run."""
+    """Require that this controller can run what a directory without a log starts from, by formatting or a snapshot."""
     for record in records:
         if isinstance(record, FeatureLevelRecord) and record.name in SUPPORTED_FEATURES:
             low, high = SUPPORTED_FEATURES[record.name]
@@ -149,7 +149,7 @@ def advertised_endpoint(advertised: Listener, port: int) -> Endpoint:
 
 
 def bootstrap_records(records: Iterable[Record], min_isr: int) -> tuple[Record, ...]:
-    """What an empty log gets: the records that formatting left, without the features that this controller lacks, and
+    """Records that an empty log gets: those that formatting left, without the features that this controller lacks, and
     what eligible leader replicas need."""
     kept: list[Record] = []
     level = versions.MINIMUM

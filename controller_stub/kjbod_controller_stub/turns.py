@@ -1,4 +1,4 @@
-"""Who may touch the controller's state: one at a time, in the order in which they came.
+"""Turns at the controller's state: one at a time, in the order in which they were asked for.
 
 Small work is done on the event loop at once. Large work is done in one thread beside it, so that the loop goes on to
 read requests and to answer those that need no turn; whoever needs one waits until the large work is settled. There is
@@ -31,7 +31,7 @@ class _Turn:
 
 
 class TurnTimes:
-    """How long turns waited and took, for metrics."""
+    """Times for which turns waited and took, for metrics."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock

@@ -1,4 +1,5 @@
-"""What brokers forward for their clients: unwrap the request, wrap the answer (``EnvelopeUtils``, KIP-590). Pure.
+"""Requests that brokers forward for their clients: unwrap the request, wrap the answer (``EnvelopeUtils``, KIP-590).
+Pure.
 
 The request inside an Envelope is a frame of its own, header and body, and no more to be trusted than any: it is decoded
 within the same limits of versions and size as one that comes alone. An envelope is not forwardable, so none is in

@@ -104,7 +104,7 @@ class Cluster:
         return frozenset() if past is None else frozenset(past.offline)
 
     def unknown_directories(self, broker: BrokerRegistration, reported: Iterable[Uuid]) -> list[Uuid]:
-        """Those ``reported`` ids that this broker never registered; none where its past is not known."""
+        """The ``reported`` ids that this broker never registered; none where its past is not known."""
         past = self._past[broker.id]
         if not past.complete:
             return []

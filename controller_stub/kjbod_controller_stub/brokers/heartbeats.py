@@ -25,7 +25,7 @@ from kjbod.patience import Patience
 
 
 class BrokerState(Enum):
-    """What the controller takes a broker for (``BrokerControlState``)."""
+    """State of a broker as the controller sees it (``BrokerControlState``)."""
 
     FENCED = auto()
     UNFENCED = auto()
@@ -40,7 +40,7 @@ class BrokerState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What decides on a broker's next state."""
+    """Facts that decide on a broker's next state."""
 
     want_fence: bool
     want_shut_down: bool
@@ -92,7 +92,7 @@ reports more, which no broker has, is read and judged anew each time."""
 
 @dataclass(slots=True)
 class Contact:
-    """What is known of one incarnation of a broker since its first heartbeat."""
+    """The soft state of one incarnation of a broker, since its first heartbeat."""
 
     epoch: int
     last_contact_ms: int

@@ -54,7 +54,7 @@ class BrokerSessions:
     for this offset."""
 
     def activate(self) -> None:
-        """See from a snapshot which brokers were unfenced without waiting for all of their replicas: those that could
+        """Find from a snapshot which brokers were unfenced without waiting for all of their replicas: those that could
         lead a partition and do not, for nothing else but its unknown directory."""
         for key in self._index.leaderless():
             partition = self._image.partition(*key)

@@ -62,7 +62,7 @@ Resource = tuple[int, str]
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from (``DescribeConfigsResponse.ConfigSource``)."""
+    """Source of a value (``DescribeConfigsResponse.ConfigSource``)."""
 
     TOPIC = 1
     BROKER = 2
@@ -123,7 +123,7 @@ class Configs:
         )
 
     def from_nodes(self, key: ConfigKey) -> EffectiveConfig:
-        """What a topic gets that has no value of its own (``KafkaConfigSchema.resolveEffectiveTopicConfig``)."""
+        """Value for a topic that has none of its own (``KafkaConfigSchema.resolveEffectiveTopicConfig``)."""
         for values, source in (
             (self.image.configs.get((BROKER, str(self.node_id)), {}), ConfigSource.BROKER),
             (self.image.configs.get((BROKER, ""), {}), ConfigSource.DEFAULT_BROKER),
@@ -179,7 +179,7 @@ class Configs:
     def alter_whole(
         self, draft: Draft, request: AlterConfigsRequest, *, forwarded: bool = False
     ) -> AlterConfigsResponse:
-        """The same for the older request, which names all that a resource is to have."""
+        """Alter by the older request, which names all that a resource is to have."""
         wanted = {
             (each.resource_type, each.resource_name): {config.name: config.value for config in each.configs}
             for each in request.resources

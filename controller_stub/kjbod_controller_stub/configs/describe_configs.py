@@ -56,7 +56,7 @@ _Synonyms = list[DescribeConfigsResponseSynonym]
 
 @dataclass(frozen=True, slots=True)
 class _Description:
-    """One resource: its keys, and how to tell about each."""
+    """A resource: its keys, and how to tell about each."""
 
     names: Iterable[str]
     tell: Callable[[str], DescribeConfigsResponseConfig]

@@ -23,8 +23,8 @@ def _spread(name: str) -> int:
 
 
 def first_of_timeline(count: int) -> int:
-    """Which of the keys 0, 1 ... ``count - 1``, put one after the other into a ``timeline.TimelineHashMap``, it gives
-    first: the partition whose replicas CreatePartitions counts."""
+    """First key that a ``timeline.TimelineHashMap`` gives of 0, 1 ... ``count - 1``, put into it one after the other:
+    the partition whose replicas CreatePartitions counts."""
     slots: list[list[int]] = [[], []]
     for key in range(count):
         if (key + 1) * 3 > len(slots) * 4:

@@ -43,7 +43,7 @@ _COMMA: Final = re.compile(r"\s*,\s*")
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """One key: its type, its default and what else it asks of a value."""
+    """A key: its type, its default and what else it asks of a value."""
 
     name: str
     type: ConfigType
@@ -134,7 +134,7 @@ def in_range(low: float | None = None, high: float | None = None) -> Check:
 
 
 def one_of(*choices: str) -> Check:
-    """One of some words."""
+    """A check that a value is one of some words."""
 
     def check(name: str, value: Value) -> None:
         if value not in choices:

@@ -44,7 +44,7 @@ class ControllerDirectory:
 
     @property
     def log_path(self) -> Path:
-        """Where the metadata log lives."""
+        """Directory of the metadata log."""
         return self.path / DIRECTORY_NAME
 
     def release(self) -> None:
@@ -124,7 +124,7 @@ def _lock_once(directory: Path, path: Path) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remains:
-    """What is in the directory beside the log."""
+    """Contents of the directory beside the log."""
 
     quorum_state: QuorumState | None
     bootstrap: tuple[Record, ...]

@@ -41,11 +41,11 @@ class DirectoryHungError(StorageError):
 
 
 class Writer(Protocol):
-    """What is to be known of the log's writer."""
+    """The part of the log's writer that the watch uses."""
 
     @property
     def writes(self) -> int:
-        """How many groups of batches were written."""
+        """Number of groups of batches that were written."""
 
     @property
     def writing(self) -> bool:

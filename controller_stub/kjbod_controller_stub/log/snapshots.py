@@ -86,7 +86,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What a snapshot is made of: a copy of the state after all records below ``id.end_offset``."""
+    """Source of a snapshot: a copy of the state after all records below ``id.end_offset``."""
 
     image: MetadataImage
     id: SnapshotId
@@ -99,7 +99,7 @@ class State:
 
 
 class Trigger:
-    """When the next snapshot is due (``SnapshotGenerator``). Pure."""
+    """Decision of when the next snapshot is due (``SnapshotGenerator``). Pure."""
 
     def __init__(self, limits: Limits, *, now_ms: int, replayed_bytes: int = 0) -> None:
         self._limits = limits
@@ -107,8 +107,8 @@ class Trigger:
         self._since_bytes = -replayed_bytes
 
     def due(self, log_bytes: int, now_ms: int) -> str | None:
-        """Why a snapshot is due, None while it is not; ``log_bytes`` is all that was written since the start. To be
-        asked when something was written."""
+        """Reason for which a snapshot is due, None while it is not; ``log_bytes`` is all that was written since the
+        start. To be asked when something was written."""
         if log_bytes - self._since_bytes >= self._limits.record_bytes:
             return f"{self._limits.record_bytes} bytes of log since the last one"
         if self._limits.interval_ms and now_ms - self._since_ms >= self._limits.interval_ms:
@@ -146,7 +146,7 @@ def _total(snapshots: Sequence[Kept], segments: Sequence[tuple[int, int]]) -> in
 
 
 def piece_bytes(readers: int) -> int:
-    """What each of so many observers that load a snapshot gets at a time."""
+    """Size of the pieces for each of so many observers that load a snapshot."""
     return max(PIECE_BYTES_MIN, PIECES_BYTES_MAX // max(1, readers))
 
 

@@ -1,4 +1,4 @@
-"""What the only voter of a quorum says to those who would vote, lead, or join (``KafkaRaftClient``). Pure.
+"""Answers of the only voter of a quorum to those who would vote, lead, or join (``KafkaRaftClient``). Pure.
 
 Nothing here changes the quorum. A request of the current epoch, or of an older one, gets Kafka's answer. A newer epoch
 is where this differs: Kafka's voter takes it over, stands down and is elected again, or follows whoever says that it
@@ -49,7 +49,7 @@ _NODE_ENDPOINTS_SINCE: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Voter:
-    """This node: the voter, and the leader."""
+    """The voter and leader, this node."""
 
     cluster_id: str
     node_id: int

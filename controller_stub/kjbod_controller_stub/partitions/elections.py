@@ -1,4 +1,4 @@
-"""One partition's next record: who leads, who is in sync, where the replicas are (``PartitionChangeBuilder``).
+"""A partition's next record: who leads, who is in sync, where the replicas are (``PartitionChangeBuilder``).
 
 Without eligible leader replicas (KIP-966) an ISR never becomes empty: its last member stays in it, and the partition
 has no leader until that member is back. With them an ISR becomes empty. A replica that leaves an ISR of fewer than
@@ -36,7 +36,7 @@ _HASH_TABLE_MIN = 16
 
 
 class Election(Enum):
-    """Which replicas may be elected."""
+    """Kind of an election: the replicas that may win it."""
 
     ONLINE = auto()
     """Members of the ISR; the leader that is there stays."""

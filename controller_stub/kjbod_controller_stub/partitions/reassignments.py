@@ -67,7 +67,7 @@ class Reassignments:
     # ---- list
 
     def list_in_progress(self, request: ListPartitionReassignmentsRequest) -> ListPartitionReassignmentsResponse:
-        """Those of the partitions that are named, or all."""
+        """Reassignments in progress of the partitions that are named, or all."""
         wanted: Iterable[tuple[Uuid, Iterable[int]]] = self._in_progress.items()
         if request.topics is not None:
             wanted = [

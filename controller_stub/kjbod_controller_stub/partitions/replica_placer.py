@@ -1,4 +1,4 @@
-"""Where the replicas of a new topic go (``StripedReplicaPlacer``).
+"""Placement of a new topic's replicas on brokers (``StripedReplicaPlacer``).
 
 Goals, strongest first: leaders on unfenced brokers; replicas of a partition in different racks; all brokers used
 evenly. Racks form a ring, and so do the brokers of each rack, both shuffled once per topic. A partition takes its

@@ -338,7 +338,8 @@ class Replication:
             self.leader_and_isr_updates(draft, keys, unclean=broker.id)
 
     def directories_missing(self, draft: Draft, broker: BrokerRegistration, registered: Iterable[Uuid]) -> None:
-        """The same incarnation registers again, without some of its directories: whatever is in them is offline."""
+        """Add what follows when an incarnation registers again without some of its directories: whatever is in them is
+        offline."""
         for directory in sorted(set(broker.log_dirs) - set(registered)):
             self._replicas_lost(draft, self._index.in_directory(broker.id, directory), broker.id)
 
