@@ -34,7 +34,7 @@ class MetaPropertiesError(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """One file. ``version`` 1 is KRaft's and has cluster and node id; 0 is ZooKeeper's and may lack both.
+    """A file. ``version`` 1 is KRaft's and has cluster and node id; 0 is ZooKeeper's and may lack both.
 
     ``cluster_id`` is free text, not always an id.
     """
@@ -117,7 +117,7 @@ def render_meta_properties(meta: MetaProperties, moment: datetime) -> bytes:
 
 
 class Requirement(enum.Flag):
-    """What :func:`verify_ensemble` asks for besides agreement (``VerificationFlag``)."""
+    """Demand of :func:`verify_ensemble` besides agreement (``VerificationFlag``)."""
 
     NOTHING = 0
     V0 = enum.auto()

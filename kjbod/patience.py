@@ -16,7 +16,7 @@ stood still), so that nobody could make progress either."""
 
 @dataclass(slots=True)
 class Patience:
-    """How long a broker has waited for its replicas. All times are monotonic milliseconds.
+    """A broker's wait for its replicas. All times are monotonic milliseconds.
 
     Args:
         timeout_ms: ``kjbod.assignment.timeout.ms``.

@@ -61,7 +61,7 @@ Print = Callable[[str], None]
 
 
 class StorageToolError(KjbodError):
-    """What ``kafka-storage`` answers with a message and exit code 1."""
+    """An error that ``kafka-storage`` answers with a message and exit code 1."""
 
 
 # Voters on the command line
@@ -69,7 +69,7 @@ class StorageToolError(KjbodError):
 
 @dataclass(frozen=True, slots=True)
 class DynamicVoter:
-    """One ``id@host:port:directoryId`` of ``--initial-controllers`` (``raft.DynamicVoter``)."""
+    """A ``id@host:port:directoryId`` of ``--initial-controllers`` (``raft.DynamicVoter``)."""
 
     node_id: int
     host: str
@@ -284,7 +284,7 @@ class FormatOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatPlan:
-    """What :func:`format_directories` does once all that was asked for has been found possible."""
+    """Work of :func:`format_directories`, once all that was asked for has been found possible."""
 
     meta: MetaProperties
     release: int
@@ -295,7 +295,7 @@ class FormatPlan:
     controller_listener: str
 
     def kind(self, directory: str) -> str:
-        """What the output calls a directory (``Formatter.DirectoryType``)."""
+        """Word of the output for a directory (``Formatter.DirectoryType``)."""
         if directory != self.metadata_log_dir:
             return "data directory"
         if not self.voters:

@@ -10,7 +10,7 @@ _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def topic_name_problem(name: str) -> str:
-    """Why no topic may be called this, in Kafka's words; empty when one may (``Topic.validate``)."""
+    """Reason why no topic may be called this, in Kafka's words; empty when one may (``Topic.validate``)."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):

@@ -1,4 +1,4 @@
-"""What the commands that talk to a running agent have in common: their options, and the way to the agent."""
+"""The common part of the commands that talk to a running agent: their options, and the way to the agent."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""How the command line tells what went wrong: one line per problem on stderr, never a traceback unless asked for."""
+"""Errors of the command line: one line per problem on stderr, never a traceback unless asked for."""
 
 import contextlib
 import os
@@ -30,7 +30,7 @@ def report_usage(error: click.UsageError) -> int:
 
 
 def in_one_line(error: Exception) -> str:
-    """What ``error`` says, for a reader of one line."""
+    """Text of ``error`` for a reader of one line."""
     if isinstance(error, click.ClickException):
         return error.format_message()
     known = error if isinstance(error, KjbodError) else no_room(error)

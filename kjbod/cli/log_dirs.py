@@ -79,7 +79,7 @@ def remembered(config: Config) -> list[dict[str, Any]]:
 
 
 def block(directory: dict[str, Any]) -> list[str]:
-    """One directory, a fact a line."""
+    """A directory, a fact a line."""
     facts = _facts(directory) if "verdict" in directory else _remembered_facts(directory)
     if directory["role"] == "metadata":
         facts = [fact for fact in facts if fact[0] != "holds"] + [

@@ -81,7 +81,7 @@ def _one_of(
 
 @contextlib.contextmanager
 def no_log_lines() -> Iterator[None]:
-    """What reads from controllers logs for a service; here a person reads, and is told of errors anyway."""
+    """Keep silent what logs for a service; here a person reads, and is told of errors anyway."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     try:

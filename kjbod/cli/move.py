@@ -236,7 +236,7 @@ def _watch(client: ControlClient, named: Sequence[tuple[str, int]] | None, out: 
 
 
 def end_line(ended: dict[str, Any]) -> str:
-    """What became of a move."""
+    """Line for the end of a move."""
     name, at = name_of(ended), safe(ended["at"] or "no directory of this broker")
     if ended["moved"] is False:
         return f"{name}: not moved, it is in {at}: {safe(ended.get('reason') or 'the log of the agent says why')}"
@@ -264,7 +264,7 @@ class _Lines:
 
 
 class _Bar:
-    """One line at the bottom of a terminal that is drawn again and again, for all moves together."""
+    """A line at the bottom of a terminal that is drawn again and again, for all moves together."""
 
     def __init__(self, out: Printer) -> None:
         self._out = out

@@ -24,7 +24,7 @@ _DIGITS = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class HostPort:
-    """Where a server can be reached."""
+    """Address of a server."""
 
     host: str
     port: int
@@ -35,7 +35,7 @@ class HostPort:
 
 @dataclass(frozen=True, slots=True)
 class Voter:
-    """One entry of ``controller.quorum.voters``."""
+    """An entry of ``controller.quorum.voters``."""
 
     id: int
     host: str

@@ -22,7 +22,7 @@ OWN_PREFIX = "kjbod."
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What is known about one key.
+    """Facts about one key.
 
     ``name`` is the key where it is not the field's name with dots. ``pattern`` restricts a text, ``at_least`` and
     ``at_most`` a number. ``parsed_apart`` marks keys whose meaning depends on others: ``load`` knows them.
@@ -44,7 +44,7 @@ def _ms(doc: str, at_least: int = 1, at_most: int = INT_MAX) -> Key:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """One node's configuration. Made by :func:`kjbod.config.load.load_config`; tests may make one directly."""
+    """A node's configuration. Made by :func:`kjbod.config.load.load_config`; tests may make one directly."""
 
     source: str = "server.properties"
     """The file it came from, for messages."""
@@ -373,12 +373,12 @@ class Config:
 
     @property
     def advertised_broker_listeners(self) -> tuple[Listener, ...]:
-        """What a broker puts into its registration."""
+        """Listeners that a broker puts into its registration."""
         return tuple(one for one in self.advertised_listeners if one.name not in self.controller_listener_names)
 
     @property
     def advertised_controller_listeners(self) -> tuple[Listener, ...]:
-        """What a controller is known by, in the order of ``controller.listener.names``."""
+        """Listeners that a controller is known by, in the order of ``controller.listener.names``."""
         by_name = {one.name: one for one in self.advertised_listeners}
         return tuple(by_name[name] for name in self.controller_listener_names if name in by_name)
 
@@ -391,7 +391,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the table: the key's name, its field in :class:`Config`, its type, its default and the :class:`Key`.
+    """A row of the table: the key's name, its field in :class:`Config`, its type, its default and the :class:`Key`.
 
     ``default`` is ``dataclasses.MISSING`` where the key has none, or one that depends on other keys.
     """

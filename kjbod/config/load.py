@@ -102,7 +102,8 @@ def require_controller(config: Config) -> None:
 
 
 def broker_problems(config: Config) -> list[str]:
-    """Why this is no broker's file. What it speaks with others is no matter to who only reads this host's disks."""
+    """Reasons why this is no broker's file. What it speaks with others is no matter to who only reads this host's
+    disks."""
     if not config.process_roles or "broker" in config.process_roles:
         return []
     roles = ",".join(sorted(config.process_roles))
@@ -110,12 +111,12 @@ def broker_problems(config: Config) -> list[str]:
 
 
 def agent_problems(config: Config) -> list[str]:
-    """Why the agent cannot run with it."""
+    """Reasons why the agent cannot run with a configuration."""
     return _role_problems(config, "broker", "kjbod agent")
 
 
 def controller_problems(config: Config) -> list[str]:
-    """Why the controller stub cannot run with it."""
+    """Reasons why the controller stub cannot run with a configuration."""
     problems = _role_problems(config, "controller", "kjbod controller")
     for name in POLICY_CLASSES:
         if policy := config.properties.get(name, "").strip():
@@ -147,7 +148,7 @@ def _role_problems(config: Config, role: str, command: str) -> list[str]:
 
 
 def protocol_problems(config: Config, command: str) -> list[str]:
-    """Why ``command`` cannot speak with the controllers."""
+    """Reasons why ``command`` cannot speak with the controllers."""
     if config.controller_protocol in (None, "PLAINTEXT"):
         return []
     name = config.controller_listener_names[0]

@@ -113,7 +113,7 @@ def undo(injection: Injection) -> None:
 
 
 def list_injections(state_dir: Path = DEFAULT_STATE_DIR) -> list[Injection]:
-    """What is injected, or was begun, the oldest first. Raises :class:`FaultsError` for an unreadable record."""
+    """Injections, and begun ones, the oldest first. Raises :class:`FaultsError` for an unreadable record."""
     return read_records(state_dir)
 
 

@@ -58,7 +58,7 @@ Exit code: 0 done, 1 not done, 2 the command line makes no sense, 130 interrupte
 
 
 class _Parser(argparse.ArgumentParser):
-    """One line for a mistake."""
+    """A line for a mistake."""
 
     def error(self, message: str) -> NoReturn:
         sys.stderr.write(f"{self.prog}: {message} (see {self.prog} --help)\n")

@@ -24,7 +24,7 @@ EVERYWHERE = ("ext4", "xfs", "btrfs")
 
 
 def everywhere(expectation: Expectation, **others: Expectation) -> dict[str, Expectation]:
-    """The same on all file systems, but for ``others``."""
+    """Expectations that are equal on all file systems but ``others``."""
     return {fstype: others.get(fstype, expectation) for fstype in EVERYWHERE}
 
 

@@ -35,7 +35,7 @@ _MKFS_TIMEOUT_S = 60
 
 @dataclass(frozen=True, slots=True)
 class FileSystem:
-    """How a file system is made here."""
+    """The way in which a file system is made here."""
 
     mkfs: tuple[str, ...]
     package: str
@@ -164,7 +164,7 @@ class RealDisk(FuseDisk):
         syscalls.shutdown_filesystem(self.mount_point)
 
     def freeze(self) -> None:
-        """Whoever writes waits in the kernel until :meth:`thaw`."""
+        """Freeze the file system: who writes waits in the kernel until :meth:`thaw`."""
         syscalls.freeze(self.mount_point)
 
     def thaw(self) -> None:

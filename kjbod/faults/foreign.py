@@ -1,4 +1,4 @@
-"""Which disks may be broken, and how: scratch disks in every way, others only when named twice, some never."""
+"""Disks that may be broken, and how: scratch disks in every way, others only when named twice, some never."""
 
 import contextlib
 import os

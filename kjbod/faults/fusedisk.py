@@ -43,7 +43,7 @@ _ANSWER_TIMEOUT_S = 20.0
 
 
 class FaultMode(enum.StrEnum):
-    """How the disk answers the kernel. Where not said otherwise, other requests work."""
+    """Mode in which the disk answers the kernel. Where not said otherwise, other requests work."""
 
     OK = "ok"
     EIO = "eio"
@@ -64,7 +64,7 @@ class FaultMode(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DiskCounters:
-    """What the disk was asked since it exists, and how many requests it holds back now (hang or delay)."""
+    """Numbers of requests to the disk since it exists, and of those that it holds back now (hang or delay)."""
 
     reads: int
     writes: int
@@ -158,7 +158,7 @@ class DiskControl:
         return self.directory / "fuse" / str(self._ask({"do": "counters"})["image"])
 
     def state(self) -> dict[str, Any]:
-        """What the disk is doing: ``mode``, ``delay_us``, ``plugged``, ``size_bytes``, ``pid`` and the counters."""
+        """State of the disk: ``mode``, ``delay_us``, ``plugged``, ``size_bytes``, ``pid`` and the counters."""
         return self._ask({"do": "counters"})
 
     def delay_us(self, delay_us: int) -> None:

@@ -107,7 +107,7 @@ def holds_back(mode: FaultMode, opcode: int) -> bool:
 
 
 class Request(NamedTuple):
-    """One request of the kernel; ``body`` starts after the header."""
+    """A request of the kernel; ``body`` starts after the header."""
 
     opcode: int
     unique: int
@@ -309,7 +309,7 @@ class FuseServer:
             self._serve_io(request)
 
     def wait_ms(self) -> int | None:
-        """How long a poll may sleep until a delayed request is due; None: for ever."""
+        """Milliseconds that a poll may sleep until a delayed request is due; None: for ever."""
         if not self.later:
             return None
         return max(0, (self.later[0][0] - time.monotonic_ns()) // 1_000_000 + 1)

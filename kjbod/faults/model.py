@@ -1,4 +1,4 @@
-"""What a fault is, where it is injected, and the record by which it is undone.
+"""Faults, the targets of their injection, and the records by which they are undone.
 
 A record is written, and fsynced, before the deed: whatever happens to the injector, also SIGKILL between two
 system calls, ``undo`` finds all that it needs. Undoing looks at what is there and not at how far the injector came, so
@@ -43,7 +43,7 @@ def boot_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What the agent should make of a fault.
+    """The agent's expected reaction to a fault.
 
     Attributes:
         states: verdicts that are right in the end, the ideal one first.
@@ -159,7 +159,7 @@ class Injection:
 
     @property
     def undo_command(self) -> str:
-        """What an operator types."""
+        """Command that an operator types to undo the injection."""
         where = "" if self.state_dir == DEFAULT_STATE_DIR else f" --state-dir {shlex.quote(str(self.state_dir))}"
         return f"{typed()} undo {self.id}{where}"
 
@@ -215,7 +215,7 @@ def _no_details(_injection: Injection) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One way in which a disk dies, hangs, lies or fills.
+    """A way in which a disk dies, hangs, lies or fills.
 
     Attributes:
         name: as in ``kjbod faults inject NAME``.
@@ -255,11 +255,11 @@ class Fault:
 
     @property
     def file_systems(self) -> frozenset[str]:
-        """Where it applies."""
+        """File systems that the fault applies to."""
         return frozenset(self.expectations)
 
     def expect(self, fstype: str) -> Expectation:
-        """What the agent should say there. Raises :class:`FaultsError` where it does not apply, and why."""
+        """The agent's expected words there. Raises :class:`FaultsError` where it does not apply, and why."""
         try:
             return self.expectations[fstype]
         except KeyError:
@@ -290,7 +290,7 @@ def read_whole_records(state_dir: Path) -> tuple[list[Injection], list[str]]:
 
 
 def read_record(path: Path) -> Injection | None:
-    """One injection; None when it was undone meanwhile. Raises :class:`FaultsError`."""
+    """An injection; None when it was undone meanwhile. Raises :class:`FaultsError`."""
     if (values := was_read(path)) is None:
         return None
     try:
@@ -301,7 +301,7 @@ def read_record(path: Path) -> Injection | None:
 
 
 def was_read(path: Path) -> dict[str, Any] | None:
-    """What is on record; None when it was removed while we looked. Raises :class:`FaultsError`."""
+    """The injection on record; None when it was removed while we looked. Raises :class:`FaultsError`."""
     try:
         values = json.loads(path.read_text())
     except FileNotFoundError:

@@ -29,7 +29,7 @@ FAULT_MEMORY = f"memfd:{FAULT_SOURCE}"
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One line of ``/proc/self/mountinfo`` (proc_pid_mountinfo(5)).
+    """A line of ``/proc/self/mountinfo`` (proc_pid_mountinfo(5)).
 
     Attributes:
         mount_id: as ``mnt_id`` in ``/proc/PID/fdinfo``.
@@ -82,7 +82,7 @@ def mounts() -> list[Mount]:
 
 
 def mounts_on(mount_point: Path) -> list[Mount]:
-    """What is mounted at exactly this place, the visible one last."""
+    """Mounts at exactly this place, the visible one last."""
     return [mount for mount in mounts() if mount.mount_point == mount_point]
 
 
@@ -150,7 +150,7 @@ def detach_own(mount_point: Path, image: str) -> Mount | None:
 
 
 def mounts_below(mount_point: Path) -> list[Mount]:
-    """What would go along if this place were unmounted."""
+    """Mounts that would go along if this place were unmounted."""
     return [mount for mount in mounts() if mount_point in mount.mount_point.parents]
 
 

@@ -26,7 +26,7 @@ _END_TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScratchDisk:
-    """One disk, as on record.
+    """A disk, as on record.
 
     Attributes:
         path: the mount point.

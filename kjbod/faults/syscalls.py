@@ -77,7 +77,7 @@ def umount_all(target: Path, limit: int = 16) -> int:
 
 
 def filesystem_id(path: Path, fstype: str) -> str:
-    """What tells the file system of the directory ``path`` from all others, also after a reboot. Raises OSError.
+    """Id that tells the file system of the directory ``path`` from all others, also after a reboot. Raises OSError.
 
     ext4 and btrfs make their ``f_fsid`` of the UUID; that of XFS is just the device number (statfs(2)).
     """

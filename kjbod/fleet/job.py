@@ -29,7 +29,7 @@ TABLES = (*STREAMS, "files", "directories", "agents", "incidents", "capacity", "
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What is in a reports directory."""
+    """Contents of a reports directory."""
 
     root: str
     """Its URI."""

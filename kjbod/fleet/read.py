@@ -53,7 +53,7 @@ _BAD = "_bad"
 
 @dataclass(frozen=True, slots=True)
 class FileAudit:
-    """What became of one file. Lines do not count the trailer."""
+    """Result of reading one file. Lines do not count the trailer."""
 
     stream: str
     file: str

@@ -55,8 +55,7 @@ class DirectoryState(StrEnum):
 
 
 class EventKind(StrEnum):
-    """What an :class:`Event` reports. "Per directory" means: one event for each directory, with ``dir_id`` and
-    ``path``."""
+    """Kind of an :class:`Event`. "Per directory" means: one event for each directory, with ``dir_id`` and ``path``."""
 
     AGENT_STARTED = "agent_started"
     REGISTERED = "registered"
@@ -116,7 +115,7 @@ def latency_bucket(latency_us: int) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One log directory at one moment. Times are wall ms since 1970 UTC, sizes bytes; None is "not known"."""
+    """A log directory at one moment. Times are wall ms since 1970 UTC, sizes bytes; None is "not known"."""
 
     ts: int
     mono_ns: int
@@ -166,7 +165,7 @@ class Sample:
     v: int = SCHEMA_VERSION
 
     def to_json_line(self) -> str:
-        """One line of JSON without the newline, keys in column order, unknown values left out."""
+        """A line of JSON without the newline, keys in column order, unknown values left out."""
         return _json_line(self)
 
 
@@ -205,7 +204,7 @@ class Event:
             object.__setattr__(self, "event_id", str(uuid.uuid5(_NAMESPACE, text)))
 
     def to_json_line(self) -> str:
-        """One line of JSON without the newline, keys in column order, unknown values left out."""
+        """A line of JSON without the newline, keys in column order, unknown values left out."""
         return _json_line(self)
 
 

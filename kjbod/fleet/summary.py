@@ -23,7 +23,7 @@ REASON_MAX = 100
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What the jobs found; each list has the columns and the order of the table of the same name."""
+    """Findings of the jobs; each list has the columns and the order of the table of the same name."""
 
     agents: Sequence[Row]
     directories: Sequence[Row]
@@ -253,7 +253,7 @@ _SENTENCES = (_silence, _directories, _failures, _agents, _data)
 
 
 def describe(row: Row) -> str:
-    """One row of the timeline in words."""
+    """A row of the timeline in words."""
     kind, count = row["kind"], row["count"]
     cause = row["evidence"] or row["cause"] or row["errno"]
     reason = f"{row['reason'] or 'no reason given'}{_exit(row)}"

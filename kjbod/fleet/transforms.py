@@ -1,4 +1,4 @@
-"""What the fleet report says, as functions from DataFrames to DataFrames.
+"""Contents of the fleet report, as functions from DataFrames to DataFrames.
 
 ``samples`` and ``events`` are the clean rows of :mod:`kjbod.fleet.read`. A directory is ``(host, broker_id, path)``: a
 disk that was replaced has a new ``dir_id`` at the same path and takes its place. No window functions: what the agents
@@ -72,7 +72,7 @@ def observations(samples: DataFrame, events: DataFrame) -> DataFrame:
 
 
 def directory_health(samples: DataFrame, events: DataFrame) -> DataFrame:
-    """Each directory as last seen: state, sizes in bytes, partitions, leaders now and at most."""
+    """Directories as last seen: state, sizes in bytes, partitions, leaders now and at most."""
     known = ("fleet", "rack", "dir_id", "device", "model", "serial", "state", "partitions", "leaders")
     health = (
         observations(samples, events)
@@ -98,7 +98,7 @@ def directory_health(samples: DataFrame, events: DataFrame) -> DataFrame:
 
 
 def agent_health(health: DataFrame, events: DataFrame) -> DataFrame:
-    """Each agent, ``(host, broker_id)``: status as last reported (``unfenced | fenced | started | stopped | unknown``),
+    """Agents, by ``(host, broker_id)``: status as last reported (``unfenced | fenced | started | stopped | unknown``),
     why and with which exit code it stopped, and its directories by state."""
     status = (
         F.when(_kind(EventKind.AGENT_STOPPED) | _kind(EventKind.TIMEOUT_SHUTDOWN), STOPPED)
@@ -182,7 +182,7 @@ def directories_heard(health: DataFrame, agents: DataFrame) -> DataFrame:
 
 
 def incidents(events: DataFrame) -> DataFrame:
-    """One row for each failure of a directory in one run of an agent.
+    """A row for each failure of a directory in one run of an agent.
 
     Latencies are differences of ``mono_ns`` in ms: ``detect_ms`` first sign → verdict, ``send_ms`` verdict → first
     heartbeat that says so, ``acknowledge_ms`` heartbeat → answer, ``move_ms`` verdict → no leader left, ``total_ms``
@@ -271,8 +271,8 @@ def _ms(nanoseconds: Column) -> Column:
 
 
 def capacity(samples: DataFrame) -> DataFrame:
-    """Each directory's size and use in bytes, and, when enough was seen, its growth a day and the days until full
-    (null when it does not grow, or beyond twice the time that was seen)."""
+    """Size and use of directories in bytes, and, when enough was seen, its growth a day and the days until full (null
+    when it does not grow, or beyond twice the time that was seen)."""
     sized = samples.where(F.col("bytes_total").isNotNull() & F.col("bytes_used").isNotNull())
     # Time relative to a point near the data: squares of ms since 1970 would eat the digits of a double.
     day = (F.col("ts") - F.unix_millis(F.to_timestamp(F.lit("2026-01-01")))) / DAY_MS

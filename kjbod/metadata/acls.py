@@ -1,4 +1,4 @@
-"""Who may do what, by the ACLs in the metadata: the decisions of Kafka's ``StandardAuthorizer``. Pure.
+"""Authorization by the ACLs in the metadata: the decisions of Kafka's ``StandardAuthorizer``. Pure.
 
 Theory
 ------
@@ -143,7 +143,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFilter:
-    """Which entries are meant (``AclBindingFilter``); None and ``ANY`` are all."""
+    """A filter of ACL entries (``AclBindingFilter``); None and ``ANY`` match all."""
 
     resource_type: int = ANY
     resource_name: str | None = None
@@ -206,12 +206,12 @@ class AclIndex:
         return _content(entry) in self._contents
 
     def add(self, entry: AccessControlEntryRecord) -> None:
-        """One more, or another one with an id that is there."""
+        """Add an ACL, or replace the one with its id."""
         self.remove(entry.id)
         self._insert(entry)
 
     def remove(self, acl_id: Uuid) -> None:
-        """One less; nothing when it is not there."""
+        """Remove an ACL, if it is there."""
         entry = self._by_id.pop(acl_id, None)
         if entry is None:
             return

@@ -52,7 +52,7 @@ class CorruptBatchError(MalformedMessageError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LogRecord:
-    """One record as it lies in a batch."""
+    """A record as it lies in a batch."""
 
     offset: int
     timestamp_ms: int
@@ -117,7 +117,8 @@ class RecordBatch:
             yield offset, record.whole() if isinstance(record, PartitionRecordRef) else record
 
     def alike_records(self) -> Iterator[tuple[int, AnyRecord]]:
-        """The same, with those of partitions as what they are like."""
+        """Like :meth:`metadata_records`, but records of partitions stay in their shared form
+        (:class:`PartitionRecordRef`)."""
         if self.control:
             return
         for offset_delta, _, _, value in self._parts():
@@ -342,7 +343,7 @@ def batch_size(buf: bytes | memoryview, at: int) -> int | None:
 
 
 class Header(NamedTuple):
-    """What the header of a batch declares; its checksum was not looked at."""
+    """Header of a batch as it declares itself; its checksum was not looked at."""
 
     base_offset: int
     leader_epoch: int

@@ -76,7 +76,7 @@ class KRaftVersion(ControlRecord):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class VoterEndpoint:
-    """Where a voter listens."""
+    """Listener of a voter."""
 
     name: str = wire("string")
     host: str = wire("string")

@@ -44,7 +44,7 @@ def text_lines(
 
 
 def file_lines(path: PurePath) -> Iterator[str]:
-    """What is said where a segment or a snapshot begins."""
+    """Lines where a segment or a snapshot begins."""
     yield f"Dumping {path}"
     snapshot = SnapshotId.parse(path.name)
     if snapshot is not None:

@@ -1,4 +1,4 @@
-"""How a KRaft observer reads the metadata log: the decisions, without a socket (``KafkaRaftClient``, KIP-595, KIP-630).
+"""Decisions of a KRaft observer that reads the metadata log, without a socket (``KafkaRaftClient``, KIP-595, KIP-630).
 
 :class:`FetchMachine` says where to send which request and when, and turns answers into :data:`Effect` s. It keeps
 nothing but what is not applied yet: batches above the high watermark, and the pieces of a snapshot.
@@ -326,11 +326,11 @@ class FetchMachine:
 
     @property
     def timeout_ms(self) -> int:
-        """How long to wait for the answer to :meth:`request`."""
+        """Milliseconds to wait for the answer to :meth:`request`."""
         return REQUEST_TIMEOUT_MS + (0 if self._download else self._max_wait_ms)
 
     def request(self, fetch_version: int) -> wire.FetchRequest | wire.FetchSnapshotRequest:
-        """What to ask; ``fetch_version`` is that of Fetch on this connection."""
+        """The next request; ``fetch_version`` is that of Fetch on this connection."""
         if self._download is not None:
             return self._snapshot_request(self._download)
         partition = wire.FetchRequestPartition(

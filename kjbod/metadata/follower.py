@@ -114,7 +114,7 @@ class MetadataFollower:
 
     @property
     def problem(self) -> str | None:
-        """Why the last exchange brought nothing; None when it did, and before the first one has ended."""
+        """Reason for which the last exchange brought nothing; None when it did, and before the first one has ended."""
         return self._machine.problem
 
     @property
@@ -160,7 +160,7 @@ class MetadataFollower:
             await self._disconnect()
 
     async def _exchange(self) -> list[Effect]:
-        """One request and its answer."""
+        """A request and its answer."""
         machine = self._machine
         connection = await self._connection_to(machine.address)
         request = machine.request(connection.version_of(ApiKey.FETCH))
@@ -204,7 +204,7 @@ class MetadataFollower:
                 await connection.close()
 
     def _report(self) -> None:
-        """One line when fetching stops to work, one when it works again: not one per attempt."""
+        """A line when fetching stops to work, one when it works again: not one per attempt."""
         problem = self._machine.problem
         if (problem is None) != (self._problem is None):
             if problem is not None:

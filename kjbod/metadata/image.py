@@ -191,7 +191,7 @@ class BrokerRegistration:
 
 @functools.lru_cache(maxsize=4096)
 def _shared(values: tuple[T, ...]) -> tuple[T, ...]:
-    """One tuple for all that are equal: few sets of brokers and directories serve very many partitions."""
+    """The tuple that all equal ones share: few sets of brokers and directories serve very many partitions."""
     return values
 
 
@@ -258,7 +258,7 @@ class PartitionRegistration:
             raise KeyError(broker_id) from None
 
     def at(self, leader_epoch: int, partition_epoch: int) -> "PartitionRegistration":
-        """One of the same shape."""
+        """A registration of this shape with other epochs."""
         return PartitionRegistration(
             replicas=self.replicas,
             directories=self.directories,
@@ -384,7 +384,7 @@ def _recovery_state(state: int, record: PartitionRecord | PartitionChangeRecord)
 def _directories(
     given: tuple[Uuid, ...], replicas: int, record: PartitionRecord | PartitionChangeRecord
 ) -> tuple[Uuid, ...]:
-    """One directory per replica; none at all means MIGRATING (``PartitionRegistration.defaultToMigrating``)."""
+    """A directory per replica; none at all means MIGRATING (``PartitionRegistration.defaultToMigrating``)."""
     if not given:
         return (MIGRATING,) * replicas
     if len(given) != replicas:
@@ -530,7 +530,7 @@ class MetadataImage:
         return None if topic is None else topic.partitions.get(partition)
 
     def partition_count(self) -> int:
-        """How many partitions the cluster has; walks over the topics."""
+        """Number of partitions in the cluster; walks over the topics."""
         return sum(len(topic.partitions) for topic in self.topics.values())
 
     def replicas_of(self, broker_id: int) -> Iterator[tuple[Topic, int, PartitionRegistration]]:
@@ -811,8 +811,8 @@ def image_of(records: Iterable[Record], *, offset: int = -1, epoch: int = 0) -> 
 
 
 def changes_between(old: MetadataImage, new: MetadataImage) -> Iterator[Change]:
-    """What a snapshot changed against the image that it replaces: brokers, topics, partitions and features, in an
-    order that a replay could have had. A partition that only the old image has vanishes with its topic."""
+    """Changes of a snapshot against the image that it replaces: brokers, topics, partitions and features, in an order
+    that a replay could have had. A partition that only the old image has vanishes with its topic."""
     for name in sorted(old.features.keys() | new.features.keys()):
         before, after = old.features.get(name, 0), new.features.get(name, 0)
         if before != after:

@@ -170,7 +170,7 @@ class LiveImage:
             self._wall_ms = delivery.batches[-1].timestamp_ms
 
     def read(self, use: Callable[[Loaded], Any]) -> Any:
-        """What ``use`` makes of the image; it does not change meanwhile.
+        """Result of ``use`` on the image, which does not change meanwhile.
 
         Raises:
             KjbodError: the observer ended.

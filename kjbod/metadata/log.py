@@ -184,7 +184,7 @@ class MetadataLog:
 
     @property
     def writes(self) -> int:
-        """How many groups of batches were written."""
+        """Number of groups of batches that were written."""
         return self._writes
 
     @property
@@ -194,7 +194,7 @@ class MetadataLog:
 
     @property
     def bytes_taken(self) -> int:
-        """What was handed over since :meth:`open`."""
+        """Bytes that were handed over since :meth:`open`."""
         return self._bytes_taken
 
     @property
@@ -212,7 +212,7 @@ class MetadataLog:
 
     @property
     def failure(self) -> StorageError | None:
-        """Why the log takes nothing any more."""
+        """The failure after which the log takes nothing any more."""
         return self._failure
 
     def epoch_of(self, offset: int) -> int | None:

@@ -117,7 +117,7 @@ class Indexer:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Segment:
-    """One open segment."""
+    """An open segment."""
 
     path: Path
     base_offset: int
@@ -168,7 +168,7 @@ def _last_offset(buf: bytes, at: int) -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TornTail:
-    """What recovery cut off."""
+    """Tail of the log that recovery cut off."""
 
     path: Path
     position: int

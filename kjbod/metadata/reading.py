@@ -153,7 +153,7 @@ def _replay(segment: Path, replayer: Replayer, wall_ms: int) -> int:
 
 
 def dump_source(path: Path, *, layout: bool = False) -> Iterator[dict[str, Any]]:
-    """One object per record of a source: ``file``, ``offset``, ``timestamp``, ``epoch`` and the payload as
+    """An object per record of a source: ``file``, ``offset``, ``timestamp``, ``epoch`` and the payload as
     :func:`kjbod.metadata.dump.payload_json` gives it. Offsets of a snapshot are of the file. With ``layout`` also
     ``{"path": Path}`` where a file begins, and ``{"batch": RecordBatch}`` where a batch does.
 

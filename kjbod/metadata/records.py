@@ -166,7 +166,7 @@ class ConfigRecord(Record):
 
 @value_type
 class PartitionChangeRecord(Record):
-    """What changed in a partition; null is unchanged. Each raises the partition epoch, a leader the leader epoch."""
+    """Change of a partition; null is unchanged. Each raises the partition epoch, a leader the leader epoch."""
 
     API_KEY: ClassVar[int] = 5
     VERSION_MAX: ClassVar[int] = 2
@@ -249,7 +249,7 @@ class FeatureLevelRecord(Record):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaEntity:
-    """One dimension of a client quota's entity."""
+    """A dimension of a client quota's entity."""
 
     entity_type: str = wire("string")
     entity_name: str | None = wire("string", nullable=True)
@@ -278,7 +278,7 @@ class ProducerIdsRecord(Record):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistrationChangeRecord(Record):
-    """What changed in a registration. Fenced: 1 fence, -1 unfence, 0 unchanged. An empty ``log_dirs`` is unchanged."""
+    """Change of a registration. Fenced: 1 fence, -1 unfence, 0 unchanged. An empty ``log_dirs`` is unchanged."""
 
     API_KEY: ClassVar[int] = 17
     VERSION_MAX: ClassVar[int] = 3
@@ -482,7 +482,7 @@ _COPY: Mapping[type[Record], Callable[[Any, Uuid, int], Any]] = {
 
 
 def for_partition(record: P, topic_id: Uuid, partition_id: int) -> P:
-    """The same record about another partition."""
+    """A copy of a record that is about another partition."""
     made: P = _COPY[type(record)](record, topic_id, partition_id)
     return made
 
@@ -563,7 +563,7 @@ def decode_record(value: Buffer) -> tuple[Record, int]:
 
 
 def decode_any(value: Buffer) -> tuple[AnyRecord, int]:
-    """The same, with the record of a partition as what it is like.
+    """Like :func:`decode_record`, but a partition record stays in its shared form (:class:`PartitionRecordRef`).
 
     Raises:
         MalformedMessageError: as :func:`decode_record`.

@@ -17,7 +17,7 @@ _INDENT = "  "
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line that a command prints; ``error``: it says what could not be done."""
+    """A line that a command prints; ``error``: it says what could not be done."""
 
     text: str
     error: bool = False
@@ -38,7 +38,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command: how it is called, and what it does."""
+    """A command: how it is called, and what it does."""
 
     usage: str
     what: str
@@ -92,7 +92,7 @@ class Shell:
         yield from command.run(self, arguments)
 
     def complete(self, text: str) -> list[str]:
-        """What the last word of an unfinished line can become; directories end with a slash."""
+        """Completions of the last word of an unfinished line; directories end with a slash."""
         words = text.split(" ")
         if len(words) == 1:
             return [name for name in COMMANDS if name.startswith(words[0])]

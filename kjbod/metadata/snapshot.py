@@ -49,7 +49,7 @@ class SnapshotId:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """What a checkpoint says."""
+    """Contents of a checkpoint."""
 
     last_contained_log_timestamp_ms: int
     kraft_version: int
@@ -147,7 +147,7 @@ def _full_batches(values: Iterable[bytes], batch_bytes: int) -> Iterator[list[by
 
 
 def decode_checkpoint(data: bytes, name: str) -> Checkpoint:
-    """What the bytes of a whole checkpoint say; ``name`` is for the error.
+    """Contents of a whole checkpoint's bytes; ``name`` is for the error.
 
     Raises:
         LogCorruptError: a batch or record does not check, the header or footer is missing, or something follows it.

@@ -31,7 +31,7 @@ TEXTS: Final[Mapping[int, str]] = {
 
 
 class Allows(Protocol):
-    """What one principal on one host may do (:class:`kjbod.metadata.acls.Acls`)."""
+    """Permissions of one principal on one host (:class:`kjbod.metadata.acls.Acls`)."""
 
     def allow(self, operation: Operation, resource_type: ResourceType, name: str = CLUSTER_NAME) -> bool: ...
 

@@ -66,7 +66,7 @@ Node: TypeAlias = Leaf | Directory
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Provenance:
-    """How far an image reaches (``MetadataProvenance``)."""
+    """Last record that an image contains (``MetadataProvenance``)."""
 
     offset: int
     epoch: int

@@ -45,7 +45,7 @@ class Distribution:
         self._recent_ns: deque[int] = deque(maxlen=RECENT_MAX)
 
     def add(self, duration_ns: int) -> None:
-        """One more."""
+        """Count a duration."""
         self._buckets[bisect_left(_BOUNDS_NS, duration_ns)] += 1
         self._sum_ns += duration_ns
         self._recent_ns.append(duration_ns)

@@ -64,7 +64,7 @@ class MBean:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What a naming makes of an MBean. ``name`` is that of the family: of a counter without ``_total``."""
+    """Series that a naming makes of an MBean. ``name`` is that of the family: of a counter without ``_total``."""
 
     name: str
     kind: str
@@ -82,13 +82,13 @@ class Reading:
 
 
 def default_series(bean: MBean, key: str = "") -> Series:
-    """What the JMX exporter makes of an MBean without rules."""
+    """Series that the JMX exporter makes of an MBean without rules."""
     labels = ((("name", bean.name),) if bean.name else ()) + _key_label(bean, key)
     return Series(_safe(f"{bean.domain}_{bean.type}_{bean.attribute}"), "unknown", labels)
 
 
 def example_series(bean: MBean, key: str = "") -> Series:
-    """What the JMX exporter makes of an MBean with the rules of its example for Kafka."""
+    """Series that the JMX exporter makes of an MBean with the rules of its example for Kafka."""
     found = _KAFKA_DOMAIN.fullmatch(bean.domain)
     start = f"kafka_{found[1] if found else bean.domain}_{bean.type}"
     labels = _key_label(bean, key)
@@ -106,7 +106,7 @@ def example_series(bean: MBean, key: str = "") -> Series:
 
 
 def strimzi_series(bean: MBean, key: str = "") -> Series:
-    """What the JMX exporter makes of an MBean with Strimzi's rules."""
+    """Series that the JMX exporter makes of an MBean with Strimzi's rules."""
     if bean.name:
         return example_series(bean, key)
     return Series(_safe(f"kafka_server_{bean.type.replace('-', '')}_{bean.attribute}").lower(), "gauge")

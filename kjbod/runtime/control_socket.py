@@ -65,7 +65,7 @@ class NoAgentError(ControlError):
 
 
 class Log(Protocol):
-    """What the server needs of a structlog logger."""
+    """The part of a structlog logger that the server uses."""
 
     def warning(self, event: str, **fields: Any) -> Any: ...
 
@@ -153,7 +153,7 @@ def _require_dead(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlLimits:
-    """What a peer may cost."""
+    """Limits of what a peer may cost."""
 
     line_bytes: int = 256 << 10
     connections: int = 16
@@ -240,7 +240,7 @@ class ControlServer:
                 writer.transport.abort()
 
     async def _answer_next(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """One request and its answer. False when the conversation is over."""
+        """A request and its answer. False when the conversation is over."""
         try:
             async with asyncio.timeout(self._limits.idle_timeout_ms / 1000):
                 line = await reader.readuntil(b"\n")

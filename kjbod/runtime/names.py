@@ -38,7 +38,7 @@ _UNKNOWN: Final = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", so
 
 
 class Log(Protocol):
-    """What is needed of a structlog logger."""
+    """The part of a structlog logger that name look-ups use."""
 
     def warning(self, event: str, **fields: Any) -> Any: ...
 
@@ -85,7 +85,7 @@ def look_up(host: str) -> tuple[str, ...]:
 
 
 class Names:
-    """What is known of names. May be used from several threads and event loops.
+    """Addresses of names, as far as they are known. May be used from several threads and event loops.
 
     Args:
         ask: looks a name up; blocks.

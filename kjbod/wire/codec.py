@@ -58,7 +58,7 @@ class MalformedMessageError(RemoteProtocolError, ValueError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Field:
-    """One field of one version of a message."""
+    """A field of one version of a message."""
 
     name: str
     """Python name."""
@@ -76,7 +76,7 @@ class Field:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Schema:
-    """One version of a message or of a struct inside it; fields in wire order."""
+    """A version of a message or of a struct inside it; fields in wire order."""
 
     name: str
     version: int

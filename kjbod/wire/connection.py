@@ -82,7 +82,7 @@ class ClientConnection:
 
     @property
     def in_flight(self) -> int:
-        """How many requests wait for their answer."""
+        """Number of requests that wait for their answer."""
         return len(self._waiting)
 
     def version_of(self, api_key: ApiKey) -> int:
@@ -197,12 +197,12 @@ class ServerConnection:
 
     @property
     def outstanding(self) -> int:
-        """How many answers have not been given out."""
+        """Number of answers that have not been given out."""
         return len(self._slots)
 
     @property
     def pending_bytes(self) -> int:
-        """How much there is of a request that is not complete."""
+        """Bytes that are there of a request that is not complete."""
         return self._splitter.pending_bytes
 
     def receive(self, data: bytes) -> Iterator[Slot]:
@@ -273,8 +273,8 @@ class ServerConnection:
 def api_versions_response(
     request: Request, apis: VersionRanges, features: Features | None = None
 ) -> ApiVersionsResponse:
-    """What a server that offers ``apis`` answers to ``request``, as Kafka does: a client whose software name is not one
-    gets INVALID_REQUEST (KIP-511), one below version 4 does not see features with minimum 0 (KAFKA-17011)."""
+    """Answer to ``request`` of a server that offers ``apis``, as Kafka gives it: a client whose software name is not
+    one gets INVALID_REQUEST (KIP-511), one below version 4 does not see features with minimum 0 (KAFKA-17011)."""
     message = request.message
     assert isinstance(message, ApiVersionsRequest)
     texts = (message.client_software_name, message.client_software_version)

@@ -47,7 +47,7 @@ class UnsupportedRequestError(UnsupportedVersionError):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHeader:
-    """What comes before the body of a request."""
+    """Header before the body of a request."""
 
     request_api_key: int
     request_api_version: int
@@ -57,7 +57,7 @@ class RequestHeader:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseHeader:
-    """What comes before the body of a response."""
+    """Header before the body of a response."""
 
     correlation_id: int
 
@@ -252,7 +252,7 @@ class FrameSplitter:
 
     @property
     def pending_bytes(self) -> int:
-        """How much there is of a frame that is not complete."""
+        """Bytes that are there of a frame that is not complete."""
         return len(self._buffer)
 
     def clear(self) -> None:

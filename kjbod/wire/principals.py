@@ -1,4 +1,4 @@
-"""Who a forwarded request comes from, as it is written into an Envelope (KIP-590).
+"""The principal and host of a forwarded request, as they are written into an Envelope (KIP-590).
 
 The principal is Kafka's ``DefaultPrincipalData`` behind an int16 version (``DefaultKafkaPrincipalBuilder``), the host
 the 4 or 16 bytes of the client's address.
@@ -20,7 +20,7 @@ _INT16: Final = struct.Struct(">h")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardedPrincipal:
-    """Whom a broker authenticated."""
+    """The client that a broker authenticated."""
 
     principal_type: str
     """``User``, with Kafka's own principal builder."""
@@ -55,7 +55,7 @@ def encode_principal(principal: ForwardedPrincipal) -> bytes:
 
 
 def decode_principal(data: bytes | None) -> ForwardedPrincipal:
-    """What :func:`encode_principal`, or Kafka, wrote.
+    """The principal that :func:`encode_principal`, or Kafka, wrote.
 
     Raises:
         MalformedMessageError: it is not there, of another version, or not a principal.

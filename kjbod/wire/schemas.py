@@ -1,4 +1,4 @@
-"""What each version of each Kafka message looks like on the wire, as :class:`kjbod.wire.codec.Schema`.
+"""The layout of each version of each Kafka message on the wire, as :class:`kjbod.wire.codec.Schema`.
 
 The schemas are kio's, whose dataclasses are generated from Kafka's own message definitions; this is the only module
 that imports it. Only the *structure* is taken. kio's native reader is never given a peer's bytes: it reserves memory

@@ -54,7 +54,7 @@ _NOTHING_AT_ONCE = -1
 
 
 class Logger(Protocol):
-    """What the server needs of a structlog logger."""
+    """The part of a structlog logger that the server uses."""
 
     def info(self, event: str, **fields: Any) -> Any: ...
 
@@ -65,7 +65,7 @@ class Logger(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a peer may cost. Names and defaults are Kafka's where Kafka has them."""
+    """Limits of what a peer may cost. Names and defaults are Kafka's where Kafka has them."""
 
     max_frame_bytes: int = MAX_FRAME_BYTES
     """``socket.request.max.bytes``. A decoded message takes some fifty times its frame: a controller sets it lower."""
@@ -208,7 +208,7 @@ class Server:
 
     @property
     def connections(self) -> int:
-        """How many connections are open."""
+        """Number of open connections."""
         return len(self._connections)
 
     async def listen(self, host: str, port: int, ssl_context: ssl.SSLContext | None) -> None:
@@ -323,7 +323,7 @@ class _Ended(Exception):  # noqa: N818 - not an error, the way out of a TaskGrou
 
 
 class _Session:
-    """One connection: a reader, a handler per request, and the gate that holds the reader back."""
+    """A connection: a reader, a handler per request, and the gate that holds the reader back."""
 
     def __init__(self, server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer) -> None:
         self._server = server
@@ -551,14 +551,14 @@ class _Session:
             raise _Ended from None
 
     def _complain(self, reason: str) -> None:
-        """One line, however many handlers find out."""
+        """A single line, however many handlers find out."""
         if not self._complained:
             self._complained = True
             self._server.complaints.add("connection.closed", self._peer, reason)
 
 
 class _Complaints:
-    """One log line for each connection that went wrong, up to a rate."""
+    """A log line for each connection that went wrong, up to a rate."""
 
     def __init__(self, clock: Clock, log: Logger) -> None:
         self._clock = clock
