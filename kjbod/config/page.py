@@ -4,7 +4,7 @@
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from kjbod.config.endpoints import INT_MAX, HostPort
@@ -40,7 +40,7 @@ CONTROLLER: Final = frozenset(
 
 _REQUIRED: Final = "(required)"
 _ONE_OF_TWO: Final = "(one of the two is required)"
-_DEFAULTS: Final = {
+_DEFAULTS: Final[Mapping[str, str]] = {
     "node_id": _REQUIRED,
     "process_roles": _REQUIRED,
     "broker_rack": "(none)",
@@ -62,7 +62,7 @@ _DEFAULTS: Final = {
 }
 """By field, where the value itself would not be understood, or depends on other keys."""
 _NO_LIMIT: Final = (INT_MAX, LONG_MAX)
-_TYPES: Final[dict[object, str]] = {int: "int", bool: "boolean", str: "string", HostPort | None: "string"}
+_TYPES: Final[Mapping[object, str]] = {int: "int", bool: "boolean", str: "string", HostPort | None: "string"}
 
 _INTRODUCTION: Final = """\
 # Configuration

@@ -30,7 +30,7 @@ SETTLE_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One kind of process, or all of them.
+    """A kind of process, or all of them.
 
     Attributes:
         name: which.
@@ -134,7 +134,8 @@ def _two_snapshots(rig: Rig, seconds: int) -> tuple[Snapshot, Snapshot]:
 
 
 def costs(before: Snapshot, after: Snapshot) -> list[Cost]:
-    """Each kind of process, and last all together. One that ended or began in between is left out of the rates."""
+    """Costs of each kind of process, and last of all together. One that ended or began in between is left out of the
+    rates."""
     seconds = after.at_s - before.at_s
     found = []
     for name in [*names(after), "together"]:

@@ -180,7 +180,7 @@ def _changes(parts: str, size: int, extent: Extent) -> Callable[[ControllerRig, 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One line of the table: medians.
+    """A line of the table: medians.
 
     Attributes:
         reached: None where nothing is promised, or nothing was measured to compare with.
@@ -253,7 +253,7 @@ def _n(value: float | None) -> str:
 
 
 def machine(kit: KafkaKit | None) -> str:
-    """What it was measured on."""
+    """The machine that was measured on."""
     model = next(
         (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "?"
     )

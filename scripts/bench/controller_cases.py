@@ -1,4 +1,4 @@
-"""What is measured of a controller: each case starts one afresh and gives its figures."""
+"""Cases of the controller's benchmark: each starts a controller afresh and gives its figures."""
 
 import asyncio
 import contextlib
@@ -58,7 +58,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is measured, without by whom."""
+    """A measurement, without by whom."""
 
     part: str
     """Letter of the case."""
@@ -69,7 +69,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value."""
+    """A value."""
 
     row: Row
     system: System
@@ -78,7 +78,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is measured."""
+    """Extent of the measurements."""
 
     rounds: int
     warm_ups: int
@@ -439,7 +439,7 @@ async def _window(
     phase: Phase,
     extent: Extent,
 ) -> float:
-    """One window of time; its p99 in ms, infinite where heartbeats were refused."""
+    """A window of time; its p99 in ms, infinite where heartbeats were refused."""
     clock = asyncio.get_running_loop().time
     for load in loads:
         load.reset()

@@ -1,4 +1,4 @@
-"""What a broker's side of a controller needs to be measured: a bare connection, an observer, registered brokers.
+"""The brokers' side of a controller that is measured: a bare connection, an observer, registered brokers.
 
 Requests are encoded before the clock is read and answers decoded after it: what the client itself does is not counted.
 """
@@ -71,7 +71,7 @@ class Answer(Generic[R]):
 
 
 class Wire(asyncio.Protocol):
-    """One connection. Any number of requests may be on their way."""
+    """A connection. Any number of requests may be on their way."""
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
@@ -159,7 +159,7 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What an observer saw of a change: how many records of each type, when it had the last, and its bytes."""
+    """A change as an observer saw it: how many records of each type, when it had the last, and its bytes."""
 
     count: dict[int, int]
     at_s: float
@@ -207,7 +207,7 @@ class Observer:
             await self.fetch()
 
     async def fetch(self, wait_ms: int = FETCH_WAIT_MS) -> bytes:
-        """One request, and the batches that it brought. Raises :class:`RigError`."""
+        """A request, and the batches that it brought. Raises :class:`RigError`."""
         answer = await self._wire.ask(self._request(wait_ms), timeout_s=60.0)
         message = answer.message
         check(message.error_code, "Fetch")

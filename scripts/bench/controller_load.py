@@ -65,7 +65,7 @@ class Load:
         self.waiting = dict.fromkeys(self.waiting, now_s)
 
     def report(self) -> dict[str, object]:
-        """What waits still counts with what it has waited."""
+        """Report the latencies; what still waits counts with what it has waited."""
         now_s = time.perf_counter()
         unanswered = [now_s - since_s for since_s in self.waiting.values()]
         return {"seconds": self.seconds, "unanswered": unanswered, "failures": self.failures}

@@ -130,7 +130,7 @@ class ControllerRig(Cluster):
                 await asyncio.sleep(_RETRY_S)
 
     async def first_heartbeat(self, broker_id: int, epoch: int) -> float:
-        """When a broker that it knows from its log had its first good answer."""
+        """Moment of the first good answer to a broker that the controller knows from its log."""
         end_s = time.perf_counter() + START_TIMEOUT_S
         while True:
             broker = SimulatedBroker(broker_id, await self.wire(), (), epoch)
@@ -201,7 +201,7 @@ class LoadProcess:
         return cpu_s(self._process.pid)
 
     def tell_offset(self, offset: int) -> None:
-        """What its heartbeats name from now on."""
+        """Set the offset that the heartbeats name from now on."""
         self._write(f"offset {offset}\n")
 
     def reset(self) -> None:

@@ -254,7 +254,7 @@ def _progress(outcome: Outcome) -> str:
 
 
 def _how(options: argparse.Namespace, seconds: float) -> str:
-    """One line: where and how it was measured."""
+    """A line: where and how it was measured."""
     host = os.uname()
     repeat = 1 if options.quick else options.repeat
     return (

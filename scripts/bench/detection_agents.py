@@ -93,7 +93,7 @@ class RecordWatch(ClusterWatch):
         super()._on_committed(committed)
 
     def offline_at(self, broker: int, directory: Uuid) -> float | None:
-        """When this observer saw the record, in seconds of the wall clock; None while it has not."""
+        """Moment at which this observer saw the record, in seconds of the wall clock; None while it has not."""
         return self._offline_at.get((broker, directory))
 
 
@@ -119,7 +119,7 @@ def sub_directory(planned: Planned) -> str:
 
 @dataclass(slots=True)
 class Life:
-    """One agent from its start to its end, and its disks."""
+    """An agent from its start to its end, and its disks."""
 
     broker: int
     agent: ManagedProcess
@@ -130,7 +130,7 @@ class Life:
     """Log lines that were searched for verdicts on healthy directories."""
 
     def verdicts(self, since: int, path: str) -> list[dict[str, Any]]:
-        """What the agent said about a directory after so many log lines."""
+        """Verdicts of the agent about a directory after so many log lines."""
         return [e for e in self.agent.events()[since:] if e.get("event") == "directory.verdict" and e["path"] == path]
 
 

@@ -42,7 +42,7 @@ _OFFLINE = re.compile(r"^\[([^]]+)\] \w+ .*Stopping serving (?:replicas|logs) in
 
 
 def brokers_of(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """Which cells share a broker: equal load, and none that blocks with any other."""
+    """Groups of cells that share a broker: equal load, and none that blocks with any other."""
     groups: list[list[Cell]] = []
     shared: dict[str, list[Cell]] = {}
     for cell in cells:
@@ -59,7 +59,7 @@ def brokers_of(cells: Sequence[Cell]) -> list[list[Cell]]:
 
 @dataclass(slots=True)
 class Trial:
-    """One disk of a broker and its fault."""
+    """A disk of a broker and its fault."""
 
     cell: Cell
     disk: RealDisk

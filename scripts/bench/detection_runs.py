@@ -1,4 +1,4 @@
-"""One run of the detection benchmark: break a directory of a live agent, and see what it says.
+"""A run of the detection benchmark: break a directory of a live agent, and see what it says.
 
 A run is a generator that yields while it waits, so that patient runs share an agent; one that is timed in milliseconds
 has it for itself.
@@ -61,7 +61,7 @@ class Shot:
         return [line for line in self.life.verdicts(self.mark, self.slot.path) if at(line) >= self.begun]
 
     def state(self) -> str:
-        """What the agent takes the directory for."""
+        """State of the directory as the agent sees it."""
         lines = self.verdicts()
         return str(lines[-1]["state"]) if lines else "online"
 
@@ -96,7 +96,7 @@ def _inject(shot: Shot, state_dir: Path) -> Injection:
 
 
 def conduct(rig: AgentRig, life: Life, planned: Planned) -> Generator[None, None, Outcome]:
-    """One run from its load to its recovery; returns what came of it."""
+    """A run from its load to its recovery; returns what came of it."""
     cell = planned.cell
     expectation = FAULTS[cell.fault].expect(cell.fstype)
     outcome = Outcome("kjbod", cell.fault, cell.fstype, cell.load, planned.repetition, "|".join(expectation.states))

@@ -36,7 +36,7 @@ _HEAD = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one condition came to; the columns of the CSV."""
+    """Result of one condition; the columns of the CSV."""
 
     condition: str
     disks: int

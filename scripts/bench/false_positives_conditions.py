@@ -1,4 +1,5 @@
-"""What healthy disks, agents and hosts go through. A condition is a generator of waits, in seconds, for one agent."""
+"""Conditions that healthy disks, agents and hosts go through. A condition is a generator of waits, in seconds, for one
+agent."""
 
 import os
 import signal
@@ -28,7 +29,7 @@ Disturbance = Generator[float, None, None]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One row of the table.
+    """A row of the table.
 
     Attributes:
         name: for ``--conditions``.

@@ -48,7 +48,7 @@ class ControlGroup:
     version: int
 
     def enter(self) -> list[str]:
-        """What to put before a command so that it runs in here."""
+        """Words to put before a command so that it runs in here."""
         return ["sh", "-c", f'echo $$ > "{self.path}/cgroup.procs" && exec "$@"', "sh"]
 
     def write(self, name: str, value: str) -> None:
@@ -127,7 +127,7 @@ def page_out(pid: int) -> None:
 
 
 def swapped_kib(pids: Sequence[int]) -> int:
-    """How much of these processes is in swap."""
+    """KiB of these processes that are in swap."""
     total = 0
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -141,7 +141,7 @@ def swapped_kib(pids: Sequence[int]) -> int:
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One agent under one condition.
+    """An agent under one condition.
 
     Attributes:
         name: of the condition.
@@ -172,7 +172,7 @@ class Member:
             return []
 
     def disk_workers(self) -> list[int]:
-        """Those of them that have a parent among them: the zygote's children."""
+        """Workers among the processes: those that have a parent among them, the zygote's children."""
         try:
             zygotes = psutil.Process(self.agent.pid).children()
             return [child.pid for zygote in zygotes for child in zygote.children()]
@@ -189,11 +189,11 @@ class Member:
         return {path: state for path, state in last.items() if state != "online"}
 
     def offline_sent(self) -> int:
-        """How many directories were reported to the controller as offline."""
+        """Number of directories that were reported to the controller as offline."""
         return sum(len(line["directory_ids"]) for line in self.agent.events("directory.offline.sent"))
 
     def probes(self) -> tuple[int, float | None]:
-        """How many probes the reports tell of, and the longest in ms (bucket of 19 %: its upper end)."""
+        """Number of probes that the reports tell of, and the longest in ms (bucket of 19 %: its upper end)."""
         histogram: Counter[int] = Counter()
         for path in [*self.reports.rglob("*.jsonl"), *self.reports.rglob("*.jsonl.gz")]:
             content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -224,13 +224,13 @@ class Rig:
         self._closing.close()
 
     def control_group(self, controller: str, name: str) -> ControlGroup:
-        """See :func:`make_control_group`; removed at the end."""
+        """A control group (:func:`make_control_group`), removed at the end."""
         group = make_control_group(controller, f"kjbod-{self.tag}-{name}")
         self._closing.callback(_remove_group, group.path)
         return group
 
     def swap(self) -> SwapFile:
-        """See :class:`SwapFile`; removed at the end."""
+        """A swap file (:class:`SwapFile`), removed at the end."""
         swap = SwapFile(self.tag)
         self._closing.callback(swap.close)
         return swap

@@ -1,4 +1,4 @@
-"""How fast a replica is copied between two directories, beside ``cp`` and fsync on the same disks.
+"""Speed of the copy of a replica between two directories, beside ``cp`` and fsync on the same disks.
 
 Both copy the same segment-like files (logs of 256 MiB, and the preallocated, sparse indexes that Kafka keeps beside
 them) from one file system to another: kjbod with one pass of :class:`ReplicaCopy`, which ends when
@@ -50,7 +50,7 @@ _TIMEOUT_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One run of each, in seconds."""
+    """A run of each, in seconds."""
 
     kjbod_s: float
     cp_s: float
@@ -58,7 +58,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """What was measured.
+    """A measured throughput.
 
     Attributes:
         place: on which disks.

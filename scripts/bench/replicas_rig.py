@@ -41,7 +41,7 @@ _BROKER_HEAP_MIB = 3072
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How long it took, in seconds since the process was started (or since the topics were asked for).
+    """Times of a start, in seconds since the process was started (or since the topics were asked for).
 
     Attributes:
         system: what was started.
@@ -68,7 +68,7 @@ class Start:
 
     @property
     def ready_s(self) -> float:
-        """When all was done: assigned, and unfenced."""
+        """Moment at which all was done: assigned, and unfenced."""
         return max(self.assigned_s, self.unfenced_s or 0.0)
 
 
@@ -205,7 +205,7 @@ class ReplicaRig(CostRig):
                 await asyncio.sleep(self._session_ms / 4000)
 
     def swap_directories(self) -> None:
-        """Each disk appears with the id of the next one: so each replica lies elsewhere than the metadata say."""
+        """Give each disk the id of the next one: so each replica lies elsewhere than the metadata say."""
         self.log.read()
         self.log.all_to_be_assigned_anew()
         if self.system == "agent in memory":

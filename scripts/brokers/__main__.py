@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class Run:
-    """One call of the command."""
+    """A call of the command."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options

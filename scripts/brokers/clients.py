@@ -1,4 +1,4 @@
-"""What users of kafka-python and confluent-kafka do to a cluster: steps whose outcomes are compared like the tools'."""
+"""Steps of users of kafka-python and confluent-kafka on a cluster, whose outcomes are compared like the tools'."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping

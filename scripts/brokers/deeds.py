@@ -1,4 +1,4 @@
-"""What is done to a cluster while clients write and read: restarts, moves, broken disks, changed topics.
+"""Faults and changes for a cluster while clients write and read: restarts, moves, broken disks, changed topics.
 
 Each deed leaves the cluster whole before it returns: every partition has a leader and all its replicas in sync, and
 clients have made progress. So one thing fails at a time, which three replicas and ``min.insync.replicas=2`` survive.

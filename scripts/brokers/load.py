@@ -45,7 +45,7 @@ class Client(ABC):
 
     @abstractmethod
     def work(self) -> None:
-        """One turn."""
+        """A turn."""
 
     @abstractmethod
     def end(self) -> None:
@@ -271,7 +271,7 @@ class GroupReader(Client):
 
 
 def read_all(bootstrap: str, topics: Iterable[str], timeout_s: float = _READ_TIMEOUT_S) -> Counter[str]:
-    """How often each value is in the topics, from the first offset to the end, committed records only.
+    """Number of times that each value is in the topics, from the first offset to the end, committed records only.
 
     Raises AssertionError when the end is not reached in time.
     """

@@ -57,7 +57,7 @@ _NOISE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call of a tool.
+    """A call of a tool.
 
     Attributes:
         line: tool and arguments; ``{work}``, ``{1.2}`` (a log directory) and the like are filled in.
@@ -330,7 +330,7 @@ OFFLINE_STEPS: Final[tuple[Step, ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a step came to."""
+    """Outcome of a step."""
 
     name: str
     code: int
@@ -384,7 +384,7 @@ class Transcript:
 
 
 def names_of(cluster: RealCluster) -> dict[str, str]:
-    """What stands for the cluster's paths and ports in a transcript, the longest first."""
+    """Names for the cluster's paths and ports in a transcript, the longest first."""
     names = {str(path): f"DIR-{broker}-{number}" for (broker, number), path in cluster.log_dirs.items()}
     names[str(cluster.base)] = "WORK"
     names |= {f"127.0.0.1:{port}": f"BROKER{broker}" for broker, port in cluster.ports.items()}
@@ -394,7 +394,7 @@ def names_of(cluster: RealCluster) -> dict[str, str]:
 
 
 def normal(step: Step, code: int, said: str, names: Mapping[str, str]) -> Outcome:
-    """What a step came to, without what its logger says and with what must differ masked.
+    """Outcome of a step, without what its logger says and with what must differ masked.
 
     No order is promised anywhere, so that lines are sorted; frames of a stack say nothing about the controller.
     """

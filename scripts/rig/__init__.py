@@ -1,1 +1,1 @@
-"""What tests, demonstration and benchmarks stand on: real processes, namespaces, real Kafka, a systemd to boot."""
+"""Ground of tests, demonstration and benchmarks: real processes, namespaces, real Kafka, a systemd to boot."""

@@ -58,7 +58,7 @@ _PAYLOAD = re.compile(r"^\| offset: (\d+) .*? payload: (\{.*\})$")
 
 
 def cache_directory() -> Path:
-    """Where ``scripts/kafka`` keeps things: KJBOD_CACHE, or ``kjbod`` in the user's cache directory."""
+    """Directory in which ``scripts/kafka`` keeps things: KJBOD_CACHE, or ``kjbod`` in the user's cache directory."""
     if explicit := os.environ.get("KJBOD_CACHE"):
         return Path(explicit)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kjbod"
@@ -76,7 +76,8 @@ class KafkaKit:
 
     @classmethod
     def find(cls) -> "KafkaKit":
-        """What ``scripts/kafka`` got, with a class data archive. Raises :class:`RigError` when jars or Java lack."""
+        """Kafka and Java that ``scripts/kafka`` got, with a class data archive. Raises :class:`RigError` when jars or
+        Java lack."""
         libs = cache_directory() / f"kafka-{VERSION}" / "libs"
         if not libs.is_dir():
             raise RigError(f"Apache Kafka {VERSION}: no jars in {libs}: run scripts/kafka")

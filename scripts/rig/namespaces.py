@@ -116,7 +116,7 @@ def loop_devices(tag: str) -> list[str]:
 
 
 def _left_behind(mounts_before: set[str]) -> list[str]:
-    """One line for each thing that the command left, after a moment of grace for what is just ending."""
+    """A line for each thing that the command left, after a moment of grace for what is just ending."""
     deadline = time.monotonic() + _GRACE_S
     while True:
         _reap()

@@ -42,7 +42,7 @@ _FIRST_PORT, _LAST_PORT = 15000, 32000
 
 
 class WaitTimeoutError(RigError):
-    """What was waited for did not come."""
+    """An end of waiting for what did not come."""
 
 
 def wait_until(predicate: Callable[[], T], timeout_s: float, what: str) -> T:
@@ -88,7 +88,7 @@ def free_port() -> int:
 
 
 class ManagedProcess:
-    """One process; standard output and error go to ``NAME.out`` and ``NAME.log`` in the log directory.
+    """A process; standard output and error go to ``NAME.out`` and ``NAME.log`` in the log directory.
 
     Make it with :meth:`Processes.start`.
     """

@@ -161,7 +161,7 @@ class BootedSystemd:
         self.run("sh", "-c", 'printf %s "$1" > "$0"', path, text)
 
     def log(self) -> str:
-        """What systemd said on its console."""
+        """Lines of systemd on its console."""
         return self._log_path.read_text(errors="replace")
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ _FORMAT_TIMEOUT_S = 60
 
 
 class Cluster(cluster.Cluster):
-    """One controller, three agents, nine disks."""
+    """A controller, three agents, nine disks."""
 
     def __init__(self, layout: Layout, disks: dict[tuple[int, int], Disk], processes: Processes) -> None:
         super().__init__(layout.work, processes)

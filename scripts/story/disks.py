@@ -12,7 +12,7 @@ from kjbod.faults.faults_error import FaultsError
 
 
 class Disk(Protocol):
-    """One disk with one log directory, and how it dies."""
+    """A disk with one log directory, and how it dies."""
 
     log_dir: Path
     how: str
@@ -67,7 +67,7 @@ class PlainDirectory:
 
 
 def why_no_real_disks() -> str | None:
-    """One line when this machine lets us have no real disks, None when it does."""
+    """A line when this machine lets us have no real disks, None when it does."""
     try:
         require_real_disks()
     except FaultsError as error:

@@ -48,7 +48,7 @@ def _state(out: Path) -> dict[str, Any] | None:
 
 
 def refuse_second(out: Path) -> None:
-    """One kept cluster per output directory."""
+    """A kept cluster per output directory."""
     if not is_keeper() and _state(out) is not None:
         raise StoryError(f"a cluster is still kept by {out / _KEPT}: stop it with {_DEMO} --stop --out {out}")
 

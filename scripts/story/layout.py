@@ -1,4 +1,4 @@
-"""Where everything of one demonstration lies, and the ``server.properties`` of its nodes.
+"""Paths of everything of one demonstration, and the ``server.properties`` of its nodes.
 
 The files are Kafka's: the controller's starts a real Kafka controller as well, a broker's would start a real broker.
 """
@@ -31,7 +31,7 @@ class Layout:
 
     @property
     def logs(self) -> Path:
-        """One log file per process."""
+        """A log file per process."""
         return self.out / "logs"
 
     @property

@@ -1,4 +1,4 @@
-"""What a person sees on the terminal: steps, timed lines, small tables, and a bar of partitions per directory."""
+"""Output for a person at the terminal: steps, timed lines, small tables, and a bar of partitions per directory."""
 
 import os
 import sys
@@ -74,7 +74,7 @@ class Narrator:
         print(f"    {self._paint('ok', _GREEN)}  {self._lines(text, ' ' * 8, ' ' * 8)}", flush=True)
 
     def failure(self, text: str) -> None:
-        """Why the story ends here."""
+        """Reason for which the story ends here."""
         print(f"\n{self._paint('FAILED', _RED)}  {text}", file=sys.stderr, flush=True)
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

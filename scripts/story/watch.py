@@ -1,4 +1,4 @@
-"""What the controller commits, as an observer of its metadata log sees it: works with any KRaft controller."""
+"""Commits of the controller, as an observer of its metadata log sees them: works with any KRaft controller."""
 
 import asyncio
 import dataclasses
@@ -98,7 +98,7 @@ class ClusterWatch:
             return {broker.id for broker in self._image.brokers.values() if not broker.fenced}
 
     def assigned_replicas(self, topic: str) -> int:
-        """How many replicas of a topic are assigned to a directory that its broker has registered."""
+        """Number of replicas of a topic that are assigned to a directory that its broker has registered."""
         with self._lock:
             topic_id = self._image.topic_ids.get(topic)
             if topic_id is None:
