@@ -142,7 +142,7 @@ def test_a_configuration_that_cannot_be_read_is_one_line(
     [
         (["agent", "-c", "f"], "kjbod_agent", "daemon", "main"),
         (["controller", "-c", "f"], "kjbod_controller_stub", "process", "main"),
-        (["fleet", "report", "--reports", "r", "--out", "o"], "kjbod.fleet", "cli", "report"),
+        (["fleet", "report", "--reports", "r", "--out", "o"], "kjbod.fleet", "report_command", "report"),
     ],
 )
 def test_an_applications_exit_code_is_the_commands(

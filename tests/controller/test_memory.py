@@ -37,9 +37,9 @@ SLACK_BYTES = 24 * MIB
 _RUN = """
 import sys
 from pathlib import Path
-from kjbod_controller_stub import limits, process
+from kjbod_controller_stub import process, starting
 process.GIVE_BACK_S = 1.0
-limits.UNREAD_BYTES_MAX = int(sys.argv[2])
+starting.UNREAD_BYTES_MAX = int(sys.argv[2])
 from kjbod_controller_stub.process import main
 sys.exit(main(Path(sys.argv[1])))
 """
