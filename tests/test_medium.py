@@ -89,6 +89,7 @@ def test_where_nobody_may_ask_for_the_cached_pages_all_are_compared(
     assert asked and path.read_bytes() == GOOD
 
 
+@pytest.mark.usefixtures("world")
 def test_a_sector_that_cannot_be_read_is_one_line(disk: RealDisk) -> None:
     path = disk.mount_point / "file"
     path.write_bytes(GOOD * 10)

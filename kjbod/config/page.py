@@ -99,7 +99,7 @@ def page() -> str:
 
 
 def read_by(field: str) -> str:
-    """Who reads a field: ``agent``, ``controller`` or ``both``."""
+    """Reader of a field: ``agent``, ``controller`` or ``both``."""
     return "agent" if field in AGENT else "controller" if field in CONTROLLER else "both"
 
 

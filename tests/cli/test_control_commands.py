@@ -272,6 +272,7 @@ def secured(root: Path, roles: str = "broker") -> str:
     return str(path)
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.parametrize("roles", ["broker", "broker,controller"])
 def test_commands_on_local_disks_take_the_file_of_a_secured_broker(
     tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str], roles: str

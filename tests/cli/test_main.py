@@ -200,6 +200,7 @@ def test_the_traceback_is_there_for_who_asks(
     assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("world")
 def test_the_command_line_imports_no_application_no_spark_and_no_log_library() -> None:
     code = "import sys; import kjbod.cli.main; print(*sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
@@ -207,6 +208,7 @@ def test_the_command_line_imports_no_application_no_spark_and_no_log_library() -
         assert heavy not in loaded
 
 
+@pytest.mark.usefixtures("world")
 def test_a_disk_is_broken_without_an_application_or_a_protocol() -> None:
     code = "import sys; from kjbod.cli import main; main.run(['faults', 'list', 'eio']); print(*sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
@@ -215,6 +217,7 @@ def test_a_disk_is_broken_without_an_application_or_a_protocol() -> None:
         assert heavy not in loaded
 
 
+@pytest.mark.usefixtures("world")
 def test_a_closed_stdout_is_not_a_crash(broker_file: Path) -> None:
     code = "from kjbod.cli.main import main; main()"
     with subprocess.Popen(

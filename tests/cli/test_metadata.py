@@ -165,6 +165,7 @@ def test_a_source_must_be_named_once(golden: Path, capsys: pytest.CaptureFixture
 # ---------------------------------------------------------------- a terminal
 
 
+@pytest.mark.usefixtures("world")
 def test_commands_are_read_from_a_pipe(golden: Path) -> None:
     done = subprocess.run(
         [kjbod_command(), "metadata", "shell", "-s", str(golden)],
@@ -180,6 +181,7 @@ def test_commands_are_read_from_a_pipe(golden: Path) -> None:
     assert done.returncode == 1
 
 
+@pytest.mark.usefixtures("world")
 def test_a_terminal_has_completion_and_history(golden: Path) -> None:
     leader, follower = pty.openpty()
     process = subprocess.Popen(

@@ -65,6 +65,7 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return told
 
 
+@pytest.mark.usefixtures("world")
 def test_a_child_killed_while_it_waits_or_works_is_made_again(tmp_path: Path, child: Path) -> None:
     async def kill_some() -> None:
         one = watching(tmp_path)
@@ -79,6 +80,7 @@ def test_a_child_killed_while_it_waits_or_works_is_made_again(tmp_path: Path, ch
     on_uvloop(kill_some())
 
 
+@pytest.mark.usefixtures("world")
 def test_a_child_that_is_stopped_before_it_is_ready_is_replaced(
     tmp_path: Path, child: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +98,7 @@ def test_a_child_that_is_stopped_before_it_is_ready_is_replaced(
     on_uvloop(stop_it())
 
 
+@pytest.mark.usefixtures("world")
 def test_a_child_that_is_stopped_during_a_probe_is_replaced_and_says_nothing_of_the_disk(
     tmp_path: Path, child: Path
 ) -> None:
@@ -112,6 +115,7 @@ def test_a_child_that_is_stopped_during_a_probe_is_replaced_and_says_nothing_of_
     on_uvloop(stop_it())
 
 
+@pytest.mark.usefixtures("world")
 def test_a_child_that_cannot_be_started_is_tried_again(
     tmp_path: Path, child: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +137,7 @@ def test_a_child_that_cannot_be_started_is_tried_again(
     on_uvloop(no_descriptors())
 
 
+@pytest.mark.usefixtures("world")
 def test_a_probe_that_does_not_come_back_is_still_a_hung_directory(tmp_path: Path, child: Path) -> None:
     child.write_text(SILENT)
 

@@ -44,6 +44,7 @@ def kill(base: Path, at: Points | int) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.timeout(1_600)
 @pytest.mark.parametrize("points", sweep(ci=6, quick=2))
 def test_a_kill_before_any_system_call_of_the_write_path_loses_nothing_acknowledged(

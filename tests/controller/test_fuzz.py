@@ -110,6 +110,7 @@ def state(server: controller_server.ControllerServer) -> list[Any]:
     return [dict(image.brokers), dict(image.topics), dict(image.configs), server.controller.features_offset]
 
 
+@pytest.mark.usefixtures("world")
 async def test_a_controller_process_survives_what_may_change_nothing_and_what_may_change_anything(
     tmp_path: Path,
 ) -> None:

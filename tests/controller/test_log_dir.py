@@ -40,6 +40,7 @@ def watching(directory: Path, timeout_ms: int = 60_000) -> DirectoryWatch:
     return DirectoryWatch(directory, identity, interval_ms=10, timeout_ms=timeout_ms, clock=SystemClock())
 
 
+@pytest.mark.usefixtures("world")
 async def test_a_directory_that_is_well_is_only_probed(tmp_path: Path) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.3):
@@ -47,6 +48,7 @@ async def test_a_directory_that_is_well_is_only_probed(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.usefixtures("world")
 async def test_a_directory_that_is_gone_or_another_one_has_failed(tmp_path: Path) -> None:
     directory = tmp_path / "d"
     directory.mkdir()
@@ -61,6 +63,7 @@ async def test_a_directory_that_is_gone_or_another_one_has_failed(tmp_path: Path
         await one.run(Writer())
 
 
+@pytest.mark.usefixtures("world")
 async def test_a_probe_or_a_write_that_does_not_come_back_is_told_with_the_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

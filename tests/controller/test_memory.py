@@ -83,6 +83,7 @@ HALF_REQUESTS = 600
 HALF_BYTES = 60_000
 
 
+@pytest.mark.usefixtures("world")
 async def test_what_came_of_requests_that_were_never_finished_is_given_back(controller: tuple[int, int]) -> None:
     pid, port = controller
     before = resident_bytes(pid)
@@ -101,6 +102,7 @@ async def test_what_came_of_requests_that_were_never_finished_is_given_back(cont
         await until(lambda: resident_bytes(pid) < before + HALF_REQUESTS * HALF_BYTES // 2)
 
 
+@pytest.mark.usefixtures("world")
 async def test_clients_that_do_not_read_cost_what_the_limit_says_and_it_comes_back(
     controller: tuple[int, int],
 ) -> None:

@@ -57,6 +57,7 @@ def scrape(port: int, path: str = "/metrics") -> str:
 # ---- the process as a user runs it, on uvloop
 
 
+@pytest.mark.usefixtures("world")
 async def test_the_controller_serves_its_metrics_under_kafka_s_names(site: Site, launch: Callable[[], Process]) -> None:
     port = free_port()
     site.configure(kjbod_metrics_listener=f"127.0.0.1:{port}", metadata_max_idle_interval_ms="600000")
@@ -96,6 +97,7 @@ async def test_the_controller_serves_its_metrics_under_kafka_s_names(site: Site,
     assert not [word for word in ("crashed", "Traceback", '"error"', "metrics.") if word in rest]
 
 
+@pytest.mark.usefixtures("world")
 def test_a_taken_metrics_port_ends_the_controller_with_one_line(site: Site, launch: Callable[[], Process]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         site.configure(kjbod_metrics_listener=f"127.0.0.1:{taken.getsockname()[1]}")

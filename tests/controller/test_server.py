@@ -183,6 +183,7 @@ async def test_a_silent_broker_is_fenced_by_the_clock(site: Site, serving: Servi
         await until(lambda: server.controller.image.brokers[1].fenced)
 
 
+@pytest.mark.usefixtures("world")
 async def test_kafka_python_lists_topics_partitions_and_leaders(site: Site, serving: Serving) -> None:
     async with serving(site) as server, await connect(server.port) as connection:
         await join(connection, 1)
@@ -297,6 +298,7 @@ def launch(site: Site) -> Iterator[Callable[..., Process]]:
         process.end()
 
 
+@pytest.mark.usefixtures("world")
 async def test_a_controller_killed_while_it_creates_topics_has_all_that_it_acknowledged(
     launch: Callable[[], Process],
 ) -> None:
@@ -330,6 +332,7 @@ async def test_a_controller_killed_while_it_creates_topics_has_all_that_it_ackno
     assert epochs == [1, 2, 3]  # no epoch is used twice
 
 
+@pytest.mark.usefixtures("world")
 async def test_sigterm_ends_it_cleanly(launch: Callable[[], Process], site: Site) -> None:
     process = launch()
     process.started()
@@ -341,6 +344,7 @@ async def test_sigterm_ends_it_cleanly(launch: Callable[[], Process], site: Site
     assert not (site.log_dir / ".lock").exists()
 
 
+@pytest.mark.usefixtures("world")
 async def test_one_asked_to_stop_while_it_starts_ends_cleanly(launch: Callable[[], Process], site: Site) -> None:
     process = launch()
     await until(lambda: (site.log_dir / ".lock").exists())
@@ -350,6 +354,7 @@ async def test_one_asked_to_stop_while_it_starts_ends_cleanly(launch: Callable[[
     assert "Traceback" not in rest
 
 
+@pytest.mark.usefixtures("world")
 async def test_a_flood_of_connections_leaves_the_log_its_files(launch: Callable[..., Process], site: Site) -> None:
     process = launch(files=128)
     port = process.started()["port"]
@@ -401,6 +406,7 @@ async def test_another_nodes_directory_is_refused(site: Site) -> None:
     assert files(site) == before
 
 
+@pytest.mark.usefixtures("world")
 async def test_a_directory_in_use_is_refused(site: Site, serving: Serving, launch: Callable[[], Process]) -> None:
     launch().started()  # a POSIX lock is per process
     assert "is in use" in await refusal(site)

@@ -9,6 +9,8 @@ import pytest
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.java import find_java, java_version, make_java_home
 
+pytestmark = pytest.mark.usefixtures("world")
+
 
 def fake_java(folder: Path, version: str | None) -> Path:
     """A JAVA_HOME whose java says ``version``, or fails."""

@@ -583,6 +583,7 @@ async def test_what_a_killed_process_left_unsynced_is_durable_before_it_is_read(
     log.close()
 
 
+@pytest.mark.usefixtures("world")
 async def test_every_acknowledged_record_survives_kill_9(directory: Path) -> None:
     end = 0
     for _ in range(3):

@@ -19,6 +19,7 @@ def test_without_jars_one_line_names_the_script_that_gets_them(monkeypatch: pyte
         KafkaKit.find()
 
 
+@pytest.mark.usefixtures("world")
 def test_without_java_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "kafka-4.3.1" / "libs").mkdir(parents=True)
     monkeypatch.setenv("KJBOD_CACHE", str(tmp_path))

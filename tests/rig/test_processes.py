@@ -60,6 +60,7 @@ def state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
+@pytest.mark.usefixtures("world")
 def test_at_the_end_everything_is_killed_and_reaped_children_too(tmp_path: Path) -> None:
     with Processes(tmp_path) as processes:
         process = processes.start(["sh", "-c", "sleep 1000 & echo $!; trap '' TERM; wait"], name="p")
@@ -69,6 +70,7 @@ def test_at_the_end_everything_is_killed_and_reaped_children_too(tmp_path: Path)
     wait_until(lambda: not Path(f"/proc/{child}/exe").exists(), 10, "the child to end")
 
 
+@pytest.mark.usefixtures("world")
 def test_a_test_run_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     program = (
         "from pathlib import Path; from scripts.rig.processes import Processes\n"

@@ -30,6 +30,7 @@ def _sample(system: System, value: float, name: str = FAILS, part: str = "a", un
     return Sample(Row(part, name, unit, "warm"), system, value)
 
 
+@pytest.mark.usefixtures("world")
 def test_a_run_measures_our_controller_and_tells_what_it_measured(tmp_path: Path) -> None:
     options = ["--quick", "--no-kafka", "--sizes", "60", "--only", "a,b", "--out", str(tmp_path)]
     command = [sys.executable, "-m", "scripts.bench.controller", *options]

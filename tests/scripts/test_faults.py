@@ -94,6 +94,7 @@ def writes(directory: Path) -> bool:
 # without root ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("world")
 def test_list_names_every_fault_with_what_it_does_and_what_the_agent_should_say(tmp_path: Path) -> None:
     head, *lines = Faults(tmp_path)("list").stdout.splitlines()
     assert re.split(r"  +", head) == ["FAULT", "FILE SYSTEMS", "DOES", "NEEDS", "THE AGENT SHOULD SAY"]
@@ -105,6 +106,7 @@ def test_list_names_every_fault_with_what_it_does_and_what_the_agent_should_say(
     assert set(by_name["fs-shutdown"]["expected"]) | set(by_name["fs-shutdown"]["not_on"]) == set(FILE_SYSTEMS)
 
 
+@pytest.mark.usefixtures("world")
 def test_a_clone_has_the_same_command_without_an_installation(tmp_path: Path) -> None:
     def run(*arguments: str) -> Result:
         line = ["scripts/faults", *arguments, "--state-dir", str(tmp_path)]
@@ -124,6 +126,7 @@ def test_a_command_to_type_has_its_path_where_a_shell_would_not_find_it(monkeypa
         assert typed() == wanted
 
 
+@pytest.mark.usefixtures("world")
 def test_list_fits_into_a_narrow_terminal() -> None:
     environment = {**os.environ, "COLUMNS": "110"}
     line = command(Path("/nonexistent"), "list")
@@ -131,11 +134,13 @@ def test_list_fits_into_a_narrow_terminal() -> None:
     assert max(map(len, result.stdout.splitlines())) <= 110
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.parametrize("arguments", [["--help"], ["inject", "--help"], ["disk", "create", "--help"]])
 def test_help_says_how(tmp_path: Path, arguments: list[str]) -> None:
     assert "--host" in Faults(tmp_path)(*arguments).stdout
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -156,12 +161,14 @@ def test_a_command_line_that_makes_no_sense_is_one_clear_line(tmp_path: Path, ar
     assert re.fullmatch(line, Faults(tmp_path).error(*arguments, code=2))
 
 
+@pytest.mark.usefixtures("world")
 def test_an_unknown_fault_is_one_clear_line(tmp_path: Path) -> None:
     line = "kjbod faults: no fault 'explode': see kjbod faults list"
     assert Faults(tmp_path).error("inject", "explode", tmp_path) == line
     assert Faults(tmp_path).error("list", "explode") == line
 
 
+@pytest.mark.usefixtures("world")
 def test_a_reader_that_has_seen_enough_of_the_list_is_no_error(tmp_path: Path) -> None:
     line = " ".join(command(tmp_path, "list"))
     result = subprocess.run(["bash", "-c", f"{line} | head -n 1"], capture_output=True, text=True, check=True)
@@ -179,6 +186,7 @@ def stand_in_for_ssh(directory: Path, body: str) -> dict[str, str]:
     return {**os.environ, "PATH": f"{directory}:{os.environ['PATH']}"}
 
 
+@pytest.mark.usefixtures("world")
 def test_another_host_gets_the_same_command_by_ssh_each_argument_as_it_was_given(tmp_path: Path) -> None:
     environment = stand_in_for_ssh(tmp_path / "bin", 'printf "%s\\n" "$@"; exit 7')
     path = "/mnt/it's $HOME; rm -rf *"
@@ -195,6 +203,7 @@ def test_another_host_gets_the_same_command_by_ssh_each_argument_as_it_was_given
     assert shell.stdout.splitlines() == wanted
 
 
+@pytest.mark.usefixtures("world")
 def test_the_command_on_the_other_host_may_be_another_one_and_its_answer_and_exit_code_come_back(
     tmp_path: Path,
 ) -> None:
@@ -207,6 +216,7 @@ def test_the_command_on_the_other_host_may_be_another_one_and_its_answer_and_exi
     assert "no fault 'explode'" in line
 
 
+@pytest.mark.usefixtures("world")
 def test_without_ssh_there_is_one_clear_line(tmp_path: Path) -> None:
     line = Faults(tmp_path).error("list", "--host", "h", env={"PATH": "/nonexistent"})
     assert line == "kjbod faults: ssh: No such file or directory (apt-get install openssh-client)"

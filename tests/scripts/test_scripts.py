@@ -58,6 +58,7 @@ def test_all_requirement_files_agree_so_that_pip_can_take_them_together() -> Non
             assert together.setdefault(package, version) == version, package
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.parametrize(
     ("command", "line"),
     [
@@ -76,6 +77,7 @@ def test_a_wrong_argument_is_one_clear_line(command: list[str], line: str) -> No
     assert (result.returncode, result.stdout, result.stderr) == (1, "", f"{line}\n")
 
 
+@pytest.mark.usefixtures("world")
 def test_kafka_without_maven_and_without_root_is_one_clear_line(tmp_path: Path) -> None:
     # A PATH with what the script needs except Maven and any package manager.
     for tool in ("bash", "dirname", "mkdir", "flock", "mktemp", "cat", "rm"):
@@ -99,6 +101,7 @@ WITH_HELP = [
 ]
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.parametrize("script", WITH_HELP)
 @pytest.mark.parametrize("option", ["-h", "--help"])
 def test_help_is_shown_on_a_machine_without_anything_and_sets_nothing_up(
@@ -120,6 +123,7 @@ def test_help_is_shown_on_a_machine_without_anything_and_sets_nothing_up(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.usefixtures("world")
 def test_the_help_of_the_demonstration_is_its_own_where_it_can_run() -> None:
     result = run("scripts/demo", "--help")
     assert (result.returncode, result.stderr) == (0, "")
@@ -143,6 +147,7 @@ for package in (scripts.story, kjbod.fleet, scripts.rig, kjbod.faults):
 """
 
 
+@pytest.mark.usefixtures("world")
 def test_the_demonstration_needs_no_development_tools() -> None:
     named = {Requirement(text).name for text in PROJECT["dependency-groups"]["dev"]}
     modules = {name.replace("-", "_") for name in named} | {"kafka", "_pytest", "importlinter"}
@@ -151,6 +156,7 @@ def test_the_demonstration_needs_no_development_tools() -> None:
     assert '"$root/scripts/setup" --fleet\n' in (ROOT / "scripts/demo").read_text()
 
 
+@pytest.mark.usefixtures("world")
 def test_nobody_is_sent_to_a_package_index_for_kjbod() -> None:
     """The name is not ours there."""
     said = run(
@@ -159,6 +165,7 @@ def test_nobody_is_sent_to_a_package_index_for_kjbod() -> None:
     assert said.stdout == ""
 
 
+@pytest.mark.usefixtures("world")
 def test_what_is_installed_has_what_breaks_disks_and_neither_rig_nor_test(tmp_path: Path) -> None:
     alone = ("--no-index", "--no-deps", "--no-build-isolation", "--quiet")
     built = run(sys.executable, "-m", "pip", "wheel", *alone, "-w", str(tmp_path), ".")
@@ -188,6 +195,7 @@ def cloned(tmp_path: Path) -> Path:
     return tmp_path / "scripts/setup"
 
 
+@pytest.mark.usefixtures("world")
 def test_who_sets_up_less_than_is_there_changes_nothing(tmp_path: Path) -> None:
     """The demonstration and the tests in turns: each part is installed once."""
     setup = cloned(tmp_path)

@@ -22,6 +22,8 @@ from kjbod.ids import random_uuid
 from kjbod.metadata.batches import encode_batch
 from scripts.rig.processes import Processes, free_port, kjbod_command
 
+pytestmark = pytest.mark.usefixtures("world")
+
 CLUSTER = str(random_uuid(system_random()))
 OTHER = str(random_uuid(system_random()))
 EXIT_FLEET = 2

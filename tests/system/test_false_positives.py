@@ -90,6 +90,7 @@ def test_its_end_at_any_moment_leaves_no_swap_no_control_group_and_no_frozen_dis
         wait_until(lambda: not _swap_and_groups(tag) + namespaces.loop_devices(tag), 30, "an end of all that it made")
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -38,6 +38,7 @@ def test_header_versions_are_those_that_kio_names(case: Case) -> None:
     assert ours(case.key, case.version) == header.__version__
 
 
+@pytest.mark.usefixtures("world")
 def test_kio_is_not_imported_before_the_first_message() -> None:
     code = (
         "import sys, kjbod.wire.client, kjbod.wire.server, kjbod.wire.schemas\n"

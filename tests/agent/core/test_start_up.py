@@ -42,6 +42,7 @@ async def closed(remembering: Remembering) -> None:
     await asyncio.sleep(0)
 
 
+@pytest.mark.usefixtures("world")
 async def test_a_full_state_directory_is_said_and_keeps_no_broker_from_starting(tmp_path: Path) -> None:
     with capture_logs() as logs:
         remembering = Remembering(config_of(["/d1"], state_dir=tmp_path), get_logger())
@@ -60,6 +61,7 @@ def _huge(path: Path) -> None:
     os.truncate(path, 1 << 40)
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -87,6 +89,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.usefixtures("world")
 async def test_a_second_agent_is_refused_the_state_directory_of_the_first_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +115,7 @@ async def test_a_second_agent_is_refused_the_state_directory_of_the_first_before
     await closed(third)
 
 
+@pytest.mark.usefixtures("world")
 async def test_a_state_directory_stays_locked_when_its_process_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +135,7 @@ async def test_a_state_directory_stays_locked_when_its_process_is_killed(
     await closed(second)
 
 
+@pytest.mark.usefixtures("world")
 async def test_the_memory_is_saved_when_it_changed_and_read_at_the_next_start(tmp_path: Path) -> None:
     config = config_of(["/d1"], state_dir=tmp_path)
     remembering = Remembering(config, get_logger())

@@ -108,6 +108,7 @@ def contents(place: Path) -> dict[str, tuple[bytes, int]]:
     }
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_a_copy_keeps_up_with_a_process_that_appends_rolls_deletes_and_truncates(
     tmp_path: Path, seed: int
@@ -135,6 +136,7 @@ async def test_a_copy_keeps_up_with_a_process_that_appends_rolls_deletes_and_tru
         assert copy.progress.verified_bytes == copy.progress.total_bytes == size
 
 
+@pytest.mark.usefixtures("world")
 async def test_holes_stay_holes_and_nothing_else_takes_room(tmp_path: Path) -> None:
     async with moving(tmp_path) as (storage, (source, destination), there, here):
         data = random.Random(1).randbytes(3 << 20)
@@ -162,6 +164,7 @@ async def test_holes_stay_holes_and_nothing_else_takes_room(tmp_path: Path) -> N
         assert sum(status.allocated for status in copied) < 7 << 20
 
 
+@pytest.mark.usefixtures("world")
 async def test_a_killed_worker_ends_a_pass_and_the_next_one_goes_on(tmp_path: Path) -> None:
     async with moving(tmp_path) as (storage, (source, destination), there, here):
         data = random.Random(1).randbytes(40 << 20)
@@ -188,6 +191,7 @@ def mapped(pid: int) -> str:
     return "".join(line for line in Path(f"/proc/{pid}/maps").read_text().splitlines(True) if "kjbod-copy" in line)
 
 
+@pytest.mark.usefixtures("world")
 async def test_workers_give_the_memory_of_a_copy_back_with_the_next_probe(tmp_path: Path) -> None:
     async with moving(tmp_path) as (storage, agents, there, _):
         (there / f"{0:020d}.log").write_bytes(bytes(1 << 20) + b"x" * (9 << 20))
@@ -202,6 +206,7 @@ async def test_workers_give_the_memory_of_a_copy_back_with_the_next_probe(tmp_pa
         assert [sorted(os.listdir(f"/proc/{agent.worker_pid}/fd")) for agent in agents] == before
 
 
+@pytest.mark.usefixtures("world")
 async def test_a_buffer_that_was_closed_too_early_is_no_trouble_of_the_disk_nor_of_its_worker(tmp_path: Path) -> None:
     async with moving(tmp_path) as (storage, (source, _), there, _here):
         (there / f"{0:020d}.log").write_bytes(b"data")
@@ -229,6 +234,7 @@ async def stopped(agent: PosixDirectoryAgent) -> AsyncIterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.usefixtures("world")
 async def test_a_worker_has_two_pieces_of_a_copy_at_most_and_a_probe_goes_before_the_rest(tmp_path: Path) -> None:
     async with moving(tmp_path) as (storage, (source, _), there, _here):
         (there / f"{0:020d}.log").write_bytes(bytes(range(200)))
@@ -253,6 +259,7 @@ async def test_a_worker_has_two_pieces_of_a_copy_at_most_and_a_probe_goes_before
         assert answered == ["piece 0", "piece 1", "probe", "piece 2", "piece 3"]
 
 
+@pytest.mark.usefixtures("world")
 async def test_pieces_that_reach_a_worker_together_each_get_their_own_buffer(tmp_path: Path) -> None:
     async with moving(tmp_path) as (storage, (source, destination), there, here):
         (there / f"{0:020d}.log").write_bytes(b"abcdef")
@@ -282,6 +289,7 @@ async def test_pieces_that_reach_a_worker_together_each_get_their_own_buffer(tmp
         assert (here / file).read_bytes() == b"abcdef"
 
 
+@pytest.mark.usefixtures("world")
 async def test_two_pieces_on_their_way_are_lost_with_their_worker_and_late_after_their_time(tmp_path: Path) -> None:
     async with moving(tmp_path) as (storage, (source, _), there, _here):
         (there / f"{0:020d}.log").write_bytes(b"abcdef")

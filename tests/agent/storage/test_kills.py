@@ -125,6 +125,7 @@ def ask(root: Path, operation: Operation) -> list[dict[str, Any]]:
     return answers
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.parametrize("points", sweep(ci=30))
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.title)
 def test_a_kill_at_any_system_call_leaves_a_directory_as_it_was_or_as_it_was_to_be(
@@ -160,6 +161,7 @@ def test_a_kill_at_any_system_call_leaves_a_directory_as_it_was_or_as_it_was_to_
     assert seen == sorted(seen), "there is one moment at which it is done"
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.parametrize("points", sweep(ci=30))
 @pytest.mark.parametrize("name", ["finish_file", "remove_file"])
 def test_a_kill_in_a_file_of_a_future_replica_leaves_a_replica_that_can_be_finished(

@@ -148,6 +148,7 @@ def test_a_replacement_disk_at_the_same_path_does_not_wait_for_the_worker_in_the
     wait_until(lambda: process_sleep(worker)[0] in ("", "Z"), 10, "end of the stuck worker")
 
 
+@pytest.mark.usefixtures("world")
 def test_processes_say_what_they_are_for(tmp_path: Path) -> None:
     path = tmp_path / "log dir with a name that is longer than what the kernel keeps of a process"
     path.mkdir()

@@ -6,6 +6,7 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
 import uvloop
 
 from kjbod.clock import SystemClock
@@ -15,6 +16,7 @@ from kjbod_agent.storage.posix import PosixStorageAgent
 TIMEOUT_MS = 400
 
 
+@pytest.mark.usefixtures("world")
 def test_an_answer_that_came_during_a_pause_is_heard_though_its_time_is_over(tmp_path: Path) -> None:
     """On uvloop, whose timers go before what lies in the sockets."""
 

@@ -23,6 +23,8 @@ from kjbod_agent.storage.api import DirectoryTimeout, StorageAgent, StorageOptio
 from kjbod_agent.storage.conformance import TIMEOUT_MS, StorageConformance, errno_of
 from kjbod_agent.storage.posix import PosixDirectoryAgent, PosixStorageAgent
 
+pytestmark = pytest.mark.usefixtures("world")
+
 PATIENCE_S = 60
 
 
