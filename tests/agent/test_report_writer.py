@@ -24,6 +24,8 @@ from kjbod_agent import report_writer
 from kjbod_agent.host_files.report_files import finished_content
 from kjbod_agent.report_writer import Limits, ReportWriter, base_name, must_rotate, partition_path
 
+pytestmark = pytest.mark.usefixtures("world")
+
 NOON_MS = 1_793_534_400_000  # 2026-11-01 12:00 UTC
 BOOT = "Qm9vdElkT2ZUaGlzUnVu"
 
@@ -158,7 +160,6 @@ async def test_what_was_reported_is_in_finished_files_after_close(tmp_path: Path
     assert w.stats == report_writer.ReportStats(written=4, files=2)
 
 
-@pytest.mark.usefixtures("world")
 async def test_lines_are_in_a_hidden_file_at_once_and_public_only_when_finished(tmp_path: Path) -> None:
     w = writer(tmp_path)
     await w.start()
@@ -170,7 +171,6 @@ async def test_lines_are_in_a_hidden_file_at_once_and_public_only_when_finished(
     await w.close()
 
 
-@pytest.mark.usefixtures("world")
 @pytest.mark.parametrize("kind", sorted(URGENT_KINDS))
 async def test_a_failure_is_readable_at_once(tmp_path: Path, kind: str) -> None:
     w = writer(tmp_path)
@@ -181,7 +181,6 @@ async def test_a_failure_is_readable_at_once(tmp_path: Path, kind: str) -> None:
     await w.close()
 
 
-@pytest.mark.usefixtures("world")
 async def test_the_hour_changes_and_files_follow(tmp_path: Path) -> None:
     clock = SetClock()
     w = ReportWriter(tmp_path, host="h1", boot_id=BOOT, clock=clock)
@@ -194,7 +193,6 @@ async def test_the_hour_changes_and_files_follow(tmp_path: Path) -> None:
     assert [path.parent.name for path in finished(tmp_path)] == ["hour=12", "hour=13"]
 
 
-@pytest.mark.usefixtures("world")
 async def test_files_are_finished_when_large(tmp_path: Path) -> None:
     w = writer(tmp_path, rotate_bytes=1_000)
     await w.start()
@@ -250,7 +248,6 @@ def kill_after_five_events(root: Path) -> None:
         process.wait()
 
 
-@pytest.mark.usefixtures("world")
 async def test_a_killed_agent_loses_nothing_that_was_flushed(tmp_path: Path) -> None:
     kill_after_five_events(tmp_path)
     (plain,) = hidden(tmp_path)
@@ -323,7 +320,6 @@ async def test_an_unusable_reports_directory_is_said_once_and_the_queue_stays_bo
     assert [line["error"] for line in logs] == [os.strerror(errno.ENOTDIR)]
 
 
-@pytest.mark.usefixtures("world")
 async def test_a_report_disk_that_hangs_does_not_hold_the_agent(tmp_path: Path) -> None:
     w = writer(tmp_path)
     await w.start()
@@ -337,7 +333,6 @@ async def test_a_report_disk_that_hangs_does_not_hold_the_agent(tmp_path: Path) 
     os.kill(process, signal.SIGKILL)
 
 
-@pytest.mark.usefixtures("world")
 async def test_a_file_process_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
     w = writer(tmp_path)
     await w.start()

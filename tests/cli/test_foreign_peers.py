@@ -91,6 +91,7 @@ def endless_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "CATCH_UP_TIMEOUT_S", 3600.0)
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.usefixtures("endless_patience")
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: "-".join(command[:2]))
 def test_a_port_that_speaks_tls_is_named_in_one_line(

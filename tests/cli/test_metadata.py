@@ -70,6 +70,7 @@ def test_what_is_being_written_is_left_out(golden: Path, capsys: pytest.CaptureF
     assert 0 < len(whole) - len(cut) < 5
 
 
+@pytest.mark.usefixtures("world")
 def test_a_dump_has_the_snapshot_and_only_what_follows_it(golden: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "dump", "-s", str(golden))
     records = [json.loads(line) for line in out]

@@ -77,6 +77,7 @@ async def test_a_probe_or_a_write_that_does_not_come_back_is_told_with_the_time(
         await watching(tmp_path, timeout_ms=200).run(Writer())
 
 
+@pytest.mark.usefixtures("world")
 async def test_a_child_that_is_killed_says_nothing_about_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from scripts.rig.rig_error import RigError
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.parametrize("role", ["controller", "broker"])
 def test_a_node_is_formatted_as_by_the_command(tmp_path: Path, role: str) -> None:
     ways = tmp_path / "command", tmp_path / "rig"

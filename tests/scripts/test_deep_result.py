@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from scripts.deep_result import describe
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +46,7 @@ def test_a_run_that_never_began_is_not_green() -> None:
     assert "| seed | none |" in text
 
 
+@pytest.mark.usefixtures("world")
 def test_a_session_tells_its_counts_and_its_seed(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_good(): pass\ndef test_bad(): assert 0\n")
     command = [

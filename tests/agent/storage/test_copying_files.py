@@ -322,6 +322,7 @@ async def test_two_pieces_on_their_way_are_lost_with_their_worker_and_late_after
         assert len(await asyncio.gather(*pieces(TIMEOUT_MS))) == 2
 
 
+@pytest.mark.usefixtures("world")
 async def test_checkpoints_are_carried_between_real_directories(tmp_path: Path) -> None:
     async with moving(tmp_path) as (_, (source, destination), there, here):
         (there.parent / "replication-offset-checkpoint").write_bytes(b"0\n1\nt 0 5\n")
