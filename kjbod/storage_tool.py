@@ -212,7 +212,7 @@ def _effective_release(release: int | None, asked: dict[str, int]) -> int:
 
 
 def _effective_features(release: int, asked: dict[str, int], dynamic_quorum: bool) -> dict[str, int]:
-    """Each feature's level, by name, metadata.version and kraft.version included
+    """Levels of the features by name, metadata.version and kraft.version included
     (``Formatter.calculateEffectiveFeatureLevels``)."""
     known = sorted(set(versions.SUPPORTED_FEATURES) - {versions.METADATA_VERSION})
     for name in asked:
@@ -402,7 +402,7 @@ def _existing(path: Path) -> Path:
 
 
 def _below_a_mount_point(log_dirs: Sequence[str], new: Collection[str]) -> list[str]:
-    """Those new ones of ``log_dirs`` that lie on the root file system, where others have disks of their own. An agent
+    """New directories of ``log_dirs`` that lie on the root file system, where others have disks of their own. An agent
     that knew a disk there refuses them; kafka-storage, and a first start, cannot know."""
     devices: dict[str, int] = {}
     for path in (*log_dirs, "/"):

@@ -35,13 +35,13 @@ PRONOUNS = frozenset(
 
 
 def documented(tree: ast.AST, name: str) -> Iterator[tuple[str, str]]:
-    """Docstrings of a module, and of all in it that others may use, with where they stand."""
+    """Docstrings of a module and of all in it, with where they stand."""
     if isinstance(tree, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         docstring = ast.get_docstring(tree)
         if docstring:
             yield name, docstring
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield from documented(node, f"{name}:{node.lineno} {node.name}")
 
 

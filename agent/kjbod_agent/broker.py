@@ -463,8 +463,8 @@ class Broker:
         self._check_registering()
 
     def _check_registering(self) -> None:
-        """See in the metadata what became of a registration that was answered: a controller by the KIP does not bring a
-        directory back that has failed under this incarnation."""
+        """Find in the metadata what became of a registration that was answered: a controller by the KIP does not bring
+        a directory back that has failed under this incarnation."""
         own = self.image.brokers.get(self.life.identity.broker_id)
         if not self._registering or own is None or own.incarnation_id != self.life.identity.incarnation_id:
             return
@@ -566,7 +566,7 @@ class Broker:
         self.mover.set_rate(next((int(value) for value in values if value.isdecimal()), None))
 
     def _tell_mover(self, outcome: Outcome) -> None:
-        """What the controller answered, unless something newer waits to be told it."""
+        """Tell the mover what the controller answered, unless something newer waits to be sent."""
         for partition, directory_id in outcome.accepted.items():
             if partition not in self.assignments.ready:
                 self.mover.acknowledged(partition, directory_id)
@@ -624,14 +624,15 @@ class Broker:
             self._log.error("agent.standing.still", reason=still)
 
     def _standing_still(self, now_ms: int) -> str | None:
-        """Which part makes no progress although the event loop goes round, in words; None: none."""
+        """The part that makes no progress although the event loop goes round, in words; None: none."""
         silent_ms = now_ms - self._pulse.beaten_ms
         if self.life.active and silent_ms > 2 * self.life.timing.heartbeat_interval_ms + STANDSTILL_MS:
             return f"no request to the controller has ended, well or not, for {silent_ms} ms"
         return None if self.monitor is None else self.monitor.standing_still(now_ms)
 
     def _notice_pause(self, now_ms: int) -> None:
-        """Whoever comes first after a pause; the timers of the event loop go before what lies in the sockets."""
+        """Note a pause, for whoever comes first after it; the timers of the event loop go before what lies in the
+        sockets."""
         due_ms = self._pulse.round_due_ms
         if due_ms is None or now_ms - due_ms < PAUSE_MS:
             return
@@ -1014,7 +1015,7 @@ class Broker:
             self._status = text
 
     def _work_text(self) -> list[str]:
-        """What is being done in the directories, as long as it is."""
+        """Words for the work in the directories, while there is some."""
         inventory = self.placement.inventory
         parts = [f"{inventory.path(d)} is being loaded" for d in inventory.loading]
         if self.placement.inventory.creating:

@@ -605,7 +605,7 @@ class Daemon:
         )
 
     def _metadata_trouble(self) -> str:
-        """Why the metadata, which name the active controller, cannot be fetched."""
+        """Reason why the metadata, which name the active controller, cannot be fetched."""
         return "" if self._metadata is None else self._metadata.problem or ""
 
     def _reports(self, incarnation_id: Uuid) -> ReportWriter:
@@ -701,7 +701,7 @@ class Daemon:
             self._last_words.release()
 
     def _after_bug(self, bug: BaseException) -> Ended:
-        """How it ends after an error that nobody foresaw; a host without room is no bug."""
+        """End after an error that nobody foresaw; a host without room is no bug."""
         scarce = no_room(bug)
         if scarce is not None:
             return Ended(scarce.exit_code, str(scarce), clean=False)
@@ -731,7 +731,8 @@ def _first(group: BaseExceptionGroup[Any]) -> Any:
 
 
 def _inventory(opened: Opened) -> Inventory:
-    """Which directories there are; what lies in them is told when they are loaded. Those that are late may yet come."""
+    """Inventory of the directories that there are; what lies in them is told when they are loaded. Those that are late
+    may yet come."""
     start_up = opened.start_up
     late = [(u.directory_id, u.path) for u in start_up.unreadable if u.path in opened.late and u.directory_id]
     return Inventory(
@@ -744,7 +745,7 @@ def _inventory(opened: Opened) -> Inventory:
 
 
 def _sites(broker: Broker, monitor: HealthMonitor, opened: Opened, config: Config) -> dict[Uuid, Site]:
-    """How each directory is now, for the choice where a new replica goes."""
+    """Directories as they are now, for the choice of one for a new replica."""
     directories = opened.start_up.log_dirs
     paths = [directory.path for directory in directories]
     cordoned = cordoned_log_dirs(broker.image, config.node_id, config.cordoned_log_dirs, paths)
@@ -808,7 +809,7 @@ def _unread_disk(directory_id: Uuid | None) -> "Disk":
 
 
 def _disk(status: DirectoryStatus) -> "Disk":
-    """What the monitor knows of a directory and its device, for metrics."""
+    """A directory and its device as the monitor knows them, for metrics."""
     from kjbod_agent.metrics import Disk
 
     probe, device, counters = status.last_probe, status.device, status.counters

@@ -177,7 +177,7 @@ def _states(now: Snapshot) -> Metric:
 
 
 def _replica_work(now: Snapshot) -> Iterator[Metric]:
-    """What is being done with replicas: created, moved, left as strays."""
+    """Series of the work on replicas: created, moved, left as strays."""
     yield GaugeMetricFamily("kjbod_replicas_creating", "Replicas that are being created.", now.creating)
     yield GaugeMetricFamily("kjbod_strays", "Replicas that the metadata do not know, kept aside.", now.strays)
     states = Counter(move.state for move in now.moves)

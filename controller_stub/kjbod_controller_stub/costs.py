@@ -107,7 +107,8 @@ def _metadata(controller: "Controller", request: MetadataRequest) -> int:
 
 
 def _alter_configs(controller: "Controller", request: AlterConfigsRequest | IncrementalAlterConfigsRequest) -> int:
-    """What is set for all brokers may concern every partition: ``min.insync.replicas`` clears eligible replicas."""
+    """Estimate for changed configurations: those of all brokers may concern every partition, since
+    ``min.insync.replicas`` clears eligible replicas."""
     concerns_all = any(resource.resource_type == BROKER for resource in request.resources)
     return controller.image.partition_count() if concerns_all else 0
 

@@ -172,7 +172,7 @@ def _check_dependencies(feature: str, level: int, after: Mapping[str, int]) -> N
 
 
 def _not_supported(finalized: Finalized, feature: str, level: int) -> str | None:
-    """Why a level cannot be finalized: the first node that does not support it."""
+    """Reason why a level cannot be finalized: the first node that does not support it."""
     for who, supported in _nodes(finalized, feature):
         low, high = supported
         if not low <= level <= high:

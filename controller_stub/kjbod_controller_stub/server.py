@@ -147,7 +147,7 @@ class _HalfAppliedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _TurnOutcome:
-    """What a turn made."""
+    """Outcome of a turn."""
 
     result: Result
     answer: ResponseBody | EncodedResponse | None = None
@@ -592,7 +592,7 @@ class ControllerServer:
     def _change(
         self, make: Callable[[], "_TurnOutcome"], is_idle: Callable[[], bool]
     ) -> tuple["_TurnOutcome", list[bytes]]:
-        """What has the turn does: make a result, apply it, encode it for the log. On the loop or in the thread.
+        """Body of a turn: build the result, apply it, encode it for the log. On the loop or in the thread.
 
         Raises:
             _HalfAppliedError: the records are not in the log, but the image may have some of them: only a replay from
@@ -702,7 +702,7 @@ class ControllerServer:
     # ---- requests
 
     def _steady_heartbeats(self, peer: Peer) -> SteadyHeartbeats:
-        """What :meth:`_handle` and :meth:`_answer` do for a steady heartbeat that has to wait for nothing."""
+        """Short way of :meth:`_handle` and :meth:`_answer` for a steady heartbeat that has to wait for nothing."""
         host = host_of_acls(peer.host)
 
         def decide(request: BrokerHeartbeatRequest, metadata_offset: int) -> BrokerHeartbeatResponse | None:
@@ -729,7 +729,7 @@ class ControllerServer:
             return None
 
     async def _forwarded(self, outer: Request, envelope: EnvelopeRequest, sender: Context) -> ResponseBody | None:
-        """What a broker forwards, as if its client had sent it."""
+        """Handle a request that a broker forwards, as if its client had sent it."""
         if not is_authorized(self._authorizer(sender.principal, sender.host), outer.api_key):
             return refusal(envelope, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, outer.version)
         try:

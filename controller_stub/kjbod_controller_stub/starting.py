@@ -109,7 +109,7 @@ async def limits_of(config: Config) -> Limits:
 
 
 def _connections_by_files() -> int:
-    """How many connections leave the log the files that it needs: one that it cannot open is its end."""
+    """Number of connections that leave the log the files that it needs: one that it cannot open is its end."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return CONNECTIONS_MAX

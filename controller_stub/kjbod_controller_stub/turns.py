@@ -104,7 +104,7 @@ class Turns:
         return True
 
     def _measure_wait(self, turn: _Turn) -> int:
-        """When the turn begins, ns; 0: nobody measures."""
+        """Monotonic nanoseconds at which the turn begins; 0: nobody measures."""
         if self.times is None:
             return 0
         begun_ns = self.times.clock.monotonic_ns()

@@ -67,7 +67,7 @@ def _servers(brokers: Sequence[Address] | None, controllers: Sequence[Address] |
 
 
 def _on_one(servers: Sequence[Address], ask: Callable[[Connection], Any]) -> Any:
-    """What ``ask`` gives on the first server that can be reached.
+    """Result of ``ask`` on the first server that can be reached.
 
     Raises:
         KjbodError: none can be, with a line for each, or it does not answer.

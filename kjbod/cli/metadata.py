@@ -64,7 +64,7 @@ def _sources(command: Callable[..., Any]) -> Callable[..., Any]:
 def _one_of(
     path: Path | None, servers: Sequence[Address] | None, config_path: Path | None
 ) -> tuple[Path | None, Sequence[Address] | None]:
-    """Where to read: files, or controllers.
+    """The source to read: files, or controllers.
 
     Raises:
         click.UsageError: none was given, or more than one.
@@ -208,7 +208,7 @@ class _Session:
 
 
 def _printable(text: str) -> str:
-    """What a terminal would obey as an escape; backslashes, which names of quotas have, stay as they are."""
+    """Text with what a terminal would obey as an escape; backslashes, which names of quotas have, stay as they are."""
     return "".join(char if char.isprintable() or char == "\t" else safe(char) for char in text)
 
 

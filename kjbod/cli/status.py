@@ -149,7 +149,7 @@ def _fenced(fenced: bool | None) -> str:
 
 
 def _controller(contact: dict[str, Any]) -> str:
-    """Where it is, and how long ago it last accepted something."""
+    """Address of the controller, and how long ago it last accepted something."""
     where = safe(contact["address"] or "none is known")
     if contact["last_answer_ms"] is None:
         return f"{where}, has accepted nothing yet"
@@ -161,7 +161,7 @@ def _epoch(epoch: int) -> str:
 
 
 def _history(told: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
-    """What happened to the metadata's history while the agent ran."""
+    """Lines for what happened to the metadata's history while the agent ran."""
     if told is None:
         return
     if (lost := told["lost"]) is not None:

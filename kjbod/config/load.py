@@ -411,7 +411,7 @@ class _Loader:
         return overrides
 
     def _check_deadlines(self, values: Mapping[str, object]) -> None:
-        """What the deadlines of the verdict have to do with each other."""
+        """Check the deadlines of the verdict against each other."""
         probe_ms = values["kjbod_probe_timeout_ms"]
         held_ms, blind_ms = values["kjbod_held_timeout_ms"], values["kjbod_blind_timeout_ms"]
         for name, value, never in (("kjbod.held.timeout.ms", held_ms, 0), ("kjbod.blind.timeout.ms", blind_ms, None)):
@@ -537,7 +537,7 @@ def _voter_problems(roles: frozenset[str], voters: tuple[Voter, ...], node_id: o
 
 
 class _ListenerRules:
-    """What listeners, advertised listeners, controller names and roles have to do with each other."""
+    """Rules between listeners, advertised listeners, controller names and roles."""
 
     def __init__(
         self,

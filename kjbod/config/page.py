@@ -136,7 +136,7 @@ def _default(setting: Setting) -> str:
 
 
 def _values(setting: Setting) -> Iterator[str]:
-    """What is allowed, where that is not all that the type allows."""
+    """Allowed values, where they are not all that the type allows."""
     key = setting.key
     yield from (f"`{choice}`" for choice in key.choices)
     if setting.kind is not int:

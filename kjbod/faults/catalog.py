@@ -134,7 +134,7 @@ def _undo(injection: Injection) -> None:
 
 
 def _require_the_same_disk(injection: Injection) -> None:
-    """What changed files must not be undone on another file system, should that be at the same place by now."""
+    """Require the disk whose files were changed: nothing is undone on another one that is at the same place by now."""
     target, was = injection.target, injection.details["mounted"]
     mount = mount_on(target.mount_point)
     # Device numbers and names are given to other disks: only the file system's own id tells.
@@ -172,7 +172,7 @@ def _disk_is_gone(target: Target) -> bool:
 
 
 def _require_the_disk_itself(target: Target) -> dict[str, str]:
-    """That the place has the disk which is to break, and nobody else's by now; what is mounted there."""
+    """Require that the place has the disk which is to break, and nobody else's by now; what is mounted there."""
     mount = mount_on(target.mount_point)
     if mount is None:
         raise FaultsError(f"{target.mount_point}: nothing is mounted there")

@@ -353,7 +353,7 @@ def _undo_all(injections: Sequence[Injection]) -> int:
 
 
 def _program(arguments: argparse.Namespace) -> str:
-    """What an operator types, with the records that were meant."""
+    """Command that an operator types, with the records that were meant."""
     where = arguments.state_dir
     return typed() if where == DEFAULT_STATE_DIR else f"{typed()} --state-dir {shlex.quote(str(where))}"
 

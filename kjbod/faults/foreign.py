@@ -71,7 +71,7 @@ def find_target(fault: Fault, path: str, *, confirmed: str | None, state_dir: Pa
 
 
 def _refuse_the_system(path: str, mount: Mount, state_dir: Path) -> None:
-    """What the machine, or this program, lives on is never touched."""
+    """Refuse to touch what the machine, or this program, lives on."""
     for place in (*map(Path, _NEVER), Path(__file__).parent, Path(sys.prefix), state_dir, Path.cwd()):
         with contextlib.suppress(OSError):
             other = mount_above(place.resolve())

@@ -116,7 +116,7 @@ class Request(NamedTuple):
 
 
 def _extents(fd: int) -> Iterator[tuple[int, int]]:
-    """Where the sparse file has content: (offset, length), in pieces of at most ``_COPY_BYTES``."""
+    """Parts of the sparse file that have content: (offset, length), in pieces of at most ``_COPY_BYTES``."""
     position = 0
     while True:
         try:
@@ -438,7 +438,7 @@ class Janitor:
             os.write(self._done_write_fd, b"x")
 
     def _unmount(self, mount_point: Path) -> None:
-        """What was made for this disk: by now somebody may have mounted a disk of his own there."""
+        """Unmount what was made for this disk: by now somebody may have mounted a disk of his own there."""
         while (mount := mount_on(mount_point)) is not None and is_own(mount, self._image):
             with contextlib.suppress(OSError):
                 syscalls.thaw(mount_point)

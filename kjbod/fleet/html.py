@@ -143,7 +143,7 @@ _SEEN: tuple[str, Value] = ("last seen, UTC", lambda row: date_time(row["last_se
 
 
 def _attention(report: Report) -> str:
-    """What a person has to look at this morning; the worst first."""
+    """Section of what a person has to look at this morning; the worst first."""
     lists = (_silent_agents, _failed_directories, _ended_agents, _other_directories, _soon_full)
     found = "".join(make(report) for make in lists)
     if not found:
@@ -516,7 +516,7 @@ def _unheard(report: Report, agent: Row) -> tuple[tuple[int, int, str], ...]:
 
 
 def _alive(events: Sequence[Row], report: Report, agent: Row) -> list[tuple[int, int]]:
-    """When the agent ran, as far as its events, and what else was heard of it, tell."""
+    """Times in which the agent ran, as far as its events, and what else was heard of it, tell."""
     first, last = report.first_ts, agent["last_seen"] if agent["status"] == SILENT else report.last_ts
     assert first is not None
     assert last is not None

@@ -250,7 +250,7 @@ def _failures(events: DataFrame) -> DataFrame:
 
 
 def _run_ends(events: DataFrame) -> DataFrame:
-    """How each run ended, if it did."""
+    """Ends of the runs, of those that ended."""
     whole_run = F.col("path").isNull() & F.col("dir_id").isNull()
     timed_out = _kind(EventKind.TIMEOUT_SHUTDOWN) & whole_run
     stopped = _kind(EventKind.AGENT_STOPPED)

@@ -156,7 +156,7 @@ class _Download:
 
 
 class _OtherHistoryError(Exception):
-    """What was handed over is not in the log of this leader."""
+    """The records that were handed over are not in the log of this leader."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class _Tail:
 
 @dataclasses.dataclass(slots=True)
 class _Log:
-    """What was fetched: only its end, and what is not applied."""
+    """The fetched log: only its end, and what is not applied."""
 
     end_offset: int = 0
     applied_offset: int = 0
@@ -194,7 +194,7 @@ class _Log:
         return self.epochs[-1][0] if self.epochs else 0
 
     def end_of(self, epoch: int) -> int:
-        """Where our largest epoch that is not above ``epoch`` ends; 0 if we have none."""
+        """End of our largest epoch that is not above ``epoch``; 0 if we have none."""
         end = 0
         for number, (ours, _) in enumerate(self.epochs):
             if ours <= epoch:
@@ -423,7 +423,8 @@ class FetchMachine:
     def _note_addresses(
         self, nodes: Sequence[wire.FetchResponseNodeEndpoint | wire.FetchSnapshotResponseNodeEndpoint]
     ) -> None:
-        """Where nodes are that an answer names, which are leaders as a rule: the newest :data:`ADDRESSES_MAX`."""
+        """Note the addresses of nodes that an answer names, which are leaders as a rule: the newest
+        :data:`ADDRESSES_MAX`."""
         for node in nodes:
             self._addresses.pop(node.node_id, None)
             self._addresses[node.node_id] = (node.host, node.port)
@@ -498,7 +499,7 @@ class FetchMachine:
         self.not_before_ms = now_ms
 
     def _on_error(self, code: int, now_ms: int, told: wire.LeaderIdAndEpoch | None = None) -> list[Effect]:
-        """See the table on top; ``told`` is the leader that the answer names."""
+        """Act on an error as the table on top says; ``told`` is the leader that the answer names."""
         self._download = None
         if code == ErrorCode.INCONSISTENT_CLUSTER_ID and not self._ever_fetched:
             raise InconsistentClusterError(
@@ -524,7 +525,7 @@ class FetchMachine:
         return effects
 
     def _told(self, named: wire.LeaderIdAndEpoch) -> wire.LeaderIdAndEpoch:
-        """Who sent an answer without an error: older controllers name the leader only in errors."""
+        """The leader, as the sender of an answer without an error: older controllers name the leader only in errors."""
         return (
             wire.LeaderIdAndEpoch(leader_id=self._leader_id, leader_epoch=self.epoch)
             if named.leader_id == -1

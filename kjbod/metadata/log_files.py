@@ -145,7 +145,7 @@ class Segment:
         return chunk[:end]
 
     def _find(self, offset: int) -> tuple[int, int]:
-        """Where the batch that holds ``offset`` starts, and its size."""
+        """Position of the batch that holds ``offset``, and its size."""
         position = self.indexer.position_for(offset)
         while position < self.size:
             window = os.pread(self.fd, min(_READ_AHEAD_BYTES, self.size - position), position)
@@ -442,7 +442,7 @@ def open_log(
 
 
 def _require_whole(directory: Path, log: SegmentedLog, found: list["_Checked"], snapshot_end_offset: int) -> None:
-    """What is known to have been there is there, in the log or its newest snapshot."""
+    """Require that what is known to have been there is there, in the log or its newest snapshot."""
     log_end_offset = found[-1].next_offset if found else 0
     end_offset = max(log_end_offset, snapshot_end_offset)
     stop = clean_stop.read_clean_stop(directory)
@@ -552,7 +552,7 @@ def _walk(view: memoryview, done: _Checked, epochs: list[tuple[int, int]]) -> st
 
 
 def _misplaced(batch: RecordBatch, expected: int, epochs: list[tuple[int, int]]) -> str:
-    """What is wrong with a batch whose checksum is right: no crash writes such a thing."""
+    """Words for what is wrong with a batch whose checksum is right: no crash writes such a thing."""
     if batch.base_offset != expected:
         return f"the batch there starts at offset {batch.base_offset}, not {expected}"
     if epochs and batch.leader_epoch < epochs[-1][0]:

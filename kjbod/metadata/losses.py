@@ -27,7 +27,7 @@ def eligible_replicas(image: MetadataImage) -> int:
 
 
 def _held(image: MetadataImage) -> Iterator[tuple[int, str]]:
-    """What there is, and the first metadata.version that can hold it."""
+    """Things that there are, each with the first metadata.version that can hold it."""
     cordoned = sum(bool(broker.cordoned_log_dirs) for broker in image.brokers.values())
     if cordoned:
         yield versions.CORDONED_LOG_DIRS, f"the cordoned log directories of {_of(cordoned, 'broker')}"

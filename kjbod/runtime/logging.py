@@ -208,7 +208,7 @@ class _StandardHandler(logging.Handler):
 
 
 def _plain(value: object) -> object:
-    """What JSON has no form for."""
+    """A form for what JSON has none for."""
     match value:
         case Uuid() | PurePath():
             return str(value)

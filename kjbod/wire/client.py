@@ -197,7 +197,7 @@ async def _connect(
 
 
 def _doubt(host: str, found: Resolved) -> str:
-    """What to know of addresses that are not new."""
+    """Words of doubt about addresses that are not new."""
     where = ", ".join(found.addresses)
     return f" (at {where}, its last known address: cannot resolve {host}: {found.doubt})" if found.doubt else ""
 

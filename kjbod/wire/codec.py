@@ -655,8 +655,8 @@ def _tagged_writer(field: Field, cls: type[Any] | None, ours: bool) -> Callable[
 
 
 def _struct_default(name: str, cls: type[Any] | None, nested: type[Any] | None) -> Any:
-    """What a tagged struct reads as when it is absent, which is what need not be written: the default that its owner
-    gives it, or one whose fields all have theirs."""
+    """Value of a tagged struct that is absent, which is what need not be written: the default that its owner gives it,
+    or one whose fields all have theirs."""
     for field in dataclasses.fields(cls) if cls is not None else ():
         if field.name == name and field.default is not dataclasses.MISSING:
             return field.default

@@ -230,7 +230,8 @@ class Server:
             self._set_buffers(listening.fileno())
 
     def _set_buffers(self, listening: int) -> None:
-        """Those of a listening socket are those of all connections that it accepts (``socket(7)``, ``tcp(7)``)."""
+        """Set the buffers of a listening socket, which are those of all connections that it accepts (``socket(7)``,
+        ``tcp(7)``)."""
         wanted = {socket.SO_SNDBUF: self.limits.send_buffer_bytes, socket.SO_RCVBUF: self.limits.receive_buffer_bytes}
         with socket.socket(fileno=os.dup(listening)) as same:  # uvloop's has no setsockopt
             for option, size_bytes in wanted.items():

@@ -133,7 +133,7 @@ _Case = tuple[str, Callable[[ControllerRig, Samples], object]]
 
 
 def _measure(options: argparse.Namespace, kit: KafkaKit | None) -> list[Sample]:
-    """Each case on each system, one after the other, so that both have the same machine."""
+    """Measure each case on each system, one after the other, so that both have the same machine."""
     systems: list[System] = ["kjbod"] if kit is None else ["Kafka", "kjbod"]
     found: list[Sample] = []
     for name, case in _cases(options):

@@ -149,7 +149,7 @@ def check(code: int, what: str) -> None:
 
 @dataclass(slots=True)
 class _Piece:
-    """What one Fetch brought."""
+    """Piece of the log that one Fetch brought."""
 
     at_s: float
     high_watermark: int
@@ -292,7 +292,7 @@ class Observer:
         return Seen(counted, self._seen_at_s(last_offset), size)
 
     def _seen_at_s(self, offset: int) -> float:
-        """When it had the record, below the high watermark."""
+        """Moment at which the observer had the record, below the high watermark."""
         has = False
         for piece in self._pieces:
             has = has or any(end > offset for _, _, _, end in _batches(piece.data))
@@ -302,7 +302,7 @@ class Observer:
 
 
 def _batches(data: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Where each whole batch begins and ends in ``data``, its epoch, and the offset after it."""
+    """Begin and end of each whole batch in ``data``, its epoch, and the offset after it."""
     at = 0
     while at + _BATCH_HEADER_BYTES <= len(data):
         base_offset, length, epoch = _BATCH_HEADER.unpack_from(data, at)

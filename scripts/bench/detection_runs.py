@@ -152,7 +152,7 @@ def _has_said_more(shot: Shot, than: int) -> bool:
 
 
 def _note_verdicts(shot: Shot) -> None:
-    """What the agent said up to now. The time is that of the first line of the final state."""
+    """Note what the agent said up to now. The time is that of the first line of the final state."""
     outcome, lines = shot.outcome, shot.verdicts()
     troubled = [line for line in lines if line["state"] != "online"]
     outcome.final = shot.state()
@@ -214,7 +214,7 @@ def _escalation(shot: Shot) -> Steps:
 
 
 def _recovery(shot: Shot) -> Steps:
-    """What is not failed must be well again when the fault is gone, and the agent must say so."""
+    """Recovery: what is not failed must be well again when the fault is gone, and the agent must say so."""
     outcome = shot.outcome
     if not outcome.ok or shot.state() in ("failed", "online"):
         return

@@ -228,7 +228,7 @@ def _row(member: Member, duration_s: float, troubles: list[str]) -> Row:
 
 
 def _recovery_s(member: Member) -> float | None:
-    """How long from now until every directory is online and the broker may lead; None when it takes too long."""
+    """Seconds from now until every directory is online and the broker may lead; None when it takes too long."""
     began_s = time.monotonic()
 
     def recovered() -> bool:

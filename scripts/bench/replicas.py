@@ -117,7 +117,7 @@ def main() -> int:
 
 
 def _measure(options: argparse.Namespace, kit: KafkaKit | None) -> list[Start]:
-    """Each number of replicas, each system one after the other, so that they have the same machine."""
+    """Measure each number of replicas, each system one after the other, so that they have the same machine."""
     planned: list[tuple[System, int]] = []
     for replicas in sorted({*options.replicas, *options.memory_replicas}):
         if replicas in options.replicas:

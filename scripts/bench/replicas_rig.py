@@ -273,7 +273,7 @@ _TIMESTAMP = re.compile(rb'"timestamp": ?"([^"]+)"')
 
 
 def _last_logged_s(log: Path) -> float:
-    """When the agent said that it had made its last replica."""
+    """Moment at which the agent said that it had made its last replica."""
     last: bytes = b""
     with open(log, "rb") as file:
         for line in file:

@@ -256,7 +256,8 @@ class GroupReader(Client):
             self._commit()
 
     def _commit(self) -> None:
-        """What was seen, and nothing else: librdkafka's own positions may be ahead of that around a rebalance."""
+        """Commit what was seen, and nothing else: librdkafka's own positions may be ahead of that around a
+        rebalance."""
         offsets = [TopicPartition(topic, partition, offset) for (topic, partition), offset in self._next.items()]
         try:
             self._consumer.commit(offsets=offsets, asynchronous=True)

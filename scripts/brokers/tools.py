@@ -476,7 +476,7 @@ def run_tools(cluster: RealCluster) -> list[Outcome]:
 
 
 def _summary(dump: Outcome) -> Outcome:
-    """Which kinds of records a dump has: how many there are depends on how long it took."""
+    """Kinds of records that a dump has: how many there are depends on how long it took."""
     kinds = {match.group(1) for line in dump.lines if (match := re.search(r'"type":"(\w+)","version":\d+', line))}
     strange = [line for line in dump.lines if not line.startswith(("| offset:", "baseOffset:"))]
     return replace(dump, lines=(*sorted(kinds), *strange))

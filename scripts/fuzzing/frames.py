@@ -161,7 +161,7 @@ def _frame(body: bytes) -> Frame:
 
 
 def _impatient(body: bytes) -> bytes:
-    """The same request, and no Fetch that waits for long."""
+    """A copy of a request in which no Fetch waits for long."""
     request = decode_request(body)
     if not isinstance(request.message, FetchRequest):
         return body

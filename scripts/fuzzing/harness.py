@@ -423,7 +423,7 @@ def require_sense(image: MetadataImage) -> None:
 
 
 def _bug(event: dict[str, Any]) -> str:
-    """What failed, without what is different each time."""
+    """Text of what failed, without what is different each time."""
     last = (event.get("exception") or [{}])[-1]
     frame = (last.get("frames") or [{}])[-1]
     place = f"{Path(frame.get('filename', '?')).name}:{frame.get('lineno')}"

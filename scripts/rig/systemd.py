@@ -50,7 +50,7 @@ def require_systemd() -> None:
 
 
 def _cgroup_root() -> Path | None:
-    """Where cgroup2 is mounted: alone, or beside version 1 (hybrid)."""
+    """Mount point of cgroup2: alone, or beside version 1 (hybrid)."""
     for path in (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup")):
         if (path / "cgroup.procs").exists() and os.access(path, os.W_OK):
             return path

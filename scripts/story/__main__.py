@@ -178,7 +178,7 @@ def _play(
 
 
 def _left_behind(layout: Layout) -> list[str]:
-    """What still is where the demonstration worked."""
+    """Left-overs where the demonstration worked."""
     left = [str(layout.work)] if layout.work.exists() else []
     mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     left += [f"mount {line.split(' ')[4]}" for line in mounts if f" {layout.work}" in line]

@@ -53,7 +53,7 @@ class Layout:
 
 
 def broker_properties(layout: Layout, broker: int) -> dict[str, object]:
-    """What a broker's ``server.properties`` has beyond the rig's. Keys that begin with ``kjbod.`` are not Kafka's."""
+    """Properties of a broker beyond the rig's. Keys that begin with ``kjbod.`` are not Kafka's."""
     return {
         "metadata.log.dir": layout.metadata(broker),
         "log.dir.failure.timeout.ms": FAILURE_TIMEOUT_MS,

@@ -140,7 +140,7 @@ class Story:
         self._check_failover(broker, directory, before)
 
     def _tell_failure(self, agent: ManagedProcess, broker: int, path: str, fault_at: float) -> None:
-        """What happened, from two witnesses, in the order of time: the agent's log and the controller's."""
+        """Tell what happened, from two witnesses, in the order of time: the agent's log and the controller's."""
         who = f"broker {broker}"
         moments: list[tuple[float, str, str]] = []
         failed = agent.events("directory.failed", path=path)[0]
@@ -264,7 +264,7 @@ def _evidence(line: dict[str, Any]) -> str:
 
 
 def _reason(line: dict[str, Any]) -> str:
-    """Why an agent stopped, without the evidence that the line before it shows."""
+    """Reason for which an agent stopped, without the evidence that the line before it shows."""
     _, found, why = str(line["reason"]).rpartition("; could not be reported")
     return f"the failure could not be reported{why}" if found else why
 

@@ -86,8 +86,8 @@ def _alive(image: MetadataImage, listener: str) -> Mapping[int, Endpoint]:
 
 
 def _controller(alive: Mapping[int, Endpoint], me: Self) -> int:
-    """Whom clients take for the controller. Kafka's brokers name any live broker, since each of them forwards; here it
-    is this one while it is unfenced, for the others may be asked anyway."""
+    """The broker that clients take for the controller. Kafka's brokers name any live broker, since each of them
+    forwards; here it is this one while it is unfenced, for the others may be asked anyway."""
     return me.node_id if me.node_id in alive else min(alive, default=-1)
 
 
@@ -302,7 +302,7 @@ def _config(key: str, value: str, source: int, secret: bool) -> DescribeConfigsR
 
 
 def _problem(image: MetadataImage, kind: int, name: str, me: Self, acls: Acls) -> tuple[ErrorCode, str] | None:
-    """Why a resource cannot be described."""
+    """Reason why a resource cannot be described."""
     if kind == TOPIC:
         if not acls.allow(Operation.DESCRIBE_CONFIGS, _TOPIC, name):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed."

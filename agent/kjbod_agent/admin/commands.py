@@ -300,7 +300,7 @@ class Commands:
                 await asyncio.sleep(0)
 
     async def _directories(self, *, detailed: bool) -> AsyncIterator[tuple[dict[str, Any], Sequence[ReplicaView]]]:
-        """Each directory, a ``metadata.log.dir`` of its own last, and its replicas if they are asked for: a view of a
+        """Directories, a ``metadata.log.dir`` of its own last, and their replicas if these are asked for: a view of a
         hundred thousand takes a second."""
         views = await self._parts.view.directories(None if detailed else _nothing, measure=detailed)
         held, future, causes = self._held(), self._on_the_way(), self._parts.causes()
@@ -364,7 +364,7 @@ class Commands:
     def _begin_moves(
         self, partitions: Iterable[tuple[str, int]], path: str, sizes: Mapping[tuple[str, int], int]
     ) -> list[dict[str, Any]]:
-        """What fits, in this order; of what is not known to be too large nothing is refused."""
+        """Begin the moves that fit, in this order; none that is not known to be too large is refused."""
         space = self._mover.space(path)
         room, promised = (None, 0) if space is None else space
         outcomes = []
@@ -408,7 +408,7 @@ class Commands:
         return here and directory in inventory.online and inventory.future(partition) is None
 
     def _explain(self, code: int, partition: TopicIdPartition | None, topic: str, number: int, path: str) -> str:
-        """What an answer of AlterReplicaLogDirs means here, in one line."""
+        """Meaning of an answer of AlterReplicaLogDirs, in one line."""
         name = f"{topic}-{number}"
         online = self._broker.placement.inventory.online
         offline = [entry.path for entry in self._parts.log_dirs() if entry.directory_id not in online]
@@ -447,7 +447,7 @@ class Commands:
         ]
 
     def _cancel(self, topic: str, number: int, under_way: bool) -> str | None:
-        """Why a move cannot be ended; None: it was."""
+        """End a move; the reason why it cannot be ended, None: it was."""
         if self._mover.cancel(topic, number):
             return None
         if under_way:
@@ -486,7 +486,8 @@ class Commands:
         return {(move.topic, move.partition.partition): move for move in self._mover.moves}
 
     def _result(self, name: tuple[str, int], move: Move | None) -> dict[str, Any]:
-        """Where a replica lies whose move has ended; ``moved`` None: nobody here knows where it was to go."""
+        """Line for a replica whose move has ended, with its place; ``moved`` None: nobody here knows where it was to
+        go."""
         partition = self._partition(*name)
         copies = () if partition is None else self._copies(partition)
         at = self._path_of(copies[0]) if copies else None
@@ -683,7 +684,7 @@ def _state_of(move: Move) -> str:
 
 
 def _no_room(name: str, path: str, lack: NoRoom) -> str:
-    """What does not fit where, and what to do, in one line."""
+    """Line that says what does not fit where, and what to do."""
     kept = [f"{_mib(lack.margin_bytes)} have to stay free"]
     if lack.promised_bytes:
         kept.insert(0, f"{_mib(lack.promised_bytes)} of them are for moves that are under way")

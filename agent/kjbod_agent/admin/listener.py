@@ -341,7 +341,8 @@ class Listeners:
         return DescribeLogDirsResponse(results=tuple(results))
 
     async def _alter_log_dirs(self, request: AlterReplicaLogDirsRequest, acls: Acls) -> ResponseBody:
-        """Each replica on its own; of one that is named twice the last counts, as in Kafka's map."""
+        """Alter the directories of replicas, each on its own; of one that is named twice the last counts, as in Kafka's
+        map."""
         allowed = acls.allow(Operation.ALTER, ResourceType.CLUSTER)
         wanted = {
             (topic.name, partition): directory.path

@@ -201,7 +201,7 @@ async def _change(
 
 
 async def _lock(agent: DirectoryAgent) -> str | None:
-    """Why the lock of a directory is not to be had, None: it is held."""
+    """Take the lock of a directory; the reason why it is not to be had, None: it is held."""
     try:
         await agent.load_head(timeout_ms=TIMEOUT_MS)  # so that nothing is changed on another disk than was looked at
         await agent.lock(timeout_ms=TIMEOUT_MS)

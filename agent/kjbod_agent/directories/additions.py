@@ -182,7 +182,7 @@ class Additions:
             raise AdditionError(f"{source}: {error.strerror}: expected a readable server.properties") from None
 
     def _before(self, path: str) -> Directory | Unreadable | None:
-        """What is configured under this path so far; None: nothing.
+        """The directory that is configured under this path so far; None: there is none.
 
         Raises:
             AdditionError: nothing can be added there now.

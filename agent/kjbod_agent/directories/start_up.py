@@ -238,7 +238,7 @@ class Remembering:
 
 
 def _owner_of(text: str) -> tuple[str, str]:
-    """Who has a lock, as it wrote: ``node 1`` and ``, pid 4711``."""
+    """Owner of a lock, as it wrote itself down: ``node 1`` and ``, pid 4711``."""
     try:
         owner = parse_document(text.encode())
         return f"node {int_of(owner['node_id'])}", f", pid {int_of(owner['pid'])}"

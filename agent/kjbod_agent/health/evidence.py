@@ -168,7 +168,8 @@ def _what(state: Health, cause: Cause, evidence: Evidence) -> str:
 
 
 def _room(evidence: Evidence, otherwise: str) -> str:
-    """What still can be done there: a file system that copies on write, or a thin pool, has no room for either."""
+    """Words for what still can be done there: a file system that copies on write, or a thin pool, has no room for
+    either."""
     match evidence.written:
         case True:
             return ", nothing new can be allocated, overwriting works"

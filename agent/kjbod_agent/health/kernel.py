@@ -28,7 +28,7 @@ ACTIVE = "active"
 
 @dataclass(slots=True)
 class _DirectoryEvents:
-    """What came in for one directory."""
+    """Events that came in for one directory."""
 
     tokens: float = PROBES_AT_ONCE
     filled_ms: int = 0

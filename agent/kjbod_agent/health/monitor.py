@@ -411,7 +411,7 @@ class HealthMonitor:
     # the devices ---------------------------------------------------------------------------------------------------
 
     async def _watch_devices(self) -> None:
-        """See a silence that nobody has probed yet: from its begin on it counts."""
+        """Notice a silence that nobody has probed yet: from its begin on it counts."""
         while True:
             watching = [watched for watched in self._watched.values() if watched.health.health is not Health.FAILED]
             now_ms = self._clock.monotonic_ms()

@@ -65,7 +65,7 @@ def read_counters(device: BlockDevice, sys: Path = SYS) -> BlockCounters | None:
 
 
 def _counters_of(name: str, sys: Path) -> BlockCounters | None:
-    """This is read all the time, for each device: no pathlib here, and nothing is taken apart twice."""
+    """Counters of one device. They are read all the time: no pathlib here, and nothing is taken apart twice."""
     content = _content(f"{sys}/block/{name}/stat")
     errors = _content(f"{sys}/block/{name}/device/ioerr_cnt") if name.startswith("sd") else b""
     return _parse(content, errors)

@@ -65,7 +65,7 @@ def serve(control: socket.socket) -> None:
 
 
 def _told(error: OSError) -> tuple[int, str, str | None]:
-    """What an OSError is made of."""
+    """Parts of an OSError: number, text, path."""
     path = None if error.filename is None else os.fsdecode(error.filename)
     number, text = error.errno or errno.EIO, error.strerror or str(error)
     if path is not None and number in (errno.EACCES, errno.EPERM):

@@ -136,7 +136,7 @@ class Throttle:
             self._allowance -= nbytes
 
     def _delay_s(self) -> float | None:
-        """How long until something may pass; None for ever."""
+        """Seconds until something may pass; None: for ever."""
         if self._rate is None:
             self._allowance = 0.0
             return 0.0
@@ -344,7 +344,7 @@ class ReplicaCopy:
         return base is not None and (base < last or status.name.endswith(".log"))
 
     def _job(self, status: FileStatus, there: FileStatus | None) -> _Job:
-        """What is known of a file leaves the memory of this copy until it is whole again."""
+        """The job for a file. What is known of the file leaves the memory of this copy until it is whole again."""
         known = self._known.pop(status.name, None)
         if there is None:
             return _Job(status)

@@ -452,7 +452,7 @@ class Mover:
             self._tasks.create_task(self._drive(move))
 
     def _find_source(self, move: _Move) -> None:
-        """What can be reached of the source of a move that was found at the start, and how far it had come."""
+        """Find what can be reached of the source of a move that was found at the start, and how far it had come."""
         inventory, online = self._placement.inventory, self._placement.inventory.online
         current = [d for d in inventory.copies(move.partition) if d in online and d != move.destination]
         left = [d for d, name in inventory.left_behind(move.partition) if name == move.source_name and d in online]
@@ -560,7 +560,7 @@ class Mover:
             await asyncio.wait([move.activity])
 
     async def _act(self, move: _Move) -> None:
-        """What belongs to the state that the move is in; returns when that was done, or is to be tried again."""
+        """Do what belongs to the state that the move is in; returns when that was done, or is to be tried again."""
         try:
             match move.state:
                 case State.MAKING:
@@ -601,7 +601,7 @@ class Mover:
         await self._trouble(move, directory, error)
 
     async def _renamed_by_others(self, move: _Move) -> Event | None:
-        """What the names of a move say that are others than they should be: an earlier process asked for it."""
+        """Event for names of a move that are others than they should be: an earlier process asked for that."""
         assert move.source is not None
         source = await self._names_there(move.source, [move.plain, move.source_name])
         there = await self._names_there(move.destination, [move.plain, move.future_name])
@@ -932,7 +932,7 @@ class Mover:
         return {d for d in paths.values() if d is not None and d not in online}
 
     def _current(self, partition: TopicIdPartition) -> Uuid | None:
-        """Where the current replica lies; that of a swap has no plain name for a moment."""
+        """Directory of the current replica; that of a swap has no plain name for a moment."""
         copies = self._placement.inventory.copies(partition)
         if copies:
             return copies[0]
@@ -1002,7 +1002,7 @@ def _is_as_found(move: _Move) -> bool:
 
 
 def _missing_bytes(move: _Move) -> int:
-    """What a move is still going to write."""
+    """Bytes that a move is still going to write."""
     if move.copy is None:
         return move.size_bytes or 0
     return 0 if move.equal else max(0, move.copy.progress.total_bytes - move.copy.progress.copied_bytes)

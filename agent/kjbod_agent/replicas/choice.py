@@ -242,7 +242,7 @@ class Chooser:
 
     @staticmethod
     def _mean_sizes(sites: Mapping[Uuid, Site], counts: Mapping[Uuid, int]) -> dict[Uuid, int]:
-        """What one more replica is expected to take, by directory."""
+        """Bytes that one more replica is expected to take, by directory."""
         known = {d: s.capacity.used_bytes for d, s in sites.items() if s.capacity is not None and counts.get(d, 0)}
         replicas = sum(counts[d] for d in known)
         anywhere = sum(known.values()) // replicas if replicas else SEGMENT_BYTES

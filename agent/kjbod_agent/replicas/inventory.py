@@ -64,7 +64,7 @@ class Decision:
 
 @dataclass(slots=True)
 class _Contents:
-    """What is known to lie in one directory."""
+    """Known contents of one directory."""
 
     path: str
     names: dict[str, Uuid | None] = field(default_factory=dict)

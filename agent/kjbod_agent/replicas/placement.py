@@ -446,7 +446,7 @@ class Placement:
         return said
 
     def _restorable(self, stray: Stray) -> Wanted:
-        """What it becomes.
+        """The replica that a stray becomes when it is restored.
 
         Raises:
             StrayError: why not, and what would make it possible.
@@ -575,8 +575,8 @@ class Placement:
                     self.deletions.show(each, MAY_BE_NEEDED)
 
     def _contradicted(self, found: Iterable[DepartingReplica]) -> set[DepartingReplica]:
-        """Those of which the metadata, set back to before the deletion, have the replica here, and that are all that is
-        left of it: an empty one in its place would be the loss of its data, with a leader."""
+        """Replicas of which the metadata, set back to before the deletion, have the replica here, and that are all that
+        is left of it: an empty one in its place would be the loss of its data, with a leader."""
         left: dict[TopicIdPartition, list[DepartingReplica]] = {}
         for each in found:
             key = None if each.topic_id is None else TopicIdPartition(each.topic_id, each.partition)
@@ -597,7 +597,7 @@ class Placement:
         self._work[marked.directory_id].add(functools.partial(self._rename_back, marked, wanted))
 
     async def _rename_back(self, marked: DepartingReplica, wanted: Wanted) -> None:
-        """What :meth:`_undelete` has reserved."""
+        """Rename a replica back to the name that :meth:`_undelete` has reserved."""
         agent = self._work[marked.directory_id].agent
         try:
             await agent.rename_replica(marked.name, wanted.name, timeout_ms=WORK_TIMEOUT_MS)

@@ -413,7 +413,7 @@ class DirectoryClient(ABC):
 
 
 def _place(buffer: CopyBuffer, slot: int) -> list[int]:
-    """Where a slot lies in the memory of its buffer: offset and length.
+    """Place of a slot in the memory of its buffer: offset and length.
 
     Raises:
         IndexError: there is no such slot.

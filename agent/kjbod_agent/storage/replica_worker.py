@@ -205,7 +205,7 @@ class ReplicaWorker(Worker):
         self._places.append(f"0 {name}")
 
     def _complete(self, root: int, name: str, wanted: str, topic_id: str, *, left_over: bool = False) -> None:
-        """See that a directory has this topic id; one that has none gets it when it is empty."""
+        """Check that a directory has this topic id; one that has none gets it when it is empty."""
         with self._replica(root, name, "open of") as replica:
             content = self._read_if_file(replica, PARTITION_METADATA, b"")
             if content is not None and topic_id_of(content) == topic_id:
@@ -449,7 +449,7 @@ class ReplicaWorker(Worker):
         return [[length, crc, False], check.state]
 
     def _parts(self, fd: int, offset: int, length: int, *, cold: bool) -> Iterator[memoryview]:
-        """What a file has there, piece by piece, each in the same memory; ``cold`` as the medium gives it."""
+        """Contents of a file there, piece by piece, each in the same memory; ``cold`` as the medium gives it."""
         position, end = offset, offset + length
         view = self._map(0, -1, CHECKSUM_BYTES)
         if cold:  # a page that is not on the medium yet stays in the cache else
@@ -507,7 +507,7 @@ def _read_all_cold(fd: int) -> bytes:
 
 
 def _data_and_hole(fd: int, offset: int) -> tuple[int, int]:
-    """Where the next data begin, and where the hole behind them does; all is data where holes cannot be told."""
+    """Begin of the next data, and of the hole behind them; all is data where holes cannot be told."""
     end = os.fstat(fd).st_size
     try:
         data = os.lseek(fd, offset, os.SEEK_DATA)
@@ -557,7 +557,7 @@ def _read_into(fd: int, view: memoryview, offset: int, wanted: int) -> int:
 
 
 def _make_hole(fd: int, offset: int, length: int) -> None:
-    """See that a part of a file reads as zeros, taking no room where the file system can do that."""
+    """Make a part of a file read as zeros, taking no room where the file system can do that."""
     size = os.fstat(fd).st_size
     if size < offset + length:
         os.ftruncate(fd, offset + length)

@@ -695,7 +695,7 @@ class Worker:
         self._sync_directory(root)
 
     def _check_last(self, fd: int, status: os.stat_result) -> bytes:
-        """What the medium holds now must be what the last probe wrote, if nobody has touched the file since.
+        """Compare the medium with what the last probe wrote, if nobody has touched the file since.
 
         Sees writes that a device acknowledged, gave back once and lost, and a disk set back to an older state. Nobody
         else's write is taken for that: file and time of change must be as the last probe left them.

@@ -80,7 +80,7 @@ def _create_partitions(request: CreatePartitionsRequest, image: MetadataImage, p
 
 
 def _config_refusal(kind: int, name: str, permissions: Permissions, operation: Operation) -> ErrorCode | None:
-    """Why the configuration of this resource is out of reach. A type that does not exist is left to the handler."""
+    """Error for a resource whose configuration is out of reach. A type that does not exist is left to the handler."""
     if kind == TOPIC:
         allowed, code = permissions.allow(operation, _TOPIC, name), ErrorCode.TOPIC_AUTHORIZATION_FAILED
     elif kind == GROUP:
@@ -124,7 +124,7 @@ def _configs(
 
 
 def _describe_cluster(request: DescribeClusterRequest, image: MetadataImage, permissions: Permissions) -> Screened:
-    """What the sender may do with the cluster is for the answer, where it asks."""
+    """Let the request through; the answer tells what the sender may do with the cluster, where it asks."""
 
     def merge(answer: DescribeClusterResponse) -> ResponseBody:
         if answer.error_code or not request.include_cluster_authorized_operations:

@@ -38,7 +38,7 @@ again and again, which no broker does, the past is not known any more."""
 
 @dataclass(slots=True)
 class _Past:
-    """What an incarnation has been through."""
+    """Past of an incarnation."""
 
     complete: bool = True
     """Its registration record was in the log: all that follows is known. A snapshot has only what came of it."""

@@ -275,7 +275,7 @@ class BrokerSessions:
             self._replication.directories_offline(draft, broker, reported & frozenset(broker.log_dirs))
 
     def _state(self, broker: BrokerRegistration, contact: Contact) -> BrokerState:
-        """What the broker is. Shipped Kafka takes a controlled shutdown from soft state, which fencing ends."""
+        """State of the broker. Shipped Kafka takes a controlled shutdown from soft state, which fencing ends."""
         if broker.fenced:
             return BrokerState.FENCED
         leaving = contact.controlled_shutdown_offset is not None

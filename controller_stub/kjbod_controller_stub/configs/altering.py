@@ -216,7 +216,7 @@ class Configs:
         validate_only: bool,
         loggers: bool = True,
     ) -> list[tuple[Resource, ApiError | None]]:
-        """Each resource once, with its error or None; the records of those without go into the draft."""
+        """Resources, each once, with their errors or None; the records of those without go into the draft."""
         if changes > CHANGES_PER_REQUEST_MAX:
             error = ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
             return [(resource, error) for resource in resources]

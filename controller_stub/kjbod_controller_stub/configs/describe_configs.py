@@ -210,12 +210,12 @@ class ConfigDescriber:
         return _entry(key, _shown(key, text), [source], synonyms=synonyms)
 
     def _static(self) -> Mapping[str, str]:
-        """This node's file; ``broker.id`` is ``node.id`` (``KafkaConfig.populateSynonyms``)."""
+        """Values of this node's file; ``broker.id`` is ``node.id`` (``KafkaConfig.populateSynonyms``)."""
         node_id = str(self.configs.node_id)
         return {**self.configs.static, "node.id": node_id, "broker.id": node_id}
 
     def _places(self) -> Iterator[tuple[Mapping[str, str], int]]:
-        """Where this node's values come from, the first that has one counts."""
+        """Sources of this node's values, the first that has one counts."""
         yield _in_force(self._image.configs.get((BROKER, str(self.configs.node_id)), {})), ConfigSource.BROKER
         yield _in_force(self._image.configs.get((BROKER, ""), {}), of_all=True), ConfigSource.DEFAULT_BROKER
         yield self._static(), ConfigSource.STATIC_BROKER

@@ -138,7 +138,7 @@ class DirectoryWatch:
         return self._child
 
     async def _ask(self, child: asyncio.subprocess.Process, began: str) -> str:
-        """What the child answers. Nothing where it ended or did not run, which was said, and is nothing of the disk.
+        """Answer of the child; empty where it ended or did not run, which was said, and is nothing of the disk.
 
         Raises:
             DirectoryHungError: it waits for the disk.
@@ -185,7 +185,7 @@ class DirectoryWatch:
             await asyncio.sleep(patience.step_ms / 1000)
 
     def _tell(self, what: str, **more: object) -> None:
-        """What became of the child. It is made again, and meanwhile nobody probes."""
+        """Say what became of the child. It is made again, and meanwhile nobody probes."""
         _log.warning(f"log.dir.probe.{what}", path=str(self._directory), **more)
 
     def _now(self) -> str:

@@ -221,7 +221,7 @@ class Quorum:
         return latest if offset == 0 or behind else None
 
     def _divergence(self, partition: FetchRequestPartition) -> EpochEndOffset | None:
-        """Where an observer's history parts from ours (``KafkaRaftLog.validateOffsetAndEpoch``)."""
+        """End of what an observer's history has in common with ours (``KafkaRaftLog.validateOffsetAndEpoch``)."""
         offset, epoch = partition.fetch_offset, partition.last_fetched_epoch
         if offset == 0 and epoch == 0 and self._log.start_offset == 0:
             return None

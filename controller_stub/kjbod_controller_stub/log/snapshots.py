@@ -196,7 +196,7 @@ def find(directory: Path) -> Found:
 
 
 def _timestamp_ms(path: Path) -> int:
-    """What the header says, 0 where it cannot be read: then the snapshot is as old as can be."""
+    """Timestamp of the header, 0 where it cannot be read: then the snapshot is as old as can be."""
     with open(open_to_read(path), "rb") as file:
         head = file.read(_HEADER_BYTES)
     with contextlib.suppress(MalformedMessageError):

@@ -22,7 +22,7 @@ KNOWN_MAX = 4_096
 
 @dataclass(slots=True)
 class _Effect:
-    """What records that are alike do to partitions of one shape."""
+    """Effect of records that are alike on partitions of one shape."""
 
     outcome: PartitionRegistration
     """With the epochs of the first of them."""
@@ -94,7 +94,7 @@ def _outcome(
     index: PartitionIndex,
     offset: int,
 ) -> tuple[PartitionRegistration, _Effect]:
-    """What a record makes of a partition."""
+    """Result of a record for a partition."""
     like = record.like
     key = (id(like), None if old is None else shape_of(old))
     effect = effects.get(key)

@@ -67,7 +67,7 @@ T = TypeVar("T")
 
 
 class _ByShape(Generic[T]):
-    """What is decided for a partition, worked out once for all of its shape."""
+    """Decisions for partitions, worked out once for all of a shape."""
 
     def __init__(self, decide: Callable[[PartitionRegistration], T]) -> None:
         self._decide = decide
@@ -76,7 +76,7 @@ class _ByShape(Generic[T]):
         """By identity, with the partition itself, so that nothing else gets that."""
 
     def of(self, partition: PartitionRegistration) -> T:
-        """What is decided for this one."""
+        """The decision for a partition."""
         found = self._known.get(id(partition))
         if found is None:
             if len(self._known) >= KNOWN_MAX:
@@ -90,7 +90,7 @@ class _ByShape(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class _Assignment:
-    """What comes of assigning a replica to a directory, for all partitions of one shape."""
+    """Result of assigning a replica to a directory, for all partitions of one shape."""
 
     error: int
     like: PartitionChangeRecord | None
@@ -100,7 +100,7 @@ class _Assignment:
 
 @dataclass(slots=True)
 class _Assigned:
-    """What was assigned, and what to look after once all is; sets in the order in which they came."""
+    """Assignments of a request, and what to look after once all are made; sets in the order in which they came."""
 
     assigned: dict[Uuid, set[int]] = field(default_factory=dict)
     """Partitions by topic. The draft knows what became of these; all others are as they are registered."""
@@ -443,7 +443,7 @@ class Replication:
         topic_id: Uuid,
         partition: PartitionRegistration,
     ) -> "_Assignment":
-        """What comes of an assignment, for all partitions of one shape."""
+        """Result of an assignment, for all partitions of one shape."""
         error, like = 0, None
         if broker.id not in partition.replicas:
             error = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -175,7 +175,7 @@ class BlockErrors:
         return result | dict.fromkeys(subject.path for subject in mounted)
 
     def _locate(self, subjects: Sequence[Subject]) -> None:
-        """Which log directories a number is about: that of a device, or that of a file system without one (btrfs)."""
+        """Log directories that a number is about: that of a device, or that of a file system without one (btrfs)."""
         devices = DeviceMap(subjects, self._sys)
         self._paths, self._labels, self._rest = {}, {}, b""
         for number, name in devices.numbers.items():
