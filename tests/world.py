@@ -133,7 +133,7 @@ class WorldPlugin:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
-        """A process that no audit event told of has used some CPU or a page; one that an earlier test left may have too."""
+        """A process that no audit event told of has used some CPU or a page, as one may that an earlier test left."""
         left, before = _living_children(), _children()
         result = yield
         if _guarded is not None and not left and (_children() != before or _living_children()):
