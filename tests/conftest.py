@@ -8,6 +8,7 @@ it fails instead. Which tests those are follows from the fixtures that they use:
 
 import os
 import shlex
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ from scripts.rig.kafka import KafkaKit
 from scripts.rig.processes import Processes
 from scripts.rig.rig_error import RigError
 from tests import changed, stamp
-from tests.world import WorldPlugin, skip_unless
+from tests.world import LOCK_VARIABLE, WorldPlugin, skip_unless
 
 pytest_plugins = ("tests.depth",)
 
@@ -61,8 +62,11 @@ def pytest_xdist_setupnodes(specs: list[Any]) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Name the file in which the workers' namespaces say what was left in them."""
-    if namespaces.inside() and not hasattr(session.config, "workerinput"):
+    """Name the files that workers lock, and in which their namespaces say what was left in them."""
+    config = session.config
+    if config.pluginmanager.hasplugin("dsession"):
+        os.environ[LOCK_VARIABLE] = str(Path(tempfile.mkdtemp(prefix="kjbod-tests-")) / "lock")
+    if namespaces.inside() and not hasattr(config, "workerinput"):
         descriptor, path = tempfile.mkstemp(prefix="kjbod-left-")
         os.close(descriptor)
         os.environ[namespaces.LEFT_VARIABLE] = path
@@ -71,7 +75,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the run when a worker has left something."""
-    path = None if hasattr(session.config, "workerinput") else os.environ.pop(namespaces.LEFT_VARIABLE, None)
+    if hasattr(session.config, "workerinput"):
+        return
+    if lock := os.environ.pop(LOCK_VARIABLE, None):
+        shutil.rmtree(Path(lock).parent)
+    path = os.environ.pop(namespaces.LEFT_VARIABLE, None)
     if path is None:
         return
     left = Path(path).read_text()
@@ -89,6 +97,11 @@ def world() -> None:
 @pytest.fixture(scope="session")
 def as_root(world: None) -> None:
     """Root's rights over disks, mounts and namespaces of our own; the test is marked ``root``."""
+
+
+@pytest.fixture(scope="session")
+def alone(world: None) -> None:
+    """No other test of the world runs meanwhile."""
 
 
 @pytest.fixture(scope="session")

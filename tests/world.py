@@ -3,8 +3,13 @@
 A test says so by the fixture that it uses, and its markers follow from that: ``world``, and ``root``, ``kafka`` and
 ``spark`` for what the machine must have. All others are *machines*: a process that one of them starts fails it, so that
 ``-m "not world"`` is what it says, a minute of pure Python.
+
+Tests of the world run side by side. Those few that change what all of a machine's agents share use the fixture
+``alone``: they wait until no other one runs, and others wait for them.
 """
 
+import contextlib
+import fcntl
 import functools
 import importlib.util
 import os
@@ -28,6 +33,11 @@ FIXTURES = {"world": "world", "as_root": "root", "kafka_kit": "kafka", "with_spa
 """The marker that a test has because it uses a fixture; each of these fixtures uses the first."""
 _FORKING = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"})
 """Audit events of a process that starts another (Python's audit events table). uvloop raises none: see `_children`."""
+
+ALONE = "alone"
+"""Fixture, and group of pytest-xdist, of the tests that no other test of the world may run beside."""
+LOCK_VARIABLE = "KJBOD_TESTS_LOCK"
+"""Environment variable with the file that workers lock; where it is not set, tests run one after the other."""
 
 _guarded: str | None = None
 """The machine that runs now, which may start no process."""
@@ -111,9 +121,12 @@ class WorldPlugin:
                 item.add_marker(kind)
             if "spark" in getattr(item, "fixturenames", ()):
                 item.add_marker(pytest.mark.xdist_group("spark"))  # one session for all of them
+            if ALONE in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group(ALONE))
         if hasattr(config, "workerinput"):
             seconds = noted_durations()
-            items.sort(key=lambda item: -seconds.get(item.nodeid, 0))
+            # Those that wait for all others come last, when there are hardly any.
+            items.sort(key=lambda item: (ALONE in getattr(item, "fixturenames", ()), -seconds.get(item.nodeid, 0)))
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Skip what this machine cannot run."""
@@ -126,8 +139,12 @@ class WorldPlugin:
         """No process is started by a machine, its fixtures included."""
         global _guarded
         _guarded = None if item.get_closest_marker("world") else item.nodeid
+        path = os.environ.get(LOCK_VARIABLE)
         try:
-            return (yield)
+            if _guarded or path is None:
+                return (yield)
+            with _turn(path, alone=ALONE in getattr(item, "fixturenames", ())):
+                return (yield)
         finally:
             _guarded = None
 
@@ -139,6 +156,17 @@ class WorldPlugin:
         if _guarded is not None and not left and (_children() != before or _living_children()):
             raise StartedProcessError(f"{item.nodeid} started a process: let it use the fixture `world`")
         return result
+
+
+@contextlib.contextmanager
+def _turn(path: str, *, alone: bool) -> Iterator[None]:
+    """Run beside others, or beside nobody. Who waits to be alone holds the gate, so that nobody passes it meanwhile."""
+    mode = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+    with open(path, "ab") as lock:
+        with open(f"{path}.gate", "ab") as gate:
+            fcntl.flock(gate, mode)
+            fcntl.flock(lock, mode)
+        yield
 
 
 def _living_children() -> str:

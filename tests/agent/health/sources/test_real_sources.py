@@ -475,6 +475,7 @@ def listener(*disks: RealDisk, uid: int = 0) -> Iterator[Listener]:
                 process.kill()
 
 
+@pytest.mark.usefixtures("alone")  # all agents of a machine share tracefs
 def test_an_instance_that_a_killed_process_left_is_removed_at_the_next_start_and_no_other(
     real_disk: Make, tracefs: Path
 ) -> None:
@@ -494,6 +495,7 @@ def test_an_instance_that_a_killed_process_left_is_removed_at_the_next_start_and
     assert running not in instances(tracefs)
 
 
+@pytest.mark.usefixtures("alone")  # all agents of a machine share tracefs
 def test_without_privileges_three_sources_work_and_the_others_say_what_they_need(
     real_disk: Make, tracefs: Path
 ) -> None:
@@ -516,6 +518,7 @@ def test_without_privileges_three_sources_work_and_the_others_say_what_they_need
         btrfs.set(FaultMode.OK)
 
 
+@pytest.mark.usefixtures("alone")  # all agents of a machine share tracefs
 def test_with_an_instance_made_for_it_block_errors_need_no_privilege(real_disk: Make, tracefs: Path) -> None:
     disk = real_disk()
     made = tracefs / "instances" / "kjbod"
