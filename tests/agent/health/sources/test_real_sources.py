@@ -393,10 +393,11 @@ async def test_the_trace_instance_is_gone_when_the_source_is_closed(real_disk: M
 
 LISTENER = """
 import asyncio, ctypes, json, os, sys
-from kjbod_agent.health.block import block_device_of
-from kjbod_agent.health.mounts import mount_of, read_mounts
+from kjbod_agent.health.mountinfo import read_mounts
+from kjbod_agent.health.mounts import mount_of
 from kjbod_agent.health.sources.api import Subject
 from kjbod_agent.health.sources.linux import linux_sources
+from kjbod_agent.health.sysfs import block_device_of
 
 uid, path = int(sys.argv[1]), sys.argv[2]
 subjects = []
