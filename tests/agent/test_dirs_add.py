@@ -153,7 +153,7 @@ class Rig(Cluster):
 
 
 @pytest.fixture(params=["stub", pytest.param("kafka", marks=pytest.mark.kafka)])
-def rig(request: pytest.FixtureRequest, tmp_path: Path, processes: Processes, real_disk: MakeDisk) -> Rig:
+def rig(request: pytest.FixtureRequest, tmp_path: Path, real_disk: MakeDisk, processes: Processes) -> Rig:
     kafka = request.getfixturevalue("kafka_kit") if request.param == "kafka" else None
     return Rig(tmp_path, processes, real_disk, kafka)
 
@@ -351,7 +351,7 @@ def test_a_disk_of_another_broker_and_a_copy_of_one_of_ours_are_refused(rig: Rig
 
 @pytest.mark.usefixtures("kafka_kit")
 def test_a_cluster_from_before_directories_is_upgraded_and_its_broker_gets_a_second_directory_with_all_assigned(
-    tmp_path: Path, processes: Processes, real_disk: MakeDisk, kafka_kit: KafkaKit
+    tmp_path: Path, real_disk: MakeDisk, processes: Processes, kafka_kit: KafkaKit
 ) -> None:
     rig = Rig(tmp_path, processes, real_disk, kafka_kit, release="3.7-IV1")
     agent = rig.start(1)

@@ -52,7 +52,7 @@ class Host(Cluster):
 
 
 @pytest.fixture
-def host(tmp_path: Path, processes: Processes, real_disk: MakeDisk) -> Host:
+def host(tmp_path: Path, real_disk: MakeDisk, processes: Processes) -> Host:
     host = Host(tmp_path, processes, real_disk)
     host.remember()
     return host

@@ -77,7 +77,7 @@ def test_beside_a_real_broker_no_partition_is_placed_on_an_agent_until_it_is_wan
 
 
 def test_a_real_controller_places_nothing_on_an_agent_whose_disk_is_nearly_full_until_there_is_room(
-    tmp_path: Path, processes: Processes, kafka_kit: KafkaKit, real_disk: Callable[..., RealDisk]
+    tmp_path: Path, real_disk: Callable[..., RealDisk], processes: Processes, kafka_kit: KafkaKit
 ) -> None:
     disk = real_disk(log_dir="kafka")
     cluster = Cluster(tmp_path, processes, kafka_kit)

@@ -33,7 +33,7 @@ def stuck(name: str) -> list[int]:
 @pytest.mark.parametrize("where", ["kjbod_reports_dir", "kjbod_state_dir"])
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_neither_the_process_nor_its_ports_and_locks_outlive_an_agent_whose_own_files_are_on_a_hung_disk(
-    tmp_path: Path, processes: Processes, real_disk: Callable[..., RealDisk], where: str, end: signal.Signals
+    tmp_path: Path, real_disk: Callable[..., RealDisk], processes: Processes, where: str, end: signal.Signals
 ) -> None:
     cluster = Cluster(tmp_path, processes)
     cluster.start_controller()
