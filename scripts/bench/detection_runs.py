@@ -21,14 +21,14 @@ HELD_TIMEOUT_S = 30.0
 """``kjbod.held.timeout.ms``, at its default."""
 PATIENT_BUSY_AT_ONCE = 3
 """Patient runs with a writer that share the agent: each writer syncs 200 times a second, on two processors."""
-MARGIN_S = 5.0
+MARGIN_S = 30.0
 """How much longer than promised a verdict is waited for, before it counts as none."""
 SETTLE_S = 1.0
 """How long a verdict other than failed must last to be the final one."""
 ONLINE_WAIT_MAX_S = 15.0
 """How long a fault that nothing can see is watched."""
-RECORD_TIMEOUT_S = 20.0
-RECOVERY_TIMEOUT_S = 20.0
+RECORD_TIMEOUT_S = 60.0
+RECOVERY_TIMEOUT_S = 60.0
 DAMAGE_RECOVERY_TIMEOUT_S = 90.0
 """Suspicion of damage lasts for the strike window, a minute."""
 LINGER_S = 0.2

@@ -7,7 +7,7 @@ from pathlib import Path
 from scripts.rig.processes import Processes, kjbod_command, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 
-TIMEOUT_MS = 3_000
+TIMEOUT_MS = 8_000
 
 
 def said(*arguments: str) -> str:
