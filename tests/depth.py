@@ -63,10 +63,10 @@ def seeds(*, quick: int = 1, ci: int = 1, deep: int = 25) -> list[Any]:
     return [pytest.param(seed, id=f"seed={seed}") for seed in range(_session.seed, _session.seed + count)]
 
 
-def _drawn(points: Sequence[T], count: int, seed: int, part: int = 0) -> set[T]:
+def _drawn(points: Sequence[T], count: int, seed: int, salt: object) -> set[T]:
     """So many, or all if there are no more: one of each of ``count`` stretches of equal length."""
     count, total = min(count, len(points)), len(points)
-    rng = random.Random(f"{seed}/{part}")
+    rng = random.Random(f"{seed}/{salt}")
     return {points[rng.randrange(at * total // count, (at + 1) * total // count)] for at in range(count)}
 
 
@@ -109,13 +109,11 @@ def sweep(ci: int, *, quick: int | None = None, parts: int = 1) -> list[Any]:
     return [pytest.param(points, id=str(points)) for points in made]
 
 
-def sample(points: Sequence[T], ci: int, *, quick: int | None = None, always: Iterable[T] = ()) -> list[T]:
-    """Of points that are known before a test runs (cells of a matrix), in their order: all in the deep form, else those
-    of ``always`` and so many more that there are ``ci``. ``quick``: a fifth of that if not given."""
-    wanted = at(quick=max(ci // 5, 1) if quick is None else quick, ci=ci, deep=len(points))
-    chosen = set(points) if wanted >= len(points) else {*always}
-    rest = [point for point in points if point not in chosen]
-    chosen |= _drawn(rest, max(wanted - len(chosen), 0), _session.seed)
+def sample(points: Sequence[T], ci: int, *, quick: int | None = None, salt: str = "") -> list[T]:
+    """Of points that are known before a test runs (cells of a matrix), in their order: all in the deep form, else so
+    many. ``quick``: a fifth of ``ci`` if not given. ``salt``: where the same seed is to draw others elsewhere."""
+    count = at(quick=max(ci // 5, 1) if quick is None else quick, ci=ci, deep=len(points))
+    chosen = _drawn(points, count, _session.seed, salt)
     return [point for point in points if point in chosen]
 
 

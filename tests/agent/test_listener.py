@@ -102,6 +102,7 @@ from kjbod_agent.channel import ControllerChannel
 from scripts.rig.kafka import broker_properties
 from scripts.rig.processes import Processes, free_port
 from tests.agent.daemon_cluster import Cluster, wait_assigned
+from tests.depth import examples, seeds
 from tests.wire.composer import Composer
 
 EVENTS = Uuid.of(7, 1)
@@ -781,10 +782,11 @@ def test_an_address_that_is_taken_is_one_line_that_names_it(config: Callable[...
 # ---------------------------------------------------------------- hostile peers
 
 
-def test_hostile_bytes_cost_their_own_connection_and_nothing_else(config: Callable[..., Config]) -> None:
-    rng = random.Random(5)
+@pytest.mark.parametrize("seed", seeds(deep=1))
+def test_hostile_bytes_cost_their_own_connection_and_nothing_else(config: Callable[..., Config], seed: int) -> None:
+    rng = random.Random(seed)
     composer = Composer(rng, [EVENTS], SERVED)
-    frames = [composer.frame() for _ in range(400)]
+    frames = [composer.frame() for _ in range(examples(400))]
 
     async def story(agent: FakeAgent) -> None:
         for frame in frames:
@@ -831,7 +833,10 @@ async def throw_at(port: int, raw: bytes | bytearray, *, whole: bool = False) ->
 # ---------------------------------------------------------------- the agent as a process
 
 
-def test_any_message_that_is_well_formed_leaves_a_running_agent_alive(tmp_path: Path, processes: Processes) -> None:
+@pytest.mark.parametrize("seed", seeds(deep=1))
+def test_any_message_that_is_well_formed_leaves_a_running_agent_alive(
+    tmp_path: Path, processes: Processes, seed: int
+) -> None:
     cluster = Cluster(tmp_path, processes)
     cluster.start_controller()
     config = cluster.configure(1)
@@ -840,11 +845,11 @@ def test_any_message_that_is_well_formed_leaves_a_running_agent_alive(tmp_path: 
     cluster.create_topic("t", partitions=3, replication_factor=1)
     wait_assigned(agent, 3)
     paths = tuple(str(cluster.directory(1, number)) for number in (1, 2, 3))
-    composer = Composer(random.Random(7), [EVENTS], SERVED, ("t", *paths, "1", "kafka-cluster", "retention.ms"))
+    composer = Composer(random.Random(seed), [EVENTS], SERVED, ("t", *paths, "1", "kafka-cluster", "retention.ms"))
 
     async def attack() -> int:
         port = load_config(config).listeners[0].port
-        for _ in range(400):
+        for _ in range(examples(400)):
             frame = composer.frame()
             await throw_at(port, struct.pack(">i", len(frame)) + frame, whole=True)
         async with await Connection.open("127.0.0.1", port, client_id="t", clock=SystemClock()) as connection:

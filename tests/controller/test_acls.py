@@ -71,6 +71,7 @@ from kjbod_controller_stub.limits import SERVED
 from tests.controller.conftest import Serving, Site
 from tests.controller.test_server import connect, join
 from tests.controller.world import World
+from tests.depth import seeds
 from tests.wire.composer import Composer
 
 RULES = AclRules(class_name=STANDARD_AUTHORIZER)
@@ -208,9 +209,10 @@ def test_no_request_holds_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(world.ask(DeleteAclsRequest(filters=(named,) * 50)).filter_results[49].matching_acls) == 1
 
 
-def test_the_index_is_what_a_replay_makes_of_the_entries() -> None:
+@pytest.mark.parametrize("seed", seeds())
+def test_the_index_is_what_a_replay_makes_of_the_entries(seed: int) -> None:
     world = World(acl_rules=RULES)
-    rng = random.Random(3)
+    rng = random.Random(seed)
     for _ in range(60):
         pattern = rng.choice((LITERAL, PREFIXED))
         create(

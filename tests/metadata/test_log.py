@@ -23,6 +23,7 @@ from kjbod.metadata.log import MetadataLog, OffsetOutOfRangeError
 from kjbod.metadata.log_files import open_log
 from kjbod.metadata.quorum_state import QuorumState, write_quorum_state
 from kjbod.metadata.records import TopicRecord, encode_record
+from tests.depth import seeds
 
 FIRST = "00000000000000000000.log"
 
@@ -388,14 +389,17 @@ async def test_an_end_of_zeros_behind_a_batch_that_ends_before_it_is_no_torn_tai
     assert contents(directory) == before
 
 
+@pytest.mark.parametrize("seed", seeds())
 @pytest.mark.parametrize("sector", [512, 4096])
 @pytest.mark.parametrize("before", range(440, 576, 17))
-async def test_a_large_batch_that_lost_any_of_its_sectors_is_torn(directory: Path, sector: int, before: int) -> None:
+async def test_a_large_batch_that_lost_any_of_its_sectors_is_torn(
+    directory: Path, sector: int, before: int, seed: int
+) -> None:
     first = batch_at(0, text="f" * (before - len(batch_at(0, text=""))))
     last = batch_at(1, 90, text="t" * 40)
     await write_and_die(directory, first, last)
     end = len(first) + len(last)
-    rng = random.Random(before)
+    rng = random.Random(f"{before}/{seed}")
     for _ in range(20):
         data = bytearray(first + last)
         for at in range(0, end, sector):
@@ -475,12 +479,13 @@ async def _appended_together(directory: Path, monkeypatch: pytest.MonkeyPatch) -
     return synced, (directory / FIRST).read_bytes()
 
 
+@pytest.mark.parametrize("seed", seeds())
 async def test_a_power_loss_that_keeps_any_part_of_an_unsynced_write_leaves_a_log_that_opens(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     synced, written = await _appended_together(directory, monkeypatch)
     assert written.startswith(synced)
-    rng = random.Random(858)
+    rng = random.Random(seed)
     sector = 64
     for _ in range(60):
         survived = bytearray(written)

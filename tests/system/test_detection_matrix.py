@@ -1,6 +1,7 @@
-"""Every fault on real disks under a real agent, once: the right verdict, on that disk only. The benchmark's own rig.
+"""Every fault on real disks under a real agent: the right verdict, on that disk only. The benchmark's own rig.
 
-The whole matrix, with repetitions and figures, is ``scripts/bench/detection``.
+On which file system and under which load is drawn for each fault; the deep form has the whole matrix. With repetitions
+and figures that is ``scripts/bench/detection``.
 """
 
 import os
@@ -32,8 +33,14 @@ from scripts.bench.detection_plan import (
 from scripts.bench.detection_plot import draw
 from scripts.rig.kafka import KafkaKit
 from scripts.rig.rig_error import RigError
+from tests.depth import at, sample, seeded
 
 QUICK = quick_cells(FAULTS, list(FAULTS))
+CHOSEN = [
+    cell
+    for fault in sample(list(FAULTS), ci=len(FAULTS))
+    for cell in sample(cells(FAULTS, [fault], FILE_SYSTEMS, LOADS), ci=1, salt=fault)
+]
 KAFKA_WAIT_S = 60.0
 Outcomes = dict[Cell, Outcome]
 
@@ -55,16 +62,17 @@ def _can_make(fstype: str) -> bool:
 
 @pytest.fixture(scope="module")
 def matrix(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    """All runs of the quick form, under one controller and a handful of agents."""
+    """All runs, under one controller and a handful of agents."""
     work = tmp_path_factory.mktemp("matrix")
-    usable = [cell for cell in QUICK if _can_make(cell.fstype)]
-    runs = plan(usable, FAULTS, 1, random.Random(858), PROBE_INTERVAL_MS, thorough=False)
+    usable = [cell for cell in CHOSEN if _can_make(cell.fstype)]
+    thorough = at(quick=False, ci=False, deep=True)
+    runs = plan(usable, FAULTS, 1, random.Random(858), PROBE_INTERVAL_MS, thorough=thorough)
     return {outcome.cell: outcome for outcome in run_agents(runs, work, work / "logs", _silent)}
 
 
 @pytest.mark.usefixtures("as_root")
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("cell", QUICK, ids=lambda cell: f"{cell.fault}-{cell.fstype}-{cell.load}")
+@pytest.mark.parametrize("cell", CHOSEN, ids=lambda cell: seeded(f"{cell.fault}-{cell.fstype}-{cell.load}"))
 def test_every_fault_gets_the_right_verdict_and_no_other_disk_gets_any(
     cell: Cell, machine_can: Callable[[Callable[[], None]], None], matrix: Outcomes
 ) -> None:

@@ -55,7 +55,7 @@ def peak_bytes(codec: Any, body: bytes) -> int:
         tracemalloc.stop()
 
 
-@settings(max_examples=examples(1500), suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(600), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_damaged_message_is_read_or_refused_and_nothing_else(data: st.DataObject) -> None:
     case = data.draw(st.sampled_from(CASES))

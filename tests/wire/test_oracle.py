@@ -16,7 +16,7 @@ from tests.wire.strategies import CASES, Case, as_kio, messages
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@settings(max_examples=examples(15), suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(6), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_kio_and_kjbod_read_each_other(case: Case, data: st.DataObject) -> None:
     message = data.draw(messages(case))
