@@ -1,4 +1,4 @@
-"""Says in Markdown what came of scripts/deep: ``python -m scripts.deep_result SESSIONS TREE EXIT_CODE [ARGUMENT...]``.
+"""A page of Markdown on what came of scripts/deep: ``python -m scripts.deep_result SESSIONS EXIT_CODE [ARGUMENT...]``.
 
 SESSIONS is the file that ``pytest --depth-result`` has written, a JSON line for each session.
 """
@@ -22,8 +22,17 @@ def _duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{seconds / 60:.1f} min"
 
 
-def describe(sessions: Sequence[dict[str, Any]], tree: str, code: int, arguments: Sequence[str], now: datetime) -> str:
-    """The page. ``arguments``: what was asked for; none is everything."""
+def _words(sessions: Iterable[dict[str, Any]], name: str) -> str:
+    return ", ".join(sorted({str(session[name]) for session in sessions})) or "none"
+
+
+def _is_part(arguments: Sequence[str]) -> bool:
+    """Whether these ask for less than everything: a seed does not."""
+    return [*arguments[:1], *arguments[2:]] not in ([], ["--seed"])
+
+
+def describe(sessions: Sequence[dict[str, Any]], code: int, arguments: Sequence[str], now: datetime) -> str:
+    """The page. ``arguments``: what was asked for."""
     failed = sorted({*_together(sessions, "failed"), *_together(sessions, "errors")})
     counts = ", ".join(f"{sum(len(session[name]) for session in sessions)} {name}" for name in _COUNTS)
     reasons = sorted(set(_together(sessions, "reasons")))
@@ -35,12 +44,12 @@ def describe(sessions: Sequence[dict[str, Any]], tree: str, code: int, arguments
         "",
         "| | |",
         "|---|---|",
-        f"| what | {'a part: `' + ' '.join(arguments) + '`' if arguments else 'all tests'} |",
+        f"| what | {'a part: `' + ' '.join(arguments) + '`' if _is_part(arguments) else 'all tests'} |",
         f"| result | {'green' if code == 0 else f'NOT GREEN (exit code {code})'}: {counts} |",
         f"| took | {_duration(seconds)} |",
         f"| ended | {now:%Y-%m-%d %H:%M} UTC |",
-        f"| tree | `{tree}` |",
-        f"| seed | {', '.join(sorted({str(session['seed']) for session in sessions})) or 'none'} |",
+        f"| tree | `{_words(sessions, 'tree')}` |",
+        f"| seed | {_words(sessions, 'seed')} |",
     ]
     for title, entries in (("Failed", failed), ("Skipped, and why", reasons)):
         if entries:
@@ -49,9 +58,9 @@ def describe(sessions: Sequence[dict[str, Any]], tree: str, code: int, arguments
 
 
 def main(arguments: Sequence[str]) -> None:
-    path, tree, code, *asked = arguments
+    path, code, *asked = arguments
     sessions = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
-    print(describe(sessions, tree, int(code), asked, datetime.now(UTC)))
+    print(describe(sessions, int(code), asked, datetime.now(UTC)))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ from typing import Any, Literal, TypeVar, get_args
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.stamp import ROOT, tree_of
+
 Depth = Literal["quick", "ci", "deep"]
 T = TypeVar("T")
 
@@ -37,6 +39,7 @@ class _Session:
     depth: Depth = "ci"
     seed: int = 0
     began_s: float = 0
+    tree: str | None = None
 
 
 _session = _Session()
@@ -142,6 +145,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # A worker of xdist draws what its master draws: all must collect the same tests.
     given: int | None = getattr(config, "workerinput", {}).get("seed", config.option.seed)
     _session.began_s = time.monotonic()
+    if config.getoption("depth_result") and not hasattr(config, "workerinput"):
+        _session.tree = tree_of(ROOT)
     _session.depth = config.option.depth
     _session.seed = random.SystemRandom().randrange(_SEEDS) if given is None else given
     settings.register_profile(
@@ -171,6 +176,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         ids = {name: [report.nodeid for report in found] for name, found in reports.items()}
         told = {
             "seed": _session.seed,
+            "tree": _session.tree,
             "seconds": time.monotonic() - _session.began_s,
             "passed": ids["passed"],
             "failed": ids["failed"],
