@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.stamp import noted_durations, plain
+from tests.stamp import noted_durations, seedless
 
 ROOT = Path(__file__).parents[1]
 BUDGET_S = 110
@@ -131,7 +131,7 @@ class ChangedPlugin:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselect what is not concerned, and what does not fit."""
-        ids = {item: plain(item.nodeid) for item in items}
+        ids = {item: seedless(item.nodeid) for item in items}
         tests = {name: self._near[file] for name in ids.values() if (file := name.partition("::")[0]) in self._near}
         chosen = choose(tests, noted_durations(), BUDGET_S)
         left_out = len(tests) - len(chosen)

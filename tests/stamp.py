@@ -49,6 +49,11 @@ def plain(nodeid: str) -> str:
     return nodeid[: nodeid.rfind("@")] if nodeid.rfind("@") > nodeid.rfind("]") else nodeid
 
 
+def seedless(nodeid: str) -> str:
+    """A test's id that is the same whatever seed it draws by (:mod:`tests.depth`)."""
+    return re.sub(r"\bseed=\d+", "seed", plain(nodeid))
+
+
 def fewer(counts: dict[str, int], before: dict[str, int], newest_changes: str) -> list[str]:
     """One line for each kind of which there are fewer tests than before, and no line of the change log says why."""
     lines = []
@@ -135,7 +140,7 @@ class DurationsPlugin:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add up a test's time."""
-        self._seconds[plain(report.nodeid)] += report.duration
+        self._seconds[seedless(report.nodeid)] += report.duration
 
     def pytest_sessionfinish(self) -> None:
         """Write all that take long."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.changed import FAR, choose, distances
-from tests.stamp import fewer, newest_section, plain, tree_of, verdict
+from tests.stamp import fewer, newest_section, plain, seedless, tree_of, verdict
 
 ROOT = Path(__file__).parents[1]
 STAMP = {"tree": "a" * 40, "seconds": 512, "tests": {"all": 6000}, "skipped": {}, "ended": "2026-11-22T18:00:00+00:00"}
@@ -129,3 +129,8 @@ def test_of_the_tests_that_are_concerned_the_nearest_and_shortest_fit_into_the_t
 def test_a_group_of_workers_is_no_part_of_a_tests_name() -> None:
     assert plain("tests/a.py::test_b[x@y]@spark") == "tests/a.py::test_b[x@y]"
     assert plain("tests/a.py::test_b[x@y]") == "tests/a.py::test_b[x@y]"
+
+
+def test_how_long_a_test_takes_is_remembered_whatever_it_draws() -> None:
+    assert seedless("tests/a.py::test_b[1-of-4-seed=4711]@spark") == seedless("tests/a.py::test_b[1-of-4-seed=3]")
+    assert seedless("tests/a.py::test_b[x]") == "tests/a.py::test_b[x]"

@@ -27,7 +27,7 @@ from kjbod.fleet.java import find_java
 from scripts.rig import namespaces
 from scripts.rig.kafka import KafkaKit
 from scripts.rig.rig_error import RigError
-from tests.stamp import noted_durations
+from tests.stamp import noted_durations, seedless
 
 FIXTURES = {"world": "world", "as_root": "root", "kafka_kit": "kafka", "with_spark": "spark"}
 """The marker that a test has because it uses a fixture; each of these fixtures uses the first."""
@@ -126,7 +126,9 @@ class WorldPlugin:
         if hasattr(config, "workerinput"):
             seconds = noted_durations()
             # Those that wait for all others come last, when there are hardly any.
-            items.sort(key=lambda item: (ALONE in getattr(item, "fixturenames", ()), -seconds.get(item.nodeid, 0)))
+            items.sort(
+                key=lambda item: (ALONE in getattr(item, "fixturenames", ()), -seconds.get(seedless(item.nodeid), 0))
+            )
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Skip what this machine cannot run."""
