@@ -1,7 +1,7 @@
 """Every fault on real disks under a real agent: the right verdict, on that disk only. The benchmark's own rig.
 
-On which file system and under which load is drawn for each fault; the deep form has the whole matrix. With repetitions
-and figures that is ``scripts/bench/detection``.
+On which file system and under which load is drawn for each fault, and some cells more; the deep form has the whole
+matrix. With repetitions and figures that is ``scripts/bench/detection``.
 """
 
 import os
@@ -36,11 +36,13 @@ from scripts.rig.rig_error import RigError
 from tests.depth import at, sample, seeded
 
 QUICK = quick_cells(FAULTS, list(FAULTS))
-CHOSEN = [
+ONE_OF_EACH_FAULT = [
     cell
     for fault in sample(list(FAULTS), ci=len(FAULTS))
     for cell in sample(cells(FAULTS, [fault], FILE_SYSTEMS, LOADS), ci=1, salt=fault)
 ]
+OTHERS = [cell for cell in cells(FAULTS, list(FAULTS), FILE_SYSTEMS, LOADS) if cell not in ONE_OF_EACH_FAULT]
+CHOSEN = ONE_OF_EACH_FAULT + sample(OTHERS, ci=len(QUICK) - len(FAULTS))
 KAFKA_WAIT_S = 60.0
 Outcomes = dict[Cell, Outcome]
 
