@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from tests import depth
 from tests.depth import Points
 
 POINTS = range(1, 61)
@@ -47,3 +48,28 @@ def test_where_there_are_fewer_points_than_asked_for_all_of_them_are_taken(numbe
 def test_the_id_of_a_part_names_its_seed_or_says_that_it_is_all() -> None:
     assert [str(Points(0, 1, 9, seed)) for seed in (4711, None)] == ["seed=4711", "all"]
     assert str(Points(1, 4, 9, 4711)) == "2-of-4-seed=4711"
+
+
+CELLS = [f"cell {number}" for number in range(30)]
+
+
+@pytest.mark.parametrize(("deep", "count"), [("quick", 2), ("ci", 10), ("deep", 30)])
+def test_a_sample_of_cells_is_as_large_as_the_depth_says_and_in_their_order(
+    monkeypatch: pytest.MonkeyPatch, deep: str, count: int
+) -> None:
+    monkeypatch.setattr(depth._session, "depth", deep)
+    for seed in range(20):
+        monkeypatch.setattr(depth._session, "seed", seed)
+        drawn = depth.sample(CELLS, ci=10)
+        assert drawn == depth.sample(CELLS, ci=10) == sorted(drawn, key=CELLS.index)
+        assert len(drawn) == count
+    salted = {tuple(depth.sample(CELLS, ci=1, quick=1, salt=salt)) for salt in "abcdefgh"}
+    assert len(salted) > 1 or deep == "deep"
+
+
+def test_counts_are_those_of_ci_a_fifth_or_25_times_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for each in ("quick", "ci", "deep"):
+        monkeypatch.setattr(depth._session, "depth", each)
+        found.append((depth.examples(100), depth.examples(3), depth.steps(40), len(depth.seeds())))
+    assert found == [(20, 1, 20, 1), (100, 3, 40, 1), (2_500, 75, 60, 25)]
