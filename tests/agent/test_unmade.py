@@ -43,9 +43,14 @@ def test_a_replica_that_cannot_be_made_is_named_by_both_sides_and_keeps_the_brok
     assert agent.stop() == 0
 
     agent = cluster.start_agent(config)
+
+    def waits_for_one() -> bool:
+        told = said("status", "--json", "-c", str(config))
+        status = json.loads(told) if told else {}
+        return (status.get("fenced"), status.get("queued_assignments")) == (True, 1)
+
+    wait_until(waits_for_one, 30, "the status to say that one assignment keeps it fenced")
     wait_until(lambda: "t-0 cannot be made since" in said("status", "-c", str(config)), 30, "the status to say why")
-    status = json.loads(said("status", "--json", "-c", str(config)))
-    assert (status["fenced"], status["queued_assignments"]) == (True, 1)
     agent.wait_for_event("agent.unfenced")
     assert [line["replica"] for line in agent.events("replicas.without.directory")] == ["t-0"]
     (incomplete,) = controller.events("broker.unfenced.incomplete")

@@ -15,7 +15,12 @@ import pytest
 from scripts.rig.namespaces import INSIDE_VARIABLE
 from scripts.rig.processes import wait_until
 
-pytestmark = [pytest.mark.usefixtures("as_root"), pytest.mark.usefixtures("with_spark"), pytest.mark.timeout(300)]
+# One at a time: each sees what all demonstrations of this machine leave.
+pytestmark = [
+    pytest.mark.usefixtures("as_root", "with_spark"),
+    pytest.mark.xdist_group("demo"),
+    pytest.mark.timeout(300),
+]
 _TIMEOUT_S = 240
 
 

@@ -73,6 +73,7 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
 
 
 @pytest.mark.usefixtures("as_root")
+@pytest.mark.xdist_group("matrix")  # which is made once
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("cell", CHOSEN, ids=lambda cell: seeded(f"{cell.fault}-{cell.fstype}-{cell.load}"))
 def test_every_fault_gets_the_right_verdict_and_no_other_disk_gets_any(
@@ -89,6 +90,7 @@ def test_every_fault_gets_the_right_verdict_and_no_other_disk_gets_any(
 
 
 @pytest.mark.usefixtures("as_root")
+@pytest.mark.xdist_group("matrix")  # which is made once
 @pytest.mark.timeout(600)
 def test_agents_evidence_names_the_disk(matrix: Outcomes) -> None:
     for outcome in matrix.values():
