@@ -83,9 +83,8 @@ _OF_KAFKA: Final = """\
 _OWN: Final = """\
 ## kjbod's own keys
 
-`kjbod.held.timeout.ms`, unless it is 0, and `kjbod.blind.timeout.ms` must be at least `kjbod.probe.timeout.ms`. Longer
-deadlines never lose a fault, they say it later. What the keys of the verdict rest on:
-[`agent/kjbod_agent/health/README.md`](../../agent/kjbod_agent/health/README.md).
+`kjbod.held.timeout.ms`, unless it is 0, and `kjbod.blind.timeout.ms` must be at least `kjbod.probe.timeout.ms`. What
+the keys of the verdict rest on: [the verdict on a log directory](../../agent/kjbod_agent/health/README.md).
 """
 _COLUMNS: Final = ("key", "type", "default", "values", "read by", "meaning")
 

@@ -78,7 +78,8 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/bench/detection",
         description="Break real disks in every way under a real agent and under real Kafka brokers, and measure how "
-        "long each takes to notice. Exit code 1 when a verdict is wrong. How to read the table: scripts/README.md.",
+        "long each takes to notice. Exit code 1 when a verdict is wrong. How to read the table: "
+        "scripts/bench/README.md.",
     )
     parser.add_argument("--repeat", type=_positive, default=5, metavar="N", help="repetitions of each cell (5)")
     parser.add_argument(

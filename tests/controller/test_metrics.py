@@ -34,7 +34,7 @@ from tests.controller.conftest import Serving, Site, until
 from tests.controller.test_server import Process, connect, create, join, launch
 from tests.controller.test_turns import Gate, gate
 from tests.controller.world import World
-from tests.metrics.exposition import checked, values
+from tests.metrics.exposition import checked, not_on_the_page, values
 
 __all__ = ["gate", "launch"]  # fixtures of theirs
 CONTROLLER = "kafka_controller_kafkacontroller"
@@ -73,6 +73,7 @@ async def test_the_controller_serves_its_metrics_under_kafka_s_names(site: Site,
         after = values(await asyncio.to_thread(scrape, port))
     found = values(text)
     families = checked(text)
+    assert not_on_the_page(text) == []
     assert {name: found[f"{CONTROLLER}_{name}"] for name in ("activebrokercount", "fencedbrokercount")} == {
         "activebrokercount": 2,
         "fencedbrokercount": 0,

@@ -45,7 +45,7 @@ class Cause(StrEnum):
 class HealthSettings:
     """Deadlines of the verdict, in milliseconds. Shorter: a failure is known sooner, and a fault of a moment counts.
 
-    What each buys and costs stands in ``health/README.md``; the names in brackets are the configuration's.
+    What each buys and costs stands in ``kjbod/config/README.md``; the names in brackets are the configuration's.
 
     Attributes:
         probe_interval_ms: between the starts of two probes of an idle directory (``kjbod.probe.interval.ms``).

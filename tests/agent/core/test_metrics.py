@@ -8,7 +8,7 @@ from kjbod.fleet.schema import latency_bucket
 from kjbod.metrics.listener import render
 from kjbod_agent.health.state import Health
 from kjbod_agent.metrics import PROBE_BOUNDS_US, UNREADABLE, AgentCollector, Disk, Move, Snapshot
-from tests.metrics.exposition import checked, values
+from tests.metrics.exposition import checked, not_on_the_page, values
 
 SNAPSHOT = Snapshot(
     broker_state=3,
@@ -27,6 +27,10 @@ def scrape(snapshot: Snapshot) -> dict[str, float]:
     text = render(AgentCollector(lambda: snapshot).collect()).decode()
     checked(text)
     return values(text)
+
+
+def test_the_page_names_every_metric_of_an_agent() -> None:
+    assert not_on_the_page(render(AgentCollector(lambda: SNAPSHOT).collect()).decode()) == []
 
 
 def test_queued_assignments_have_the_names_of_the_kip_and_of_kafka() -> None:
