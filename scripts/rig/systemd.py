@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -64,6 +64,7 @@ class BootedSystemd:
     :param files: absolute path -> content of further files in its root, readable by everybody.
     :param links: absolute path -> target of symbolic links in its root.
     :param binds: path of this machine -> path in its root, for what lies on another file system than ``/``.
+    :param more_units: absolute paths in its root of further directories in which it looks for units.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class BootedSystemd:
         files: Mapping[str, str] | None = None,
         links: Mapping[str, str] | None = None,
         binds: Mapping[Path, str] | None = None,
+        more_units: Sequence[str] = (),
     ) -> None:
         require_systemd()
         self._directory = Path(tempfile.mkdtemp(prefix="kjbod-systemd-"))
@@ -86,6 +88,7 @@ class BootedSystemd:
             "files": dict(files or {}),
             "links": dict(links or {}),
             "binds": {str(source): target for source, target in (binds or {}).items()},
+            "unit_path": ":".join([f"/{_UNITS}", *more_units]),
             "reachable": sorted({sys.prefix, sys.base_prefix, str(Path(__file__).parents[2])}),
         }
         (self._directory / "plan.json").write_text(json.dumps(plan))
@@ -288,7 +291,7 @@ def main(directory: Path) -> NoReturn:
     environment = {
         "container": "kjbod-test",  # keeps it from what only the machine's own systemd may do
         "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
-        "SYSTEMD_UNIT_PATH": f"/{_UNITS}",
+        "SYSTEMD_UNIT_PATH": plan["unit_path"],
     }
     options = ["--system", "--unit=multi-user.target", "--show-status=no", "--log-target=console"]
     os.execve(SYSTEMD, [str(SYSTEMD), *options], environment)

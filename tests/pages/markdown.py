@@ -11,7 +11,9 @@ ROOT = Path(__file__).parents[2]
 
 _FENCE = re.compile(r"^ {0,3}```(?P<language>[^`\n]*)\n(?P<text>.*?)^ {0,3}```[ \t]*$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#{1,6} +(?P<text>.+?)[ #]*$", re.MULTILINE)
-_LINK = re.compile(r"\[(?:[^\[\]]|\[[^\]]*\])*\]\((?P<target>[^()\s]+(?:\([^()]*\))?)\)")
+_LINK = re.compile(
+    r"\[(?:[^\[\]]|\[[^\]]*\])*\]\((?P<target>[^()\s]+(?:\([^()]*\))?)\)|<img src=\"(?P<picture>[^\"]+)\""
+)
 _CODE = re.compile(r"(?<!`)(`+)(?!`)(?P<text>.+?)(?<!`)\1(?!`)", re.DOTALL)
 _PROMPT = "$ "
 
@@ -38,6 +40,8 @@ class Command:
     page: str
     line: int
     text: str
+    section: str = ""
+    """Anchor of the heading above it."""
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}: {self.text}"
@@ -68,7 +72,7 @@ class Page:
     def links(self) -> Iterator[str]:
         """Targets of links and pictures."""
         for found in _LINK.finditer(_CODE.sub("`code`", self.prose)):
-            yield found["target"]
+            yield found["target"] or found["picture"]
 
     def code(self) -> Iterator[Command]:
         """What stands in backquotes within the prose."""
@@ -103,8 +107,13 @@ class Page:
                 text = text[:-1]
                 continue
             if text and not text.startswith("#"):
-                yield Command(self.name, start, text)
+                yield Command(self.name, start, text, self._section(start))
             text = ""
+
+    def _section(self, line: int) -> str:
+        above = "\n".join(self.prose.splitlines()[: line - 1])
+        headings = _HEADING.findall(above)
+        return slug_of(headings[-1]) if headings else ""
 
 
 def _behind_prompt(lines: list[str], number: int) -> str:
@@ -125,3 +134,11 @@ def pages() -> list[Page]:
     """All of them, README.md first."""
     names = sorted((name for name in files() if name.endswith(".md")), key=lambda name: (name.count("/"), name))
     return [Page(name) for name in sorted(names, key=lambda name: name != "README.md")]
+
+
+def shown(page: str, *sections: str) -> list[Command]:
+    """The command lines of a page, of some of its sections where they are named, in their order."""
+    found = [command for command in Page(page).commands() if not sections or command.section in sections]
+    assert found, f"{page}: no command lines"
+    assert {command.section for command in found} >= set(sections), f"{page}: sections without command lines"
+    return found

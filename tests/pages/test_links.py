@@ -12,6 +12,8 @@ README_BYTES_MAX = 9_000
 PAGES = pages()
 FILES = files()
 FOLDERS = frozenset(str(parent) for name in FILES for parent in Path(name).parents)
+RESULT = "tests/deep-result.md"
+"""What scripts/deep writes: nothing may link to what is there only after a night."""
 _ABSOLUTE = re.compile(r"[a-z]+:")
 _OF_THE_PROJECT = re.compile(r"(?:\./)?(?P<path>(?:agent|controller_stub|kjbod|scripts|systemd|tests)/[\w./@+-]*)")
 
@@ -57,7 +59,7 @@ def test_every_page_is_reached_from_the_first_one() -> None:
         more = (targets | {f"{target}/README.md" for target in targets}) & by_name.keys() - reached
         reached |= more
         new.extend(more)
-    assert by_name.keys() - reached == set()
+    assert by_name.keys() - reached <= {RESULT}
 
 
 def test_the_first_page_is_short() -> None:
