@@ -9,6 +9,8 @@ import pytest
 from tests.pages.markdown import ROOT, Page, files, pages, slug_of
 
 README_BYTES_MAX = 9_000
+PICTURE_BYTES_MAX = 100_000
+INSTALLED = ("kjbod/", "agent/kjbod_agent/", "controller_stub/kjbod_controller_stub/", "systemd/")
 PAGES = pages()
 FILES = files()
 FOLDERS = frozenset(str(parent) for name in FILES for parent in Path(name).parents)
@@ -64,6 +66,16 @@ def test_every_page_is_reached_from_the_first_one() -> None:
 
 def test_the_first_page_is_short() -> None:
     assert len((ROOT / "README.md").read_bytes()) <= README_BYTES_MAX
+
+
+def test_pictures_are_small_and_are_not_installed() -> None:
+    pictures = {name for name in FILES if name.endswith((".svg", ".png"))}
+    assert {"scripts/story/status.svg", "scripts/story/fleet.png"} <= pictures
+    shown = {resolved(page, target)[0] for page in PAGES for target in page.links()}
+    for name in pictures - {name for name in pictures if name.startswith("tests/")}:
+        assert name in shown
+        assert (ROOT / name).stat().st_size <= PICTURE_BYTES_MAX
+        assert not name.startswith(INSTALLED)
 
 
 @pytest.mark.parametrize(
