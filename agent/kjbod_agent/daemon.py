@@ -33,9 +33,10 @@ from kjbod.clock import Clock, SystemClock, system_random
 from kjbod.config import Config, load_config
 from kjbod.config.endpoints import SECURITY_PROTOCOLS
 from kjbod.config.load import agent_problems
+from kjbod.config.unused import name_keys_without_effect
 from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.ids import Uuid, random_agent_incarnation
-from kjbod.metadata.fetching import Leader
+from kjbod.metadata.fetching import Leader, Quorum
 from kjbod.metadata.follower import MetadataFollower
 from kjbod.runtime import memory, systemd
 from kjbod.runtime.control_socket import SOCKET_NAME, ControlError, ControlServer
@@ -43,6 +44,7 @@ from kjbod.runtime.logging import configure_logging, flush_logging, get_logger, 
 from kjbod.runtime.loop import run as run_loop
 from kjbod.runtime.room import no_room, require_room
 from kjbod.runtime.signals import outlive_signals
+from kjbod.wire.connection_setup import ConnectionSetup
 from kjbod.wire.frames import preload
 from kjbod.wire.messages import API, ApiKey, BrokerRegistrationRequestListener
 from kjbod_agent import lifecycle
@@ -122,6 +124,7 @@ def main(config_path: Path) -> int:
         directories = len({*config.log_dirs, config.metadata_log_dir})
         require_room(tasks=START_TASKS + directories, files=START_FILES + FILES_OF_DIRECTORY * directories)
         configure_logging("agent")
+        name_keys_without_effect(config, "broker", get_logger().info)
         memory.economize()
         # The watchdog ends a loop that hangs with SIGABRT: where it hung is then in the log.
         faulthandler.enable(file=2)
@@ -485,7 +488,7 @@ class Daemon:
             broker=broker,
             view=self.view,
             mover=lambda: broker.mover,
-            forwarder=Forwarder(self._forward_channel, self._clock),
+            forwarder=Forwarder(self._forward_channel, self._clock, self._config.request_timeout_ms),
             cluster_id=opened.start_up.cluster_id,
         )
         self._listeners_open = Listeners(self._config, parts, clock=self._clock, log=self._log)
@@ -597,11 +600,30 @@ class Daemon:
             replica_id=config.node_id,
             directory_id=opened.start_up.metadata.directory_id,
             voters=voters,
+            quorum=Quorum(
+                request_timeout_ms=config.controller_quorum_request_timeout_ms,
+                fetch_timeout_ms=config.controller_quorum_fetch_timeout_ms,
+                retry_backoff_ms=config.controller_quorum_retry_backoff_ms,
+                fetch_max_bytes=config.controller_quorum_fetch_max_bytes,
+                fetch_snapshot_max_bytes=config.controller_quorum_fetch_snapshot_max_bytes,
+            ),
+            setup=self._connection_setup(),
         )
 
     def _channel(self) -> ControllerChannel:
         return ControllerChannel(
-            client_id=str(self._config.node_id), clock=self._clock, spawn=self._spawn, trouble=self._metadata_trouble
+            client_id=str(self._config.node_id),
+            clock=self._clock,
+            spawn=self._spawn,
+            trouble=self._metadata_trouble,
+            setup=self._connection_setup(),
+            timeout_max_ms=self._config.controller_socket_timeout_ms,
+        )
+
+    def _connection_setup(self) -> ConnectionSetup:
+        config = self._config
+        return ConnectionSetup(
+            config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms, self._rng
         )
 
     def _metadata_trouble(self) -> str:

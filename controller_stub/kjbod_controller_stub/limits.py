@@ -56,7 +56,5 @@ UNREAD_BYTES_MAX = 256 * 1024 * 1024
 """Answers that are not taken: 1 MiB each for 230 observers that read the log, with ``socket.send.buffer.bytes``."""
 REQUESTS_PER_SECOND_MAX = 2_000
 """Of one connection. A broker asks for some tens."""
-IDLE_MS_MAX = 365 * 24 * 3_600 * 1_000
-"""Where ``connections.max.idle.ms`` says never, or much later."""
 URGENT = frozenset({ApiKey.BROKER_HEARTBEAT})
 """What a broker is fenced without."""

@@ -18,6 +18,7 @@ from kjbod.clock import SystemClock, system_random
 from kjbod.config import load_config
 from kjbod.config.keys import Config
 from kjbod.config.load import controller_problems
+from kjbod.config.unused import name_keys_without_effect
 from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.runtime import memory
 from kjbod.runtime.logging import configure_logging, flush_logging, get_logger
@@ -65,6 +66,7 @@ def main(config_path: Path) -> int:
     _raise_files_limit()
     require_room(tasks=START_TASKS, files=START_FILES)
     configure_logging("controller")
+    name_keys_without_effect(config, "controller", _log.info)
     faulthandler.enable(file=2)
     memory.economize()
     sys.setswitchinterval(_SWITCH_S)

@@ -22,7 +22,7 @@ from kjbod.metadata.records import (
     Record,
 )
 from kjbod.runtime.logging import get_logger
-from kjbod.wire.server import Limits
+from kjbod.wire.server import Limits, idle_limit_ms, queued_limit_bytes
 from kjbod_controller_stub.brokers.cluster import SUPPORTED_FEATURES
 from kjbod_controller_stub.context import Settings
 from kjbod_controller_stub.controller import Controller
@@ -30,7 +30,6 @@ from kjbod_controller_stub.limits import (
     CONNECTIONS_MAX,
     FRAME_BYTES_MAX,
     FRAME_BYTES_MAX_OF,
-    IDLE_MS_MAX,
     IN_FLIGHT_MAX,
     PENDING_BYTES_MAX,
     QUEUED_BYTES_MAX,
@@ -87,14 +86,13 @@ async def limits_of(config: Config) -> Limits:
         ConfigError: a name of ``max.connections.per.ip.overrides`` does not exist.
         UnresolvedError: it cannot be resolved now.
     """
-    queued_bytes, idle_ms = config.queued_max_request_bytes, config.connections_max_idle_ms
     return Limits(
         max_frame_bytes=min(FRAME_BYTES_MAX, config.socket_request_max_bytes),
         max_frame_bytes_of=FRAME_BYTES_MAX_OF,
         max_pending_bytes=PENDING_BYTES_MAX,
         max_in_flight=IN_FLIGHT_MAX,
         max_connections=min(config.max_connections, CONNECTIONS_MAX, _connections_by_files()),
-        max_queued_bytes=QUEUED_BYTES_MAX if queued_bytes < 0 else queued_bytes,
+        max_queued_bytes=queued_limit_bytes(config.queued_max_request_bytes, QUEUED_BYTES_MAX),
         max_unread_bytes=UNREAD_BYTES_MAX,
         send_buffer_bytes=config.socket_send_buffer_bytes,
         receive_buffer_bytes=config.socket_receive_buffer_bytes,
@@ -103,7 +101,7 @@ async def limits_of(config: Config) -> Limits:
         max_connection_creation_rate=config.max_connection_creation_rate,
         max_requests_per_second=REQUESTS_PER_SECOND_MAX,
         urgent=URGENT,
-        idle_timeout_ms=min(IDLE_MS_MAX, idle_ms if idle_ms >= 0 else IDLE_MS_MAX),
+        idle_timeout_ms=idle_limit_ms(config.connections_max_idle_ms),
         listen_backlog=config.socket_listen_backlog_size,
     )
 

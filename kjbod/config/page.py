@@ -1,6 +1,6 @@
 """The reference page of configuration keys, ``kjbod/config/README.md``, made from the table of keys.
 
-``kjbod config keys`` prints it. What the table does not say stands here: who reads a key, and defaults in words.
+``kjbod config keys`` prints it. What the table does not say stands here: defaults in words.
 """
 
 import dataclasses
@@ -8,35 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from kjbod.config.endpoints import INT_MAX, HostPort
-from kjbod.config.keys import LONG_MAX, OWN_PREFIX, Setting, settings
-
-AGENT: Final = frozenset(
-    {
-        *("broker_rack", "cordoned_log_dirs", "log_dir_failure_timeout_ms", "log_segment_delete_delay_ms"),
-        *("broker_heartbeat_interval_ms", "initial_broker_registration_timeout_ms", "controlled_shutdown_enable"),
-        *("inter_broker_listener_name", "replica_alter_log_dirs_io_max_bytes_per_second"),
-        *("kjbod_role", "kjbod_host", "kjbod_probe_full_every", "kjbod_probe_timeout_ms", "kjbod_held_timeout_ms"),
-        *("kjbod_slow_ms", "kjbod_slow_probes", "kjbod_slow_recovery_probes", "kjbod_strike_window_ms"),
-        *("kjbod_host_fault_window_ms", "kjbod_host_fault_settle_ms"),
-        *("kjbod_placement", "kjbod_placement_full_percent", "kjbod_placement_accept"),
-        *("kjbod_move_bytes_per_second", "kjbod_move_concurrency", "kjbod_storage_agent", "kjbod_state_dir"),
-        *("kjbod_reports_dir", "kjbod_reports_interval_ms", "kjbod_reports_rotate_interval_ms"),
-    }
-)
-"""Fields that the agent alone reads."""
-CONTROLLER: Final = frozenset(
-    {
-        *("socket_listen_backlog_size", "queued_max_request_bytes", "connections_max_idle_ms"),
-        *("metadata_max_idle_interval_ms", "metadata_log_segment_bytes", "metadata_log_segment_ms"),
-        *("metadata_max_retention_bytes", "metadata_max_retention_ms"),
-        *("metadata_log_max_record_bytes_between_snapshots", "metadata_log_max_snapshot_interval_ms"),
-        *("num_partitions", "default_replication_factor", "min_insync_replicas"),
-        *("unclean_leader_election_enable", "unclean_leader_election_interval_ms"),
-        *("auto_leader_rebalance_enable", "leader_imbalance_check_interval_seconds", "delete_topic_enable"),
-        *("controller_quota_window_num", "controller_quota_window_size_seconds", "kjbod_controller_rules"),
-    }
-)
-"""Fields that the controller alone reads."""
+from kjbod.config.keys import AGENT, CONTROLLER, EITHER, LONG_MAX, NOBODY, OWN_PREFIX, Setting, settings
 
 _REQUIRED: Final = "(required)"
 _ONE_OF_TWO: Final = "(one of the two is required)"
@@ -61,6 +33,12 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "kjbod_metrics_listener": "(off)",
 }
 """By field, where the value itself would not be understood, or depends on other keys."""
+_READERS: Final[Mapping[frozenset[str], str]] = {
+    AGENT: "agent",
+    CONTROLLER: "controller",
+    EITHER: "both",
+    NOBODY: "(checked)",
+}
 _NO_LIMIT: Final = (INT_MAX, LONG_MAX)
 _TYPES: Final[Mapping[object, str]] = {int: "int", bool: "boolean", str: "string", HostPort | None: "string"}
 
@@ -75,7 +53,10 @@ Kafka's that are not below are ignored. kjbod's own keys begin with `kjbod.`: on
 of the wrong type or out of range is an error too. All mistakes are told at once, one line each, with exit code 78.
 Nothing is read anew while a process runs.
 
-*Read by*: the agent, the controller, or both. Commands such as `kjbod info` and `kjbod status` read the same file.
+*Read by*: the agent, the controller, or both: there the key changes what the process does. A key that is set where it
+changes nothing is named in the log at the start (`config.keys.without.effect`), and so are keys of Kafka's quorum, of
+its metadata, of moves and of security for which kjbod has no use. Commands such as `kjbod info` and `kjbod status` read
+the same file.
 """
 _OF_KAFKA: Final = """\
 ## Kafka's keys
@@ -97,11 +78,6 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def read_by(field: str) -> str:
-    """Reader of a field: ``agent``, ``controller`` or ``both``."""
-    return "agent" if field in AGENT else "controller" if field in CONTROLLER else "both"
-
-
 def _table(rows: list[Setting]) -> str:
     lines = [f"| {' | '.join(row)} |\n" for row in (_COLUMNS, *map(_row, rows))]
     return "".join([lines[0], "|---" * len(_COLUMNS), "|\n", *lines[1:]])
@@ -113,7 +89,7 @@ def _row(setting: Setting) -> tuple[str, ...]:
         _type(setting),
         _default(setting),
         ", ".join(_values(setting)),
-        read_by(setting.field),
+        _READERS[setting.key.roles],
         setting.key.doc.replace("<", "&lt;"),
     )
     return tuple(cell.replace("|", "\\|") for cell in cells)

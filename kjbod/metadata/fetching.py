@@ -20,6 +20,8 @@ anything else, time-out, disconnect        back off, ask any server
 
 Back-off starts at 20 ms and doubles up to a second, with a fifth of jitter; any progress resets it. A leader that is
 named again while it does not answer is asked again after the back-off, not at once. A leader epoch never goes back.
+When nothing was fetched for :attr:`Quorum.fetch_timeout_ms`, of the time in which this process ran, who has just failed
+is not the next one to be asked, where there are others.
 
 What was below the high watermark never diverges: a leader that says so is of another history (its log was lost, or an
 older copy of it was put back), and everything is read again from the start. Consumers do not see a half-read state
@@ -44,6 +46,7 @@ from kjbod.metadata.control_records import KRaftVersion
 from kjbod.metadata.image import MetadataImage, Replayer, image_of
 from kjbod.metadata.records import Record
 from kjbod.metadata.snapshot import SnapshotId
+from kjbod.observed import ObservedTimeout
 from kjbod.wire import messages as wire
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.error_codes import ErrorCode
@@ -58,13 +61,9 @@ Address: TypeAlias = tuple[str, int]
 _DENIED = frozenset({ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
 MAX_WAIT_MS = 500
 """``KafkaRaftClient.MAX_FETCH_WAIT_MS``: how long a leader parks a fetch that finds nothing."""
-MAX_BYTES = 1024 * 1024
-"""``KafkaRaftClient.MAX_FETCH_SIZE_BYTES`` of 4.3."""
-REQUEST_TIMEOUT_MS = 2000
-"""``controller.quorum.request.timeout.ms``."""
-RETRY_BACKOFF_MS = 20
-"""``controller.quorum.retry.backoff.ms``."""
 RETRY_BACKOFF_MAX_MS = 1000
+ASKED_BYTES_MAX = 64 * 1024 * 1024
+"""Of what one answer is asked to have, whatever is configured: it is held in memory, and must fit into a frame."""
 ADDRESSES_MAX = 1_000
 """Controllers whose addresses are remembered: more than any quorum has had."""
 SNAPSHOT_BYTES_MAX = 1024 * 1024 * 1024
@@ -73,6 +72,29 @@ SET_BACK_AFTER_MS = 10_000
 _JITTER = 0.2
 _REPLICA_STATE_SINCE = 15
 """Fetch version from which the replica id is a tagged struct."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Quorum:
+    """Settings of an observer of the quorum; names and defaults are those of ``controller.quorum.*``.
+
+    Attributes:
+        request_timeout_ms: how long an answer may take, beyond what the leader may park it.
+        fetch_timeout_ms: without a successful fetch for so long, another controller is looked for.
+        retry_backoff_ms: between a failure and the next request, at first.
+        fetch_max_bytes: of records in one answer; a batch that is larger comes whole.
+        fetch_snapshot_max_bytes: of a snapshot in one answer.
+    """
+
+    request_timeout_ms: int = 2000
+    fetch_timeout_ms: int = 2000
+    retry_backoff_ms: int = 20
+    fetch_max_bytes: int = 1024 * 1024
+    fetch_snapshot_max_bytes: int = 1024 * 1024
+
+
+QUORUM = Quorum()
+"""Kafka's defaults."""
 
 
 class InconsistentClusterError(KjbodError):
@@ -268,6 +290,7 @@ class FetchMachine:
         voters: addresses by node id where they are configured (``controller.quorum.voters``): needed below Fetch 16,
             whose answers have no endpoints.
         max_wait_ms: how long the leader may park a fetch.
+        quorum: time limits and sizes.
     """
 
     def __init__(
@@ -280,6 +303,7 @@ class FetchMachine:
         directory_id: Uuid = ZERO,
         voters: Mapping[int, Address] | None = None,
         max_wait_ms: int = MAX_WAIT_MS,
+        quorum: Quorum = QUORUM,
     ) -> None:
         self._servers = tuple(bootstrap_servers)
         self._rng = rng
@@ -288,6 +312,9 @@ class FetchMachine:
         self._directory_id = directory_id
         self._addresses: dict[int, Address] = dict(voters or {})
         self._max_wait_ms = max_wait_ms
+        self._quorum = quorum
+        self._silence: ObservedTimeout | None = None
+        """With what was asked since the last success; None: nothing was."""
         self._failures = 0
         self._ever_fetched = False
         self._log = _Log()
@@ -327,7 +354,12 @@ class FetchMachine:
     @property
     def timeout_ms(self) -> int:
         """Milliseconds to wait for the answer to :meth:`request`."""
-        return REQUEST_TIMEOUT_MS + (0 if self._download else self._max_wait_ms)
+        quorum = self._quorum
+        # Who answered the last time is waited for no longer than it may be silent.
+        limit_ms = (
+            quorum.request_timeout_ms if self._failures else min(quorum.request_timeout_ms, quorum.fetch_timeout_ms)
+        )
+        return limit_ms + (0 if self._download else self._max_wait_ms)
 
     def request(self, fetch_version: int) -> wire.FetchRequest | wire.FetchSnapshotRequest:
         """The next request; ``fetch_version`` is that of Fetch on this connection."""
@@ -347,7 +379,7 @@ class FetchMachine:
             replica_id=self._replica_id if old else -1,
             replica_state=wire.FetchRequestReplicaState(replica_id=-1 if old else self._replica_id),
             max_wait_ms=self._max_wait_ms,
-            max_bytes=MAX_BYTES,
+            max_bytes=min(self._quorum.fetch_max_bytes, ASKED_BYTES_MAX),
             topics=(
                 wire.FetchRequestTopic(topic=METADATA_TOPIC_NAME, topic_id=METADATA_TOPIC_ID, partitions=(partition,)),
             ),
@@ -363,11 +395,18 @@ class FetchMachine:
         return wire.FetchSnapshotRequest(
             cluster_id=self._cluster_id,
             replica_id=self._replica_id,
-            max_bytes=MAX_BYTES,
+            max_bytes=min(self._quorum.fetch_snapshot_max_bytes, ASKED_BYTES_MAX),
             topics=(wire.FetchSnapshotRequestTopic(partitions=(partition,)),),
         )
 
     # ---- what happened
+
+    def on_asked(self, now_ms: int) -> None:
+        """A request is on its way, connecting included. What this process does between two of them is nobody's
+        silence."""
+        if self._silence is None:
+            step_ms = self._quorum.request_timeout_ms + self._max_wait_ms
+            self._silence = ObservedTimeout(self._quorum.fetch_timeout_ms, now_ms, step_ms)
 
     def on_connected(self) -> None:
         """The next request goes to what may be another process than the last one, with another history."""
@@ -378,10 +417,17 @@ class FetchMachine:
         server."""
         self.problem = why
         self._failures += 1
-        backoff = min(RETRY_BACKOFF_MS << min(self._failures - 1, 16), RETRY_BACKOFF_MAX_MS)
+        first_ms = max(1, self._quorum.retry_backoff_ms)
+        backoff = min(first_ms << min(self._failures - 1, 16), max(first_ms, RETRY_BACKOFF_MAX_MS))
         self.not_before_ms = now_ms + int(backoff * self._rng.uniform(1 - _JITTER, 1 + _JITTER))
-        self.address = then or self._rng.choice(self._servers)
+        self.address = then or self._rng.choice(self._to_ask(now_ms))
         return []
+
+    def _to_ask(self, now_ms: int) -> Sequence[Address]:
+        """Who may know the leader: all, or, after the fetch timeout, all but the one that has just failed."""
+        if self._silence is None or not self._silence.is_over(now_ms):
+            return self._servers
+        return [server for server in self._servers if server != self.address] or self._servers
 
     def on_fetch(self, response: wire.FetchResponse, now_ms: int) -> list[Effect]:
         """An answer to a Fetch.
@@ -496,6 +542,7 @@ class FetchMachine:
         self.problem = self.set_back = self._behind_since_ms = None
         self.denied = False
         self._failures = 0
+        self._silence = None
         self.not_before_ms = now_ms
 
     def _on_error(self, code: int, now_ms: int, told: wire.LeaderIdAndEpoch | None = None) -> list[Effect]:

@@ -21,12 +21,11 @@ import kjbod
 from kjbod.clock import Clock
 from kjbod.errors import ProtocolError, RemoteProtocolError
 from kjbod.runtime.names import NAMES, Names, Resolved, UnresolvedError
+from kjbod.wire import connection_setup
 from kjbod.wire.connection import ClientConnection, Features
 from kjbod.wire.frames import MAX_FRAME_BYTES, TLS_RECORDS
 from kjbod.wire.messages import ApiKey, ApiVersionsResponse, RequestBody, ResponseBody, ResponseT
 
-CONNECT_TIMEOUT_MS = 10_000
-"""Kafka's default of ``socket.connection.setup.timeout.ms``."""
 MAX_IN_FLIGHT = 64
 """Requests of one connection that may wait for answers at a time; further ones wait for their turn."""
 _CLOSE_TIMEOUT_S = 1.0
@@ -64,7 +63,7 @@ class Connection:
         *,
         client_id: str,
         clock: Clock,
-        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+        connect_timeout_ms: int = connection_setup.TIMEOUT_MS,
         max_frame_bytes: int = MAX_FRAME_BYTES,
         max_in_flight: int = MAX_IN_FLIGHT,
         ssl_context: ssl.SSLContext | None = None,

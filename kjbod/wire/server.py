@@ -46,6 +46,8 @@ from kjbod.wire.pressure import NO_LIMIT, Addresses, Pace, Rate, Room, Unread
 LOG_LINES_PER_SECOND = 20
 DECODED_AT_ONCE_BYTES = 16 * 1024
 """A request up to this size takes at most some milliseconds to decode."""
+IDLE_MS_MAX = 365 * 24 * 3_600 * 1_000
+"""Where ``connections.max.idle.ms`` says never, or much later."""
 URGENT_PER_SECOND = 100
 """A broker sends a heartbeat every two seconds; who sends very many waits for its turn with them, too."""
 _READ_BYTES = 65_536
@@ -109,6 +111,16 @@ class Limits:
     """How long a client may neither read its answers nor finish its request."""
     linger_timeout_ms: int = 5_000
     """How long answers may take that were due when a connection went bad."""
+
+
+def idle_limit_ms(connections_max_idle_ms: int) -> int:
+    """``connections.max.idle.ms`` as a timer takes it: negative is never."""
+    return min(IDLE_MS_MAX, connections_max_idle_ms) if connections_max_idle_ms >= 0 else IDLE_MS_MAX
+
+
+def queued_limit_bytes(queued_max_request_bytes: int, own: int) -> int:
+    """``queued.max.request.bytes``: -1 leaves it to the server, whose ``own`` limit is given."""
+    return own if queued_max_request_bytes < 0 else queued_max_request_bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ from kjbod.wire.messages import (
     MetadataRequest,
     ResponseBody,
 )
-from kjbod.wire.server import Limits, Logger, Peer, Server, serve
+from kjbod.wire.server import Limits, Logger, Peer, Server, idle_limit_ms, queued_limit_bytes, serve
 from kjbod_agent.admin import answers, listings
 from kjbod_agent.admin.answers import Self
 from kjbod_agent.admin.forwarding import FORWARDED, Forwarder, Sender, screen
@@ -133,6 +133,8 @@ UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
 """Answers that are not taken: half a megabyte of 10,000 replicas for each of a listener's connections."""
 CONNECTIONS_MAX: Final = 100
 """Of each listener; ``max.connections`` may lower it. They must not take the files that the agent needs itself."""
+QUEUED_BYTES_MAX: Final = CONNECTIONS_MAX * FRAME_BYTES_MAX
+"""All that may come at a time; ``queued.max.request.bytes`` may set a limit."""
 CLOSE_TIMEOUT_MS: Final = 100
 """How long the end of the agent waits for connections to end; the sockets are closed with the process anyway."""
 
@@ -270,6 +272,9 @@ class Listeners:
                 max_connections_per_ip=config.max_connections_per_ip,
                 max_connections_per_ip_overrides=overrides,
                 max_connection_creation_rate=config.max_connection_creation_rate,
+                max_queued_bytes=queued_limit_bytes(config.queued_max_request_bytes, QUEUED_BYTES_MAX),
+                idle_timeout_ms=idle_limit_ms(config.connections_max_idle_ms),
+                listen_backlog=config.socket_listen_backlog_size,
                 max_in_flight=1,
             ),
         )
