@@ -44,6 +44,7 @@ from kjbod.runtime.logging import configure_logging, flush_logging, get_logger, 
 from kjbod.runtime.loop import run as run_loop
 from kjbod.runtime.room import no_room, require_room
 from kjbod.runtime.signals import outlive_signals
+from kjbod.runtime.usage_meter import UsageMeter
 from kjbod.wire.connection_setup import ConnectionSetup
 from kjbod.wire.frames import preload
 from kjbod.wire.messages import API, ApiKey, BrokerRegistrationRequestListener
@@ -71,7 +72,7 @@ from kjbod_agent.replicas.placement import Placement
 from kjbod_agent.replicas.stray_memory import Note, StrayMemory
 from kjbod_agent.report_writer import Limits, ReportWriter
 from kjbod_agent.reporter import Reporter, Sender
-from kjbod_agent.storage.api import StorageAgent, StorageOptions
+from kjbod_agent.storage.api import HasProcesses, StorageAgent, StorageOptions
 from kjbod_agent.storage.registry import create
 
 if TYPE_CHECKING:
@@ -220,6 +221,8 @@ class Daemon:
         self._control: ControlServer | None = None
         self._forward_channel: ControllerChannel
         self._metadata: MetadataFollower | None = None
+        self._report_writer: ReportWriter | None = None
+        self._usage: UsageMeter
 
     async def run(self) -> int:
         """Start, serve, end.
@@ -268,7 +271,7 @@ class Daemon:
         incarnation_id = random_agent_incarnation(self._rng)
         with contextlib.suppress(OSError, StartUpError):  # it is only a memory
             self._stray_notes = self._stray_memory.parse(await self.remembering.read_file(str(self._stray_memory.path)))
-        reports = self._reports(incarnation_id)
+        reports = self._report_writer = self._reports(incarnation_id)
         await reports.start()
         reporter = self._reporter(opened, incarnation_id, reports)
         reporter.started(
@@ -433,6 +436,7 @@ class Daemon:
         self, broker: Broker, opened: Opened, reporter: Reporter
     ) -> "MetricsListener[Snapshot] | None":
         """Start all that runs for as long as the agent."""
+        self._usage = UsageMeter(self._clock, workers=self._worker_ids, helpers=self._helper_ids)
         monitor = self._monitor(broker, opened)
         broker.monitor = monitor
         broker.placement.sites = lambda: _sites(broker, monitor, opened, self._config)
@@ -455,6 +459,7 @@ class Daemon:
         self._spawn(broker.mover.run())
         self._spawn(broker.run_timers(systemd.watchdog_interval_ms()))
         self._spawn(self._save_memory(broker.placement))
+        self._spawn(self._usage.run())
         self._spawn(self._loading(broker, monitor, opened).run())
         self._spawn(self.remembering.keep_current(monitor.status, self._clock))
         self._spawn(self._sample(broker, monitor, reporter, opened))
@@ -468,7 +473,9 @@ class Daemon:
         from kjbod_agent.metrics import AgentCollector
 
         metrics = MetricsListener(
-            lambda: _snapshot(broker, monitor, opened), lambda now: AgentCollector(lambda: now).collect()
+            lambda: _snapshot(broker, monitor, opened),
+            lambda now: AgentCollector(lambda: now).collect(),
+            self._usage.read,
         )
         await metrics.open(where.host, where.port)
         return metrics
@@ -503,6 +510,7 @@ class Daemon:
             causes=lambda: {status.path: str(status.health.cause) for status in monitor.status()},
             log_dirs=lambda: log_directories(opened, self.remembering.memory),
             add_directory=self.add_directory,
+            usage=self._usage.read,
             spawn=self._spawn,
         )
         control = ControlServer(
@@ -629,6 +637,19 @@ class Daemon:
     def _metadata_trouble(self) -> str:
         """Reason why the metadata, which name the active controller, cannot be fetched."""
         return "" if self._metadata is None else self._metadata.problem or ""
+
+    def _worker_ids(self) -> tuple[int, ...]:
+        storage = self._storage
+        return storage.worker_ids() if isinstance(storage, HasProcesses) else ()
+
+    def _helper_ids(self) -> tuple[int, ...]:
+        """Zygote and keeper, and what does the file calls of state and reports."""
+        storage, reports = self._storage, self._report_writer
+        workers = self._worker_ids()
+        of_storage = storage.process_ids() if isinstance(storage, HasProcesses) else ()
+        of_reports = () if reports is None else reports.process_ids()
+        beside = (pid for pid in of_storage if pid not in workers)
+        return (*beside, *self.remembering.files.process_ids(), *of_reports)
 
     def _reports(self, incarnation_id: Uuid) -> ReportWriter:
         config = self._config

@@ -179,6 +179,10 @@ class ReportWriter:
         """Queue a sample."""
         self._enqueue(SAMPLES, sample.to_json_line())
 
+    def process_ids(self) -> tuple[int, ...]:
+        """Processes that do the file calls."""
+        return self._files.process_ids()
+
     async def flush(self, timeout_ms: int = FLUSH_TIMEOUT_MS) -> bool:
         """Wait until all that was queued is in files; False when that did not happen in time."""
         if self._task is None or self._task.done():

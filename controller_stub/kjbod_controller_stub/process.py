@@ -9,7 +9,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -116,19 +116,25 @@ async def _start(config: Config) -> ControllerServer:
     return server
 
 
-async def _open_metrics(config: Config, server: ControllerServer) -> "MetricsListener[Snapshot] | None":
+async def _open_metrics(
+    config: Config, server: ControllerServer, workers: Callable[[], Iterable[int]] = tuple
+) -> "MetricsListener[Snapshot] | None":
     where = config.kjbod_metrics_listener
     if where is None:
         return None
-    listener = metrics_listener(server)
+    listener = metrics_listener(server, workers)
     await listener.open(where.host, where.port)
     return listener
 
 
-def metrics_listener(server: ControllerServer) -> "MetricsListener[Snapshot]":
-    """The metrics listener of a controller that serves, not open yet. Turns are measured from here on."""
+def metrics_listener(
+    server: ControllerServer, workers: Callable[[], Iterable[int]] = tuple
+) -> "MetricsListener[Snapshot]":
+    """The metrics listener of a controller that serves, not open yet. Turns are measured from here on; ``workers`` are
+    the process ids of those that touch its disk."""
     # some MiB, which only those pay who have the listener
     from kjbod.metrics.listener import MetricsListener
+    from kjbod.runtime.usage_meter import UsageMeter
     from kjbod_controller_stub.metrics import metrics, snapshot
 
     clock, times = server.clock, server.measure()
@@ -137,7 +143,7 @@ def metrics_listener(server: ControllerServer) -> "MetricsListener[Snapshot]":
     def take() -> "Snapshot":
         return snapshot(server, times, now_ms=clock.monotonic_ms(), wall_ms=clock.wall_ms(), started_ms=started_ms)
 
-    return MetricsListener(take, metrics)
+    return MetricsListener(take, metrics, UsageMeter(clock, workers=workers).read)
 
 
 async def _give_back(server: ControllerServer) -> None:
@@ -159,12 +165,13 @@ async def _serve(config: Config) -> int:
     metrics = None
     exit_code = 0
     try:
-        metrics = await _open_metrics(config, server)
+        watch = server.watch()
+        metrics = await _open_metrics(config, server, watch.process_ids)
         _settle_memory()
         notify_ready(f"controller {config.node_id}, epoch {server.quorum.epoch}")
         giving_back = asyncio.ensure_future(_give_back(server))
         try:
-            await server.run(server.watch())
+            await server.run(watch)
         finally:
             giving_back.cancel()
     except KjbodError as error:

@@ -30,7 +30,9 @@ from kjbod.cli.output import (
     duration,
     moment,
     percent,
+    plural,
     safe,
+    size,
     table,
     width,
 )
@@ -113,6 +115,7 @@ def lines(answer: dict[str, Any], columns: int | None) -> list[str]:
         # An agent that was started before this command was installed does not tell.
         *(("not made", cut(safe(text), columns and columns - _NAME_COLUMNS - 2)) for text in answer.get("unmade", ())),
         *(_held(answer) if answer["published"] else [("replicas", "not known yet: the metadata are being read")]),
+        *(("processes", cut(text, columns and columns - _NAME_COLUMNS - 2)) for text in _processes(answer)),
     ]
     head = [f"{name:<{_NAME_COLUMNS}}  {text}" for name, text in facts]
     rows = [_row(row, answer["published"]) for row in answer["directories"]]
@@ -132,6 +135,26 @@ def _held(answer: dict[str, Any]) -> list[tuple[str, str]]:
         ("moves", f"{answer['moves']}{', see kjbod move --list' if answer['moves'] else ''}"),
         ("strays", f"{answer['strays']}{', see kjbod strays' if answer['strays'] else ''}"),
     ]
+
+
+def _processes(answer: dict[str, Any]) -> Iterator[str]:
+    """Use of the host by the agent, its workers and its other processes, in a line."""
+    told = answer.get("processes")
+    if told is None:  # an agent that was started before this command was installed, or that has no descriptor left
+        return
+    own, most = told["own"], told["descriptors_max"]
+    memory = own["rss_bytes"] if own["pss_bytes"] is None else own["pss_bytes"]
+    cpu = "" if own["cpu_percent"] is None else f", {own['cpu_percent']:.1f} % CPU"
+    files = f"{own['descriptors']} descriptors{'' if most is None else f' of {most}'}"
+    yield f"agent {size(memory)}{cpu}, {files}{_together('worker', told)}{_together('helper', told)}"
+
+
+def _together(name: str, told: dict[str, Any]) -> str:
+    use = told[f"{name}s"]
+    if not use["processes"]:
+        return ""
+    silent = f" ({use['unmeasured']} without an answer)" if use["unmeasured"] else ""
+    return f"; {plural(use['processes'], name)} {size(use['pss_bytes'])}{silent}"
 
 
 def _with_reasons(body: list[str], directories: list[dict[str, Any]], columns: int | None) -> Iterator[str]:

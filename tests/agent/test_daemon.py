@@ -8,6 +8,7 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
+import psutil
 import pytest
 
 from scripts.rig.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
@@ -282,6 +283,28 @@ def test_metrics_carry_kafka_s_names(cluster: Cluster) -> None:
     info = [series for series in found if series.startswith("kjbod_log_directory_info") and f'"{good}"' in series]
     assert len(info) == 1
     assert f'directory_id="{directory_id}"' in info[0]
+
+
+def test_metrics_tell_what_the_agent_and_its_workers_use(cluster: Cluster) -> None:
+    cluster.start_controller()
+    port = free_port()
+    agent = unfenced(cluster.start_agent(cluster.configure(1, kjbod_metrics_listener=f"127.0.0.1:{port}")))
+    found, process = scraped(port), psutil.Process(agent.pid)
+    assert found["process_start_time_seconds"] == pytest.approx(process.create_time(), abs=0.01)
+    assert 0 < found["process_cpu_seconds_total"] <= sum(process.cpu_times()[:2])
+    assert found["process_max_fds"] == process.rlimit(psutil.RLIMIT_NOFILE)[0]
+    assert 10 < found["process_open_fds"] < 200
+    assert (
+        found["kjbod_process_uss_bytes"] <= found["kjbod_process_pss_bytes"] <= found["process_resident_memory_bytes"]
+    )
+    assert (found["kjbod_workers"], found["kjbod_workers_unmeasured"]) == (3, 0)
+    assert found["kjbod_helpers"] == 4, "zygote, keeper, what does the file calls of state and of reports"
+    assert {found["kjbod_workers"] + found["kjbod_helpers"]} == {len(process.children(recursive=True))}
+    assert 0 < found["kjbod_workers_pss_bytes"] < 100 << 20
+    worker = next(child for child in process.children(recursive=True) if "d1" in child.name())
+    worker.kill()
+    agent.wait_for_event("worker.died")
+    assert scraped(port)["kjbod_workers_cpu_seconds_total"] >= found["kjbod_workers_cpu_seconds_total"]
 
 
 def test_metrics_tell_a_directory_that_cannot_be_read_from_one_that_failed(cluster: Cluster) -> None:

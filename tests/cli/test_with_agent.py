@@ -87,6 +87,10 @@ def test_status_and_log_dirs_tell_of_a_running_agent_and_of_a_disk_that_died(sit
     status = site.ask("status")
     assert (status["node"], status["state"], status["fenced"]) == (1, "running", False)
     assert (status["pid"], status["queued_assignments"]) == (site.agent.pid, 0)
+    used = status["processes"]
+    assert (used["workers"]["processes"], used["helpers"]["processes"]) == (3, 4)
+    assert 0 < used["own"]["uss_bytes"] <= used["own"]["pss_bytes"] <= used["own"]["rss_bytes"]
+    assert 10 < used["own"]["descriptors"] < used["descriptors_max"]
     found = {d["path"]: d for d in site.ask("log-dirs", "--replicas")["directories"]}
     for number in (1, 2, 3):
         row = found[str(site.path(number))]
@@ -100,7 +104,11 @@ def test_status_and_log_dirs_tell_of_a_running_agent_and_of_a_disk_that_died(sit
     (dead,) = [d for d in site.ask("log-dirs", "--replicas")["directories"] if d["path"] == str(site.path(2))]
     assert (dead["directory_id"], dead["verdict"], dead["online"], dead["remembered"]) == (lost, "failed", False, True)
     assert len(dead["replica_list"]) == 2
-    assert "failed" in site.run("status").stdout
+    shown = site.run("status").stdout
+    assert "failed" in shown
+    assert re.search(
+        r"^processes +agent \d+ MiB, .*\d+ descriptors of \d+; [23] workers .* MiB; 4 helpers", shown, re.MULTILINE
+    )
 
 
 def first_line(site: Site) -> str:

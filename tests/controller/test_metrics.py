@@ -35,6 +35,7 @@ from tests.controller.test_server import Process, connect, create, join, launch
 from tests.controller.test_turns import Gate, gate
 from tests.controller.world import World
 from tests.metrics.exposition import checked, not_on_the_page, values
+from tests.metrics.jmx import object_name
 
 __all__ = ["gate", "launch"]  # fixtures of theirs
 CONTROLLER = "kafka_controller_kafkacontroller"
@@ -89,6 +90,9 @@ async def test_the_controller_serves_its_metrics_under_kafka_s_names(site: Site,
     assert found['kafka_server_metadataloader_finalizedlevel{featureName="kraftVersion"}'] == 1
     assert found["kjbod_controller_turn_seconds_count"] >= 5, "registrations, heartbeats, a topic"
     assert families["kafka_controller_controllerstats_uncleanleaderelections"].type == "counter"
+    assert found["process_open_fds"] > 5
+    assert found["process_resident_memory_bytes"] >= found["kjbod_process_pss_bytes"] > 1 << 20
+    assert after["kjbod_workers"] in (0, 1), "the child that probes its directory, once it has started"
     assert not [series for series in after if 'broker="2"' in series], "nobody is registered as 2 any more"
     assert after[f"{CONTROLLER}_offlinepartitionscount"] > 0, "what broker 2 led alone"
     with pytest.raises(urllib.error.URLError):
@@ -135,7 +139,7 @@ async def test_every_mbean_that_is_promised_is_there(site: Site, serving: Servin
     names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
     for bean in MBEANS:
         for series in names_of(bean, "1" if bean.key else ""):
-            assert series.name + ("_total" if series.kind == "counter" else "") in names, bean.object_name
+            assert series.name + ("_total" if series.kind == "counter" else "") in names, object_name(bean)
 
 
 async def test_a_scrape_is_answered_while_a_large_change_is_made(site: Site, serving: Serving, gate: Gate) -> None:

@@ -23,6 +23,7 @@ from scripts.rig.cluster import format_node
 from scripts.rig.kafka import KafkaKit, broker_properties, controller_properties
 from scripts.rig.processes import Processes, free_port
 from tests.metrics.exposition import checked, values
+from tests.metrics.jmx import object_name
 
 OFFLINE = MBean("kafka.log", "LogManager", "OfflineLogDirectoryCount", "Text.")
 DIRECTORY = MBean("kafka.log", "LogManager", "LogDirectoryOffline", "Text.", "logDirectory")
@@ -164,7 +165,7 @@ def test_real_kafka_has_every_mbean_whose_names_are_served(
 
     def missing(beans: tuple[MBean, ...], port: int) -> set[str]:
         there = {re.sub(r",(?!name=)(\w+)=(\"[^\"]*\"|[^,:]*)", r",\1=*", name) for name in mbeans_of(kafka_kit, port)}
-        return {bean.object_name for bean in beans if f"{bean.object_name}:{bean.attribute}" not in there}
+        return {object_name(bean) for bean in beans if f"{object_name(bean)}:{bean.attribute}" not in there}
 
     assert missing(agent_metrics.MBEANS, ports[3]) == ONLY_AT_A_START | ONLY_IN_THE_KIP
     assert missing(controller_metrics.MBEANS, ports[2]) == set()
@@ -192,4 +193,4 @@ def test_the_readme_s_tables_have_each_mbean_with_its_names(beans: tuple[MBean, 
         key = "1" if bean.key else ""
         attribute = "" if bean.attribute == "Value" else f" {bean.attribute}"
         strimzi = shown(strimzi_series(bean, key), bean.key) + ("" if bean.name else " (Strimzi)")
-        assert told[f"`{bean.object_name}`{attribute}"] == (shown(default_series(bean, key), bean.key), strimzi)
+        assert told[f"`{object_name(bean)}`{attribute}"] == (shown(default_series(bean, key), bean.key), strimzi)

@@ -21,6 +21,7 @@ from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.ids import Uuid
 from kjbod.metadata.image import MetadataImage
 from kjbod.runtime.control_socket import ControlError, Handler
+from kjbod.usage import Usage
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_agent import lifecycle as life
 from kjbod_agent.admin.view import UNKNOWN, DirectoryView, LogDirectory, ReplicaView, Wants
@@ -215,6 +216,7 @@ class CommandParts:
         causes: why each directory is in its state, a word of :class:`~kjbod_agent.health.state.Cause`, by path.
         log_dirs: the entries of ``log.dirs`` at this moment, in their order.
         add_directory: brings a directory in; gives one line that says what was done or what it waits for.
+        usage: what the agent's processes use; None where that cannot be read.
         spawn: runs a coroutine for as long as the agent.
     """
 
@@ -224,6 +226,7 @@ class CommandParts:
     causes: Callable[[], Mapping[str, str]]
     log_dirs: Callable[[], Sequence[LogDirectory]]
     add_directory: Callable[[str], Awaitable[str]]
+    usage: Callable[[], Awaitable[Usage | None]]
     spawn: Callable[[Coroutine[Any, Any, None]], object]
 
 
@@ -261,6 +264,7 @@ class Commands:
         """The agent in a few figures, and a line for each directory."""
         broker, lifecycle = self._broker, self._broker.life
         directories = [row async for row, _ in self._directories(detailed=False)]
+        usage = await self._parts.usage()
         condition, contact = broker.condition(), broker.contact
         return {
             "condition": {
@@ -288,6 +292,7 @@ class Commands:
             "creating": len(broker.placement.inventory.creating),
             "moves": len(self._mover.moves),
             "strays": len(broker.placement.strays),
+            "processes": None if usage is None else asdict(usage),
             "directories": directories,
         }
 

@@ -35,7 +35,7 @@ returns, and has replaced files by tmp, fsync, rename, fsync of the directory.
 import errno as errno_module
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid
@@ -536,6 +536,17 @@ class StorageAgent(Protocol):
         Returns within 200 ms with any number of directories stuck, and leaves nothing of the daemon's behind: no
         port, no lock. Never raises.
         """
+
+
+@runtime_checkable
+class HasProcesses(Protocol):
+    """A storage agent that works in processes of its own, whose use of the host is told (``kjbod status``)."""
+
+    def process_ids(self) -> tuple[int, ...]:
+        """All processes, workers among them."""
+
+    def worker_ids(self) -> tuple[int, ...]:
+        """Processes of them that touch disks."""
 
 
 class StorageAgentFactory(Protocol):

@@ -307,9 +307,12 @@ class PosixStorageAgent:
         return PosixCopyBuffer(slots, slot_bytes)
 
     def process_ids(self) -> tuple[int, ...]:
-        """Zygote, keeper and workers; for status and for measurements."""
-        workers = (agent.worker_pid for agent in self._directories.values())
-        return tuple(pid for pid in (self._pid, self._keeper_pid, *workers) if pid)
+        """Zygote, keeper and workers (``HasProcesses``)."""
+        return tuple(pid for pid in (self._pid, self._keeper_pid, *self.worker_ids()) if pid)
+
+    def worker_ids(self) -> tuple[int, ...]:
+        """Workers of directories (``HasProcesses``)."""
+        return tuple(agent.worker_pid for agent in self._directories.values() if agent.worker_pid)
 
     async def close(self) -> None:
         """End all processes (``StorageAgent.close``). The keeper ends first, so locks are free when this returns."""

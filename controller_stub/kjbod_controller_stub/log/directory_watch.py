@@ -66,6 +66,10 @@ class DirectoryWatch:
         self._clock = clock
         self._child: asyncio.subprocess.Process | None = None
 
+    def process_ids(self) -> tuple[int, ...]:
+        """Child that probes, while there is one."""
+        return () if self._child is None else (self._child.pid,)
+
     async def run(self, writer: Writer) -> None:
         """Until the directory fails, or cancelled.
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -166,6 +167,8 @@ class QuorumConnection(FakeConnection):
 
 class _Memory(Unsaved):
     """Of directories, in no file."""
+
+    files = SimpleNamespace(process_ids=tuple)  # type: ignore[assignment]
 
     async def keep_current(self, *_: object) -> None:
         return

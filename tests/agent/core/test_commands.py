@@ -12,6 +12,7 @@ from kjbod.errors import StorageError
 from kjbod.ids import Uuid
 from kjbod.metadata.image import MetadataImage
 from kjbod.runtime.control_socket import ControlError
+from kjbod.usage import Usage
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_agent import lifecycle
 from kjbod_agent.admin.commands import PIECE, WATCHED_MAX, CommandParts, Commands
@@ -24,6 +25,7 @@ from kjbod_agent.moves.machine import MoveView, Room, State
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Hosted, Hosting
 from kjbod_agent.replicas.strays import NO_TOPIC, Stray
+from tests.metrics.test_process_series import USAGE
 
 D1, D2, D3, TOPIC, OTHER = (Uuid((1000 + number).to_bytes(16)) for number in range(5))
 _E = ErrorCode
@@ -206,6 +208,7 @@ class World:
         self.entries = [LogDirectory(path=path, directory_id=directory) for directory, path in PATHS.items()]
         self.tasks: list[asyncio.Task[None]] = []
         self.added: list[str] = []
+        self.used: Usage | None = None
         self.control = Commands(
             CommandParts(
                 broker=self.broker,
@@ -214,9 +217,13 @@ class World:
                 causes=lambda: {"/mnt/d1": "none", "/mnt/d2": "slow"},
                 log_dirs=lambda: self.entries,
                 add_directory=self.add_directory,
+                usage=self.usage,
                 spawn=self.spawn,
             )
         )
+
+    async def usage(self) -> Usage | None:
+        return self.used
 
     @property
     def placement(self) -> FakePlacement:
@@ -266,6 +273,15 @@ async def test_status_is_a_few_figures_and_a_line_for_each_directory(world: Worl
     assert status["directories"][0]["directory_id"] == str(D1)
     assert [d["cause"] for d in status["directories"]] == ["none", "slow", None]
     assert world.view.asked == [(False, False)]  # neither replicas nor a question to a disk
+
+
+async def test_status_tells_what_the_processes_use_and_nothing_where_it_cannot_be_read(world: World) -> None:
+    (status,) = await world.ask("status")
+    assert status["processes"] is None
+    world.used = USAGE
+    (status,) = await world.ask("status")
+    assert status["processes"]["own"]["pss_bytes"] == USAGE.own.pss_bytes
+    assert (status["processes"]["workers"]["processes"], status["processes"]["descriptors_max"]) == (5, 1024)
 
 
 async def test_status_says_for_machines_too_that_no_controller_answers(world: World) -> None:
