@@ -21,17 +21,13 @@ from kjbod.cli.output import (
     table,
     width,
 )
-from kjbod.errors import EXIT_FAILURE, KjbodError
+from kjbod.errors import EXIT_FAILURE
 from kjbod.runtime.control_socket import ControlClient
 
 TOPIC_BYTES_MAX: Final = 249
 PARTITIONS_PER_REQUEST: Final = 500
 BAR_CELLS: Final = range(5, 31)
 """How long the bar may be: what the other words leave."""
-
-
-class MoveError(KjbodError):
-    """Some of what was asked for cannot be done; the lines before say what."""
 
 
 @click.command()

@@ -31,7 +31,7 @@ NOBODY: frozenset[str] = frozenset()
 class Key:
     """Facts about one key.
 
-    ``name`` is the key where it is not the field's name with dots. ``pattern`` restricts a text, ``at_least`` and
+    ``pattern`` restricts a text, ``at_least`` and
     ``at_most`` a number. ``parsed_apart`` marks keys whose meaning depends on others: ``load`` knows them. ``roles``
     are those of ``process.roles`` in which it changes what the process does: :data:`AGENT`, :data:`CONTROLLER`, both,
     or neither where it is only held against other keys.
@@ -44,7 +44,6 @@ class Key:
     choices: tuple[str, ...] = ()
     pattern: str = ""
     parsed_apart: bool = False
-    name: str = ""
     roles: frozenset[str] = EITHER
 
 
@@ -508,6 +507,6 @@ def settings() -> Mapping[str, Setting]:
         kind, *metadata = typing.get_args(hints[one.name]) or (None,)
         if metadata and isinstance(metadata[0], Key):
             key: Key = metadata[0]
-            name = key.name or one.name.replace("_", ".")
+            name = one.name.replace("_", ".")
             table[name] = Setting(name, one.name, kind, one.default, key)
     return MappingProxyType(table)

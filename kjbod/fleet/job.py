@@ -23,10 +23,6 @@ R = TypeVar("R")
 Progress = Callable[[str], None]
 
 
-TABLES = (*STREAMS, "files", "directories", "agents", "incidents", "capacity", "timeline")
-"""The folders below ``tables/``, each a table in Parquet."""
-
-
 @dataclass(frozen=True, slots=True)
 class Inventory:
     """Contents of a reports directory."""

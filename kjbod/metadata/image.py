@@ -533,13 +533,6 @@ class MetadataImage:
         """Number of partitions in the cluster; walks over the topics."""
         return sum(len(topic.partitions) for topic in self.topics.values())
 
-    def replicas_of(self, broker_id: int) -> Iterator[tuple[Topic, int, PartitionRegistration]]:
-        """Topic, number and registration of every partition with a replica on ``broker_id``; walks over all."""
-        for topic in self.topics.values():
-            for number, partition in topic.partitions.items():
-                if broker_id in partition.replicas:
-                    yield topic, number, partition
-
     def default_dir(self, broker_id: int) -> Uuid:
         """The directory of a new replica on ``broker_id``; UNASSIGNED when the broker is not registered."""
         broker = self.brokers.get(broker_id)

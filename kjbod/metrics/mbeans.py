@@ -55,12 +55,6 @@ class MBean:
     key: str = ""
     attribute: str = "Value"
 
-    @property
-    def object_name(self) -> str:
-        """As JMX writes it, ``*`` for the value of the further property."""
-        properties = [f"type={self.type}", *([f"name={self.name}"] if self.name else [])]
-        return f"{self.domain}:{','.join([*properties, *([f'{self.key}=*'] if self.key else [])])}"
-
 
 @dataclass(frozen=True, slots=True)
 class Series:

@@ -10,7 +10,7 @@ import pytest
 
 from kjbod import __version__
 from kjbod.cli import main as cli
-from kjbod.errors import ConfigError, DiskFailureError
+from kjbod.errors import ConfigError, StorageError
 from kjbod.ids import Uuid, is_reserved
 
 COMMANDS = [
@@ -164,7 +164,7 @@ def test_an_applications_exit_code_is_the_commands(
     ("error", "code", "lines"),
     [
         (ConfigError("f: one", "f: two"), 78, ["kjbod: f: one", "kjbod: f: two"]),
-        (DiskFailureError("all disks gone"), 74, ["kjbod: all disks gone"]),
+        (StorageError("all disks gone"), 1, ["kjbod: all disks gone"]),
         (
             ZeroDivisionError("a\nb"),
             1,

@@ -11,9 +11,9 @@ import pytest
 
 from kjbod.fleet.charts import MARK_PX, Cell, GridRow, Mark, grid, spread
 from kjbod.fleet.html import page
-from kjbod.fleet.job import TABLES
 from kjbod.fleet.summary import Report, sentences
 from kjbod.fleet.svg import date_time, distinct_tails, duration, fit, nice_ticks, size, text_width, time_ticks
+from tests.fleet.report_tables import TABLES
 
 T0 = 1_793_534_400_000
 HOSTILE = "</svg><script>alert(1)</script>\x00\x1b & \"'"

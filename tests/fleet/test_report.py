@@ -14,11 +14,11 @@ import pytest
 
 from kjbod.fleet import report_command
 from kjbod.fleet.fleet_error import FleetError
-from kjbod.fleet.job import TABLES
 from kjbod.fleet.schema import EVENTS, SAMPLES, DirectoryState, EventKind
 from kjbod_agent.host_files.report_files import finished_content
 from scripts.rig.processes import kjbod_command
 from tests.fleet.large_fleet import CLUSTERS, write_fleet
+from tests.fleet.report_tables import TABLES
 
 pytestmark = pytest.mark.usefixtures("with_spark")
 

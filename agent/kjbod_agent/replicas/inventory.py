@@ -12,6 +12,7 @@ from typing import Final
 from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.choice import Chooser
+from kjbod_agent.replicas.strays import SUPERSEDED
 from kjbod_agent.replicas.table import Action, Assigned, Found, Hidden, Rule, look_up
 from kjbod_agent.storage.api import Replica, ReplicaSuffix
 
@@ -605,7 +606,7 @@ class Inventory:
         reachable = [d for d in others if d not in self._failed]
         for directory in reachable:
             self._release(directory, wanted.name)
-        return tuple(StrayCopy(d, wanted.name, "superseded copy") for d in reachable)
+        return tuple(StrayCopy(d, wanted.name, SUPERSEDED) for d in reachable)
 
     def _counting(self, wanted: Wanted, copies: tuple[Uuid, ...]) -> Uuid | None:
         """The copy that counts of several; None when nothing says."""

@@ -38,10 +38,6 @@ class DeviceMap:
                 if number is not None:
                     self.numbers[number] = name
 
-    def paths_of(self, number: str) -> tuple[str, ...]:
-        """The log directories on the device ``"major:minor"``."""
-        return self.names.get(self.numbers.get(number, ""), ())
-
 
 def _layers(subject: Subject, sys: Path) -> dict[str, str | None]:
     """Names and numbers of all devices below a log directory."""
