@@ -27,6 +27,8 @@ from tests import changed, stamp
 from tests.world import LOCK_VARIABLE, WorldPlugin, skip_unless
 
 pytest_plugins = ("tests.depth",)
+_SHARED = pytest.StashKey[str]()
+"""The directory that a session with workers shares with them."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,27 +65,22 @@ def pytest_xdist_setupnodes(specs: list[Any]) -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Name the files that workers lock, and in which their namespaces say what was left in them."""
-    config = session.config
-    if config.pluginmanager.hasplugin("dsession"):
-        os.environ[LOCK_VARIABLE] = str(Path(tempfile.mkdtemp(prefix="kjbod-tests-")) / "lock")
-    if namespaces.inside() and not hasattr(config, "workerinput"):
-        descriptor, path = tempfile.mkstemp(prefix="kjbod-left-")
-        os.close(descriptor)
-        os.environ[namespaces.LEFT_VARIABLE] = path
+    if not session.config.pluginmanager.hasplugin("dsession"):
+        return
+    directory = session.config.stash[_SHARED] = tempfile.mkdtemp(prefix="kjbod-tests-")
+    os.environ[LOCK_VARIABLE] = f"{directory}/lock"
+    os.environ[namespaces.LEFT_VARIABLE] = f"{directory}/left"
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the run when a worker has left something."""
-    if hasattr(session.config, "workerinput"):
+    directory = session.config.stash.get(_SHARED, None)
+    if directory is None:
         return
-    if lock := os.environ.pop(LOCK_VARIABLE, None):
-        shutil.rmtree(Path(lock).parent)
-    path = os.environ.pop(namespaces.LEFT_VARIABLE, None)
-    if path is None:
-        return
-    left = Path(path).read_text()
-    Path(path).unlink()
+    file = Path(directory) / "left"
+    left = file.read_text() if file.exists() else ""
+    shutil.rmtree(directory)
     if left:
         sys.stderr.write(f"\n{left}")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

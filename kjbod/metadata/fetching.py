@@ -424,7 +424,7 @@ class FetchMachine:
         return []
 
     def _to_ask(self, now_ms: int) -> Sequence[Address]:
-        """Who may know the leader: all, or, after the fetch timeout, all but the one that has just failed."""
+        """Servers that may know the leader: all, or, after the fetch timeout, all but the one that has just failed."""
         if self._silence is None or not self._silence.is_over(now_ms):
             return self._servers
         return [server for server in self._servers if server != self.address] or self._servers
