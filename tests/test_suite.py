@@ -45,6 +45,23 @@ def test_world(world):
 
 
 @pytest.mark.usefixtures("world")
+def test_tests_of_one_group_run_in_one_worker(tmp_path: Path) -> None:
+    source = """
+import os, pathlib, pytest
+@pytest.mark.xdist_group("together")
+@pytest.mark.parametrize("number", range(6))
+def test_grouped(number, worker_id):
+    with open(pathlib.Path(__file__).with_name("said"), "a") as file: print(worker_id, file=file)
+@pytest.mark.parametrize("number", range(6))
+def test_alone(number): pass
+"""
+    done = pytest_run(tmp_path, source, "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
+    assert "12 passed" in done.stdout, done.stdout + done.stderr
+    said = (tmp_path / "said").read_text().split()
+    assert len(said) == 6 and len(set(said)) == 1
+
+
+@pytest.mark.usefixtures("world")
 def test_markers_follow_from_the_fixtures_that_a_test_uses(tmp_path: Path) -> None:
     source = """
 def test_pure(): pass

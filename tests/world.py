@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import functools
 import importlib.util
+import json
 import os
 import resource
 import sys
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from kjbod.errors import KjbodError
 from kjbod.faults.disks import require_real_disks
@@ -107,6 +109,25 @@ def kinds(item: pytest.Item) -> set[str]:
     return found | {"world"} if found else found
 
 
+class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # without types
+    """Scheduler of pytest-xdist's ``--dist loadgroup``: tests of one ``xdist_group`` go to one worker.
+
+    Its own writes the group into a test's id, which pytest 9.2 does not take: here a worker writes down which test is
+    of which group.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return self._groups.get(nodeid, nodeid)
+
+    @functools.cached_property
+    def _groups(self) -> dict[str, str]:
+        return dict(json.loads(_groups_file().read_text()))
+
+
+def _groups_file() -> Path:
+    return Path(os.environ[LOCK_VARIABLE]).with_name("groups.json")
+
+
 class WorldPlugin:
     """Gives tests their markers, and keeps machines from starting processes."""
 
@@ -129,6 +150,15 @@ class WorldPlugin:
             items.sort(
                 key=lambda item: (ALONE in getattr(item, "fixturenames", ()), -seconds.get(seedless(item.nodeid), 0))
             )
+
+            if config.workerinput["workerid"] == "gw0":
+                marks = {item.nodeid: item.get_closest_marker("xdist_group") for item in items}
+                _groups_file().write_text(json.dumps({name: mark.args[0] for name, mark in marks.items() if mark}))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> GroupScheduling | None:
+        """Schedule by groups."""
+        return GroupScheduling(config, log) if config.getoption("dist") == "loadgroup" else None
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Skip what this machine cannot run."""
