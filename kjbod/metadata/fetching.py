@@ -420,7 +420,8 @@ class FetchMachine:
         first_ms = max(1, self._quorum.retry_backoff_ms)
         backoff = min(first_ms << min(self._failures - 1, 16), max(first_ms, RETRY_BACKOFF_MAX_MS))
         self.not_before_ms = now_ms + int(backoff * self._rng.uniform(1 - _JITTER, 1 + _JITTER))
-        self.address = then or self._rng.choice(self._to_ask(now_ms))
+        others = self._to_ask(now_ms)
+        self.address = then or self._rng.choice(others)
         return []
 
     def _to_ask(self, now_ms: int) -> Sequence[Address]:
