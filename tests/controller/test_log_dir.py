@@ -184,6 +184,8 @@ def test_an_idle_controller_ends_when_its_disk_dies(rig: Rig, break_it: Callable
 @pytest.mark.usefixtures("as_root")
 async def test_a_controller_whose_fsync_hangs_stops_serving_on_sigterm_and_answers_nothing(rig: Rig) -> None:
     idle(rig)
+    with rig.config.open("a") as config:  # it is the signal that ends it, also where that comes late
+        config.write("kjbod.probe.timeout.ms=30000\nkjbod.blind.timeout.ms=60000\n")
     controller = await asyncio.to_thread(rig.start)
     async with rig.connected() as connection:
         await join(connection, 1)
