@@ -301,7 +301,8 @@ def test_metrics_tell_what_the_agent_and_its_workers_use(cluster: Cluster) -> No
     assert found["kjbod_helpers"] == 4, "zygote, keeper, what does the file calls of state and of reports"
     assert {found["kjbod_workers"] + found["kjbod_helpers"]} == {len(process.children(recursive=True))}
     assert 0 < found["kjbod_workers_pss_bytes"] < 100 << 20
-    worker = next(child for child in process.children(recursive=True) if "d1" in child.name())
+    path = str(cluster.directory(1, 1))
+    worker = next(child for child in process.children(recursive=True) if path in " ".join(child.cmdline()))
     worker.kill()
     agent.wait_for_event("worker.died")
     assert scraped(port)["kjbod_workers_cpu_seconds_total"] >= found["kjbod_workers_cpu_seconds_total"]
