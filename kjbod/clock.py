@@ -10,13 +10,13 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where a shell reads the time."""
+    """Source of the time, for shells."""
 
     def monotonic_ms(self) -> int:
         """Milliseconds since an arbitrary moment; never goes back. For deadlines and ages."""
 
     def monotonic_ns(self) -> int:
-        """The same clock in nanoseconds. For measured latencies."""
+        """Monotonic nanoseconds, of the clock of :meth:`monotonic_ms`. For measured latencies."""
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970 UTC; may jump. For records and reports that people read."""

@@ -50,9 +50,3 @@ class LocalProtocolError(ProtocolError):
 
 class UnsupportedVersionError(ProtocolError):
     """No version of an API is known to both sides, or a field has no place in the version to send."""
-
-
-class DiskFailureError(KjbodError):
-    """The agent stops because of failed log directories (KIP-858); the text names them and since when."""
-
-    exit_code = EXIT_DISK_FAILURE

@@ -52,7 +52,7 @@ def open_to_read(path: Path, *, bytes_max: int | None = None) -> int:
 
 
 def read_file(path: Path, *, bytes_max: int | None = None) -> bytes:
-    """What the regular file ``path`` has.
+    """Contents of the regular file ``path``.
 
     Raises:
         OSError: as :func:`open_to_read`, or it cannot be read.
@@ -62,7 +62,7 @@ def read_file(path: Path, *, bytes_max: int | None = None) -> bytes:
 
 
 def reason_of(error: OSError) -> str:
-    """What is wrong, and with which file where that is known."""
+    """Text of what is wrong, and with which file where that is known."""
     return f"{error.strerror}" if error.filename is None else f"{error.filename}: {error.strerror}"
 
 

@@ -1,4 +1,4 @@
-"""What a file holds on its medium, whatever the page cache says. Blocking code; Linux.
+"""Reads of a file's medium, whatever the page cache says. Blocking code; Linux.
 
 When the device refuses a write, the kernel tells one fsync of it, and keeps the pages as if they had been written:
 clean, readable, with what is nowhere else. From then on each fsync succeeds, and each process reads what is gone as

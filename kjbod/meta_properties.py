@@ -8,17 +8,20 @@ All here is a function of bytes: the agent gets them from the worker process of 
 """
 
 import enum
-import random
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-import javaproperties
-
-from kjbod.config.properties import parse_properties, render_properties
+from kjbod.config.properties import java_timestamp, parse_properties, render_properties
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid, is_reserved, random_directory_id
+from kjbod.quick_dataclass import dataclass
+
+if TYPE_CHECKING:
+    import random
+
 
 META_PROPERTIES_NAME = "meta.properties"
 _JAVA_INT = re.compile(r"[+-]?[0-9]+", re.ASCII)
@@ -30,7 +33,7 @@ class MetaPropertiesError(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """One file. ``version`` 1 is KRaft's and has cluster and node id; 0 is ZooKeeper's and may lack both.
+    """A file. ``version`` 1 is KRaft's and has cluster and node id; 0 is ZooKeeper's and may lack both.
 
     ``cluster_id`` is free text, not always an id.
     """
@@ -109,11 +112,11 @@ def _required_int(properties: Mapping[str, str], key: str) -> int:
 
 def render_meta_properties(meta: MetaProperties, moment: datetime) -> bytes:
     """The file's bytes as 4.3.1 writes them; ``moment``, with a time zone, is the date in its second line."""
-    return render_properties(meta.to_properties(), comments=("", javaproperties.java_timestamp(moment)))
+    return render_properties(meta.to_properties(), comments=("", java_timestamp(moment)))
 
 
 class Requirement(enum.Flag):
-    """What :func:`verify_ensemble` asks for besides agreement (``VerificationFlag``)."""
+    """Demand of :func:`verify_ensemble` besides agreement (``VerificationFlag``)."""
 
     NOTHING = 0
     V0 = enum.auto()
@@ -225,7 +228,7 @@ def _verify_directory_id(meta: MetaProperties, directory: str, owners: dict[Uuid
     owners[meta.directory_id] = directory
 
 
-def with_directory_ids(ensemble: Ensemble, rng: random.Random) -> dict[str, MetaProperties]:
+def with_directory_ids(ensemble: Ensemble, rng: "random.Random") -> dict[str, MetaProperties]:
     """For each readable directory that has no directory id yet: its properties with a new one, to be written
     (KIP-858; ``KafkaRaftServer.initializeLogDirs``)."""
     used = {meta.directory_id for meta in ensemble.properties.values() if meta.directory_id is not None}

@@ -28,7 +28,8 @@ _STEPS = 10
 
 
 def observed_ms(passed_ms: int, gap_ms: int) -> int:
-    """What a sample adds to a silence, so long after the one before: a late one only what was planned, a half."""
+    """Milliseconds that a sample adds to a silence, so long after the one before: a late one only what was planned, a
+    half."""
     return max(0, passed_ms) if passed_ms <= gap_ms else gap_ms // 2
 
 
@@ -38,8 +39,8 @@ def could_go_on(process_state: str, wchan: str) -> bool:
     return process_state not in NOT_WAITING_FOR_A_DISK and wchan not in SUSPENDED
 
 
-class Patience:
-    """How long something may be waited for, of the time in which somebody looked.
+class ObservedTimeout:
+    """A limit of waiting that counts only the time in which somebody looked.
 
     Attributes:
         step_ms: when to take the next sample.

@@ -6,8 +6,10 @@ So ``kjbod.assignment.timeout.ms`` without progress ends the wait. The agent wai
 controller before it agrees, and both count the same: replicas that the metadata have as UNASSIGNED or MIGRATING.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
+
+from kjbod.quick_dataclass import dataclass
 
 LOOK_MS_MAX: Final = 10_000
 """Two looks further apart count as this far: in the rest of the time nobody ran (a process that was stopped, a VM that
@@ -16,7 +18,7 @@ stood still), so that nobody could make progress either."""
 
 @dataclass(slots=True)
 class Patience:
-    """How long a broker has waited for its replicas. All times are monotonic milliseconds.
+    """A broker's wait for its replicas. All times are monotonic milliseconds.
 
     Args:
         timeout_ms: ``kjbod.assignment.timeout.ms``.

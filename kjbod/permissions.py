@@ -1,4 +1,4 @@
-"""What to say of a file that this process may not use: whose it is, who we are, and the command that helps.
+"""Words for a file that this process may not use: whose it is, who we are, and the command that helps.
 
 Permission that is missing at a start is a mistake of whoever set the host up, and no fault of a disk.
 """
@@ -7,9 +7,10 @@ import errno
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from kjbod.quick_dataclass import dataclass
 
 DENIED: Final = frozenset({errno.EACCES, errno.EPERM})
 
@@ -32,8 +33,8 @@ class Barrier:
 
 
 def barrier(path: str | Path) -> Barrier | None:
-    """What keeps this process from ``path``: the first directory above it that may not be entered, or itself. None
-    where it cannot be found out. Blocks."""
+    """The barrier that keeps this process from ``path``: the first directory above it that may not be entered, or
+    itself. None where it cannot be found out. Blocks."""
     own = Path(path)
     for above in reversed(own.parents):
         if not os.access(above, os.X_OK, effective_ids=True):
@@ -50,7 +51,8 @@ def _barrier(path: Path, *, parent: bool) -> Barrier | None:
 
 
 def explain(found: Barrier | None, roots: Iterable[str]) -> str:
-    """What is wrong, and what to do so that this process can use all below ``roots``; follows a path and a colon."""
+    """Words for what is wrong, and what to do so that this process can use all below ``roots``; for after a path and a
+    colon."""
     uid = os.geteuid()
     me, all_roots = user_name(uid), " ".join(roots)
     if found is None:

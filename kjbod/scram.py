@@ -8,11 +8,16 @@ import base64
 import binascii
 import hashlib
 import hmac
-import random
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from kjbod.errors import KjbodError
 from kjbod.metadata.records import UserScramCredentialRecord
+from kjbod.quick_dataclass import dataclass
+
+if TYPE_CHECKING:
+    import random
+
 
 ITERATIONS_DEFAULT = 4096
 ITERATIONS_MAX = 16384
@@ -32,10 +37,10 @@ class Mechanism:
     iterations_min: int = 4096
 
 
-MECHANISMS = {"SCRAM-SHA-256": Mechanism(1, "sha256"), "SCRAM-SHA-512": Mechanism(2, "sha512")}
+MECHANISMS: Mapping[str, Mechanism] = {"SCRAM-SHA-256": Mechanism(1, "sha256"), "SCRAM-SHA-512": Mechanism(2, "sha512")}
 
 
-def parse_scram(argument: str, rng: random.Random) -> UserScramCredentialRecord:
+def parse_scram(argument: str, rng: "random.Random") -> UserScramCredentialRecord:
     """The record of one ``--add-scram`` argument; ``rng`` draws the salt where none is given.
 
     Raises:

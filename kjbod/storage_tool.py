@@ -19,7 +19,7 @@ import random
 import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -40,9 +40,10 @@ from kjbod.meta_properties import (
     with_directory_ids,
 )
 from kjbod.metadata import versions
-from kjbod.metadata.control import KRaftVoters, Voter, VoterEndpoint
+from kjbod.metadata.checkpoint_files import write_checkpoint
+from kjbod.metadata.control_records import KRaftVoters, Voter, VoterEndpoint
 from kjbod.metadata.records import FeatureLevelRecord, Record, UserScramCredentialRecord
-from kjbod.metadata.snapshot import write_checkpoint
+from kjbod.quick_dataclass import dataclass
 from kjbod.scram import parse_scram
 
 BOOTSTRAP_CHECKPOINT_NAME = "bootstrap.checkpoint"
@@ -61,7 +62,7 @@ Print = Callable[[str], None]
 
 
 class StorageToolError(KjbodError):
-    """What ``kafka-storage`` answers with a message and exit code 1."""
+    """An error that ``kafka-storage`` answers with a message and exit code 1."""
 
 
 # Voters on the command line
@@ -69,7 +70,7 @@ class StorageToolError(KjbodError):
 
 @dataclass(frozen=True, slots=True)
 class DynamicVoter:
-    """One ``id@host:port:directoryId`` of ``--initial-controllers`` (``raft.DynamicVoter``)."""
+    """A ``id@host:port:directoryId`` of ``--initial-controllers`` (``raft.DynamicVoter``)."""
 
     node_id: int
     host: str
@@ -212,7 +213,7 @@ def _effective_release(release: int | None, asked: dict[str, int]) -> int:
 
 
 def _effective_features(release: int, asked: dict[str, int], dynamic_quorum: bool) -> dict[str, int]:
-    """Each feature's level, by name, metadata.version and kraft.version included
+    """Levels of the features by name, metadata.version and kraft.version included
     (``Formatter.calculateEffectiveFeatureLevels``)."""
     known = sorted(set(versions.SUPPORTED_FEATURES) - {versions.METADATA_VERSION})
     for name in asked:
@@ -284,7 +285,7 @@ class FormatOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatPlan:
-    """What :func:`format_directories` does once all that was asked for has been found possible."""
+    """Work of :func:`format_directories`, once all that was asked for has been found possible."""
 
     meta: MetaProperties
     release: int
@@ -295,7 +296,7 @@ class FormatPlan:
     controller_listener: str
 
     def kind(self, directory: str) -> str:
-        """What the output calls a directory (``Formatter.DirectoryType``)."""
+        """Word of the output for a directory (``Formatter.DirectoryType``)."""
         if directory != self.metadata_log_dir:
             return "data directory"
         if not self.voters:
@@ -402,7 +403,7 @@ def _existing(path: Path) -> Path:
 
 
 def _below_a_mount_point(log_dirs: Sequence[str], new: Collection[str]) -> list[str]:
-    """Those new ones of ``log_dirs`` that lie on the root file system, where others have disks of their own. An agent
+    """New directories of ``log_dirs`` that lie on the root file system, where others have disks of their own. An agent
     that knew a disk there refuses them; kafka-storage, and a first start, cannot know."""
     devices: dict[str, int] = {}
     for path in (*log_dirs, "/"):

@@ -1,4 +1,4 @@
-"""What the commands in this folder have in common at a terminal."""
+"""The common part of this folder's commands at a terminal."""
 
 import sys
 from types import FrameType
@@ -14,5 +14,5 @@ def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def say(text: str) -> None:
-    """One line of progress, apart from the results."""
+    """A line of progress, apart from the results."""
     print(text, file=sys.stderr, flush=True)

@@ -11,11 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kjbod.documents import int_of, parse_document, text_of
-from kjbod.errors import StorageError
+from kjbod.errors import ConfigError, StorageError
 from kjbod.meta_properties import MetaPropertiesError, parse_meta_properties
 from kjbod.metadata.quorum_state import FILE_NAME, QuorumState, read_quorum_state
 from kjbod.metadata.snapshot import SnapshotId
-from kjbod_agent.directories.rules import KNOWN_DIRECTORIES_NAME, KnownDirectories, Memory
+from kjbod_agent.directories.known_directories import KNOWN_DIRECTORIES_NAME, KnownDirectories
+from kjbod_agent.directories.start_up_rules import Memory
 from kjbod_agent.replicas.stray_memory import STRAYS_NAME, StrayMemory
 
 ID = "AAAAAAAAAAcAAAAAAAAAAQ"
@@ -24,7 +25,7 @@ TEXTS = st.sampled_from(
      "null", '""', '"x"', f'"{ID}"', "[]", "{}", "[" * 100_000, '{"a":' * 100_000, '"\\ud800"']
 )  # fmt: skip
 """JSON texts of values that do not belong there, and of some that do."""
-EACH = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+EACH = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 
 
 def with_hostile(**good: str) -> st.SearchStrategy[str]:
@@ -56,7 +57,12 @@ def test_the_memory_of_directories_is_read_or_forgotten(tmp_path: Path, entry: s
     (tmp_path / KNOWN_DIRECTORIES_NAME).write_text(
         f'{{"version":2,"node_id":{node},"directories":{{"/d1":{entry}}},"retired":[]}}'
     )
-    memory = known.load()
+    try:
+        memory = known.load()
+    except ConfigError as error:  # another node's: nothing is forgotten there
+        assert str(tmp_path / KNOWN_DIRECTORIES_NAME) in str(error)
+        assert len(str(error).splitlines()) == 1
+        return
     assert isinstance(memory, Memory)
     known.save(memory)
     assert known.load() == memory

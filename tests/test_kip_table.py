@@ -1,5 +1,5 @@
-"""The README's table of differences between the KIPs, Apache Kafka and kjbod: each row that is listed here is held by
-the tests that are named, and those that are about a form only are tested here."""
+"""The table of differences between the KIPs, Apache Kafka and kjbod in ``kjbod/README.md``: each row that is listed
+here is held by the tests that are named, and those that are about a form only are tested here."""
 
 import dataclasses
 import re
@@ -47,7 +47,9 @@ TESTS = {
 
 
 def test_the_rows_are_numbered_and_none_is_missing() -> None:
-    table = (ROOT / "README.md").read_text().partition("## KIP text or shipped Kafka?")[2].partition("\n## ")[0]
+    table = (
+        (ROOT / "kjbod" / "README.md").read_text().partition("## KIP text or shipped Kafka?")[2].partition("\n## ")[0]
+    )
     numbers = [int(number) for number in _ROW.findall(table)]
     assert numbers == list(range(1, len(numbers) + 1))
     assert numbers[-1] == max(TESTS)

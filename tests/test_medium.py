@@ -11,8 +11,8 @@ import pytest
 
 from kjbod import medium
 from kjbod.errors import StorageError
+from kjbod.faults.disks import FaultMode, RealDisk
 from kjbod.medium import read_anew
-from kjbod.testing.disks import FaultMode, RealDisk
 
 GOOD = b"acknowledged" + bytes(mmap.PAGESIZE)
 LOST = b"refused by the device" + bytes(mmap.PAGESIZE)
@@ -42,7 +42,7 @@ def lose_the_end(disk: RealDisk) -> Path:
     return path
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 def test_what_a_refused_write_left_in_the_page_cache_is_not_read(disk: RealDisk) -> None:
     path = lose_the_end(disk)
     read_anew(path)
@@ -50,7 +50,7 @@ def test_what_a_refused_write_left_in_the_page_cache_is_not_read(disk: RealDisk)
     assert LOST[:20] not in path.read_bytes()
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 def test_what_another_process_keeps_in_the_page_cache_is_refused_unless_the_medium_has_it(disk: RealDisk) -> None:
     path = lose_the_end(disk)
     if LOST[:20] not in path.read_bytes():
@@ -66,7 +66,7 @@ def test_what_another_process_keeps_in_the_page_cache_is_refused_unless_the_medi
         read_anew(path)
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 def test_where_nobody_may_ask_for_the_cached_pages_all_are_compared(
     disk: RealDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,6 +89,7 @@ def test_where_nobody_may_ask_for_the_cached_pages_all_are_compared(
     assert asked and path.read_bytes() == GOOD
 
 
+@pytest.mark.usefixtures("world")
 def test_a_sector_that_cannot_be_read_is_one_line(disk: RealDisk) -> None:
     path = disk.mount_point / "file"
     path.write_bytes(GOOD * 10)

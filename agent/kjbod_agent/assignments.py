@@ -3,9 +3,9 @@
 Theory
 ------
 Kafka's ``AssignmentsManager`` as a machine without threads. An assignment is *queued*, then *in flight* in the one
-request that may be out, then *told*: the controller has recorded it but its record has not come back through the
-metadata yet. The gauge ``QueuedReplicaToDirAssignments`` counts queued and in flight; a multi-directory broker stays
-fenced until it is zero.
+request that may be out, then *acknowledged*: the controller has recorded it but its record has not come back through
+the metadata yet. The gauge ``QueuedReplicaToDirAssignments`` counts queued and in flight; a multi-directory broker
+stays fenced until it is zero.
 
 * The newest assignment of a partition wins, also over one in flight: it is sent afterwards.
 * Sent together: 100 ms after the first was queued (a new topic fills a request instead of 30), at once when more wait
@@ -16,16 +16,16 @@ fenced until it is zero.
   and does not hold up the others.
 * A partition that is gone from the metadata, or is no longer ours, is dropped before it is sent; that also ends the
   retries of UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION and NOT_LEADER_OR_FOLLOWER, as soon as our image shows why.
-* ``told`` keeps the comparison of metadata and disk from queueing the same again in the moments between the answer and
-  the record (a real broker was seen to repeat a request 80 ms later). It expires: a controller that answers and
-  records nothing is asked again.
+* ``acknowledged`` keeps the comparison of metadata and disk from queueing the same again in the moments between the
+  answer and the record (a real broker was seen to repeat a request 80 ms later). It expires: a controller that answers
+  and records nothing is asked again.
 
 *Who waits for it.* KIP-858 keeps a broker with several directories fenced until the queue is empty; shipped Kafka does
 not wait at all, and one assignment that a controller refuses for ever would keep a broker fenced for ever. Here the
 broker waits, and ``kjbod.assignment.timeout.ms`` decides: what was refused or unanswered for so long is *overdue*. It
 is no longer waited for, and is sent on for as long as it takes. The time is the controller's: it starts anew when there
-is another one, or when the one that was silent answers again (:meth:`Assignments.patience`). What was only never its
-turn, among a hundred thousand, while the controller takes the others, is not overdue.
+is another one, or when the one that was silent answers again (:meth:`Assignments.restart_patience`). What was
+only never its turn, among a hundred thousand, while the controller takes the others, is not overdue.
 
 Progress is counted from the moment the queue was last empty: so many of so many.
 """
@@ -33,10 +33,10 @@ Progress is counted from the moment the queue was last empty: so many of so many
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from kjbod.ids import Uuid
+from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     AssignReplicasToDirsRequest,
@@ -53,7 +53,7 @@ PARTITIONS_PER_REQUEST_MAX: Final = 2250
 LINGER_MS: Final = 100
 BACKOFF_MS: Final = 100
 BACKOFF_MS_MAX: Final = 10_000
-TOLD_MS_MAX: Final = 5_000
+ACKNOWLEDGED_MS_MAX: Final = 5_000
 """How long an answered assignment may stay out of the metadata before it is sent again."""
 TIMEOUT_MS: Final = 120_000
 """``kjbod.assignment.timeout.ms`` unless told otherwise: the two minutes after which Kafka logs an error."""
@@ -81,7 +81,7 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Acknowledged:
     """An assignment that the controller has acknowledged and the metadata do not show yet."""
 
     directory_id: Uuid
@@ -102,7 +102,7 @@ class Stuck:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the queue is, counted from when it was last empty."""
+    """Progress of the queue, counted from when it was last empty."""
 
     done: int
     """Assignments that the controller has acknowledged."""
@@ -115,7 +115,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one answer, or none, did to the queue."""
+    """Effect of one answer, or of none, on the queue."""
 
     accepted: Mapping[TopicIdPartition, Uuid]
     failed: Mapping[TopicIdPartition, int | None]
@@ -132,7 +132,7 @@ def backoff_ms(failures: int) -> int:
 class Assignments:
     """The queue. All times are monotonic milliseconds.
 
-    ``ready`` to send, ``in_flight`` in the request that is out, ``told`` and not yet in the metadata.
+    ``ready`` to send, ``in_flight`` in the request that is out, ``acknowledged`` and not yet in the metadata.
 
     Args:
         broker_id: ours.
@@ -149,7 +149,7 @@ class Assignments:
         self.broker_id = broker_id
         self.ready: dict[TopicIdPartition, Assignment] = {}
         self.in_flight: dict[TopicIdPartition, Assignment] = {}
-        self.told: dict[TopicIdPartition, Told] = {}
+        self.acknowledged: dict[TopicIdPartition, Acknowledged] = {}
         self.failures = 0
         """Requests in a row that failed as a whole."""
         self.timeout_ms = timeout_ms
@@ -165,12 +165,12 @@ class Assignments:
 
     @property
     def progress(self) -> Progress:
-        """How many of how many the controller has acknowledged since the queue was last empty."""
+        """Number of acknowledged assignments, and of all, since the queue was last empty."""
         return Progress(self._done, self._done + self.queued)
 
     def target(self, partition: TopicIdPartition) -> Uuid | None:
         """The directory that the controller has been told, or will be; None when the metadata are the last word."""
-        waiting = self.ready.get(partition) or self.in_flight.get(partition) or self.told.get(partition)
+        waiting = self.ready.get(partition) or self.in_flight.get(partition) or self.acknowledged.get(partition)
         return None if waiting is None else waiting.directory_id
 
     def submit(self, partition: TopicIdPartition, directory_id: Uuid, now_ms: int) -> None:
@@ -179,31 +179,32 @@ class Assignments:
             return
         if not self.queued:
             self._done = 0
-        self.told.pop(partition, None)
+        self.acknowledged.pop(partition, None)
         self.ready[partition] = Assignment(directory_id, now_ms)
         self._schedule(now_ms, earliest_ms=now_ms)
 
     def discard(self, partition: TopicIdPartition) -> None:
         """The partition is gone, or no longer ours."""
         self.ready.pop(partition, None)
-        self.told.pop(partition, None)
+        self.acknowledged.pop(partition, None)
 
     def recorded(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
         """The metadata now show this directory for the replica."""
-        told = self.told.get(partition)
-        if told is not None and told.directory_id == directory_id:
-            del self.told[partition]
+        acknowledged = self.acknowledged.get(partition)
+        if acknowledged is not None and acknowledged.directory_id == directory_id:
+            del self.acknowledged[partition]
 
     def expired(self, now_ms: int) -> list[TopicIdPartition]:
         """Forget what was answered too long ago without a record, and say which: to be compared again."""
         # The oldest come first: looking at all of a hundred thousand, each time, would cost more than all else here.
-        old = [p for p, _ in itertools.takewhile(lambda item: now_ms - item[1].at_ms >= TOLD_MS_MAX, self.told.items())]
+        until_ms = now_ms - ACKNOWLEDGED_MS_MAX
+        old = [p for p, _ in itertools.takewhile(lambda item: item[1].at_ms <= until_ms, self.acknowledged.items())]
         for partition in old:
-            del self.told[partition]
+            del self.acknowledged[partition]
         return old
 
     def wakeup_ms(self) -> int | None:
-        """When :meth:`take` may have something; None while only an event can change that."""
+        """Moment at which :meth:`take` may have something; None while only an event can change that."""
         if self.in_flight or not self.ready:
             return None
         return self._send_ms
@@ -247,7 +248,7 @@ class Assignments:
                 accepted[partition] = assignment.directory_id
                 self._done += 1
                 if partition not in self.ready:
-                    self.told[partition] = Told(assignment.directory_id, now_ms)
+                    self.acknowledged[partition] = Acknowledged(assignment.directory_id, now_ms)
             else:
                 failed[partition] = code
                 error = NO_ANSWER if code is None else error_name(code)
@@ -266,12 +267,12 @@ class Assignments:
         self._schedule(now_ms, self._earliest_ms())
         return Outcome({}, {}, error)
 
-    def hurry(self, now_ms: int) -> None:
+    def retry_now(self, now_ms: int) -> None:
         """There is a controller again: do not wait for the backoff."""
         if self.failures and not self.in_flight and self.ready:
             self._send_ms = now_ms
 
-    def patience(self, now_ms: int) -> None:
+    def restart_patience(self, now_ms: int) -> None:
         """Another controller, or one that was away and is back: nothing that it has not seen is overdue."""
         self._patience_ms = now_ms
 
@@ -284,7 +285,7 @@ class Assignments:
         return sorted(old, key=lambda one: (one.since_ms, -one.attempts, one.partition))
 
     def holding(self, now_ms: int) -> int:
-        """How many queued assignments keep a broker with several directories fenced: those that are not overdue."""
+        """Number of assignments that keep a broker with several directories fenced: those that are not overdue."""
         return self.queued - sum(1 for _ in self._in_trouble(now_ms, self.timeout_ms))
 
     def _in_trouble(self, now_ms: int, age_ms: int) -> Iterator[tuple[TopicIdPartition, Assignment]]:

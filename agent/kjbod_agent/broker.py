@@ -17,7 +17,7 @@ import dataclasses
 import re
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Protocol
 
 from kjbod.clock import Clock
@@ -39,6 +39,7 @@ from kjbod.metadata.image import (
 )
 from kjbod.metadata.records import NO_LEADER
 from kjbod.metadata.versions import CORDONED_LOG_DIRS, DIRECTORY_ASSIGNMENT
+from kjbod.quick_dataclass import dataclass
 from kjbod.runtime import systemd
 from kjbod.wire.client import Connection, Disconnected
 from kjbod.wire.messages import (
@@ -52,14 +53,15 @@ from kjbod_agent import failures as failing
 from kjbod_agent import lifecycle as life
 from kjbod_agent.assignments import TIMEOUT_MS as ASSIGNMENT_TIMEOUT_MS
 from kjbod_agent.assignments import Assignments, Outcome
+from kjbod_agent.broker_features import registered_features
 from kjbod_agent.channel import ControllerChannel
-from kjbod_agent.condition import Condition, Contact, DirectoryStates, condition, contact
+from kjbod_agent.condition import Condition, Contact, DirectoryStates, Unfollowed, condition, contact
 from kjbod_agent.cordoning import Cordoning
 from kjbod_agent.cordons import why_cordoned
 from kjbod_agent.directories.additions import Added
-from kjbod_agent.directories.cleanness import Cleanness
-from kjbod_agent.directories.rules import Directory
-from kjbod_agent.features import registered_features
+from kjbod_agent.directories.clean_shutdown import CleanShutdown
+from kjbod_agent.directories.start_up_rules import Directory
+from kjbod_agent.ending import Ended
 from kjbod_agent.fencing import Fencing
 from kjbod_agent.health.evidence import Verdict
 from kjbod_agent.health.verdict import Health
@@ -70,8 +72,8 @@ from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Update
 from kjbod_agent.replicas.inventory import Wanted
 from kjbod_agent.replicas.placement import Placement
-from kjbod_agent.reporting import Log, Reporter
-from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, ProbeResult, Replica
+from kjbod_agent.reporter import Log, Reporter, write
+from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, LoadedDirectory, ProbeResult, Replica
 
 ASSIGN_TIMEOUT_MS: Final = 10_000
 """For one AssignReplicasToDirs. Kafka waits 60 s; a controller that does not answer in 10 is better asked anew."""
@@ -104,13 +106,13 @@ _ENDINGS: Final[Mapping[life.Ending, int]] = {
 
 
 class Monitor(Protocol):
-    """What is needed of :class:`kjbod_agent.health.monitor.HealthMonitor`."""
+    """The part of :class:`kjbod_agent.health.monitor.HealthMonitor` that the broker uses."""
 
     def report_error(self, path: str, errno: int, call: str) -> None: ...
 
     def doubt(self, path: str, since_ms: int) -> str | None: ...
 
-    def last_probe(self, path: str) -> ProbeResult | None: ...
+    def last_seen(self, path: str) -> LoadedDirectory | ProbeResult | None: ...
 
     def standing_still(self, now_ms: int) -> str | None: ...
 
@@ -122,24 +124,14 @@ class _Pulse:
     Attributes:
         beaten_ms: when a registration or heartbeat last ended, well or not.
         still_since_ms: since when a part makes no progress; None: all do.
-        still_told: whether that was said.
-        round_due_ms: when the timers go round next, at the latest.
+        still_logged: whether that was said.
+        round_due_ms: when the timers go round next, at the latest; in a round, its start.
     """
 
     beaten_ms: int
     still_since_ms: int | None = None
-    still_told: bool = False
+    still_logged: bool = False
     round_due_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The end of the broker."""
-
-    exit_code: int
-    reason: str
-    clean: bool
-    """Whether the directories may be marked as cleanly shut down."""
 
 
 @dataclass(slots=True)
@@ -163,7 +155,7 @@ class _Trouble:
     """Requests that failed in a row, for the log."""
 
     since_ms: int
-    told_ms: int
+    logged_ms: int
     failures: int = 0
     kinds: set[str] = field(default_factory=set)
     """Reasons that were told, without their numbers."""
@@ -220,15 +212,16 @@ class Broker:
         """Set when the farewell was answered or has failed; None when there is none."""
         self.caught_up = asyncio.Event()
         """Set when the metadata are known for the first time."""
-        self.history = History(log)
-        self.cordoning = Cordoning(broker_id=identity.broker_id, accept=accept, path=self._online_path, log=log)
+        self.history = History()
+        self.cordoning = Cordoning(broker_id=identity.broker_id, accept=accept, path=self._online_path)
         self.placement: Placement
         self.mover: Mover
-        self.cleanness: Cleanness | None = None
+        self.clean_shutdown: CleanShutdown | None = None
         self.monitor: Monitor | None = None
         self.directory_states: Callable[[], DirectoryStates] = DirectoryStates
+        self.unfollowed: Callable[[], Unfollowed | None] = lambda: None
         """The state of each directory, as ``kjbod status`` shows it."""
-        self.fencing = self._make_fencing(multiple, log)
+        self.fencing = self._make_fencing(multiple)
         self._replayer = Replayer(self.image)
         self._paths = dict(paths)
         self._log_dirs = frozenset(identity.log_dirs)
@@ -259,7 +252,7 @@ class Broker:
         self._unfenced_once = False
         self._pulse = _Pulse(beaten_ms=clock.monotonic_ms())
 
-    def _make_fencing(self, multiple: bool, log: Log) -> Fencing:
+    def _make_fencing(self, multiple: bool) -> Fencing:
         return Fencing(
             assignments=self.assignments,
             multiple=multiple,
@@ -268,7 +261,6 @@ class Broker:
             name=self._partition_name,
             path=lambda directory: self._paths.get(directory, str(directory)),
             wall_ms=self._wall_ms_at,
-            log=log,
         )
 
     # ---------------------------------------------------------------------------------------------- what happens to it
@@ -293,7 +285,7 @@ class Broker:
 
     @property
     def halted(self) -> Ended | None:
-        """What :meth:`end` was called with; None: it was not."""
+        """The end that :meth:`end` was called with; None: it was not."""
         return self._halt
 
     def on_leader(self, leader: Leader | None) -> None:
@@ -303,8 +295,8 @@ class Broker:
         if leader is not None:
             self._controller = leader
             self._feed(life.ControllerFound())
-            self.assignments.patience(self._clock.monotonic_ms())
-            self.assignments.hurry(self._clock.monotonic_ms())
+            self.assignments.restart_patience(self._clock.monotonic_ms())
+            self.assignments.retry_now(self._clock.monotonic_ms())
             self._wake.set()
 
     def on_committed(self, committed: Committed) -> None:
@@ -337,7 +329,11 @@ class Broker:
         self._applied(changes, proven=False)
         kept = len(self.placement.strays) - before
         if kept or snapshot.parted is not None:
-            self.history.lost(parted, old, self.image, kept=kept, wall_ms=self._clock.wall_ms())
+            write(self._log, [self.history.lost(parted, old, self.image, kept=kept, wall_ms=self._clock.wall_ms())])
+
+    def on_set_back(self, reason: str | None) -> None:
+        """The controllers know only leader epochs before that which was followed; None: no longer."""
+        write(self._log, self.history.on_behind(reason))
 
     def on_verdict(self, verdict: Verdict) -> None:
         """The health of a directory changed."""
@@ -375,17 +371,14 @@ class Broker:
     # ---------------------------------------------------------------- directories that are loaded, or added, as it runs
 
     def is_offline(self, directory_id: Uuid) -> bool:
-        """See :class:`kjbod_agent.directories.loading.LoadingOwner`."""
         return directory_id in self._offline
 
     def directory_loaded(self, directory: Directory, agent: DirectoryAgent, replicas: Sequence[Replica]) -> None:
-        """See :class:`kjbod_agent.directories.loading.LoadingOwner`."""
         self.placement.add_directory(directory.directory_id, agent, directory.path, replicas)
         self._check_ready()
         self._wake.set()
 
     def directory_missing(self, path: str, directory_id: Uuid | None) -> None:
-        """See :class:`kjbod_agent.directories.loading.LoadingOwner`."""
         self._unreadable = (*self._unreadable, path)
         if directory_id is not None:
             self.placement.fail(directory_id)
@@ -393,7 +386,6 @@ class Broker:
         self._wake.set()
 
     def why_not_now(self, directories: int, failed: Uuid | None) -> str | None:
-        """See :class:`kjbod_agent.directories.additions.AdditionsOwner`."""
         if self.life.state in (life.BrokerState.PENDING_CONTROLLED_SHUTDOWN, life.BrokerState.SHUTTING_DOWN):
             return "cannot be added: the agent stops"
         if directories > 1 and not self._multiple:
@@ -407,12 +399,10 @@ class Broker:
         return None
 
     def registered_elsewhere(self) -> Mapping[Uuid, int]:
-        """See :class:`kjbod_agent.directories.additions.AdditionsOwner`."""
         own = self.life.identity.broker_id
         return {d: number for number, one in self.image.brokers.items() if number != own for d in one.log_dirs}
 
     def directory_added(self, added: Added) -> asyncio.Future[bool]:
-        """See :class:`kjbod_agent.directories.additions.AdditionsOwner`."""
         directory_id, path = added.directory.directory_id, added.directory.path
         self._paths[directory_id] = path
         self._log_dirs = frozenset(added.log_dirs)
@@ -431,7 +421,6 @@ class Broker:
         return taken
 
     def directory_taken(self, added: Added, replicas: Sequence[Replica]) -> None:
-        """See :class:`kjbod_agent.directories.additions.AdditionsOwner`."""
         directory_id = added.directory.directory_id
         for gone in (*added.retired, directory_id, *((None,) if added.unknown else ())):
             self.placement.forget_directory(gone)
@@ -459,7 +448,6 @@ class Broker:
                 self.assign(partition, directory_id)
 
     def directory_refused(self, added: Added, reason: str) -> None:
-        """See :class:`kjbod_agent.directories.additions.AdditionsOwner`."""
         self.directory_failed(added.directory.directory_id, "controller", reason, self._clock.monotonic_ms())
 
     def _registered(self, effect: life.Registered) -> None:
@@ -468,8 +456,8 @@ class Broker:
         self._check_registering()
 
     def _check_registering(self) -> None:
-        """See in the metadata what became of a registration that was answered: a controller by the KIP does not bring a
-        directory back that has failed under this incarnation."""
+        """Find in the metadata what became of a registration that was answered: a controller by the KIP does not bring
+        a directory back that has failed under this incarnation."""
         own = self.image.brokers.get(self.life.identity.broker_id)
         if not self._registering or own is None or own.incarnation_id != self.life.identity.incarnation_id:
             return
@@ -510,9 +498,8 @@ class Broker:
     # ------------------------------------------------------------------------------------- what the placement tells it
 
     def assign(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
-        """See :class:`kjbod_agent.replicas.placement.PlacementOwner`."""
         now_ms = self._clock.monotonic_ms()
-        if directory_id in self._offline and partition not in self.assignments.told:
+        if directory_id in self._offline and partition not in self.assignments.acknowledged:
             self.failures = failing.misplaced(self.failures, directory_id, [partition], now_ms)
         if self.image.metadata_version < DIRECTORY_ASSIGNMENT:
             return  # the cluster has no place for it yet; reviewed again when it has
@@ -520,61 +507,50 @@ class Broker:
         self._wake.set()
 
     def forget(self, partition: TopicIdPartition) -> None:
-        """See :class:`kjbod_agent.replicas.placement.PlacementOwner`."""
         self.assignments.discard(partition)
         self.failures = failing.placed(self.failures, [partition])
 
     def created(self, topic: str, partition: TopicIdPartition, directory_id: Uuid) -> None:
-        """See :class:`kjbod_agent.replicas.placement.PlacementOwner`."""
         self._reporter.replica_created(topic, partition, directory_id, self._paths[directory_id])
 
     def resume_move(self, wanted: Wanted, directory_id: Uuid, future_name: str) -> None:
-        """See :class:`kjbod_agent.replicas.placement.PlacementOwner`."""
         self.mover.resume(wanted, directory_id, future_name)
 
     def work_failed(self, directory_id: Uuid, error: DirectoryError) -> None:
-        """See :class:`kjbod_agent.replicas.placement.PlacementOwner`."""
         if self.monitor is not None:
             self.monitor.report_error(self._paths[directory_id], error.errno, error.call)
 
     def refuse(self, reason: str) -> None:
-        """See :class:`kjbod_agent.replicas.placement.PlacementOwner`."""
         self.end(Ended(EXIT_FAILURE, reason, clean=False))
 
     def settled(self) -> None:
-        """See :class:`kjbod_agent.replicas.placement.PlacementOwner`."""
         self._check_ready()
 
     # ------------------------------------------------------------------------------------------ what the mover tells it
 
     def assign_move(self, partition: TopicIdPartition, directory_id: Uuid) -> bool:
-        """See :class:`kjbod_agent.moves.mover.MoveOwner`."""
-        if self.cleanness is not None:
-            self.cleanness.moving(self.placement.inventory.locate(partition), directory_id)
+        if self.clean_shutdown is not None:
+            self.clean_shutdown.moving(self.placement.inventory.locate(partition), directory_id)
         self.assign(partition, directory_id)
         return partition in self.assignments.ready or partition in self.assignments.in_flight
 
     def doubt(self, directory_id: Uuid, since_ms: int) -> str | None:
-        """See :class:`kjbod_agent.moves.mover.MoveOwner`."""
         return None if self.monitor is None else self.monitor.doubt(self._paths[directory_id], since_ms)
 
     def find_partition(self, topic: str, partition: int) -> TopicIdPartition | None:
-        """See :class:`kjbod_agent.moves.mover.MoveOwner`."""
         topic_id = self.image.topic_ids.get(topic)
         known = topic_id is not None and self.image.partition(topic_id, partition) is not None
         return TopicIdPartition(topic_id, partition) if known and topic_id is not None else None
 
     def cordoned(self) -> frozenset[Uuid]:
-        """See :class:`kjbod_agent.moves.mover.MoveOwner`."""
         is_cordoned = self.placement.inventory.chooser.is_cordoned
         return frozenset(d for d in self._log_dirs if is_cordoned(d))
 
     def room(self, directory_id: Uuid) -> Room | None:
-        """See :class:`kjbod_agent.moves.mover.MoveOwner`."""
-        probe = None if self.monitor is None else self.monitor.last_probe(self._paths[directory_id])
-        if probe is None:
+        seen = None if self.monitor is None else self.monitor.last_seen(self._paths[directory_id])
+        if seen is None:
             return None
-        return Room(file_system=probe.identity.device, total_bytes=probe.total_bytes, usable_bytes=probe.usable_bytes)
+        return Room(file_system=seen.identity.device, total_bytes=seen.total_bytes, usable_bytes=seen.usable_bytes)
 
     def _follow_move_rate(self) -> None:
         """A dynamic configuration of this broker goes before that of all brokers."""
@@ -583,7 +559,7 @@ class Broker:
         self.mover.set_rate(next((int(value) for value in values if value.isdecimal()), None))
 
     def _tell_mover(self, outcome: Outcome) -> None:
-        """What the controller answered, unless something newer waits to be told it."""
+        """Tell the mover what the controller answered, unless something newer waits to be sent."""
         for partition, directory_id in outcome.accepted.items():
             if partition not in self.assignments.ready:
                 self.mover.acknowledged(partition, directory_id)
@@ -600,6 +576,7 @@ class Broker:
         while True:
             now_ms = self._clock.monotonic_ms()
             self._notice_pause(now_ms)
+            self._pulse.round_due_ms = now_ms  # a pause may come in the middle of a round, too
             self._pet(now_ms)
             self._feed(life.TimePassed())
             self._send_assignments(now_ms)
@@ -607,12 +584,13 @@ class Broker:
             self.placement.review(self.assignments.expired(now_ms))
             self._check_deadlines(now_ms)
             self._check_ready()
-            self.fencing.tell(
-                now_ms, fenced=not self.life.ready_to_unfence, work=[*self._work_text(), *self.fencing.unmade_words()]
-            )
+            work = [*self._work_text(), *self.fencing.unmade_words()]
+            write(self._log, self.fencing.lines(now_ms, fenced=not self.life.ready_to_unfence, work=work))
             self._tell_status()
             # What was done just now woke this very loop; waiting for it would never yield to the others.
             self._wake.clear()
+            ended_ms = self._clock.monotonic_ms()
+            self._notice_pause(ended_ms)
             due = (
                 life.wakeup_ms(self.life),
                 # Assignments that wait for a controller wait for an event, however long they have been due.
@@ -620,8 +598,8 @@ class Broker:
                 failing.next_deadline_ms(self.failures, now_ms),
             )
             next_ms = min((ms for ms in due if ms is not None), default=now_ms + longest_ms)
-            wait_ms = max(1, min(next_ms - self._clock.monotonic_ms(), longest_ms))
-            self._pulse.round_due_ms = self._clock.monotonic_ms() + wait_ms
+            wait_ms = max(1, min(next_ms - ended_ms, longest_ms))
+            self._pulse.round_due_ms = ended_ms + wait_ms
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_ms / 1000):
                     await self._wake.wait()
@@ -629,7 +607,7 @@ class Broker:
     def _pet(self, now_ms: int) -> None:
         still = self._standing_still(now_ms)
         if still is None:
-            self._pulse.still_since_ms, self._pulse.still_told = None, False
+            self._pulse.still_since_ms, self._pulse.still_logged = None, False
         elif self._pulse.still_since_ms is None:
             self._pulse.still_since_ms = now_ms
         if self._pulse.still_since_ms is None or now_ms - self._pulse.still_since_ms < STANDSTILL_CONFIRMED_MS:
@@ -637,19 +615,20 @@ class Broker:
                 systemd.notify_watchdog()
             elif self.life.active:  # in a stop it would mean more time to stop
                 systemd.notify_starting(STARTING_TIMEOUT_MS)
-        elif not self._pulse.still_told:
-            self._pulse.still_told = True
+        elif not self._pulse.still_logged:
+            self._pulse.still_logged = True
             self._log.error("agent.standing.still", reason=still)
 
     def _standing_still(self, now_ms: int) -> str | None:
-        """Which part makes no progress although the event loop goes round, in words; None: none."""
+        """The part that makes no progress although the event loop goes round, in words; None: none."""
         silent_ms = now_ms - self._pulse.beaten_ms
         if self.life.active and silent_ms > 2 * self.life.timing.heartbeat_interval_ms + STANDSTILL_MS:
             return f"no request to the controller has ended, well or not, for {silent_ms} ms"
         return None if self.monitor is None else self.monitor.standing_still(now_ms)
 
     def _notice_pause(self, now_ms: int) -> None:
-        """Whoever comes first after a pause; the timers of the event loop go before what lies in the sockets."""
+        """Note a pause, for whoever comes first after it; the timers of the event loop go before what lies in the
+        sockets."""
         due_ms = self._pulse.round_due_ms
         if due_ms is None or now_ms - due_ms < PAUSE_MS:
             return
@@ -657,7 +636,7 @@ class Broker:
         lost_ms = now_ms - due_ms
         self._log.warning("agent.paused", lost_ms=lost_ms)
         self.failures = failing.resumed(self.failures, now_ms + self.life.timing.heartbeat_interval_ms)
-        self.assignments.patience(now_ms)
+        self.assignments.restart_patience(now_ms)
         self._feed(life.Paused(lost_ms))
 
     def _check_deadlines(self, now_ms: int) -> None:
@@ -737,13 +716,14 @@ class Broker:
         """Say which directories take no new replicas (KIP-1066): to the controller, and to people why."""
         is_nearly_full = self.placement.inventory.chooser.is_nearly_full
         reasons = {d: why_cordoned(self._health.get(d), nearly_full=is_nearly_full(d)) for d in self._log_dirs}
-        cordoned = self.cordoning.decide(
+        cordoned, lines = self.cordoning.decide(
             self._log_dirs,
             {d: why for d, why in reasons.items() if why is not None},
             self.cordoned(),
             can_cordon=self.image.metadata_version >= CORDONED_LOG_DIRS,
             published=self.placement.published,
         )
+        write(self._log, lines)
         self._feed(life.Cordoned(cordoned))
 
     def _online_path(self, directory_id: Uuid) -> str | None:
@@ -783,7 +763,7 @@ class Broker:
         now_ms = self._clock.monotonic_ms()
         if self.fencing.holds(now_ms):
             return
-        self.fencing.waives(now_ms)
+        write(self._log, self.fencing.waived(now_ms))
         self._feed(life.ReadyToUnfence())
 
     # ------------------------------------------------------------------------------------------------------- lifecycle
@@ -907,16 +887,16 @@ class Broker:
         self._reporter.offline_acknowledged(paths, [now_ms - self._offline[d].since_ms for d in directory_ids])
 
     def _rejected(self, effect: life.Rejected) -> None:
-        """One line per kind of trouble and minute, not per attempt."""
+        """A line per kind of trouble and minute, not per attempt."""
         now_ms = self._clock.monotonic_ms()
         if self._trouble is None:
             self._trouble = _Trouble(now_ms, now_ms)
         trouble, kind = self._trouble, re.sub(r"\d+", "0", effect.reason)
         trouble.failures += 1
-        if kind in trouble.kinds and now_ms - trouble.told_ms < TROUBLE_AGAIN_MS:
+        if kind in trouble.kinds and now_ms - trouble.logged_ms < TROUBLE_AGAIN_MS:
             return
         trouble.kinds.add(kind)
-        trouble.told_ms = now_ms
+        trouble.logged_ms = now_ms
         self._log.warning(
             "controller.request.failed",
             request="heartbeat" if effect.heartbeat else "registration",
@@ -929,7 +909,7 @@ class Broker:
     def _recovered(self, trouble: _Trouble) -> None:
         """The controller answers again."""
         self._trouble = None
-        self.assignments.patience(self._clock.monotonic_ms())
+        self.assignments.restart_patience(self._clock.monotonic_ms())
         self._log.info(
             "controller.request.recovered",
             failures=trouble.failures,
@@ -970,7 +950,7 @@ class Broker:
         self._assigned(outcome)
 
     def _assigned(self, outcome: Outcome) -> None:
-        self.fencing.answered(outcome, self._clock.monotonic_ms())
+        write(self._log, self.fencing.answered(outcome, self._clock.monotonic_ms()))
         if outcome.accepted:
             self._reporter.assignments_acknowledged(len(outcome.accepted))
             in_failed = [p for p, d in outcome.accepted.items() if d in self._offline]
@@ -995,7 +975,7 @@ class Broker:
 
     @property
     def contact(self) -> Contact:
-        """What is known of the controller at this moment."""
+        """The controller as it is known at this moment."""
         at = self._controller
         return contact(
             self.life,
@@ -1006,7 +986,7 @@ class Broker:
         )
 
     def condition(self, *, ago: bool = True) -> Condition:
-        """How the agent is at this moment, see :mod:`kjbod_agent.condition`."""
+        """Condition of the agent at this moment (:mod:`kjbod_agent.condition`)."""
         return condition(
             self.life,
             self.contact,
@@ -1014,6 +994,7 @@ class Broker:
             running_ms=self._clock.monotonic_ms() - self._started_ms,
             unrecorded=sum(not failure.settled for failure in self.failures.failed),
             stuck=self.fencing.stuck,
+            unfollowed=self.unfollowed(),
             ago=ago,
         )
 
@@ -1031,7 +1012,7 @@ class Broker:
             self._status = text
 
     def _work_text(self) -> list[str]:
-        """What is being done in the directories, as long as it is."""
+        """Words for the work in the directories, while there is some."""
         inventory = self.placement.inventory
         parts = [f"{inventory.path(d)} is being loaded" for d in inventory.loading]
         if self.placement.inventory.creating:

@@ -9,13 +9,16 @@ request never delays a heartbeat.
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from kjbod.clock import Clock
 from kjbod.metadata.fetching import Leader
 from kjbod.wire.client import Connection, Disconnected
+from kjbod.wire.connection_setup import ConnectionSetup
 from kjbod.wire.messages import RequestBody, ResponseT
 
+TIMEOUT_MAX_MS: Final = 30_000
+"""Kafka's default of ``controller.socket.timeout.ms``."""
 Prepare = Callable[[Connection], RequestBody[ResponseT]]
 """Makes the request for the connection that it will go over: versions and features differ between controllers."""
 
@@ -37,13 +40,15 @@ class Open(Protocol):
 
 
 class ControllerChannel:
-    """One connection to whoever leads.
+    """A connection to whoever leads.
 
     Args:
         client_id: the broker's id as text, as Kafka's brokers give it.
         clock: for the time that is left of a timeout.
         spawn: runs a coroutine in the daemon's TaskGroup; for connections to be closed.
         trouble: why no controller is known, as far as anybody knows; may be empty.
+        setup: how long a connection may take to open.
+        timeout_max_ms: ``controller.socket.timeout.ms``: how long one request may take at most.
         connect: opens a connection.
     """
 
@@ -54,11 +59,15 @@ class ControllerChannel:
         clock: Clock,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         trouble: Callable[[], str] = lambda: "",
+        setup: ConnectionSetup | None = None,
+        timeout_max_ms: int = TIMEOUT_MAX_MS,
         connect: Open = Connection.open,
     ) -> None:
         self._client_id = client_id
         self._clock = clock
         self._spawn = spawn
+        self._setup = setup or ConnectionSetup()
+        self._timeout_max_ms = timeout_max_ms
         self._connect = connect
         self._leader: Leader | None = None
         self._trouble = trouble
@@ -67,7 +76,7 @@ class ControllerChannel:
 
     @property
     def leader(self) -> Leader | None:
-        """Where requests go; None: nowhere."""
+        """The controller to which requests go; None: nowhere."""
         return self._leader
 
     def set_leader(self, leader: Leader | None) -> None:
@@ -101,6 +110,7 @@ class ControllerChannel:
             Disconnected: no connection, or it broke, or no answer in time.
             UnsupportedVersionError: the controller has no version that can say this.
         """
+        timeout_ms = min(timeout_ms, self._timeout_max_ms)
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         _require(wanted)
         leader = await self._known_leader(timeout_ms)
@@ -126,9 +136,14 @@ class ControllerChannel:
         if self._connection is not None and not self._connection.closed:
             return self._connection
         # No lock: a request to a new leader must not wait until the attempt to reach the old one has timed out.
-        connection = await self._connect(
-            leader.host, leader.port, client_id=self._client_id, clock=self._clock, connect_timeout_ms=timeout_ms
-        )
+        with self._setup.attempt((leader.host, leader.port)) as setup_ms:
+            connection = await self._connect(
+                leader.host,
+                leader.port,
+                client_id=self._client_id,
+                clock=self._clock,
+                connect_timeout_ms=min(timeout_ms, setup_ms),
+            )
         if leader != self._leader:
             self._spawn(_close(connection))
             raise Disconnected("the controller changed while the connection was being opened")

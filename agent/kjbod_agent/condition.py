@@ -6,8 +6,9 @@ The line is ``OK: ...``, ``DEGRADED: ...`` or ``CRITICAL: ...`` with every reaso
 =========  ============================================================================================================
 CRITICAL   the broker serves nothing: fenced by its controller after it has run, or for :data:`START_MS` since its
            start; no directory is online
-DEGRADED   it serves, and somebody should look: no controller answers, or it refuses; a directory is not online
-           (failed, unreadable, loading, slow, full, held, suspect); assignments are stuck; it starts or stops
+DEGRADED   it serves, and somebody should look: no controller answers, or it refuses; the metadata could not be
+           fetched for :data:`UNFOLLOWED_MS`; a directory is not online (failed, unreadable, loading, slow, full, held,
+           suspect); assignments are stuck; it starts or stops
 OK         none of these
 =========  ============================================================================================================
 
@@ -19,15 +20,18 @@ DEGRADED however long it lasts, and :func:`fenced` is unknown from then on.
 import enum
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
+from kjbod.quick_dataclass import dataclass
 from kjbod.units import duration, moment
 from kjbod_agent.lifecycle import BrokerState, Lifecycle
 
 START_MS: Final = 120_000
 """A start that takes longer is no start any more. The default of ``kjbod.assignment.timeout.ms``, which is the longest
 that a start waits for one thing."""
+UNFOLLOWED_MS: Final = 10_000
+"""A change of the active controller, in which no fetch brings anything, is over by then."""
 _STARTING: Final = frozenset({BrokerState.NOT_RUNNING, BrokerState.STARTING, BrokerState.RECOVERY})
 _STOPPING: Final = frozenset({BrokerState.PENDING_CONTROLLED_SHUTDOWN, BrokerState.SHUTTING_DOWN})
 ONLINE: Final = "online"
@@ -37,7 +41,7 @@ _WORDS: Final = ("failed", "unreadable", "held", "suspect", "slow", "full", "loa
 
 
 class Level(enum.IntEnum):
-    """How bad it is; the value is the exit code of ``kjbod status --check``."""
+    """Severity of a condition; the value is the exit code of ``kjbod status --check``."""
 
     OK = 0
     DEGRADED = 1
@@ -46,7 +50,7 @@ class Level(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contact:
-    """What is known of the controller.
+    """Knowledge of the controller.
 
     Attributes:
         address: ``host:port`` of the last one that was known; None: there never was one.
@@ -65,7 +69,8 @@ class Contact:
     trouble: str
 
     def reason(self, *, ago: bool) -> str:
-        """What is wrong with the controller. ``ago``: with the time that passed, which is another one each second."""
+        """Words for what is wrong with the controller. ``ago``: with the time that passed, which is another one each
+        second."""
         at = "the start" if self.last_answer_ms is None else moment(self.last_answer_ms)
         time = f"for {duration(self.silent_ms / 1000)}" if ago else f"since {at}"
         known = [] if self.address is None else [self.address]
@@ -73,6 +78,19 @@ class Contact:
         where = ", ".join([*known, last])
         what = "the controller accepts nothing" if self.refused else "no controller"
         return f"{what} {time} ({where}{f': {self.trouble}' if self.trouble else ''})"
+
+
+@dataclass(frozen=True, slots=True)
+class Unfollowed:
+    """Metadata that are not followed: what the cluster decides meanwhile is not done here.
+
+    Attributes:
+        for_ms: since when no fetch has brought anything.
+        trouble: why the last one did not.
+    """
+
+    for_ms: int
+    trouble: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +108,7 @@ class DirectoryStates:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """How the agent is; ``reasons`` is empty when it is well."""
+    """Condition of an agent; ``reasons`` is empty when it is well."""
 
     level: Level
     reasons: tuple[str, ...]
@@ -132,6 +150,7 @@ def condition(
     running_ms: int,
     unrecorded: int = 0,
     stuck: int = 0,
+    unfollowed: Unfollowed | None = None,
     ago: bool = True,
 ) -> Condition:
     """The condition.
@@ -143,12 +162,16 @@ def condition(
         running_ms: since the start.
         unrecorded: how many failed directories the controller has not acknowledged.
         stuck: assignments that the controller refuses or does not answer.
+        unfollowed: the metadata, where no fetch of them brings anything.
         ago: see :meth:`Contact.reason`.
     """
     words = list(directories.log_dirs.values())
     found: list[tuple[Level, str]] = []
     if life.failures:
         found.append((Level.DEGRADED, heard.reason(ago=ago)))
+    elif unfollowed is not None and unfollowed.for_ms >= UNFOLLOWED_MS:
+        time = f" for {duration(unfollowed.for_ms / 1000)}" if ago else ""
+        found.append((Level.DEGRADED, f"the metadata cannot be fetched{time} ({unfollowed.trouble})"))
     if life.state in _STOPPING:
         found.append((Level.DEGRADED, "it stops"))
     elif life.fenced and life.state in _STARTING:

@@ -1,38 +1,36 @@
-"""Cordons of an agent's log directories (KIP-1066): puts the reasons of :mod:`.cordons` together, says what is new."""
+"""Cordons of an agent's log directories (KIP-1066): their reasons (:mod:`.cordons`) together, and news. Pure."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from kjbod.ids import Uuid
 from kjbod.metadata.image import MetadataImage
 from kjbod_agent.cordons import Admission, brokers_that_are_no_agents
-from kjbod_agent.reporting import Log
+from kjbod_agent.log_lines import LogLine, error, info, warning
 
 
 class Cordoning:
-    """What an agent cordons.
+    """Cordons of an agent, and the reasons that they were last told with.
 
     Args:
         broker_id: the agent's own.
         accept: ``kjbod.placement.accept``.
         path: the path of a directory that is online; None: it is not.
-        log: for what is new.
 
     Attributes:
         admission: whether new partitions come here.
     """
 
-    def __init__(self, *, broker_id: int, accept: str, path: Callable[[Uuid], str | None], log: Log) -> None:
+    def __init__(self, *, broker_id: int, accept: str, path: Callable[[Uuid], str | None]) -> None:
         self.admission = Admission(accept=accept)
         self._broker_id = broker_id
         self._path = path
-        self._log = log
         self._reasons: Mapping[Uuid, str] = {}
         """Directories that were cordoned without a person, and why."""
         self._others: tuple[int, ...] = ()
         """Other brokers that are no agents."""
 
     def brokers_changed(self, image: MetadataImage) -> None:
-        """See which of the registered brokers are no agents."""
+        """Learn which of the registered brokers are no agents."""
         self._others = brokers_that_are_no_agents(image, self._broker_id)
 
     def decide(
@@ -43,8 +41,8 @@ class Cordoning:
         *,
         can_cordon: bool,
         published: bool,
-    ) -> tuple[Uuid, ...] | None:
-        """The directories to cordon, ascending; None where the cluster knows no cordons.
+    ) -> tuple[tuple[Uuid, ...] | None, list[LogLine]]:
+        """The directories to cordon, ascending, or None where the cluster knows no cordons; and what is new.
 
         Args:
             log_dirs: all that are registered.
@@ -53,29 +51,30 @@ class Cordoning:
             can_cordon: whether the cluster knows of cordons.
             published: whether the metadata are known, and so who the other brokers are.
         """
+        lines: list[LogLine] = []
         if can_cordon:
-            self._tell_cordons(reasons)
+            lines += self._new_cordons(reasons)
         if published:
-            self._tell_admission(Admission(self._others, self.admission.accept, can_cordon))
+            lines += self._new_admission(Admission(self._others, self.admission.accept, can_cordon))
         every = log_dirs if self.admission.closed else ()
-        return tuple(sorted({*every, *reasons, *named})) if can_cordon else None
+        return tuple(sorted({*every, *reasons, *named})) if can_cordon else None, lines
 
-    def _tell_cordons(self, reasons: Mapping[Uuid, str]) -> None:
+    def _new_cordons(self, reasons: Mapping[Uuid, str]) -> Iterator[LogLine]:
         before, self._reasons = self._reasons, reasons
         for directory_id, why in reasons.items():
             if before.get(directory_id) != why and (path := self._path(directory_id)) is not None:
-                self._log.warning("directory.cordoned", path=path, reason=why)
+                yield warning("directory.cordoned", path=path, reason=why)
         for directory_id in before.keys() - reasons.keys():
             if (path := self._path(directory_id)) is not None:
-                self._log.info("directory.uncordoned", path=path)
+                yield info("directory.uncordoned", path=path)
 
-    def _tell_admission(self, now: Admission) -> None:
+    def _new_admission(self, now: Admission) -> Iterator[LogLine]:
         before, self.admission = self.admission, now
         if now.text == before.text:
             return
         if now.text is None:
-            self._log.info("placement.open", reason="all other brokers are kjbod agents")
+            yield info("placement.open", reason="all other brokers are kjbod agents")
         elif now.exposed:
-            self._log.error("placement.exposed", reason=now.text)
+            yield error("placement.exposed", reason=now.text)
         else:
-            self._log.warning("placement.closed" if now.closed else "placement.open", reason=now.text)
+            yield warning("placement.closed" if now.closed else "placement.open", reason=now.text)

@@ -1,4 +1,4 @@
-"""Which log directories an agent cordons (KIP-1066), and why. Pure.
+"""Log directories that an agent cordons (KIP-1066), and why. Pure.
 
 A controller places no new replica in a cordoned directory, and none on a broker all of whose directories are cordoned.
 What lies there stays, and moves between the directories of a broker do not ask. Four reasons:
@@ -14,11 +14,11 @@ What lies there stays, and moves between the directories of a broker do not ask.
 An agent is known by its incarnation id (:func:`kjbod.ids.is_agent_incarnation`), which is in every registration.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 from kjbod.ids import is_agent_incarnation
 from kjbod.metadata.image import MetadataImage
+from kjbod.quick_dataclass import dataclass
 from kjbod_agent.health.state import Health
 
 ALWAYS: Final = "always"
@@ -93,7 +93,7 @@ def _named(brokers: tuple[int, ...]) -> str:
 
 
 def why_cordoned(health: Health | None, *, nearly_full: bool) -> str | None:
-    """Why an agent cordons a directory by itself; None: it does not."""
+    """Reason for which an agent cordons a directory by itself; None: it does not."""
     if health in CORDONED_HEALTH:
         return str(health)
     return "nearly full" if nearly_full else None

@@ -6,11 +6,8 @@ the replicas (:mod:`.directories.loading`). Directories may be added later (:mod
 tasks of one TaskGroup. When one of them ends with an error the process ends with its reason: half an agent is worse
 than none, because the half that heartbeats keeps partitions on the half that is dead.
 
-End: the broker's :attr:`~kjbod_agent.broker.Broker.ended` says how. After a disk failure nothing may keep the process:
-not a worker stuck in the kernel, a controller that does not answer, or a log that nobody reads. So a thread that does
-nothing else, and is there from the start, ends it :data:`HALT_TIMEOUT_MS` after the decision, whatever the event loop
-is doing then. What fails after the decision is logged and does not change the exit code. Who ends the process says so
-first, once, in the last line of the log (``agent.stopped``) and in the service manager's status text.
+End: the broker's :attr:`~kjbod_agent.broker.Broker.ended` says how, and :mod:`.ending` sees to it: after a disk failure
+within :data:`~.ending.HALT_TIMEOUT_MS`. The service manager's status text says so first.
 
 What that thread cannot end is a process of which another thread is stuck in the kernel: not even SIGKILL does, and its
 ports stay taken. All that touches a log directory, ``kjbod.state.dir`` or ``kjbod.reports.dir`` is in other processes
@@ -20,12 +17,9 @@ ports stay taken. All that touches a log directory, ``kjbod.state.dir`` or ``kjb
 import asyncio
 import contextlib
 import faulthandler
-import os
 import random
-import signal
 import socket
-import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -33,46 +27,55 @@ from kjbod.clock import Clock, SystemClock, system_random
 from kjbod.config import Config, load_config
 from kjbod.config.endpoints import SECURITY_PROTOCOLS
 from kjbod.config.load import agent_problems
-from kjbod.errors import EXIT_FAILURE, KjbodError
+from kjbod.config.unused import name_keys_without_effect
+from kjbod.errors import KjbodError
 from kjbod.ids import Uuid, random_agent_incarnation
 from kjbod.metadata.fetching import Leader
 from kjbod.metadata.follower import MetadataFollower
 from kjbod.runtime import memory, systemd
-from kjbod.runtime.control import SOCKET_NAME, ControlError, ControlServer
-from kjbod.runtime.logging import configure_logging, flush_logging, get_logger, seal_logging
-from kjbod.runtime.loop import run as run_loop
-from kjbod.runtime.room import no_room, require_room
-from kjbod.runtime.signals import outlive_signals
+from kjbod.runtime.control_socket import ControlServer
+from kjbod.runtime.logging import configure_logging, get_logger
+from kjbod.runtime.loop import run_daemon
+from kjbod.runtime.room import require_room
+from kjbod.runtime.usage_meter import UsageMeter
+from kjbod.wire.connection_setup import ConnectionSetup
 from kjbod.wire.frames import preload
 from kjbod.wire.messages import API, ApiKey, BrokerRegistrationRequestListener
 from kjbod_agent import lifecycle
-from kjbod_agent.admin.control import Control, ControlParts
+from kjbod_agent.admin.commands import CommandParts, Commands
 from kjbod_agent.admin.forwarding import Forwarder
 from kjbod_agent.admin.listener import PRELOADED, Listeners, Parts, listener_problems
-from kjbod_agent.admin.view import View, log_directories, metadata_directory
-from kjbod_agent.broker import FAREWELL_TIMEOUT_MS, Broker, Ended
+from kjbod_agent.admin.view import DirectoryViews, log_directories, metadata_directory
+from kjbod_agent.broker import FAREWELL_TIMEOUT_MS, Broker
 from kjbod_agent.channel import ControllerChannel
+from kjbod_agent.condition import Unfollowed
 from kjbod_agent.directories.additions import AdditionError, Additions
-from kjbod_agent.directories.cleanness import Cleanness
+from kjbod_agent.directories.clean_shutdown import CleanShutdown
 from kjbod_agent.directories.loading import Loading
-from kjbod_agent.directories.rules import StartUpError
 from kjbod_agent.directories.start_up import Opened, Remembering, mark_clean, open_directories
+from kjbod_agent.directories.start_up_rules import StartUpError
+from kjbod_agent.ending import DEATHS, Ended, Ending, first_of, second_signal
+from kjbod_agent.endpoints import open_control, open_metrics
 from kjbod_agent.failures import Failures
-from kjbod_agent.health.monitor import DirectoryStatus, HealthMonitor
+from kjbod_agent.health.monitor import HealthMonitor
+from kjbod_agent.health.settings import health_settings
 from kjbod_agent.health.sources.linux import linux_sources
-from kjbod_agent.health.verdict import Health, HealthSettings
+from kjbod_agent.health.verdict import Health
 from kjbod_agent.moves.mover import Mover
+from kjbod_agent.quorum import connection_setup, quorum, servers, voter_addresses
 from kjbod_agent.replicas.choice import Capacity, Chooser, Policy, Site
 from kjbod_agent.replicas.hosting import Hosting, cordoned_log_dirs
 from kjbod_agent.replicas.inventory import Inventory
 from kjbod_agent.replicas.placement import Placement
 from kjbod_agent.replicas.stray_memory import Note, StrayMemory
-from kjbod_agent.reporting import Reporter, Sender
-from kjbod_agent.reports import Limits, ReportWriter
-from kjbod_agent.storage.api import StorageAgent, StorageOptions
+from kjbod_agent.report_writer import Limits, ReportWriter
+from kjbod_agent.reporter import Reporter, Sender
+from kjbod_agent.storage.api import HasProcesses, StorageAgent, StorageOptions
 from kjbod_agent.storage.registry import create
 
 if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
     from kjbod.metrics.listener import MetricsListener
     from kjbod_agent.metrics import Disk, Snapshot
     from kjbod_agent.metrics import Move as MoveMetric
@@ -83,20 +86,12 @@ loop; zygote, keeper, files; and some to spare."""
 START_FILES: Final = 64
 FILES_OF_DIRECTORY: Final = 4
 """Sockets and status files of a worker, what is asked of the kernel about its disk, and a move."""
-HALT_TIMEOUT_MS: Final = 900
-"""From the decision to stop because of a disk to the end of the process, at most."""
-END_TIMEOUT_MS: Final = 5_000
-"""The same for every other end, counted from the end of the controlled shutdown."""
-LEAVE_TIMEOUT_MS: Final = 1_000
-"""From the last line of the log to the end of the process: closing the event loop waits for nothing of ours, and what
-it waits for after all has no more time than this."""
 HALT_REPORTS_TIMEOUT_MS: Final = 200
 END_REPORTS_TIMEOUT_MS: Final = 1_000
-EXIT_NOW_FLUSH_TIMEOUT_MS: Final = 50
 TIDY_AFTER_MS: Final = 5_000
 """Between two looks whether there are other replicas, and memory to give back."""
 CONTROLLED_SHUTDOWN_TIMEOUT_MS: Final = 30_000
-"""With :data:`END_TIMEOUT_MS` less than ``TimeoutStopSec=`` of the unit, so that the end is ours."""
+"""With :data:`~.ending.END_TIMEOUT_MS` less than ``TimeoutStopSec=`` of the unit, so that the end is ours."""
 _SPOKEN: Final = (
     ApiKey.API_VERSIONS,
     ApiKey.FETCH,
@@ -122,12 +117,13 @@ def main(config_path: Path) -> int:
         directories = len({*config.log_dirs, config.metadata_log_dir})
         require_room(tasks=START_TASKS + directories, files=START_FILES + FILES_OF_DIRECTORY * directories)
         configure_logging("agent")
+        name_keys_without_effect(config, "broker", get_logger().info)
         memory.economize()
         # The watchdog ends a loop that hangs with SIGABRT: where it hung is then in the log.
         faulthandler.enable(file=2)
         # On a busy host this takes seconds, in which an event loop would neither heartbeat nor judge a disk.
         preload({key: (API[key].max_version, API[key].max_version) for key in _SPOKEN} | dict(PRELOADED))
-        return run_loop(lambda: Daemon(config, listeners, SystemClock(), system_random()).run())
+        return run_daemon(lambda: Daemon(config, listeners, SystemClock(), system_random()).run())
     except KjbodError as error:
         systemd.notify_stopping(str(error))
         raise
@@ -155,36 +151,8 @@ def _registration_problems(config: Config) -> list[str]:
     ]
 
 
-class _Deadline(threading.Thread):
-    """Calls ``end`` when the time is over. It is started before it is needed: a host in trouble may have no room for
-    another thread."""
-
-    def __init__(self, end: Callable[[], None], clock: Clock) -> None:
-        super().__init__(name="kjbod-end", daemon=True)
-        self._end = end
-        self._clock = clock
-        self._changed = threading.Condition()
-        self._at_ms: int | None = None
-
-    def within(self, timeout_ms: int) -> None:
-        """There is so much time from now on, and never more than was left."""
-        at_ms = self._clock.monotonic_ms() + timeout_ms
-        with self._changed:
-            self._at_ms = at_ms if self._at_ms is None else min(at_ms, self._at_ms)
-            self._changed.notify()
-
-    def run(self) -> None:
-        with self._changed:
-            while (left_ms := self._left_ms()) is None or left_ms > 0:
-                self._changed.wait(None if left_ms is None else left_ms / 1000)
-        self._end()
-
-    def _left_ms(self) -> int | None:
-        return None if self._at_ms is None else self._at_ms - self._clock.monotonic_ms()
-
-
 class Daemon:
-    """One run of the agent."""
+    """A run of the agent."""
 
     def __init__(
         self,
@@ -201,22 +169,20 @@ class Daemon:
         self._stray_notes: dict[tuple[Uuid, str], Note] = {}
         self._log = get_logger()
         self._broker: Broker | None = None
-        self._signals = 0
-        self._ended: Ended | None = None
-        self._deadline = _Deadline(self._exit_now, clock)
-        self._last_words = threading.Lock()
-        self._said = False
+        self._ending = Ending("agent", clock)
         self._main: asyncio.Task[Any] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._group: asyncio.TaskGroup
         self._storage: StorageAgent
         self._additions: Additions | None = None
         self.remembering: Remembering
-        self.view: View
+        self.view: DirectoryViews
         self._listeners_open: Listeners | None = None
         self._control: ControlServer | None = None
         self._forward_channel: ControllerChannel
         self._metadata: MetadataFollower | None = None
+        self._report_writer: ReportWriter | None = None
+        self._usage: UsageMeter
 
     async def run(self) -> int:
         """Start, serve, end.
@@ -225,10 +191,7 @@ class Daemon:
             KjbodError: the start was refused.
         """
         self._main = asyncio.current_task()
-        self._deadline.start()
-        outlive_signals(self._log)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._signalled, number)
+        self._ending.start(self._signalled)
         options = StorageOptions(clock=self._clock, role=self._config.kjbod_role, log=self._note)
         storage = self._storage = create(self._config.kjbod_storage_agent, options)
         self.remembering = Remembering(self._config, self._log)
@@ -237,13 +200,13 @@ class Daemon:
             opened = await open_directories(self._config, storage, self._clock, self._rng, self._log, self.remembering)
             return await self._serve(storage, opened)
         except asyncio.CancelledError:
-            if not self._signals:
+            if not self._ending.signals:
                 raise
             ended = Ended(0, "asked to stop before the directories were loaded", clean=False)
-            self._say_stopped(ended)
-            self._limit(ended, LEAVE_TIMEOUT_MS)
+            self._ending.leave(ended)
             return ended.exit_code
         finally:
+            self._ending.pass_over_signals()
             self.remembering.close()
             await storage.close()
 
@@ -265,7 +228,7 @@ class Daemon:
         incarnation_id = random_agent_incarnation(self._rng)
         with contextlib.suppress(OSError, StartUpError):  # it is only a memory
             self._stray_notes = self._stray_memory.parse(await self.remembering.read_file(str(self._stray_memory.path)))
-        reports = self._reports(incarnation_id)
+        reports = self._report_writer = self._reports(incarnation_id)
         await reports.start()
         reporter = self._reporter(opened, incarnation_id, reports)
         reporter.started(
@@ -279,7 +242,7 @@ class Daemon:
                 metrics = await self._start_parts(broker, opened, reporter)
                 broker.start()
                 ended = await asyncio.shield(broker.ended)
-                self._limit(ended)
+                self._ending.limit(ended)
                 reporter.stopping(ended.reason)
                 await _wait_for_farewell(broker)
                 await broker.mover.close()
@@ -290,10 +253,10 @@ class Daemon:
                 for task in self._tasks:
                     task.cancel()
         except* KjbodError as group:
-            ended = Ended(_first(group).exit_code, str(_first(group)), clean=False)
+            ended = Ended(first_of(group).exit_code, str(first_of(group)), clean=False)
         except* Exception as group:  # noqa: BLE001  any bug in any part: the whole agent ends, and says so
-            bug = _first(group)
-            ended = self._after_bug(bug)
+            bug = first_of(group)
+            ended = self._ending.after_bug(bug)
         if broker is not None and broker.halted is not None:
             ended = broker.halted
         return await self._finish(ended, broker, storage, opened, reporter, reports)
@@ -307,16 +270,15 @@ class Daemon:
         reporter: Reporter,
         reports: ReportWriter,
     ) -> int:
-        self._limit(ended)
+        self._ending.limit(ended)
         if not ended.clean:
             systemd.notify_stopping(ended.reason)
         try:
             await self._leave(ended, broker, storage, opened, reporter, reports)
         except Exception as bug:  # noqa: BLE001  the end has been decided
-            after = self._after_bug(bug)
+            after = self._ending.after_bug(bug)
             ended = ended if ended.exit_code else after
-        self._say_stopped(ended)
-        self._limit(ended, LEAVE_TIMEOUT_MS)
+        self._ending.leave(ended)
         return ended.exit_code
 
     async def _leave(
@@ -336,7 +298,7 @@ class Daemon:
         if ended.clean and broker is not None:
             epoch = broker.life.broker_epoch
             epoch = opened.start_up.previous_broker_epoch if epoch == lifecycle.NO_EPOCH else epoch
-            clean = set() if broker.cleanness is None else broker.cleanness.clean()
+            clean = set() if broker.clean_shutdown is None else broker.clean_shutdown.clean()
             usable = broker.failures.usable & clean
             await mark_clean(opened, [d for d in opened.agents if d in usable], epoch)
         await storage.close()
@@ -430,45 +392,46 @@ class Daemon:
         self, broker: Broker, opened: Opened, reporter: Reporter
     ) -> "MetricsListener[Snapshot] | None":
         """Start all that runs for as long as the agent."""
+        self._usage = UsageMeter(self._clock, workers=self._worker_ids, helpers=self._helper_ids)
         monitor = self._monitor(broker, opened)
         broker.monitor = monitor
         broker.placement.sites = lambda: _sites(broker, monitor, opened, self._config)
         self._tell_links(opened)
-        broker.cleanness = Cleanness(
+        broker.clean_shutdown = CleanShutdown(
             lambda: opened.start_up.log_dirs,
             # Not before there is nothing more urgent to read.
             lambda d: opened.agents.get(d) if broker.life.ready_to_unfence and d in broker.failures.usable else None,
             lambda: bool(opened.start_up.unreadable),
         )
-        self._spawn(broker.cleanness.run())
+        self._spawn(broker.clean_shutdown.run())
         now_ms = self._clock.monotonic_ms()
         for directory_id, reason in opened.failed.items():
             broker.directory_failed(directory_id, "error", reason, now_ms)
         self._forward_channel = self._channel()
         self._metadata = self._follower(broker, opened)
+        broker.unfollowed = self._unfollowed
         self._spawn(self._metadata.run())
         self._spawn(monitor.run())
         self._spawn(broker.placement.run())
         self._spawn(broker.mover.run())
         self._spawn(broker.run_timers(systemd.watchdog_interval_ms()))
         self._spawn(self._save_memory(broker.placement))
+        self._spawn(self._usage.run())
         self._spawn(self._loading(broker, monitor, opened).run())
         self._spawn(self.remembering.keep_current(monitor.status, self._clock))
         self._spawn(self._sample(broker, monitor, reporter, opened))
         await self._listen(broker, monitor, opened)
         await self._open_control(broker, monitor, opened)
-        where = self._config.kjbod_metrics_listener
-        if where is None:
-            return None
-        from kjbod_agent.metrics import listener  # some MiB, which only those pay who have the listener
-
-        metrics = listener(lambda: _snapshot(broker, monitor, opened))
-        await metrics.open(where.host, where.port)
-        return metrics
+        return await open_metrics(
+            self._config.kjbod_metrics_listener,
+            lambda: _snapshot(broker, monitor, opened),
+            _load_metrics,
+            self._usage.read,
+        )
 
     async def _listen(self, broker: Broker, monitor: HealthMonitor, opened: Opened) -> None:
         """Open the listeners; requests wait until the metadata are known."""
-        self.view = View(
+        self.view = DirectoryViews(
             lambda: log_directories(opened, self.remembering.memory),
             broker=broker,
             monitor=monitor,
@@ -481,7 +444,7 @@ class Daemon:
             broker=broker,
             view=self.view,
             mover=lambda: broker.mover,
-            forwarder=Forwarder(self._forward_channel, self._clock),
+            forwarder=Forwarder(self._forward_channel, self._clock, self._config.request_timeout_ms),
             cluster_id=opened.start_up.cluster_id,
         )
         self._listeners_open = Listeners(self._config, parts, clock=self._clock, log=self._log)
@@ -489,28 +452,19 @@ class Daemon:
 
     async def _open_control(self, broker: Broker, monitor: HealthMonitor, opened: Opened) -> None:
         """Open the control socket. An agent without one still watches its disks: why there is none is only said."""
-        parts = ControlParts(
+        parts = CommandParts(
             broker=broker,
             mover=lambda: broker.mover,
             view=self.view,
             causes=lambda: {status.path: str(status.health.cause) for status in monitor.status()},
             log_dirs=lambda: log_directories(opened, self.remembering.memory),
             add_directory=self.add_directory,
+            usage=self._usage.read,
             spawn=self._spawn,
         )
-        control = ControlServer(
-            Path(self._config.kjbod_state_dir) / SOCKET_NAME,
-            Control(parts).handlers(),
-            log=self._log,
-            identity={"node": self._config.node_id},
-            remove=lambda path, inode: self.remembering.files.tell("remove", str(path), inode),
+        self._control = await open_control(
+            self._config, Commands(parts).handlers(), files=self.remembering.files, log=self._log
         )
-        try:
-            await control.open()
-        except ControlError as error:
-            self._log.error("control.unavailable", reason=str(error))
-        else:
-            self._control = control
 
     def _tell_links(self, opened: Opened) -> None:
         """Kafka would follow a link with the name of a replica, perhaps to a disk that nobody watches."""
@@ -545,27 +499,13 @@ class Daemon:
         )
 
     def _monitor(self, broker: Broker, opened: Opened) -> HealthMonitor:
-        config = self._config
         return HealthMonitor(
             [
                 (opened.agents[d.directory_id], d.loaded, str(d.directory_id))
                 for d in opened.start_up.all
                 if d.directory_id not in opened.failed
             ],
-            settings=HealthSettings(
-                probe_interval_ms=config.kjbod_probe_interval_ms,
-                probe_timeout_ms=config.kjbod_probe_timeout_ms,
-                held_timeout_ms=config.kjbod_held_timeout_ms,
-                blind_timeout_ms=config.kjbod_blind_timeout_ms,
-                slow_ms=config.kjbod_slow_ms,
-                slow_probes=config.kjbod_slow_probes,
-                slow_recoveries=config.kjbod_slow_recovery_probes,
-                strike_window_ms=config.kjbod_strike_window_ms,
-                host_window_ms=config.kjbod_host_fault_window_ms,
-                host_settle_ms=config.kjbod_host_fault_settle_ms,
-                sample_gap_ms=min(HealthSettings().sample_gap_ms, config.kjbod_probe_timeout_ms // 4),
-                full_probe_every=config.kjbod_probe_full_every,
-            ),
+            settings=health_settings(self._config),
             clock=self._clock,
             on_verdict=broker.on_verdict,
             kernel_sources=linux_sources(),
@@ -578,31 +518,58 @@ class Daemon:
             self._forward_channel.set_leader(leader)
 
         config = self._config
-        voters = {voter.id: (voter.host, voter.port) for voter in config.controller_quorum_voters}
-        servers = [(server.host, server.port) for server in config.controller_quorum_bootstrap_servers]
         return MetadataFollower(
-            servers or list(voters.values()),
+            servers(config),
             client_id=f"raft-client-{config.node_id}",
             clock=self._clock,
             rng=self._rng,
             on_committed=broker.on_committed,
             on_snapshot=broker.on_snapshot,
             on_leader=on_leader,
-            on_set_back=broker.history.on_behind,
+            on_set_back=broker.on_set_back,
             cluster_id=opened.start_up.cluster_id,
             replica_id=config.node_id,
             directory_id=opened.start_up.metadata.directory_id,
-            voters=voters,
+            voters=voter_addresses(config),
+            quorum=quorum(config),
+            setup=self._connection_setup(),
         )
 
     def _channel(self) -> ControllerChannel:
         return ControllerChannel(
-            client_id=str(self._config.node_id), clock=self._clock, spawn=self._spawn, trouble=self._metadata_trouble
+            client_id=str(self._config.node_id),
+            clock=self._clock,
+            spawn=self._spawn,
+            trouble=self._metadata_trouble,
+            setup=self._connection_setup(),
+            timeout_max_ms=self._config.controller_socket_timeout_ms,
         )
 
+    def _connection_setup(self) -> ConnectionSetup:
+        return connection_setup(self._config, self._rng)
+
+    def _unfollowed(self) -> Unfollowed | None:
+        since_ms = None if self._metadata is None else self._metadata.failing_since_ms
+        if since_ms is None:
+            return None
+        return Unfollowed(self._clock.monotonic_ms() - since_ms, self._metadata_trouble())
+
     def _metadata_trouble(self) -> str:
-        """Why the metadata, which name the active controller, cannot be fetched."""
+        """Reason why the metadata, which name the active controller, cannot be fetched."""
         return "" if self._metadata is None else self._metadata.problem or ""
+
+    def _worker_ids(self) -> tuple[int, ...]:
+        storage = self._storage
+        return storage.worker_ids() if isinstance(storage, HasProcesses) else ()
+
+    def _helper_ids(self) -> tuple[int, ...]:
+        """Zygote and keeper, and what does the file calls of state and reports."""
+        storage, reports = self._storage, self._report_writer
+        workers = self._worker_ids()
+        of_storage = storage.process_ids() if isinstance(storage, HasProcesses) else ()
+        of_reports = () if reports is None else reports.process_ids()
+        beside = (pid for pid in of_storage if pid not in workers)
+        return (*beside, *self.remembering.files.process_ids(), *of_reports)
 
     def _reports(self, incarnation_id: Uuid) -> ReportWriter:
         config = self._config
@@ -660,52 +627,19 @@ class Daemon:
 
     def _signalled(self, number: int) -> None:
         """SIGTERM or SIGINT: stop in good order; the second one: stop."""
-        self._signals += 1
-        self._log.info("agent.signal", signal=signal.Signals(number).name, count=self._signals)
+        if self._ending.decided:
+            return
         if self._broker is None:
-            if self._main is not None and self._signals == 1:  # a second one must not interrupt the clean-up
+            if self._main is not None and self._ending.signals == 1:  # a second one must not interrupt the clean-up
                 self._main.cancel()
-        elif self._signals == 1:
+        elif self._ending.signals == 1:
             self._broker.stop()
         else:
-            self._broker.end(Ended(128 + number, f"{signal.Signals(number).name} again", clean=False))
-
-    def _limit(self, ended: Ended, timeout_ms: int | None = None) -> None:
-        """From here on the process has so much time."""
-        if timeout_ms is None:
-            timeout_ms = END_TIMEOUT_MS if ended.clean else HALT_TIMEOUT_MS
-        self._ended = ended
-        self._deadline.within(timeout_ms)
-
-    def _exit_now(self) -> None:
-        assert self._ended is not None
-        self._say_stopped(self._ended)
-        flush_logging(EXIT_NOW_FLUSH_TIMEOUT_MS)
-        os._exit(self._ended.exit_code)
-
-    def _say_stopped(self, ended: Ended) -> None:
-        """The last line of the log. The first one who ends the process says it, and another one waits for that."""
-        if not self._last_words.acquire(timeout=EXIT_NOW_FLUSH_TIMEOUT_MS / 1000):
-            return
-        try:
-            if not self._said:
-                self._said = True
-                say = self._log.info if ended.exit_code == 0 else self._log.error
-                say("agent.stopped", exit_code=ended.exit_code, reason=ended.reason)
-                seal_logging()
-        finally:
-            self._last_words.release()
-
-    def _after_bug(self, bug: BaseException) -> Ended:
-        """How it ends after an error that nobody foresaw; a host without room is no bug."""
-        scarce = no_room(bug)
-        if scarce is not None:
-            return Ended(scarce.exit_code, str(scarce), clean=False)
-        self._log.error("agent.crashed", exc_info=bug)
-        return Ended(EXIT_FAILURE, f"internal error: {type(bug).__name__}: {bug}", clean=False)
+            self._broker.end(second_signal(number))
 
     def _note(self, event: str, fields: dict[str, object]) -> None:
-        self._log.info(event, **fields)
+        say = self._log.warning if event in DEATHS else self._log.info
+        say(event, **fields)
 
 
 async def _wait_for_farewell(broker: Broker) -> None:
@@ -718,16 +652,9 @@ async def _wait_for_farewell(broker: Broker) -> None:
         return
 
 
-def _first(group: BaseExceptionGroup[Any]) -> Any:
-    """The first error that is not a group itself."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
 def _inventory(opened: Opened) -> Inventory:
-    """Which directories there are; what lies in them is told when they are loaded. Those that are late may yet come."""
+    """Inventory of the directories that there are; what lies in them is told when they are loaded. Those that are late
+    may yet come."""
     start_up = opened.start_up
     late = [(u.directory_id, u.path) for u in start_up.unreadable if u.path in opened.late and u.directory_id]
     return Inventory(
@@ -740,7 +667,7 @@ def _inventory(opened: Opened) -> Inventory:
 
 
 def _sites(broker: Broker, monitor: HealthMonitor, opened: Opened, config: Config) -> dict[Uuid, Site]:
-    """How each directory is now, for the choice where a new replica goes."""
+    """Directories as they are now, for the choice of one for a new replica."""
     directories = opened.start_up.log_dirs
     paths = [directory.path for directory in directories]
     cordoned = cordoned_log_dirs(broker.image, config.node_id, config.cordoned_log_dirs, paths)
@@ -765,7 +692,7 @@ def _sites(broker: Broker, monitor: HealthMonitor, opened: Opened, config: Confi
 
 def _snapshot(broker: Broker, monitor: HealthMonitor, opened: Opened) -> "Snapshot":
     """The agent at this moment, for metrics."""
-    from kjbod_agent.metrics import UNREADABLE, Snapshot
+    from kjbod_agent.metrics import UNREADABLE, Snapshot, disk_of
 
     start_up, placement = opened.start_up, broker.placement
     leaders = placement.leaders() or {}
@@ -781,6 +708,7 @@ def _snapshot(broker: Broker, monitor: HealthMonitor, opened: Opened) -> "Snapsh
         fenced=broker.life.fenced,
         last_heartbeat_ms=broker.contact.last_answer_ms or 0,
         metadata_offset=broker.life.metadata_offset,
+        unfollowed_ms=0 if (silence := broker.unfollowed()) is None else silence.for_ms,
         queued_assignments=broker.fencing.unrecorded,
         offline={d.path: d.path in failed for d in start_up.log_dirs} | dict.fromkeys(unreadable, True),
         health=health | dict.fromkeys(sorted(failed - unreadable), "failed") | dict.fromkeys(unreadable, UNREADABLE),
@@ -793,7 +721,7 @@ def _snapshot(broker: Broker, monitor: HealthMonitor, opened: Opened) -> "Snapsh
         moves=_moves(broker, {d.directory_id: d.path for d in start_up.log_dirs}),
         cordoned={d.path: d.directory_id in cordoned for d in start_up.log_dirs},
         disks={one.path: _unread_disk(one.directory_id) for one in start_up.unreadable}
-        | {status.path: _disk(status) for status in watched},
+        | {status.path: disk_of(status) for status in watched},
     )
 
 
@@ -803,30 +731,10 @@ def _unread_disk(directory_id: Uuid | None) -> "Disk":
     return Disk(directory_id="" if directory_id is None else str(directory_id))
 
 
-def _disk(status: DirectoryStatus) -> "Disk":
-    """What the monitor knows of a directory and its device, for metrics."""
-    from kjbod_agent.metrics import Disk
+def _load_metrics() -> "Callable[[Snapshot], Iterable[Metric]]":
+    from kjbod_agent.metrics import AgentCollector
 
-    probe, device, counters = status.last_probe, status.device, status.counters
-    return Disk(
-        directory_id=status.directory_id,
-        device=" ".join(device.names) or device.device,
-        model=device.model or "",
-        serial=device.serial or "",
-        file_system=status.file_system or "",
-        total_bytes=None if probe is None else probe.total_bytes,
-        usable_bytes=None if probe is None else probe.usable_bytes,
-        probes=status.probes,
-        probe_failures=status.probe_failures,
-        probe_us=status.probe_us,
-        probe_histogram=dict(status.probe_histogram),
-        reads=None if counters is None else counters.reads,
-        read_bytes=None if counters is None else counters.read_bytes,
-        writes=None if counters is None else counters.writes,
-        write_bytes=None if counters is None else counters.write_bytes,
-        io_errors=None if counters is None else counters.errors,
-        busy_ms=None if counters is None else counters.busy_ms,
-    )
+    return lambda now: AgentCollector(lambda: now).collect()
 
 
 def _moves(broker: Broker, paths: Mapping[Uuid, str]) -> "list[MoveMetric]":

@@ -35,10 +35,10 @@ failure may be retired, since the registration that follows moves no leader.
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from kjbod.ids import Uuid
+from kjbod.quick_dataclass import dataclass
 from kjbod_agent.partitions import TopicIdPartition
 
 Leads = Callable[[Uuid], int | None]
@@ -141,8 +141,8 @@ def retired(state: Failures, directory_id: Uuid) -> Failures:
 
 
 def misplaced(state: Failures, directory_id: Uuid, partitions: Iterable[TopicIdPartition], now_ms: int) -> Failures:
-    """These replicas lie in a failed directory, and the metadata do not, or no longer, place them there. Where all was
-    settled before, the deadline starts now."""
+    """Failures with replicas that lie in a failed directory and that the metadata do not, or no longer, place there.
+    Where all was settled before, the deadline starts now."""
     found = frozenset(partitions)
 
     def add(failure: DirectoryFailure) -> DirectoryFailure:
@@ -184,7 +184,7 @@ def placed(state: Failures, partitions: Iterable[TopicIdPartition]) -> Failures:
 
 
 def resumed(state: Failures, decided_ms: int) -> Failures:
-    """This process did not run for a while: no deadline is decided before that moment."""
+    """Failures after a time in which this process did not run: no deadline is decided before that moment."""
     return _each(state, lambda f: dataclasses.replace(f, deadline_ms=max(f.deadline_ms, decided_ms)))
 
 

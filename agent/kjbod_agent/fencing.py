@@ -1,4 +1,4 @@
-"""What a broker waits for before it asks to be unfenced, and how it says so.
+"""Conditions that a broker waits for before it asks to be unfenced, and the lines that tell of them.
 
 KIP-858: "a broker with multiple log directories stays fenced until the controller knows where each of its replicas is".
 Otherwise a replica whose directory nobody knows may become leader, and stay leader when that directory dies (seen on
@@ -13,18 +13,22 @@ and which assignment it is that does not get on: topic-partition, directory, err
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kjbod.ids import Uuid
 from kjbod.patience import Patience
+from kjbod.quick_dataclass import dataclass
 from kjbod_agent.assignments import NAMED_MS, Assignments, Outcome, Stuck
 from kjbod_agent.lifecycle import error_name
+from kjbod_agent.log_lines import LogLine, error, info, warning
 from kjbod_agent.partitions import TopicIdPartition
-from kjbod_agent.replicas.placement import Unmade
-from kjbod_agent.reporting import Log
+
+if TYPE_CHECKING:
+    from kjbod_agent.replicas.placement import Unmade
+
 
 PROGRESS_MS: Final = 5_000
 """Between two lines of the log that say how far the assignments are."""
@@ -46,23 +50,21 @@ class Fencing:
         name: a partition as people know it, ``events-3``; its topic id where the topic is gone.
         path: the path of a directory; its id where it is none of ours.
         wall_ms: the wall-clock time of a monotonic moment.
-        log: where it is said.
     """
 
     assignments: Assignments
     multiple: bool
     undecided: Callable[[], Mapping[TopicIdPartition, None]]
-    unmade: Callable[[], Mapping[TopicIdPartition, Unmade]]
+    unmade: "Callable[[], Mapping[TopicIdPartition, Unmade]]"
     name: Callable[[TopicIdPartition], str]
     path: Callable[[Uuid], str]
     wall_ms: Callable[[int], int]
-    log: Log
     _progress_ms: int | None = field(default=None, init=False)
-    _told: tuple[TopicIdPartition, int] | None = field(default=None, init=False)
+    _stuck_logged: tuple[TopicIdPartition, int] | None = field(default=None, init=False)
     _trouble: tuple[frozenset[str], int] | None = field(default=None, init=False)
     _stuck: tuple[Stuck, ...] = field(default=(), init=False)
     _looked_ms: int | None = field(default=None, init=False)
-    _told_unmade_ms: int | None = field(default=None, init=False)
+    _unmade_logged_ms: int | None = field(default=None, init=False)
     _patience: Patience = field(init=False)
 
     def __post_init__(self) -> None:
@@ -85,13 +87,14 @@ class Fencing:
     def _unplaced(self) -> set[TopicIdPartition]:
         """Replicas that the metadata do not place, and that nobody can assign yet."""
         queue = self.assignments
-        return self.undecided().keys() - queue.ready.keys() - queue.in_flight.keys() - queue.told.keys()
+        return self.undecided().keys() - queue.ready.keys() - queue.in_flight.keys() - queue.acknowledged.keys()
 
-    def waives(self, now_ms: int) -> None:
+    def waived(self, now_ms: int) -> list[LogLine]:
         """The broker asks to be unfenced: what it did not wait for is an error, and named."""
+        lines = []
         unplaced = self._unplaced() if self.multiple else set()
         if unplaced:
-            self.log.error(
+            line = error(
                 "replicas.without.directory",
                 count=len(unplaced),
                 **self._first_unmade(),
@@ -99,9 +102,10 @@ class Fencing:
                 reason="no longer waited for (kjbod.assignment.timeout.ms): kjbod's controller does not elect them, "
                 "Kafka's may; each is made as soon as it can be",
             )
+            lines.append(line)
         overdue = self.assignments.stuck(now_ms, self.assignments.timeout_ms) if self.multiple else []
         if overdue:
-            self.log.error(
+            line = error(
                 "assignments.overdue",
                 count=len(overdue),
                 **self._fields(overdue[0]),
@@ -109,49 +113,56 @@ class Fencing:
                 reason="no longer waited for (kjbod.assignment.timeout.ms): "
                 "a replica whose directory is not recorded may lead now, and is sent on",
             )
+            lines.append(line)
+        return lines
 
-    def answered(self, outcome: Outcome, now_ms: int) -> None:
-        """Say what went wrong with a request: at once when it is something else than before, and each minute."""
+    def answered(self, outcome: Outcome, now_ms: int) -> list[LogLine]:
+        """Lines for what went wrong with a request: said at once when it is something else than before, and each
+        minute."""
         codes = {"no answer" if code is None else error_name(code) for code in outcome.failed.values()}
         trouble = frozenset({re.sub(r"\d+", "0", outcome.error)} - {""}) | codes
         if not self.assignments.queued:
             self._trouble = None
         if not trouble:
-            return
+            return []
         if self._trouble is not None and self._trouble[0] >= trouble and now_ms - self._trouble[1] < STUCK_AGAIN_MS:
-            return
+            return []
         self._trouble = (trouble, now_ms)
         if outcome.error:
-            self.log.warning("assignments.failed", reason=outcome.error, queued=self.assignments.queued)
-        else:
-            self.log.warning("assignments.refused", count=len(outcome.failed), errors=sorted(codes))
+            return [warning("assignments.failed", reason=outcome.error, queued=self.assignments.queued)]
+        return [warning("assignments.refused", count=len(outcome.failed), errors=sorted(codes))]
 
-    def tell(self, now_ms: int, *, fenced: bool, work: Sequence[str] = ()) -> None:
-        """Say in the log what the broker is fenced for and how far that is, and what is stuck. ``work`` is what else it
+    def lines(self, now_ms: int, *, fenced: bool, work: Sequence[str] = ()) -> list[LogLine]:
+        """Lines that say what the broker is fenced for and how far that is, and what is stuck. ``work`` is what else it
         waits for, in words."""
+        lines: list[LogLine] = []
         waits = [*work, *([str(self.assignments.progress)] if self.multiple and self.assignments.queued else [])]
         if fenced and waits:
-            self._tell_progress(now_ms, ", ".join(waits))
+            lines += self._progress(now_ms, ", ".join(waits))
         else:
             self._progress_ms = None
         stuck = self._look(now_ms)
         if not stuck:
-            self._told = None
-        elif self._told is None or self._told[0] != stuck[0].partition or now_ms - self._told[1] >= STUCK_AGAIN_MS:
-            self._told = (stuck[0].partition, now_ms)
-            self.log.error("assignments.stuck", count=len(stuck), **self._fields(stuck[0]))
-        self._tell_unmade(now_ms)
+            self._stuck_logged = None
+        elif (
+            self._stuck_logged is None
+            or self._stuck_logged[0] != stuck[0].partition
+            or now_ms - self._stuck_logged[1] >= STUCK_AGAIN_MS
+        ):
+            self._stuck_logged = (stuck[0].partition, now_ms)
+            lines.append(error("assignments.stuck", count=len(stuck), **self._fields(stuck[0])))
+        return [*lines, *self._unmade_lines(now_ms)]
 
-    def _tell_unmade(self, now_ms: int) -> None:
+    def _unmade_lines(self, now_ms: int) -> Iterator[LogLine]:
         """Name what cannot be made: once it is no short trouble, and each minute."""
         first = next(iter(self.unmade().values()), None)
         if first is None:
-            self._told_unmade_ms = None
+            self._unmade_logged_ms = None
         elif now_ms - first.since_ms >= NAMED_MS and (
-            self._told_unmade_ms is None or now_ms - self._told_unmade_ms >= STUCK_AGAIN_MS
+            self._unmade_logged_ms is None or now_ms - self._unmade_logged_ms >= STUCK_AGAIN_MS
         ):
-            self._told_unmade_ms = now_ms
-            self.log.error("replicas.unmade", count=len(self.unmade()), **self._first_unmade())
+            self._unmade_logged_ms = now_ms
+            yield error("replicas.unmade", count=len(self.unmade()), **self._first_unmade())
 
     def _first_unmade(self) -> dict[str, str]:
         for unmade in self.unmade().values():
@@ -160,7 +171,7 @@ class Fencing:
 
     @property
     def stuck(self) -> int:
-        """How many assignments are stuck, as of the last look."""
+        """Number of stuck assignments, as of the last look."""
         return len(self._stuck)
 
     def words(self, now_ms: int) -> list[str]:
@@ -195,13 +206,13 @@ class Fencing:
             self._stuck, self._looked_ms = tuple(self.assignments.stuck(now_ms)), now_ms
         return self._stuck
 
-    def _tell_progress(self, now_ms: int, text: str) -> None:
+    def _progress(self, now_ms: int, text: str) -> Iterator[LogLine]:
         if self._progress_ms is None:
             self._progress_ms = now_ms  # most starts are over before there is anything to say
         elif now_ms - self._progress_ms >= PROGRESS_MS:
             self._progress_ms = now_ms
             progress = self.assignments.progress
-            self.log.info("agent.fenced.waiting", text=text, assigned=progress.done, to_assign=progress.total)
+            yield info("agent.fenced.waiting", text=text, assigned=progress.done, to_assign=progress.total)
 
     def _fields(self, stuck: Stuck) -> dict[str, str | int]:
         return {

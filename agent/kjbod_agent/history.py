@@ -4,11 +4,12 @@ A history that does not contain what was applied proves no deletion (:attr:`kjbo
 what is missing in it is kept.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from kjbod.metadata.image import MetadataImage
-from kjbod_agent.reporting import Log
+from kjbod.quick_dataclass import dataclass
+from kjbod_agent.log_lines import LogLine, error
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +32,21 @@ class Parted:
 
 
 class History:
-    """What has happened to the metadata's history since this agent started.
+    """Losses of the metadata's history since this agent started.
 
     Attributes:
         parted: the last time that it was lost or set back; None: it was not.
         behind: why nothing is applied: the controllers know only an older leader epoch; None: they do not.
     """
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self) -> None:
         self.parted: Parted | None = None
         self.behind: str | None = None
-        self._log = log
 
-    def lost(self, reason: str, before: MetadataImage, after: MetadataImage, *, kept: int, wall_ms: int) -> None:
-        """Another history is followed from here on."""
+    def lost(self, reason: str, before: MetadataImage, after: MetadataImage, *, kept: int, wall_ms: int) -> LogLine:
+        """Another history is followed from here on; the line that says so."""
         self.parted = Parted(reason, wall_ms, before.offset, after.offset, kept)
-        self._log.error(
+        return error(
             "metadata.history.lost",
             reason=f"what was read does not contain what was applied before: {reason}",
             applied_offset=before.offset,
@@ -57,18 +57,21 @@ class History:
             consequence="replicas that are missing in it are kept as strays: see kjbod strays",
         )
 
-    def on_behind(self, reason: str | None) -> None:
-        """The controllers know only leader epochs before that which was followed; None: no longer."""
+    def on_behind(self, reason: str | None) -> list[LogLine]:
+        """The controllers know only leader epochs before that which was followed; None: no longer. Says so."""
         self.behind = reason
-        if reason is not None:
-            self._log.error(
+        if reason is None:
+            return []
+        return [
+            error(
                 "metadata.history.behind",
                 reason=reason,
                 consequence="nothing more is applied: bring the controllers back that knew that epoch; if their "
                 "history was lost or set back for good, restart this agent, which then follows what they have",
             )
+        ]
 
-    def told(self) -> dict[str, Any] | None:
+    def as_json(self) -> dict[str, Any] | None:
         """As JSON for ``kjbod status``; None: nothing has happened."""
         if self.parted is None and self.behind is None:
             return None

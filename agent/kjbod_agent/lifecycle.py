@@ -58,10 +58,10 @@ reporting a directory as well would move them twice (leader epoch + 2, seen on 4
 import dataclasses
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from kjbod.ids import Uuid
+from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     BrokerHeartbeatRequest,
@@ -90,7 +90,7 @@ class BrokerState(enum.IntEnum):
 
 
 class Trigger(enum.Enum):
-    """What moves a broker from one state to the next."""
+    """Cause of a broker's step from one state to the next."""
 
     START = "started"
     CAUGHT_UP = "the controller says that the metadata are caught up"
@@ -128,7 +128,7 @@ PACE_MS: Final[Mapping[BrokerState, int | None]] = {
 
 
 class Remedy(enum.Enum):
-    """What an error code asks for, beside trying again later."""
+    """Reaction to an error code, beside trying again later."""
 
     RETRY = enum.auto()
     REDISCOVER = enum.auto()
@@ -157,7 +157,7 @@ REGISTRATION_REMEDIES: Final[Mapping[int, Remedy]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What the broker registers; all but ``log_dirs``, which are sorted on the way out, is the same for the life of the
+    """The broker's registration. All of it but ``log_dirs``, which are sorted on the way out, stays for the life of the
     process."""
 
     broker_id: int
@@ -258,7 +258,7 @@ class TimePassed:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """This process did not run for so long: a stop signal, or a machine that stood still."""
+    """A time in which this process did not run: a stop signal, or a machine that stood still."""
 
     lost_ms: int
 
@@ -299,7 +299,7 @@ class ControllerFound:
 
 @dataclass(frozen=True, slots=True)
 class FeaturesKnown:
-    """What to list in registrations from now on."""
+    """Features to list in registrations from now on."""
 
     features: tuple[BrokerRegistrationRequestFeature, ...]
 
@@ -320,7 +320,7 @@ class DirectoryFailed:
 
 @dataclass(frozen=True, slots=True)
 class Cordoned:
-    """These directories take no new replicas; None: the cluster does not know of cordons."""
+    """The directories that take no new replicas; None: the cluster does not know of cordons."""
 
     directory_ids: tuple[Uuid, ...] | None
 
@@ -456,7 +456,7 @@ class Rejected:
 
 
 class Ending(enum.Enum):
-    """Why the conversation ended."""
+    """Reason for which the conversation ended."""
 
     GRANTED = "controlled shutdown granted"
     UNCONTROLLED = "stopped without a controlled shutdown"
@@ -496,7 +496,7 @@ Step = tuple[Lifecycle, Effects]
 
 
 def step(life: Lifecycle, event: Event, now_ms: int) -> Step:
-    """What is after ``event``, and what to do about it, in order. ``now_ms`` is monotonic."""
+    """The state after ``event``, and the effects to carry out, in order. ``now_ms`` is monotonic."""
     return _HANDLERS[type(event)](life, event, now_ms)
 
 

@@ -12,16 +12,19 @@ has it (``kafka.server:type=KafkaServer``), as Kafka 3.7 to 4.x has it
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import field
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kjbod.metrics.listener import MetricsListener
 from kjbod.metrics.mbeans import MBean, Reading, families
+from kjbod.quick_dataclass import dataclass
 from kjbod_agent.health.state import Health
 from kjbod_agent.moves.machine import ENDS, State
+
+if TYPE_CHECKING:
+    from kjbod_agent.health.watched import DirectoryStatus
 
 UNREADABLE: Final = "unreadable"
 """State of a directory that could not be read at the start: whether it has failed is not known."""
@@ -124,6 +127,8 @@ class Snapshot:
     health: Mapping[str, str]
     replicas: Mapping[str, int]
     leaders: Mapping[str, int]
+    unfollowed_ms: int = 0
+    """How long no fetch of the metadata has brought anything; 0: the last one did."""
     stuck_assignments: int = 0
     """Of the queued ones: those that the controller refuses or does not answer."""
     loading: Mapping[str, int] = field(default_factory=dict)
@@ -140,7 +145,31 @@ class Snapshot:
     """By path of each configured directory."""
 
 
-def _per_directory(name: str, text: str, values: Iterable[tuple[str, float | None]]) -> Metric:
+def disk_of(status: "DirectoryStatus") -> Disk:
+    """A directory and its device as the monitor knows them."""
+    probe, device, counters = status.last_probe, status.device, status.counters
+    return Disk(
+        directory_id=status.directory_id,
+        device=" ".join(device.names) or device.device,
+        model=device.model or "",
+        serial=device.serial or "",
+        file_system=status.file_system or "",
+        total_bytes=None if probe is None else probe.total_bytes,
+        usable_bytes=None if probe is None else probe.usable_bytes,
+        probes=status.probes,
+        probe_failures=status.probe_failures,
+        probe_us=status.probe_us,
+        probe_histogram=dict(status.probe_histogram),
+        reads=None if counters is None else counters.reads,
+        read_bytes=None if counters is None else counters.read_bytes,
+        writes=None if counters is None else counters.writes,
+        write_bytes=None if counters is None else counters.write_bytes,
+        io_errors=None if counters is None else counters.errors,
+        busy_ms=None if counters is None else counters.busy_ms,
+    )
+
+
+def directory_gauge(name: str, text: str, values: Iterable[tuple[str, float | None]]) -> Metric:
     """A gauge for each directory of which the value is known."""
     family = GaugeMetricFamily(name, text, labels=["logDirectory"])
     for path, value in values:
@@ -164,21 +193,22 @@ def _of_kafka(now: Snapshot) -> Iterator[Reading]:
     yield Reading(APPLIED, now.metadata_offset)
 
 
-def _states(now: Snapshot) -> Metric:
-    """One series for each directory and state, so that none disappears when the state changes."""
+def health_series(health: Mapping[str, str], states: Iterable[str]) -> Metric:
+    """A series for each directory and state, so that none disappears when the state changes; ``health`` is by path."""
     family = GaugeMetricFamily(
         "kjbod_log_directory_health",
         "1 for the state that a directory is in, 0 for the others; unreadable: it could not be read at the start.",
         labels=["logDirectory", "state"],
     )
-    for path, current in now.health.items():
-        for state in (*map(str, Health), UNREADABLE):
+    known = tuple(states)
+    for path, current in health.items():
+        for state in known:
             family.add_metric([path, state], state == current)
     return family
 
 
 def _replica_work(now: Snapshot) -> Iterator[Metric]:
-    """What is being done with replicas: created, moved, left as strays."""
+    """Series of the work on replicas: created, moved, left as strays."""
     yield GaugeMetricFamily("kjbod_replicas_creating", "Replicas that are being created.", now.creating)
     yield GaugeMetricFamily("kjbod_strays", "Replicas that the metadata do not know, kept aside.", now.strays)
     states = Counter(move.state for move in now.moves)
@@ -194,7 +224,8 @@ def _replica_work(now: Snapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("kjbod_move_bytes_per_second", "How fast they are copied.", rate)
 
 
-def _of_disks(disks: Mapping[str, Disk]) -> Iterator[Metric]:
+def disk_series(disks: Mapping[str, Disk]) -> Iterator[Metric]:
+    """Series of what directories lie on, by path."""
     names = ["directory_id", "device", "model", "serial", "file_system"]
     info = GaugeMetricFamily(
         "kjbod_log_directory_info", "1; what a directory lies on.", labels=["logDirectory", *names]
@@ -203,9 +234,9 @@ def _of_disks(disks: Mapping[str, Disk]) -> Iterator[Metric]:
         info.add_metric([path, *(str(getattr(disk, name)) for name in names)], 1)
     yield info
     sizes = ((path, disk.total_bytes) for path, disk in disks.items())
-    yield _per_directory("kjbod_log_directory_size_bytes", "Size of the file system.", sizes)
+    yield directory_gauge("kjbod_log_directory_size_bytes", "Size of the file system.", sizes)
     usable = ((path, disk.usable_bytes) for path, disk in disks.items())
-    yield _per_directory("kjbod_log_directory_available_bytes", "What may still be written.", usable)
+    yield directory_gauge("kjbod_log_directory_available_bytes", "What may still be written.", usable)
     yield _probes(disks)
     counters: tuple[tuple[str, str, Callable[[Disk], float | None]], ...] = (
         ("probe_failures", "Probes that were answered with an error.", _probe_failures),
@@ -275,13 +306,10 @@ class AgentCollector(Collector):
             now.last_heartbeat_ms / 1000,
         )
         yield GaugeMetricFamily("kjbod_metadata_offset", "Last metadata offset applied.", now.metadata_offset)
-        yield _per_directory("kjbod_log_directory_replicas", "Replicas.", now.replicas.items())
-        yield _per_directory("kjbod_log_directory_leaders", "Replicas that lead.", now.leaders.items())
+        failing = "Since when no fetch of the metadata brings anything; 0: the last one did."
+        yield GaugeMetricFamily("kjbod_metadata_fetch_failing_seconds", failing, now.unfollowed_ms / 1000)
+        yield directory_gauge("kjbod_log_directory_replicas", "Replicas.", now.replicas.items())
+        yield directory_gauge("kjbod_log_directory_leaders", "Replicas that lead.", now.leaders.items())
         yield from _replica_work(now)
-        yield _states(now)
-        yield from _of_disks(now.disks)
-
-
-def listener(read: Callable[[], Snapshot]) -> MetricsListener[Snapshot]:
-    """The metrics listener of an agent, not open yet."""
-    return MetricsListener(read, lambda now: AgentCollector(lambda: now).collect())
+        yield health_series(now.health, (*map(str, Health), UNREADABLE))
+        yield from disk_series(now.disks)

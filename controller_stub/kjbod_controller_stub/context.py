@@ -1,9 +1,10 @@
-"""What the controller knows besides its state: its configuration, and who asks."""
+"""Knowledge of the controller besides its state: its configuration, and who asks."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kjbod.metadata.acls import Rules as AclRules
+from kjbod.quick_dataclass import dataclass
 from kjbod_controller_stub.access.authorizer import ANONYMOUS
 from kjbod_controller_stub.access.mutation_quotas import WINDOW_NUM, WINDOW_SIZE_S
 from kjbod_controller_stub.partitions.topics import TopicDefaults
@@ -12,7 +13,7 @@ from kjbod_controller_stub.rules import KIP_858, Rules
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the controller has to know from its configuration."""
+    """The part of the configuration that the controller has to know."""
 
     node_id: int
     cluster_id: str
@@ -37,7 +38,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a handler may know about a request besides its message."""
+    """Facts about a request besides its message, for its handler."""
 
     api_version: int
     principal: str = ANONYMOUS

@@ -15,7 +15,8 @@ Recovery is replay of the log (:meth:`Controller.recover`). Soft state (:mod:`.b
 Everything here is a pure function of (state, request, now_ms); ids and the shuffling of brokers come in from outside.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -37,13 +38,13 @@ from kjbod.metadata.image import (
 from kjbod.metadata.records import (
     AbortTransactionRecord,
     AccessControlEntryRecord,
-    Alike,
     AnyRecord,
     BeginTransactionRecord,
     BrokerRegistrationChangeRecord,
     Endpoint,
     EndTransactionRecord,
     NoOpRecord,
+    PartitionRecordRef,
     Record,
     RegisterBrokerRecord,
     RemoveAccessControlEntryRecord,
@@ -92,7 +93,7 @@ from kjbod.wire.messages import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
-from kjbod_controller_stub import describe
+from kjbod_controller_stub import cluster_description
 from kjbod_controller_stub.access import credentials, entries, producer_ids, quotas
 from kjbod_controller_stub.access.mutation_quotas import (
     STRICT_SINCE_CREATE_PARTITIONS,
@@ -103,19 +104,19 @@ from kjbod_controller_stub.access.mutation_quotas import (
 )
 from kjbod_controller_stub.brokers.cluster import SUPPORTED_FEATURES, Cluster
 from kjbod_controller_stub.brokers.heartbeats import Heartbeats
-from kjbod_controller_stub.brokers.lifecycle import BrokerLifecycle
+from kjbod_controller_stub.brokers.sessions import BrokerSessions
 from kjbod_controller_stub.configs.altering import Configs
-from kjbod_controller_stub.configs.describing import ConfigDescriber
+from kjbod_controller_stub.configs.describe_configs import ConfigDescriber
 from kjbod_controller_stub.configs.effective import UNCLEAN_ELECTION, EffectiveConfigs
 from kjbod_controller_stub.context import Context, Settings
-from kjbod_controller_stub.features import Finalized, update_features
+from kjbod_controller_stub.feature_control import Finalized, update_features
 from kjbod_controller_stub.partitions import eligible
 from kjbod_controller_stub.partitions.index import PartitionIndex
 from kjbod_controller_stub.partitions.leader_elections import LeaderElections
 from kjbod_controller_stub.partitions.new_partitions import NewPartitions
-from kjbod_controller_stub.partitions.placement import Shuffle
 from kjbod_controller_stub.partitions.reassignments import Reassignments
 from kjbod_controller_stub.partitions.replaying import replay_alike
+from kjbod_controller_stub.partitions.replica_placer import Shuffle
 from kjbod_controller_stub.partitions.replication import Replication
 from kjbod_controller_stub.partitions.topics import Topics, delete_topics
 from kjbod_controller_stub.periodic import PeriodicTasks
@@ -128,9 +129,23 @@ _RESCUE = "electUnclean"
 
 
 class Controller:
-    """The controller's state and everything it does to it."""
+    """The controller's state and everything it does to it.
 
-    def __init__(self, settings: Settings, *, draw_id: Callable[[], Uuid], shuffle: Shuffle) -> None:
+    Args:
+        settings: what it was configured with.
+        draw_id: draws ids of topics.
+        shuffle: shuffles brokers and racks, see :mod:`.partitions.replica_placer`.
+        lock: of the sessions, where they are renewed in another thread than that of a turn (:class:`Heartbeats`).
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        draw_id: Callable[[], Uuid],
+        shuffle: Shuffle,
+        lock: AbstractContextManager[object] | None = None,
+    ) -> None:
         self.settings = settings
         self.image = MetadataImage()
         self.endpoint = Endpoint(name="CONTROLLER", host="localhost", port=9093)
@@ -142,7 +157,7 @@ class Controller:
         self._begun_offset = -1
         """Of the last BeginTransactionRecord."""
         self.index = PartitionIndex()
-        self.heartbeats = Heartbeats(settings.session_timeout_ms)
+        self.heartbeats = Heartbeats(settings.session_timeout_ms, lock)
         self.cluster = Cluster(
             self.image,
             settings.rules,
@@ -170,7 +185,7 @@ class Controller:
             capacity_s=settings.mutation_window_num * settings.mutation_window_size_s,
             bounds_throttle_time=settings.rules.bounds_throttle_time,
         )
-        self.lifecycle = BrokerLifecycle(
+        self.sessions = BrokerSessions(
             self.image,
             self.index,
             settings.rules,
@@ -208,18 +223,18 @@ class Controller:
         Raises:
             kjbod.metadata.image.ReplayError: as :meth:`recover`.
         """
-        partitions: list[Alike] = []
+        partitions: list[PartitionRecordRef] = []
         for offset, record in records:
-            if isinstance(record, Alike) and not self._replayer.in_transaction:
+            if isinstance(record, PartitionRecordRef) and not self._replayer.in_transaction:
                 if not partitions:
                     self.next_offset = offset
                 partitions.append(record)
                 continue
             self._recover_alike(epoch, partitions)
-            self.recover(offset, epoch, record.whole() if isinstance(record, Alike) else record)
+            self.recover(offset, epoch, record.whole() if isinstance(record, PartitionRecordRef) else record)
         self._recover_alike(epoch, partitions)
 
-    def _recover_alike(self, epoch: int, records: list[Alike]) -> None:
+    def _recover_alike(self, epoch: int, records: list[PartitionRecordRef]) -> None:
         if records:
             self._replay_alike(records)
             self.image.epoch = epoch
@@ -288,8 +303,8 @@ class Controller:
     def activate(self, now_ms: int) -> Result:
         """Begin to serve after recovery: unfenced brokers get a session; a transaction that a crash cut is aborted."""
         self.heartbeats.activate(self.image.brokers.values(), now_ms)
-        self.lifecycle.activate()
-        self.lifecycle.changes_end = dict.fromkeys(self.image.brokers, 0)
+        self.sessions.activate()
+        self.sessions.registration_end_offsets = dict.fromkeys(self.image.brokers, 0)
         self.periodic.activate(now_ms)
         self.index.forget_elections()
         if self._replayer.in_transaction:
@@ -304,7 +319,7 @@ class Controller:
         return self._acl_index
 
     def permissions(self, principal: str, host: str) -> Acls:
-        """What a principal on a host may do."""
+        """Permissions of a principal on a host."""
         if not self.settings.acl_rules.class_name:
             return self._everything
         return Acls(self.settings.acl_rules, self.acl_index, principal=principal, host=host)
@@ -324,24 +339,24 @@ class Controller:
             return None
         records, write = prepare(result.records, self.next_offset, self.image.metadata_version, atomic=result.atomic)
         end_offset = write.end_offset
-        partitions: list[Alike] = []
+        partitions: list[PartitionRecordRef] = []
         for record in records:
-            if isinstance(record, Alike):
+            if isinstance(record, PartitionRecordRef):
                 partitions.append(record)
                 continue
             self._replay_alike(partitions)
             # Before the registrations themselves, see steady_heartbeat.
             if isinstance(record, UnregisterBrokerRecord):
-                self.lifecycle.changes_end.pop(record.broker_id, None)
+                self.sessions.registration_end_offsets.pop(record.broker_id, None)
             elif isinstance(record, (RegisterBrokerRecord, BrokerRegistrationChangeRecord)):
-                self.lifecycle.changes_end[record.broker_id] = end_offset
+                self.sessions.registration_end_offsets[record.broker_id] = end_offset
             self.replay(record)
         self._replay_alike(partitions)
         if result.enters_shutdown is not None:
             self.heartbeats.enter_controlled_shutdown(*result.enters_shutdown, offset=self.next_offset - 1)
         return write
 
-    def _replay_alike(self, records: list[Alike]) -> None:
+    def _replay_alike(self, records: list[PartitionRecordRef]) -> None:
         """Apply records that were just generated, and empty the list."""
         if records:
             replay_alike(records, self.next_offset, self.image, self.index, self.reassignments)
@@ -351,18 +366,19 @@ class Controller:
     # ---- timers
 
     def next_timer_ms(self) -> int | None:
-        """When a session can expire, or a periodic task is due, next."""
+        """Moment at which a session can expire, or a periodic task is due, next."""
         due = (self.heartbeats.next_check_ms(), self.periodic.next_due_ms())
         return min((ms for ms in due if ms is not None), default=None)
 
     def run_timers(self, now_ms: int) -> Result | None:
-        """What time alone brings: a session that expired, else a periodic task; None when there is nothing."""
+        """Result of what time alone brings: a session that expired, else a periodic task; None when there is
+        nothing."""
         return self.expire_session(now_ms) or self.periodic.run(now_ms)
 
     def expire_session(self, now_ms: int) -> Result | None:
         """Fence the broker whose session expired first; None when all are good."""
         draft = self._draft()
-        return draft.result(None) if self.lifecycle.expire_session(draft, now_ms) else None
+        return draft.result(None) if self.sessions.expire_session(draft, now_ms) else None
 
     def _balance(self, now_ms: int) -> Result | None:
         draft = self._draft()
@@ -396,13 +412,13 @@ class Controller:
 
     def _register(self, request: BrokerRegistrationRequest, context: Context, now_ms: int) -> Result:
         draft = self._draft()
-        answer = self.lifecycle.register(
+        answer = self.sessions.register(
             draft, request, api_version=context.api_version, next_offset=self.next_offset, now_ms=now_ms
         )
         return draft.result(answer)
 
     def _heartbeat(self, request: BrokerHeartbeatRequest, context: Context, now_ms: int) -> Result:
-        return self.lifecycle.heartbeat(self._draft(), request, now_ms)
+        return self.sessions.heartbeat(self._draft(), request, now_ms)
 
     def _assign(self, request: AssignReplicasToDirsRequest, context: Context, now_ms: int) -> Result:
         draft = self._draft()
@@ -575,7 +591,7 @@ class Controller:
 
     def _describe_cluster(self, request: DescribeClusterRequest, context: Context, now_ms: int) -> Result:
         return Result(
-            answer=describe.describe_cluster(
+            answer=cluster_description.describe_cluster(
                 self.image,
                 request,
                 version=context.api_version,
@@ -588,7 +604,7 @@ class Controller:
 
     def _metadata(self, request: MetadataRequest, context: Context, now_ms: int) -> Result:
         return Result(
-            answer=describe.metadata(
+            answer=cluster_description.metadata(
                 self.image,
                 request,
                 version=context.api_version,
@@ -601,7 +617,7 @@ class Controller:
 
 _Handler: TypeAlias = Callable[[Controller, Any, Context, int], Result]
 
-HANDLERS: dict[type[Any], _Handler] = {
+HANDLERS: Mapping[type[Any], _Handler] = {
     BrokerRegistrationRequest: Controller._register,
     BrokerHeartbeatRequest: Controller._heartbeat,
     AssignReplicasToDirsRequest: Controller._assign,

@@ -1,10 +1,10 @@
-"""How much work a request is, told from counts that are at hand: what is large is not done on the event loop.
+"""Estimates of the work in a request, from counts that are at hand: what is large is not done on the event loop.
 
 An estimate may be wrong by a factor; it must not be wrong by a thousand. A type that has no entry here is judged by the
 size of its frame alone, which is right for all whose records are one per element of the request.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from kjbod.ids import MIGRATING, UNASSIGNED
@@ -107,7 +107,8 @@ def _metadata(controller: "Controller", request: MetadataRequest) -> int:
 
 
 def _alter_configs(controller: "Controller", request: AlterConfigsRequest | IncrementalAlterConfigsRequest) -> int:
-    """What is set for all brokers may concern every partition: ``min.insync.replicas`` clears eligible replicas."""
+    """Estimate for changed configurations: those of all brokers may concern every partition, since
+    ``min.insync.replicas`` clears eligible replicas."""
     concerns_all = any(resource.resource_type == BROKER for resource in request.resources)
     return controller.image.partition_count() if concerns_all else 0
 
@@ -120,7 +121,7 @@ def _whole_cluster(controller: "Controller", request: object) -> int:
     return controller.image.partition_count()
 
 
-_PARTITIONS: Final[dict[type[Any], _Estimate]] = {
+_PARTITIONS: Final[Mapping[type[Any], _Estimate]] = {
     BrokerHeartbeatRequest: _heartbeat,
     BrokerRegistrationRequest: lambda controller, request: controller.index.concerns(request.broker_id),
     UnregisterBrokerRequest: lambda controller, request: controller.index.concerns(request.broker_id),

@@ -1,16 +1,11 @@
-"""What the controller serves, and what one peer may cost: named limits, and Kafka's keys where Kafka has them."""
+"""Requests that the controller serves, and limits of what one peer may cost; Kafka's keys where Kafka has them."""
 
-import resource
 from collections.abc import Mapping
 
-from kjbod.config.hosts import connections_by_address
-from kjbod.config.keys import Config
-from kjbod.wire.frames import VersionRanges
 from kjbod.wire.messages import (
     API,
     ApiKey,
 )
-from kjbod.wire.server import Limits
 from kjbod_controller_stub.controller import HANDLERS
 from kjbod_controller_stub.log import voters
 
@@ -24,7 +19,7 @@ _BY_THE_SERVER = frozenset(
         *(request.API_KEY for request in voters.ANSWERS),
     }
 )
-SERVED: VersionRanges = {
+SERVED: Mapping[ApiKey, tuple[int, int]] = {
     key: (12, spec.max_version) if key is ApiKey.FETCH else (spec.min_version, spec.max_version)
     for key, spec in API.items()
     if key in _BY_THE_SERVER or spec.request in HANDLERS
@@ -61,45 +56,5 @@ UNREAD_BYTES_MAX = 256 * 1024 * 1024
 """Answers that are not taken: 1 MiB each for 230 observers that read the log, with ``socket.send.buffer.bytes``."""
 REQUESTS_PER_SECOND_MAX = 2_000
 """Of one connection. A broker asks for some tens."""
-IDLE_MS_MAX = 365 * 24 * 3_600 * 1_000
-"""Where ``connections.max.idle.ms`` says never, or much later."""
 URGENT = frozenset({ApiKey.BROKER_HEARTBEAT})
 """What a broker is fenced without."""
-_FILES_RESERVED = 256
-"""Open files that connections leave to the log, and to connections that are being refused."""
-
-
-async def limits_of(config: Config) -> Limits:
-    """The limits of the controller's listeners. Resolves names, which may take its time.
-
-    Raises:
-        ConfigError: a name of ``max.connections.per.ip.overrides`` does not exist.
-        UnresolvedError: it cannot be resolved now.
-    """
-    queued_bytes, idle_ms = config.queued_max_request_bytes, config.connections_max_idle_ms
-    return Limits(
-        max_frame_bytes=min(FRAME_BYTES_MAX, config.socket_request_max_bytes),
-        max_frame_bytes_of=FRAME_BYTES_MAX_OF,
-        max_pending_bytes=PENDING_BYTES_MAX,
-        max_in_flight=IN_FLIGHT_MAX,
-        max_connections=min(config.max_connections, CONNECTIONS_MAX, _connections_by_files()),
-        max_queued_bytes=QUEUED_BYTES_MAX if queued_bytes < 0 else queued_bytes,
-        max_unread_bytes=UNREAD_BYTES_MAX,
-        send_buffer_bytes=config.socket_send_buffer_bytes,
-        receive_buffer_bytes=config.socket_receive_buffer_bytes,
-        max_connections_per_ip=config.max_connections_per_ip,
-        max_connections_per_ip_overrides=await connections_by_address(config),
-        max_connection_creation_rate=config.max_connection_creation_rate,
-        max_requests_per_second=REQUESTS_PER_SECOND_MAX,
-        urgent=URGENT,
-        idle_timeout_ms=min(IDLE_MS_MAX, idle_ms if idle_ms >= 0 else IDLE_MS_MAX),
-        listen_backlog=config.socket_listen_backlog_size,
-    )
-
-
-def _connections_by_files() -> int:
-    """How many connections leave the log the files that it needs: one that it cannot open is its end."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return CONNECTIONS_MAX
-    return soft - min(_FILES_RESERVED, soft // 2)

@@ -12,17 +12,19 @@ numbers, and copies of tables of which each is one step for the interpreter.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from kjbod.metadata.image import BrokerRegistration
 from kjbod.metrics.distribution import Durations
-from kjbod.metrics.listener import MetricsListener
 from kjbod.metrics.mbeans import MBean, Reading, families, histogram, readings_of
-from kjbod_controller_stub.server import ControllerServer
-from kjbod_controller_stub.turns import TurnTimes
+from kjbod.quick_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from kjbod_controller_stub.server import ControllerServer
+    from kjbod_controller_stub.turns import TurnTimes
+
 
 FENCED, CONTROLLED_SHUTDOWN, ACTIVE = 10, 20, 30
 """Values of BrokerRegistrationState (``BrokerRegistrationState``)."""
@@ -115,7 +117,7 @@ class Snapshot:
     worked: Durations
 
 
-def snapshot(server: ControllerServer, times: TurnTimes, *, now_ms: int, wall_ms: int, started_ms: int) -> Snapshot:
+def snapshot(server: "ControllerServer", times: "TurnTimes", *, now_ms: int, wall_ms: int, started_ms: int) -> Snapshot:
     """The controller now; monotonic and wall time, and the monotonic time of the start, in ms."""
     controller, log = server.controller, server.log
     brokers = list(controller.image.brokers.values())
@@ -156,7 +158,7 @@ def snapshot(server: ControllerServer, times: TurnTimes, *, now_ms: int, wall_ms
     )
 
 
-def _figures(server: ControllerServer, broker: BrokerRegistration, now_ms: int) -> BrokerFigures:
+def _figures(server: "ControllerServer", broker: BrokerRegistration, now_ms: int) -> BrokerFigures:
     contact = server.controller.heartbeats.contact(broker.id, broker.epoch)
     state = FENCED if broker.fenced else CONTROLLED_SHUTDOWN if broker.in_controlled_shutdown else ACTIVE
     return BrokerFigures(state=state, silent_ms=None if contact is None else max(0, now_ms - contact.last_contact_ms))
@@ -192,14 +194,3 @@ def _camel(feature: str) -> str:
     """``metadata.version`` → ``metadataVersion`` (``MetadataLoaderMetrics``)."""
     first, *others = feature.split(".")
     return "".join((first, *(part.capitalize() for part in others)))
-
-
-def listener(server: ControllerServer, times: TurnTimes) -> MetricsListener[Snapshot]:
-    """The metrics listener of a controller that serves, not open yet."""
-    clock = server.clock
-    started_ms = clock.monotonic_ms()
-
-    def take() -> Snapshot:
-        return snapshot(server, times, now_ms=clock.monotonic_ms(), wall_ms=clock.wall_ms(), started_ms=started_ms)
-
-    return MetricsListener(take, metrics)

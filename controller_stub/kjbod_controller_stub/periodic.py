@@ -1,10 +1,9 @@
-"""What the controller does by itself from time to time (``PeriodicTaskControlManager``): each task has a period, and
-makes a :class:`~kjbod_controller_stub.results.Result` or nothing. Pure: who calls says what time it is.
-"""
+"""Tasks that the controller does by itself from time to time (``PeriodicTaskControlManager``): each has a period, and
+makes a :class:`~kjbod_controller_stub.results.Result` or nothing. Pure: who calls says what time it is."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from kjbod.quick_dataclass import dataclass
 from kjbod_controller_stub.results import Result
 
 
@@ -44,7 +43,7 @@ class PeriodicTasks:
         raise KeyError(name)
 
     def next_due_ms(self) -> int | None:
-        """When :meth:`run` has something to do next; None: there are no tasks."""
+        """Moment at which :meth:`run` has something to do next; None: there are no tasks."""
         return min((task.due_ms for task in self._tasks), default=None)
 
     def run(self, now_ms: int) -> Result | None:

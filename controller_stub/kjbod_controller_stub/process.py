@@ -7,23 +7,23 @@ import functools
 import gc
 import os
 import resource
-import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kjbod.cli.errors import report
+from kjbod.cli.error_lines import report
 from kjbod.clock import SystemClock, system_random
 from kjbod.config import load_config
 from kjbod.config.keys import Config
 from kjbod.config.load import controller_problems
+from kjbod.config.unused import name_keys_without_effect
 from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.runtime import memory
 from kjbod.runtime.logging import configure_logging, flush_logging, get_logger
-from kjbod.runtime.loop import run
+from kjbod.runtime.loop import run_daemon
 from kjbod.runtime.room import require_room
-from kjbod.runtime.signals import outlive_signals
+from kjbod.runtime.signals import ENDING, outlive_signals
 from kjbod.runtime.systemd import notify_ready, notify_stopping
 from kjbod_controller_stub.server import ControllerServer
 
@@ -65,10 +65,11 @@ def main(config_path: Path) -> int:
     _raise_files_limit()
     require_room(tasks=START_TASKS, files=START_FILES)
     configure_logging("controller")
+    name_keys_without_effect(config, "controller", _log.info)
     faulthandler.enable(file=2)
     memory.economize()
     sys.setswitchinterval(_SWITCH_S)
-    return run(functools.partial(_serve, config))
+    return run_daemon(functools.partial(_serve, config))
 
 
 def _settle_memory() -> None:
@@ -80,7 +81,7 @@ def _settle_memory() -> None:
 
 
 def _on_signal(stop: Callable[[], object]) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ENDING:
         asyncio.get_running_loop().add_signal_handler(number, stop)
 
 
@@ -114,15 +115,34 @@ async def _start(config: Config) -> ControllerServer:
     return server
 
 
-async def _open_metrics(config: Config, server: ControllerServer) -> "MetricsListener[Snapshot] | None":
+async def _open_metrics(
+    config: Config, server: ControllerServer, workers: Callable[[], Iterable[int]] = tuple
+) -> "MetricsListener[Snapshot] | None":
     where = config.kjbod_metrics_listener
     if where is None:
         return None
-    from kjbod_controller_stub.metrics import listener  # some MiB, which only those pay who have the listener
+    listener = metrics_listener(server, workers)
+    await listener.open(where.host, where.port)
+    return listener
 
-    metrics = listener(server, server.measure())
-    await metrics.open(where.host, where.port)
-    return metrics
+
+def metrics_listener(
+    server: ControllerServer, workers: Callable[[], Iterable[int]] = tuple
+) -> "MetricsListener[Snapshot]":
+    """The metrics listener of a controller that serves, not open yet. Turns are measured from here on; ``workers`` are
+    the process ids of those that touch its disk."""
+    # some MiB, which only those pay who have the listener
+    from kjbod.metrics.listener import MetricsListener
+    from kjbod.runtime.usage_meter import UsageMeter
+    from kjbod_controller_stub.metrics import metrics, snapshot
+
+    clock, times = server.clock, server.measure()
+    started_ms = clock.monotonic_ms()
+
+    def take() -> "Snapshot":
+        return snapshot(server, times, now_ms=clock.monotonic_ms(), wall_ms=clock.wall_ms(), started_ms=started_ms)
+
+    return MetricsListener(take, metrics, UsageMeter(clock, workers=workers).read)
 
 
 async def _give_back(server: ControllerServer) -> None:
@@ -144,12 +164,13 @@ async def _serve(config: Config) -> int:
     metrics = None
     exit_code = 0
     try:
-        metrics = await _open_metrics(config, server)
+        watch = server.watch()
+        metrics = await _open_metrics(config, server, watch.process_ids)
         _settle_memory()
         notify_ready(f"controller {config.node_id}, epoch {server.quorum.epoch}")
         giving_back = asyncio.ensure_future(_give_back(server))
         try:
-            await server.run(server.watch())
+            await server.run(watch)
         finally:
             giving_back.cancel()
     except KjbodError as error:

@@ -1,18 +1,19 @@
-"""What a handler of the controller gives back, and the view on the state that it works on while it makes it."""
+"""Results of the controller's handlers, and the view on the state that a handler works on while it makes one."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from kjbod.ids import Uuid
 from kjbod.metadata.image import BrokerRegistration, MetadataImage, PartitionRegistration
 from kjbod.metadata.records import (
-    Alike,
     AnyRecord,
     BrokerRegistrationChangeRecord,
     PartitionChangeRecord,
+    PartitionRecordRef,
     RegisterBrokerRecord,
 )
+from kjbod.quick_dataclass import dataclass
 from kjbod.wire.messages import ResponseBody
 
 PartitionKey: TypeAlias = tuple[Uuid, int]
@@ -88,7 +89,7 @@ class Draft:
         elif isinstance(record, RegisterBrokerRecord):
             self._brokers[record.broker_id] = BrokerRegistration.of(record)
 
-    def add_partitions(self, records: Iterable[Alike]) -> None:
+    def add_partitions(self, records: Iterable[PartitionRecordRef]) -> None:
         """Append records of partitions."""
         self.records += records
 
@@ -118,7 +119,7 @@ class Draft:
 
     def _see(self) -> None:
         for record in self.records[self._seen :] if self.cumulative else ():
-            if isinstance(record, Alike):
+            if isinstance(record, PartitionRecordRef):
                 if isinstance(record.like, PartitionChangeRecord):
                     self._unmerged.setdefault(record[1:], []).append(record.like)
             elif isinstance(record, PartitionChangeRecord):

@@ -1,4 +1,4 @@
-"""Where KIP-858's text and shipped Kafka 4.3.1 differ, as one table (``kjbod.controller.rules``).
+"""Differences between KIP-858's text and shipped Kafka 4.3.1, as one table (``kjbod.controller.rules``).
 
 ``kip-858`` (default) follows the KIP wherever a shipped broker cannot be harmed by it, and repairs defects of the
 shipped controller that were measured on it. ``kafka`` answers and writes as shipped Kafka does. Each field is one
@@ -6,14 +6,14 @@ difference; the code asks for the field, never for the name of the rules.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """One set of answers to the questions on which the KIP and the code disagree."""
+    """A set of answers to the questions on which the KIP and the code disagree."""
 
     name: str
 

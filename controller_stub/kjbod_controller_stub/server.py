@@ -16,7 +16,7 @@ import contextlib
 import functools
 import random
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from kjbod.clock import Clock
@@ -26,7 +26,7 @@ from kjbod.errors import StorageError
 from kjbod.ids import random_uuid
 from kjbod.metadata import versions
 from kjbod.metadata.batches import encode_batch
-from kjbod.metadata.control import KRaftVersion, KRaftVoters
+from kjbod.metadata.control_records import KRaftVersion, KRaftVoters
 from kjbod.metadata.image import ReplayError
 from kjbod.metadata.log import MetadataLog, OffsetOutOfRangeError
 from kjbod.metadata.quorum_state import FILE_NAME as QUORUM_STATE
@@ -37,13 +37,13 @@ from kjbod.metadata.records import (
 )
 from kjbod.metadata.refusals import refusal
 from kjbod.metadata.snapshot import SnapshotId
+from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.logging import get_logger
 from kjbod.runtime.waiting import is_done_in_time
 from kjbod.wire.admin_messages import CreatePartitionsResponse, DescribeAclsRequest, ListConfigResourcesRequest
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.connection import Features, api_versions_response
 from kjbod.wire.error_codes import ErrorCode
-from kjbod.wire.forwarded import host_of_acls
 from kjbod.wire.frames import EncodedResponse, Request, encode_response
 from kjbod.wire.messages import (
     ApiKey,
@@ -64,18 +64,19 @@ from kjbod.wire.messages import (
     ResponseBody,
 )
 from kjbod.wire.pressure import Room
+from kjbod.wire.principals import host_of_acls
 from kjbod.wire.server import DECODED_AT_ONCE_BYTES, Peer, Server, serve
 from kjbod_controller_stub.access.authorizer import Authorizer, Permissions, is_authorized
 from kjbod_controller_stub.access.envelope import unwrap, wrap
-from kjbod_controller_stub.access.screening import screen
+from kjbod_controller_stub.access.request_screening import screen
 from kjbod_controller_stub.brokers.cluster import SUPPORTED_FEATURES
 from kjbod_controller_stub.brokers.steady import SteadyHeartbeats
 from kjbod_controller_stub.context import Context
 from kjbod_controller_stub.costs import are_timers_large, is_large
 from kjbod_controller_stub.deferred import DeferredAnswers
-from kjbod_controller_stub.limits import FRAME_BYTES_MAX_OF, SERVED, limits_of
+from kjbod_controller_stub.limits import FRAME_BYTES_MAX_OF, SERVED
 from kjbod_controller_stub.log import voters
-from kjbod_controller_stub.log.directory import (
+from kjbod_controller_stub.log.controller_directory import (
     ControllerDirectory,
     Remains,
     open_directory,
@@ -83,6 +84,7 @@ from kjbod_controller_stub.log.directory import (
     require_alone,
     require_formatted,
 )
+from kjbod_controller_stub.log.directory_watch import DirectoryHungError, DirectoryWatch
 from kjbod_controller_stub.log.quorum import Quorum, ReadFrom, ReadSnapshot
 from kjbod_controller_stub.log.snapshots import (
     Found,
@@ -96,12 +98,12 @@ from kjbod_controller_stub.log.snapshots import (
     require_own,
     shallow_copy,
 )
-from kjbod_controller_stub.log.watch import DirectoryHungError, DirectoryWatch
 from kjbod_controller_stub.results import ApiError, Note, Result
 from kjbod_controller_stub.starting import (
     advertised_endpoint,
     bootstrap_records,
     controller_of,
+    limits_of,
     require_supported,
     snapshot_limits_of,
 )
@@ -145,8 +147,8 @@ class _HalfAppliedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
-    """What a turn made."""
+class _TurnOutcome:
+    """Outcome of a turn."""
 
     result: Result
     answer: ResponseBody | EncodedResponse | None = None
@@ -215,7 +217,7 @@ class ControllerServer:
         """What is durable; ApiVersions tells it at any time."""
         self._features_next: tuple[int, Features] | None = None
         """What is on its way to the disk, and where that ends."""
-        self._deferred: DeferredAnswers[tuple[asyncio.Future[_Made], _Made]] = DeferredAnswers()
+        self._deferred: DeferredAnswers[tuple[asyncio.Future[_TurnOutcome], _TurnOutcome]] = DeferredAnswers()
         self._last_write_ms = clock.monotonic_ms()
 
     # ---- life
@@ -303,7 +305,7 @@ class ControllerServer:
             raise self._failure
 
     def watch(self) -> DirectoryWatch:
-        """What looks after the directory, for :meth:`run`."""
+        """The watch over the directory, for :meth:`run`."""
         return DirectoryWatch(
             self._directory.path,
             self._directory.identity,
@@ -358,8 +360,8 @@ class ControllerServer:
                 else:
                     await self._sleep(self._next_timer_ms(idle_ms) - now_ms)
 
-    def _timed(self) -> "_Made":
-        return _Made(self.controller.run_timers(self._clock.monotonic_ms()) or Result())
+    def _timed(self) -> "_TurnOutcome":
+        return _TurnOutcome(self.controller.run_timers(self._clock.monotonic_ms()) or Result())
 
     def _next_timer_ms(self, idle_ms: int) -> int:
         due = [self._clock.monotonic_ms() + _TIMER_MS_MAX]
@@ -572,14 +574,14 @@ class ControllerServer:
 
     async def _commit(self, result: Result) -> None:
         """Apply a result that is small and wait until it, and all that it may have been made from, is durable."""
-        await self._take(lambda: _Made(result), lambda: False)
+        await self._take(lambda: _TurnOutcome(result), lambda: False)
 
     def _take(
-        self, make: Callable[[], "_Made"], is_large: Callable[[], bool], *, only_reads: bool = False
-    ) -> "asyncio.Future[_Made]":
+        self, make: Callable[[], "_TurnOutcome"], is_large: Callable[[], bool], *, only_reads: bool = False
+    ) -> "asyncio.Future[_TurnOutcome]":
         """Take a turn to make a result and to apply it; a future that gets it when it, and all that it may have been
         made from, is durable. What ``only_reads`` is not made when nobody waits for it any more."""
-        done: asyncio.Future[_Made] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[_TurnOutcome] = asyncio.get_running_loop().create_future()
         self._turns.take(
             functools.partial(self._change, make, done.cancelled if only_reads else lambda: False),
             settle=functools.partial(self._settle, done),
@@ -588,8 +590,10 @@ class ControllerServer:
         )
         return done
 
-    def _change(self, make: Callable[[], "_Made"], is_idle: Callable[[], bool]) -> tuple["_Made", list[bytes]]:
-        """What has the turn does: make a result, apply it, encode it for the log. On the loop or in the thread.
+    def _change(
+        self, make: Callable[[], "_TurnOutcome"], is_idle: Callable[[], bool]
+    ) -> tuple["_TurnOutcome", list[bytes]]:
+        """Body of a turn: build the result, apply it, encode it for the log. On the loop or in the thread.
 
         Raises:
             _HalfAppliedError: the records are not in the log, but the image may have some of them: only a replay from
@@ -618,7 +622,7 @@ class ControllerServer:
         # Without the records: to let go of them takes its time too, and belongs here.
         return replace(made, result=replace(made.result, records=())), batches
 
-    def _settle(self, done: "asyncio.Future[_Made]", changed: tuple["_Made", list[bytes]]) -> None:
+    def _settle(self, done: "asyncio.Future[_TurnOutcome]", changed: tuple["_TurnOutcome", list[bytes]]) -> None:
         """Hand the batches of a turn to the log, in the order of the turns, and have the answer wait for them."""
         made, batches = changed
         if self._failure is not None:
@@ -633,7 +637,7 @@ class ControllerServer:
         else:
             self._deferred.add(self.controller.next_offset, (done, made))
 
-    def _refuse(self, done: "asyncio.Future[_Made]", error: BaseException) -> None:
+    def _refuse(self, done: "asyncio.Future[_TurnOutcome]", error: BaseException) -> None:
         if isinstance(error, _HalfAppliedError):
             self._fail(error.__cause__ or error)
             error = ConnectionAbortedError("the controller is stopping")
@@ -684,7 +688,7 @@ class ControllerServer:
         advanced.set()
         self.snapshots.written(self.log)
 
-    def _finish(self, done: "asyncio.Future[_Made]", made: "_Made") -> None:
+    def _finish(self, done: "asyncio.Future[_TurnOutcome]", made: "_TurnOutcome") -> None:
         for note in made.result.notes:
             self._notes.add(note)
         if not done.done():
@@ -699,7 +703,7 @@ class ControllerServer:
     # ---- requests
 
     def _steady_heartbeats(self, peer: Peer) -> SteadyHeartbeats:
-        """What :meth:`_handle` and :meth:`_answer` do for a steady heartbeat that has to wait for nothing."""
+        """Short way of :meth:`_handle` and :meth:`_answer` for a steady heartbeat that has to wait for nothing."""
         host = host_of_acls(peer.host)
 
         def decide(request: BrokerHeartbeatRequest, metadata_offset: int) -> BrokerHeartbeatResponse | None:
@@ -707,13 +711,13 @@ class ControllerServer:
                 return None
             if not is_authorized(self._authorizer(peer.principal, host), request.API_KEY):
                 return None
-            steady = self.controller.lifecycle.steady_heartbeat(request, self._clock.monotonic_ms(), metadata_offset)
+            steady = self.controller.sessions.steady_heartbeat(request, self._clock.monotonic_ms(), metadata_offset)
             return steady[0] if steady is not None and steady[1] <= self.log.end_offset else None
 
         return SteadyHeartbeats(decide)
 
     async def _handle(self, request: Request, peer: Peer) -> ResponseBody | EncodedResponse | None:
-        """One request; None ends the connection."""
+        """A request; None ends the connection."""
         await self._ready.wait()
         if self._failure is not None:
             return None
@@ -726,7 +730,7 @@ class ControllerServer:
             return None
 
     async def _forwarded(self, outer: Request, envelope: EnvelopeRequest, sender: Context) -> ResponseBody | None:
-        """What a broker forwards, as if its client had sent it."""
+        """Handle a request that a broker forwards, as if its client had sent it."""
         if not is_authorized(self._authorizer(sender.principal, sender.host), outer.api_key):
             return refusal(envelope, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, outer.version)
         try:
@@ -770,20 +774,20 @@ class ControllerServer:
         if type(message) in voters.ANSWERS:
             return self._voter().answer(message, request.version)
         if isinstance(message, BrokerHeartbeatRequest):
-            steady = self.controller.lifecycle.steady_heartbeat(message, self._clock.monotonic_ms())
+            steady = self.controller.sessions.steady_heartbeat(message, self._clock.monotonic_ms())
             if steady is not None:
                 answer, end_offset = steady
                 return answer if await self._wait_durable(end_offset) else None
         if len(self._deferred) + len(self._turns) >= WAITING_ANSWERS_MAX:
             return None
 
-        def make() -> _Made:
+        def make() -> _TurnOutcome:
             result, answer = self._handled(message, context, permissions)
             if not encode or answer is None:
-                return _Made(result, answer)
+                return _TurnOutcome(result, answer)
             frame = encode_response(answer, request.version, request.correlation_id)
             mute_ms = answer.throttle_time_ms if isinstance(answer, _HAVE_QUOTA) else 0
-            return _Made(result, EncodedResponse(request.api_key, frame, mute_ms))
+            return _TurnOutcome(result, EncodedResponse(request.api_key, frame, mute_ms))
 
         try:
             made = await self._take(

@@ -1,11 +1,14 @@
-"""What a controller starts from: its configuration, and the records that formatting left."""
+"""The controller's start: from its configuration, and from the records that formatting left."""
 
 import functools
 import random
+import resource
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from kjbod.config.endpoints import SECURITY_PROTOCOLS, Listener
+from kjbod.config.hosts import connections_by_address
 from kjbod.config.keys import Config
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid, random_uuid
@@ -19,10 +22,22 @@ from kjbod.metadata.records import (
     Record,
 )
 from kjbod.runtime.logging import get_logger
+from kjbod.wire.server import Limits, idle_limit_ms, queued_limit_bytes
 from kjbod_controller_stub.brokers.cluster import SUPPORTED_FEATURES
 from kjbod_controller_stub.context import Settings
 from kjbod_controller_stub.controller import Controller
-from kjbod_controller_stub.log.directory import (
+from kjbod_controller_stub.limits import (
+    CONNECTIONS_MAX,
+    FRAME_BYTES_MAX,
+    FRAME_BYTES_MAX_OF,
+    IN_FLIGHT_MAX,
+    PENDING_BYTES_MAX,
+    QUEUED_BYTES_MAX,
+    REQUESTS_PER_SECOND_MAX,
+    UNREAD_BYTES_MAX,
+    URGENT,
+)
+from kjbod_controller_stub.log.controller_directory import (
     ControllerDirectory,
 )
 from kjbod_controller_stub.log.snapshots import Limits as SnapshotLimits
@@ -33,6 +48,8 @@ from kjbod_controller_stub.rules import RULES
 _BOOTSTRAP_TRANSACTION = "Bootstrap records"
 
 _log = get_logger()
+_FILES_RESERVED = 256
+"""Open files that connections leave to the log, and to connections that are being refused."""
 
 
 def controller_of(config: Config, directory: ControllerDirectory, rng: random.Random) -> Controller:
@@ -59,11 +76,46 @@ def controller_of(config: Config, directory: ControllerDirectory, rng: random.Ra
         mutation_window_size_s=config.controller_quota_window_size_seconds,
     )
     draw_id: Callable[[], Uuid] = functools.partial(random_uuid, rng)
-    return Controller(settings, draw_id=draw_id, shuffle=rng.shuffle)
+    return Controller(settings, draw_id=draw_id, shuffle=rng.shuffle, lock=threading.Lock())
+
+
+async def limits_of(config: Config) -> Limits:
+    """The limits of the controller's listeners. Resolves names, which may take its time.
+
+    Raises:
+        ConfigError: a name of ``max.connections.per.ip.overrides`` does not exist.
+        UnresolvedError: it cannot be resolved now.
+    """
+    return Limits(
+        max_frame_bytes=min(FRAME_BYTES_MAX, config.socket_request_max_bytes),
+        max_frame_bytes_of=FRAME_BYTES_MAX_OF,
+        max_pending_bytes=PENDING_BYTES_MAX,
+        max_in_flight=IN_FLIGHT_MAX,
+        max_connections=min(config.max_connections, CONNECTIONS_MAX, _connections_by_files()),
+        max_queued_bytes=queued_limit_bytes(config.queued_max_request_bytes, QUEUED_BYTES_MAX),
+        max_unread_bytes=UNREAD_BYTES_MAX,
+        send_buffer_bytes=config.socket_send_buffer_bytes,
+        receive_buffer_bytes=config.socket_receive_buffer_bytes,
+        max_connections_per_ip=config.max_connections_per_ip,
+        max_connections_per_ip_overrides=await connections_by_address(config),
+        max_connection_creation_rate=config.max_connection_creation_rate,
+        max_requests_per_second=REQUESTS_PER_SECOND_MAX,
+        urgent=URGENT,
+        idle_timeout_ms=idle_limit_ms(config.connections_max_idle_ms),
+        listen_backlog=config.socket_listen_backlog_size,
+    )
+
+
+def _connections_by_files() -> int:
+    """Number of connections that leave the log the files that it needs: one that it cannot open is its end."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return CONNECTIONS_MAX
+    return soft - min(_FILES_RESERVED, soft // 2)
 
 
 def snapshot_limits_of(config: Config) -> SnapshotLimits:
-    """When snapshots are made, and what is kept."""
+    """Limits for when snapshots are made, and for what is kept."""
     return SnapshotLimits(
         record_bytes=config.metadata_log_max_record_bytes_between_snapshots,
         interval_ms=config.metadata_log_max_snapshot_interval_ms,
@@ -73,7 +125,7 @@ def snapshot_limits_of(config: Config) -> SnapshotLimits:
 
 
 def require_supported(records: Iterable[Record], directory: Path) -> None:
-    """What a directory without a log starts from, by formatting or a snapshot, must be what this controller can run."""
+    """Require that this controller can run what a directory without a log starts from, by formatting or a snapshot."""
     for record in records:
         if isinstance(record, FeatureLevelRecord) and record.name in SUPPORTED_FEATURES:
             low, high = SUPPORTED_FEATURES[record.name]
@@ -95,7 +147,7 @@ def advertised_endpoint(advertised: Listener, port: int) -> Endpoint:
 
 
 def bootstrap_records(records: Iterable[Record], min_isr: int) -> tuple[Record, ...]:
-    """What an empty log gets: the records that formatting left, without the features that this controller lacks, and
+    """Records that an empty log gets: those that formatting left, without the features that this controller lacks, and
     what eligible leader replicas need."""
     kept: list[Record] = []
     level = versions.MINIMUM

@@ -1,4 +1,4 @@
-"""Who may touch the controller's state: one at a time, in the order in which they came.
+"""Turns at the controller's state: one at a time, in the order in which they were asked for.
 
 Small work is done on the event loop at once. Large work is done in one thread beside it, so that the loop goes on to
 read requests and to answer those that need no turn; whoever needs one waits until the large work is settled. There is
@@ -11,11 +11,11 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 from kjbod.clock import Clock
 from kjbod.metrics.distribution import Distribution
+from kjbod.quick_dataclass import dataclass
 
 TURNS_AT_ONCE = 32
 """So many small turns are taken before the loop looks at its sockets again."""
@@ -31,7 +31,7 @@ class _Turn:
 
 
 class TurnTimes:
-    """How long turns waited and took, for metrics."""
+    """Times for which turns waited and took, for metrics."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -104,7 +104,7 @@ class Turns:
         return True
 
     def _measure_wait(self, turn: _Turn) -> int:
-        """When the turn begins, ns; 0: nobody measures."""
+        """Monotonic nanoseconds at which the turn begins; 0: nobody measures."""
         if self.times is None:
             return 0
         begun_ns = self.times.clock.monotonic_ns()

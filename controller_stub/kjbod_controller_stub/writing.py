@@ -1,21 +1,21 @@
 """From records to what the log is given: their values, in batches that Kafka reads."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from kjbod.ids import Uuid
 from kjbod.metadata import versions
 from kjbod.metadata.batches import BATCH_BYTES_MAX
 from kjbod.metadata.records import (
-    Alike,
     AnyRecord,
     BeginTransactionRecord,
     BrokerRegistrationChangeRecord,
     EndTransactionRecord,
+    PartitionRecordRef,
     Record,
     encode_alike,
     encode_record,
 )
+from kjbod.quick_dataclass import dataclass
 
 RECORD_OVERHEAD_BYTES = 16
 """Upper bound of what a batch adds to a record's value."""
@@ -55,7 +55,7 @@ def _values(records: Iterable[AnyRecord], metadata_version: int) -> list[bytes]:
     encoders: dict[int, Callable[[Uuid, int], bytes]] = {}
     values = []
     for record in records:
-        if isinstance(record, Alike):
+        if isinstance(record, PartitionRecordRef):
             like, topic_id, partition_id = record
             encode = encoders.get(id(like))
             if encode is None:

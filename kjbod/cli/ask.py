@@ -1,4 +1,4 @@
-"""What the commands that talk to a running agent have in common: their options, and the way to the agent."""
+"""The common part of the commands that talk to a running agent: their options, and the way to the agent."""
 
 import os
 from collections.abc import Callable
@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import click
 
 from kjbod.config import Config, load_config
-from kjbod.config.load import broker_problems
-from kjbod.runtime.control import ControlClient
+from kjbod.config.load import broker_problems, load_guard_config
+from kjbod.runtime.control_socket import ControlClient
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,12 +28,26 @@ def options(command: F) -> F:
     return config(as_json(command))
 
 
-def load(path: Path) -> Config:
-    """The configuration of the broker on this host: the agent's, or a real broker's, whatever that speaks with others.
+def guarded(command: F) -> F:
+    """``--guard-config FILE``, for commands that a guard answers too."""
+    option = click.option(
+        "--guard-config",
+        "own_path",
+        type=click.Path(path_type=Path, readable=False),
+        help="The file with which the guard beside that broker runs.",
+    )
+    return option(command)
+
+
+def load(path: Path, own_path: Path | None = None) -> Config:
+    """The configuration of the broker on this host: the agent's, or a real broker's, whatever that speaks with others;
+    ``own_path``: with kjbod's own keys in another file, as a guard has them.
 
     Raises:
         ConfigError: one line for each mistake.
     """
+    if own_path is not None:
+        return load_guard_config(path, own_path, broker_problems)
     return load_config(path, broker_problems)
 
 

@@ -67,7 +67,7 @@ def _servers(brokers: Sequence[Address] | None, controllers: Sequence[Address] |
 
 
 def _on_one(servers: Sequence[Address], ask: Callable[[Connection], Any]) -> Any:
-    """What ``ask`` gives on the first server that can be reached.
+    """Result of ``ask`` on the first server that can be reached.
 
     Raises:
         KjbodError: none can be, with a line for each, or it does not answer.
@@ -243,7 +243,7 @@ def _say_losses(controllers: Sequence[Address] | None, levels: Mapping[str, int]
             found = [text, *(each for each in found if each != text)]
         return found
 
-    with no_log_lines(), LiveImage(controllers) as live:
+    with no_log_lines(), LiveImage(controllers, complain) as live:
         Printer()(*(f"would be lost: {text}" for text in live.read(lost)))
 
 

@@ -21,6 +21,8 @@ def fleet() -> None:
 )
 def report(reports: str, out: str, master: str | None, silent_after: float | None) -> int:
     """Make tables and one HTML page of the agents' reports (needs PySpark: scripts/setup --fleet of a clone)."""
-    from kjbod.fleet import cli
+    from kjbod.fleet import report_command
 
-    return cli.report(reports, out, master, None if silent_after is None else round(silent_after * 3_600_000))
+    return report_command.report(
+        reports, out, master, None if silent_after is None else round(silent_after * 3_600_000)
+    )

@@ -12,19 +12,20 @@ import click
 from kjbod.cli import ask
 from kjbod.cli.output import Printer, complain, moment, percent, plural, safe, size, table
 from kjbod.config import Config
-from kjbod.runtime.control import NoAgentError
+from kjbod.runtime.control_socket import NoAgentError
 
 
 @click.command("log-dirs")
 @ask.options
+@ask.guarded
 @click.option("--replicas", is_flag=True, help="Each replica too: size, lag, and whether it leads or is on its way.")
-def log_dirs(config_path: Path, as_json: bool, replicas: bool) -> int:
+def log_dirs(config_path: Path, own_path: Path | None, as_json: bool, replicas: bool) -> int:
     """Tell what is known of each log directory.
 
     Path, directory.id, disk, state, space and replicas, also of those that are offline. Without a running agent: what
     is remembered, touching no disk.
     """
-    config = ask.load(config_path)
+    config = ask.load(config_path, own_path)
     out = Printer()
     try:
         found, running = gather(ask.client(config).stream("log-dirs", replicas=replicas)), True
@@ -79,7 +80,7 @@ def remembered(config: Config) -> list[dict[str, Any]]:
 
 
 def block(directory: dict[str, Any]) -> list[str]:
-    """One directory, a fact a line."""
+    """A directory, a fact a line."""
     facts = _facts(directory) if "verdict" in directory else _remembered_facts(directory)
     if directory["role"] == "metadata":
         facts = [fact for fact in facts if fact[0] != "holds"] + [
@@ -106,12 +107,23 @@ def _facts(directory: dict[str, Any]) -> list[tuple[str, str]]:
         ("device", _device(directory)),
         ("file system", f"{safe(directory['file_system'] or 'unknown')}, {_space(directory)}"),
         ("holds", _holds(directory)),
+        *_beside_kafka(directory),
     ]
+
+
+def _beside_kafka(directory: dict[str, Any]) -> list[tuple[str, str]]:
+    """Lines of a guard: the broker's own view, and what it would do."""
+    if "kafka" not in directory:
+        return []
+    facts = [("for Kafka", directory["kafka"])]
+    if directory["would"] not in (None, "nothing"):
+        facts.append(("would", f"{directory['would']}: {safe(directory['would_reason'] or '')}"))
+    return facts
 
 
 def _holds(directory: dict[str, Any]) -> str:
     """Of a directory that cannot be asked what the metadata place there, and what was seen there before."""
-    if directory["directory_id"] is None:
+    if directory["directory_id"] is None or directory["replicas"] is None:
         return "unknown"
     replicas = plural(directory["replicas"], "replica")
     leaders = plural(directory["leaders"], "leader")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import click
 
 from kjbod import __version__
-from kjbod.cli.errors import report, report_bug, report_usage, say
+from kjbod.cli.error_lines import report, report_bug, report_usage, say
 from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.runtime.descriptors import keep_standard_descriptors
 
@@ -21,12 +21,15 @@ _HELP = frozenset(("-h", "--help", "--version"))
 
 _COMMANDS = {
     "agent": "kjbod.cli.agent",
+    "config": "kjbod.cli.config",
     "controller": "kjbod.cli.controller",
     "dirs": "kjbod.cli.dirs",
+    "faults": "kjbod.cli.faults",
     "feature-dependencies": "kjbod.cli.storage",
     "features": "kjbod.cli.features",
     "fleet": "kjbod.cli.fleet",
     "format": "kjbod.cli.storage",
+    "guard": "kjbod.cli.guard",
     "info": "kjbod.cli.storage",
     "log-dirs": "kjbod.cli.log_dirs",
     "metadata": "kjbod.cli.metadata",

@@ -64,7 +64,7 @@ def _sources(command: Callable[..., Any]) -> Callable[..., Any]:
 def _one_of(
     path: Path | None, servers: Sequence[Address] | None, config_path: Path | None
 ) -> tuple[Path | None, Sequence[Address] | None]:
-    """Where to read: files, or controllers.
+    """The source to read: files, or controllers.
 
     Raises:
         click.UsageError: none was given, or more than one.
@@ -81,7 +81,7 @@ def _one_of(
 
 @contextlib.contextmanager
 def no_log_lines() -> Iterator[None]:
-    """What reads from controllers logs for a service; here a person reads, and is told of errors anyway."""
+    """Keep silent what logs for a service; here a person reads, and is told of errors anyway."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     try:
@@ -118,7 +118,7 @@ def shell(
     with contextlib.ExitStack() as stack:
         if servers is not None:
             stack.enter_context(no_log_lines())
-            live = stack.enter_context(LiveImage(servers))
+            live = stack.enter_context(LiveImage(servers, complain))
 
             def using(use: Callable[[Loaded], int]) -> int:
                 done: int = live.read(use)
@@ -208,7 +208,7 @@ class _Session:
 
 
 def _printable(text: str) -> str:
-    """What a terminal would obey as an escape; backslashes, which names of quotas have, stay as they are."""
+    """Text with what a terminal would obey as an escape; backslashes, which names of quotas have, stay as they are."""
     return "".join(char if char.isprintable() or char == "\t" else safe(char) for char in text)
 
 
@@ -264,7 +264,7 @@ def dump(
     path, servers = _one_of(path, servers, config_path)
     if text and path is None:
         raise click.UsageError("--text needs --snapshot PATH: what controllers send of a snapshot has no batches")
-    found = dump_live(servers) if servers is not None else dump_source(path or Path(), layout=text)
+    found = dump_live(servers, complain) if servers is not None else dump_source(path or Path(), layout=text)
     shown = found if secrets else map(without_secrets, found)
     out, failed = Printer(), 0
 

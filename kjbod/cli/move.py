@@ -21,17 +21,13 @@ from kjbod.cli.output import (
     table,
     width,
 )
-from kjbod.errors import EXIT_FAILURE, KjbodError
-from kjbod.runtime.control import ControlClient
+from kjbod.errors import EXIT_FAILURE
+from kjbod.runtime.control_socket import ControlClient
 
 TOPIC_BYTES_MAX: Final = 249
 PARTITIONS_PER_REQUEST: Final = 500
 BAR_CELLS: Final = range(5, 31)
 """How long the bar may be: what the other words leave."""
-
-
-class MoveError(KjbodError):
-    """Some of what was asked for cannot be done; the lines before say what."""
 
 
 @click.command()
@@ -236,7 +232,7 @@ def _watch(client: ControlClient, named: Sequence[tuple[str, int]] | None, out: 
 
 
 def end_line(ended: dict[str, Any]) -> str:
-    """What became of a move."""
+    """Line for the end of a move."""
     name, at = name_of(ended), safe(ended["at"] or "no directory of this broker")
     if ended["moved"] is False:
         return f"{name}: not moved, it is in {at}: {safe(ended.get('reason') or 'the log of the agent says why')}"
@@ -264,7 +260,7 @@ class _Lines:
 
 
 class _Bar:
-    """One line at the bottom of a terminal that is drawn again and again, for all moves together."""
+    """A line at the bottom of a terminal that is drawn again and again, for all moves together."""
 
     def __init__(self, out: Printer) -> None:
         self._out = out

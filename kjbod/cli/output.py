@@ -1,4 +1,4 @@
-"""What the commands print: tables that line up, sizes and times for people, and nothing that a terminal would obey.
+"""Output of the commands: tables that line up, sizes and times for people, and nothing that a terminal would obey.
 
 Names of directories and topics come from disks and from other people. A newline, an escape sequence or half a character
 in one is printed as ``\\n``, ``\\x1b``, ``\\udcff``, so that a line stays a line. Columns are counted in cells of a
@@ -16,7 +16,7 @@ from typing import Any, Final
 import click
 
 from kjbod import units
-from kjbod.cli.errors import say
+from kjbod.cli.error_lines import say
 from kjbod.units import duration
 
 __all__ = [
@@ -52,7 +52,7 @@ def _escaped(char: str) -> str:
 
 
 def cells(text: str) -> int:
-    """How many columns of a terminal a printable text takes."""
+    """Number of columns that a printable text takes on a terminal."""
     return sum(_cells_of(char) for char in text)
 
 
@@ -90,7 +90,7 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 
 def width() -> int | None:
-    """How many columns there are; None where nobody counts them: a file, a pipe."""
+    """Number of columns; None where nobody counts them: a file, a pipe."""
     if os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty():
         return shutil.get_terminal_size().columns
     return None
@@ -182,5 +182,5 @@ class Printer:
 
 
 def complain(text: str) -> None:
-    """One line on standard error."""
+    """A line on standard error."""
     say(f"kjbod: {text}")

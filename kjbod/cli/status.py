@@ -19,7 +19,7 @@ from typing import Any, Final
 import click
 
 from kjbod.cli import ask
-from kjbod.cli.errors import in_one_line
+from kjbod.cli.error_lines import in_one_line
 from kjbod.cli.output import (
     UNKNOWN,
     OutputError,
@@ -30,12 +30,14 @@ from kjbod.cli.output import (
     duration,
     moment,
     percent,
+    plural,
     safe,
+    size,
     table,
     width,
 )
 from kjbod.errors import KjbodError
-from kjbod.runtime.control import EXIT_NO_AGENT
+from kjbod.runtime.control_socket import EXIT_NO_AGENT
 
 ROOM_MIN: Final = 16
 """Columns for a reason; with fewer it says nothing, and kjbod log-dirs has it."""
@@ -47,32 +49,35 @@ EXIT_UNKNOWN: Final = 3
 
 @click.command()
 @ask.options
+@ask.guarded
 @click.option("--check", is_flag=True, help="One line, and the exit code: 0 OK, 1 DEGRADED, 2 CRITICAL, 3 UNKNOWN.")
-def status(config_path: Path, as_json: bool, check: bool) -> int:
+def status(config_path: Path, own_path: Path | None, as_json: bool, check: bool) -> int:
     """Tell how the running agent is.
 
     Whether all is well, its registration, what it is busy with, and each of its directories in a line. Exit code 69
     when no agent answers; with --check, for monitoring, 2.
     """
     if check:
-        return _check(config_path, as_json)
-    answer = ask.client(ask.load(config_path)).call("status")
+        return _check(config_path, own_path, as_json)
+    answer = ask.client(ask.load(config_path, own_path)).call("status")
     out = Printer()
     if as_json:
         out.json(answer)
+    elif answer.get("role") == "guard":
+        out(*guard_lines(answer, width()))
     else:
         out(*lines(answer, width()))
     return 0
 
 
-def _check(config_path: Path, as_json: bool) -> int:
+def _check(config_path: Path, own_path: Path | None, as_json: bool) -> int:
     """Print one line; gives the exit code.
 
     Raises:
         KjbodError: it cannot be asked, which is UNKNOWN, as all that ends a check early (:func:`unknown`).
     """
     try:
-        answer = ask.client(ask.load(config_path)).call("status")
+        answer = ask.client(ask.load(config_path, own_path)).call("status")
     except KjbodError as error:
         if error.exit_code != EXIT_NO_AGENT:
             raise
@@ -113,6 +118,7 @@ def lines(answer: dict[str, Any], columns: int | None) -> list[str]:
         # An agent that was started before this command was installed does not tell.
         *(("not made", cut(safe(text), columns and columns - _NAME_COLUMNS - 2)) for text in answer.get("unmade", ())),
         *(_held(answer) if answer["published"] else [("replicas", "not known yet: the metadata are being read")]),
+        *_processes(answer),
     ]
     head = [f"{name:<{_NAME_COLUMNS}}  {text}" for name, text in facts]
     rows = [_row(row, answer["published"]) for row in answer["directories"]]
@@ -126,12 +132,93 @@ def lines(answer: dict[str, Any], columns: int | None) -> list[str]:
     ]
 
 
+def guard_lines(answer: dict[str, Any], columns: int | None) -> list[str]:
+    """The answer of a guard for people, in at most so many columns where it can be cut."""
+    broker, epoch = answer["broker"], answer["broker_epoch"]
+    registered = "not known" if epoch is None else f"epoch {epoch}, {_fenced(answer['fenced'])}"
+    followed = f"followed to offset {answer['metadata_offset']}"
+    missing = answer["metadata_missing"]
+    facts = [
+        ("guard", f"of node {answer['node']}, mode {answer['mode']}, kjbod {answer['version']}"),
+        ("cluster", safe(answer["cluster_id"] or "not known")),
+        ("broker", f"process {broker['pid']}" if broker["unbound"] is None else safe(broker["unbound"])),
+        *_ladder(answer),
+        ("registration", registered),
+        ("controller", safe(answer["controller"] or "none is known")),
+        ("metadata", followed if missing is None else f"NOT FOLLOWED: {safe(missing)}"),
+        *((("guard's own" if name == "agent" else name), told) for name, told in _processes(answer)),
+    ]
+    head = [f"{name:<{_NAME_COLUMNS}}  {cut(text, columns and columns - _NAME_COLUMNS - 2)}" for name, text in facts]
+    rows = [_guard_row(row) for row in answer["directories"]]
+    body = table(("STATE", "SINCE", ">LED", ">FOLLOWED", "KAFKA", "WOULD", "DIRECTORY"), rows)
+    found = [safe(answer["condition"]["text"]), *head, "", body[0]]
+    for line, row in zip(body[1:], answer["directories"], strict=True):
+        found.append(line)
+        found.extend(cut(f"  {text}", columns) for text in _guard_details(row))
+    return found
+
+
+def _ladder(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Lines of a guard that acts: how it sees the broker, and what it has to put back."""
+    broker = answer["broker"]
+    if broker.get("state") is not None:
+        yield "ladder", safe(broker["state"] + (f": {broker['reason']}" if broker["reason"] else ""))
+    for name, when in (("evicted", "restored when the disk is back"), ("demoted", "led again when the disk is quick")):
+        if count := answer.get(name):
+            yield name, f"{count} partition{'' if count == 1 else 's'}, {when}"
+
+
+def _guard_row(row: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        row["verdict"],
+        moment(row["since_ms"]) if row["since_ms"] is not None else "?",
+        "?" if row["leaders"] is None else str(row["leaders"]),
+        "?" if row["followed"] is None else str(row["followed"]),
+        row["kafka"],
+        "-" if row["would"] in (None, "nothing") else row["would"],
+        safe(row["path"]),
+    )
+
+
+def _guard_details(row: dict[str, Any]) -> Iterator[str]:
+    """Lines below a directory: its id and disk, and why it is not online."""
+    serial = f", serial {safe(row['serial'])}" if row["serial"] else ""
+    yield f"{safe(row['directory_id'] or 'directory.id unknown')}, {safe(row['device'] or 'device unknown')}{serial}"
+    if row["error"]:
+        yield safe(row["error"])
+    if row.get("step") not in (None, "well") or row.get("step_reason"):
+        yield safe(f"step: {row['step']}{f': {reason}' if (reason := row['step_reason']) else ''}")
+    elif row["would"] == "wait":
+        yield safe(f"waits: {row['would_reason']}")
+
+
 def _held(answer: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("replicas", f"{sum(row['replicas'] for row in answer['directories'])}{_creating(answer['creating'])}"),
         ("moves", f"{answer['moves']}{', see kjbod move --list' if answer['moves'] else ''}"),
         ("strays", f"{answer['strays']}{', see kjbod strays' if answer['strays'] else ''}"),
     ]
+
+
+def _processes(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Use of the host by the agent, and by its workers and its other processes."""
+    told = answer.get("processes")
+    if told is None:  # an agent that was started before this command was installed, or that has no descriptor left
+        return
+    own, most = told["own"], told["descriptors_max"]
+    memory = own["rss_bytes"] if own["pss_bytes"] is None else own["pss_bytes"]
+    cpu = "" if own["cpu_percent"] is None else f", {own['cpu_percent']:.1f} % CPU"
+    yield "agent", f"{size(memory)}{cpu}, {own['descriptors']} descriptors{'' if most is None else f' of {most}'}"
+    if beside := [text for text in (_together("worker", told), _together("helper", told)) if text]:
+        yield "processes", ", ".join(beside)
+
+
+def _together(name: str, told: dict[str, Any]) -> str:
+    use = told[f"{name}s"]
+    if not use["processes"]:
+        return ""
+    silent = f" ({use['unmeasured']} without an answer)" if use["unmeasured"] else ""
+    return f"{plural(use['processes'], name)} {size(use['pss_bytes'])}{silent}"
 
 
 def _with_reasons(body: list[str], directories: list[dict[str, Any]], columns: int | None) -> Iterator[str]:
@@ -149,7 +236,7 @@ def _fenced(fenced: bool | None) -> str:
 
 
 def _controller(contact: dict[str, Any]) -> str:
-    """Where it is, and how long ago it last accepted something."""
+    """Address of the controller, and how long ago it last accepted something."""
     where = safe(contact["address"] or "none is known")
     if contact["last_answer_ms"] is None:
         return f"{where}, has accepted nothing yet"
@@ -161,7 +248,7 @@ def _epoch(epoch: int) -> str:
 
 
 def _history(told: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
-    """What happened to the metadata's history while the agent ran."""
+    """Lines for what happened to the metadata's history while the agent ran."""
     if told is None:
         return
     if (lost := told["lost"]) is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from kjbod.cli.errors import report, report_usage
+from kjbod.cli.error_lines import report, report_usage
 from kjbod.cli.output import Printer, complain
 from kjbod.errors import EXIT_FAILURE, KjbodError
 

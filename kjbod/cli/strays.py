@@ -15,7 +15,7 @@ from kjbod.cli import ask
 from kjbod.cli.output import Printer, complain, moment, plural, safe, size
 from kjbod.config import Config
 from kjbod.errors import EXIT_FAILURE, KjbodError
-from kjbod.runtime.control import ControlClient, NoAgentError
+from kjbod.runtime.control_socket import ControlClient, NoAgentError
 
 STRAYS_PER_REQUEST: Final = 10
 """Names and paths have at most 255 and 4096 bytes; a request has a limit."""

@@ -6,7 +6,8 @@ Parsers raise ``ValueError`` with what was expected; the loader adds key, value 
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from kjbod.quick_dataclass import dataclass
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """In the order of their ids on the wire, 0 to 3."""
@@ -24,7 +25,7 @@ _DIGITS = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class HostPort:
-    """Where a server can be reached."""
+    """Address of a server."""
 
     host: str
     port: int
@@ -35,7 +36,7 @@ class HostPort:
 
 @dataclass(frozen=True, slots=True)
 class Voter:
-    """One entry of ``controller.quorum.voters``."""
+    """An entry of ``controller.quorum.voters``."""
 
     id: int
     host: str

@@ -5,27 +5,38 @@ carries the :class:`Key`, its default is the key's default. Names, defaults and 
 ``KRaftConfigs``, ``ServerConfigs``, ``ServerLogConfigs``, ``SocketServerConfigs``, ``ReplicationConfigs``,
 ``QuorumConfig``, ``MetadataLogConfig``), except that a period or timeout must be positive: Kafka takes a negative one
 and then misbehaves. All that is kjbod's own is below ``kjbod.``.
+
+A key says whose it is. One that a file sets for a process in which it changes nothing is checked all the same, and
+named in the log (:mod:`kjbod.config.unused`).
 """
 
 import functools
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from types import MappingProxyType
 from typing import Annotated
 
 from kjbod.config.endpoints import DEFAULT_PROTOCOL_MAP, INT_MAX, HostPort, Listener, Voter
+from kjbod.quick_dataclass import dataclass
 
 LONG_MAX = 2**63 - 1
 OWN_PREFIX = "kjbod."
+AGENT = frozenset({"broker"})
+CONTROLLER = frozenset({"controller"})
+EITHER = AGENT | CONTROLLER
+GUARD = frozenset({"guard"})
+NOBODY: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What is known about one key.
+    """Facts about one key.
 
-    ``name`` is the key where it is not the field's name with dots. ``pattern`` restricts a text, ``at_least`` and
-    ``at_most`` a number. ``parsed_apart`` marks keys whose meaning depends on others: ``load`` knows them.
+    ``pattern`` restricts a text, ``at_least`` and
+    ``at_most`` a number. ``parsed_apart`` marks keys whose meaning depends on others: ``load`` knows them. ``roles``
+    are those of ``process.roles`` in which it changes what the process does: :data:`AGENT`, :data:`CONTROLLER`, both,
+    or neither where it is only held against other keys; :data:`GUARD` where it is the guard's alone.
     """
 
     doc: str
@@ -35,16 +46,16 @@ class Key:
     choices: tuple[str, ...] = ()
     pattern: str = ""
     parsed_apart: bool = False
-    name: str = ""
+    roles: frozenset[str] = EITHER
 
 
-def _ms(doc: str, at_least: int = 1, at_most: int = INT_MAX) -> Key:
-    return Key(doc, unit="ms", at_least=at_least, at_most=at_most)
+def _ms(doc: str, at_least: int = 1, at_most: int = INT_MAX, roles: frozenset[str] = EITHER) -> Key:
+    return Key(doc, unit="ms", at_least=at_least, at_most=at_most, roles=roles)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """One node's configuration. Made by :func:`kjbod.config.load.load_config`; tests may make one directly."""
+    """A node's configuration. Made by :func:`kjbod.config.load.load_config`; tests may make one directly."""
 
     source: str = "server.properties"
     """The file it came from, for messages."""
@@ -56,7 +67,7 @@ class Config:
     process_roles: Annotated[
         frozenset[str], Key("broker, controller or both.", choices=("broker", "controller"), parsed_apart=True)
     ]
-    broker_rack: Annotated[str | None, Key("Rack of this broker, for replica placement.")] = None
+    broker_rack: Annotated[str | None, Key("Rack of this broker, for replica placement.", roles=AGENT)] = None
 
     # Directories
     log_dirs: Annotated[tuple[str, ...], Key("Log directories, absolute; log.dir stands in for it.", parsed_apart=True)]
@@ -64,11 +75,16 @@ class Config:
         str, Key("Directory of the metadata log, absolute; the first of log.dirs where not given.", parsed_apart=True)
     ]
     cordoned_log_dirs: Annotated[
-        tuple[str, ...], Key("Log directories that take no new replicas (KIP-1066); * for all.", parsed_apart=True)
+        tuple[str, ...],
+        Key("Log directories that take no new replicas (KIP-1066); * for all.", parsed_apart=True, roles=AGENT),
     ] = ()
     log_dir_failure_timeout_ms: Annotated[
         int,
-        _ms("How long a failed directory that leads partitions may stay unknown to the controller.", at_most=LONG_MAX),
+        _ms(
+            "How long a failed directory that leads partitions may stay unknown to the controller.",
+            at_most=LONG_MAX,
+            roles=AGENT,
+        ),
     ] = 30_000
     log_segment_delete_delay_ms: Annotated[
         int, _ms("How long a deleted replica stays on disk, renamed.", at_least=0, at_most=LONG_MAX)
@@ -86,9 +102,9 @@ class Config:
     listener_security_protocol_map: Annotated[
         Mapping[str, str], Key("NAME:PROTOCOL,... for each listener name.", parsed_apart=True)
     ] = field(default_factory=lambda: DEFAULT_PROTOCOL_MAP)
-    inter_broker_listener_name: Annotated[str, Key("The listener that other brokers use.", parsed_apart=True)] = (
-        "PLAINTEXT"
-    )
+    inter_broker_listener_name: Annotated[
+        str, Key("The listener that other brokers use; it must be there.", parsed_apart=True, roles=NOBODY)
+    ] = "PLAINTEXT"
     controller_quorum_bootstrap_servers: Annotated[
         tuple[HostPort, ...], Key("Controllers to ask first: host:port,...", parsed_apart=True)
     ] = ()
@@ -97,16 +113,31 @@ class Config:
     ] = ()
 
     # Broker lifecycle
-    broker_heartbeat_interval_ms: Annotated[int, _ms("Time between heartbeats.")] = 2000
+    broker_heartbeat_interval_ms: Annotated[int, _ms("Time between heartbeats.", roles=AGENT)] = 2000
     broker_session_timeout_ms: Annotated[int, _ms("A broker that is silent this long is fenced.")] = 9000
-    initial_broker_registration_timeout_ms: Annotated[int, _ms("A broker not registered by then gives up.")] = 60_000
-    controlled_shutdown_enable: Annotated[bool, Key("Whether a stop hands leadership over first.")] = True
+    initial_broker_registration_timeout_ms: Annotated[
+        int, _ms("A broker not registered by then gives up.", roles=AGENT)
+    ] = 60_000
+    controlled_shutdown_enable: Annotated[bool, Key("Whether a stop hands leadership over first.", roles=AGENT)] = True
 
     # Network
-    request_timeout_ms: Annotated[int, _ms("How long an answer may take.")] = 30_000
+    request_timeout_ms: Annotated[
+        int, _ms("How long a client waits at most for what only the controller can do.", roles=AGENT)
+    ] = 30_000
+    controller_socket_timeout_ms: Annotated[
+        int, _ms("How long one request to the controller may take at most, to connect included.", roles=AGENT)
+    ] = 30_000
     socket_connection_setup_timeout_ms: Annotated[
-        int, _ms("How long a connection may take to open.", at_most=LONG_MAX)
+        int,
+        _ms(
+            "How long a connection to a controller may take to open; doubled with each attempt in a row that fails.",
+            at_most=LONG_MAX,
+            roles=AGENT,
+        ),
     ] = 10_000
+    socket_connection_setup_timeout_max_ms: Annotated[
+        int, _ms("As far as it grows, give or take a fifth.", at_most=LONG_MAX, roles=AGENT)
+    ] = 30_000
     socket_request_max_bytes: Annotated[int, Key("Largest request taken.", unit="bytes", at_least=1)] = 104_857_600
     socket_send_buffer_bytes: Annotated[
         int,
@@ -125,7 +156,8 @@ class Config:
     queued_max_request_bytes: Annotated[
         int,
         Key(
-            "What large requests may take together; further ones wait. -1: kjbod's own limit.",
+            "What large requests may take together; further ones wait. 0, -1: kjbod's own limit; else no less than "
+            "`socket.request.max.bytes`.",
             unit="bytes",
             at_least=-1,
             at_most=LONG_MAX,
@@ -136,21 +168,41 @@ class Config:
     ] = 600_000
 
     # Quorum
-    controller_quorum_request_timeout_ms: Annotated[int, _ms("How long a quorum request may take.")] = 2000
-    controller_quorum_fetch_timeout_ms: Annotated[int, _ms("Without a successful fetch: look for another leader.")] = (
-        2000
-    )
-    controller_quorum_retry_backoff_ms: Annotated[int, _ms("Wait before a quorum request is repeated.", at_least=0)] = (
-        20
-    )
-    controller_quorum_append_linger_ms: Annotated[int, _ms("Records written together.", at_least=0)] = 25
+    controller_quorum_request_timeout_ms: Annotated[
+        int,
+        _ms(
+            "How long a request for metadata may take; a fetch beyond what the controller may hold it (500 ms).",
+            roles=AGENT,
+        ),
+    ] = 2000
+    controller_quorum_fetch_timeout_ms: Annotated[
+        int, _ms("Without a successful fetch for this long: ask another controller who leads.", roles=AGENT)
+    ] = 2000
+    controller_quorum_retry_backoff_ms: Annotated[
+        int,
+        _ms(
+            "Wait before a fetch that failed is repeated; doubled with each in a row, up to 1 s (or this, if longer).",
+            at_least=0,
+            roles=AGENT,
+        ),
+    ] = 20
+    controller_quorum_fetch_max_bytes: Annotated[
+        int, Key("Metadata asked for at a time.", unit="bytes", at_least=1, roles=AGENT)
+    ] = 1_048_576
+    controller_quorum_fetch_snapshot_max_bytes: Annotated[
+        int, Key("What is asked for of a snapshot at a time.", unit="bytes", at_least=1, roles=AGENT)
+    ] = 1_048_576
 
     # Metadata log
-    metadata_max_idle_interval_ms: Annotated[int, _ms("A NoOpRecord after this; 0: never.", at_least=0)] = 500
-    metadata_log_segment_bytes: Annotated[int, Key("Size of a segment.", unit="bytes", at_least=8 * 1024 * 1024)] = (
-        1_073_741_824
-    )
-    metadata_log_segment_ms: Annotated[int, _ms("Age at which a segment is full.", at_most=LONG_MAX)] = 604_800_000
+    metadata_max_idle_interval_ms: Annotated[
+        int, _ms("A NoOpRecord after this; 0: never.", at_least=0, roles=CONTROLLER)
+    ] = 500
+    metadata_log_segment_bytes: Annotated[
+        int, Key("Size of a segment.", unit="bytes", at_least=8 * 1024 * 1024, roles=CONTROLLER)
+    ] = 1_073_741_824
+    metadata_log_segment_ms: Annotated[
+        int, _ms("Age at which a segment is full.", at_most=LONG_MAX, roles=CONTROLLER)
+    ] = 604_800_000
     metadata_max_retention_bytes: Annotated[
         int,
         Key(
@@ -158,39 +210,50 @@ class Config:
             unit="bytes",
             at_least=-LONG_MAX,
             at_most=LONG_MAX,
+            roles=CONTROLLER,
         ),
     ] = 104_857_600
     metadata_max_retention_ms: Annotated[
-        int, _ms("Age at which an older snapshot goes; negative: never.", at_least=-LONG_MAX, at_most=LONG_MAX)
+        int,
+        _ms(
+            "Age at which an older snapshot goes; negative: never.",
+            at_least=-LONG_MAX,
+            at_most=LONG_MAX,
+            roles=CONTROLLER,
+        ),
     ] = 604_800_000
     metadata_log_max_record_bytes_between_snapshots: Annotated[
-        int, Key("A snapshot after this much.", unit="bytes", at_least=1, at_most=LONG_MAX)
+        int, Key("A snapshot after this much.", unit="bytes", at_least=1, at_most=LONG_MAX, roles=CONTROLLER)
     ] = 20_971_520
     metadata_log_max_snapshot_interval_ms: Annotated[
-        int, _ms("A snapshot after this time; 0: never.", at_least=0, at_most=LONG_MAX)
+        int, _ms("A snapshot after this time; 0: never.", at_least=0, at_most=LONG_MAX, roles=CONTROLLER)
     ] = 3_600_000
 
     # Topics
-    num_partitions: Annotated[int, Key("Partitions of a topic that does not say.", at_least=1)] = 1
+    num_partitions: Annotated[int, Key("Partitions of a topic that does not say.", at_least=1, roles=CONTROLLER)] = 1
     default_replication_factor: Annotated[
-        int, Key("Replicas of a topic that does not say.", at_least=1, at_most=32767)
+        int, Key("Replicas of a topic that does not say.", at_least=1, at_most=32767, roles=CONTROLLER)
     ] = 1
-    min_insync_replicas: Annotated[int, Key("In-sync replicas that acks=all needs.", at_least=1)] = 1
-    unclean_leader_election_enable: Annotated[bool, Key("Whether a replica out of sync may lead.")] = False
+    min_insync_replicas: Annotated[int, Key("In-sync replicas that acks=all needs.", at_least=1, roles=CONTROLLER)] = 1
+    unclean_leader_election_enable: Annotated[
+        bool, Key("Whether a replica out of sync may lead.", roles=CONTROLLER)
+    ] = False
     unclean_leader_election_interval_ms: Annotated[
-        int, _ms("How often a controller holds unclean elections that are allowed.", at_most=LONG_MAX)
+        int, _ms("How often a controller holds unclean elections that are allowed.", at_most=LONG_MAX, roles=CONTROLLER)
     ] = 300_000
     auto_leader_rebalance_enable: Annotated[
-        bool, Key("Whether a controller gives leadership back to preferred replicas.")
+        bool, Key("Whether a controller gives leadership back to preferred replicas.", roles=CONTROLLER)
     ] = True
     leader_imbalance_check_interval_seconds: Annotated[
-        int, Key("How often it does.", unit="s", at_least=1, at_most=LONG_MAX)
+        int, Key("How often it does.", unit="s", at_least=1, at_most=LONG_MAX, roles=CONTROLLER)
     ] = 300
-    delete_topic_enable: Annotated[bool, Key("Whether topics can be deleted.")] = True
+    delete_topic_enable: Annotated[bool, Key("Whether topics can be deleted.", roles=CONTROLLER)] = True
     controller_quota_window_num: Annotated[
-        int, Key("Windows of a controller mutation quota that may be used up at once.", at_least=1)
+        int, Key("Windows of a controller mutation quota that may be used up at once.", at_least=1, roles=CONTROLLER)
     ] = 11
-    controller_quota_window_size_seconds: Annotated[int, Key("Length of each.", unit="s", at_least=1)] = 1
+    controller_quota_window_size_seconds: Annotated[
+        int, Key("Length of each.", unit="s", at_least=1, roles=CONTROLLER)
+    ] = 1
 
     # Moves between directories
     replica_alter_log_dirs_io_max_bytes_per_second: Annotated[
@@ -200,6 +263,7 @@ class Config:
             unit="bytes/s",
             at_least=0,
             at_most=LONG_MAX,
+            roles=AGENT,
         ),
     ] = LONG_MAX
 
@@ -213,7 +277,9 @@ class Config:
     )
 
     # kjbod's own
-    kjbod_role: Annotated[str, Key("What the agent is: the storage half of a broker.", choices=("broker",))] = "broker"
+    kjbod_role: Annotated[
+        str, Key("What the agent is: the storage half of a broker.", choices=("broker",), roles=AGENT)
+    ] = "broker"
     kjbod_host: Annotated[str, Key("This host in reports and advertised addresses.", pattern=r"[0-9a-zA-Z\-%._:]+")] = (
         ""
     )
@@ -228,9 +294,10 @@ class Config:
     kjbod_probe_full_every: Annotated[
         int,
         Key(
-            "Each how many-th probe also creates, renames and reads old content. Larger: a full, wiped or truncated "
+            "Every Nth probe also creates, renames and reads old content. Larger: a full, wiped or truncated "
             "disk is found later; smaller: more probes have twice the requests.",
             at_least=1,
+            roles=AGENT,
         ),
     ] = 10
     kjbod_probe_timeout_ms: Annotated[
@@ -239,6 +306,7 @@ class Config:
             "A device that has had requests and completed none for this long is hung. Shorter: found sooner; a healthy "
             "device must never need this long for a single request.",
             at_least=100,
+            roles=AGENT,
         ),
     ] = 1900
     kjbod_blind_timeout_ms: Annotated[
@@ -255,22 +323,29 @@ class Config:
             "A directory that is held, frozen or throttled to nothing, becomes failed after this; 0: never. Shorter: "
             "producers wait less for another leader; a snapshot that takes longer costs the directory.",
             at_least=0,
+            roles=AGENT,
         ),
     ] = 30_000
     kjbod_slow_ms: Annotated[
         int,
-        _ms("A probe that takes this long is slow; it is some five requests in a row. Slow is said, never failed."),
+        _ms(
+            "A probe that takes this long is slow; it is some five requests in a row. Slow is said, never failed.",
+            roles=AGENT,
+        ),
     ] = 1000
     kjbod_slow_probes: Annotated[
         int,
         Key(
             "Slow probes in a row that make a directory slow. Fewer: said sooner, also for a burst of writes.",
             at_least=1,
+            roles=AGENT,
         ),
     ] = 2
     kjbod_slow_recovery_probes: Annotated[
         int,
-        Key("Quick probes in a row that end slowness. Fewer: said sooner, and may come and go.", at_least=1),
+        Key(
+            "Quick probes in a row that end slowness. Fewer: said sooner, and may come and go.", at_least=1, roles=AGENT
+        ),
     ] = 3
     kjbod_strike_window_ms: Annotated[
         int,
@@ -278,6 +353,7 @@ class Config:
             "Two errors within this time are a failure although probes between them pass; damage that a file system "
             "reports is remembered as long. Longer: a disk that fails now and then goes offline; 0: never by that.",
             at_least=0,
+            roles=AGENT,
         ),
     ] = 60_000
     kjbod_host_fault_window_ms: Annotated[
@@ -286,6 +362,7 @@ class Config:
             "Disks that get into trouble within this time may have a fault of the host in common. Longer: an adapter "
             "that dies slowly is recognized; a second disk that really dies by then may wait for the settling time.",
             at_least=0,
+            roles=AGENT,
         ),
     ] = 1000
     kjbod_host_fault_settle_ms: Annotated[
@@ -294,6 +371,7 @@ class Config:
             "How long a failure waits when no other disk of the host is known to be well. Longer: an adapter may reset "
             "for that long; when all disks really die, all are reported that much later.",
             at_least=0,
+            roles=AGENT,
         ),
     ] = 500
     kjbod_placement: Annotated[
@@ -302,6 +380,7 @@ class Config:
             "Where a new replica goes: to the directory with the fewest replicas (as Kafka), with the most free bytes, "
             "or by chance weighted by free bytes. Cordoned, slow and nearly full directories come last in each.",
             choices=("replicas", "free-bytes", "weighted"),
+            roles=AGENT,
         ),
     ] = "replicas"
     kjbod_placement_full_percent: Annotated[
@@ -312,6 +391,7 @@ class Config:
             unit="%",
             at_least=1,
             at_most=100,
+            roles=AGENT,
         ),
     ] = 90
     kjbod_placement_accept: Annotated[
@@ -320,6 +400,7 @@ class Config:
             "Whether new partitions may come here while brokers are registered that are no agents: clients of theirs "
             "could not write to them. auto: the agent cordons all of its directories then; always: they may.",
             choices=("auto", "always"),
+            roles=AGENT,
         ),
     ] = "auto"
     kjbod_assignment_timeout_ms: Annotated[
@@ -338,25 +419,99 @@ class Config:
             unit="bytes/s",
             at_least=1,
             at_most=LONG_MAX,
+            roles=AGENT,
         ),
     ] = LONG_MAX
     kjbod_move_concurrency: Annotated[
-        int, Key("Moves at a time that may read from, or write to, one directory.", at_least=1)
+        int, Key("Moves at a time that may read from, or write to, one directory.", at_least=1, roles=AGENT)
     ] = 1
     kjbod_storage_agent: Annotated[
-        str, Key("Storage agent plug-in, a name in the entry-point group kjbod.storage.", pattern=r"[a-z][a-z0-9_-]*")
+        str,
+        Key(
+            "Storage agent plug-in, a name in the entry-point group kjbod.storage.",
+            pattern=r"[a-z][a-z0-9_-]*",
+            roles=AGENT,
+        ),
     ] = "posix"
+    kjbod_guard_mode: Annotated[
+        str,
+        Key(
+            "What a guard does about a disk that Kafka does not see fail: observe says what it would do and does "
+            "nothing; act does it.",
+            choices=("observe", "act"),
+            roles=GUARD,
+        ),
+    ] = "observe"
+    kjbod_guard_ladder: Annotated[
+        str,
+        Key(
+            "What a guard tries first: disk takes the disk away from the broker, fence gives the broker up, for sites "
+            "that prefer a lost broker to a short pause.",
+            choices=("disk", "fence"),
+            roles=GUARD,
+        ),
+    ] = "disk"
+    kjbod_guard_evict: Annotated[
+        str,
+        Key(
+            "Whether the broker leaves the replica lists of what lies on a failed directory: auto where the partitions "
+            "keep what they need without it, else their leaders wait 30 s for it; never leaves the lists alone.",
+            choices=("auto", "never"),
+            roles=GUARD,
+        ),
+    ] = "auto"
+    kjbod_guard_slow: Annotated[
+        str,
+        Key(
+            "What a guard does about a disk that is slow and works: ignore leaves it alone; demote has other brokers "
+            "lead what this one leads there, until it is quick again.",
+            choices=("ignore", "demote"),
+            roles=GUARD,
+        ),
+    ] = "ignore"
+    kjbod_guard_fence_max_brokers: Annotated[
+        int,
+        Key(
+            "Brokers that may be given up at a time, this one included, of those that were fenced or lost a directory "
+            "within a minute. Larger: a broker that is stuck does not wait for another one's trouble.",
+            at_least=0,
+            roles=GUARD,
+        ),
+    ] = 1
+    kjbod_guard_host_fault_timeout_ms: Annotated[
+        int,
+        _ms(
+            "How long no disk of the broker may be well before a guard gives the broker up. Longer: an adapter may "
+            "reset for that long.",
+            at_most=LONG_MAX,
+            roles=GUARD,
+        ),
+    ] = 30_000
     kjbod_controller_rules: Annotated[
-        str, Key("Where the KIP and shipped Kafka differ, which one the stub follows.", choices=("kip-858", "kafka"))
+        str,
+        Key(
+            "Where the KIP and shipped Kafka differ, which one the stub follows.",
+            choices=("kip-858", "kafka"),
+            roles=CONTROLLER,
+        ),
     ] = "kip-858"
     kjbod_state_dir: Annotated[
-        str, Key("What the agent remembers, outside the disks it watches.", parsed_apart=True)
+        str, Key("What the agent remembers, outside the disks it watches.", parsed_apart=True, roles=AGENT)
     ] = "/var/lib/kjbod"
     kjbod_reports_dir: Annotated[
-        str, Key("Health reports for the fleet report; <kjbod.state.dir>/reports where not given.", parsed_apart=True)
+        str,
+        Key(
+            "Health reports for the fleet report; <kjbod.state.dir>/reports where not given.",
+            parsed_apart=True,
+            roles=AGENT,
+        ),
     ] = "/var/lib/kjbod/reports"
-    kjbod_reports_interval_ms: Annotated[int, _ms("Time between two samples in the reports.", at_least=100)] = 60_000
-    kjbod_reports_rotate_interval_ms: Annotated[int, _ms("A new report file after this.", at_least=1000)] = 3_600_000
+    kjbod_reports_interval_ms: Annotated[
+        int, _ms("Time between two samples in the reports.", at_least=100, roles=AGENT)
+    ] = 60_000
+    kjbod_reports_rotate_interval_ms: Annotated[
+        int, _ms("A new report file after this.", at_least=1000, roles=AGENT)
+    ] = 3_600_000
     kjbod_metrics_listener: Annotated[
         HostPort | None, Key("Where metrics are served: host:port; empty: nowhere.", parsed_apart=True)
     ] = None
@@ -373,12 +528,12 @@ class Config:
 
     @property
     def advertised_broker_listeners(self) -> tuple[Listener, ...]:
-        """What a broker puts into its registration."""
+        """Listeners that a broker puts into its registration."""
         return tuple(one for one in self.advertised_listeners if one.name not in self.controller_listener_names)
 
     @property
     def advertised_controller_listeners(self) -> tuple[Listener, ...]:
-        """What a controller is known by, in the order of ``controller.listener.names``."""
+        """Listeners that a controller is known by, in the order of ``controller.listener.names``."""
         by_name = {one.name: one for one in self.advertised_listeners}
         return tuple(by_name[name] for name in self.controller_listener_names if name in by_name)
 
@@ -391,7 +546,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the table: the key's name, its field in :class:`Config`, its type, its default and the :class:`Key`.
+    """A row of the table: the key's name, its field in :class:`Config`, its type, its default and the :class:`Key`.
 
     ``default`` is ``dataclasses.MISSING`` where the key has none, or one that depends on other keys.
     """
@@ -412,6 +567,6 @@ def settings() -> Mapping[str, Setting]:
         kind, *metadata = typing.get_args(hints[one.name]) or (None,)
         if metadata and isinstance(metadata[0], Key):
             key: Key = metadata[0]
-            name = key.name or one.name.replace("_", ".")
+            name = one.name.replace("_", ".")
             table[name] = Setting(name, one.name, kind, one.default, key)
     return MappingProxyType(table)

@@ -13,6 +13,7 @@ import re
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 from kjbod.config.endpoints import (
@@ -54,6 +55,36 @@ def load_config(path: str | Path, *checks: Check) -> Config:
     Raises:
         ConfigError: the file cannot be read, or something in it is wrong; ``problems`` has every mistake.
     """
+    return config_of(_read(path), path, *checks)
+
+
+def load_guard_config(path: str | Path, own: str | Path | None, *checks: Check) -> Config:
+    """The configuration in a broker's file, with kjbod's own keys in the file ``own`` laid over it, so that the
+    broker's may stay as it is.
+
+    Raises:
+        ConfigError: a file cannot be read, or something in it is wrong; ``problems`` has every mistake.
+    """
+    properties = _properties(_read(path), str(path))
+    if "zookeeper.connect" in properties and "process.roles" not in properties:
+        raise ConfigError(
+            f"{path}: zookeeper.connect: expected the file of a broker in KRaft mode (process.roles), not in ZooKeeper "
+            "mode"
+        )
+    laid = {} if own is None else _properties(_read(own), str(own))
+    foreign = [
+        f"{own}: {name}={_shown(value)}: expected keys that begin with {OWN_PREFIX} only: Kafka's are those of {path}"
+        for name, value in laid.items()
+        if not name.startswith(OWN_PREFIX)
+    ]
+    if foreign:
+        raise ConfigError(*foreign)
+    here, host = os.getcwd(), socket.gethostname()  # noqa: PTH109
+    sources = dict.fromkeys(laid, str(own))
+    return _Loader({**properties, **laid}, str(path), here, host, sources).load(checks)
+
+
+def _read(path: str | Path) -> bytes:
     try:
         with open(path, "rb") as file:
             text = file.read(FILE_BYTES_MAX + 1)
@@ -61,7 +92,9 @@ def load_config(path: str | Path, *checks: Check) -> Config:
         raise ConfigError(f"{path}: {error.strerror}: expected a readable server.properties of Kafka") from None
     except ValueError:
         raise ConfigError(f"{str(path)!r}: expected the path of Kafka's server.properties") from None
-    return config_of(text, path, *checks)
+    if len(text) > FILE_BYTES_MAX:
+        raise ConfigError(f"{path}: expected a server.properties of at most {FILE_BYTES_MAX} bytes")
+    return text
 
 
 def config_of(text: bytes, path: str | Path, *checks: Check) -> Config:
@@ -82,13 +115,16 @@ def parse_config(text: bytes, *checks: Check, source: str, working_directory: st
     Raises:
         ConfigError: with every mistake.
     """
+    return _Loader(_properties(text, source), source, working_directory, host).load(checks)
+
+
+def _properties(text: bytes, source: str) -> Mapping[str, str]:
     try:
-        properties = parse_properties(text)
+        return parse_properties(text)
     except ValueError as error:
         raise ConfigError(
             f"{source}: {error}: expected four hexadecimal digits after \\u, or \\\\ for a backslash"
         ) from None
-    return _Loader(properties, source, working_directory, host).load(checks)
 
 
 def require_controller(config: Config) -> None:
@@ -102,7 +138,8 @@ def require_controller(config: Config) -> None:
 
 
 def broker_problems(config: Config) -> list[str]:
-    """Why this is no broker's file. What it speaks with others is no matter to who only reads this host's disks."""
+    """Reasons why this is no broker's file. What it speaks with others is no matter to who only reads this host's
+    disks."""
     if not config.process_roles or "broker" in config.process_roles:
         return []
     roles = ",".join(sorted(config.process_roles))
@@ -110,12 +147,12 @@ def broker_problems(config: Config) -> list[str]:
 
 
 def agent_problems(config: Config) -> list[str]:
-    """Why the agent cannot run with it."""
+    """Reasons why the agent cannot run with a configuration."""
     return _role_problems(config, "broker", "kjbod agent")
 
 
 def controller_problems(config: Config) -> list[str]:
-    """Why the controller stub cannot run with it."""
+    """Reasons why the controller stub cannot run with a configuration."""
     problems = _role_problems(config, "controller", "kjbod controller")
     for name in POLICY_CLASSES:
         if policy := config.properties.get(name, "").strip():
@@ -143,11 +180,16 @@ def _role_problems(config: Config, role: str, command: str) -> list[str]:
     if config.process_roles and config.process_roles != {role}:
         roles = ",".join(sorted(config.process_roles))
         problems.append(f"{config.source}: process.roles={roles}: expected {role}, which is what {command} runs")
+    if 0 < config.queued_max_request_bytes < config.socket_request_max_bytes:  # KafkaConfig.validateValues
+        problems.append(
+            f"{config.source}: queued.max.request.bytes={config.queued_max_request_bytes}: "
+            f"expected at least socket.request.max.bytes={config.socket_request_max_bytes}, or -1"
+        )
     return problems + protocol_problems(config, command)
 
 
 def protocol_problems(config: Config, command: str) -> list[str]:
-    """Why ``command`` cannot speak with the controllers."""
+    """Reasons why ``command`` cannot speak with the controllers."""
     if config.controller_protocol in (None, "PLAINTEXT"):
         return []
     name = config.controller_listener_names[0]
@@ -181,12 +223,24 @@ _NOTHING: dict[str, object] = {
 """In the place of values without a default that are wrong, for a :data:`Check`."""
 
 
+_NO_OTHERS: Mapping[str, str] = MappingProxyType({})
+
+
 class _Loader:
     """Collects values and problems; a ``_read_...`` that notes a problem gives a stand-in, so that the others go on."""
 
-    def __init__(self, properties: Mapping[str, str], source: str, working_directory: str, host: str) -> None:
+    def __init__(
+        self,
+        properties: Mapping[str, str],
+        source: str,
+        working_directory: str,
+        host: str,
+        sources: Mapping[str, str] = _NO_OTHERS,
+    ) -> None:
         self._properties = properties
         self._source = source
+        self._sources = sources
+        """Other files, by the keys that come from them."""
         self._working_directory = working_directory
         self._host = host
         self._problems: list[str] = []
@@ -216,10 +270,11 @@ class _Loader:
 
     def _wrong(self, name: str, expected: str) -> None:
         value = self._properties.get(name)
+        source = self._sources.get(name, self._source)
         if value is None:
-            self._problems.append(f"{self._source}: {name} is missing: {expected}")
+            self._problems.append(f"{source}: {name} is missing: {expected}")
         else:
-            self._problems.append(f"{self._source}: {name}={_shown(value)}: {expected}")
+            self._problems.append(f"{source}: {name}={_shown(value)}: {expected}")
 
     def _check_unknown(self) -> None:
         own = [name for name in settings() if name.startswith(OWN_PREFIX)]
@@ -410,7 +465,7 @@ class _Loader:
         return overrides
 
     def _check_deadlines(self, values: Mapping[str, object]) -> None:
-        """What the deadlines of the verdict have to do with each other."""
+        """Check the deadlines of the verdict against each other."""
         probe_ms = values["kjbod_probe_timeout_ms"]
         held_ms, blind_ms = values["kjbod_held_timeout_ms"], values["kjbod_blind_timeout_ms"]
         for name, value, never in (("kjbod.held.timeout.ms", held_ms, 0), ("kjbod.blind.timeout.ms", blind_ms, None)):
@@ -420,7 +475,8 @@ class _Loader:
     def _wrong_given(self, name: str, value: int | str, expected: str) -> None:
         """As ``_wrong``, of a value that may be a default."""
         default = "" if name in self._properties else " (the default)"
-        self._problems.append(f"{self._source}: {name}={value}{default}: {expected}")
+        source = self._sources.get(name, self._source)
+        self._problems.append(f"{source}: {name}={value}{default}: {expected}")
 
     def _read_metrics_listener(self) -> HostPort | None:
         text = self._text("kjbod.metrics.listener")
@@ -536,7 +592,7 @@ def _voter_problems(roles: frozenset[str], voters: tuple[Voter, ...], node_id: o
 
 
 class _ListenerRules:
-    """What listeners, advertised listeners, controller names and roles have to do with each other."""
+    """Rules between listeners, advertised listeners, controller names and roles."""
 
     def __init__(
         self,

@@ -5,8 +5,12 @@ is text, and the only thing that can be malformed is an escape.
 """
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 
-import javaproperties
+from kjbod.bare_import import import_alone
+
+_reading = import_alone("javaproperties", "reading")
+_writing = import_alone("javaproperties", "writing")
 
 
 def parse_properties(text: bytes) -> dict[str, str]:
@@ -16,13 +20,18 @@ def parse_properties(text: bytes) -> dict[str, str]:
         ValueError: a malformed ``\\uXXXX``.
     """
     try:
-        return dict(javaproperties.loads(text))
-    except javaproperties.InvalidUEscapeError as error:
+        return dict(_reading.loads(text))
+    except _reading.InvalidUEscapeError as error:
         raise ValueError(f"Malformed \\uxxxx encoding: {error.escape}") from None
 
 
 def render_properties(properties: Mapping[str, str], comments: Iterable[str] = ()) -> bytes:
     """A properties file with ``comments`` first, then ``key=value`` lines in the order given, LF line ends; ASCII."""
-    lines = [javaproperties.to_comment(comment, ensure_ascii=True) for comment in comments]
-    lines += [javaproperties.join_key_value(key, value) for key, value in properties.items()]
+    lines = [_writing.to_comment(comment, ensure_ascii=True) for comment in comments]
+    lines += [_writing.join_key_value(key, value) for key, value in properties.items()]
     return "".join(f"{line}\n" for line in lines).encode("ascii")
+
+
+def java_timestamp(moment: datetime) -> str:
+    """``Date.toString()`` of a moment with a time zone: ``Mon Sep 02 14:00:54 UTC 2024``."""
+    return str(_writing.java_timestamp(moment))

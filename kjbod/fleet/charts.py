@@ -4,8 +4,7 @@ Each is drawn for a given width, and the page holds it twice, wide and narrow: o
 have letters of 4 px.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 from kjbod.fleet.svg import (
@@ -21,6 +20,7 @@ from kjbod.fleet.svg import (
     text_width,
     time_ticks,
 )
+from kjbod.quick_dataclass import dataclass
 
 NARROW_PX = 640
 LABEL_PX_MAX = 250
@@ -225,7 +225,7 @@ class Lane:
     marks: tuple[Mark, ...]
 
 
-SHAPES: dict[str, tuple[str, str, str]] = {
+SHAPES: Mapping[str, tuple[str, str, str]] = {
     "agent_started": ("e-start", "agent started", "M-4 -5L5 0L-4 5Z"),
     "registered": ("e-calm", "registered", "M0 -4A4 4 0 1 1 0 4A4 4 0 1 1 0 -4Z"),
     "unfenced": ("e-good", "unfenced", "M0 -5A5 5 0 1 1 0 5A5 5 0 1 1 0 -5Z"),
@@ -236,6 +236,11 @@ SHAPES: dict[str, tuple[str, str, str]] = {
     "acknowledged": ("e-good", "acknowledged", "M-6 0L-4 -2L-2 1L4 -6L6 -4L-2 6Z"),
     "leadership_moved": ("e-move", "leadership moved", "M0 -6L6 0L0 6L-6 0Z"),
     "timeout_shutdown": ("e-bad", "failure timeout", "M-5 -5H5V5H-5Z"),
+    "kafka_noticed": ("e-good", "Kafka noticed", "M-6 0L-4 -2L-2 1L4 -6L6 -4L-2 6Z"),
+    "guard_would": ("e-warn", "what a guard would do", "M0 -6L6 0L0 6L-6 0Z"),
+    "guard_does": ("e-calm", "guard begins", "M-4 -5L5 0L-4 5Z"),
+    "guard_done": ("e-move", "what came of it", "M0 -6L6 0L0 6L-6 0Z"),
+    "guard_stands": ("e-calm", "where the guard is with it", "M-1.5 -6H1.5V6H-1.5Z"),
     "agent_stopped": ("e-stop", "agent stopped", "M-5 -5H5V5H-5Z"),
     "assignments_acknowledged": ("e-calm", "assignments recorded", "M-4 -4H4V-1H-4ZM-4 1H4V4H-4Z"),
     "replica_created": ("e-calm", "replicas created", "M-1.2 -5H1.2V-1.2H5V1.2H1.2V5H-1.2V1.2H-5V-1.2H-1.2Z"),

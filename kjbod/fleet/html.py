@@ -8,6 +8,7 @@ person can look at, the worst first, and the page says so and where the rest is:
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from kjbod.fleet import deeds
 from kjbod.fleet.charts import (
     BarRow,
     Cell,
@@ -81,6 +82,7 @@ def page(report: Report) -> str:
         _attention(report),
         _health(report),
         _failures(report),
+        _guards(report),
         '<div class="pair">',
         _capacity(report),
         _leaders(report),
@@ -143,7 +145,7 @@ _SEEN: tuple[str, Value] = ("last seen, UTC", lambda row: date_time(row["last_se
 
 
 def _attention(report: Report) -> str:
-    """What a person has to look at this morning; the worst first."""
+    """Section of what a person has to look at this morning; the worst first."""
     lists = (_silent_agents, _failed_directories, _ended_agents, _other_directories, _soon_full)
     found = "".join(make(report) for make in lists)
     if not found:
@@ -335,10 +337,28 @@ def _failures(report: Report) -> str:
     )
 
 
+def _guards(report: Report) -> str:
+    """Section of the deeds of guards, by cluster; none where there are no guards."""
+    rows = report.guards
+    if not rows:
+        return ""
+    table = _table(
+        rows,
+        *(("cluster", "fleet"), ("guards#", "guards"), ("of them act#", "acting"), ("acts#", "acts")),
+        *(("in vain#", "failed_acts"), ("refused#", "refusals"), ("only observed#", "would")),
+        open_=True,
+    )
+    note = (
+        "Refused by the hand, a controller or the guard's own rules. Only observed: what one that acts would have done."
+    )
+    return f'<section><h2>What guards did</h2><p class="note">{clean(note)}</p>{table}</section>'
+
+
 def _evidence(row: Row) -> str:
     evidence = row["evidence"] or row["cause"] or "none recorded"
     identity = [f"{what} {row[what]}" for what in ("device", "serial") if row[what] and row[what] not in evidence]
-    return f"Evidence: {'; '.join([evidence, *identity])}"
+    by_guard = deeds.told(row)
+    return f"Evidence: {'; '.join([evidence, *identity])}{f'. Guard: {by_guard}' if by_guard else ''}"
 
 
 def _latency_row(report: Report, row: Row) -> LatencyRow:
@@ -516,7 +536,7 @@ def _unheard(report: Report, agent: Row) -> tuple[tuple[int, int, str], ...]:
 
 
 def _alive(events: Sequence[Row], report: Report, agent: Row) -> list[tuple[int, int]]:
-    """When the agent ran, as far as its events, and what else was heard of it, tell."""
+    """Times in which the agent ran, as far as its events, and what else was heard of it, tell."""
     first, last = report.first_ts, agent["last_seen"] if agent["status"] == SILENT else report.last_ts
     assert first is not None
     assert last is not None

@@ -13,10 +13,10 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from kjbod.fleet.errors import FleetError
+from kjbod.fleet.fleet_error import FleetError
+from kjbod.quick_dataclass import dataclass
 
 JAVA_VERSION_MIN = 17
 VERSION_TIMEOUT_S = 30

@@ -4,13 +4,13 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kjbod.fleet.html import page
 from kjbod.fleet.schema import EVENTS, SAMPLES, STREAMS
 from kjbod.fleet.summary import Report
+from kjbod.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,13 +23,9 @@ R = TypeVar("R")
 Progress = Callable[[str], None]
 
 
-TABLES = (*STREAMS, "files", "directories", "agents", "incidents", "capacity", "timeline")
-"""The folders below ``tables/``, each a table in Parquet."""
-
-
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What is in a reports directory."""
+    """Contents of a reports directory."""
 
     root: str
     """Its URI."""
@@ -138,7 +134,7 @@ def _write(table: "DataFrame", path: Path) -> list[dict[str, Any]]:
     """Write a small table as one file, and return it: collected once, in its own order."""
     whole = table.coalesce(1).persist()
     whole.write.parquet(str(path))
-    rows = [row.asDict() for row in whole.collect()]
+    rows = [row.asDict(recursive=True) for row in whole.collect()]
     whole.unpersist()
     return rows
 

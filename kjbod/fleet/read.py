@@ -19,7 +19,6 @@ or says what cannot be. Bad lines and all lines of files that are not kept go to
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -40,6 +39,7 @@ from kjbod.fleet.schema import (
     ddl,
     required_columns,
 )
+from kjbod.quick_dataclass import dataclass
 
 FILE_PATTERN = "*.jsonl{,.gz}"
 """Finished files. Spark itself passes over names that begin with a dot: files that an agent still writes."""
@@ -53,7 +53,7 @@ _BAD = "_bad"
 
 @dataclass(frozen=True, slots=True)
 class FileAudit:
-    """What became of one file. Lines do not count the trailer."""
+    """Result of reading one file. Lines do not count the trailer."""
 
     stream: str
     file: str

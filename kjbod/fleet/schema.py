@@ -23,6 +23,8 @@ import uuid
 from collections.abc import Mapping
 from enum import StrEnum
 
+from kjbod.quick_dataclass import dataclass
+
 SCHEMA_VERSION = 1
 """Column ``v``. Readers ignore columns that they do not know and read columns that are absent as null, so a column can
 be added without a new version; a new version is for a column whose meaning changed."""
@@ -55,10 +57,10 @@ class DirectoryState(StrEnum):
 
 
 class EventKind(StrEnum):
-    """What an :class:`Event` reports. "Per directory" means: one event for each directory, with ``dir_id`` and
-    ``path``."""
+    """Kind of an :class:`Event`. "Per directory" means: one event for each directory, with ``dir_id`` and ``path``."""
 
     AGENT_STARTED = "agent_started"
+    """Of a guard too: ``attrs`` then has ``role`` and ``mode``."""
     REGISTERED = "registered"
     UNFENCED = "unfenced"
     FENCED = "fenced"
@@ -82,6 +84,22 @@ class EventKind(StrEnum):
     """``attrs`` has ``count``."""
     REPLICA_CREATED = "replica_created"
     """Per directory: ``attrs`` has ``topic`` and ``partition``."""
+    KAFKA_NOTICED = "kafka_noticed"
+    """Of a guard, per directory: the metadata show that the broker beside it has taken the directory offline by itself;
+    ``attrs`` has ``after_ms`` since the guard's verdict, when that was before."""
+    GUARD_WOULD = "guard_would"
+    """Of a guard, per directory: what it would do about a failure (``would``, a step of the ladder; ``reason``, in
+    words; ``mode``). In mode observe it does nothing."""
+    GUARD_DOES = "guard_does"
+    """Of a guard in mode act: it is about to use a means (``means``, such as ``cut``, ``evict``, ``fence``; ``count``,
+    of partitions, where it is about some) on the directory that ``path`` names, or, without one, on the broker. This
+    kind and the next two have no ``dir_id``: a disk that replaces another meanwhile gets nothing of it."""
+    GUARD_DONE = "guard_done"
+    """Likewise: what came of it (``means``, ``outcome``: ``done``, ``pending``, ``failed`` or ``refused``; ``took_ms``;
+    ``reason`` where it is not done; ``count``)."""
+    GUARD_STANDS = "guard_stands"
+    """Likewise: where the directory, or the broker, stands on the ladder from now on (``state``), and why (``reason``).
+    ``left`` and ``crippled``: what should be done is not, but where the reason is ``released``."""
 
 
 INCIDENT_KINDS = frozenset(
@@ -91,11 +109,12 @@ INCIDENT_KINDS = frozenset(
         EventKind.ACKNOWLEDGED,
         EventKind.LEADERSHIP_MOVED,
         EventKind.TIMEOUT_SHUTDOWN,
+        EventKind.KAFKA_NOTICED,
     }
 )
 """Kinds that belong to the failure of one directory and get its ``incident``."""
 
-URGENT_KINDS = INCIDENT_KINDS - {EventKind.OFFLINE_SENT} | {EventKind.AGENT_STOPPED}
+URGENT_KINDS = INCIDENT_KINDS - {EventKind.OFFLINE_SENT} | {EventKind.AGENT_STOPPED, EventKind.GUARD_STANDS}
 """Kinds after which the open files are handed to the readers at once."""
 
 
@@ -114,9 +133,9 @@ def latency_bucket(latency_us: int) -> str:
     return str(math.floor(4 * math.log2(max(latency_us, 1))))
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One log directory at one moment. Times are wall ms since 1970 UTC, sizes bytes; None is "not known"."""
+    """A log directory at one moment. Times are wall ms since 1970 UTC, sizes bytes; None is "not known"."""
 
     ts: int
     mono_ns: int
@@ -166,11 +185,11 @@ class Sample:
     v: int = SCHEMA_VERSION
 
     def to_json_line(self) -> str:
-        """One line of JSON without the newline, keys in column order, unknown values left out."""
+        """A line of JSON without the newline, keys in column order, unknown values left out."""
         return _json_line(self)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """Something that happened. ``event_id`` and, for :data:`INCIDENT_KINDS` with a directory, ``incident`` are computed
     when not given."""
@@ -205,7 +224,7 @@ class Event:
             object.__setattr__(self, "event_id", str(uuid.uuid5(_NAMESPACE, text)))
 
     def to_json_line(self) -> str:
-        """One line of JSON without the newline, keys in column order, unknown values left out."""
+        """A line of JSON without the newline, keys in column order, unknown values left out."""
         return _json_line(self)
 
 
@@ -216,7 +235,7 @@ def _json_line(row: Sample | Event) -> str:
     return json.dumps({name: value for name, value in present.items() if value is not None}, separators=(",", ":"))
 
 
-_SPARK_TYPES: dict[object, str] = {
+_SPARK_TYPES: Mapping[object, str] = {
     int: "BIGINT",
     str: "STRING",
     Mapping[str, int]: "MAP<STRING,BIGINT>",

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kjbod.fleet.errors import FleetError
+from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.java import Java, find_java, make_java_home
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 LARGE_INPUT_BYTES = 256 << 20
 """Compressed input from which on the C2 compiler and a parallel collector repay their start: about 5 million lines."""
+SHUFFLE_INPUT_BYTES = 4 << 20
+"""Compressed input for each partition of a shuffle: about 80,000 lines. More partitions cost more than they share."""
 
 _LOG4J = """status = error
 appender.console.type = Console
@@ -49,31 +51,39 @@ def session_settings() -> dict[str, str]:
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "1000000",
         "spark.sql.files.ignoreCorruptFiles": "true",  # a torn gzip file must not stop the job; its trailer tells
         "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+        "spark.python.sql.dataFrameDebugging.enabled": "false",  # a stack trace for each column that an expression has
     }
 
 
-def local_settings(scratch: Path, *, large: bool) -> dict[str, str]:
-    """Settings for a driver that is started here."""
+def local_settings(scratch: Path, input_bytes: int) -> dict[str, str]:
+    """Settings for a driver that is started here, for so much compressed input."""
+    large = input_bytes > LARGE_INPUT_BYTES
     jvm = ["-XX:+UseParallelGC"] if large else ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
     jvm += [f"-Djava.io.tmpdir={scratch}", f"-Dlog4j2.configurationFile={(scratch / 'log4j2.properties').as_uri()}"]
-    # Compiling a plan to Java pays back over millions of rows; before that it is a third of the time.
-    interpreted = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-    return ({} if large else interpreted) | {
+    # Compiling a plan to Java, and planning it anew after each stage, pay back over millions of rows; before that they
+    # are half of the time.
+    plain = {
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
+    }
+    partitions = min(2 * (os.cpu_count() or 1), 1 + input_bytes // SHUFFLE_INPUT_BYTES)
+    return ({} if large else plain) | {
         "spark.driver.memory": "2g" if large else "1g",
         "spark.driver.extraJavaOptions": " ".join(jvm),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
+        "spark.sql.shuffle.partitions": str(partitions),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
 
 
 @contextlib.contextmanager
-def spark_session(master: str | None, *, large: bool = False) -> Iterator["SparkSession"]:
-    """A session that is gone afterwards, with its process and its files.
+def spark_session(master: str | None, input_bytes: int = 0) -> Iterator["SparkSession"]:
+    """A session for so much compressed input. It is gone afterwards, with its process and its files.
 
     Raises:
         FleetError: no pyspark, no Java, or Spark does not start.
@@ -92,7 +102,7 @@ def spark_session(master: str | None, *, large: bool = False) -> Iterator["Spark
             scratch = Path(tempfile.mkdtemp(prefix="kjbod-fleet-"))
             stack.callback(shutil.rmtree, scratch, ignore_errors=True)
             environment = _environment(scratch, java)
-            settings |= local_settings(scratch, large=large)
+            settings |= local_settings(scratch, input_bytes)
         if master or not (submitted or "SPARK_REMOTE" in os.environ):
             builder = builder.master(master or "local[*]")
         for key, value in settings.items():

@@ -1,11 +1,12 @@
 """The report as plain data, and in words. No Spark here: the job collects small tables and hands them over."""
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from kjbod.fleet import deeds
 from kjbod.fleet.schema import DirectoryState, EventKind
 from kjbod.fleet.svg import clock_time, distinct_tails, duration, plural
+from kjbod.quick_dataclass import dataclass
 
 Row = Mapping[str, Any]
 
@@ -21,9 +22,9 @@ REASON_MAX = 100
 """Length of a reason in a sentence; the timeline has it whole."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What the jobs found; each list has the columns and the order of the table of the same name."""
+    """Findings of the jobs; each list has the columns and the order of the table of the same name."""
 
     agents: Sequence[Row]
     directories: Sequence[Row]
@@ -70,6 +71,11 @@ class Report:
     def ended(self) -> set[tuple[str, int]]:
         """Agents whose last words are no longer so, because they have stopped or are silent."""
         return {(row["host"], row["broker_id"]) for row in self.agents if row["status"] in (SILENT, STOPPED)}
+
+    @property
+    def guards(self) -> list[dict[str, Any]]:
+        """Deeds of guards, by cluster (:func:`kjbod.fleet.deeds.by_fleet`)."""
+        return deeds.by_fleet(self.agents)
 
     @property
     def soonest_full(self) -> list[Row]:
@@ -137,6 +143,7 @@ class Report:
             "agents": self.agents,
             "directories": self.directories,
             "incidents": self.incidents,
+            "guards": self.guards,
             "capacity": self.capacity,
             "data": {
                 "files": len(self.files),
@@ -238,6 +245,10 @@ def _exit(row: Row) -> str:
     return f", exit code {row['exit_code']}" if row["exit_code"] is not None else ""
 
 
+def _guards(report: Report) -> str:
+    return deeds.sentence(report.guards)
+
+
 def _data(report: Report) -> str:
     if not report.bad_files:
         return ""
@@ -249,11 +260,11 @@ def _enumerate(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-_SENTENCES = (_silence, _directories, _failures, _agents, _data)
+_SENTENCES = (_silence, _directories, _failures, _guards, _agents, _data)
 
 
 def describe(row: Row) -> str:
-    """One row of the timeline in words."""
+    """A row of the timeline in words."""
     kind, count = row["kind"], row["count"]
     cause = row["evidence"] or row["cause"] or row["errno"]
     reason = f"{row['reason'] or 'no reason given'}{_exit(row)}"
@@ -262,6 +273,11 @@ def describe(row: Row) -> str:
         EventKind.DIR_FAILED: "failed" + (f": {cause}" if cause else ""),
         EventKind.OFFLINE_SENT: "reported to the controller as offline",
         EventKind.ACKNOWLEDGED: "the controller has recorded it",
+        EventKind.KAFKA_NOTICED: "Kafka has noticed by itself",
+        EventKind.GUARD_WOULD: f"guard: {row['reason'] or 'no reason given'}",
+        EventKind.GUARD_DOES: f"guard: {row['means']} begins",
+        EventKind.GUARD_DONE: deeds.happened(row),
+        EventKind.GUARD_STANDS: deeds.stands(row),
         EventKind.LEADERSHIP_MOVED: "leadership has moved"
         + (f": {plural(row['leaders'], 'partition')}" if row["leaders"] is not None else ""),
         EventKind.TIMEOUT_SHUTDOWN: "not acknowledged in time: the agent gives up",

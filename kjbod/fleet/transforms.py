@@ -1,9 +1,11 @@
-"""What the fleet report says, as functions from DataFrames to DataFrames.
+"""Contents of the fleet report, as functions from DataFrames to DataFrames.
 
 ``samples`` and ``events`` are the clean rows of :mod:`kjbod.fleet.read`. A directory is ``(host, broker_id, path)``: a
 disk that was replaced has a new ``dir_id`` at the same path and takes its place. No window functions: what the agents
 write needs none, and a sort of all samples would be most of the job.
 """
+
+from collections.abc import Callable
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that every Spark user knows
@@ -28,6 +30,13 @@ SILENT_AFTER_MS = 3 * 3_600_000
 ``kjbod.reports.rotate.interval.ms`` is by default, since only finished files are read."""
 SILENT_INTERVALS = 3
 """And so many of its own intervals between samples, where that is longer."""
+BROKER_DEED_MS = 900_000
+"""What a guard does about its broker so long after the verdict on a disk belongs to that failure: for a fence it may
+have to wait ten minutes."""
+NOT_DONE_STATES = ("left", "crippled")
+"""States of a directory, and of a broker, for which something should be done and is not."""
+RELEASED = "released"
+"""Reason of ``left`` where somebody wanted it so."""
 
 
 def _last(column: str) -> Column:
@@ -42,6 +51,25 @@ def _kind(kind: EventKind) -> Column:
 def _device() -> Column:
     """Events have the names of a device and its number, samples the names alone; the number where it has none."""
     return F.regexp_replace("device", r" \d+:\d+$", "")
+
+
+def _is_left() -> Column:
+    """Whether an event says that what should be done is not."""
+    wanted = F.coalesce(F.col("attrs.reason"), F.lit("")) != RELEASED
+    return _kind(EventKind.GUARD_STANDS) & F.col("attrs.state").isin(*NOT_DONE_STATES) & wanted
+
+
+def _deed() -> Column:
+    """Deed of a guard with its outcome, or that it does no more, as a struct that begins with ``mono_ns``; null for
+    other events. That Kafka has recorded the directory as offline is one, too."""
+    means = (
+        F.when(_kind(EventKind.GUARD_DONE), F.col("attrs.means"))
+        .when(_kind(EventKind.KAFKA_NOTICED), F.lit("recorded"))
+        .when(_is_left(), F.col("attrs.state"))
+    )
+    told = (means.alias("means"), F.col("attrs.outcome").alias("outcome"), F.col("attrs.reason").alias("reason"))
+    counts = (F.expr(f"try_cast(attrs.{name} AS BIGINT)").alias(name) for name in ("took_ms", "count"))
+    return F.when(means.isNotNull(), F.struct("mono_ns", *told, *counts))
 
 
 def observations(samples: DataFrame, events: DataFrame) -> DataFrame:
@@ -72,7 +100,7 @@ def observations(samples: DataFrame, events: DataFrame) -> DataFrame:
 
 
 def directory_health(samples: DataFrame, events: DataFrame) -> DataFrame:
-    """Each directory as last seen: state, sizes in bytes, partitions, leaders now and at most."""
+    """Directories as last seen: state, sizes in bytes, partitions, leaders now and at most."""
     known = ("fleet", "rack", "dir_id", "device", "model", "serial", "state", "partitions", "leaders")
     health = (
         observations(samples, events)
@@ -98,8 +126,10 @@ def directory_health(samples: DataFrame, events: DataFrame) -> DataFrame:
 
 
 def agent_health(health: DataFrame, events: DataFrame) -> DataFrame:
-    """Each agent, ``(host, broker_id)``: status as last reported (``unfenced | fenced | started | stopped | unknown``),
-    why and with which exit code it stopped, and its directories by state."""
+    """Agents, by ``(host, broker_id)``: status as last reported (``unfenced | fenced | started | stopped | unknown``),
+    why and with which exit code it stopped, and its directories by state. Of a guard ``role``, ``mode``, and how often
+    it would have done something and only observed (``would``), did something (``acts``), tried in vain
+    (``failed_acts``), and was refused it, by the hand, a controller or its own rules (``refusals``)."""
     status = (
         F.when(_kind(EventKind.AGENT_STOPPED) | _kind(EventKind.TIMEOUT_SHUTDOWN), STOPPED)
         .when(_kind(EventKind.UNFENCED), "unfenced")
@@ -107,6 +137,15 @@ def agent_health(health: DataFrame, events: DataFrame) -> DataFrame:
         .when(_kind(EventKind.AGENT_STARTED), "started")
     )
     moment = F.when(F.col("status").isNotNull(), F.struct("ts", "mono_ns"))
+    started = F.when(_kind(EventKind.AGENT_STARTED), F.struct("ts", "mono_ns"))
+    outcome = F.when(_kind(EventKind.GUARD_DONE), F.col("attrs.outcome"))
+    only_would = _kind(EventKind.GUARD_WOULD) & (F.col("attrs.mode") == "observe")
+    counted = {
+        "would": only_would & ~F.col("attrs.would").isin("nothing", "wait"),
+        "acts": outcome.isin("done", "pending"),
+        "failed_acts": outcome == "failed",
+        "refusals": (outcome == "refused") | _is_left(),
+    }
     agents = (
         events.withColumn("status", status)
         .groupBy("host", "broker_id")
@@ -115,6 +154,8 @@ def agent_health(health: DataFrame, events: DataFrame) -> DataFrame:
             F.max_by(F.col("attrs.reason"), moment).alias("reason"),
             F.max_by(F.col("attrs.exit_code"), moment).alias("exit_code"),
             F.max("ts").alias("last_event"),
+            *(F.max_by(F.col(f"attrs.{name}"), started).alias(name) for name in ("role", "mode")),
+            *(F.count_if(is_it).alias(name) for name, is_it in counted.items()),
         )
     )
     directories = health.groupBy("host", "broker_id").agg(
@@ -129,7 +170,7 @@ def agent_health(health: DataFrame, events: DataFrame) -> DataFrame:
         F.max("last_seen").alias("last_seen"),
     )
     joined = directories.join(agents, ["host", "broker_id"], "full").na.fill("unknown", ["status"])
-    counts = ["directories", "failed", "impaired"]
+    counts = ["directories", "failed", "impaired", *counted]
     return (
         joined.na.fill(0, counts)
         .withColumn("last_seen", F.greatest("last_seen", "last_event"))
@@ -182,12 +223,14 @@ def directories_heard(health: DataFrame, agents: DataFrame) -> DataFrame:
 
 
 def incidents(events: DataFrame) -> DataFrame:
-    """One row for each failure of a directory in one run of an agent.
+    """A row for each failure of a directory in one run of an agent.
 
     Latencies are differences of ``mono_ns`` in ms: ``detect_ms`` first sign → verdict, ``send_ms`` verdict → first
     heartbeat that says so, ``acknowledge_ms`` heartbeat → answer, ``move_ms`` verdict → no leader left, ``total_ms``
     first sign (or verdict) → answer, ``give_up_ms`` verdict → shutdown. Outcome: ``acknowledged``,
-    ``timeout shutdown``, ``agent stopped`` or ``open``.
+    ``timeout shutdown``, ``agent stopped`` or ``open``. ``deeds``: what a guard did about it in this run, or did not,
+    in the order of time, each with ``after_ms`` since the verdict, ``means``, ``outcome``, ``reason``, ``took_ms`` and
+    ``count``.
     """
     failures = _failures(events).join(F.broadcast(_run_ends(events)), list(RUN), "left")
     given_up = F.coalesce("timeout_ns", "run_timeout_ns")
@@ -199,8 +242,13 @@ def incidents(events: DataFrame) -> DataFrame:
     )
     sign_ns = F.array_max(F.filter("suspect_ns", lambda at: at <= F.col("detected_ns")))
     detect_ms = F.coalesce(F.expr("try_cast(latency_ms AS DOUBLE)"), _ms(F.col("detected_ns") - sign_ns))
+    about_broker = F.filter("broker_deeds", lambda deed: deed.mono_ns <= F.col("detected_ns") + BROKER_DEED_MS * 10**6)
+    since = F.filter(
+        F.concat("deeds", F.coalesce(about_broker, F.array())), lambda deed: deed.mono_ns >= F.col("detected_ns")
+    )
     return (
         failures.withColumn("outcome", outcome)
+        .withColumn("deeds", F.transform(F.array_sort(since), _since(F.col("detected_ns"))))
         .withColumn("detect_ms", detect_ms)
         .withColumn("send_ms", _ms(F.col("sent_ns") - F.col("detected_ns")))
         .withColumn("acknowledge_ms", _ms(F.col("acknowledged_ns") - F.col("sent_ns")))
@@ -211,9 +259,19 @@ def incidents(events: DataFrame) -> DataFrame:
             _ms(F.col("acknowledged_ns") - F.col("detected_ns")) + F.coalesce("detect_ms", F.lit(0.0)),
         )
         .drop("suspect_ns", "latency_ms", "stopped_ns", "timeout_ns", "run_timeout_ns")
-        .drop("detected_ns", "sent_ns", "acknowledged_ns", "moved_ns")
+        .drop("detected_ns", "sent_ns", "acknowledged_ns", "moved_ns", "broker_deeds")
         .orderBy("ts", *DIRECTORY)
     )
+
+
+def _since(moment_ns: Column) -> Callable[[Column], Column]:
+    """Makes of a deed one with ``after_ms`` since a moment in the place of ``mono_ns``."""
+
+    def told(deed: Column) -> Column:
+        rest = (deed.getField(name).alias(name) for name in ("means", "outcome", "reason", "took_ms", "count"))
+        return F.struct(_ms(deed.mono_ns - moment_ns).alias("after_ms"), *rest)
+
+    return told
 
 
 def _failures(events: DataFrame) -> DataFrame:
@@ -221,11 +279,12 @@ def _failures(events: DataFrame) -> DataFrame:
     failed = _kind(EventKind.DIR_FAILED)
     path = F.coalesce("path", "dir_id").alias("path")
     steps = {
-        "detected_ns": EventKind.DIR_FAILED,
-        "sent_ns": EventKind.OFFLINE_SENT,
-        "acknowledged_ns": EventKind.ACKNOWLEDGED,
-        "moved_ns": EventKind.LEADERSHIP_MOVED,
-        "timeout_ns": EventKind.TIMEOUT_SHUTDOWN,
+        "detected_ns": failed,
+        "sent_ns": _kind(EventKind.OFFLINE_SENT),
+        # Of a guard: the controller has recorded what the broker beside it reported by itself.
+        "acknowledged_ns": _kind(EventKind.ACKNOWLEDGED) | _kind(EventKind.KAFKA_NOTICED),
+        "moved_ns": _kind(EventKind.LEADERSHIP_MOVED),
+        "timeout_ns": _kind(EventKind.TIMEOUT_SHUTDOWN),
     }
     facts = ("cause", "evidence", "errno", "call", "latency_ms")
     ours = F.col("kind").isin(*map(str, INCIDENT_KINDS))
@@ -237,8 +296,9 @@ def _failures(events: DataFrame) -> DataFrame:
             F.max("incident").alias("incident"),
             F.count_if(ours).alias("steps"),
             F.coalesce(F.min(F.when(failed, F.col("ts"))), F.min(F.when(ours, F.col("ts")))).alias("ts"),
-            *(F.min(F.when(_kind(kind), F.col("mono_ns"))).alias(name) for name, kind in steps.items()),
+            *(F.min(F.when(is_it, F.col("mono_ns"))).alias(name) for name, is_it in steps.items()),
             F.collect_list(F.when(suspected, F.col("mono_ns"))).alias("suspect_ns"),
+            F.collect_list(_deed()).alias("deeds"),
             *(F.max(F.when(failed, F.col(f"attrs.{name}"))).alias(name) for name in facts),
             *(F.max(F.when(failed, F.col(name))).alias(name) for name in ("partitions", "leaders")),
             *(F.max(name).alias(name) for name in ("fleet", "dir_id", "serial")),
@@ -250,18 +310,20 @@ def _failures(events: DataFrame) -> DataFrame:
 
 
 def _run_ends(events: DataFrame) -> DataFrame:
-    """How each run ended, if it did."""
+    """Ends of the runs, of those that ended, and what guards did about their brokers."""
     whole_run = F.col("path").isNull() & F.col("dir_id").isNull()
     timed_out = _kind(EventKind.TIMEOUT_SHUTDOWN) & whole_run
     stopped = _kind(EventKind.AGENT_STOPPED)
+    deed = F.when(whole_run, _deed())
     return (
-        events.where(timed_out | stopped)
+        events.where(timed_out | stopped | deed.isNotNull())
         .groupBy(*RUN)
         .agg(
             F.min(F.when(timed_out, F.col("mono_ns"))).alias("run_timeout_ns"),
             F.min(F.when(stopped, F.col("mono_ns"))).alias("stopped_ns"),
             F.max(F.when(stopped, F.col("attrs.reason"))).alias("stop_reason"),
             F.max(F.when(stopped, F.col("attrs.exit_code"))).alias("exit_code"),
+            F.collect_list(deed).alias("broker_deeds"),
         )
     )
 
@@ -271,8 +333,8 @@ def _ms(nanoseconds: Column) -> Column:
 
 
 def capacity(samples: DataFrame) -> DataFrame:
-    """Each directory's size and use in bytes, and, when enough was seen, its growth a day and the days until full
-    (null when it does not grow, or beyond twice the time that was seen)."""
+    """Size and use of directories in bytes, and, when enough was seen, its growth a day and the days until full (null
+    when it does not grow, or beyond twice the time that was seen)."""
     sized = samples.where(F.col("bytes_total").isNotNull() & F.col("bytes_used").isNotNull())
     # Time relative to a point near the data: squares of ms since 1970 would eat the digits of a double.
     day = (F.col("ts") - F.unix_millis(F.to_timestamp(F.lit("2026-01-01")))) / DAY_MS
@@ -316,7 +378,10 @@ def timeline(events: DataFrame) -> DataFrame:
             F.max("partitions").alias("partitions"),
             *(
                 F.max(F.col(f"attrs.{name}")).alias(name)
-                for name in ("previous", "state", "cause", "evidence", "errno", "reason", "exit_code")
+                for name in (
+                    *("previous", "state", "cause", "evidence", "errno", "reason", "exit_code"),
+                    *("means", "outcome", "took_ms"),
+                )
             ),
         )
         .drop("group")

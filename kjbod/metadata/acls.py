@@ -1,4 +1,4 @@
-"""Who may do what, by the ACLs in the metadata: the decisions of Kafka's ``StandardAuthorizer``. Pure.
+"""Authorization by the ACLs in the metadata: the decisions of Kafka's ``StandardAuthorizer``. Pure.
 
 Theory
 ------
@@ -23,13 +23,13 @@ ACL or ``super.users`` does not allow, whatever ``allow.everyone.if.no.acl.found
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Any, Final
 
 from kjbod.ids import Uuid
 from kjbod.metadata.records import AccessControlEntryRecord
+from kjbod.quick_dataclass import dataclass
 
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 CLUSTER_NAME: Final = "kafka-cluster"
@@ -81,12 +81,12 @@ class Operation(IntEnum):
 
 
 _O = Operation
-IMPLIED_BY: Final = {
+IMPLIED_BY: Final[Mapping[Operation, frozenset[Operation]]] = {
     _O.DESCRIBE: frozenset({_O.DESCRIBE, _O.READ, _O.WRITE, _O.DELETE, _O.ALTER}),
     _O.DESCRIBE_CONFIGS: frozenset({_O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS}),
 }
 """Operations of an ACL that allows, for those that it also allows by another name."""
-SUPPORTED: Final = {
+SUPPORTED: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
     ResourceType.CLUSTER: (
         _O.CREATE,
         _O.CLUSTER_ACTION,
@@ -143,7 +143,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFilter:
-    """Which entries are meant (``AclBindingFilter``); None and ``ANY`` are all."""
+    """A filter of ACL entries (``AclBindingFilter``); None and ``ANY`` match all."""
 
     resource_type: int = ANY
     resource_name: str | None = None
@@ -206,12 +206,12 @@ class AclIndex:
         return _content(entry) in self._contents
 
     def add(self, entry: AccessControlEntryRecord) -> None:
-        """One more, or another one with an id that is there."""
+        """Add an ACL, or replace the one with its id."""
         self.remove(entry.id)
         self._insert(entry)
 
     def remove(self, acl_id: Uuid) -> None:
-        """One less; nothing when it is not there."""
+        """Remove an ACL, if it is there."""
         entry = self._by_id.pop(acl_id, None)
         if entry is None:
             return

@@ -13,16 +13,15 @@ What is incomplete is not an error but a question for more bytes (a torn tail, a
 is complete and does not check is a :class:`CorruptBatchError` with its position.
 """
 
-import dataclasses
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-import crc32c
-
-from kjbod.metadata.control import ControlRecord, decode_control, encode_control
-from kjbod.metadata.records import Alike, AnyRecord, Record, decode_any
+from kjbod.metadata.control_records import ControlRecord, decode_control, encode_control
+from kjbod.metadata.records import AnyRecord, PartitionRecordRef, Record, decode_any
+from kjbod.quick_dataclass import dataclass
 from kjbod.wire.codec import MalformedMessageError
+from kjbod.wire.crc32c import crc32c
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES: Final = _HEADER.size
@@ -50,9 +49,9 @@ class CorruptBatchError(MalformedMessageError):
         self.why = why
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class LogRecord:
-    """One record as it lies in a batch."""
+    """A record as it lies in a batch."""
 
     offset: int
     timestamp_ms: int
@@ -60,7 +59,7 @@ class LogRecord:
     value: bytes | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordBatch:
     """A batch whose checksum is right. Records are decoded when asked for."""
 
@@ -114,10 +113,11 @@ class RecordBatch:
             MalformedMessageError: a record cannot be decoded; the text has its offset.
         """
         for offset, record in self.alike_records():
-            yield offset, record.whole() if isinstance(record, Alike) else record
+            yield offset, record.whole() if isinstance(record, PartitionRecordRef) else record
 
     def alike_records(self) -> Iterator[tuple[int, AnyRecord]]:
-        """The same, with those of partitions as what they are like."""
+        """Like :meth:`metadata_records`, but records of partitions stay in their shared form
+        (:class:`PartitionRecordRef`)."""
         if self.control:
             return
         for offset_delta, _, _, value in self._parts():
@@ -256,7 +256,7 @@ def encode_batch(
         -1,
         len(values),
     )
-    _CRC.pack_into(out, _CRC_FROM - _CRC.size, crc32c.crc32c(memoryview(out)[_CRC_FROM:]))
+    _CRC.pack_into(out, _CRC_FROM - _CRC.size, crc32c(memoryview(out)[_CRC_FROM:]))
     return bytes(out)
 
 
@@ -342,7 +342,7 @@ def batch_size(buf: bytes | memoryview, at: int) -> int | None:
 
 
 class Header(NamedTuple):
-    """What the header of a batch declares; its checksum was not looked at."""
+    """Header of a batch as it declares itself; its checksum was not looked at."""
 
     base_offset: int
     leader_epoch: int
@@ -383,7 +383,7 @@ def read_batch(buf: bytes | memoryview, at: int = 0) -> RecordBatch | None:
     base_offset, _, epoch, magic, crc, attributes, last_delta, base_timestamp, timestamp, _, _, _, count = fields
     if magic != _MAGIC:
         raise CorruptBatchError(at, f"magic {magic}, not {_MAGIC}")
-    if crc32c.crc32c(memoryview(raw)[_CRC_FROM:]) != crc:
+    if crc32c(memoryview(raw)[_CRC_FROM:]) != crc:
         raise CorruptBatchError(at, "the checksum is wrong")
     if attributes & _COMPRESSION:
         raise CorruptBatchError(at, "it is compressed, which a metadata log is not")

@@ -1,4 +1,5 @@
-"""Where a metadata log ended when it was closed with all of it on the disk: ``.kjbod_clean_stop``. Blocking code.
+"""Note of where a metadata log ended when it was closed with all of it on the disk: ``.kjbod_clean_stop``. Blocking
+code.
 
 The end of a log cannot be told from the log: one that lost its last segment, or whose last batch was damaged, looks
 like one that a crash cut short. After a clean stop there is nothing to cut, so the end is written down, and the file is
@@ -16,6 +17,7 @@ from pathlib import Path
 from kjbod.documents import INT32_MAX, INT64_MAX, int_of, parse_document, text_of
 from kjbod.errors import LogCorruptError
 from kjbod.files import fsync_directory, read_file, write_atomically
+from kjbod.quick_dataclass import dataclass
 
 FILE_NAME = ".kjbod_clean_stop"
 _VERSION = 1
@@ -23,9 +25,9 @@ _BYTES_MAX = 64 * 1024
 _SEGMENT_NAME = re.compile(r"[0-9]{20}\.log")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CleanStop:
-    """What was on the disk.
+    """End of the log that was on the disk.
 
     Attributes:
         epoch: the newest leader epoch, of the log or of ``quorum-state``.
@@ -51,7 +53,7 @@ def write_clean_stop(directory: Path, stop: CleanStop) -> None:
 
 
 def read_clean_stop(directory: Path) -> CleanStop | None:
-    """What the last stop said; None where it was none, or its note cannot be read as one: then nothing is known.
+    """Note of the last stop; None where there is none, or it cannot be read as one: then nothing is known.
 
     Raises:
         OSError: it cannot be read.

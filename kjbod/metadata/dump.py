@@ -14,7 +14,7 @@ from typing import Any
 from kjbod.files import read_file
 from kjbod.ids import Uuid
 from kjbod.metadata.batches import LogRecord, RecordBatch, read_batch
-from kjbod.metadata.control import CONTROL_TYPES, decode_control
+from kjbod.metadata.control_records import CONTROL_TYPES, decode_control
 from kjbod.metadata.records import RECORD_TYPES, Record, decode_record
 from kjbod.wire.codec import REQUIRED, MalformedMessageError
 
@@ -69,9 +69,9 @@ def record_json(record: Record, version: int) -> dict[str, Any]:
 
 
 def payload_json(batch: RecordBatch, record: LogRecord) -> dict[str, Any]:
-    """What ``kafka-dump-log`` prints as payload of one record of ``batch``; ``{"error": ...}`` where it cannot be
-    decoded, as there: one bad record does not hide the others. A control record is ``{"control": name, "data":
-    {...}}`` with its version inside the data."""
+    """Payload of one record of ``batch``, as ``kafka-dump-log`` prints it; ``{"error": ...}`` where it cannot be
+    decoded, as there: one bad record does not hide the others. A control record is ``{"control": name, "data": {...}}``
+    with its version inside the data."""
     try:
         if not batch.control:
             return record_json(*decode_record(record.value or b""))
@@ -82,7 +82,7 @@ def payload_json(batch: RecordBatch, record: LogRecord) -> dict[str, Any]:
 
 
 def dump(path: Path) -> Iterator[dict[str, Any]]:
-    """One object per record of a segment or checkpoint: ``offset``, ``timestamp``, and the payload. Stops at an
+    """An object per record of a segment or checkpoint: ``offset``, ``timestamp``, and the payload. Stops at an
     incomplete batch.
 
     Raises:

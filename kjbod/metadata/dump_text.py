@@ -4,11 +4,11 @@ where a file begins, each batch, each record.
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
 from kjbod.metadata.batches import LogRecord, RecordBatch
-from kjbod.metadata.control import LeaderChange
+from kjbod.metadata.control_records import LeaderChange
 from kjbod.metadata.snapshot import SnapshotId
 from kjbod.metadata.tree import java_double
 
@@ -43,8 +43,8 @@ def text_lines(
                 yield record_line(batch, record, item, record_metadata=record_metadata)
 
 
-def file_lines(path: Path) -> Iterator[str]:
-    """What is said where a segment or a snapshot begins."""
+def file_lines(path: PurePath) -> Iterator[str]:
+    """Lines where a segment or a snapshot begins."""
     yield f"Dumping {path}"
     snapshot = SnapshotId.parse(path.name)
     if snapshot is not None:

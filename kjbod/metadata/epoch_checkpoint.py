@@ -1,4 +1,4 @@
-"""Where each leader epoch begins: ``leader-epoch-checkpoint``, as Kafka has it (``LeaderEpochCheckpointFile``): ``0``,
+"""Beginnings of the leader epochs: ``leader-epoch-checkpoint``, as Kafka has it (``LeaderEpochCheckpointFile``): ``0``,
 count, and a line ``epoch start-offset`` per epoch. Blocking code.
 
 The segments say the same, and the file is rebuilt from them. But it is a witness as well: an epoch gets its line when
@@ -33,7 +33,7 @@ def write_epochs(directory: Path, epochs: list[tuple[int, int]]) -> None:
 
 
 def read_epochs(directory: Path) -> list[tuple[int, int]]:
-    """What the file says; nothing where there is none, or where it is none: then nothing is known.
+    """Epochs and their start offsets in the file; none where there is no file, or no good one: then nothing is known.
 
     Raises:
         OSError: it cannot be read.

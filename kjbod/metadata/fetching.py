@@ -1,4 +1,4 @@
-"""How a KRaft observer reads the metadata log: the decisions, without a socket (``KafkaRaftClient``, KIP-595, KIP-630).
+"""Decisions of a KRaft observer that reads the metadata log, without a socket (``KafkaRaftClient``, KIP-595, KIP-630).
 
 :class:`FetchMachine` says where to send which request and when, and turns answers into :data:`Effect` s. It keeps
 nothing but what is not applied yet: batches above the high watermark, and the pieces of a snapshot.
@@ -20,6 +20,8 @@ anything else, time-out, disconnect        back off, ask any server
 
 Back-off starts at 20 ms and doubles up to a second, with a fifth of jitter; any progress resets it. A leader that is
 named again while it does not answer is asked again after the back-off, not at once. A leader epoch never goes back.
+When nothing was fetched for :attr:`Quorum.fetch_timeout_ms`, of the time in which this process ran, who has just failed
+is not the next one to be asked, where there are others.
 
 What was below the high watermark never diverges: a leader that says so is of another history (its log was lost, or an
 older copy of it was put back), and everything is read again from the start. Consumers do not see a half-read state
@@ -33,21 +35,26 @@ against its containing all that was handed over before it.
 
 import contextlib
 import dataclasses
-import random
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from kjbod.errors import EXIT_CONFIG, KjbodError, RemoteProtocolError
 from kjbod.ids import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, ZERO, Uuid
 from kjbod.metadata.batches import RecordBatch, iter_batches
-from kjbod.metadata.control import KRaftVersion
+from kjbod.metadata.control_records import KRaftVersion
 from kjbod.metadata.image import MetadataImage, Replayer, image_of
 from kjbod.metadata.records import Record
 from kjbod.metadata.snapshot import SnapshotId
+from kjbod.observed import ObservedTimeout
+from kjbod.quick_dataclass import dataclass
 from kjbod.wire import messages as wire
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    import random
+
 
 Address: TypeAlias = tuple[str, int]
 """Host and port."""
@@ -55,13 +62,9 @@ Address: TypeAlias = tuple[str, int]
 _DENIED = frozenset({ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
 MAX_WAIT_MS = 500
 """``KafkaRaftClient.MAX_FETCH_WAIT_MS``: how long a leader parks a fetch that finds nothing."""
-MAX_BYTES = 1024 * 1024
-"""``KafkaRaftClient.MAX_FETCH_SIZE_BYTES`` of 4.3."""
-REQUEST_TIMEOUT_MS = 2000
-"""``controller.quorum.request.timeout.ms``."""
-RETRY_BACKOFF_MS = 20
-"""``controller.quorum.retry.backoff.ms``."""
 RETRY_BACKOFF_MAX_MS = 1000
+ASKED_BYTES_MAX = 64 * 1024 * 1024
+"""Of what one answer is asked to have, whatever is configured: it is held in memory, and must fit into a frame."""
 ADDRESSES_MAX = 1_000
 """Controllers whose addresses are remembered: more than any quorum has had."""
 SNAPSHOT_BYTES_MAX = 1024 * 1024 * 1024
@@ -72,13 +75,36 @@ _REPLICA_STATE_SINCE = 15
 """Fetch version from which the replica id is a tagged struct."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quorum:
+    """Settings of an observer of the quorum; names and defaults are those of ``controller.quorum.*``.
+
+    Attributes:
+        request_timeout_ms: how long an answer may take, beyond what the leader may park it.
+        fetch_timeout_ms: without a successful fetch for so long, another controller is looked for.
+        retry_backoff_ms: between a failure and the next request, at first.
+        fetch_max_bytes: of records in one answer; a batch that is larger comes whole.
+        fetch_snapshot_max_bytes: of a snapshot in one answer.
+    """
+
+    request_timeout_ms: int = 2000
+    fetch_timeout_ms: int = 2000
+    retry_backoff_ms: int = 20
+    fetch_max_bytes: int = 1024 * 1024
+    fetch_snapshot_max_bytes: int = 1024 * 1024
+
+
+QUORUM = Quorum()
+"""Kafka's defaults."""
+
+
 class InconsistentClusterError(KjbodError):
     """The controllers belong to another cluster than this node: a mistake of configuration."""
 
     exit_code = EXIT_CONFIG
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Leader:
     """The active controller."""
 
@@ -88,7 +114,7 @@ class Leader:
     port: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Committed:
     """Records below the high watermark, all of one leader epoch, in order; each batch in one piece."""
 
@@ -112,7 +138,7 @@ class Committed:
         return level
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The state of all records below ``id.end_offset``: replaces everything."""
 
@@ -125,14 +151,14 @@ class Snapshot:
     """The level of the quorum, which is no record; None: it did not come with this."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class LeaderChanged:
     """The leader that is known now, None while there is none."""
 
     leader: Leader | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Downloaded:
     """All bytes of a snapshot. To be decoded, which takes a while, and given back with
     :meth:`FetchMachine.on_snapshot` before the next request."""
@@ -144,7 +170,7 @@ class Downloaded:
 Effect: TypeAlias = Committed | Snapshot | LeaderChanged | Downloaded
 
 
-@dataclasses.dataclass(slots=True)
+@dataclass(slots=True)
 class _Download:
     """A snapshot on its way."""
 
@@ -153,10 +179,10 @@ class _Download:
 
 
 class _OtherHistoryError(Exception):
-    """What was handed over is not in the log of this leader."""
+    """The records that were handed over are not in the log of this leader."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Tail:
     """The last batch that was handed over, to know it again: its checksum covers records and timestamps."""
 
@@ -170,9 +196,9 @@ class _Tail:
         return cls(batch.base_offset, batch.last_offset, batch.leader_epoch, batch.crc)
 
 
-@dataclasses.dataclass(slots=True)
+@dataclass(slots=True)
 class _Log:
-    """What was fetched: only its end, and what is not applied."""
+    """The fetched log: only its end, and what is not applied."""
 
     end_offset: int = 0
     applied_offset: int = 0
@@ -191,7 +217,7 @@ class _Log:
         return self.epochs[-1][0] if self.epochs else 0
 
     def end_of(self, epoch: int) -> int:
-        """Where our largest epoch that is not above ``epoch`` ends; 0 if we have none."""
+        """End of our largest epoch that is not above ``epoch``; 0 if we have none."""
         end = 0
         for number, (ours, _) in enumerate(self.epochs):
             if ours <= epoch:
@@ -265,18 +291,20 @@ class FetchMachine:
         voters: addresses by node id where they are configured (``controller.quorum.voters``): needed below Fetch 16,
             whose answers have no endpoints.
         max_wait_ms: how long the leader may park a fetch.
+        quorum: time limits and sizes.
     """
 
     def __init__(
         self,
         bootstrap_servers: Sequence[Address],
-        rng: random.Random,
+        rng: "random.Random",
         *,
         cluster_id: str | None = None,
         replica_id: int = -1,
         directory_id: Uuid = ZERO,
         voters: Mapping[int, Address] | None = None,
         max_wait_ms: int = MAX_WAIT_MS,
+        quorum: Quorum = QUORUM,
     ) -> None:
         self._servers = tuple(bootstrap_servers)
         self._rng = rng
@@ -285,6 +313,9 @@ class FetchMachine:
         self._directory_id = directory_id
         self._addresses: dict[int, Address] = dict(voters or {})
         self._max_wait_ms = max_wait_ms
+        self._quorum = quorum
+        self._silence: ObservedTimeout | None = None
+        """With what was asked since the last success; None: nothing was."""
         self._failures = 0
         self._ever_fetched = False
         self._log = _Log()
@@ -302,6 +333,8 @@ class FetchMachine:
         """When, on the clock of ``now_ms``."""
         self.problem: str | None = None
         """Why the last exchange brought nothing; None when it did."""
+        self.failing_since_ms: int | None = None
+        """When the first of the exchanges in a row that brought nothing had ended, on the clock of ``now_ms``."""
         self.denied = False
         """Whether the last answer was that who asks may not read."""
         self.set_back: str | None = None
@@ -323,11 +356,16 @@ class FetchMachine:
 
     @property
     def timeout_ms(self) -> int:
-        """How long to wait for the answer to :meth:`request`."""
-        return REQUEST_TIMEOUT_MS + (0 if self._download else self._max_wait_ms)
+        """Milliseconds to wait for the answer to :meth:`request`."""
+        quorum = self._quorum
+        # Who answered the last time is waited for no longer than it may be silent.
+        limit_ms = (
+            quorum.request_timeout_ms if self._failures else min(quorum.request_timeout_ms, quorum.fetch_timeout_ms)
+        )
+        return limit_ms + (0 if self._download else self._max_wait_ms)
 
     def request(self, fetch_version: int) -> wire.FetchRequest | wire.FetchSnapshotRequest:
-        """What to ask; ``fetch_version`` is that of Fetch on this connection."""
+        """The next request; ``fetch_version`` is that of Fetch on this connection."""
         if self._download is not None:
             return self._snapshot_request(self._download)
         partition = wire.FetchRequestPartition(
@@ -344,7 +382,7 @@ class FetchMachine:
             replica_id=self._replica_id if old else -1,
             replica_state=wire.FetchRequestReplicaState(replica_id=-1 if old else self._replica_id),
             max_wait_ms=self._max_wait_ms,
-            max_bytes=MAX_BYTES,
+            max_bytes=min(self._quorum.fetch_max_bytes, ASKED_BYTES_MAX),
             topics=(
                 wire.FetchRequestTopic(topic=METADATA_TOPIC_NAME, topic_id=METADATA_TOPIC_ID, partitions=(partition,)),
             ),
@@ -360,11 +398,18 @@ class FetchMachine:
         return wire.FetchSnapshotRequest(
             cluster_id=self._cluster_id,
             replica_id=self._replica_id,
-            max_bytes=MAX_BYTES,
+            max_bytes=min(self._quorum.fetch_snapshot_max_bytes, ASKED_BYTES_MAX),
             topics=(wire.FetchSnapshotRequestTopic(partitions=(partition,)),),
         )
 
     # ---- what happened
+
+    def on_asked(self, now_ms: int) -> None:
+        """A request is on its way, connecting included. What this process does between two of them is nobody's
+        silence."""
+        if self._silence is None:
+            step_ms = self._quorum.request_timeout_ms + self._max_wait_ms
+            self._silence = ObservedTimeout(self._quorum.fetch_timeout_ms, now_ms, step_ms)
 
     def on_connected(self) -> None:
         """The next request goes to what may be another process than the last one, with another history."""
@@ -374,11 +419,21 @@ class FetchMachine:
         """No connection, no answer in time, or an answer that makes no sense: back off and ask ``then`` or else any
         server."""
         self.problem = why
+        if self.failing_since_ms is None:
+            self.failing_since_ms = now_ms
         self._failures += 1
-        backoff = min(RETRY_BACKOFF_MS << min(self._failures - 1, 16), RETRY_BACKOFF_MAX_MS)
+        first_ms = max(1, self._quorum.retry_backoff_ms)
+        backoff = min(first_ms << min(self._failures - 1, 16), max(first_ms, RETRY_BACKOFF_MAX_MS))
         self.not_before_ms = now_ms + int(backoff * self._rng.uniform(1 - _JITTER, 1 + _JITTER))
-        self.address = then or self._rng.choice(self._servers)
+        others = self._to_ask(now_ms)
+        self.address = then or self._rng.choice(others)
         return []
+
+    def _to_ask(self, now_ms: int) -> Sequence[Address]:
+        """Servers that may know the leader: all, or, after the fetch timeout, all but the one that has just failed."""
+        if self._silence is None or not self._silence.is_over(now_ms):
+            return self._servers
+        return [server for server in self._servers if server != self.address] or self._servers
 
     def on_fetch(self, response: wire.FetchResponse, now_ms: int) -> list[Effect]:
         """An answer to a Fetch.
@@ -420,7 +475,8 @@ class FetchMachine:
     def _note_addresses(
         self, nodes: Sequence[wire.FetchResponseNodeEndpoint | wire.FetchSnapshotResponseNodeEndpoint]
     ) -> None:
-        """Where nodes are that an answer names, which are leaders as a rule: the newest :data:`ADDRESSES_MAX`."""
+        """Note the addresses of nodes that an answer names, which are leaders as a rule: the newest
+        :data:`ADDRESSES_MAX`."""
         for node in nodes:
             self._addresses.pop(node.node_id, None)
             self._addresses[node.node_id] = (node.host, node.port)
@@ -489,13 +545,14 @@ class FetchMachine:
     # ---- details
 
     def _progress(self, now_ms: int) -> None:
-        self.problem = self.set_back = self._behind_since_ms = None
+        self.problem = self.set_back = self._behind_since_ms = self.failing_since_ms = None
         self.denied = False
         self._failures = 0
+        self._silence = None
         self.not_before_ms = now_ms
 
     def _on_error(self, code: int, now_ms: int, told: wire.LeaderIdAndEpoch | None = None) -> list[Effect]:
-        """See the table on top; ``told`` is the leader that the answer names."""
+        """Act on an error as the table on top says; ``told`` is the leader that the answer names."""
         self._download = None
         if code == ErrorCode.INCONSISTENT_CLUSTER_ID and not self._ever_fetched:
             raise InconsistentClusterError(
@@ -521,7 +578,7 @@ class FetchMachine:
         return effects
 
     def _told(self, named: wire.LeaderIdAndEpoch) -> wire.LeaderIdAndEpoch:
-        """Who sent an answer without an error: older controllers name the leader only in errors."""
+        """The leader, as the sender of an answer without an error: older controllers name the leader only in errors."""
         return (
             wire.LeaderIdAndEpoch(leader_id=self._leader_id, leader_epoch=self.epoch)
             if named.leader_id == -1

@@ -17,7 +17,7 @@ from kjbod.errors import LogCorruptError, UnsupportedVersionError
 from kjbod.ids import ZERO, Uuid
 from kjbod.metadata.fetching import (
     MAX_WAIT_MS,
-    REQUEST_TIMEOUT_MS,
+    QUORUM,
     Address,
     Committed,
     Downloaded,
@@ -25,10 +25,12 @@ from kjbod.metadata.fetching import (
     FetchMachine,
     Leader,
     LeaderChanged,
+    Quorum,
     Snapshot,
 )
 from kjbod.metadata.snapshot import decode_in_steps
 from kjbod.wire.client import Connection, Disconnected
+from kjbod.wire.connection_setup import ConnectionSetup
 from kjbod.wire.messages import ApiKey, FetchSnapshotRequest
 
 __all__ = ["Committed", "Leader", "MetadataFollower", "Snapshot"]
@@ -65,6 +67,8 @@ class MetadataFollower:
         directory_id: ``directory.id`` of the metadata directory of that broker.
         voters: addresses by node id, from ``controller.quorum.voters``.
         max_wait_ms: how long the leader may park a fetch.
+        quorum: time limits and sizes.
+        setup: how long a connection may take to open.
         connect: opens a connection.
     """
 
@@ -84,6 +88,8 @@ class MetadataFollower:
         directory_id: Uuid = ZERO,
         voters: Mapping[int, Address] | None = None,
         max_wait_ms: int = MAX_WAIT_MS,
+        quorum: Quorum = QUORUM,
+        setup: ConnectionSetup | None = None,
         connect: _Open = Connection.open,
     ) -> None:
         self._machine = FetchMachine(
@@ -94,7 +100,10 @@ class MetadataFollower:
             directory_id=directory_id,
             voters=voters,
             max_wait_ms=max_wait_ms,
+            quorum=quorum,
         )
+        self._request_timeout_ms = quorum.request_timeout_ms
+        self._setup = setup or ConnectionSetup()
         self._client_id = client_id
         self._clock = clock
         self._on_committed = on_committed
@@ -114,8 +123,13 @@ class MetadataFollower:
 
     @property
     def problem(self) -> str | None:
-        """Why the last exchange brought nothing; None when it did, and before the first one has ended."""
+        """Reason for which the last exchange brought nothing; None when it did, and before the first one has ended."""
         return self._machine.problem
+
+    @property
+    def failing_since_ms(self) -> int | None:
+        """Monotonic milliseconds at which it began that no exchange brought anything; None: the last one did."""
+        return self._machine.failing_since_ms
 
     @property
     def denied(self) -> bool:
@@ -160,8 +174,9 @@ class MetadataFollower:
             await self._disconnect()
 
     async def _exchange(self) -> list[Effect]:
-        """One request and its answer."""
+        """A request and its answer."""
         machine = self._machine
+        machine.on_asked(self._clock.monotonic_ms())
         connection = await self._connection_to(machine.address)
         request = machine.request(connection.version_of(ApiKey.FETCH))
         timeout_ms = machine.timeout_ms
@@ -190,9 +205,14 @@ class MetadataFollower:
             await self._disconnect()
         if self._connection is None:
             host, port = address
-            self._connection = await self._connect(
-                host, port, client_id=self._client_id, clock=self._clock, connect_timeout_ms=REQUEST_TIMEOUT_MS
-            )
+            with self._setup.attempt(address) as setup_ms:
+                self._connection = await self._connect(
+                    host,
+                    port,
+                    client_id=self._client_id,
+                    clock=self._clock,
+                    connect_timeout_ms=min(setup_ms, self._request_timeout_ms),
+                )
             self._connected_to = address
             self._machine.on_connected()
         return self._connection
@@ -204,7 +224,7 @@ class MetadataFollower:
                 await connection.close()
 
     def _report(self) -> None:
-        """One line when fetching stops to work, one when it works again: not one per attempt."""
+        """A line when fetching stops to work, one when it works again: not one per attempt."""
         problem = self._machine.problem
         if (problem is None) != (self._problem is None):
             if problem is not None:

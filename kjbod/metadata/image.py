@@ -19,7 +19,7 @@ Three rules that are easy to miss:
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -60,6 +60,7 @@ from kjbod.metadata.records import (
     UserScramCredentialRecord,
     ZkMigrationStateRecord,
 )
+from kjbod.quick_dataclass import dataclass
 from kjbod.values import value_type
 
 TOPIC = 2
@@ -85,7 +86,7 @@ class UnwritableMetadataError(KjbodError):
 # ---------------------------------------------------------------- values
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistration:
     """A broker as it registered itself (``BrokerRegistration``)."""
 
@@ -191,7 +192,7 @@ class BrokerRegistration:
 
 @functools.lru_cache(maxsize=4096)
 def _shared(values: tuple[T, ...]) -> tuple[T, ...]:
-    """One tuple for all that are equal: few sets of brokers and directories serve very many partitions."""
+    """The tuple that all equal ones share: few sets of brokers and directories serve very many partitions."""
     return values
 
 
@@ -258,7 +259,7 @@ class PartitionRegistration:
             raise KeyError(broker_id) from None
 
     def at(self, leader_epoch: int, partition_epoch: int) -> "PartitionRegistration":
-        """One of the same shape."""
+        """A registration of this shape with other epochs."""
         return PartitionRegistration(
             replicas=self.replicas,
             directories=self.directories,
@@ -384,7 +385,7 @@ def _recovery_state(state: int, record: PartitionRecord | PartitionChangeRecord)
 def _directories(
     given: tuple[Uuid, ...], replicas: int, record: PartitionRecord | PartitionChangeRecord
 ) -> tuple[Uuid, ...]:
-    """One directory per replica; none at all means MIGRATING (``PartitionRegistration.defaultToMigrating``)."""
+    """A directory per replica; none at all means MIGRATING (``PartitionRegistration.defaultToMigrating``)."""
     if not given:
         return (MIGRATING,) * replicas
     if len(given) != replicas:
@@ -392,7 +393,7 @@ def _directories(
     return given
 
 
-@dataclasses.dataclass(slots=True)
+@dataclass(slots=True)
 class Topic:
     """A topic and its partitions by number."""
 
@@ -404,7 +405,7 @@ class Topic:
 # ---------------------------------------------------------------- changes
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class BrokerChange:
     """A broker registered (``old`` None the first time), changed, or was unregistered (``new`` None)."""
 
@@ -413,14 +414,14 @@ class BrokerChange:
     new: BrokerRegistration | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class TopicCreated:
     """A topic without partitions yet; they follow as :class:`PartitionChange`."""
 
     topic: Topic
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class TopicDeleted:
     """A topic was deleted; ``topic`` still has its partitions as they were."""
 
@@ -437,14 +438,14 @@ class PartitionChange(NamedTuple):
     new: PartitionRegistration
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ElrCleared:
     """The eligible leader replicas of one topic or of all were cleared; only partitions that had some."""
 
     partitions: tuple[PartitionChange, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class FeatureChange:
     """A finalized feature level; 0 is none."""
 
@@ -453,7 +454,7 @@ class FeatureChange:
     new: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ConfigChange:
     """A configuration value; None is unset."""
 
@@ -464,7 +465,7 @@ class ConfigChange:
     new: str | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class OtherChange:
     """Something that kjbod keeps and does not act on: quotas, ACLs, credentials, tokens, controllers, producer ids."""
 
@@ -490,7 +491,7 @@ ConfigResource: TypeAlias = tuple[int, str]
 # ---------------------------------------------------------------- the image
 
 
-@dataclasses.dataclass(slots=True)
+@dataclass(slots=True)
 class MetadataImage:
     """The state after all records up to :attr:`offset`.
 
@@ -530,15 +531,8 @@ class MetadataImage:
         return None if topic is None else topic.partitions.get(partition)
 
     def partition_count(self) -> int:
-        """How many partitions the cluster has; walks over the topics."""
+        """Number of partitions in the cluster; walks over the topics."""
         return sum(len(topic.partitions) for topic in self.topics.values())
-
-    def replicas_of(self, broker_id: int) -> Iterator[tuple[Topic, int, PartitionRegistration]]:
-        """Topic, number and registration of every partition with a replica on ``broker_id``; walks over all."""
-        for topic in self.topics.values():
-            for number, partition in topic.partitions.items():
-                if broker_id in partition.replicas:
-                    yield topic, number, partition
 
     def default_dir(self, broker_id: int) -> Uuid:
         """The directory of a new replica on ``broker_id``; UNASSIGNED when the broker is not registered."""
@@ -767,7 +761,7 @@ def _clear_topic_elr(topic: Topic) -> Iterator[PartitionChange]:
             yield PartitionChange(topic.id, topic.name, number, old, new)
 
 
-_APPLY: dict[type[Record], Callable[[MetadataImage, Any, int], Change | None]] = {
+_APPLY: Mapping[type[Record], Callable[[MetadataImage, Any, int], Change | None]] = {
     FeatureLevelRecord: MetadataImage._feature,
     RegisterBrokerRecord: MetadataImage._register_broker,
     UnregisterBrokerRecord: MetadataImage._unregister_broker,
@@ -811,8 +805,8 @@ def image_of(records: Iterable[Record], *, offset: int = -1, epoch: int = 0) -> 
 
 
 def changes_between(old: MetadataImage, new: MetadataImage) -> Iterator[Change]:
-    """What a snapshot changed against the image that it replaces: brokers, topics, partitions and features, in an
-    order that a replay could have had. A partition that only the old image has vanishes with its topic."""
+    """Changes of a snapshot against the image that it replaces: brokers, topics, partitions and features, in an order
+    that a replay could have had. A partition that only the old image has vanishes with its topic."""
     for name in sorted(old.features.keys() | new.features.keys()):
         before, after = old.features.get(name, 0), new.features.get(name, 0)
         if before != after:
@@ -849,7 +843,7 @@ def same_controller(old: MetadataImage, new: MetadataImage) -> bool:
 _TRANSACTION_RECORDS = frozenset({BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord})
 
 
-@dataclasses.dataclass(slots=True)
+@dataclass(slots=True)
 class Replayer:
     """Feeds an image from the log, and holds back the records of a transaction until its end (KIP-868).
 

@@ -24,7 +24,11 @@ from kjbod.wire.codec import MalformedMessageError
 CLIENT_ID = "kjbod-metadata"
 CATCH_UP_TIMEOUT_S = 30.0
 """How long the first reading may take before it is given up."""
+TOLD_AFTER_S = 1.0
+"""How long a person waits before it is said what for."""
 _POLL_S = 0.02
+_NO_CONTROLLER = "UNKNOWN_TOPIC_ID"
+"""A broker's answer to a fetch of the metadata log (seen on 4.3.1)."""
 
 Delivery = Committed | Snapshot
 
@@ -35,10 +39,14 @@ class Observer:
     Args:
         servers: addresses of controllers.
         deliver: gets what is committed, in order, in the observer's thread.
+        say: gets a line for whoever waits, once, when nothing comes.
     """
 
-    def __init__(self, servers: Sequence[Address], deliver: Callable[[Delivery], None]) -> None:
+    def __init__(
+        self, servers: Sequence[Address], deliver: Callable[[Delivery], None], say: Callable[[str], None]
+    ) -> None:
         self._servers = servers
+        self._say: Callable[[str], None] | None = say
         self._deliver = deliver
         self._ended: BaseException | None = None
         self._foreign: dict[Address, str] = {}
@@ -115,7 +123,8 @@ class Observer:
             KjbodError: it takes too long, or the observer ended, or may not read.
         """
         clock = SystemClock()
-        deadline_ms = clock.monotonic_ms() + int(CATCH_UP_TIMEOUT_S * 1000)
+        begun_ms = clock.monotonic_ms()
+        deadline_ms = begun_ms + int(CATCH_UP_TIMEOUT_S * 1000)
         waiting = threading.Event()
         while not done():
             self.check()
@@ -124,23 +133,33 @@ class Observer:
                 raise KjbodError(
                     f"{problem}: who asks may not read the metadata; it takes CLUSTER_ACTION on the cluster"
                 )
+            why = f": {explained(problem)}" if problem else ""
             if clock.monotonic_ms() > deadline_ms:
-                why = f": {self._follower.problem}" if self._follower.problem else ""
                 raise KjbodError(f"no controller answers at {self._addresses()} within {CATCH_UP_TIMEOUT_S:.0f} s{why}")
+            if problem and self._say is not None and clock.monotonic_ms() > begun_ms + TOLD_AFTER_S * 1000:
+                self._say(f"waiting for a controller at {self._addresses()}, up to {CATCH_UP_TIMEOUT_S:.0f} s{why}")
+                self._say = None
             waiting.wait(_POLL_S)
 
     def _addresses(self) -> str:
         return ", ".join(f"{host}:{port}" for host, port in self._servers)
 
 
-class LiveImage:
-    """The image of a running cluster, always the newest one that is whole. Use as a context manager."""
+def explained(problem: str) -> str:
+    """The reason for which fetching brings nothing, with what to do where that is known."""
+    hint = ": that is a broker's listener, give a controller's"
+    return f"{problem}{hint if _NO_CONTROLLER in problem else ''}"
 
-    def __init__(self, servers: Sequence[Address]) -> None:
+
+class LiveImage:
+    """The image of a running cluster, always the newest one that is whole. Use as a context manager; ``say`` as for
+    :class:`Observer`."""
+
+    def __init__(self, servers: Sequence[Address], say: Callable[[str], None]) -> None:
         self._lock = threading.Lock()
         self._replayer = Replayer()
         self._wall_ms = -1
-        self._observer = Observer(servers, self._apply)
+        self._observer = Observer(servers, self._apply, say)
 
     def __enter__(self) -> "LiveImage":
         self._observer.__enter__()
@@ -170,7 +189,7 @@ class LiveImage:
             self._wall_ms = delivery.batches[-1].timestamp_ms
 
     def read(self, use: Callable[[Loaded], Any]) -> Any:
-        """What ``use`` makes of the image; it does not change meanwhile.
+        """Result of ``use`` on the image, which does not change meanwhile.
 
         Raises:
             KjbodError: the observer ended.
@@ -181,15 +200,15 @@ class LiveImage:
             return use(Loaded(image, Provenance(image.offset, image.epoch, self._wall_ms)))
 
 
-def dump_live(servers: Sequence[Address]) -> Iterator[dict[str, Any]]:
+def dump_live(servers: Sequence[Address], say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
     """As :func:`kjbod.metadata.reading.dump_source`, of a running cluster: what is committed when it is asked. Where
-    the controller has a snapshot, that comes first, without control records.
+    the controller has a snapshot, that comes first, without control records. ``say`` as for :class:`Observer`.
 
     Raises:
         KjbodError: no controller answers, or it cannot be read.
     """
     queue: SimpleQueue[Delivery] = SimpleQueue()
-    with Observer(servers, queue.put) as observer:
+    with Observer(servers, queue.put, say) as observer:
         observer.catch_up(lambda: observer.high_watermark >= 0)
         end, reached = observer.high_watermark, 0
         while reached < end:

@@ -1,7 +1,7 @@
 """The metadata log of a controller that is alone in its quorum: append, sync, read.
 
 The event loop hands batches to one thread that writes and syncs; what small batches were handed over while the thread
-was busy go out as one batch, under one fsync (why one: :mod:`kjbod.metadata.segments`). An append is done when it is
+was busy go out as one batch, under one fsync (why one: :mod:`kjbod.metadata.log_files`). An append is done when it is
 durable, and only durable batches are read: the high watermark of a quorum of one is what is on its disk.
 
 The first write or fsync that fails ends the log: the state of the file is unknown, a second fsync may lie (the kernel
@@ -10,7 +10,6 @@ drops the dirty pages of a failed one), so nothing is acknowledged any more, and
 
 import asyncio
 import bisect
-import dataclasses
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,8 @@ import structlog
 from kjbod.errors import KjbodError, StorageError
 from kjbod.files import reason_of
 from kjbod.metadata.batches import RecordBatch, iter_batches, join_batches, read_batch
-from kjbod.metadata.segments import SEGMENT_BYTES, SEGMENT_MS, SegmentedLog, epochs_from, open_log
+from kjbod.metadata.log_files import SEGMENT_BYTES, SEGMENT_MS, SegmentedLog, epochs_from, open_log
+from kjbod.quick_dataclass import dataclass
 
 TAIL_BYTES = 8 * 1024 * 1024
 """How much of the log's end is kept in memory for readers that are close behind."""
@@ -36,7 +36,7 @@ class OffsetOutOfRangeError(KjbodError):
     """An offset below the log's start or above its end was asked for."""
 
 
-@dataclasses.dataclass(slots=True)
+@dataclass(slots=True)
 class _Waiting:
     """Batches on their way to the disk, and who waits for them."""
 
@@ -184,7 +184,7 @@ class MetadataLog:
 
     @property
     def writes(self) -> int:
-        """How many groups of batches were written."""
+        """Number of groups of batches that were written."""
         return self._writes
 
     @property
@@ -194,7 +194,7 @@ class MetadataLog:
 
     @property
     def bytes_taken(self) -> int:
-        """What was handed over since :meth:`open`."""
+        """Bytes that were handed over since :meth:`open`."""
         return self._bytes_taken
 
     @property
@@ -212,7 +212,7 @@ class MetadataLog:
 
     @property
     def failure(self) -> StorageError | None:
-        """Why the log takes nothing any more."""
+        """The failure after which the log takes nothing any more."""
         return self._failure
 
     def epoch_of(self, offset: int) -> int | None:

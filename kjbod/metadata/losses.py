@@ -1,4 +1,4 @@
-"""What a lower metadata.version could not hold of a cluster's metadata, in words for a person.
+"""Losses of a cluster's metadata at a lower metadata.version, in words for a person.
 
 Kafka (``image.writer.ImageWriterOptions``, ``MetadataVersion.checkIfMetadataChanged``) decides by levels alone and
 refuses a downgrade across any level that brought new kinds of records, whether the cluster has such records or not.
@@ -13,12 +13,12 @@ from kjbod.metadata.image import MetadataImage
 
 
 def losses(image: MetadataImage, metadata_version: int) -> list[str]:
-    """What ``image`` has and a snapshot at ``metadata_version`` could not hold: one line each, newest level first."""
+    """Lines for what ``image`` has and a snapshot at ``metadata_version`` could not hold, newest level first."""
     return [text for since, text in _held(image) if metadata_version < since]
 
 
 def eligible_replicas(image: MetadataImage) -> int:
-    """How many partitions have eligible leader replicas, which go with ``eligible.leader.replicas.version`` 0."""
+    """Number of partitions with eligible leader replicas, which go with ``eligible.leader.replicas.version`` 0."""
     return sum(
         bool(partition.eligible_leader_replicas or partition.last_known_elr)
         for topic in image.topics.values()
@@ -27,7 +27,7 @@ def eligible_replicas(image: MetadataImage) -> int:
 
 
 def _held(image: MetadataImage) -> Iterator[tuple[int, str]]:
-    """What there is, and the first metadata.version that can hold it."""
+    """Things that there are, each with the first metadata.version that can hold it."""
     cordoned = sum(bool(broker.cordoned_log_dirs) for broker in image.brokers.values())
     if cordoned:
         yield versions.CORDONED_LOG_DIRS, f"the cordoned log directories of {_of(cordoned, 'broker')}"

@@ -1,6 +1,5 @@
 """``quorum-state``: which leader and epoch a node knows, and whom it voted for (``FileQuorumStateStore``)."""
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -8,13 +7,14 @@ from kjbod.documents import INT32_MAX, int_of, parse_document
 from kjbod.errors import StorageError
 from kjbod.files import read_file, write_atomically
 from kjbod.ids import ZERO, Uuid
+from kjbod.quick_dataclass import dataclass
 
 FILE_NAME = "quorum-state"
 BYTES_MAX = 1024 * 1024
 """It has some hundred."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumState:
     """-1 and zero mean unknown or nobody."""
 

@@ -6,7 +6,6 @@ the newest snapshot counts, and the log behind it, up to the first batch that is
 runs is writing it, one that was killed has left it.
 """
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,13 @@ from typing import Any
 from kjbod.errors import KjbodError, LogCorruptError, StorageError
 from kjbod.files import read_file
 from kjbod.metadata.batches import CorruptBatchError, RecordBatch, read_batch
+from kjbod.metadata.checkpoint_files import checkpoints_in, read_checkpoint
 from kjbod.metadata.dump import payload_json
 from kjbod.metadata.image import MetadataImage, Replayer, ReplayError, image_of
-from kjbod.metadata.segments import DIRECTORY_NAME
-from kjbod.metadata.snapshot import SnapshotId, checkpoints_in, read_checkpoint
+from kjbod.metadata.log_files import DIRECTORY_NAME
+from kjbod.metadata.snapshot import SnapshotId
 from kjbod.metadata.tree import Provenance
+from kjbod.quick_dataclass import dataclass
 from kjbod.wire.codec import MalformedMessageError
 
 _FIRST = SnapshotId(0, 0)
@@ -28,7 +29,7 @@ _DIGITS = 20
 _CHECKPOINT = ".checkpoint"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Loaded:
     """An image, and how far it reaches."""
 
@@ -36,7 +37,7 @@ class Loaded:
     provenance: Provenance
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Source:
     """The files of a source, in the order in which they are to be read."""
 
@@ -152,7 +153,7 @@ def _replay(segment: Path, replayer: Replayer, wall_ms: int) -> int:
 
 
 def dump_source(path: Path, *, layout: bool = False) -> Iterator[dict[str, Any]]:
-    """One object per record of a source: ``file``, ``offset``, ``timestamp``, ``epoch`` and the payload as
+    """An object per record of a source: ``file``, ``offset``, ``timestamp``, ``epoch`` and the payload as
     :func:`kjbod.metadata.dump.payload_json` gives it. Offsets of a snapshot are of the file. With ``layout`` also
     ``{"path": Path}`` where a file begins, and ``{"batch": RecordBatch}`` where a batch does.
 

@@ -8,16 +8,17 @@ hold raises, unless the field is marked ignorable: the caller picks the version 
 Nearly all of a metadata log is about partitions, and nearly all partitions are alike: few sets of brokers and
 directories serve very many. In both of their records the ids come first in the body, so that all that follows them, the
 *tail*, is the same bytes for all that are alike. :func:`encode_record` and :func:`decode_record` keep the tails that
-they have met; :class:`Alike` is what is made of them by the hundred thousand.
+they have met; :class:`PartitionRecordRef` is what is made of them by the hundred thousand.
 """
 
 import dataclasses
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 from kjbod.ids import Uuid
+from kjbod.quick_dataclass import dataclass
 from kjbod.values import value_type
 from kjbod.wire.codec import (
     REQUIRED,
@@ -74,7 +75,7 @@ class Record:
     VERSION_MAX: ClassVar[int] = 0
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """A listener of a broker or controller."""
 
@@ -84,7 +85,7 @@ class Endpoint:
     security_protocol: int = wire("int16", default=0)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureRange:
     """The levels of one feature that a node understands."""
 
@@ -93,7 +94,7 @@ class FeatureRange:
     max_supported_version: int = wire("int16")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBrokerRecord(Record):
     """A broker registered, or registered again."""
 
@@ -112,7 +113,7 @@ class RegisterBrokerRecord(Record):
     cordoned_log_dirs: tuple[Uuid, ...] | None = wire("uuid", since=4, tag=1, array=True, nullable=True, default=None)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnregisterBrokerRecord(Record):
     """A broker was removed."""
 
@@ -121,7 +122,7 @@ class UnregisterBrokerRecord(Record):
     broker_epoch: int = wire("int64")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRecord(Record):
     """A topic was created; its partitions follow."""
 
@@ -153,7 +154,7 @@ class PartitionRecord(Record):
     last_known_elr: tuple[int, ...] | None = wire("int32", since=2, tag=2, array=True, nullable=True, default=None)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRecord(Record):
     """A configuration value; null deletes it. Resource types: 2 topic, 4 broker, 16 client metrics, 32 group."""
 
@@ -166,7 +167,7 @@ class ConfigRecord(Record):
 
 @value_type
 class PartitionChangeRecord(Record):
-    """What changed in a partition; null is unchanged. Each raises the partition epoch, a leader the leader epoch."""
+    """Change of a partition; null is unchanged. Each raises the partition epoch, a leader the leader epoch."""
 
     API_KEY: ClassVar[int] = 5
     VERSION_MAX: ClassVar[int] = 2
@@ -185,7 +186,7 @@ class PartitionChangeRecord(Record):
     last_known_elr: tuple[int, ...] | None = wire("int32", since=2, tag=7, array=True, nullable=True, default=None)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FenceBrokerRecord(Record):
     """A broker was fenced (before metadata.version 3.3-IV2)."""
 
@@ -194,7 +195,7 @@ class FenceBrokerRecord(Record):
     epoch: int = wire("int64")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnfenceBrokerRecord(Record):
     """A broker was unfenced (before metadata.version 3.3-IV2)."""
 
@@ -203,7 +204,7 @@ class UnfenceBrokerRecord(Record):
     epoch: int = wire("int64")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveTopicRecord(Record):
     """A topic was deleted with its partitions and configuration."""
 
@@ -211,7 +212,7 @@ class RemoveTopicRecord(Record):
     topic_id: Uuid = wire("uuid")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DelegationTokenRecord(Record):
     """A delegation token."""
 
@@ -225,7 +226,7 @@ class DelegationTokenRecord(Record):
     token_id: str = wire("string")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UserScramCredentialRecord(Record):
     """A SCRAM credential. Mechanisms: 1 SHA-256, 2 SHA-512."""
 
@@ -238,7 +239,7 @@ class UserScramCredentialRecord(Record):
     iterations: int = wire("int32")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureLevelRecord(Record):
     """The finalized level of a feature; 0 removes it."""
 
@@ -247,15 +248,15 @@ class FeatureLevelRecord(Record):
     feature_level: int = wire("int16")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaEntity:
-    """One dimension of a client quota's entity."""
+    """A dimension of a client quota's entity."""
 
     entity_type: str = wire("string")
     entity_name: str | None = wire("string", nullable=True)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClientQuotaRecord(Record):
     """A client quota."""
 
@@ -266,7 +267,7 @@ class ClientQuotaRecord(Record):
     remove: bool = wire("bool")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdsRecord(Record):
     """A block of producer ids was handed out."""
 
@@ -276,9 +277,9 @@ class ProducerIdsRecord(Record):
     next_producer_id: int = wire("int64")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistrationChangeRecord(Record):
-    """What changed in a registration. Fenced: 1 fence, -1 unfence, 0 unchanged. An empty ``log_dirs`` is unchanged."""
+    """Change of a registration. Fenced: 1 fence, -1 unfence, 0 unchanged. An empty ``log_dirs`` is unchanged."""
 
     API_KEY: ClassVar[int] = 17
     VERSION_MAX: ClassVar[int] = 3
@@ -290,7 +291,7 @@ class BrokerRegistrationChangeRecord(Record):
     cordoned_log_dirs: tuple[Uuid, ...] | None = wire("uuid", since=3, tag=3, array=True, nullable=True, default=None)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AccessControlEntryRecord(Record):
     """An ACL."""
 
@@ -305,7 +306,7 @@ class AccessControlEntryRecord(Record):
     permission_type: int = wire("int8")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveAccessControlEntryRecord(Record):
     """An ACL was removed."""
 
@@ -313,14 +314,14 @@ class RemoveAccessControlEntryRecord(Record):
     id: Uuid = wire("uuid")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NoOpRecord(Record):
     """Keeps offsets moving in an idle cluster."""
 
     API_KEY: ClassVar[int] = 20
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ZkMigrationStateRecord(Record):
     """State of a migration from ZooKeeper."""
 
@@ -328,7 +329,7 @@ class ZkMigrationStateRecord(Record):
     zk_migration_state: int = wire("int8")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveUserScramCredentialRecord(Record):
     """A SCRAM credential was removed."""
 
@@ -337,7 +338,7 @@ class RemoveUserScramCredentialRecord(Record):
     mechanism: int = wire("int8")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BeginTransactionRecord(Record):
     """From here on records are buffered until the transaction ends."""
 
@@ -345,14 +346,14 @@ class BeginTransactionRecord(Record):
     name: str | None = wire("string", tag=0, nullable=True, default=None)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransactionRecord(Record):
     """The buffered records count."""
 
     API_KEY: ClassVar[int] = 24
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AbortTransactionRecord(Record):
     """The buffered records do not count."""
 
@@ -360,7 +361,7 @@ class AbortTransactionRecord(Record):
     reason: str | None = wire("string", tag=0, nullable=True, default=None)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveDelegationTokenRecord(Record):
     """A delegation token was removed."""
 
@@ -368,7 +369,7 @@ class RemoveDelegationTokenRecord(Record):
     token_id: str = wire("string")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterControllerRecord(Record):
     """A controller registered."""
 
@@ -380,7 +381,7 @@ class RegisterControllerRecord(Record):
     features: tuple[FeatureRange, ...] = wire("struct", array=True, of=FeatureRange)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClearElrRecord(Record):
     """The eligible leader replicas of a topic (all topics: empty name) were cleared."""
 
@@ -388,7 +389,7 @@ class ClearElrRecord(Record):
     topic_name: str = wire("string")
 
 
-RECORD_TYPES: dict[int, type[Record]] = {cls.API_KEY: cls for cls in Record.__subclasses__()}
+RECORD_TYPES: Mapping[int, type[Record]] = {cls.API_KEY: cls for cls in Record.__subclasses__()}
 """Every record type by api key."""
 
 _codecs: dict[tuple[int, int], Codec[Any]] = {}
@@ -427,15 +428,15 @@ def _tail_fields(cls: type[Record]) -> tuple[str, ...]:
     return tuple(f.name for f in dataclasses.fields(cls) if f.name not in _IDS_FIELDS)  # type: ignore[arg-type]
 
 
-TAIL_OF: dict[type[Record], Callable[[Any], tuple[Any, ...]]] = {
+TAIL_OF: Mapping[type[Record], Callable[[Any], tuple[Any, ...]]] = {
     cls: attrgetter(*_tail_fields(cls)) for cls in (PartitionRecord, PartitionChangeRecord)
 }
 """All that a partition's record says beside whose it is."""
-_PARTITION_HEADS = {
+_PARTITION_HEADS = frozenset(
     bytes((FRAME_VERSION, cls.API_KEY, version))
     for cls in (PartitionRecord, PartitionChangeRecord)
     for version in range(cls.VERSION_MAX + 1)
-}
+)
 _written: dict[tuple[Any, ...], tuple[bytes, bytes]] = {}
 _read: dict[bytes, Any] = {}
 _topic_ids: dict[bytes, Uuid] = {}
@@ -475,19 +476,19 @@ def _partition_of(like: PartitionRecord, topic_id: Uuid, partition_id: int) -> P
     )
 
 
-_COPY: dict[type[Record], Callable[[Any, Uuid, int], Any]] = {
+_COPY: Mapping[type[Record], Callable[[Any, Uuid, int], Any]] = {
     PartitionChangeRecord: _change_of,
     PartitionRecord: _partition_of,
 }
 
 
 def for_partition(record: P, topic_id: Uuid, partition_id: int) -> P:
-    """The same record about another partition."""
+    """A copy of a record that is about another partition."""
     made: P = _COPY[type(record)](record, topic_id, partition_id)
     return made
 
 
-class Alike(NamedTuple):
+class PartitionRecordRef(NamedTuple):
     """The record of one of many partitions: it says of its partition what ``like`` says of another. What is made,
     encoded and replayed by the hundred thousand is worked out once per ``like``, and costs this tuple for each."""
 
@@ -500,7 +501,7 @@ class Alike(NamedTuple):
         return for_partition(self.like, self.topic_id, self.partition_id)
 
 
-AnyRecord: TypeAlias = Record | Alike
+AnyRecord: TypeAlias = Record | PartitionRecordRef
 """A record in either form."""
 
 
@@ -559,11 +560,11 @@ def decode_record(value: Buffer) -> tuple[Record, int]:
         MalformedMessageError: another frame version, an unknown record or version, bytes missing or left over.
     """
     record, version = decode_any(value)
-    return (record.whole() if isinstance(record, Alike) else record), version
+    return (record.whole() if isinstance(record, PartitionRecordRef) else record), version
 
 
 def decode_any(value: Buffer) -> tuple[AnyRecord, int]:
-    """The same, with the record of a partition as what it is like.
+    """Like :func:`decode_record`, but a partition record stays in its shared form (:class:`PartitionRecordRef`).
 
     Raises:
         MalformedMessageError: as :func:`decode_record`.
@@ -581,7 +582,7 @@ def decode_any(value: Buffer) -> tuple[AnyRecord, int]:
     if topic_id is None:
         topic_id = Uuid(raw)
         _keep(_topic_ids, raw, topic_id)
-    return Alike(like, topic_id, partition_id), head[2]
+    return PartitionRecordRef(like, topic_id, partition_id), head[2]
 
 
 def _decode(value: Buffer) -> tuple[Record, int]:

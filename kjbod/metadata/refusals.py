@@ -5,7 +5,7 @@ listener, which also answers for a controller that cannot be reached. Pure.
 import dataclasses
 from typing import Any
 
-from kjbod.metadata.screening import TEXTS
+from kjbod.metadata.topic_screening import TEXTS
 from kjbod.wire.admin_messages import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,

@@ -1,6 +1,6 @@
-"""What in the metadata is nobody's business: keys and salts of SCRAM credentials, tokens, values of configurations that
-are passwords (``ConfigDef.Type.PASSWORD``; ``MetadataNodeRedactionCriteria``, which hides all configurations of a type
-that it does not know)."""
+"""Secrets in the metadata: keys and salts of SCRAM credentials, tokens, values of configurations that are passwords
+(``ConfigDef.Type.PASSWORD``; ``MetadataNodeRedactionCriteria``, which hides all configurations of a type that it does
+not know)."""
 
 import re
 from collections.abc import Mapping

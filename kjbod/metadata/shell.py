@@ -6,10 +6,11 @@ from the next character (``org.apache.kafka.shell``).
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field
 
 from kjbod.metadata.tree import Directory, Leaf, Node
+from kjbod.quick_dataclass import dataclass
 
 PROMPT = ">> "
 _INDENT = "  "
@@ -17,7 +18,7 @@ _INDENT = "  "
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line that a command prints; ``error``: it says what could not be done."""
+    """A line that a command prints; ``error``: it says what could not be done."""
 
     text: str
     error: bool = False
@@ -38,7 +39,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command: how it is called, and what it does."""
+    """A command: how it is called, and what it does."""
 
     usage: str
     what: str
@@ -92,7 +93,7 @@ class Shell:
         yield from command.run(self, arguments)
 
     def complete(self, text: str) -> list[str]:
-        """What the last word of an unfinished line can become; directories end with a slash."""
+        """Completions of the last word of an unfinished line; directories end with a slash."""
         words = text.split(" ")
         if len(words) == 1:
             return [name for name in COMMANDS if name.startswith(words[0])]
@@ -323,7 +324,7 @@ def _branch(node: Node, indent: str) -> Iterator[Line]:
             yield from _branch(child, indent + _INDENT)
 
 
-COMMANDS: dict[str, Command] = {
+COMMANDS: Mapping[str, Command] = {
     "cat": Command("cat FILE...", "Show the contents of metadata files.", _cat, (1, None), paths=True),
     "cd": Command("cd [DIRECTORY]", "Set the working directory.", _cd, (0, 1), paths=True),
     "exit": Command("exit", "Exit the metadata shell.", _exit, (0, 0)),

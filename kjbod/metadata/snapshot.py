@@ -7,35 +7,23 @@ records below the end offset; ``0-0`` carries the first voters; ``bootstrap.chec
 controller is to write.
 """
 
-import contextlib
 import dataclasses
-import os
 import re
 from collections.abc import Generator, Iterable, Iterator
-from pathlib import Path
 
 from kjbod.documents import INT32_MAX, INT64_MAX
-from kjbod.errors import LogCorruptError, StorageError
-from kjbod.files import fsync_directory, read_file, write_all, write_atomically
+from kjbod.errors import LogCorruptError
 from kjbod.metadata import versions
 from kjbod.metadata.batches import BATCH_BYTES_MAX, HEADER_BYTES, CorruptBatchError, encode_batch, iter_batches
-from kjbod.metadata.control import ControlRecord, KRaftVersion, KRaftVoters, SnapshotFooter, SnapshotHeader
+from kjbod.metadata.control_records import ControlRecord, KRaftVersion, KRaftVoters, SnapshotFooter, SnapshotHeader
 from kjbod.metadata.records import FeatureLevelRecord, Record, encode_record
-from kjbod.metadata.secrets import has_secrets
 from kjbod.wire.codec import MalformedMessageError
 
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 _NAME = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
-_LEFT_OVER_NAME = re.compile(
-    r"[0-9]{20}-[0-9]{10}.*\.checkpoint\.(part|deleted)|[0-9]{20}-[0-9]{10}\.checkpoint.*\.part"
-)
 _RECORD_OVERHEAD_BYTES = 24
 """At most, per record: length, attributes, deltas, lengths of key and value, headers."""
 _RECORDS_PER_STEP = 500
-_BATCH_BYTES_OF_STREAM = 64 * 1024
-"""A snapshot that is written beside other work is encoded in short steps."""
-PARTIAL_SUFFIX = ".part"
-"""A real controller removes left-over parts of snapshots by it, and so do we."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -61,32 +49,12 @@ class SnapshotId:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """What a checkpoint says."""
+    """Contents of a checkpoint."""
 
     last_contained_log_timestamp_ms: int
     kraft_version: int
     voters: KRaftVoters | None
     records: tuple[Record, ...]
-
-
-def checkpoints_in(directory: Path) -> dict[SnapshotId, Path]:
-    """The finished snapshots of a ``__cluster_metadata-0``, oldest first, 0-0 included.
-
-    Raises:
-        OSError: the directory cannot be listed.
-    """
-    found = ((SnapshotId.parse(path.name), path) for path in directory.iterdir())
-    return dict(sorted((snapshot_id, path) for snapshot_id, path in found if snapshot_id is not None))
-
-
-def left_overs_in(directory: Path) -> list[Path]:
-    """Parts of snapshots that were not finished, and snapshots that a real controller marked for deletion
-    (``Snapshots.parse``).
-
-    Raises:
-        OSError: the directory cannot be listed.
-    """
-    return [path for path in directory.iterdir() if _LEFT_OVER_NAME.fullmatch(path.name)]
 
 
 # ---------------------------------------------------------------- writing
@@ -117,7 +85,7 @@ def encode_checkpoint(
     """
     records = tuple(records)
     return b"".join(
-        _encoded(
+        encode_batches(
             header_timestamp_ms=header_timestamp_ms,
             kraft=kraft,
             records=records,
@@ -129,7 +97,7 @@ def encode_checkpoint(
     )
 
 
-def _encoded(
+def encode_batches(
     *,
     header_timestamp_ms: int,
     kraft: tuple[int, KRaftVoters | None] | None,
@@ -175,100 +143,11 @@ def _full_batches(values: Iterable[bytes], batch_bytes: int) -> Iterator[list[by
         yield batch
 
 
-def write_checkpoint(
-    path: Path,
-    *,
-    header_timestamp_ms: int,
-    kraft: tuple[int, KRaftVoters | None] | None,
-    records: Iterable[Record],
-    leader_epoch: int = 0,
-    timestamp_ms: int | None = None,
-    metadata_version: int | None = None,
-) -> None:
-    """Write a checkpoint file durably; arguments as :func:`encode_checkpoint`. Blocks: not for the event loop.
-
-    Raises:
-        StorageError: it cannot be written; ``path`` is as it was.
-        UnsupportedVersionError: as :func:`encode_checkpoint`.
-    """
-    data = encode_checkpoint(
-        header_timestamp_ms=header_timestamp_ms,
-        kraft=kraft,
-        records=(records := tuple(records)),
-        leader_epoch=leader_epoch,
-        timestamp_ms=timestamp_ms,
-        metadata_version=metadata_version,
-    )
-    store_checkpoint(path, data, secret=any(map(has_secrets, records)))
-
-
-def stream_checkpoint(
-    path: Path,
-    *,
-    header_timestamp_ms: int,
-    kraft: tuple[int, KRaftVoters | None] | None,
-    records: Iterable[Record],
-    leader_epoch: int,
-    timestamp_ms: int,
-    metadata_version: int,
-) -> int:
-    """:func:`write_checkpoint` for a snapshot of any size: a batch of it is in memory at a time, and ``records`` is
-    drawn as it is written. Gives the file's size. Blocks: not for the event loop.
-
-    Raises:
-        OSError: it cannot be written; nothing is left of it.
-        UnsupportedVersionError, UnwritableMetadataError: as :func:`encode_checkpoint` and ``records``; likewise.
-    """
-    temporary = path.with_name(path.name + PARTIAL_SUFFIX)
-    temporary.unlink(missing_ok=True)  # of a crash before
-    size = 0
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400)
-        try:
-            for batch in _encoded(
-                header_timestamp_ms=header_timestamp_ms,
-                kraft=kraft,
-                records=records,
-                leader_epoch=leader_epoch,
-                timestamp_ms=timestamp_ms,
-                level=metadata_version,
-                batch_bytes=_BATCH_BYTES_OF_STREAM,
-            ):
-                write_all(descriptor, batch)
-                size += len(batch)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-    fsync_directory(path.parent)
-    return size
-
-
-def store_checkpoint(path: Path, data: bytes, *, secret: bool = True) -> None:
-    """Write the bytes of a checkpoint durably; ``secret``: only its user may read it, as snapshots always. Blocks: not
-    for the event loop.
-
-    Raises:
-        StorageError: it cannot be written; ``path`` is as it was.
-    """
-    # A real controller leaves snapshots read-only.
-    snapshot = SnapshotId.parse(path.name) is not None
-    mode = 0o400 if snapshot else 0o600 if secret else 0o644
-    try:
-        write_atomically(path, data, temporary_suffix=PARTIAL_SUFFIX if snapshot else ".tmp", mode=mode)
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}") from error
-
-
 # ---------------------------------------------------------------- reading
 
 
 def decode_checkpoint(data: bytes, name: str) -> Checkpoint:
-    """What the bytes of a whole checkpoint say; ``name`` is for the error.
+    """Contents of a whole checkpoint's bytes; ``name`` is for the error.
 
     Raises:
         LogCorruptError: a batch or record does not check, the header or footer is missing, or something follows it.
@@ -315,17 +194,3 @@ def decode_in_steps(data: bytes, name: str) -> Generator[None, None, Checkpoint]
         voters=next((c for c in controls if isinstance(c, KRaftVoters)), None),
         records=tuple(records),
     )
-
-
-def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint file. Blocks: not for the event loop.
-
-    Raises:
-        StorageError: it cannot be read.
-        LogCorruptError: as :func:`decode_checkpoint`.
-    """
-    try:
-        data = read_file(path)
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}") from error
-    return decode_checkpoint(data, str(path))

@@ -9,7 +9,6 @@ the provenance of a snapshot is the last offset of the log that it contains, not
 is the default is ``user(<default>)``, where Kafka has no name at all; a token's parentheses are balanced.
 """
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from enum import IntEnum
@@ -31,25 +30,26 @@ from kjbod.metadata.records import (
     UserScramCredentialRecord,
 )
 from kjbod.metadata.secrets import REDACTED, is_password
+from kjbod.quick_dataclass import dataclass
 
 RESOURCE_TYPES: Mapping[int, str] = {2: "TOPIC", 4: "BROKER", 8: "BROKER_LOGGER", 16: "CLIENT_METRICS", 32: "GROUP"}
 """``ConfigResource.Type`` by its number in a ConfigRecord."""
 SCRAM_MECHANISMS: Mapping[str, int] = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 _RECOVERY_STATES = ("RECOVERED", "RECOVERING")
-_ACL_PATTERNS = {LITERAL: "LITERAL", PREFIXED: "PREFIXED"}
-_ACL_PERMISSIONS = {DENY: "DENY", ALLOW: "ALLOW"}
-_QUOTA_NAMES = {"client-id": "clientId", "ip": "ip", "user": "user"}
+_ACL_PATTERNS: Mapping[int, str] = {LITERAL: "LITERAL", PREFIXED: "PREFIXED"}
+_ACL_PERMISSIONS: Mapping[int, str] = {DENY: "DENY", ALLOW: "ALLOW"}
+_QUOTA_NAMES: Mapping[str, str] = {"client-id": "clientId", "ip": "ip", "user": "user"}
 """How the shell calls the types of an entity, in the order in which it puts them."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Leaf:
     """A file: one text, which may have several lines."""
 
     text: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Directory:
     """A directory whose children are made when they are asked for."""
 
@@ -64,9 +64,9 @@ class Directory:
 Node: TypeAlias = Leaf | Directory
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Provenance:
-    """How far an image reaches (``MetadataProvenance``)."""
+    """Last record that an image contains (``MetadataProvenance``)."""
 
     offset: int
     epoch: int

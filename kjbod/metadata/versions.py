@@ -59,7 +59,7 @@ _RELEASES = (
 )
 RELEASES: Mapping[int, str] = MappingProxyType(dict(enumerate(_RELEASES.split(), start=1)))
 """The release name of each level: ``RELEASES[30] == "4.3-IV0"``."""
-_LEVELS = {name: level for level, name in RELEASES.items()}
+_LEVELS: Mapping[str, int] = {name: level for level, name in RELEASES.items()}
 
 SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = MappingProxyType(
     {

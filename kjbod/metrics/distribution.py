@@ -3,7 +3,8 @@
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from kjbod.quick_dataclass import dataclass
 
 RECENT_MAX = 1_028
 """Durations from which quantiles are made: as many as Kafka's histograms keep (``ExponentiallyDecayingSample``). There
@@ -45,7 +46,7 @@ class Distribution:
         self._recent_ns: deque[int] = deque(maxlen=RECENT_MAX)
 
     def add(self, duration_ns: int) -> None:
-        """One more."""
+        """Count a duration."""
         self._buckets[bisect_left(_BOUNDS_NS, duration_ns)] += 1
         self._sum_ns += duration_ns
         self._recent_ns.append(duration_ns)

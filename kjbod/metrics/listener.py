@@ -6,7 +6,7 @@ text is made of it in a thread, since that takes some ms where there are many br
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Generic, TypeVar
 
@@ -15,8 +15,10 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from kjbod.errors import StorageError
+from kjbod.metrics.process_series import families
 from kjbod.runtime.logging import get_logger
 from kjbod.runtime.names import UnresolvedError, listening_addresses
+from kjbod.usage import Usage
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 REQUEST_BYTES_MAX: Final = 8192
@@ -52,10 +54,17 @@ class MetricsListener(Generic[T]):
     Args:
         take: the picture of a scrape; on the event loop.
         metrics: what is made of it; in a thread.
+        usage: reads what the processes use, for :mod:`kjbod.metrics.process_series`; None: they are not told.
     """
 
-    def __init__(self, take: Callable[[], T], metrics: Callable[[T], Iterable[Metric]]) -> None:
+    def __init__(
+        self,
+        take: Callable[[], T],
+        metrics: Callable[[T], Iterable[Metric]],
+        usage: Callable[[], Awaitable[Usage | None]] | None = None,
+    ) -> None:
         self._take = take
+        self._usage = usage
         self._metrics = metrics
         self._connections = 0
         self._closed = False
@@ -108,6 +117,11 @@ class MetricsListener(Generic[T]):
             with contextlib.suppress(OSError, RuntimeError):
                 writer.close()
 
+    def _all_metrics(self, picture: T, usage: Usage | None) -> Iterator[Metric]:
+        yield from self._metrics(picture)
+        if usage is not None:
+            yield from families(usage)
+
     async def _answer(self, request_line: bytes) -> bytes:
         method, _, rest = request_line.partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0]
@@ -118,9 +132,10 @@ class MetricsListener(Generic[T]):
         if self._closed:
             return _response("503 Service Unavailable", b"")
         try:
+            usage = None if self._usage is None else await self._usage()
             picture = self._take()
             text = await asyncio.get_running_loop().run_in_executor(
-                self._thread, lambda: render(self._metrics(picture))
+                self._thread, lambda: render(self._all_metrics(picture, usage))
             )
         except Exception as error:  # noqa: BLE001  a metric that cannot be made must not end what it tells of
             _log.error("metrics.failed", exc_info=error)

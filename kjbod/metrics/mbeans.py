@@ -21,11 +21,11 @@ the quotes in the label: ``logDirectory="\\"/disks/d1\\""``. So do these; ``kjbo
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from prometheus_client.core import Metric
 
 from kjbod.metrics.distribution import Durations
+from kjbod.quick_dataclass import dataclass
 
 QUANTILES = ("50", "75", "95", "98", "99", "999")
 """The percentiles of a histogram of Kafka's (``…thPercentile``); 999 is 99.9 %."""
@@ -55,16 +55,10 @@ class MBean:
     key: str = ""
     attribute: str = "Value"
 
-    @property
-    def object_name(self) -> str:
-        """As JMX writes it, ``*`` for the value of the further property."""
-        properties = [f"type={self.type}", *([f"name={self.name}"] if self.name else [])]
-        return f"{self.domain}:{','.join([*properties, *([f'{self.key}=*'] if self.key else [])])}"
-
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What a naming makes of an MBean. ``name`` is that of the family: of a counter without ``_total``."""
+    """Series that a naming makes of an MBean. ``name`` is that of the family: of a counter without ``_total``."""
 
     name: str
     kind: str
@@ -82,13 +76,13 @@ class Reading:
 
 
 def default_series(bean: MBean, key: str = "") -> Series:
-    """What the JMX exporter makes of an MBean without rules."""
+    """Series that the JMX exporter makes of an MBean without rules."""
     labels = ((("name", bean.name),) if bean.name else ()) + _key_label(bean, key)
     return Series(_safe(f"{bean.domain}_{bean.type}_{bean.attribute}"), "unknown", labels)
 
 
 def example_series(bean: MBean, key: str = "") -> Series:
-    """What the JMX exporter makes of an MBean with the rules of its example for Kafka."""
+    """Series that the JMX exporter makes of an MBean with the rules of its example for Kafka."""
     found = _KAFKA_DOMAIN.fullmatch(bean.domain)
     start = f"kafka_{found[1] if found else bean.domain}_{bean.type}"
     labels = _key_label(bean, key)
@@ -106,7 +100,7 @@ def example_series(bean: MBean, key: str = "") -> Series:
 
 
 def strimzi_series(bean: MBean, key: str = "") -> Series:
-    """What the JMX exporter makes of an MBean with Strimzi's rules."""
+    """Series that the JMX exporter makes of an MBean with Strimzi's rules."""
     if bean.name:
         return example_series(bean, key)
     return Series(_safe(f"kafka_server_{bean.type.replace('-', '')}_{bean.attribute}").lower(), "gauge")

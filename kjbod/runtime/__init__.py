@@ -1,1 +1,1 @@
-"""What touches the process: event loop, logging, service manager."""
+"""The process: event loop, logging, service manager."""

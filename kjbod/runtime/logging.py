@@ -208,7 +208,7 @@ class _StandardHandler(logging.Handler):
 
 
 def _plain(value: object) -> object:
-    """What JSON has no form for."""
+    """A form for what JSON has none for."""
     match value:
         case Uuid() | PurePath():
             return str(value)
@@ -225,7 +225,7 @@ def _plain(value: object) -> object:
 
 
 def render(event: Mapping[str, Any]) -> bytes:
-    """One line of JSON; ``timestamp``, ``level``, ``component`` and ``event`` first. Never raises for odd values."""
+    """A line of JSON; ``timestamp``, ``level``, ``component`` and ``event`` first. Never raises for odd values."""
     ordered = {key: event[key] for key in ("timestamp", "level", "component", "event") if key in event}
     ordered.update(event)
     try:
@@ -352,7 +352,7 @@ def write_plain(text: str) -> bool:
 
 
 def seal_logging() -> None:
-    """Whatever event is logged from now on is dropped: the line before this call is the last one."""
+    """Drop whatever is logged from now on: the line before this call is the last one."""
     if _writer is not None:
         _writer.seal()
 

@@ -1,8 +1,11 @@
 """The event loop that kjbod's processes run on."""
 
 import asyncio
+import signal
 from collections.abc import Callable, Coroutine
 from typing import Any
+
+from kjbod.runtime.signals import ignore_signals
 
 TRANSPORT_GONE = (ConnectionError, RuntimeError)
 """What a write to a transport raises whose other side is gone. uvloop closes the handle at once and says
@@ -11,12 +14,19 @@ EXIT_INTERRUPTED = 130
 """128 + SIGINT, as shells tell it."""
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, or None for asyncio's own where uvloop has no build."""
+class _Loop(asyncio.SelectorEventLoop):
+    """asyncio's own, which leaves alone at its end, as uvloop does, a signal that somebody has made ignored."""
+
+    def remove_signal_handler(self, sig: int) -> bool:
+        return signal.getsignal(sig) != signal.SIG_IGN and super().remove_signal_handler(sig)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """uvloop's, or asyncio's where uvloop has no build."""
     try:
         import uvloop
     except ImportError:
-        return None
+        return _Loop
     return uvloop.new_event_loop
 
 
@@ -30,3 +40,16 @@ def run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
             return runner.run(main())
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+
+
+def run_daemon(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """Run ``main()`` as :func:`run` does, and then let no signal change the exit code, nor the error, that it ended
+    with: the process is to end next."""
+
+    async def whole() -> int:
+        try:
+            return await main()
+        finally:
+            ignore_signals()
+
+    return run(whole)

@@ -25,7 +25,7 @@ def economize() -> None:
 
 
 def settle() -> None:
-    """What there is now stays: the collector need not look at it again. What a burst left free goes back."""
+    """Keep what there is now: the collector need not look at it again. What a burst left free goes back."""
     gc.collect(1)
     gc.freeze()
     trim()

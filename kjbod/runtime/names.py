@@ -17,11 +17,11 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from kjbod.clock import Clock, SystemClock
 from kjbod.errors import KjbodError
+from kjbod.quick_dataclass import dataclass
 
 PATIENCE_MS: Final = 300
 """How long a new answer is waited for where an older one is known."""
@@ -38,7 +38,7 @@ _UNKNOWN: Final = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", so
 
 
 class Log(Protocol):
-    """What is needed of a structlog logger."""
+    """The part of a structlog logger that name look-ups use."""
 
     def warning(self, event: str, **fields: Any) -> Any: ...
 
@@ -85,7 +85,7 @@ def look_up(host: str) -> tuple[str, ...]:
 
 
 class Names:
-    """What is known of names. May be used from several threads and event loops.
+    """Addresses of names, as far as they are known. May be used from several threads and event loops.
 
     Args:
         ask: looks a name up; blocks.

@@ -27,7 +27,7 @@ class NoRoomError(KjbodError):
 
 
 def no_room(error: BaseException) -> NoRoomError | None:
-    """What ``error`` says of missing room; None where it is about something else."""
+    """Words for missing room in ``error``; None where it is about something else."""
     if isinstance(error, NoRoomError):
         return error
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
@@ -40,7 +40,7 @@ def no_room(error: BaseException) -> NoRoomError | None:
 
 
 def require_room(*, tasks: int, files: int) -> None:
-    """See that so many threads or processes can be started and files be opened, by doing so.
+    """Check that so many threads or processes can be started and files be opened, by doing so.
 
     Raises:
         NoRoomError: there is room for fewer.

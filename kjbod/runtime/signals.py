@@ -6,6 +6,9 @@ something read anew, is no reason to stop, and nothing can be read anew (configu
 
 Stacks go through a pipe that never blocks and a thread of their own to the log: an event loop that hangs can be looked
 at, and a standard error that nobody reads hangs nobody.
+
+SIGTERM and SIGINT, which a daemon does know, change nothing any more when its end is decided: see
+:func:`ignore_signals`.
 """
 
 import asyncio
@@ -18,6 +21,7 @@ import threading
 from structlog.typing import FilteringBoundLogger
 
 PASSED_OVER = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+ENDING = (signal.SIGTERM, signal.SIGINT)
 _WHY = "nothing is read anew while it runs; SIGTERM stops it, SIGQUIT shows its stacks"
 _PIPE_BYTES = 64 * 1024
 """What a pipe holds (pipe(7)); more of one dump is dropped."""
@@ -34,6 +38,17 @@ def outlive_signals(log: FilteringBoundLogger) -> None:
     for number in PASSED_OVER:
         asyncio.get_running_loop().add_signal_handler(number, say, number)
     dump_stacks_on(signal.SIGQUIT, log)
+
+
+def ignore_signals() -> None:
+    """Have no signal that a daemon takes care of change how this process ends. In the main thread; for good.
+
+    An event loop that closes gives signals back to the system, and so does Python before it takes its modules down,
+    which takes long enough to be hit: a SIGTERM would then kill a process that has said with which code it ends. Both
+    leave alone what is ignored.
+    """
+    for number in (*ENDING, *PASSED_OVER):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def dump_stacks_on(number: int, log: FilteringBoundLogger) -> None:

@@ -38,7 +38,7 @@ def notify_ready(status: str) -> bool:
 
 
 def notify_status(status: str) -> bool:
-    """What ``systemctl status`` shows from now on."""
+    """Set the line that ``systemctl status`` shows."""
     return sd_notify(f"STATUS={_one_line(status)}")
 
 
@@ -59,7 +59,7 @@ def notify_watchdog() -> bool:
 
 
 def watchdog_interval_ms(environ: Mapping[str, str] = os.environ) -> int | None:
-    """How often to call :func:`notify_watchdog`: half of ``WATCHDOG_USEC``, as sd_watchdog_enabled(3) advises.
+    """Interval of calls to :func:`notify_watchdog`: half of ``WATCHDOG_USEC``, as sd_watchdog_enabled(3) advises.
 
     None where no watchdog waits for this process.
     """

@@ -5,10 +5,10 @@ They are apart from the others because most programs speak none of them, and sho
 this module enters them into :data:`kjbod.wire.messages.API`.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from kjbod.ids import ZERO, Uuid
+from kjbod.quick_dataclass import dataclass
 from kjbod.wire.codec import ignorable
 from kjbod.wire.messages import (
     API,
@@ -24,7 +24,7 @@ from kjbod.wire.messages import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeAclsResponseAclDescription:
-    """One permission or denial."""
+    """A permission or denial."""
 
     principal: str
     host: str
@@ -89,7 +89,7 @@ class CreateAclsResponse(ResponseBody):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateAclsRequestAclCreation:
-    """One entry to create."""
+    """An entry to create."""
 
     resource_type: int
     resource_name: str
@@ -128,7 +128,7 @@ class DeleteAclsResponseMatchingAcl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteAclsResponseFilter:
-    """What one filter deleted."""
+    """ACLs that one filter deleted."""
 
     error_code: int = 0
     error_message: str | None = None
@@ -146,7 +146,7 @@ class DeleteAclsResponse(ResponseBody):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteAclsRequestFilter:
-    """Which entries to delete; None matches all."""
+    """Filter of the entries to delete; None matches all."""
 
     resource_type_filter: int
     resource_name_filter: str | None = None
@@ -189,7 +189,7 @@ class AlterConfigsResponse(ResponseBody):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterConfigsRequestAlterableConfig:
-    """One key and its new value; None takes the default."""
+    """A key and its new value; None takes the default."""
 
     name: str
     value: str | None = None
@@ -243,7 +243,7 @@ class CreatePartitionsRequestAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePartitionsRequestTopic:
-    """How many partitions a topic is to have; assignments of the new ones, or None."""
+    """Number of partitions that a topic is to have; assignments of the new ones, or None."""
 
     name: str
     count: int
@@ -383,7 +383,7 @@ class DescribeDelegationTokenResponse(ResponseBody):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeDelegationTokenRequestOwner:
-    """Whose tokens."""
+    """Owner whose tokens are asked for."""
 
     principal_type: str
     principal_name: str
@@ -506,7 +506,7 @@ class DescribeClientQuotasRequest(RequestBody[DescribeClientQuotasResponse]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterClientQuotasResponseEntity:
-    """One part of the entity; None is the default."""
+    """A part of the entity; None is the default."""
 
     entity_type: str
     entity_name: str | None = None
@@ -532,7 +532,7 @@ class AlterClientQuotasResponse(ResponseBody):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterClientQuotasRequestEntity:
-    """One part of the entity, as ``user`` or ``client-id``; None is the default."""
+    """A part of the entity, as ``user`` or ``client-id``; None is the default."""
 
     entity_type: str
     entity_name: str | None = None
@@ -549,7 +549,7 @@ class AlterClientQuotasRequestOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterClientQuotasRequestEntry:
-    """What to do with one entity."""
+    """Changes for one entity."""
 
     entity: tuple[AlterClientQuotasRequestEntity, ...] = ()
     ops: tuple[AlterClientQuotasRequestOp, ...] = ()
@@ -587,7 +587,7 @@ class DescribeUserScramCredentialsResponseResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeUserScramCredentialsResponse(ResponseBody):
-    """One result for each user."""
+    """A result for each user."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
     throttle_time_ms: int = 0
@@ -684,7 +684,7 @@ class VoteResponseTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteResponseNodeEndpoint:
-    """Where a leader is reached."""
+    """Address of a leader."""
 
     node_id: int = 0
     host: str = ""
@@ -738,7 +738,7 @@ class VoteRequest(RequestBody[VoteResponse]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginQuorumEpochResponsePartition:
-    """What the replica thinks of the leader."""
+    """The replica's opinion of the leader."""
 
     partition_index: int
     error_code: int = 0
@@ -756,7 +756,7 @@ class BeginQuorumEpochResponseTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginQuorumEpochResponseNodeEndpoint:
-    """Where a leader is reached."""
+    """Address of a leader."""
 
     node_id: int = 0
     host: str = ""
@@ -765,7 +765,7 @@ class BeginQuorumEpochResponseNodeEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginQuorumEpochResponse(ResponseBody):
-    """What the replicas think of the leader."""
+    """Opinions of the replicas on the leader."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.BEGIN_QUORUM_EPOCH
     error_code: int = 0
@@ -793,7 +793,7 @@ class BeginQuorumEpochRequestTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginQuorumEpochRequestLeaderEndpoint:
-    """Where the leader is reached."""
+    """Address of the leader."""
 
     name: str = ""
     host: str = ""
@@ -816,7 +816,7 @@ class BeginQuorumEpochRequest(RequestBody[BeginQuorumEpochResponse]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpochResponsePartition:
-    """What the replica thinks of the leader."""
+    """The replica's opinion of the leader."""
 
     partition_index: int
     error_code: int = 0
@@ -834,7 +834,7 @@ class EndQuorumEpochResponseTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpochResponseNodeEndpoint:
-    """Where a leader is reached."""
+    """Address of a leader."""
 
     node_id: int = 0
     host: str = ""
@@ -843,7 +843,7 @@ class EndQuorumEpochResponseNodeEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpochResponse(ResponseBody):
-    """What the replicas think of it."""
+    """Opinions of the replicas on the end of the epoch."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.END_QUORUM_EPOCH
     error_code: int = 0
@@ -880,7 +880,7 @@ class EndQuorumEpochRequestTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpochRequestLeaderEndpoint:
-    """Where the leader is reached."""
+    """Address of the leader."""
 
     name: str = ""
     host: str = ""
@@ -968,7 +968,7 @@ class AllocateProducerIdsRequest(RequestBody[AllocateProducerIdsResponse]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListConfigResourcesResponseConfigResource:
-    """One resource that has dynamic configuration; below version 1 all are client metrics (16)."""
+    """A resource that has dynamic configuration; below version 1 all are client metrics (16)."""
 
     resource_name: str
     resource_type: int = ignorable(16)
@@ -1007,7 +1007,7 @@ class AddRaftVoterResponse(ResponseBody):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddRaftVoterRequestListener:
-    """Where the new voter is reached."""
+    """Address of the new voter."""
 
     name: str
     host: str
@@ -1055,7 +1055,7 @@ class RemoveRaftVoterRequest(RequestBody[RemoveRaftVoterResponse]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateRaftVoterResponseCurrentLeader:
-    """Who leads the quorum."""
+    """The leader of the quorum."""
 
     leader_id: int = -1
     leader_epoch: int = -1
@@ -1075,7 +1075,7 @@ class UpdateRaftVoterResponse(ResponseBody):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateRaftVoterRequestListener:
-    """Where the voter is reached."""
+    """Address of the voter."""
 
     name: str
     host: str
@@ -1108,7 +1108,7 @@ class UpdateRaftVoterRequest(RequestBody[UpdateRaftVoterResponse]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeTopicPartitionsCursor:
-    """Where an answer goes on."""
+    """Position at which the next answer goes on."""
 
     topic_name: str
     partition_index: int

@@ -21,12 +21,11 @@ import kjbod
 from kjbod.clock import Clock
 from kjbod.errors import ProtocolError, RemoteProtocolError
 from kjbod.runtime.names import NAMES, Names, Resolved, UnresolvedError
+from kjbod.wire import connection_setup
 from kjbod.wire.connection import ClientConnection, Features
 from kjbod.wire.frames import MAX_FRAME_BYTES, TLS_RECORDS
 from kjbod.wire.messages import ApiKey, ApiVersionsResponse, RequestBody, ResponseBody, ResponseT
 
-CONNECT_TIMEOUT_MS = 10_000
-"""Kafka's default of ``socket.connection.setup.timeout.ms``."""
 MAX_IN_FLIGHT = 64
 """Requests of one connection that may wait for answers at a time; further ones wait for their turn."""
 _CLOSE_TIMEOUT_S = 1.0
@@ -64,7 +63,7 @@ class Connection:
         *,
         client_id: str,
         clock: Clock,
-        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+        connect_timeout_ms: int = connection_setup.TIMEOUT_MS,
         max_frame_bytes: int = MAX_FRAME_BYTES,
         max_in_flight: int = MAX_IN_FLIGHT,
         ssl_context: ssl.SSLContext | None = None,
@@ -197,7 +196,7 @@ async def _connect(
 
 
 def _doubt(host: str, found: Resolved) -> str:
-    """What to know of addresses that are not new."""
+    """Words of doubt about addresses that are not new."""
     where = ", ".join(found.addresses)
     return f" (at {where}, its last known address: cannot resolve {host}: {found.doubt})" if found.doubt else ""
 
@@ -220,7 +219,11 @@ async def _require_no_tls(peer: str, address: tuple[str, int] | None) -> None:
     with contextlib.suppress(ssl.SSLWantReadError):
         context.wrap_bio(ssl.MemoryBIO(), hello).do_handshake()
     if address is not None and await _first_bytes(address, hello.read(), len(TLS_RECORDS[0])) in TLS_RECORDS:
-        raise ForeignPeer(f"{peer} speaks TLS, and kjbod speaks PLAINTEXT alone: name a PLAINTEXT listener")
+        raise _speaks_tls(peer)
+
+
+def _speaks_tls(peer: str) -> ForeignPeer:
+    return ForeignPeer(f"{peer} speaks TLS, and kjbod speaks PLAINTEXT alone: name a PLAINTEXT listener")
 
 
 async def _first_bytes(address: tuple[str, int], question: bytes, count: int) -> bytes | None:
@@ -315,6 +318,9 @@ class _ClientProtocol(asyncio.Protocol):
                 if not answer.done():  # else its caller has gone
                     answer.set_result(response.message)
         except RemoteProtocolError as error:
+            if not self.machine.versions and data[: len(TLS_RECORDS[0])] in TLS_RECORDS:
+                self.fail(_speaks_tls(self.peer))  # an alert, which a busy Kafka has the time to send before it closes
+                return
             kind = Disconnected if self.machine.versions else ForeignPeer
             self.fail(kind(f"{self.peer} sent what it may not: {error}"))
 

@@ -17,19 +17,20 @@ int32 array and bytes lengths with -1 for null.
 import dataclasses
 import struct
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, TypeVar
 
 from kjbod.errors import LocalProtocolError, RemoteProtocolError, UnsupportedVersionError
 from kjbod.ids import ZERO, Uuid
+from kjbod.quick_dataclass import dataclass
 
 Message = TypeVar("Message")
 Buffer = bytes | memoryview
 Reader = Callable[[Buffer, int], tuple[Any, int]]
 Writer = Callable[[bytearray, Any], None]
 
-_FIXED = {
+_FIXED: Mapping[str, str] = {
     "bool": "?",
     "int8": "b",
     "int16": "h",
@@ -56,9 +57,9 @@ class MalformedMessageError(RemoteProtocolError, ValueError):
     """The bytes cannot be a message of the type that they claim to be."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Field:
-    """One field of one version of a message."""
+    """A field of one version of a message."""
 
     name: str
     """Python name."""
@@ -74,9 +75,9 @@ class Field:
     """A string with an int16 length even in a flexible version (client id of the request header)."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Schema:
-    """One version of a message or of a struct inside it; fields in wire order."""
+    """A version of a message or of a struct inside it; fields in wire order."""
 
     name: str
     version: int
@@ -99,7 +100,7 @@ def ignorable(default: Any) -> Any:
     return dataclasses.field(default=default, metadata={"ignorable": True})
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Codec(typing.Generic[Message]):
     """Reads and writes one version of a message as ``cls``."""
 
@@ -347,7 +348,7 @@ def _nested(field: Field, cls: type[Any] | None) -> type[Any] | None:
     return None if hint is None else _element_class(hint)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Run:
     """Consecutive fixed-width fields: one unpack."""
 
@@ -655,8 +656,8 @@ def _tagged_writer(field: Field, cls: type[Any] | None, ours: bool) -> Callable[
 
 
 def _struct_default(name: str, cls: type[Any] | None, nested: type[Any] | None) -> Any:
-    """What a tagged struct reads as when it is absent, which is what need not be written: the default that its owner
-    gives it, or one whose fields all have theirs."""
+    """Value of a tagged struct that is absent, which is what need not be written: the default that its owner gives it,
+    or one whose fields all have theirs."""
     for field in dataclasses.fields(cls) if cls is not None else ():
         if field.name == name and field.default is not dataclasses.MISSING:
             return field.default

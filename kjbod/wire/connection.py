@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kjbod.errors import LocalProtocolError, RemoteProtocolError, UnsupportedVersionError
+from kjbod.quick_dataclass import dataclass
 from kjbod.wire import error_codes
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.frames import (
@@ -50,7 +51,7 @@ _VERSION_WITH_SOFTWARE_NAME = 3
 _VERSION_WITH_ZERO_MINIMA = 4
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Features:
     """The features of a cluster, as a node told them with its versions."""
 
@@ -82,7 +83,7 @@ class ClientConnection:
 
     @property
     def in_flight(self) -> int:
-        """How many requests wait for their answer."""
+        """Number of requests that wait for their answer."""
         return len(self._waiting)
 
     def version_of(self, api_key: ApiKey) -> int:
@@ -163,7 +164,7 @@ class ClientConnection:
 # ---------------------------------------------------------------- server
 
 
-@dataclasses.dataclass(slots=True)
+@dataclass(slots=True)
 class Slot:
     """The place of one answer in the order of answers."""
 
@@ -197,12 +198,12 @@ class ServerConnection:
 
     @property
     def outstanding(self) -> int:
-        """How many answers have not been given out."""
+        """Number of answers that have not been given out."""
         return len(self._slots)
 
     @property
     def pending_bytes(self) -> int:
-        """How much there is of a request that is not complete."""
+        """Bytes that are there of a request that is not complete."""
         return self._splitter.pending_bytes
 
     def receive(self, data: bytes) -> Iterator[Slot]:
@@ -273,8 +274,8 @@ class ServerConnection:
 def api_versions_response(
     request: Request, apis: VersionRanges, features: Features | None = None
 ) -> ApiVersionsResponse:
-    """What a server that offers ``apis`` answers to ``request``, as Kafka does: a client whose software name is not one
-    gets INVALID_REQUEST (KIP-511), one below version 4 does not see features with minimum 0 (KAFKA-17011)."""
+    """Answer to ``request`` of a server that offers ``apis``, as Kafka gives it: a client whose software name is not
+    one gets INVALID_REQUEST (KIP-511), one below version 4 does not see features with minimum 0 (KAFKA-17011)."""
     message = request.message
     assert isinstance(message, ApiVersionsRequest)
     texts = (message.client_software_name, message.client_software_version)

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """One code per failure that a Kafka peer can report."""
+    """A code per failure that a Kafka peer can report."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

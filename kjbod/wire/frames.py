@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from kjbod.errors import UnsupportedVersionError
+from kjbod.quick_dataclass import dataclass
 from kjbod.wire import schemas
 from kjbod.wire.codec import Codec, Field, MalformedMessageError, Schema, compile_codec
 from kjbod.wire.error_codes import ErrorCode
@@ -45,9 +46,9 @@ class UnsupportedRequestError(UnsupportedVersionError):
         self.correlation_id = correlation_id
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHeader:
-    """What comes before the body of a request."""
+    """Header before the body of a request."""
 
     request_api_key: int
     request_api_version: int
@@ -55,14 +56,14 @@ class RequestHeader:
     client_id: str | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseHeader:
-    """What comes before the body of a response."""
+    """Header before the body of a response."""
 
     correlation_id: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Request:
     """A request as it came."""
 
@@ -75,7 +76,7 @@ class Request:
     """Of its frame, 0 where it never had one."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Response:
     """A response as it came."""
 
@@ -124,7 +125,7 @@ def response_codec(api_key: ApiKey, version: int) -> Codec[ResponseBody]:
 
 
 def preload(apis: VersionRanges) -> None:
-    """Compile what these versions need now (kio's import included, some 0.2 s), not on the first message."""
+    """Compile what these versions need now, not on the first message."""
     for api_key, (low, high) in apis.items():
         for version in range(low, high + 1):
             request_codec(api_key, version)
@@ -209,7 +210,7 @@ def encode_response(message: ResponseBody, version: int, correlation_id: int) ->
     return _with_length(out)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class EncodedResponse:
     """A response as it goes over the wire: made beforehand where that takes long."""
 
@@ -252,7 +253,7 @@ class FrameSplitter:
 
     @property
     def pending_bytes(self) -> int:
-        """How much there is of a frame that is not complete."""
+        """Bytes that are there of a frame that is not complete."""
         return len(self._buffer)
 
     def clear(self) -> None:

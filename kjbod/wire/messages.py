@@ -9,11 +9,11 @@ writing another value than that to such a version raises, unless Kafka calls the
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, Generic, TypeVar
 
 from kjbod.ids import METADATA_TOPIC_NAME, ZERO, Uuid
+from kjbod.quick_dataclass import dataclass
 from kjbod.wire.codec import ignorable
 
 INT32_MAX = 2**31 - 1
@@ -121,7 +121,7 @@ class ApiVersionsResponseFinalizedFeatureKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiVersionsResponse(ResponseBody):
-    """What the peer accepts. Always sent with response header version 0 (KIP-511)."""
+    """Versions that the peer accepts. Always sent with response header version 0 (KIP-511)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.API_VERSIONS
     error_code: int = 0
@@ -195,7 +195,7 @@ class BrokerRegistrationRequest(RequestBody[BrokerRegistrationResponse]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerHeartbeatResponse(ResponseBody):
-    """What the controller makes of the broker."""
+    """The broker's state as the controller sees it."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.BROKER_HEARTBEAT
     throttle_time_ms: int = 0
@@ -240,7 +240,7 @@ class AssignReplicasToDirsRequestTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignReplicasToDirsRequestDirectory:
-    """One log directory and what is in it."""
+    """A log directory and what is in it."""
 
     id_: Uuid
     topics: tuple[AssignReplicasToDirsRequestTopic, ...] = ()
@@ -316,7 +316,7 @@ class UnregisterBrokerRequest(RequestBody[UnregisterBrokerResponse]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequestReplicaState:
-    """Who fetches; -1 is a plain reader. From version 15; before, ``FetchRequest.replica_id``."""
+    """The replica that fetches; -1 is a plain reader. From version 15; before, ``FetchRequest.replica_id``."""
 
     replica_id: int = -1
     replica_epoch: int = -1
@@ -324,7 +324,7 @@ class FetchRequestReplicaState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequestPartition:
-    """Where to read one partition from."""
+    """Position from which to read one partition."""
 
     partition: int
     current_leader_epoch: int = ignorable(-1)
@@ -338,7 +338,7 @@ class FetchRequestPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequestTopic:
-    """One topic, by name up to version 12, by id from 13."""
+    """A topic, by name up to version 12, by id from 13."""
 
     topic: str = ignorable("")
     topic_id: Uuid = ignorable(ZERO)
@@ -356,7 +356,7 @@ class FetchRequestForgottenTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEndOffset:
-    """Where an epoch ends; -1 and -1: no divergence."""
+    """End of an epoch; -1 and -1: no divergence."""
 
     epoch: int = -1
     end_offset: int = -1
@@ -414,7 +414,7 @@ class FetchResponseTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResponseNodeEndpoint:
-    """Where a leader named in this response is reached."""
+    """Address of a leader named in this response."""
 
     node_id: int
     host: str
@@ -458,7 +458,7 @@ class FetchRequest(RequestBody[FetchResponse]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshotRequestPartition:
-    """Which snapshot to read, and from which byte."""
+    """The snapshot to read, and the byte to read from."""
 
     partition: int = 0
     current_leader_epoch: int = 0
@@ -501,7 +501,7 @@ class FetchSnapshotResponseTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshotResponseNodeEndpoint:
-    """Where a leader named in this response is reached."""
+    """Address of a leader named in this response."""
 
     node_id: int
     host: str
@@ -660,7 +660,7 @@ class DescribeClusterResponseBroker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeClusterResponse(ResponseBody):
-    """Who is in the cluster. Endpoint types: 1 brokers, 2 controllers (KIP-919)."""
+    """Members of the cluster. Endpoint types: 1 brokers, 2 controllers (KIP-919)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_CLUSTER
     throttle_time_ms: int = 0
@@ -706,7 +706,7 @@ class MetadataResponseBroker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataResponsePartition:
-    """Who leads and hosts one partition; ``offline_replicas`` counts failed directories too."""
+    """Leader and replicas of one partition; ``offline_replicas`` counts failed directories too."""
 
     error_code: int = 0
     partition_index: int
@@ -774,7 +774,7 @@ class DescribeQuorumRequestTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeQuorumResponseReplicaState:
-    """How far a voter or observer is; timestamps are milliseconds since 1970, -1 unknown."""
+    """Progress of a voter or observer; timestamps are milliseconds since 1970, -1 unknown."""
 
     replica_id: int
     replica_directory_id: Uuid = ignorable(ZERO)
@@ -824,7 +824,7 @@ class DescribeQuorumResponseNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeQuorumResponse(ResponseBody):
-    """Who leads the metadata quorum, who follows and how far (KIP-595, KIP-836, KIP-853)."""
+    """Leader and followers of the metadata quorum, and their progress (KIP-595, KIP-836, KIP-853)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_QUORUM
     error_code: int = 0
@@ -988,7 +988,7 @@ class DescribeLogDirsResponseTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeLogDirsResponseResult:
-    """One log directory, by its absolute path; bytes from version 4 (KIP-827), cordons from 5 (KIP-1066)."""
+    """A log directory, by its absolute path; bytes from version 4 (KIP-827), cordons from 5 (KIP-1066)."""
 
     error_code: int = 0
     log_dir: str
@@ -1082,7 +1082,7 @@ class DescribeConfigsRequestResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeConfigsResponseSynonym:
-    """Where else a value may come from."""
+    """Another source of a value."""
 
     name: str
     value: str | None = None
@@ -1091,7 +1091,7 @@ class DescribeConfigsResponseSynonym:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeConfigsResponseConfig:
-    """One value. Sources (``ConfigSource``): 1 topic, 2 broker, 3 default of all brokers, 4 static, 5 Kafka's."""
+    """A value. Sources (``ConfigSource``): 1 topic, 2 broker, 3 default of all brokers, 4 static, 5 Kafka's."""
 
     name: str
     value: str | None = None
@@ -1105,7 +1105,7 @@ class DescribeConfigsResponseConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeConfigsResponseResult:
-    """One resource."""
+    """A resource."""
 
     error_code: int = 0
     error_message: str | None = None
@@ -1138,7 +1138,7 @@ class DescribeConfigsRequest(RequestBody[DescribeConfigsResponse]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncrementalAlterConfigsRequestConfig:
-    """One change (Kafka: ``AlterableConfig``); operations: 0 set, 1 delete, 2 append, 3 subtract."""
+    """A change (Kafka: ``AlterableConfig``); operations: 0 set, 1 delete, 2 append, 3 subtract."""
 
     name: str
     config_operation: int = 0
@@ -1271,7 +1271,7 @@ class ListPartitionReassignmentsResponseTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPartitionReassignmentsResponse(ResponseBody):
-    """What is in progress."""
+    """Reassignments in progress."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.LIST_PARTITION_REASSIGNMENTS
     throttle_time_ms: int = 0
@@ -1316,7 +1316,7 @@ class EnvelopeRequest(RequestBody[EnvelopeResponse]):
 
 @dataclass(frozen=True, slots=True)
 class ApiSpec:
-    """One API: its messages and the versions of Kafka's schema that kjbod can read and write."""
+    """An API: its messages and the versions of Kafka's schema that kjbod can read and write."""
 
     key: ApiKey
     request: type[RequestBody[Any]]

@@ -1,4 +1,4 @@
-"""What keeps one peer from taking what is everybody's: rates, turns, and bytes that are held for others."""
+"""Limits that keep one peer from taking what is everybody's: rates, turns, and bytes that are held for others."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ class Rate:
         return place_ms - now_ms if place_ms > now_ms else 0.0
 
     def wait_ms(self, now_ms: int) -> float:
-        """How far away the next place is, without taking it."""
+        """Milliseconds until the next place, without taking it."""
         return max(0.0, self._place_ms(now_ms) - now_ms) if self._interval_ms else 0.0
 
     def has_place(self, now_ms: int) -> bool:
@@ -172,16 +172,16 @@ class Unread(Generic[T]):
             self.bytes -= left
 
     def forget(self, reader: T) -> None:
-        """It is gone, and what it has not read."""
+        """Forget a connection that is gone, and what it has not read."""
         self.bytes -= self._of.pop(reader, 0)
 
     def slowest(self) -> T | None:
-        """Who has made no progress for longest."""
+        """The connection that has made no progress for longest."""
         return next(iter(self._of), None)
 
 
 class Addresses:
-    """How many connections there are from each address, and how many there may be; ``overrides`` for some of them."""
+    """Numbers of connections from each address, and how many there may be; ``overrides`` for some of them."""
 
     def __init__(self, at_most: int, overrides: Mapping[str, int] | None = None) -> None:
         self._at_most = at_most
@@ -189,7 +189,7 @@ class Addresses:
         self._connections: Counter[str] = Counter()
 
     def at_most(self, host: str) -> int:
-        """How many an address may have."""
+        """Number of connections that an address may have."""
         return self._overrides.get(host, self._at_most)
 
     def enter(self, host: str) -> bool:
@@ -202,7 +202,7 @@ class Addresses:
         return True
 
     def leave(self, host: str) -> None:
-        """One less."""
+        """Count a connection less."""
         self._connections[host] -= 1
         if not self._connections[host]:
             del self._connections[host]

@@ -37,6 +37,7 @@ from typing import Any, Protocol, Self
 
 from kjbod.clock import Clock
 from kjbod.errors import KjbodError, ProtocolError
+from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.names import listening_addresses
 from kjbod.wire.connection import ServerConnection, Slot
 from kjbod.wire.frames import MAX_FRAME_BYTES, EncodedResponse, Request, VersionRanges, preload
@@ -46,6 +47,8 @@ from kjbod.wire.pressure import NO_LIMIT, Addresses, Pace, Rate, Room, Unread
 LOG_LINES_PER_SECOND = 20
 DECODED_AT_ONCE_BYTES = 16 * 1024
 """A request up to this size takes at most some milliseconds to decode."""
+IDLE_MS_MAX = 365 * 24 * 3_600 * 1_000
+"""Where ``connections.max.idle.ms`` says never, or much later."""
 URGENT_PER_SECOND = 100
 """A broker sends a heartbeat every two seconds; who sends very many waits for its turn with them, too."""
 _READ_BYTES = 65_536
@@ -54,7 +57,7 @@ _NOTHING_AT_ONCE = -1
 
 
 class Logger(Protocol):
-    """What the server needs of a structlog logger."""
+    """The part of a structlog logger that the server uses."""
 
     def info(self, event: str, **fields: Any) -> Any: ...
 
@@ -63,9 +66,9 @@ class Logger(Protocol):
     def exception(self, event: str, **fields: Any) -> Any: ...
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a peer may cost. Names and defaults are Kafka's where Kafka has them."""
+    """Limits of what a peer may cost. Names and defaults are Kafka's where Kafka has them."""
 
     max_frame_bytes: int = MAX_FRAME_BYTES
     """``socket.request.max.bytes``. A decoded message takes some fifty times its frame: a controller sets it lower."""
@@ -111,7 +114,17 @@ class Limits:
     """How long answers may take that were due when a connection went bad."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+def idle_limit_ms(connections_max_idle_ms: int) -> int:
+    """``connections.max.idle.ms`` as a timer takes it: negative is never."""
+    return min(IDLE_MS_MAX, connections_max_idle_ms) if connections_max_idle_ms >= 0 else IDLE_MS_MAX
+
+
+def queued_limit_bytes(queued_max_request_bytes: int, own: int) -> int:
+    """``queued.max.request.bytes``: what is not positive leaves it to the server, whose ``own`` limit is given."""
+    return queued_max_request_bytes if queued_max_request_bytes > 0 else own
+
+
+@dataclass(frozen=True, slots=True)
 class Peer:
     """The other end of a connection."""
 
@@ -208,7 +221,7 @@ class Server:
 
     @property
     def connections(self) -> int:
-        """How many connections are open."""
+        """Number of open connections."""
         return len(self._connections)
 
     async def listen(self, host: str, port: int, ssl_context: ssl.SSLContext | None) -> None:
@@ -230,7 +243,8 @@ class Server:
             self._set_buffers(listening.fileno())
 
     def _set_buffers(self, listening: int) -> None:
-        """Those of a listening socket are those of all connections that it accepts (``socket(7)``, ``tcp(7)``)."""
+        """Set the buffers of a listening socket, which are those of all connections that it accepts (``socket(7)``,
+        ``tcp(7)``)."""
         wanted = {socket.SO_SNDBUF: self.limits.send_buffer_bytes, socket.SO_RCVBUF: self.limits.receive_buffer_bytes}
         with socket.socket(fileno=os.dup(listening)) as same:  # uvloop's has no setsockopt
             for option, size_bytes in wanted.items():
@@ -323,7 +337,7 @@ class _Ended(Exception):  # noqa: N818 - not an error, the way out of a TaskGrou
 
 
 class _Session:
-    """One connection: a reader, a handler per request, and the gate that holds the reader back."""
+    """A connection: a reader, a handler per request, and the gate that holds the reader back."""
 
     def __init__(self, server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer) -> None:
         self._server = server
@@ -551,14 +565,14 @@ class _Session:
             raise _Ended from None
 
     def _complain(self, reason: str) -> None:
-        """One line, however many handlers find out."""
+        """A single line, however many handlers find out."""
         if not self._complained:
             self._complained = True
             self._server.complaints.add("connection.closed", self._peer, reason)
 
 
 class _Complaints:
-    """One log line for each connection that went wrong, up to a rate."""
+    """A log line for each connection that went wrong, up to a rate."""
 
     def __init__(self, clock: Clock, log: Logger) -> None:
         self._clock = clock

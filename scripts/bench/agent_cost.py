@@ -15,22 +15,23 @@ from typing import Final
 import structlog
 
 from kjbod.errors import EXIT_FAILURE, KjbodError
-from kjbod.testing import namespaces
-from kjbod.testing.disks import require_real_disks
-from kjbod.testing.kafka import KafkaKit
+from kjbod.faults.disks import require_real_disks
 from scripts.bench.agent_cost_rig import Rig, Snapshot, names
+from scripts.bench.command_line import positive
+from scripts.rig import namespaces
+from scripts.rig.kafka import KafkaKit
 from scripts.terminal import INTERRUPTED, interrupt, say
 
 REACH_PSS_MIB: Final = 60.0
 REACH_CPU_PERCENT: Final = 2.0
 """Of one core."""
 SETTLE_S: Final = 10.0
-"""Between the last assignment and the measurement."""
+"""Between the last assignment and the measurement; no longer than that takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One kind of process, or all of them.
+    """A kind of process, or all of them.
 
     Attributes:
         name: which.
@@ -49,12 +50,6 @@ class Cost:
     open_files: int
 
 
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: a number from 1 on")
-    return int(text)
-
-
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -62,14 +57,14 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         description="Memory, processor time and disk requests of an idle agent with real disks and many replicas. "
         f"Exit code 1 when it takes more than {REACH_PSS_MIB:g} MiB or {REACH_CPU_PERCENT:g} % of one core.",
     )
-    parser.add_argument("--directories", type=_positive, default=12, metavar="N", help="log directories (12)")
-    parser.add_argument("--replicas", type=_positive, default=10_000, metavar="N", help="replicas together (10000)")
+    parser.add_argument("--directories", type=positive, default=12, metavar="N", help="log directories (12)")
+    parser.add_argument("--replicas", type=positive, default=10_000, metavar="N", help="replicas together (10000)")
     parser.add_argument(
-        "--probe-interval-ms", type=_positive, default=1000, metavar="N", help="kjbod.probe.interval.ms (1000)"
+        "--probe-interval-ms", type=positive, default=1000, metavar="N", help="kjbod.probe.interval.ms (1000)"
     )
-    parser.add_argument("--seconds", type=_positive, default=60, metavar="N", help="how long to measure (60)")
+    parser.add_argument("--seconds", type=positive, default=60, metavar="N", help="how long to measure (60)")
     parser.add_argument("--kafka", action="store_true", help="a real Kafka broker too, on plain directories")
-    parser.add_argument("--kafka-replicas", type=_positive, default=1000, metavar="N", help="its replicas (1000)")
+    parser.add_argument("--kafka-replicas", type=positive, default=1000, metavar="N", help="its replicas (1000)")
     parser.add_argument("--out", type=Path, default=Path("kjbod-bench/agent-cost"), help="CSV and logs")
     return parser.parse_args(argv)
 
@@ -106,8 +101,8 @@ def main() -> int:
 def _measure_agent(options: argparse.Namespace) -> tuple[Snapshot, Snapshot]:
     with tempfile.TemporaryDirectory(prefix="kjbod-cost-") as work, Rig(Path(work), options.out / "logs") as rig:
         say(f"starting an agent with {options.directories} disks")
-        rig.start_controller()
-        rig.start_agent(options.directories, options.replicas, options.probe_interval_ms)
+        rig.begin()
+        rig.run_agent(options.directories, options.replicas, options.probe_interval_ms)
         say(f"creating {options.replicas} replicas")
         began = time.monotonic()
         rig.create_replicas(options.replicas)
@@ -117,24 +112,25 @@ def _measure_agent(options: argparse.Namespace) -> tuple[Snapshot, Snapshot]:
 
 
 def _measure_kafka(options: argparse.Namespace, kit: KafkaKit) -> tuple[Snapshot, Snapshot]:
-    with tempfile.TemporaryDirectory(prefix="kjbod-cost-") as work, Rig(Path(work), options.out / "logs") as rig:
+    with tempfile.TemporaryDirectory(prefix="kjbod-cost-") as work, Rig(Path(work), options.out / "logs", kit) as rig:
         say(f"starting a Kafka broker with {options.kafka_replicas} replicas")
-        rig.start_controller(kit)
-        rig.start_kafka(kit, options.directories)
+        rig.begin()
+        rig.run_kafka(kit, options.directories)
         rig.create_replicas(options.kafka_replicas)
         rig.wait_until_kafka_has(options.kafka_replicas, options.directories)
         return _two_snapshots(rig, options.seconds)
 
 
 def _two_snapshots(rig: Rig, seconds: int) -> tuple[Snapshot, Snapshot]:
-    time.sleep(SETTLE_S)
+    time.sleep(min(SETTLE_S, seconds))
     before = rig.snapshot()
     time.sleep(seconds)
     return before, rig.snapshot()
 
 
 def costs(before: Snapshot, after: Snapshot) -> list[Cost]:
-    """Each kind of process, and last all together. One that ended or began in between is left out of the rates."""
+    """Costs of each kind of process, and last of all together. One that ended or began in between is left out of the
+    rates."""
     seconds = after.at_s - before.at_s
     found = []
     for name in [*names(after), "together"]:

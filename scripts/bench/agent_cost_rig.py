@@ -9,18 +9,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
-from kjbod.clock import system_random
-from kjbod.ids import random_uuid
-from kjbod.testing.disks import RealDisk
-from kjbod.testing.errors import RigError
-from kjbod.testing.kafka import KafkaKit, broker_properties, controller_properties
-from kjbod.testing.processes import ManagedProcess, Processes, free_port
+from kjbod.faults.disks import RealDisk
 from scripts.bench.agent_cost_usage import Requests, Usage, descendants, requests_of, usage_of
-from scripts.bench.detection_agents import admin, format_node, topic_on
+from scripts.rig.cluster import NOTHING, Cluster, Properties
+from scripts.rig.kafka import HEAP_MIB, KafkaKit
+from scripts.rig.processes import ManagedProcess, Processes
+from scripts.rig.rig_error import RigError
 
-CONTROLLER_ID: Final = 3000
 BROKER_ID: Final = 1
 PARTITIONS_PER_TOPIC: Final = 500
 _START_TIMEOUT_S = 60.0
@@ -48,59 +45,65 @@ class Snapshot:
     disks: tuple[Requests, ...]
 
 
-class Rig:
-    """A controller and one broker. Use it in a ``with`` block; at its end everything is gone."""
+class Rig(Cluster):
+    """A controller and one broker. Use it in a ``with`` block; at its end everything is gone.
 
-    def __init__(self, work: Path, logs: Path) -> None:
-        self.work = work
-        self.port = free_port()
-        self.cluster_id = str(random_uuid(system_random()))
+    Args:
+        base: for files.
+        logs: for what processes say.
+        kafka: whose controller it is; None: kjbod's.
+        properties: further lines of the controller's ``server.properties``.
+        heap_mib: of Kafka's controller.
+    """
+
+    def __init__(
+        self,
+        base: Path,
+        logs: Path,
+        kafka: KafkaKit | None = None,
+        properties: Properties = NOTHING,
+        heap_mib: int = HEAP_MIB,
+    ) -> None:
         self._stack = ExitStack()
-        self.processes = self._stack.enter_context(Processes(logs))
+        processes = self._stack.enter_context(Processes(logs))
+        super().__init__(base, processes, kafka=kafka, properties=properties, heap_mib=heap_mib)
         self.disks: list[RealDisk] = []
         self.broker: ManagedProcess | None = None
 
-    def __enter__(self) -> "Rig":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def start_controller(self, kit: KafkaKit | None = None) -> None:
-        """kjbod's, or with ``kit`` Kafka's."""
-        config = self.work / "controller.properties"
-        config.write_text(controller_properties(CONTROLLER_ID, self.port, self.work / "controller"))
-        if kit is not None:
-            kit.format(config, self.cluster_id, "--standalone")
-            kit.start_server(self.processes, config, name="kafka-controller", timeout_s=_START_TIMEOUT_S)
-            return
-        format_node(config, self.cluster_id, "--standalone")
-        controller = self.processes.kjbod("controller", "-c", str(config), name="controller")
-        controller.wait_for_event("controller.started", _START_TIMEOUT_S)
+    def begin(self) -> None:
+        """The controller."""
+        self.format_controller(by_kafka=self.kafka is not None)
+        self.start_controller(_START_TIMEOUT_S)
 
-    def start_agent(self, directories: int, replicas: int, probe_interval_ms: int) -> None:
-        """On as many ext4 disks as directories; returns when it is unfenced."""
-        size_bytes = 64 * _MIB + replicas // directories * _BYTES_PER_REPLICA
-        for number in range(directories):
-            mount_point = self.work / f"d{number + 1}"
-            disk = RealDisk(mount_point, fstype="ext4", log_dir="kafka", size_bytes=size_bytes)
-            self.disks.append(self._stack.enter_context(disk))
-        config = self.work / "agent.properties"
-        more = {"kjbod.state.dir": self.work / "state", "kjbod.probe.interval.ms": probe_interval_ms}
-        config.write_text(
-            broker_properties(BROKER_ID, free_port(), self.port, [disk.log_dir for disk in self.disks])
-            + "".join(f"{key}={value}\n" for key, value in more.items())
-        )
-        format_node(config, self.cluster_id)
-        self.broker = self.processes.start([*self._plain_kjbod(), "agent", "-c", str(config)], name="agent")
+    def run_agent(self, directories: int, replicas: int, probe_interval_ms: int) -> None:
+        """Start an agent on as many ext4 disks as directories; returns when it is unfenced."""
+        log_dirs = self.make_disks(directories, 64 * _MIB + replicas // directories * _BYTES_PER_REPLICA)
+        own = {"kjbod.state.dir": self.base / "state", "kjbod.probe.interval.ms": probe_interval_ms}
+        config = self.configure_broker(BROKER_ID, log_dirs, own)
+        self.format_broker(config)
+        self.broker = self.start_agent(config, name="agent", kjbod=self.plain_kjbod())
         self.broker.wait_for_event("agent.unfenced", _START_TIMEOUT_S)
 
-    def _plain_kjbod(self) -> list[str]:
+    def make_disks(self, directories: int, size_bytes: int) -> list[Path]:
+        """As many ext4 disks; the log directory of each."""
+        for number in range(directories):
+            mount_point = self.base / f"d{number + 1}"
+            disk = RealDisk(mount_point, fstype="ext4", log_dir="kafka", size_bytes=size_bytes)
+            self.disks.append(self._stack.enter_context(disk))
+        return [disk.log_dir for disk in self.disks]
+
+    def plain_kjbod(self) -> list[str]:
         """The ``kjbod`` command in an environment of what it requires and nothing else, as users have it.
 
         Some libraries import tools of developers (Hypothesis, Rich) when these are there: 12 MiB that no user has.
         """
-        packages = self.work / "packages"
+        packages = self.base / "packages"
         packages.mkdir()
         for source in _runtime_files():
             (packages / source.name).symlink_to(source)
@@ -108,18 +111,17 @@ class Rig:
         program = f"import sys; sys.path[:0] = {paths!r}; from kjbod.cli.main import main; sys.exit(main())"
         return [sys.executable, "-I", "-S", "-c", program]
 
-    def start_kafka(self, kit: KafkaKit, directories: int) -> None:
-        """A real broker on plain directories; it is not asked for anything but to be there."""
-        config = self.work / "kafka.properties"
-        paths = [self.work / f"k{number + 1}" for number in range(directories)]
-        config.write_text(broker_properties(BROKER_ID, free_port(), self.port, paths))
+    def run_kafka(self, kit: KafkaKit, directories: int) -> None:
+        """Start a real broker on plain directories; it is not asked for anything but to be there."""
+        paths = [self.base / f"k{number + 1}" for number in range(directories)]
+        config = self.configure_broker(BROKER_ID, paths)
         kit.format(config, self.cluster_id)
         self.broker = kit.start_server(self.processes, config, name="kafka", timeout_s=_START_TIMEOUT_S)
 
     def create_replicas(self, replicas: int) -> None:
         """Topics with that many partitions together, each with its one replica on the broker."""
         for number, first in enumerate(range(0, replicas, PARTITIONS_PER_TOPIC)):
-            admin(self.port, topic_on(f"topic{number}", min(PARTITIONS_PER_TOPIC, replicas - first), [BROKER_ID]))
+            self.create_topic(f"topic{number}", min(PARTITIONS_PER_TOPIC, replicas - first), brokers=[BROKER_ID])
 
     def wait_until_assigned(self, replicas: int) -> None:
         """Until the controller has acknowledged the directory of each replica."""
@@ -135,7 +137,7 @@ class Rig:
     def wait_until_kafka_has(self, replicas: int, directories: int) -> None:
         """Until a real broker has made the directory of each replica."""
         end = time.monotonic() + _CREATE_TIMEOUT_S
-        paths = [self.work / f"k{number + 1}" for number in range(directories)]
+        paths = [self.base / f"k{number + 1}" for number in range(directories)]
         while (done := sum(1 for path in paths for _ in path.glob("topic*-*"))) < replicas:
             if time.monotonic() > end:
                 raise RigError(f"{done} of {replicas} replicas were made in {_CREATE_TIMEOUT_S:g} s")

@@ -1,4 +1,4 @@
-"""What processes and disks have used up to now, from ``/proc`` and ``/sys``."""
+"""Use of processes and disks up to now, from ``/proc`` and ``/sys``."""
 
 import contextlib
 import os
@@ -31,7 +31,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """What a block device has completed since it exists (Documentation/block/stat.rst)."""
+    """Requests that a block device has completed since it exists (Documentation/block/stat.rst)."""
 
     reads: int
     writes: int

@@ -20,7 +20,7 @@ from typing import Final
 import structlog
 
 from kjbod.errors import EXIT_FAILURE, KjbodError
-from kjbod.testing.kafka import VERSION, KafkaKit
+from scripts.bench.command_line import positive
 from scripts.bench.controller_cases import (
     Extent,
     Row,
@@ -32,6 +32,7 @@ from scripts.bench.controller_cases import (
     restart,
 )
 from scripts.bench.controller_rig import ControllerRig, System
+from scripts.rig.kafka import VERSION, KafkaKit
 from scripts.terminal import INTERRUPTED, interrupt, say
 
 PARTS: Final = {
@@ -60,12 +61,6 @@ def _numbers(text: str) -> list[int]:
     return [int(number) for number in numbers]
 
 
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: a number from 1 on")
-    return int(text)
-
-
 def _parts(text: str) -> str:
     parts = text.replace(",", "")
     if unknown := [part for part in parts if part not in PARTS]:
@@ -85,14 +80,10 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--only", type=_parts, default="".join(PARTS), metavar="a,b,...", help="these parts (all)")
     parser.add_argument("--sizes", type=_numbers, metavar="N,...", help="partitions (10000,100000)")
     parser.add_argument("--ladder", type=_numbers, metavar="N,...", help="brokers of part c (500,1000,2000,4000)")
-    parser.add_argument(
-        "--rounds", type=_positive, metavar="N", help="warm repetitions, of which the median counts (3)"
-    )
+    parser.add_argument("--rounds", type=positive, metavar="N", help="warm repetitions, of which the median counts (3)")
     parser.add_argument("--rules", choices=("kip-858", "kafka"), default="kip-858", help="of kjbod's (kip-858)")
     parser.add_argument("--no-kafka", action="store_true", help="kjbod's alone: nothing is compared")
-    parser.add_argument(
-        "--heap-mib", type=_positive, default=1024, metavar="N", help="Kafka's heap (1024, its default)"
-    )
+    parser.add_argument("--heap-mib", type=positive, default=1024, metavar="N", help="Kafka's heap (1024, its default)")
     parser.add_argument("--quick", action="store_true", help="1,000 and 10,000 partitions, 100 brokers, one round")
     parser.add_argument("--out", type=Path, default=Path("kjbod-bench/controller"), help="CSV, plot and logs")
     options = parser.parse_args(argv)
@@ -133,7 +124,7 @@ _Case = tuple[str, Callable[[ControllerRig, Samples], object]]
 
 
 def _measure(options: argparse.Namespace, kit: KafkaKit | None) -> list[Sample]:
-    """Each case on each system, one after the other, so that both have the same machine."""
+    """Measure each case on each system, one after the other, so that both have the same machine."""
     systems: list[System] = ["kjbod"] if kit is None else ["Kafka", "kjbod"]
     found: list[Sample] = []
     for name, case in _cases(options):
@@ -180,7 +171,7 @@ def _changes(parts: str, size: int, extent: Extent) -> Callable[[ControllerRig, 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One line of the table: medians.
+    """A line of the table: medians.
 
     Attributes:
         reached: None where nothing is promised, or nothing was measured to compare with.
@@ -253,7 +244,7 @@ def _n(value: float | None) -> str:
 
 
 def machine(kit: KafkaKit | None) -> str:
-    """What it was measured on."""
+    """The machine that was measured on."""
     model = next(
         (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "?"
     )

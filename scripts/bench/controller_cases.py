@@ -1,4 +1,4 @@
-"""What is measured of a controller: each case starts one afresh and gives its figures."""
+"""Cases of the controller's benchmark: each starts a controller afresh and gives its figures."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from kjbod.ids import Uuid
-from kjbod.testing.errors import RigError
 from kjbod.wire.messages import (
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsRequestDirectory,
@@ -32,6 +31,7 @@ from scripts.bench.controller_client import (
     directories_of,
 )
 from scripts.bench.controller_rig import ControllerRig, LoadProcess, System, close_all
+from scripts.rig.rig_error import RigError
 
 Phase = Literal["cold", "warm"]
 PARTITIONS_PER_TOPIC: Final = 1_000
@@ -58,7 +58,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is measured, without by whom."""
+    """A measurement, without by whom."""
 
     part: str
     """Letter of the case."""
@@ -69,7 +69,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value."""
+    """A value."""
 
     row: Row
     system: System
@@ -78,7 +78,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is measured."""
+    """Extent of the measurements."""
 
     rounds: int
     warm_ups: int
@@ -377,7 +377,7 @@ def _memory(rig: ControllerRig, samples: Samples, partitions: int, when: str) ->
 
 async def _snapshots(rig: ControllerRig, samples: Samples, partitions: int, broker_epoch: int, extent: Extent) -> None:
     """The longest heartbeat while a few snapshots are made; no figure when none is."""
-    rig.configure({"metadata.log.max.snapshot.interval.ms": extent.snapshot_interval_ms})
+    rig.configure_controller({"metadata.log.max.snapshot.interval.ms": extent.snapshot_interval_ms})
     rig.start()
     await rig.first_heartbeat(1, broker_epoch)
     pinger = await LoadProcess.start(rig, _FIRST_OTHER, PAUSE_BROKERS, PAUSE_INTERVAL_MS)
@@ -439,7 +439,7 @@ async def _window(
     phase: Phase,
     extent: Extent,
 ) -> float:
-    """One window of time; its p99 in ms, infinite where heartbeats were refused."""
+    """A window of time; its p99 in ms, infinite where heartbeats were refused."""
     clock = asyncio.get_running_loop().time
     for load in loads:
         load.reset()

@@ -1,4 +1,4 @@
-"""What a broker's side of a controller needs to be measured: a bare connection, an observer, registered brokers.
+"""The brokers' side of a controller that is measured: a bare connection, an observer, registered brokers.
 
 Requests are encoded before the clock is read and answers decoded after it: what the client itself does is not counted.
 """
@@ -14,7 +14,6 @@ from typing import Any, Final, Generic, Self, TypeVar, cast
 
 from kjbod.ids import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, Uuid
 from kjbod.metadata import versions
-from kjbod.testing.errors import RigError
 from kjbod.wire.error_codes import name_of
 from kjbod.wire.frames import FrameSplitter, decode_response, encode_request
 from kjbod.wire.messages import (
@@ -32,6 +31,7 @@ from kjbod.wire.messages import (
     ResponseBody,
     ResponseT,
 )
+from scripts.rig.rig_error import RigError
 
 PARTITION: Final = 3
 PARTITION_CHANGE: Final = 5
@@ -71,7 +71,7 @@ class Answer(Generic[R]):
 
 
 class Wire(asyncio.Protocol):
-    """One connection. Any number of requests may be on their way."""
+    """A connection. Any number of requests may be on their way."""
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
@@ -149,7 +149,7 @@ def check(code: int, what: str) -> None:
 
 @dataclass(slots=True)
 class _Piece:
-    """What one Fetch brought."""
+    """Piece of the log that one Fetch brought."""
 
     at_s: float
     high_watermark: int
@@ -159,7 +159,7 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What an observer saw of a change: how many records of each type, when it had the last, and its bytes."""
+    """A change as an observer saw it: how many records of each type, when it had the last, and its bytes."""
 
     count: dict[int, int]
     at_s: float
@@ -207,7 +207,7 @@ class Observer:
             await self.fetch()
 
     async def fetch(self, wait_ms: int = FETCH_WAIT_MS) -> bytes:
-        """One request, and the batches that it brought. Raises :class:`RigError`."""
+        """A request, and the batches that it brought. Raises :class:`RigError`."""
         answer = await self._wire.ask(self._request(wait_ms), timeout_s=60.0)
         message = answer.message
         check(message.error_code, "Fetch")
@@ -292,7 +292,7 @@ class Observer:
         return Seen(counted, self._seen_at_s(last_offset), size)
 
     def _seen_at_s(self, offset: int) -> float:
-        """When it had the record, below the high watermark."""
+        """Moment at which the observer had the record, below the high watermark."""
         has = False
         for piece in self._pieces:
             has = has or any(end > offset for _, _, _, end in _batches(piece.data))
@@ -302,7 +302,7 @@ class Observer:
 
 
 def _batches(data: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Where each whole batch begins and ends in ``data``, its epoch, and the offset after it."""
+    """Begin and end of each whole batch in ``data``, its epoch, and the offset after it."""
     at = 0
     while at + _BATCH_HEADER_BYTES <= len(data):
         base_offset, length, epoch = _BATCH_HEADER.unpack_from(data, at)

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 
 from kjbod.errors import KjbodError
 from kjbod.runtime.loop import run
-from kjbod.testing.errors import RigError
 from kjbod.wire.frames import decode_response, encode_request
 from kjbod.wire.messages import API, ApiKey, BrokerHeartbeatResponse
 from scripts.bench.controller_client import SimulatedBroker, Wire, directories_of
+from scripts.rig.rig_error import RigError
 
 _JOIN_AT_ONCE = 32
 
@@ -65,7 +65,7 @@ class Load:
         self.waiting = dict.fromkeys(self.waiting, now_s)
 
     def report(self) -> dict[str, object]:
-        """What waits still counts with what it has waited."""
+        """Report the latencies; what still waits counts with what it has waited."""
         now_s = time.perf_counter()
         unanswered = [now_s - since_s for since_s in self.waiting.values()]
         return {"seconds": self.seconds, "unanswered": unanswered, "failures": self.failures}

@@ -4,26 +4,22 @@ import asyncio
 import contextlib
 import json
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-from kjbod.clock import system_random
-from kjbod.ids import random_uuid
-from kjbod.testing.errors import RigError
-from kjbod.testing.kafka import SERVER, KafkaKit, controller_properties
-from kjbod.testing.processes import ManagedProcess, Processes, free_port
 from scripts.bench.agent_cost_usage import cpu_s, descendants, usage_of
 from scripts.bench.controller_client import Observer, SimulatedBroker, Wire
-from scripts.bench.detection_agents import format_node
+from scripts.rig.cluster import NOTHING, Cluster, Properties
+from scripts.rig.kafka import KafkaKit
+from scripts.rig.processes import Processes
+from scripts.rig.rig_error import RigError
 
 System = Literal["kjbod", "Kafka"]
-CONTROLLER_ID: Final = 3000
 START_TIMEOUT_S: Final = 300.0
 LONG_SESSION_MS: Final = 3_600_000
 """For brokers that are silent while something is measured."""
@@ -45,11 +41,11 @@ class Memory:
     rss_mib: float
 
 
-class ControllerRig:
+class ControllerRig(Cluster):
     """Use it in a ``with`` block; at its end everything is gone.
 
     Args:
-        work: for its files.
+        base: for its files.
         logs: for what it says.
         system: which controller.
         kit: real Kafka, where it is that.
@@ -58,76 +54,49 @@ class ControllerRig:
     """
 
     def __init__(
-        self, work: Path, logs: Path, system: System, *, kit: KafkaKit | None, rules: str, heap_mib: int
+        self, base: Path, logs: Path, system: System, *, kit: KafkaKit | None, rules: str, heap_mib: int
     ) -> None:
         self.system = system
-        self.port = free_port()
-        self.cluster_id = str(random_uuid(system_random()))
-        self.directory = work / "metadata"
-        self._config = work / "controller.properties"
-        self._kit = kit
         self._rules = rules
-        self._heap_mib = heap_mib
-        self._processes = Processes(logs)
-        self._process: ManagedProcess | None = None
+        super().__init__(
+            base,
+            Processes(logs),
+            kafka=kit if system == "Kafka" else None,
+            name=f"{system.lower()}-controller",
+            heap_mib=heap_mib,
+            jvm=(f"-Xms{heap_mib}m", *_JVM_OPTIONS),
+        )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._processes.close()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        self.processes.close()
+        shutil.rmtree(self.controller_dir, ignore_errors=True)
 
     def format(self) -> None:
-        """Make its directory."""
-        self.configure({})
-        if self.system == "Kafka":
-            assert self._kit is not None
-            self._kit.format(self._config, self.cluster_id, "--standalone")
-        else:
-            format_node(self._config, self.cluster_id, "--standalone")
+        """Make its directory, each kind with its own tool."""
+        self.format_controller(by_kafka=self.system == "Kafka")
 
-    def configure(self, more: Mapping[str, object]) -> None:
-        """Write its configuration; it counts from the next start."""
-        values = {"broker.session.timeout.ms": LONG_SESSION_MS, **more}
-        if self.system == "kjbod":
-            values["kjbod.controller.rules"] = self._rules
-        text = controller_properties(CONTROLLER_ID, self.port, self.directory)
-        self._config.write_text(text + "".join(f"{key}={value}\n" for key, value in values.items()))
+    def configure_controller(self, properties: Properties = NOTHING) -> None:
+        own = {"kjbod.controller.rules": self._rules} if self.system == "kjbod" else {}
+        super().configure_controller({"broker.session.timeout.ms": LONG_SESSION_MS, **properties, **own})
 
     def start(self) -> float:
         """Start it, without waiting; when that was, on the clock of ``time.perf_counter``."""
         began_s = time.perf_counter()
-        if self.system == "Kafka":
-            assert self._kit is not None
-            options = (f"-Xms{self._heap_mib}m", *_JVM_OPTIONS)
-            command = self._kit.command(SERVER, str(self._config), heap_mib=self._heap_mib, options=options)
-            self._process = self._processes.start(command, name="kafka-controller")
-        else:
-            self._process = self._processes.kjbod("controller", "-c", str(self._config), name="kjbod-controller")
+        self.launch_controller()
         return began_s
-
-    def stop(self) -> None:
-        """In good order."""
-        assert self._process is not None
-        self._process.signal(signal.SIGTERM)
-        self._process.wait(120)
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        assert self._process is not None
-        self._process.signal(signal.SIGKILL)
-        self._process.wait(30)
 
     def events(self, event: str) -> list[dict[str, Any]]:
         """Lines of its log by that name, since its last start."""
-        assert self._process is not None
-        return self._process.events(event)
+        assert self.controller is not None
+        return self.controller.events(event)
 
     def require_running(self) -> None:
         """Raises :class:`RigError` when it has ended."""
-        if self._process is None or not self._process.running:
-            tail = "" if self._process is None else self._process.tail().splitlines()[-1:]
+        if self.controller is None or not self.controller.running:
+            tail = "" if self.controller is None else self.controller.tail().splitlines()[-1:]
             raise RigError(f"the controller of {self.system} has ended: {''.join(tail) or 'it said nothing'}")
 
     # ---- waiting until it serves
@@ -161,7 +130,7 @@ class ControllerRig:
                 await asyncio.sleep(_RETRY_S)
 
     async def first_heartbeat(self, broker_id: int, epoch: int) -> float:
-        """When a broker that it knows from its log had its first good answer."""
+        """Moment of the first good answer to a broker that the controller knows from its log."""
         end_s = time.perf_counter() + START_TIMEOUT_S
         while True:
             broker = SimulatedBroker(broker_id, await self.wire(), (), epoch)
@@ -180,13 +149,13 @@ class ControllerRig:
     @property
     def cpu_s(self) -> float:
         """Processor time of its processes by now."""
-        assert self._process is not None
-        return sum(cpu_s(pid) for pid in descendants(self._process.pid))
+        assert self.controller is not None
+        return sum(cpu_s(pid) for pid in descendants(self.controller.pid))
 
     def memory(self) -> Memory:
         """Of all its processes."""
-        assert self._process is not None
-        pids = descendants(self._process.pid)
+        assert self.controller is not None
+        pids = descendants(self.controller.pid)
         rss_kib = 0
         for pid in pids:
             for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -196,7 +165,7 @@ class ControllerRig:
 
     def snapshots(self) -> set[str]:
         """Names of the snapshots that it has made; the one of offset 0 came with its format."""
-        found = (self.directory / "__cluster_metadata-0").glob("*.checkpoint")
+        found = (self.controller_dir / "__cluster_metadata-0").glob("*.checkpoint")
         return {path.name for path in found if not path.name.startswith("0" * 20)}
 
 
@@ -232,7 +201,7 @@ class LoadProcess:
         return cpu_s(self._process.pid)
 
     def tell_offset(self, offset: int) -> None:
-        """What its heartbeats name from now on."""
+        """Set the offset that the heartbeats name from now on."""
         self._write(f"offset {offset}\n")
 
     def reset(self) -> None:

@@ -5,25 +5,29 @@ import contextlib
 import logging
 import os
 import random
-import shutil
-import signal
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 import structlog
 
 from kjbod.errors import EXIT_FAILURE, KjbodError
-from kjbod.testing import namespaces
-from kjbod.testing.disks import require_real_disks
-from kjbod.testing.errors import RigError
-from kjbod.testing.faults import FAULTS
-from kjbod.testing.kafka import KafkaKit
+from kjbod.faults.catalog import FAULTS
+from kjbod.faults.disks import require_real_disks
 from scripts.bench import detection_report as report
+from scripts.bench.command_line import (
+    INTERRUPTED,
+    Say,
+    catch_signals,
+    listed,
+    make_directory,
+    make_logs,
+    positive,
+    seconds,
+    stopwatch,
+    work_directory,
+)
 from scripts.bench.detection_agents import PROBE_INTERVAL_MS, AgentRig
 from scripts.bench.detection_plan import (
     FILE_SYSTEMS,
@@ -37,40 +41,13 @@ from scripts.bench.detection_plan import (
     quick_cells,
 )
 from scripts.bench.detection_runs import conduct_all
+from scripts.rig import namespaces
+from scripts.rig.kafka import KafkaKit
+from scripts.rig.preloaded import Preloaded
+from scripts.rig.rig_error import RigError
 
 KAFKA_WAIT_S = 70.0
 """One of Kafka's longest checkpoint intervals, 60 s, and more."""
-_INTERRUPTED = 130
-_LOGS_MARK = ".kjbod-bench"
-"""File by which logs are known as ours."""
-Say = Callable[[str], None]
-
-
-def _listed(allowed: Sequence[str]) -> Callable[[str], list[str]]:
-    def parse(text: str) -> list[str]:
-        names = [name for name in text.split(",") if name]
-        unknown = [name for name in names if name not in allowed]
-        if unknown or not names:
-            raise argparse.ArgumentTypeError(f"{', '.join(unknown) or 'nothing'}: choose from {', '.join(allowed)}")
-        return names
-
-    return parse
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: a number from 1 on")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text}: seconds, more than 0")
-    return value
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -78,26 +55,27 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/bench/detection",
         description="Break real disks in every way under a real agent and under real Kafka brokers, and measure how "
-        "long each takes to notice. Exit code 1 when a verdict is wrong. How to read the table: scripts/README.md.",
+        "long each takes to notice. Exit code 1 when a verdict is wrong. How to read the table: "
+        "scripts/bench/README.md.",
     )
-    parser.add_argument("--repeat", type=_positive, default=5, metavar="N", help="repetitions of each cell (5)")
+    parser.add_argument("--repeat", type=positive, default=5, metavar="N", help="repetitions of each cell (5)")
     parser.add_argument(
-        "--faults", type=_listed(list(FAULTS)), default=list(FAULTS), metavar="A,B", help="only these (all)"
-    )
-    parser.add_argument(
-        "--fs", type=_listed(FILE_SYSTEMS), default=list(FILE_SYSTEMS), metavar="A,B", help=f"{','.join(FILE_SYSTEMS)}"
+        "--faults", type=listed(list(FAULTS)), default=list(FAULTS), metavar="A,B", help="only these (all)"
     )
     parser.add_argument(
-        "--load", type=_listed(LOADS), default=list(LOADS), metavar="A,B",
+        "--fs", type=listed(FILE_SYSTEMS), default=list(FILE_SYSTEMS), metavar="A,B", help=f"{','.join(FILE_SYSTEMS)}"
+    )
+    parser.add_argument(
+        "--load", type=listed(LOADS), default=list(LOADS), metavar="A,B",
         help="idle; busy: appends and syncs each 5 ms; work: the agent's own work meets the fault (idle,busy,work)",
     )  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="each fault once on ext4, a few on the others, no Kafka")
     parser.add_argument("--no-kafka", action="store_true", help="kjbod alone")
     parser.add_argument("--no-agent", action="store_true", help="Kafka alone")
-    parser.add_argument("--kafka-repeat", type=_positive, default=1, metavar="N", help="repetitions under Kafka (1)")
+    parser.add_argument("--kafka-repeat", type=positive, default=1, metavar="N", help="repetitions under Kafka (1)")
     parser.add_argument(
         "--kafka-wait",
-        type=_seconds,
+        type=seconds,
         default=KAFKA_WAIT_S,
         metavar="S",
         help=f"until Kafka counts as blind ({KAFKA_WAIT_S:g})",
@@ -116,11 +94,7 @@ def main() -> int:
     """The exit code: 1 when a verdict was wrong, or nothing could be measured."""
     options = arguments()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    started = time.monotonic()
-
-    def say(text: str) -> None:
-        print(f"{time.monotonic() - started:7.1f} s  {text}", file=sys.stderr, flush=True)
-
+    started, say = stopwatch()
     outcomes: list[Outcome] = []
     code = 0
     try:
@@ -128,15 +102,14 @@ def main() -> int:
         for fstype in options.fs:
             require_real_disks(fstype)
         kit = None if options.no_kafka or options.quick else KafkaKit.find()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _interrupt)
-        _make_directory(options.out)
+        catch_signals()
+        make_directory(options.out)
         with contextlib.closing(measure(options, kit, say)) as measured:
             for outcome in measured:
                 outcomes.append(outcome)
                 say(_progress(outcome))
     except KeyboardInterrupt:
-        code = _INTERRUPTED
+        code = INTERRUPTED
         say("interrupted; everything was taken away")
     except KjbodError as error:
         print(f"scripts/bench/detection: {error}", file=sys.stderr)
@@ -144,33 +117,6 @@ def main() -> int:
     if outcomes:
         _tell(outcomes, options, time.monotonic() - started)
     return code or (EXIT_FAILURE if any(not outcome.ok for outcome in outcomes) else 0)
-
-
-def _make_directory(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RigError(f"--out {out}: {error.strerror}: choose another directory") from None
-
-
-def _make_logs(logs: Path) -> Path:
-    """Empty, with the logs of an earlier run removed and nothing else."""
-    mark = logs / _LOGS_MARK
-    if mark.exists():
-        shutil.rmtree(logs, ignore_errors=True)
-    try:
-        logs.mkdir()
-        mark.touch()
-    except OSError as error:
-        raise RigError(f"--out: {logs}: {error.strerror}: choose another directory") from None
-    return logs
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    """A SIGTERM is a Ctrl-C: what was built is taken away. A second one must not leave half of it behind."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
 
 
 def measure(options: argparse.Namespace, kit: KafkaKit | None, say: Say) -> Generator[Outcome, None, None]:
@@ -183,24 +129,26 @@ def measure(options: argparse.Namespace, kit: KafkaKit | None, say: Say) -> Gene
     if not chosen or (options.no_agent and kit is None):
         raise RigError("nothing to measure: no such fault on these file systems under this load, or all was left out")
     rng = random.Random(options.seed)
-    logs = _make_logs(options.out.absolute() / "logs")
+    logs = make_logs(options.out.absolute() / "logs")
     if not options.no_agent:
         repeat = 1 if options.quick else options.repeat
         runs = plan(chosen, FAULTS, repeat, rng, PROBE_INTERVAL_MS, thorough=not options.quick)
         say(f"{len(chosen)} cells, {len(runs)} runs under kjbod, seed {options.seed}")
-        with _work_directory() as work:
+        with work_directory() as work:
             yield from run_agents(runs, work, logs, say)
     if kit is not None:
         theirs = [cell for cell in chosen if cell.load != "work"]
         say(f"{len(theirs)} cells under Kafka, {options.kafka_repeat} times, {options.kafka_wait:g} s at most for each")
-        with _work_directory() as work:
+        with work_directory() as work:
             yield from run_kafka(kit, theirs, options.kafka_repeat, options.kafka_wait, rng, work, logs, say)
 
 
-def run_agents(runs: Sequence[Planned], work: Path, logs: Path, say: Say) -> Iterator[Outcome]:
-    """All runs under kjbod, an agent's life at a time."""
+def run_agents(
+    runs: Sequence[Planned], work: Path, logs: Path, say: Say, preloaded: Preloaded | None = None
+) -> Iterator[Outcome]:
+    """All runs under kjbod, an agent's life at a time; ``preloaded``: see :class:`AgentRig`."""
     groups = lives(runs)
-    with AgentRig(work, logs) as rig:
+    with AgentRig(work, logs, preloaded) as rig:
         last: Outcome | None = None
         for number, group in enumerate(groups, 1):
             say(f"agent {number} of {len(groups)}: {len(group)} runs{_kind(group[0])}")
@@ -237,15 +185,6 @@ def run_kafka(
             yield from rig.run(chosen, repetition, wait_s, rng)
 
 
-@contextlib.contextmanager
-def _work_directory() -> Iterator[Path]:
-    work = Path(tempfile.mkdtemp(prefix="kjbod-bench-"))
-    try:
-        yield work
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
 def _progress(outcome: Outcome) -> str:
     name = f"{outcome.system:<6}{outcome.fault:<26}{outcome.fstype:<6}{outcome.load:<5}"
     verdict, recorded = report.number(outcome.verdict_ms), report.number(outcome.recorded_ms)
@@ -254,7 +193,7 @@ def _progress(outcome: Outcome) -> str:
 
 
 def _how(options: argparse.Namespace, seconds: float) -> str:
-    """One line: where and how it was measured."""
+    """A line: where and how it was measured."""
     host = os.uname()
     repeat = 1 if options.quick else options.repeat
     return (
@@ -290,5 +229,5 @@ def _tell(outcomes: Sequence[Outcome], options: argparse.Namespace, seconds: flo
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except RigError as trouble:
+    except KjbodError as trouble:
         sys.exit(str(trouble))

@@ -1,12 +1,9 @@
 """The agent's side of the detection benchmark: real commands, real disks, one fault after the other."""
 
-import asyncio
 import concurrent.futures
 import contextlib
-import datetime
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -14,28 +11,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from kjbod.clock import SystemClock, system_random
 from kjbod.errors import KjbodError
-from kjbod.ids import Uuid, random_uuid
-from kjbod.meta_properties import parse_meta_properties
+from kjbod.faults import syscalls
+from kjbod.faults.disks import FaultMode, RealDisk
+from kjbod.faults.faults_error import FaultsError
+from kjbod.ids import Uuid
 from kjbod.metadata.follower import Committed
 from kjbod.metadata.records import BrokerRegistrationChangeRecord
-from kjbod.testing import syscalls
-from kjbod.testing.disks import FaultMode, RealDisk
-from kjbod.testing.errors import RigError
-from kjbod.testing.kafka import broker_properties, controller_properties
-from kjbod.testing.processes import ManagedProcess, Processes, WaitTimeoutError, free_port, kjbod_command, wait_until
-from kjbod.wire.client import Connection
-from kjbod.wire.messages import (
-    CreateTopicsRequest,
-    CreateTopicsRequestAssignment,
-    CreateTopicsRequestTopic,
-    DeleteTopicsRequest,
-)
 from scripts.bench.detection_plan import DIRECTORIES, Planned
-from scripts.story.watch import ClusterWatch
+from scripts.rig.cluster import Cluster, directory_id
+from scripts.rig.cluster_watch import ClusterWatch
+from scripts.rig.preloaded import Preloaded
+from scripts.rig.processes import ManagedProcess, Processes, WaitTimeoutError, wait_until
 
-CONTROLLER_ID = 3000
 HELPER = 1
 """The broker to which leadership moves."""
 PARTITIONS = 2 * DIRECTORIES
@@ -55,49 +43,14 @@ _TRACEFS = Path("/sys/kernel/tracing")
 _WRITER = Path(__file__).with_name("detection_writer.py")
 
 
-def at(line: dict[str, Any]) -> float:
-    """The moment of a log line, in seconds of the wall clock."""
-    return datetime.datetime.fromisoformat(line["timestamp"]).timestamp()
-
-
-def admin(port: int, request: CreateTopicsRequest | DeleteTopicsRequest) -> None:
-    """Send a request to a controller, as an admin client would; :class:`RigError` unless it is granted."""
-
-    async def ask() -> list[int]:
-        address = ("127.0.0.1", port)
-        async with await Connection.open(*address, client_id="kjbod-bench", clock=SystemClock()) as connection:
-            if isinstance(request, CreateTopicsRequest):
-                created = await connection.request(request, timeout_ms=20_000)
-                return [topic.error_code for topic in created.topics]
-            deleted = await connection.request(request, timeout_ms=20_000, version=5)
-            return [topic.error_code for topic in deleted.responses]
-
-    codes = asyncio.run(ask())
-    if any(codes):
-        raise RigError(f"{type(request).__name__}: error codes {codes}")
-
-
-def topic_on(name: str, partitions: int, brokers: Sequence[int]) -> CreateTopicsRequest:
-    """All partitions of a new topic on the same brokers, the first of which leads."""
-    placed = tuple(
-        CreateTopicsRequestAssignment(partition_index=p, broker_ids=tuple(brokers)) for p in range(partitions)
-    )
-    return CreateTopicsRequest(topics=(CreateTopicsRequestTopic(name=name, assignments=placed),), timeout_ms=20_000)
-
-
-def format_node(config: Path, cluster_id: str, *options: str) -> None:
-    """``kjbod format``."""
-    command = [kjbod_command(), "format", "-t", cluster_id, "-c", str(config), *options]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
-    if result.returncode:
-        raise RigError(f"kjbod format -c {config}: exit code {result.returncode}: {result.stderr.strip()}")
-
-
-def make_disks(wanted: Sequence[tuple[Path, str, str]]) -> list[RealDisk]:
+def make_disks(wanted: Sequence[tuple[Path, str, str]], size_bytes: int | None = None) -> list[RealDisk]:
     """A disk for each (mount point, file system, sub-directory), a few side by side; all or none."""
     disks: list[RealDisk] = []
     with concurrent.futures.ThreadPoolExecutor(DISKS_AT_ONCE) as pool:
-        futures = [pool.submit(RealDisk, path, fstype=fstype, log_dir=sub) for path, fstype, sub in wanted]
+        futures = [
+            pool.submit(RealDisk, path, fstype=fstype, log_dir=sub, size_bytes=size_bytes)
+            for path, fstype, sub in wanted
+        ]
         try:
             disks += [future.result() for future in futures]
         except BaseException:
@@ -112,7 +65,7 @@ def close_disks(disks: Sequence[RealDisk]) -> None:
     """Take disks away, whatever state they are in."""
 
     def close(disk: RealDisk) -> None:
-        with contextlib.suppress(RigError):
+        with contextlib.suppress(FaultsError):
             disk.set(FaultMode.OK)
         disk.close()
 
@@ -138,7 +91,7 @@ class RecordWatch(ClusterWatch):
         super()._on_committed(committed)
 
     def offline_at(self, broker: int, directory: Uuid) -> float | None:
-        """When this observer saw the record, in seconds of the wall clock; None while it has not."""
+        """Moment at which this observer saw the record, in seconds of the wall clock; None while it has not."""
         return self._offline_at.get((broker, directory))
 
 
@@ -164,7 +117,7 @@ def sub_directory(planned: Planned) -> str:
 
 @dataclass(slots=True)
 class Life:
-    """One agent from its start to its end, and its disks."""
+    """An agent from its start to its end, and its disks."""
 
     broker: int
     agent: ManagedProcess
@@ -175,19 +128,19 @@ class Life:
     """Log lines that were searched for verdicts on healthy directories."""
 
     def verdicts(self, since: int, path: str) -> list[dict[str, Any]]:
-        """What the agent said about a directory after so many log lines."""
+        """Verdicts of the agent about a directory after so many log lines."""
         return [e for e in self.agent.events()[since:] if e.get("event") == "directory.verdict" and e["path"] == path]
 
 
-class AgentRig:
-    """A controller, a helper agent, and one life of the watched agent after the other. Use it in a ``with`` block."""
+class AgentRig(Cluster):
+    """A controller, a helper agent, and one life of the watched agent after the other. Use it in a ``with`` block.
 
-    def __init__(self, work: Path, logs: Path) -> None:
-        self.work = work
-        self._processes = Processes(logs)
-        self._loads = Processes(work / "loads")
-        self._cluster_id = str(random_uuid(system_random()))
-        self._port = free_port()
+    ``preloaded``: begins them, where a test asks for verdicts and not for what a start costs.
+    """
+
+    def __init__(self, base: Path, logs: Path, preloaded: Preloaded | None = None) -> None:
+        super().__init__(base, Processes(logs, preloaded=preloaded))
+        self._loads = Processes(base / "loads")
         self._broker = HELPER
         self._topics = 0
         self._life: Life | None = None
@@ -211,7 +164,7 @@ class AgentRig:
         """Take everything away; also after half a start, and twice."""
         with contextlib.ExitStack() as stack:
             stack.callback(self._tracing.close)
-            stack.callback(self._processes.close)
+            stack.callback(self.processes.close)
             stack.callback(self._end_disks)
             stack.callback(self._stop_agents)
             stack.callback(self._loads.close)
@@ -236,25 +189,23 @@ class AgentRig:
 
     def _start(self) -> None:
         self._tracing.enter_context(_tracefs())
-        config = self.work / "controller.properties"
-        config.write_text(controller_properties(CONTROLLER_ID, self._port, self.work / "controller"))
-        format_node(config, self._cluster_id, "--standalone")
-        controller = self._processes.kjbod("controller", "-c", str(config), name="controller")
-        controller.wait_for_event("controller.started", START_TIMEOUT_S)
-        self._watch = RecordWatch(self._port, self._cluster_id)
-        dirs = [self.work / "helper" / f"d{number}" for number in (1, 2)]
+        self.format_controller()
+        self.start_controller(START_TIMEOUT_S)
+        self._watch = RecordWatch(self.port, self.cluster_id)
+        dirs = [self.base / "helper" / f"d{number}" for number in (1, 2)]
         self._start_agent(HELPER, dirs).wait_for_event("agent.unfenced", START_TIMEOUT_S)
 
     def _start_agent(self, broker: int, dirs: Sequence[Path], prefix: Sequence[str] = ()) -> ManagedProcess:
-        home = self.work / f"broker{broker}"
-        home.mkdir()
-        config = home / "server.properties"
-        own = f"metadata.log.dir={home}/metadata\nkjbod.state.dir={home}/state\nkjbod.host=bench-{broker}\n"
-        own += "kjbod.placement.full.percent=100\n"  # whatever else lies on this machine's disk
-        config.write_text(broker_properties(broker, free_port(), self._port, dirs) + own)
-        format_node(config, self._cluster_id)
-        command = [*prefix, kjbod_command(), "agent", "-c", str(config)]
-        agent = self._processes.start(command, name=f"agent-{broker}")
+        home = self.base / f"b{broker}"
+        own = {
+            "metadata.log.dir": home / "metadata",
+            "kjbod.state.dir": home / "state",
+            "kjbod.host": f"bench-{broker}",
+            "kjbod.placement.full.percent": 100,  # whatever else lies on this machine's disk
+        }
+        config = self.configure_broker(broker, dirs, own)
+        self.format_broker(config)
+        agent = self.start_agent(config, name=f"agent-{broker}", prefix=prefix)
         self._agents.append(agent)
         return agent
 
@@ -268,7 +219,7 @@ class AgentRig:
         unprivileged = any(run.unprivileged for run in runs)
         self._broker += 1
         broker = self._broker
-        base = self.work / "mnt" / f"b{broker}"
+        base = self.base / "mnt" / f"b{broker}"
         wanted: list[tuple[Planned | int, str, str]] = [(run, run.cell.fstype, sub_directory(run)) for run in runs]
         wanted += [(number, "ext4", "kafka") for number in range(len(runs), directories)]
         disks = make_disks([(base / f"disk{n}", fstype, sub) for n, (_, fstype, sub) in enumerate(wanted)])
@@ -284,7 +235,7 @@ class AgentRig:
 
     def _lead_everywhere(self, life: Life) -> None:
         name = f"events-{life.broker}"
-        admin(self._port, topic_on(name, PARTITIONS, (life.broker, HELPER)))
+        self.create_topic(name, PARTITIONS, brokers=(life.broker, HELPER))
         life.topics.append(name)
         wanted = {(life.broker, slot.directory) for slot in life.slots.values()}
         wait_until(
@@ -307,7 +258,7 @@ class AgentRig:
         life.agent.close()
         self._end_disks()
         with contextlib.suppress(KjbodError, OSError):
-            admin(self._port, DeleteTopicsRequest(topic_names=tuple(life.topics), timeout_ms=20_000))
+            self.delete_topics(*life.topics)
         self._life = None
         return trouble
 
@@ -315,7 +266,7 @@ class AgentRig:
         disks, self._disks = self._disks, ()
         close_disks(disks)
         if self._life is not None:
-            shutil.rmtree(self.work / "mnt" / f"b{self._life.broker}", ignore_errors=True)
+            shutil.rmtree(self.base / "mnt" / f"b{self._life.broker}", ignore_errors=True)
 
     # for runs --------------------------------------------------------------------------------------------------------
 
@@ -324,7 +275,7 @@ class AgentRig:
         self._topics += 1
         name = f"work-{self._topics}"
         life.topics.append(name)
-        admin(self._port, topic_on(name, DIRECTORIES, (life.broker,)))
+        self.create_topic(name, DIRECTORIES, brokers=(life.broker,))
 
     @contextlib.contextmanager
     def busy(self, slot: Slot) -> Iterator[None]:
@@ -352,12 +303,3 @@ def _tracefs() -> Iterator[None]:
     finally:
         if not mounted:
             syscalls.umount(_TRACEFS, syscalls.MNT_DETACH)
-
-
-def directory_id(log_dir: Path) -> Uuid:
-    """``directory.id`` of a formatted log directory."""
-    path = log_dir / "meta.properties"
-    directory = parse_meta_properties(path.read_bytes(), str(path)).directory_id
-    if directory is None:
-        raise RigError(f"{path}: kjbod format wrote no directory.id")
-    return directory

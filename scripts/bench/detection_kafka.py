@@ -17,25 +17,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from kjbod.clock import system_random
 from kjbod.errors import KjbodError
-from kjbod.ids import Uuid, random_uuid
-from kjbod.testing.disks import RealDisk
-from kjbod.testing.faults import Injection, Target, inject, undo
-from kjbod.testing.kafka import KafkaKit, broker_properties, controller_properties
-from kjbod.testing.processes import ManagedProcess, Processes, free_port, wait_until
-from scripts.bench.detection_agents import (
-    CONTROLLER_ID,
-    START_TIMEOUT_S,
-    WITHOUT_OVERRIDE,
-    RecordWatch,
-    admin,
-    close_disks,
-    directory_id,
-    make_disks,
-    topic_on,
-)
+from kjbod.faults.catalog import inject, undo
+from kjbod.faults.disks import RealDisk
+from kjbod.faults.model import Injection, Target
+from kjbod.ids import Uuid
+from scripts.bench.detection_agents import START_TIMEOUT_S, WITHOUT_OVERRIDE, RecordWatch, close_disks, make_disks
 from scripts.bench.detection_plan import NOT_POSSIBLE, Cell, Outcome
+from scripts.rig.cluster import Cluster, directory_id, wait_until_serving
+from scripts.rig.kafka import KafkaKit
+from scripts.rig.processes import ManagedProcess, Processes, free_port, wait_until
 
 BLOCKING = ("hang", "hang-writes", "slow", "freeze")
 DISKS_PER_BROKER = 8
@@ -52,7 +43,7 @@ _OFFLINE = re.compile(r"^\[([^]]+)\] \w+ .*Stopping serving (?:replicas|logs) in
 
 
 def brokers_of(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """Which cells share a broker: equal load, and none that blocks with any other."""
+    """Groups of cells that share a broker: equal load, and none that blocks with any other."""
     groups: list[list[Cell]] = []
     shared: dict[str, list[Cell]] = {}
     for cell in cells:
@@ -69,7 +60,7 @@ def brokers_of(cells: Sequence[Cell]) -> list[list[Cell]]:
 
 @dataclass(slots=True)
 class Trial:
-    """One disk of a broker and its fault."""
+    """A disk of a broker and its fault."""
 
     cell: Cell
     disk: RealDisk
@@ -108,26 +99,21 @@ class Broker:
             self.offline.setdefault(path, moment)
 
 
-class KafkaRig:
+class KafkaRig(Cluster):
     """A controller, and batches of brokers. Use it in a ``with`` block."""
 
-    def __init__(self, kit: KafkaKit, work: Path, logs: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, kit: KafkaKit, base: Path, logs: Path, say: Callable[[str], None]) -> None:
+        super().__init__(base, Processes(logs), kafka=kit, name="kafka-controller")
         self._kit = kit
-        self._work = work
         self._say = say
-        self._processes = Processes(logs)
-        self._cluster_id = str(random_uuid(system_random()))
-        self._port = free_port()
         self._next = 1
         self._watch: RecordWatch | None = None
 
     def __enter__(self) -> Self:
-        config = self._work / "kafka-controller.properties"
-        config.write_text(controller_properties(CONTROLLER_ID, self._port, self._work / "kafka-controller"))
         try:
-            self._kit.format(config, self._cluster_id, "--standalone")
-            self._kit.start_server(self._processes, config, name="kafka-controller", timeout_s=START_TIMEOUT_S)
-            self._watch = RecordWatch(self._port, self._cluster_id)
+            self.format_controller(by_kafka=True)
+            self.start_controller(START_TIMEOUT_S)
+            self._watch = RecordWatch(self.port, self.cluster_id)
         except BaseException:
             self.close()
             raise
@@ -140,7 +126,7 @@ class KafkaRig:
         """Take everything away."""
         if self._watch is not None:
             self._watch.close()
-        self._processes.close()
+        self.processes.close()
 
     @property
     def watch(self) -> RecordWatch:
@@ -159,7 +145,7 @@ class KafkaRig:
     def _batch(
         self, groups: Sequence[Sequence[Cell]], repetition: int, wait_s: float, rng: random.Random
     ) -> list[Outcome]:
-        base = self._work / "kafka"
+        base = self.base / "kafka"
         base.mkdir(exist_ok=True)
         wanted = [
             (base / f"g{g}-{n}", cell.fstype, "kafka") for g, cells in enumerate(groups) for n, cell in enumerate(cells)
@@ -167,7 +153,7 @@ class KafkaRig:
         disks = make_disks(wanted)
         brokers: list[Broker] = []
         trials: list[Trial] = []
-        with Processes(self._work / "kafka-loads") as loads:
+        with Processes(self.base / "kafka-loads") as loads:
             try:
                 brokers = self._brokers(groups, disks)
                 trials += [trial for broker in brokers for trial in broker.trials]
@@ -201,26 +187,24 @@ class KafkaRig:
     def _start(self, brokers: Sequence[Broker]) -> None:
         """All at once, and a topic with two partitions in every directory of each."""
         for broker in brokers:
-            home = self._work / f"kafka-b{broker.id}"
-            home.mkdir()
-            config = home / "server.properties"
+            home = self.base / f"kafka-b{broker.id}"
             dirs = [home / "healthy", *(trial.disk.log_dir for trial in broker.trials)]
-            config.write_text(
-                broker_properties(broker.id, broker.port, self._port, dirs) + f"metadata.log.dir={home}/metadata\n"
-            )
-            self._kit.format(config, self._cluster_id)
+            own = {"metadata.log.dir": home / "metadata"}
+            config = self.configure_broker(broker.id, dirs, own, config=home / "server.properties", port=broker.port)
+            self._kit.format(config, self.cluster_id)
             for trial in broker.trials:
                 trial.directory = directory_id(trial.disk.log_dir)
-            command = self._kit.command("kafka.Kafka", str(config), heap_mib=HEAP_MIB)
-            broker.server = self._processes.start([*WITHOUT_OVERRIDE, *command], name=f"kafka-{broker.id}")
+            broker.server = self.launch_broker(
+                self._kit, config, name=f"kafka-{broker.id}", prefix=WITHOUT_OVERRIDE, heap_mib=HEAP_MIB
+            )
         for broker in brokers:
             self._lead_everywhere(broker)
 
     def _lead_everywhere(self, broker: Broker) -> None:
         assert broker.server is not None
-        broker.server.wait_for_text("Kafka Server started", START_TIMEOUT_S * 2)
+        wait_until_serving(broker.server)
         wait_until(lambda: broker.id in self.watch.unfenced(), START_TIMEOUT_S, f"broker {broker.id}, unfenced")
-        admin(self._port, topic_on(broker.topic, broker.partitions, (broker.id,)))
+        self.create_topic(broker.topic, broker.partitions, brokers=(broker.id,))
         wait_until(
             lambda: all(any(trial.disk.log_dir.glob(f"{broker.topic}-*")) for trial in broker.trials),
             START_TIMEOUT_S,
@@ -250,7 +234,7 @@ class KafkaRig:
             trial.outcome = Outcome("kafka", trial.cell.fault, trial.cell.fstype, trial.cell.load, 0, "")
             try:
                 trial.injection = inject(
-                    trial.cell.fault, Target.of(trial.disk), state_dir=self._work / "kafka-injections"
+                    trial.cell.fault, Target.of(trial.disk), state_dir=self.base / "kafka-injections"
                 )
             except (KjbodError, OSError) as error:
                 trial.outcome.final = f"{NOT_POSSIBLE}: {error}"

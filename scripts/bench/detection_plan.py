@@ -1,11 +1,11 @@
-"""What the detection benchmark does, in which order: cells, and lives of an agent. Pure."""
+"""Plan of the detection benchmark: cells, and lives of an agent, in their order. Pure."""
 
 import dataclasses
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kjbod.testing.faults import Fault
+from kjbod.faults.model import Fault
 
 FILE_SYSTEMS = ("ext4", "xfs", "btrfs")
 LOADS = ("idle", "busy", "work")
@@ -29,7 +29,7 @@ RUNS_PER_LIFE = DIRECTORIES - SPARE_DIRECTORIES
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cell:
-    """One field of the matrix."""
+    """A field of the matrix."""
 
     fault: str
     fstype: str
@@ -38,7 +38,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One repetition of a cell.
+    """A repetition of a cell.
 
     Attributes:
         cell: which.
@@ -138,7 +138,7 @@ def lives(runs: Sequence[Planned]) -> list[list[Planned]]:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of one run, of kjbod or of Kafka. Times are milliseconds after the fault; None: it did not happen.
+    """Outcome of one run, of kjbod or of Kafka. Times are milliseconds after the fault; None: it did not happen.
 
     Attributes:
         system: ``kjbod`` or ``kafka``.

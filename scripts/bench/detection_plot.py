@@ -56,7 +56,7 @@ def draw(outcomes: Sequence[Outcome], wait_ms: float, stem: Path) -> None:
             axes.scatter(
                 x, y, s=16, color=colour, marker=marker, alpha=0.75, linewidths=0, label=f"{name}, {how}", zorder=3
             )
-    _decorate(axes, faults, worst, never)
+    decorate(axes, faults, worst, never)
     for row, fault in enumerate(faults):
         if all(o.final.startswith(NOT_POSSIBLE) for o in outcomes if o.fault == fault):
             axes.text(1.0, row, NOT_POSSIBLE, fontsize=8, color="#777777", va="center")
@@ -68,17 +68,20 @@ def draw(outcomes: Sequence[Outcome], wait_ms: float, stem: Path) -> None:
     pyplot.close(figure)
 
 
-def _decorate(axes: Axes, faults: Sequence[str], worst: float, never: float) -> None:
+def decorate(
+    axes: Axes, rows: Sequence[str], worst: float, never: float, *, beyond: str = "not seen", least_ms: float = 0.8
+) -> None:
+    """A strip for each row, milliseconds on a logarithmic axis, and a place ``never`` for what lies ``beyond``."""
     axes.set_xscale("log")
-    axes.set_yticks(range(len(faults)), faults, fontsize=8)
-    axes.set_ylim(len(faults) - 0.5, -0.5)
-    for row in range(0, len(faults), 2):
+    axes.set_yticks(range(len(rows)), rows, fontsize=8)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    for row in range(0, len(rows), 2):
         axes.axhspan(row - 0.5, row + 0.5, color="#f3f3f3", zorder=0)
-    ticks = [tick for tick in (1, 10, 100, 1000, 10_000, 100_000) if tick <= worst]
+    ticks = [tick for tick in (1, 10, 100, 1000, 10_000, 100_000) if least_ms < tick <= worst]
     names = [f"{tick} ms" if tick < 1000 else f"{tick // 1000} s" for tick in ticks]
-    axes.set_xticks([*ticks, never], [*names, "not seen"])
+    axes.set_xticks([*ticks, never], [*names, beyond])
     axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-    axes.set_xlim(0.8, never * 1.5)
+    axes.set_xlim(least_ms, never * 1.5)
     axes.axvline((worst * never) ** 0.5, color="#999999", linewidth=0.8, linestyle=":")
     axes.grid(axis="x", color="#d0d0d0", linewidth=0.6, zorder=1)
     axes.figure.legend(loc="outside lower center", ncols=5, fontsize=8, frameon=False)

@@ -1,4 +1,4 @@
-"""What the detection benchmark found: cells, a table, what is reached, CSV and Markdown. Pure but for the writing."""
+"""Findings of the detection benchmark: cells, a table, what is reached, CSV and Markdown. Pure but for the writing."""
 
 import csv
 import dataclasses
@@ -62,7 +62,7 @@ def number(value: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One cell: what kjbod and Kafka made of it."""
+    """A cell: what kjbod and Kafka made of it."""
 
     cell: Cell
     runs: tuple[Outcome, ...]
@@ -104,7 +104,7 @@ class Row:
 
     @property
     def ratio(self) -> str:
-        """How many times as long Kafka takes until the record, where both detect."""
+        """Kafka's time until the record divided by kjbod's, where both detect."""
         ours = self.recorded.p50
         theirs = quantile([run.recorded_ms for run in self.kafka if run.recorded_ms is not None], 0.5)
         return f"{number(theirs / ours)}x" if ours and theirs else "-"
@@ -161,7 +161,7 @@ def notes(found: Sequence[Row]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """One line of what is to be reached."""
+    """A line of what is to be reached."""
 
     what: str
     times: Times
@@ -274,7 +274,7 @@ def reach_text(found: Sequence[Reach]) -> str:
 
 
 def complaints(outcomes: Sequence[Outcome]) -> list[str]:
-    """One line for each run of kjbod that was not as it should be."""
+    """A line for each run of kjbod that was not as it should be."""
     return [
         f"{o.fault} {o.fstype} {o.load} #{o.repetition + 1}: {o.wrong}"
         + (f" [{o.final}, {o.cause}: {o.evidence}]" if o.evidence else "")

@@ -7,7 +7,6 @@ import heapq
 import itertools
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -15,29 +14,27 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from kjbod.errors import EXIT_FAILURE, KjbodError
-from kjbod.testing import namespaces
-from kjbod.testing.disks import require_real_disks
-from kjbod.testing.errors import RigError
-from kjbod.testing.fusedisk import TAG_VARIABLE
-from kjbod.testing.processes import Processes, WaitTimeoutError, wait_until
+from kjbod.faults.disks import require_real_disks
+from kjbod.faults.fusedisk import TAG_VARIABLE
+from scripts.bench.command_line import INTERRUPTED, catch_signals
 from scripts.bench.false_positives_conditions import CONDITIONS, Condition
-from scripts.bench.false_positives_rig import Member, Rig, wait_registered
+from scripts.bench.false_positives_rig import Member, Rig
+from scripts.rig import namespaces
+from scripts.rig.kafka import KafkaKit
+from scripts.rig.processes import Processes, WaitTimeoutError, wait_until
 
-_INTERRUPTED = 130
 _RECOVERY_TIMEOUT_S = 60.0
 _HEAD = (
-    *("condition", "disks", "minutes", "disk-h", "FAILED", "offline", "suspect", "slow", "held", "probes"),
+    *("condition", "disks", "minutes", "disk-h", "FAILED", "offline", "deeds", "suspect", "slow", "held", "probes"),
     *("slowest", "well in"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one condition came to; the columns of the CSV."""
+    """Result of one condition; the columns of the CSV."""
 
     condition: str
     disks: int
@@ -45,6 +42,7 @@ class Row:
     disk_hours: float
     wrong_failed: int
     offline_sent: int
+    deeds: int
     suspect: int
     slow: int
     held: int
@@ -61,7 +59,7 @@ class Row:
     @property
     def wrong(self) -> bool:
         """Whether this is not what is expected of healthy disks."""
-        return bool(self.wrong_failed or self.offline_sent or self.trouble)
+        return bool(self.wrong_failed or self.offline_sent or self.deeds or self.trouble)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -70,7 +68,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="scripts/bench/false-positives",
         description="Healthy disks under everything that makes them look ill: none may be failed. Real processes,\n"
         "real disks, real time. Conditions that do not disturb each other run side by side. Exit code 1 if a\n"
-        "directory was failed or reported offline, an agent ended, or something did not recover.",
+        "directory was failed or reported offline, a guard did anything, an agent, a guard or a broker ended, or\n"
+        "something did not recover.",
         epilog=f"conditions:\n{listed}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -80,6 +79,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--seconds", type=float, help="of each condition, instead of --minutes; for a look whether it runs"
     )
     parser.add_argument("--conditions", default=",".join(CONDITIONS), metavar="A,B", help="only these")
+    parser.add_argument(
+        "--guard", action="store_true", help="guards that act beside real Kafka brokers, instead of agents"
+    )
     parser.add_argument("--seed", type=int, default=858, help="of what happens at random (default: 858)")
     parser.add_argument("--out", type=Path, help="directory for false-positives.csv and the logs")
     arguments = parser.parse_args(argv)
@@ -104,21 +106,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_FAILURE
     except KeyboardInterrupt:
         print("false-positives: interrupted; everything was taken away", file=sys.stderr)
-        return _INTERRUPTED
+        return INTERRUPTED
 
 
 def _run(arguments: argparse.Namespace, tag: str) -> int:
     chosen = [CONDITIONS[name] for name in dict.fromkeys(arguments.conditions.split(","))]
     together = [condition for condition in chosen if not condition.alone]
     groups = [group for group in (together, *([c] for c in chosen if c.alone)) if group]
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
+    catch_signals()
     rows = []
+    kafka = KafkaKit.find() if arguments.guard else None
     with _output(arguments.out) as out:
         for group_number, group in enumerate(groups, 1):
             names = ", ".join(condition.name for condition in group)
             _say(f"{arguments.duration_s:g} s of {names}")
-            with _rig(out / f"logs-{group_number}", tag, arguments.seed) as rig:
+            with _rig(out / f"logs-{group_number}", tag, arguments.seed, kafka) as rig:
                 rows += _run_side_by_side(rig, group, arguments.duration_s)
         _print(rows)
         _write(rows, out / "false-positives.csv")
@@ -127,13 +129,6 @@ def _run(arguments: argparse.Namespace, tag: str) -> int:
 
 def _say(text: str) -> None:
     print(f"false-positives: {text}", file=sys.stderr, flush=True)
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    """A SIGTERM is a Ctrl-C: what was built is taken away. A second one must not leave half of it behind."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
@@ -147,9 +142,9 @@ def _output(out: Path | None) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _rig(logs: Path, tag: str, seed: int) -> Iterator[Rig]:
+def _rig(logs: Path, tag: str, seed: int, kafka: KafkaKit | None) -> Iterator[Rig]:
     work = Path(tempfile.mkdtemp(prefix="kjbod-false-positives-"))
-    rig = Rig(work, tag, Processes(logs), seed)
+    rig = Rig(work, tag, Processes(logs), seed, kafka)
     try:
         yield rig
     finally:
@@ -163,9 +158,12 @@ def _run_side_by_side(rig: Rig, conditions: Sequence[Condition], duration_s: flo
     for condition in conditions:
         try:
             members[condition.name] = condition.prepare(rig, condition, duration_s)
-        except RigError as error:
+        except KjbodError as error:
             impossible.append(_not_run(condition, str(error)))
-    wait_registered(list(members.values()))
+    for member in members.values():
+        member.wait_registered()
+    for member in members.values():
+        member.lead([*members.values()])
     troubles = _disturb(rig, conditions, members)
     rows = [_row(members[name], duration_s, troubles[name]) for name in members]
     return rows + impossible
@@ -185,7 +183,7 @@ def _disturb(rig: Rig, conditions: Sequence[Condition], members: dict[str, Membe
                 wait_s = next(running[name])
             except StopIteration:
                 continue
-            except (RigError, OSError) as error:
+            except (KjbodError, OSError) as error:
                 troubles[name].append(str(error))
                 continue
             heapq.heappush(due, (time.monotonic() + wait_s, next(order), name))
@@ -198,13 +196,19 @@ def _disturb(rig: Rig, conditions: Sequence[Condition], members: dict[str, Membe
 def _row(member: Member, duration_s: float, troubles: list[str]) -> Row:
     recovery_s = _recovery_s(member)
     if not member.agent.running:
-        troubles.append(f"the agent ended with {member.agent.exit_code}: {member.agent.tail().splitlines()[-1:]}")
+        troubles.append(
+            f"{member.agent.name} ended with {member.agent.exit_code}: {member.agent.tail().splitlines()[-1:]}"
+        )
+    elif member.broker is not None and not member.broker.running:
+        troubles.append(f"the broker ended with {member.broker.exit_code}")
     elif recovery_s is None:
         troubles.append(f"not well again after {_RECOVERY_TIMEOUT_S:g} s: {member.not_online() or 'fenced'}")
     states = Counter(line["state"] for line in member.verdicts())
     causes = Counter(f"{line['state']}/{line['cause']}" for line in member.verdicts() if line["state"] != "online")
     failures = member.agent.events("directory.failed")
     troubles += [f"{line['path']}: {line['evidence']}" for line in failures]
+    deeds = member.deeds()
+    troubles += deeds
     failed = {line["path"] for line in [*failures, *member.verdicts()] if line.get("state", "failed") == "failed"}
     probes, slowest_ms = member.probes()
     return Row(
@@ -214,6 +218,7 @@ def _row(member: Member, duration_s: float, troubles: list[str]) -> Row:
         disk_hours=round(len(member.disks) * duration_s / 3600, 2),
         wrong_failed=len(failed),
         offline_sent=member.offline_sent(),
+        deeds=len(deeds),
         suspect=states["suspect"],
         slow=states["slow"],
         held=states["held"],
@@ -229,14 +234,13 @@ def _row(member: Member, duration_s: float, troubles: list[str]) -> Row:
 
 
 def _recovery_s(member: Member) -> float | None:
-    """How long from now until every directory is online and the broker may lead; None when it takes too long."""
+    """Seconds from now until every directory is online and the broker may lead; None when it takes too long."""
     began_s = time.monotonic()
 
     def recovered() -> bool:
-        if not member.agent.running:
+        if not member.agent.running or (member.broker is not None and not member.broker.running):
             return True
-        lead = [line["event"] for line in member.agent.events() if line["event"] in ("agent.fenced", "agent.unfenced")]
-        return not member.not_online() and lead[-1:] == ["agent.unfenced"]
+        return not member.not_online() and member.serves()
 
     try:
         wait_until(recovered, _RECOVERY_TIMEOUT_S, f"recovery of {member.name}")
@@ -246,7 +250,7 @@ def _recovery_s(member: Member) -> float | None:
 
 
 def _not_run(condition: Condition, reason: str) -> Row:
-    return Row(condition.name, 0, 0, 0, 0, 0, 0, 0, 0, 0, "", 0, 0, None, None, f"not possible here: {reason}", "")
+    return Row(condition.name, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, "", 0, 0, None, None, f"not possible here: {reason}", "")
 
 
 def _print(rows: Sequence[Row]) -> None:
@@ -264,13 +268,14 @@ def _print(rows: Sequence[Row]) -> None:
                 print(f"  {row.condition}: {text}")
     hours = sum(row.disk_hours for row in rows)
     wrong = sum(row.wrong_failed for row in rows)
-    print(f"{wrong} wrong failed, {sum(row.offline_sent for row in rows)} reported offline in {hours:.1f} disk-hours")
+    offline, deeds = sum(row.offline_sent for row in rows), sum(row.deeds for row in rows)
+    print(f"{wrong} wrong failed, {offline} reported offline, {deeds} deeds of guards in {hours:.1f} disk-hours")
 
 
 def _cells(row: Row) -> tuple[str, ...]:
     slowest = "-" if row.slowest_probe_ms is None else f"{row.slowest_probe_ms:.0f} ms"
     well = "-" if row.recovery_s is None else f"{row.recovery_s:.1f} s"
-    numbers = (row.wrong_failed, row.offline_sent, row.suspect, row.slow, row.held, row.probes)
+    numbers = (row.wrong_failed, row.offline_sent, row.deeds, row.suspect, row.slow, row.held, row.probes)
     return (
         row.condition,
         str(row.disks),

@@ -1,4 +1,5 @@
-"""What healthy disks, agents and hosts go through. A condition is a generator of waits, in seconds, for one agent."""
+"""Conditions that healthy disks, agents, guards and hosts go through. A condition is a generator of waits, in seconds,
+for one agent, or for one guard and its broker."""
 
 import os
 import signal
@@ -8,9 +9,9 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kjbod.testing.errors import RigError
 from kjbod_agent.health.state import HealthSettings
 from scripts.bench.false_positives_rig import Member, Rig, every, page_out, swapped_kib
+from scripts.rig.rig_error import RigError
 
 DISKS = 3
 MANY_DISKS = 12
@@ -28,7 +29,7 @@ Disturbance = Generator[float, None, None]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One row of the table.
+    """A row of the table.
 
     Attributes:
         name: for ``--conditions``.
@@ -207,10 +208,10 @@ def _prepare_suspended(rig: Rig, condition: Condition, duration_s: float) -> Mem
 
 def _suspended(_rig: Rig, member: Member) -> Disturbance:
     """Nothing of kjbod moves, and then the clock is that much further: as a laptop's lid, or a VM that is migrated."""
-    end_s, pauses, pids = _end(member), 0, [member.controller.pid, member.agent.pid]
+    end_s, pauses, pids = _end(member), 0, member.host
     try:
         while time.monotonic() < end_s:
-            pids = [member.controller.pid, member.agent.pid, *member.workers()]
+            pids = member.host
             _signal(pids, signal.SIGSTOP)
             yield min(member.duration_s / 3, member.chance.uniform(5, 60))
             member.chance.shuffle(pids)

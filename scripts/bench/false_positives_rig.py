@@ -1,4 +1,5 @@
-"""Agents, disks, control groups and swap for ``scripts/bench/false-positives``; everything is gone at the end."""
+"""Agents, or guards and real brokers, their disks, control groups and swap for ``scripts/bench/false-positives``;
+everything is gone at the end."""
 
 import contextlib
 import ctypes
@@ -10,25 +11,26 @@ import random
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from kjbod.ids import random_uuid
-from kjbod.testing.disks import RealDisk
-from kjbod.testing.errors import RigError
-from kjbod.testing.kafka import broker_properties, controller_properties
-from kjbod.testing.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
+from kjbod.faults.disks import RealDisk
+from scripts.rig.cluster import Cluster, wait_until_guarding, wait_until_serving
+from scripts.rig.kafka import KafkaKit, render_properties
+from scripts.rig.processes import ManagedProcess, Processes, kjbod_command, wait_until
+from scripts.rig.rig_error import RigError
 
 SWAP_BYTES = 256 << 20
 _START_TIMEOUT_S = 90.0
+_BROKER_HEAP_MIB = 256
+_PARTITIONS = 2
 _CGROUPS = Path("/sys/fs/cgroup")
 _PROCESS_MADVISE = 440
 _MADV_PAGEOUT = 21
-_CONTROLLER_ID = 3000
 
 
 def run(*command: str) -> None:
@@ -50,7 +52,7 @@ class ControlGroup:
     version: int
 
     def enter(self) -> list[str]:
-        """What to put before a command so that it runs in here."""
+        """Words to put before a command so that it runs in here."""
         return ["sh", "-c", f'echo $$ > "{self.path}/cgroup.procs" && exec "$@"', "sh"]
 
     def write(self, name: str, value: str) -> None:
@@ -129,7 +131,7 @@ def page_out(pid: int) -> None:
 
 
 def swapped_kib(pids: Sequence[int]) -> int:
-    """How much of these processes is in swap."""
+    """KiB of these processes that are in swap."""
     total = 0
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -143,13 +145,15 @@ def swapped_kib(pids: Sequence[int]) -> int:
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One agent under one condition.
+    """An agent under one condition, or a guard that acts and the real broker that it stands beside.
 
     Attributes:
         name: of the condition.
-        disks: of the agent.
-        agent: its process.
-        controller: where it is registered.
+        node_id: of the agent, or of the broker.
+        disks: of it.
+        agent: its process, or the guard's.
+        broker: the process of the real broker; None: there is none.
+        cluster: where it is registered.
         reports: directory of its health reports.
         chance: for what happens at random.
         duration_s: how long the condition lasts.
@@ -157,14 +161,57 @@ class Member:
     """
 
     name: str
+    node_id: int
     disks: list[RealDisk]
     agent: ManagedProcess
-    controller: ManagedProcess
+    cluster: Cluster
     reports: Path
     chance: random.Random
     duration_s: float
+    broker: ManagedProcess | None = None
     group: ControlGroup | None = None
     notes: list[str] = field(default_factory=list)
+
+    def wait_registered(self) -> None:
+        """Wait until it may lead. Raises :class:`RigError` for a guard that can do nothing."""
+        if self.broker is None:
+            self.agent.wait_for_event("agent.unfenced", _START_TIMEOUT_S)
+            return
+        wait_until_serving(self.broker, _START_TIMEOUT_S)
+        wait_until_guarding(self.agent, _START_TIMEOUT_S)
+        if lacks := self.agent.events("guard.hand.missing", level="error"):
+            raise RigError(f"{self.agent.name}: {lacks[0]['reason']}")
+
+    def lead(self, others: "Sequence[Member]") -> None:
+        """Have a real broker lead something on each of its disks. Another one has it too, where there is one: a disk
+        with the only replica in sync is never cut, nor its broker given up."""
+        beside = [one.node_id for one in others if one is not self and one.cluster is self.cluster][:1]
+        if self.broker is not None:
+            partitions = _PARTITIONS * len(self.disks)
+            self.cluster.create_topic(f"of-{self.name}", partitions, brokers=(self.node_id, *beside))
+
+    @property
+    def host(self) -> list[int]:
+        """Processes of all that there is of the host: controller, agent or guard, broker, workers."""
+        assert self.cluster.controller is not None
+        broker = () if self.broker is None else (self.broker.pid,)
+        return [self.cluster.controller.pid, self.agent.pid, *broker, *self.workers()]
+
+    def serves(self) -> bool:
+        """Whether the broker may lead, by what was logged last."""
+        if self.broker is None:
+            told = [one["event"] for one in self.agent.events() if one["event"] in ("agent.fenced", "agent.unfenced")]
+            return told[-1:] == ["agent.unfenced"]
+        states = [one["state"] for one in self.agent.events("guard.broker")]
+        return self.broker.running and states[-1:] == ["serving"]
+
+    def deeds(self) -> list[str]:
+        """Deeds of a guard, and such as its limits kept it from."""
+        did = [f"{one['means']} {one.get('path') or 'the broker'}" for one in self.agent.events("guard.does")]
+        would = [f"would {one['would']} {one['path']}" for one in self.agent.events("guard.would")]
+        return (
+            did + would + [f"gives up: {one['reason']}" for one in self.agent.events("guard.broker", state="crippled")]
+        )
 
     def workers(self) -> list[int]:
         """Processes that touch disks for the agent, and those that fork them and keep the locks."""
@@ -174,7 +221,7 @@ class Member:
             return []
 
     def disk_workers(self) -> list[int]:
-        """Those of them that have a parent among them: the zygote's children."""
+        """Workers among the processes: those that have a parent among them, the zygote's children."""
         try:
             zygotes = psutil.Process(self.agent.pid).children()
             return [child.pid for zygote in zygotes for child in zygote.children()]
@@ -191,11 +238,11 @@ class Member:
         return {path: state for path, state in last.items() if state != "online"}
 
     def offline_sent(self) -> int:
-        """How many directories were reported to the controller as offline."""
+        """Number of directories that were reported to the controller as offline."""
         return sum(len(line["directory_ids"]) for line in self.agent.events("directory.offline.sent"))
 
     def probes(self) -> tuple[int, float | None]:
-        """How many probes the reports tell of, and the longest in ms (bucket of 19 %: its upper end)."""
+        """Number of probes that the reports tell of, and the longest in ms (bucket of 19 %: its upper end)."""
         histogram: Counter[int] = Counter()
         for path in [*self.reports.rglob("*.jsonl"), *self.reports.rglob("*.jsonl.gz")]:
             content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -209,16 +256,24 @@ class Member:
 
 
 class Rig:
-    """Work directory, controllers, members. Nothing of it is left when :meth:`close` returns."""
+    """Work directory, controllers, members. Nothing of it is left when :meth:`close` returns.
 
-    def __init__(self, work: Path, tag: str, processes: Processes, seed: int) -> None:
+    Args:
+        work: for all files.
+        tag: in the names of what is the machine's.
+        processes: starts what is started here.
+        seed: of what happens at random.
+        kafka: members are guards beside real brokers of it; None: they are agents.
+    """
+
+    def __init__(self, work: Path, tag: str, processes: Processes, seed: int, kafka: KafkaKit | None = None) -> None:
         self.work = work
+        self._kafka = kafka
         self.tag = tag
         self.chance = random.Random(seed)
         self._processes = processes
         self._closing = contextlib.ExitStack()
-        self._cluster_id = str(random_uuid(random.SystemRandom()))
-        self._shared: tuple[ManagedProcess, int] | None = None
+        self._shared: Cluster | None = None
         self._nodes = 0
 
     def close(self) -> None:
@@ -227,13 +282,13 @@ class Rig:
         self._closing.close()
 
     def control_group(self, controller: str, name: str) -> ControlGroup:
-        """See :func:`make_control_group`; removed at the end."""
+        """A control group (:func:`make_control_group`), removed at the end."""
         group = make_control_group(controller, f"kjbod-{self.tag}-{name}")
         self._closing.callback(_remove_group, group.path)
         return group
 
     def swap(self) -> SwapFile:
-        """See :class:`SwapFile`; removed at the end."""
+        """A swap file (:class:`SwapFile`), removed at the end."""
         swap = SwapFile(self.tag)
         self._closing.callback(swap.close)
         return swap
@@ -242,13 +297,11 @@ class Rig:
         """Start something beside the agents."""
         return self._processes.start(command, name=name)
 
-    def _controller(self, name: str) -> tuple[ManagedProcess, int]:
-        port, config = free_port(), self.work / f"{name}.properties"
-        config.write_text(controller_properties(_CONTROLLER_ID, port, self.work / name))
-        run(kjbod_command(), "format", "-t", self._cluster_id, "-c", str(config), "--standalone")
-        process = self._processes.kjbod("controller", "-c", str(config), name=name)
-        process.wait_for_event("controller.started", _START_TIMEOUT_S)
-        return process, port
+    def _cluster(self, name: str) -> Cluster:
+        cluster = Cluster(self.work, self._processes, name=name)
+        cluster.format_controller()
+        cluster.start_controller(_START_TIMEOUT_S)
+        return cluster
 
     def start(
         self,
@@ -260,41 +313,53 @@ class Rig:
         own_controller: bool = False,
         group: ControlGroup | None = None,
     ) -> Member:
-        """An agent on new disks, registered; ``prefix`` goes before its command."""
+        """An agent on new disks, or a guard beside a broker on them; ``prefix`` goes before its command."""
         if own_controller:
-            controller, port = self._controller(f"controller-{name}")
+            cluster = self._cluster(f"controller-{name}")
         else:
-            self._shared = self._shared or self._controller("controller")
-            controller, port = self._shared
+            cluster = self._shared = self._shared or self._cluster("controller")
         home = self.work / name
-        home.mkdir()
         disks = [
             self._closing.enter_context(RealDisk(home / "mnt" / f"disk{number}")) for number in range(1, disk_count + 1)
         ]
         self._nodes += 1
-        properties = {
-            # apart, or the loss of one disk would be the broker's
-            "metadata.log.dir": home / "metadata",
+        # apart, or the loss of one disk would be the broker's
+        apart = {"metadata.log.dir": home / "metadata"}
+        own = {
             "kjbod.state.dir": home / "state",
             "kjbod.host": name,
             "kjbod.reports.dir": home / "reports",
             "kjbod.reports.interval.ms": 1000,
         }
-        config = home / "server.properties"
-        text = broker_properties(self._nodes, free_port(), port, [disk.log_dir for disk in disks])
-        config.write_text(text + "".join(f"{key}={value}\n" for key, value in properties.items()))
-        run(kjbod_command(), "format", "-t", self._cluster_id, "-c", str(config))
-        command = [*prefix, kjbod_command(), "agent", "-c", str(config)]
+        log_dirs = [disk.log_dir for disk in disks]
+        properties = apart if self._kafka is not None else {**apart, **own}
+        config = cluster.configure_broker(self._nodes, log_dirs, properties, config=home / "server.properties")
+        cluster.format_broker(config)
+        broker = None
+        if self._kafka is None:
+            agent = cluster.start_agent(config, prefix=prefix)
+        else:
+            broker = cluster.launch_broker(self._kafka, config, name=f"broker-{name}", heap_mib=_BROKER_HEAP_MIB)
+            agent = self._start_guard(config, own, name, prefix)
         return Member(
             name=name,
+            node_id=self._nodes,
             disks=disks,
-            agent=self._processes.start(command, name=f"agent-{name}"),
-            controller=controller,
+            agent=agent,
+            broker=broker,
+            cluster=cluster,
             reports=home / "reports",
             chance=random.Random(self.chance.random()),
             duration_s=duration_s,
             group=group,
         )
+
+    def _start_guard(self, config: Path, own: Mapping[str, object], name: str, prefix: Sequence[str]) -> ManagedProcess:
+        """A guard that acts, with a file of its own."""
+        file = config.with_name("guard.properties")
+        file.write_text(render_properties(own))
+        files = ("-c", str(config), "--guard-config", str(file))
+        return self._processes.start([*prefix, kjbod_command(), "guard", "run", "--act", *files], name=f"guard-{name}")
 
 
 def _remove_group(path: Path) -> None:
@@ -310,12 +375,6 @@ def _remove_group(path: Path) -> None:
         return True
 
     wait_until(removed, 20, f"the end of all processes in {path}")
-
-
-def wait_registered(members: Sequence[Member]) -> None:
-    """Until every agent may lead."""
-    for member in members:
-        member.agent.wait_for_event("agent.unfenced", _START_TIMEOUT_S)
 
 
 def every(seconds: float, until_s: float) -> Generator[float, None, None]:

@@ -1,4 +1,4 @@
-"""How fast a replica is copied between two directories, beside ``cp`` and fsync on the same disks.
+"""Speed of the copy of a replica between two directories, beside ``cp`` and fsync on the same disks.
 
 Both copy the same segment-like files (logs of 256 MiB, and the preallocated, sparse indexes that Kafka keeps beside
 them) from one file system to another: kjbod with one pass of :class:`ReplicaCopy`, which ends when
@@ -26,13 +26,15 @@ from pathlib import Path
 from typing import Final
 
 from kjbod.clock import SystemClock
+from kjbod.errors import KjbodError
+from kjbod.faults import syscalls
+from kjbod.faults.disks import make_file_system, require_real_disks
 from kjbod.ids import Uuid
-from kjbod.testing import namespaces, syscalls
-from kjbod.testing.disks import make_file_system, require_real_disks
-from kjbod.testing.errors import RigError
 from kjbod_agent.moves.copying import ReplicaCopy, new_buffer
 from kjbod_agent.storage.api import StorageOptions
 from kjbod_agent.storage.posix import PosixStorageAgent
+from scripts.rig import namespaces
+from scripts.rig.rig_error import RigError
 
 REACH_SHARE: Final = 0.8
 SEGMENT_BYTES: Final = 256 << 20
@@ -48,7 +50,7 @@ _TIMEOUT_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One run of each, in seconds."""
+    """A run of each, in seconds."""
 
     kjbod_s: float
     cp_s: float
@@ -56,7 +58,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """What was measured.
+    """A measured throughput.
 
     Attributes:
         place: on which disks.
@@ -89,7 +91,7 @@ def measure(size_bytes: int, rounds: int, directory: Path | None = None) -> Thro
         directory: where the file systems or directories are made; by default the system's temporary directory.
 
     Raises:
-        RigError: the disks could not be made.
+        KjbodError: the disks could not be made.
     """
     segments = max(1, size_bytes // SEGMENT_BYTES)
     with (
@@ -119,7 +121,7 @@ def _disks(work: Path, segments: int) -> Iterator[tuple[str, Path, Path]]:
         require_real_disks("ext4")
         if not namespaces.inside():
             raise RigError("mounts of ours belong into a namespace of their own")
-    except RigError:
+    except KjbodError:
         yield "plain directories of one file system", places[0], places[1]
         return
     with contextlib.ExitStack() as mounted:

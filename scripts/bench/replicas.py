@@ -15,11 +15,12 @@ from typing import Final
 import structlog
 
 from kjbod.errors import EXIT_FAILURE, KjbodError
-from kjbod.testing import namespaces
-from kjbod.testing.disks import require_real_disks
-from kjbod.testing.kafka import KafkaKit
+from kjbod.faults.disks import require_real_disks
+from scripts.bench.command_line import positive
 from scripts.bench.move_throughput import Throughput, measure
 from scripts.bench.replicas_rig import SESSION_MS, ReplicaRig, Start, System, per_replica_ms
+from scripts.rig import namespaces
+from scripts.rig.kafka import KafkaKit
 from scripts.terminal import INTERRUPTED, interrupt, say
 
 REACH_RATIO: Final = 1.0
@@ -38,12 +39,6 @@ def _numbers(text: str) -> list[int]:
     if not all(number.isdigit() and int(number) > 0 for number in numbers):
         raise argparse.ArgumentTypeError(f"{text}: numbers from 1 on, with commas between them")
     return [int(number) for number in numbers]
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: a number from 1 on")
-    return int(text)
 
 
 def _cases(text: str) -> list[str]:
@@ -71,10 +66,10 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help="with disks in memory (1000,10000,100000)",
     )  # fmt: skip
     parser.add_argument("--cases", type=_cases, default=list(CASES), metavar="NAME,...", help=f"({','.join(CASES)})")
-    parser.add_argument("--directories", type=_positive, default=12, metavar="N", help="log directories (12)")
+    parser.add_argument("--directories", type=positive, default=12, metavar="N", help="log directories (12)")
     parser.add_argument("--plain", action="store_true", help="directories on one disk, not each on an ext4 of its own")
     parser.add_argument("--no-kafka", action="store_true", help="no Kafka: kjbod's own controller, nothing beside it")
-    parser.add_argument("--move-mib", type=_positive, default=1024, metavar="N", help="size of what is moved (1024)")
+    parser.add_argument("--move-mib", type=positive, default=1024, metavar="N", help="size of what is moved (1024)")
     parser.add_argument("--no-moves", action="store_true", help="without the throughput of moves")
     parser.add_argument("--quick", action="store_true", help="60 replicas on plain directories, no Kafka, no reach")
     parser.add_argument("--out", type=Path, default=Path("kjbod-bench/replicas"), help="CSV, plot and logs")
@@ -117,7 +112,7 @@ def main() -> int:
 
 
 def _measure(options: argparse.Namespace, kit: KafkaKit | None) -> list[Start]:
-    """Each number of replicas, each system one after the other, so that they have the same machine."""
+    """Measure each number of replicas, each system one after the other, so that they have the same machine."""
     planned: list[tuple[System, int]] = []
     for replicas in sorted({*options.replicas, *options.memory_replicas}):
         if replicas in options.replicas:
@@ -163,7 +158,7 @@ def _measure_one(
         rig.start()
         found.append(_told(rig.measure("new")))
         if "moved" in cases:
-            rig.stop()
+            rig.stop_broker()
             rig.swap_directories()
             rig.start()
             found.append(_told(rig.measure("moved")))

@@ -1,4 +1,5 @@
-"""When the controller recorded what: read from its own metadata log, which costs nobody anything while it is measured.
+"""Moments of the controller's records: read from its own metadata log, which costs nobody anything while it is
+measured.
 
 The same for every broker. A batch of the log has the controller's time, in milliseconds.
 """
@@ -22,7 +23,7 @@ _NOWHERE = (UNASSIGNED, MIGRATING, LOST)
 
 @dataclass(slots=True)
 class Recorded:
-    """What the log says of one broker, up to now. Moments are seconds of the wall clock.
+    """Records of one broker in the log, up to now. Moments are seconds of the wall clock.
 
     Attributes:
         epoch: of its last registration; -1: it has not registered.
@@ -68,7 +69,7 @@ class ControllerLog:
         self.recorded.waiting = set(self.recorded.partitions)
 
     def read(self) -> Recorded:
-        """What the log says by now."""
+        """The log's records by now."""
         for at_s, record in self._new_records():
             self._apply(at_s, record)
         return self.recorded

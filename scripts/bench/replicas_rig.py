@@ -10,27 +10,24 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Final, Literal
 
 from kjbod.clock import SystemClock
-from kjbod.testing.disks import RealDisk
-from kjbod.testing.errors import RigError
-from kjbod.testing.kafka import SERVER, KafkaKit, broker_properties, controller_properties
-from kjbod.testing.processes import Processes, free_port
 from kjbod.wire.client import Connection
 from kjbod.wire.messages import BrokerHeartbeatRequest
 from kjbod_agent.storage.memory import MemoryDisk
 from scripts.bench import replicas_memory
-from scripts.bench.agent_cost_rig import BROKER_ID, CONTROLLER_ID, PARTITIONS_PER_TOPIC
+from scripts.bench.agent_cost_rig import BROKER_ID, PARTITIONS_PER_TOPIC
 from scripts.bench.agent_cost_rig import Rig as CostRig
 from scripts.bench.agent_cost_usage import descendants, usage_of
-from scripts.bench.detection_agents import admin, format_node, topic_on
 from scripts.bench.replicas_log import ControllerLog
+from scripts.rig.kafka import SERVER, KafkaKit
+from scripts.rig.processes import Processes
+from scripts.rig.rig_error import RigError
 
 System = Literal["agent", "agent in memory", "Kafka"]
 SESSION_MS: Final = 6_000
 """A broker that is killed counts as running for so long."""
-_START_TIMEOUT_S = 60.0
 _TIMEOUT_S = 900.0
 _QUIET_S = 1.5
 _QUIET_BYTES = 1_500
@@ -44,7 +41,7 @@ _BROKER_HEAP_MIB = 3072
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How long it took, in seconds since the process was started (or since the topics were asked for).
+    """Times of a start, in seconds since the process was started (or since the topics were asked for).
 
     Attributes:
         system: what was started.
@@ -71,7 +68,7 @@ class Start:
 
     @property
     def ready_s(self) -> float:
-        """When all was done: assigned, and unfenced."""
+        """Moment at which all was done: assigned, and unfenced."""
         return max(self.assigned_s, self.unfenced_s or 0.0)
 
 
@@ -79,7 +76,7 @@ class ReplicaRig(CostRig):
     """Use it in a ``with`` block; at its end everything is gone.
 
     Args:
-        work: for files.
+        base: for files.
         logs: for what processes say.
         system: which broker.
         directories: how many log directories.
@@ -91,7 +88,7 @@ class ReplicaRig(CostRig):
 
     def __init__(
         self,
-        work: Path,
+        base: Path,
         logs: Path,
         system: System,
         *,
@@ -101,73 +98,51 @@ class ReplicaRig(CostRig):
         plain: bool,
         session_ms: int = SESSION_MS,
     ) -> None:
-        super().__init__(work, logs)
+        session = {"broker.session.timeout.ms": session_ms}
+        super().__init__(base, logs, kit, session, _CONTROLLER_HEAP_MIB)
         self._session_ms = session_ms
         self.system = system
         self.replicas = replicas
-        self._kit = kit
-        self._config = work / "broker.properties"
-        self._memory = work / "disks.json"
+        self._memory = base / "disks.json"
         self._began_s = 0.0
-        self._start_controller()
+        self.begin()
         self.log_dirs = self._make_directories(directories, plain)
-        self._format()
+        self._config = self._format()
         self._command = self._broker_command()
-        self.log = ControllerLog(work / "controller" / "__cluster_metadata-0", BROKER_ID)
-
-    def __enter__(self) -> Self:
-        return self
+        self.log = ControllerLog(self.controller_dir / "__cluster_metadata-0", BROKER_ID)
 
     # ---- what there is
 
-    def _start_controller(self) -> None:
-        config = self.work / "controller.properties"
-        more = f"broker.session.timeout.ms={self._session_ms}\n"
-        config.write_text(controller_properties(CONTROLLER_ID, self.port, self.work / "controller") + more)
-        if self._kit is None:
-            format_node(config, self.cluster_id, "--standalone")
-            controller = self.processes.kjbod("controller", "-c", str(config), name="controller")
-            controller.wait_for_event("controller.started", _START_TIMEOUT_S)
-            return
-        self._kit.format(config, self.cluster_id, "--standalone")
-        command = self._kit.command(SERVER, str(config), heap_mib=_CONTROLLER_HEAP_MIB)
-        self.processes.start(command, name="kafka-controller").wait_for_text("Kafka Server started", _START_TIMEOUT_S)
-
     def _make_directories(self, directories: int, plain: bool) -> list[Path]:
-        mount_points = [self.work / f"d{number + 1}" for number in range(directories)]
         if plain or self.system == "agent in memory":
-            return mount_points
-        size_bytes = 64 * _MIB + self.replicas // directories * _BYTES_PER_REPLICA
-        for mount_point in mount_points:
-            disk = RealDisk(mount_point, fstype="ext4", log_dir="kafka", size_bytes=size_bytes)
-            self.disks.append(self._stack.enter_context(disk))
-        return [Path(disk.log_dir) for disk in self.disks]
+            return [self.base / f"d{number + 1}" for number in range(directories)]
+        return self.make_disks(directories, 64 * _MIB + self.replicas // directories * _BYTES_PER_REPLICA)
 
-    def _format(self) -> None:
+    def _format(self) -> Path:
         more: dict[str, object] = {
             "broker.session.timeout.ms": self._session_ms,
             "broker.heartbeat.interval.ms": min(2000, self._session_ms // 3),
         }
         if self.system != "Kafka":
-            more |= {"kjbod.state.dir": self.work / "state", "kjbod.placement.full.percent": 100}
-        text = broker_properties(BROKER_ID, free_port(), self.port, self.log_dirs)
-        self._config.write_text(text + "".join(f"{key}={value}\n" for key, value in more.items()))
-        format_node(self._config, self.cluster_id)
+            more |= {"kjbod.state.dir": self.base / "state", "kjbod.placement.full.percent": 100}
+        config = self.configure_broker(BROKER_ID, self.log_dirs, more)
+        self.format_broker(config)
         if self.system == "agent in memory":
             disks = {
                 str(path): MemoryDisk(meta_properties=(path / "meta.properties").read_bytes()) for path in self.log_dirs
             }
             replicas_memory.save(self._memory, disks)
-            with open(self._config, "a", encoding="utf-8") as file:
+            with open(config, "a", encoding="utf-8") as file:
                 file.write(f"kjbod.storage.agent={replicas_memory.NAME}\n")
+        return config
 
     def _broker_command(self) -> list[str]:
         if self.system == "Kafka":
-            assert self._kit is not None
-            return self._kit.command(SERVER, str(self._config), heap_mib=_BROKER_HEAP_MIB)
-        command = [*self._plain_kjbod(), "agent", "-c", str(self._config)]
+            assert self.kafka is not None
+            return self.kafka.command(SERVER, str(self._config), heap_mib=_BROKER_HEAP_MIB)
+        command = [*self.plain_kjbod(), "agent", "-c", str(self._config)]
         if self.system == "agent in memory":
-            replicas_memory.install(self.work / "packages")
+            replicas_memory.install(self.base / "packages")
         return command
 
     # ---- what is done
@@ -183,7 +158,7 @@ class ReplicaRig(CostRig):
     def wait_until_unfenced(self) -> None:
         self._wait(lambda: not self.log.read().fenced, "the broker to be unfenced")
 
-    def stop(self) -> None:
+    def stop_broker(self) -> None:
         """In good order; and until its session is over, since a controller refuses a new incarnation before."""
         assert self.broker is not None
         self.broker.signal(signal.SIGTERM)
@@ -218,7 +193,7 @@ class ReplicaRig(CostRig):
     def _create_topics(self) -> None:
         for number, first in enumerate(range(0, self.replicas, PARTITIONS_PER_TOPIC)):
             partitions = min(PARTITIONS_PER_TOPIC, self.replicas - first)
-            admin(self.port, topic_on(f"topic{number}", partitions, [BROKER_ID]))
+            self.create_topic(f"topic{number}", partitions, brokers=[BROKER_ID])
 
     async def _beat(self) -> None:
         epoch = self.log.read().epoch
@@ -230,7 +205,7 @@ class ReplicaRig(CostRig):
                 await asyncio.sleep(self._session_ms / 4000)
 
     def swap_directories(self) -> None:
-        """Each disk appears with the id of the next one: so each replica lies elsewhere than the metadata say."""
+        """Give each disk the id of the next one: so each replica lies elsewhere than the metadata say."""
         self.log.read()
         self.log.all_to_be_assigned_anew()
         if self.system == "agent in memory":
@@ -298,7 +273,7 @@ _TIMESTAMP = re.compile(rb'"timestamp": ?"([^"]+)"')
 
 
 def _last_logged_s(log: Path) -> float:
-    """When the agent said that it had made its last replica."""
+    """Moment at which the agent said that it had made its last replica."""
     last: bytes = b""
     with open(log, "rb") as file:
         for line in file:

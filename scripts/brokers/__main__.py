@@ -12,30 +12,32 @@ from pathlib import Path
 from typing import Final
 
 from kjbod.errors import EXIT_FAILURE, KjbodError
-from kjbod.testing import namespaces
-from kjbod.testing.disks import require_real_disks
-from kjbod.testing.errors import RigError
-from kjbod.testing.kafka import KafkaKit
+from kjbod.faults.disks import require_real_disks
 from scripts.brokers.agreement import disagreements
-from scripts.brokers.clients import run_clients
 from scripts.brokers.cluster import Kind, RealCluster
 from scripts.brokers.deeds import LOADED, Story
 from scripts.brokers.load import read_all
 from scripts.brokers.tools import Difference, Outcome, compare, run_tools, save
+from scripts.rig import namespaces
+from scripts.rig.cluster import Properties
+from scripts.rig.kafka import KafkaKit
 
 BROKERS: Final = 3
 PARTS: Final = ("tools", "clients", "load")
-_COMPARED: Final = (
-    "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\nsuper.users=User:ANONYMOUS\n"
-    "auto.leader.rebalance.enable=false\n"  # by the clock, while what is compared takes its time
-    "metadata.log.max.record.bytes.between.snapshots=5000\n"
-)
-_LOADED: Final = (
-    "leader.imbalance.check.interval.seconds=20\n"
+_COMPARED: Final[Properties] = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+    "auto.leader.rebalance.enable": "false",  # by the clock, while what is compared takes its time
+    "metadata.log.max.record.bytes.between.snapshots": 5000,
+}
+_LOADED: Final[Properties] = {
+    "leader.imbalance.check.interval.seconds": 20,
     # Much of the log is in snapshots only, so that brokers that come back have to fetch one.
-    "metadata.log.max.record.bytes.between.snapshots=20000\n"
-    "metadata.log.segment.ms=20000\nmetadata.max.retention.ms=20000\nmetadata.max.retention.bytes=20000\n"
-)
+    "metadata.log.max.record.bytes.between.snapshots": 20_000,
+    "metadata.log.segment.ms": 20_000,
+    "metadata.max.retention.ms": 20_000,
+    "metadata.max.retention.bytes": 20_000,
+}
 _INTERRUPTED: Final = 130
 _SHOWN: Final = 20
 
@@ -95,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class Run:
-    """One call of the command."""
+    """A call of the command."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -133,23 +135,27 @@ class Run:
         """Run one part on a cluster of its own, and keep the logs."""
         stories = {"tools": self._tools, "clients": self._clients, "load": self._load}
         disks = [(broker, 3) for broker in range(1, BROKERS + 1)] if part == "load" and not self.options.plain else []
-        more = _LOADED if part == "load" else _COMPARED
-        rules = "kjbod.controller.rules=kafka\n" if (kind, self.options.rules) == ("kjbod", "kafka") else ""
+        properties = dict(_LOADED if part == "load" else _COMPARED)
+        if (kind, self.options.rules) == ("kjbod", "kafka"):
+            properties["kjbod.controller.rules"] = "kafka"
         logs = self.out / f"{kind}-{part}"
         with tempfile.TemporaryDirectory(prefix="kjbod-brokers-") as work:
             self.say(f"{kind}: {part}")
-            with RealCluster(Path(work) / "c", self.kit, kind, brokers=BROKERS, disks=disks, more=more + rules) as made:
+            base = Path(work) / "c"
+            with RealCluster(base, self.kit, kind, brokers=BROKERS, disks=disks, properties=properties) as made:
                 try:
                     made.start()
                     return stories[part](made)
                 finally:
                     shutil.rmtree(logs, ignore_errors=True)
-                    shutil.copytree(made.work / "logs", logs)
+                    shutil.copytree(made.base / "logs", logs)
 
     def _tools(self, cluster: RealCluster) -> list[Outcome]:
         return self._keep(run_tools(cluster), f"{cluster.kind}-tools.txt")
 
     def _clients(self, cluster: RealCluster) -> list[Outcome]:
+        from scripts.brokers.clients import run_clients  # with two clients of Kafka, for this part alone
+
         return self._keep(run_clients(cluster), f"{cluster.kind}-clients.txt")
 
     def _keep(self, outcomes: list[Outcome], name: str) -> list[Outcome]:
@@ -212,7 +218,4 @@ class Run:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except RigError as failed:
-        sys.exit(f"real-brokers: {failed}")
+    sys.exit(main())

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from kjbod.testing.kafka import KafkaKit
 from scripts.brokers.cluster import RealCluster
+from scripts.rig.kafka import KafkaKit
 
 _PASSING_SUFFIXES: Final = ("-delete", "-future", "-stray")
 """Of directories that are no replica (any more), and may be there."""
@@ -17,7 +17,7 @@ _PASSING_SUFFIXES: Final = ("-delete", "-future", "-stray")
 
 @dataclass(slots=True)
 class Metadata:
-    """What a metadata log says: topic ids by name, and for each partition its replicas' directories."""
+    """Contents of a metadata log: topic ids by name, and for each partition its replicas' directories."""
 
     topics: dict[str, str] = field(default_factory=dict)
     partitions: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Metadata:
 
 
 def read_metadata(kit: KafkaKit, directory: Path) -> Metadata:
-    """What the newest snapshot and the log after it say; the controller should have stopped."""
+    """Metadata of the newest snapshot and of the log after it; the controller should have stopped."""
     metadata = Metadata()
     start = -1
     snapshots = [path for path in sorted(directory.glob("*.checkpoint")) if not path.name.startswith("0" * 20)]
@@ -90,8 +90,8 @@ def _properties(path: Path, separator: str) -> dict[str, str]:
 
 
 def disagreements(cluster: RealCluster) -> list[str]:
-    """One line for each replica of which the controller's log and the disks say something else."""
-    said = read_metadata(cluster.kit, cluster.work / "metadata/__cluster_metadata-0").replicas()
+    """A line for each replica of which the controller's log and the disks say something else."""
+    said = read_metadata(cluster.kit, cluster.controller_dir / "__cluster_metadata-0").replicas()
     there = replicas_on_disk(cluster)
     return [
         f"broker {broker}, {topic}-{number}: metadata {said.get((broker, topic, number))},"

@@ -1,4 +1,4 @@
-"""What users of kafka-python and confluent-kafka do to a cluster: steps whose outcomes are compared like the tools'."""
+"""Steps of users of kafka-python and confluent-kafka on a cluster, whose outcomes are compared like the tools'."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -31,9 +31,9 @@ from kafka.admin import ConfigResourceType
 from kafka.admin import NewTopic as PythonTopic
 from kafka.errors import KafkaError as PythonError
 
-from kjbod.testing.processes import wait_until
 from scripts.brokers.cluster import RealCluster
 from scripts.brokers.tools import Outcome, Step, names_of, normal
+from scripts.rig.processes import wait_until
 
 Call = Callable[[], object]
 _WAIT_S: Final = 60.0

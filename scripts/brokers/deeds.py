@@ -1,4 +1,4 @@
-"""What is done to a cluster while clients write and read: restarts, moves, broken disks, changed topics.
+"""Faults and changes for a cluster while clients write and read: restarts, moves, broken disks, changed topics.
 
 Each deed leaves the cluster whole before it returns: every partition has a leader and all its replicas in sync, and
 clients have made progress. So one thing fails at a time, which three replicas and ``min.insync.replicas=2`` survive.
@@ -15,11 +15,11 @@ from typing import Final
 from confluent_kafka import ElectionType, KafkaException, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic, ResourceType
 
-from kjbod.testing.errors import RigError
-from kjbod.testing.kafka import REASSIGN_PARTITIONS
-from kjbod.testing.processes import WaitTimeoutError, wait_until
 from scripts.brokers.cluster import Place, RealCluster
 from scripts.brokers.load import GroupReader, TransactionalWriter, Writer
+from scripts.rig.kafka import REASSIGN_PARTITIONS
+from scripts.rig.processes import WaitTimeoutError, wait_until
+from scripts.rig.rig_error import RigError
 
 LOADED: Final = ("plain", "compacted", "transactional")
 PASSING: Final = ("brief-1", "brief-2")
@@ -204,7 +204,7 @@ class Story:
             {"topic": topic, "partition": number, "replicas": replicas, "log_dirs": dirs}
             for (topic, number), (replicas, dirs) in moves.items()
         ]
-        path = self.cluster.work / "plan.json"
+        path = self.cluster.base / "plan.json"
         path.write_text(json.dumps({"version": 1, "partitions": partitions}))
         return str(path)
 

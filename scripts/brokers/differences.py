@@ -1,4 +1,4 @@
-"""What is said differently on kjbod's controller than on Kafka's, on purpose."""
+"""Differences between the words of kjbod's controller and of Kafka's that are there on purpose."""
 
 from dataclasses import dataclass
 from typing import Final

@@ -45,7 +45,7 @@ class Client(ABC):
 
     @abstractmethod
     def work(self) -> None:
-        """One turn."""
+        """A turn."""
 
     @abstractmethod
     def end(self) -> None:
@@ -256,7 +256,8 @@ class GroupReader(Client):
             self._commit()
 
     def _commit(self) -> None:
-        """What was seen, and nothing else: librdkafka's own positions may be ahead of that around a rebalance."""
+        """Commit what was seen, and nothing else: librdkafka's own positions may be ahead of that around a
+        rebalance."""
         offsets = [TopicPartition(topic, partition, offset) for (topic, partition), offset in self._next.items()]
         try:
             self._consumer.commit(offsets=offsets, asynchronous=True)
@@ -271,7 +272,7 @@ class GroupReader(Client):
 
 
 def read_all(bootstrap: str, topics: Iterable[str], timeout_s: float = _READ_TIMEOUT_S) -> Counter[str]:
-    """How often each value is in the topics, from the first offset to the end, committed records only.
+    """Number of times that each value is in the topics, from the first offset to the end, committed records only.
 
     Raises AssertionError when the end is not reached in time.
     """

@@ -57,7 +57,7 @@ _NOISE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call of a tool.
+    """A call of a tool.
 
     Attributes:
         line: tool and arguments; ``{work}``, ``{1.2}`` (a log directory) and the like are filled in.
@@ -330,7 +330,7 @@ OFFLINE_STEPS: Final[tuple[Step, ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a step came to."""
+    """Outcome of a step."""
 
     name: str
     code: int
@@ -360,8 +360,8 @@ class Transcript:
 
     def _run(self, step: Step) -> Outcome:
         cluster = self._cluster
-        places = {"{work}": str(cluster.work)}
-        log = cluster.work / "metadata/__cluster_metadata-0"
+        places = {"{work}": str(cluster.base)}
+        log = cluster.controller_dir / "__cluster_metadata-0"
         if logs := sorted(log.glob("*.log")):
             places["{log}"] = str(logs[-1])
         if snapshots := sorted(log.glob("*.checkpoint")):
@@ -372,7 +372,7 @@ class Transcript:
         tool, *arguments = line.split()
         if tool not in _NO_BOOTSTRAP:
             bootstrap = (
-                ["--bootstrap-controller", f"127.0.0.1:{cluster.controller_port}"]
+                ["--bootstrap-controller", f"127.0.0.1:{cluster.port}"]
                 if step.at == "controller"
                 else ["--bootstrap-server", cluster.bootstrap]
             )
@@ -384,17 +384,17 @@ class Transcript:
 
 
 def names_of(cluster: RealCluster) -> dict[str, str]:
-    """What stands for the cluster's paths and ports in a transcript, the longest first."""
+    """Names for the cluster's paths and ports in a transcript, the longest first."""
     names = {str(path): f"DIR-{broker}-{number}" for (broker, number), path in cluster.log_dirs.items()}
-    names[str(cluster.work)] = "WORK"
+    names[str(cluster.base)] = "WORK"
     names |= {f"127.0.0.1:{port}": f"BROKER{broker}" for broker, port in cluster.ports.items()}
     names |= {str(port): f"PORT{broker}" for broker, port in cluster.ports.items()}
-    names |= {f"127.0.0.1:{cluster.controller_port}": "CONTROLLER", str(cluster.controller_port): "CPORT"}
+    names |= {f"127.0.0.1:{cluster.port}": "CONTROLLER", str(cluster.port): "CPORT"}
     return dict(sorted(names.items(), key=lambda item: -len(item[0])))
 
 
 def normal(step: Step, code: int, said: str, names: Mapping[str, str]) -> Outcome:
-    """What a step came to, without what its logger says and with what must differ masked.
+    """Outcome of a step, without what its logger says and with what must differ masked.
 
     No order is promised anywhere, so that lines are sorted; frames of a stack say nothing about the controller.
     """
@@ -458,9 +458,9 @@ def write_plans(cluster: RealCluster) -> None:
         "directories": plan(partition(3, (2, 1), (first[1], first[0]))),
         "unknown": plan(partition(0, (1, 9)), partition(77, (1, 2)), partition(0, (1,), topic="none")),
     }
-    (cluster.work / "client.properties").touch()
+    (cluster.base / "client.properties").touch()
     for name, content in files.items():
-        (cluster.work / f"{name}.json").write_text(json.dumps(content))
+        (cluster.base / f"{name}.json").write_text(json.dumps(content))
 
 
 def run_tools(cluster: RealCluster) -> list[Outcome]:
@@ -476,7 +476,7 @@ def run_tools(cluster: RealCluster) -> list[Outcome]:
 
 
 def _summary(dump: Outcome) -> Outcome:
-    """Which kinds of records a dump has: how many there are depends on how long it took."""
+    """Kinds of records that a dump has: how many there are depends on how long it took."""
     kinds = {match.group(1) for line in dump.lines if (match := re.search(r'"type":"(\w+)","version":\d+', line))}
     strange = [line for line in dump.lines if not line.startswith(("| offset:", "baseOffset:"))]
     return replace(dump, lines=(*sorted(kinds), *strange))

@@ -36,7 +36,7 @@ _SAMPLED = 64
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What is sent for one request.
+    """Bytes that are sent for one request.
 
     Attributes:
         data: with its length.
@@ -88,7 +88,7 @@ class Frames:
         )
 
     def next(self) -> Frame:
-        """One frame: every other one is whole, most others have a few things wrong with them."""
+        """A frame: every other one is whole, most others have a few things wrong with them."""
         kind = self._rng.random()
         if kind < 0.5:
             return _frame(self._composed(self._rng.choice(self._whole)))
@@ -161,7 +161,7 @@ def _frame(body: bytes) -> Frame:
 
 
 def _impatient(body: bytes) -> bytes:
-    """The same request, and no Fetch that waits for long."""
+    """A copy of a request in which no Fetch waits for long."""
     request = decode_request(body)
     if not isinstance(request.message, FetchRequest):
         return body

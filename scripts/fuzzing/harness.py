@@ -26,7 +26,6 @@ from kjbod.metadata.fetching import Committed, Snapshot
 from kjbod.metadata.follower import MetadataFollower
 from kjbod.metadata.image import MetadataImage, Replayer, image_of
 from kjbod.metadata.records import Record, RegisterControllerRecord
-from kjbod.testing.errors import RigError
 from kjbod.wire.frames import FrameSplitter, decode_request, decode_response, encode_request
 from kjbod.wire.messages import (
     ApiKey,
@@ -39,6 +38,7 @@ from kjbod_controller_stub.limits import SERVED
 from scripts.bench.controller_client import Observer, SimulatedBroker, check, directories_of, record_types
 from scripts.bench.controller_rig import ControllerRig
 from scripts.fuzzing.frames import READ_ONLY, Frame, Frames, Mode, must_change_nothing
+from scripts.rig.rig_error import RigError
 
 BATCH: Final = 16
 """Frames that are sent in one go; those after the first that ends the connection are sent again later, in another."""
@@ -61,7 +61,7 @@ _REGISTER_CONTROLLER = 27
 
 @dataclass(slots=True)
 class Tally:
-    """What happened.
+    """Counts of what happened.
 
     Attributes:
         sent: frames that the controller has looked at.
@@ -80,7 +80,7 @@ class Tally:
 
 
 def real_requests() -> list[bytes]:
-    """What real brokers and tools asked, as far as the controller serves it."""
+    """Requests of real brokers and tools, as far as the controller serves them."""
     entries = map(json.loads, REAL_FRAMES.read_text(encoding="utf-8").splitlines())
     return [
         bytes.fromhex(entry["hex"]) for entry in entries if entry["direction"] == "request" and entry["key"] in SERVED
@@ -88,7 +88,7 @@ def real_requests() -> list[bytes]:
 
 
 class Fuzzer:
-    """One run against one controller. Raises :class:`RigError` as soon as something is wrong.
+    """A run against one controller. Raises :class:`RigError` as soon as something is wrong.
 
     Args:
         rig: a controller that is not formatted.
@@ -132,7 +132,7 @@ class Fuzzer:
 
     async def _begin(self) -> None:
         await asyncio.to_thread(self._rig.format)
-        self._rig.configure({"leader.imbalance.check.interval.seconds": 1_000_000})
+        self._rig.configure_controller({"leader.imbalance.check.interval.seconds": 1_000_000})
         self._rig.start()
         observer, _ = await self._rig.first_fetch()
         observer.close()
@@ -222,7 +222,8 @@ class Fuzzer:
             await asyncio.sleep(_WATCH_S)
 
     def require_healthy(self, memory_mib: float) -> None:
-        """It runs and takes no more than that; what failed inside it is noted. Raises :class:`RigError`."""
+        """Require that the controller runs and takes no more than that; what failed inside it is noted. Raises
+        :class:`RigError`."""
         self._rig.require_running()
         used_mib = self._rig.memory().pss_mib
         self.tally.most_mib = max(self.tally.most_mib, used_mib)
@@ -273,7 +274,7 @@ class Fuzzer:
         image = await read_image(self._rig)
         require_sense(image)
         before = _told(image)
-        await asyncio.to_thread(self._rig.kill)
+        await asyncio.to_thread(self._rig.kill_controller)
         self._rig.start()
         observer, _ = await self._rig.first_fetch()
         observer.close()
@@ -355,7 +356,7 @@ def error_codes(value: Any) -> Iterator[int]:
 
 
 async def read_image(rig: ControllerRig) -> MetadataImage:
-    """What an observer has that follows the log from its beginning to its end. Raises :class:`RigError`."""
+    """The image of an observer that follows the log from its beginning to its end. Raises :class:`RigError`."""
     replayer = Replayer()
     last: list[int] = []
 
@@ -407,7 +408,7 @@ def _difference(before: Sequence[Record], after: Sequence[Record]) -> str:
 
 
 def require_sense(image: MetadataImage) -> None:
-    """What holds of every partition, whatever was asked for. Raises :class:`RigError`."""
+    """Require what holds of every partition, whatever was asked for. Raises :class:`RigError`."""
     for topic in image.topics.values():
         for index, partition in topic.partitions.items():
             where = f"{topic.name}-{index}: {partition}"
@@ -422,7 +423,7 @@ def require_sense(image: MetadataImage) -> None:
 
 
 def _bug(event: dict[str, Any]) -> str:
-    """What failed, without what is different each time."""
+    """Text of what failed, without what is different each time."""
     last = (event.get("exception") or [{}])[-1]
     frame = (last.get("frames") or [{}])[-1]
     place = f"{Path(frame.get('filename', '?')).name}:{frame.get('lineno')}"

@@ -13,21 +13,24 @@ from pathlib import Path
 import structlog
 
 from kjbod.errors import EXIT_FAILURE, KjbodError
-from kjbod.testing import namespaces
-from kjbod.testing.kafka import KafkaKit
-from kjbod.testing.processes import Processes, free_port
+from scripts.rig import namespaces
+from scripts.rig.cluster_watch import ClusterWatch
+from scripts.rig.kafka import KafkaKit
+from scripts.rig.processes import Processes, adopt_orphans, children, end_children
+from scripts.rig.rig_error import RigError
 from scripts.story import keeper
 from scripts.story.cluster import Cluster
 from scripts.story.disks import Disk, make_disks, why_no_real_disks
+from scripts.story.guard_stage import tell_of_guard
 from scripts.story.layout import (
     BROKERS,
     DISKS_PER_BROKER,
     FAILURE_TIMEOUT_MS,
     Layout,
 )
+from scripts.story.left_behind import left_behind
 from scripts.story.narrate import Narrator, StoryError
 from scripts.story.steps import Story
-from scripts.story.watch import ClusterWatch
 from scripts.terminal import INTERRUPTED, interrupt
 
 
@@ -35,7 +38,12 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/demo", description="What happens when a disk of a Kafka broker dies: the whole path, for real."
     )
-    parser.add_argument("--controller", choices=("stub", "kafka"), default="stub", help="kjbod's, or Apache Kafka's")
+    parser.add_argument(
+        "--guard",
+        action="store_true",
+        help="another story: a disk hangs under three real Kafka brokers, without a guard and with one",
+    )
+    parser.add_argument("--controller", choices=("stub", "kafka"), help="kjbod's (stub), or Apache Kafka's")
     parser.add_argument(
         "--out", type=Path, default=Path("kjbod-demo"), help="where report and logs are left (./kjbod-demo)"
     )
@@ -44,7 +52,11 @@ def _arguments() -> argparse.Namespace:
     group = parser.add_argument_group("a cluster that was kept")
     group.add_argument("--break", dest="kill", metavar="BROKER/DISK", help="kill a disk, for example 3/2")
     group.add_argument("--stop", action="store_true", help="stop it and take everything away")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    others = (arguments.controller, arguments.plain_directories, arguments.keep, arguments.kill, arguments.stop)
+    if arguments.guard and any(others):
+        parser.error("--guard goes with --out alone: it has Kafka's controller and real disks, and keeps nothing")
+    return arguments
 
 
 def main() -> int:
@@ -54,6 +66,9 @@ def main() -> int:
     # The observer's own log lines are not part of the story.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     try:
+        if arguments.guard:
+            keeper.refuse_second(out)
+            return tell_of_guard(out)
         if arguments.stop:
             return keeper.stop(out)
         if arguments.kill:
@@ -68,6 +83,9 @@ def main() -> int:
     except KjbodError as error:
         Narrator().failure(str(error))
         return EXIT_FAILURE
+    except KeyboardInterrupt:  # before anything was made
+        Narrator().failure("interrupted")
+        return INTERRUPTED
 
 
 def _tell(arguments: argparse.Namespace, out: Path, *, real: bool) -> int:
@@ -85,13 +103,13 @@ def _tell(arguments: argparse.Namespace, out: Path, *, real: bool) -> int:
                 tell.step("Clean up: controlled shutdown of what still runs, disks away")
             story.watch.close()
             story.cluster.stop()
-    except StoryError as error:
+    except (StoryError, RigError) as error:
         tell.failure(f"{error}. Logs: {out / 'logs'}")
         return EXIT_FAILURE
     except KeyboardInterrupt:
         tell.failure("interrupted; everything was taken away")
         return INTERRUPTED
-    left = _left_behind(layout)
+    left = left_behind(layout.work)
     if left:
         tell.failure(f"left behind: {', '.join(left)}")
         return EXIT_FAILURE
@@ -120,19 +138,28 @@ def _stage(out: Path, *, real: bool) -> Iterator[tuple[Layout, dict[tuple[int, i
     for old in ("reports", "logs", "fleet"):
         shutil.rmtree(out / old, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
-    layout = Layout(Path(tempfile.mkdtemp(prefix="kjbod-demo-")), out, free_port(), {b: free_port() for b in BROKERS})
     signal.signal(signal.SIGTERM, interrupt)
+    adopt_orphans()
+    before = servers = children()
+    layout = Layout(Path(tempfile.mkdtemp(prefix="kjbod-demo-")), out)
     disks: dict[tuple[int, int], Disk] = {}
     try:
         with Processes(layout.logs) as processes:
             disks = make_disks(layout.work, BROKERS, DISKS_PER_BROKER, real=real)
+            servers = children()
             yield layout, disks, processes
     finally:
         # A second Ctrl-C must not leave half of it behind.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        for disk in disks.values():
-            disk.close()
-        shutil.rmtree(layout.work, ignore_errors=True)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        with contextlib.ExitStack() as away:  # the last one first
+            away.callback(shutil.rmtree, layout.work, ignore_errors=True)
+            away.callback(end_children, but=before)
+            for disk in disks.values():
+                away.callback(disk.close)
+            # Not all is in ``processes``: one that was just being started, and what an agent starts in sessions of its
+            # own. Whoever lives may write into what is taken away.
+            away.callback(end_children, but=servers)
 
 
 def _play(
@@ -150,16 +177,14 @@ def _play(
         tell.say(", ".join(str(disk.log_dir) for (of, _), disk in disks.items() if of == broker))
     cluster = Cluster(layout, disks, processes)
     tell.step("Format them, start the controller and three agents, create a topic")
-    cluster.write_configuration()
     for node, count in cluster.format().items():
         tell.say(f"kjbod format -c {node}.properties: {count} {'directory' if count == 1 else 'directories'}")
-    kafka = None
     if arguments.controller == "kafka":
         tell.say("Apache Kafka 4.3.1 (its class data archive is made on the first run)")
-        kafka = KafkaKit.find()
+        cluster.kafka = KafkaKit.find()
     tell.say("starting the controller")
-    cluster.start_controller(kafka)
-    watch = ClusterWatch(layout.controller_port, cluster.cluster_id)
+    cluster.start_controller()
+    watch = ClusterWatch(cluster.port, cluster.cluster_id)
     tell.say("starting three agents, and waiting until the controller has unfenced them")
     cluster.start_agents()
     story = Story(cluster, watch, tell)
@@ -176,22 +201,6 @@ def _play(
     tell.step("The fleet report, with Spark")
     story.report()
     return story
-
-
-def _left_behind(layout: Layout) -> list[str]:
-    """What still is where the demonstration worked."""
-    left = [str(layout.work)] if layout.work.exists() else []
-    mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    left += [f"mount {line.split(' ')[4]}" for line in mounts if f" {layout.work}" in line]
-    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
-        with contextlib.suppress(OSError):
-            if str(layout.work) in backing.read_text():
-                left.append(f"loop device {backing.parts[3]}")
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            if str(layout.work).encode() in entry.read_bytes():
-                left.append(f"process {entry.parts[2]}")
-    return left
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kjbod.testing.disks import DiskControl, FaultMode
-from kjbod.testing.processes import WaitTimeoutError, kjbod_command, wait_until
+from kjbod.faults.disks import DiskControl, FaultMode
+from scripts.rig.processes import WaitTimeoutError, kjbod_command, wait_until
 from scripts.story.layout import BROKERS
 from scripts.story.narrate import Narrator, StoryError
 
@@ -48,7 +48,7 @@ def _state(out: Path) -> dict[str, Any] | None:
 
 
 def refuse_second(out: Path) -> None:
-    """One kept cluster per output directory."""
+    """A kept cluster per output directory."""
     if not is_keeper() and _state(out) is not None:
         raise StoryError(f"a cluster is still kept by {out / _KEPT}: stop it with {_DEMO} --stop --out {out}")
 
@@ -93,7 +93,7 @@ def keep(out: Path, story: "Story", tell: Narrator) -> None:
     layout = cluster.layout
     # The last one: the story broke disks of the first two.
     broker = running[-1]
-    tell.show(f"controller   127.0.0.1:{layout.controller_port}, with agents of brokers {', '.join(map(str, running))}")
+    tell.show(f"controller   127.0.0.1:{cluster.port}, with agents of brokers {', '.join(map(str, running))}")
     tell.show(f"disks        {layout.work}/disks")
     tell.show(f"logs         {layout.logs}")
     tell.show(f"look at it:  {kjbod_command()} status -c {layout.config(f'broker{broker}')}")

@@ -1,4 +1,4 @@
-"""Where everything of one demonstration lies, and the ``server.properties`` of its nodes.
+"""Paths of everything of one demonstration, and the ``server.properties`` of its nodes.
 
 The files are Kafka's: the controller's starts a real Kafka controller as well, a broker's would start a real broker.
 """
@@ -8,7 +8,6 @@ from pathlib import Path
 
 BROKERS = (1, 2, 3)
 DISKS_PER_BROKER = 3
-CONTROLLER_ID = 3000
 TOPIC = "orders"
 PARTITIONS = 30
 REPLICATION_FACTOR = 3
@@ -20,12 +19,10 @@ REPORT_ROTATE_MS = 5000
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Paths and ports; ``work`` goes away at the end, ``out`` stays."""
+    """Paths; ``work`` goes away at the end, ``out`` stays."""
 
     work: Path
     out: Path
-    controller_port: int
-    broker_ports: dict[int, int]
 
     @property
     def reports(self) -> Path:
@@ -34,7 +31,7 @@ class Layout:
 
     @property
     def logs(self) -> Path:
-        """One log file per process."""
+        """A log file per process."""
         return self.out / "logs"
 
     @property
@@ -55,41 +52,15 @@ class Layout:
         return self.logs / f"{name}.log"
 
 
-def controller_properties(layout: Layout) -> str:
-    """The controller's ``server.properties``."""
-    address = f"127.0.0.1:{layout.controller_port}"
-    return "\n".join(
-        [
-            "process.roles=controller",
-            f"node.id={CONTROLLER_ID}",
-            f"controller.quorum.bootstrap.servers={address}",
-            f"listeners=CONTROLLER://{address}",
-            "controller.listener.names=CONTROLLER",
-            f"log.dirs={layout.work}/controller",
-            "",
-        ]
-    )
-
-
-def broker_properties(layout: Layout, broker: int, log_dirs: list[Path]) -> str:
-    """A JBOD broker's ``server.properties``; only the keys that begin with ``kjbod.`` are not Kafka's."""
-    return "\n".join(
-        [
-            "process.roles=broker",
-            f"node.id={broker}",
-            f"controller.quorum.bootstrap.servers=127.0.0.1:{layout.controller_port}",
-            f"listeners=PLAINTEXT://127.0.0.1:{layout.broker_ports[broker]}",
-            "controller.listener.names=CONTROLLER",
-            "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-            f"log.dirs={','.join(str(path) for path in log_dirs)}",
-            f"metadata.log.dir={layout.metadata(broker)}",
-            f"log.dir.failure.timeout.ms={FAILURE_TIMEOUT_MS}",
-            f"kjbod.host=broker-{broker}",
-            "kjbod.placement.full.percent=100",  # whatever else lies on this machine's disk
-            f"kjbod.state.dir={layout.work}/broker{broker}-state",
-            f"kjbod.reports.dir={layout.reports}",
-            f"kjbod.reports.interval.ms={REPORT_INTERVAL_MS}",
-            f"kjbod.reports.rotate.interval.ms={REPORT_ROTATE_MS}",
-            "",
-        ]
-    )
+def broker_properties(layout: Layout, broker: int) -> dict[str, object]:
+    """Properties of a broker beyond the rig's. Keys that begin with ``kjbod.`` are not Kafka's."""
+    return {
+        "metadata.log.dir": layout.metadata(broker),
+        "log.dir.failure.timeout.ms": FAILURE_TIMEOUT_MS,
+        "kjbod.host": f"broker-{broker}",
+        "kjbod.placement.full.percent": 100,  # whatever else lies on this machine's disk
+        "kjbod.state.dir": layout.work / f"broker{broker}-state",
+        "kjbod.reports.dir": layout.reports,
+        "kjbod.reports.interval.ms": REPORT_INTERVAL_MS,
+        "kjbod.reports.rotate.interval.ms": REPORT_ROTATE_MS,
+    }

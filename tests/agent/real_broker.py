@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +9,10 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from kjbod.testing.kafka import KafkaKit
-from kjbod.testing.processes import ManagedProcess, Processes, wait_until
+from scripts.rig.kafka import SIGTERMED, KafkaKit
+from scripts.rig.processes import ManagedProcess, Processes, wait_until
 
 UNCHECKED = (".lock", ".kafka_cleanshutdown")
-SIGTERMED = 128 + signal.SIGTERM
 Manifest = dict[str, tuple[int, str, int]]
 Contents = dict[str, tuple[int, str]]
 
@@ -49,7 +47,6 @@ class RealBroker:
     kit: KafkaKit
     processes: Processes
     config: Path
-    starts: int = 0
 
     @property
     def bootstrap(self) -> str:
@@ -58,8 +55,7 @@ class RealBroker:
 
     def start(self, timeout_s: float = 120.0) -> ManagedProcess:
         """Start it; after another process of the same id that takes until the old session has timed out."""
-        self.starts += 1
-        name = f"broker-{self.config.parent.name}-{self.starts}"
+        name = f"broker-{self.config.parent.name}"
         return self.kit.start_server(self.processes, self.config, name=name, timeout_s=timeout_s)
 
     def admin(self) -> AdminClient:
@@ -95,8 +91,17 @@ class RealBroker:
             future.result(30)
 
     def commit(self, group: str, topic: str, partition: int, offset: int) -> None:
+        def is_committed() -> bool:
+            try:
+                consumer.commit(offsets=[TopicPartition(topic, partition, offset)], asynchronous=False)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.COORDINATOR_LOAD_IN_PROGRESS:
+                    raise
+                return False
+            return True
+
         with self._consumer(group) as consumer:
-            consumer.commit(offsets=[TopicPartition(topic, partition, offset)], asynchronous=False)
+            wait_until(is_committed, 60, f"the coordinator of {group}")
 
     def committed(self, group: str, topic: str, partition: int) -> int:
         with self._consumer(group) as consumer:
@@ -163,10 +168,4 @@ class _Closing(Consumer):
 
 
 def stop_clean(broker: ManagedProcess) -> None:
-    broker.signal(signal.SIGTERM)
-    assert broker.wait(60) == SIGTERMED
-
-
-def kill(process: ManagedProcess) -> None:
-    process.signal(signal.SIGKILL)
-    process.wait()
+    assert broker.stop(60) == SIGTERMED

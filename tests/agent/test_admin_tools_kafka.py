@@ -6,15 +6,14 @@ from pathlib import Path
 import pytest
 
 from kjbod.metadata.acls import STANDARD_AUTHORIZER
-from kjbod.testing.kafka import CLUSTER, FEATURES, TOPICS, KafkaKit
-from kjbod.testing.processes import Processes, wait_until
+from scripts.rig.kafka import ACLS, CLUSTER, CONFIGS, FEATURES, LEADER_ELECTION, QUORUM, TOPICS, KafkaKit
+from scripts.rig.processes import Processes, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
-from tests.agent.test_listener_kafka import ACLS, CONFIGS, Site
+from tests.agent.test_listener_kafka import Site
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.usefixtures("kafka_kit"), pytest.mark.timeout(400)]
 
-LEADER_ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
-QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
+
 ANYBODY = f"authorizer.class.name={STANDARD_AUTHORIZER}\nsuper.users=User:ANONYMOUS\n"
 
 

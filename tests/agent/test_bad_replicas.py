@@ -1,6 +1,7 @@
 """Bad input on disk and from people, to a real agent on plain directories: as Kafka answers where Kafka has an answer,
 one clear line otherwise, and nothing is ever deleted."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -11,12 +12,15 @@ from pathlib import Path
 import pytest
 
 from kjbod.ids import Uuid
-from kjbod.testing.processes import ManagedProcess, Processes, kjbod_command, wait_until
+from scripts.rig.preloaded import PLAIN
+from scripts.rig.processes import ManagedProcess, Processes, kjbod_command, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 from tests.agent.real_broker import Manifest, manifest
+from tests.preloading import run_kjbod
 
 DIRECTORIES = (1, 2, 3)
 LOG = "00000000000000000000.log"
+FILLER = "what-else-grows"
 DATA = b"data that nobody may lose"
 
 
@@ -52,13 +56,11 @@ class Host:
 
     def kjbod(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command of a person against this agent."""
-        command = [kjbod_command(), arguments[0], "-c", str(self.config), *arguments[1:]]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return run_kjbod(arguments[0], "-c", str(self.config), *arguments[1:])
 
     def strays(self, what: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Remove or restore strays, as a person does."""
-        command = [kjbod_command(), "strays", what, "-c", str(self.config), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return run_kjbod("strays", what, "-c", str(self.config), *arguments)
 
     def state_of_disks(self) -> set[tuple[str, int, str]]:
         """Each file's name, size and checksum, wherever it is and whatever its directory is called now."""
@@ -174,7 +176,7 @@ def test_a_replica_that_is_a_link_out_of_the_tree_is_not_followed(host: Host) ->
     agent = host.start()
     wait_until(lambda: said(agent, str(replica), "link"), 20, "the link to be named")
     assert replica.is_symlink() and manifest(away) == before
-    host.cluster.delete_topic("events")
+    host.cluster.delete_topics("events")
     wait_until(lambda: not any(p.name == "events-0" for n in DIRECTORIES for p in host.directory(n).iterdir()), 20, "-")
     assert replica.is_symlink() and manifest(away) == before, "what a link leads to is not the agent's to rename"
     assert agent.stop() == 0
@@ -191,7 +193,7 @@ def unprivileged(host: Host, processes: Processes) -> Iterator[Callable[[], Mana
         command = [kjbod_command(), "agent", "-c", str(host.config)]
         if os.geteuid() == 0:
             assert shutil.which("setpriv") is not None
-            command = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search", *command]
+            command = [*PLAIN, *command]
         return processes.start(command, name="agent-unprivileged")
 
     modes = {path: path.stat().st_mode for number in DIRECTORIES for path in [host.directory(number)]}
@@ -255,7 +257,7 @@ def test_the_longest_topic_is_made_deleted_and_its_name_is_cut_where_it_must_be(
     made = [host.find(f"{LONG}-{number}") for number in range(3)]
     for replica in made:
         (replica / LOG).write_bytes(DATA)
-    host.cluster.delete_topic(LONG)
+    host.cluster.delete_topics(LONG)
     wait_until(lambda: not any(replica.exists() for replica in made), 20, "the replicas to be renamed")
     for replica in made:
         number = replica.name.rpartition("-")[2]
@@ -355,28 +357,39 @@ def test_co_4_a_move_to_a_cordoned_directory_is_refused(host: Host) -> None:
     assert agent.stop() == 0
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 def test_a_full_destination_ends_a_move_with_one_line_and_the_source_is_as_it_was(host: Host) -> None:
     target = host.directory(3)
     shelter = host.cluster.base / "shelter"
     shutil.copytree(target, shelter)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(target)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(target)], check=True)
     try:
         shutil.copytree(shelter, target, dirs_exist_ok=True)
-        agent = host.start()
         replica = next(path for path in host.directory(1).glob("events-?"))
-        (replica / LOG).write_bytes(os.urandom(4 << 20))
+        (replica / LOG).write_bytes(os.urandom(24 << 20))
+        with open(host.config, "a") as config:
+            config.write(f"kjbod.move.bytes.per.second={1 << 20}\n")
+        agent = host.start()
         before = manifest(host.directory(1))
-        host.kjbod("move", replica.name, "--to", str(target))
+        assert host.kjbod("move", replica.name, "--to", str(target)).returncode == 0, "there is room for it"
+        fill(target)
         wait_until(lambda: said(agent, replica.name, "ENOSPC"), 30, "the move to be given up")
         wait_until(lambda: not moving(host), 30, "no move to be left")
         assert manifest(host.directory(1)) == before
         assert agent.running and said(agent, str(target))
         assert not agent.events("directory.failed"), "a full disk is not a dead one"
+        (target / FILLER).unlink()
         assert agent.stop() == 0
         wait_until(lambda: not list(target.glob("*-future")), 10, "the half copy to be gone")
     finally:
         subprocess.run(["umount", "-l", str(target)], check=True)
+
+
+def fill(directory: Path) -> None:
+    """Leave no room, as a replica beside does that grows."""
+    with (directory / FILLER).open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(1 << 20))
 
 
 def moving(host: Host) -> list[object]:

@@ -4,15 +4,16 @@ import fcntl
 import os
 import signal
 import socket
-import subprocess
 import urllib.request
 from pathlib import Path
 
+import psutil
 import pytest
 
-from kjbod.testing.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
-from tests.agent.daemon_cluster import Cluster, wait_assigned
+from scripts.rig.processes import ManagedProcess, Processes, free_port, wait_until
+from tests.agent.daemon_cluster import LEADING_SESSION_MS, Cluster, wait_assigned
 from tests.metrics.exposition import checked, values
+from tests.preloading import begin_kjbod
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_lc_16_new_replicas_are_spread_over_the_directories_assigned_and_deleted
     wait_assigned(agent, 9)
     assert [len(names) for names in cluster.replicas(1)] == [3, 3, 3]
     assert (cluster.directory(1, 1) / cluster.replicas(1)[0][0] / "partition.metadata").read_text().startswith("vers")
-    cluster.delete_topic("events")
+    cluster.delete_topics("events")
     wait_until(lambda: sum(map(len, cluster.replicas(1, "events-*-delete"))) == 9, 20, "renamed replicas")
     cluster.create_topic("events", partitions=3, replication_factor=1)
     wait_assigned(agent, 12)
@@ -67,11 +68,13 @@ def test_replicas_that_are_there_already_are_assigned_before_the_broker_is_unfen
 
 
 def test_lc_10_a_failed_directory_is_reported_at_once_and_its_leaders_move(cluster: Cluster) -> None:
+    cluster.configure_controller({"broker.session.timeout.ms": LEADING_SESSION_MS})
     cluster.start_controller()
     agents = [unfenced(cluster.start_agent(cluster.configure(node))) for node in (1, 2)]
-    cluster.create_topic("events", partitions=60, replication_factor=2)
+    cluster.create_topic("events", partitions=60, brokers=(1, 2))
     for agent in agents:
         wait_assigned(agent, 60)
+    cluster.wait_leading(1, 20)
     fail_by_moving_away(cluster.directory(1, 2))
     failed = agents[0].wait_for_event("directory.failed")
     agents[0].wait_for_event("directory.offline.sent")
@@ -79,7 +82,7 @@ def test_lc_10_a_failed_directory_is_reported_at_once_and_its_leaders_move(clust
     moved = agents[0].wait_for_event("directory.leadership.moved")
     assert failed["path"] == str(cluster.directory(1, 2))
     assert failed["partitions"] == 20
-    assert failed["leaders"] == moved["leaders"] > 0
+    assert failed["leaders"] == moved["leaders"] == 20
     assert acknowledged["directory_ids"] == [failed["directory_id"]]
     assert agents[0].running
     assert "directory.offline.sent" not in [event["event"] for event in agents[1].events()]
@@ -110,12 +113,13 @@ def test_a_directory_that_is_away_gets_no_second_copies_and_is_welcome_when_it_i
 
 
 def test_lc_8_agent_that_cannot_report_a_dead_disk_stops_in_time(cluster: Cluster) -> None:
+    cluster.configure_controller({"broker.session.timeout.ms": LEADING_SESSION_MS})
     controller = cluster.start_controller()
     config = cluster.configure(1, log_dir_failure_timeout_ms=1500)
     agent = unfenced(cluster.start_agent(config))
     cluster.create_topic("events", partitions=6, replication_factor=1)
     wait_assigned(agent, 6)
-    wait_until(lambda: len(agent.events("replica.created")) == 6, 20, "replicas")
+    cluster.wait_leading(1, 2)
     controller.signal(signal.SIGSTOP)
     fail_by_moving_away(cluster.directory(1, 3))
     assert agent.wait() == 74
@@ -209,8 +213,7 @@ def test_kill_9_and_a_new_start_find_the_same_replicas_in_their_places(cluster: 
     cluster.create_topic("events", partitions=6, replication_factor=1)
     wait_assigned(agent, 6)
     before = cluster.replicas(1)
-    agent.signal(signal.SIGKILL)
-    agent.wait()
+    agent.kill()
     again = cluster.start_agent(config)
     again.wait_for_event("agent.unfenced", 60)
     assert cluster.replicas(1) == before
@@ -220,8 +223,7 @@ def test_kill_9_and_a_new_start_find_the_same_replicas_in_their_places(cluster: 
 def test_a_controller_that_comes_back_is_found_again(cluster: Cluster) -> None:
     controller = cluster.start_controller()
     agent = unfenced(cluster.start_agent(cluster.configure(1)))
-    controller.signal(signal.SIGKILL)
-    controller.wait()
+    controller.kill()
     fail_by_moving_away(cluster.directory(1, 3))
     agent.wait_for_event("directory.offline.sent")
     cluster.start_controller()
@@ -250,7 +252,7 @@ def test_a_stray_replica_is_named_gives_up_its_name_and_is_kept_and_remembered(c
     wait_until(lambda: memory.exists() and kept.name in memory.read_text(), 20, "a memory of the stray")
     cluster.create_topic("old", partitions=3, replication_factor=1)
     wait_assigned(agent, 3)
-    cluster.delete_topic("old")
+    cluster.delete_topics("old")
     wait_until(lambda: len(agent.events("replica.removed")) == 3, 20, "removed replicas")
     assert not any(cluster.replicas(1, "old-*-delete")) and not stray.exists()
     assert agent.stop() == 0
@@ -284,6 +286,29 @@ def test_metrics_carry_kafka_s_names(cluster: Cluster) -> None:
     info = [series for series in found if series.startswith("kjbod_log_directory_info") and f'"{good}"' in series]
     assert len(info) == 1
     assert f'directory_id="{directory_id}"' in info[0]
+
+
+def test_metrics_tell_what_the_agent_and_its_workers_use(cluster: Cluster) -> None:
+    cluster.start_controller()
+    port = free_port()
+    agent = unfenced(cluster.start_agent(cluster.configure(1, kjbod_metrics_listener=f"127.0.0.1:{port}")))
+    found, process = scraped(port), psutil.Process(agent.pid)
+    assert found["process_start_time_seconds"] == pytest.approx(process.create_time(), abs=0.01)
+    assert 0 < found["process_cpu_seconds_total"] <= sum(process.cpu_times()[:2])
+    assert found["process_max_fds"] == process.rlimit(psutil.RLIMIT_NOFILE)[0]
+    assert 10 < found["process_open_fds"] < 200
+    assert (
+        found["kjbod_process_uss_bytes"] <= found["kjbod_process_pss_bytes"] <= found["process_resident_memory_bytes"]
+    )
+    assert (found["kjbod_workers"], found["kjbod_workers_unmeasured"]) == (3, 0)
+    assert found["kjbod_helpers"] == 5, "zygote, keeper, what does the file calls of state and of reports, state's lock"
+    assert {found["kjbod_workers"] + found["kjbod_helpers"]} == {len(process.children(recursive=True))}
+    assert 0 < found["kjbod_workers_pss_bytes"] < 100 << 20
+    path = str(cluster.directory(1, 1))
+    worker = next(child for child in process.children(recursive=True) if path in " ".join(child.cmdline()))
+    worker.kill()
+    agent.wait_for_event("worker.died")
+    assert scraped(port)["kjbod_workers_cpu_seconds_total"] >= found["kjbod_workers_cpu_seconds_total"]
 
 
 def test_metrics_tell_a_directory_that_cannot_be_read_from_one_that_failed(cluster: Cluster) -> None:
@@ -438,15 +463,16 @@ def test_an_agent_whose_log_nobody_reads_works_and_ends(cluster: Cluster) -> Non
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
     os.write(writer, bytes(4096))
-    with subprocess.Popen([kjbod_command(), "agent", "-c", str(config)], stderr=writer) as agent:
-        try:
-            controller.wait_for_event("broker.unfenced", broker_id=1)
-            fail_by_moving_away(cluster.directory(1, 1))
-            assert agent.wait(30) == 74
-        finally:
-            agent.kill()
-            os.close(reader)
-            os.close(writer)
+    agent = begin_kjbod("agent", "-c", str(config), out=1, err=writer)
+    try:
+        controller.wait_for_event("broker.unfenced", broker_id=1)
+        fail_by_moving_away(cluster.directory(1, 1))
+        assert agent.wait(30) == 74
+    finally:
+        agent.send_signal(signal.SIGKILL)
+        agent.wait(30)
+        os.close(reader)
+        os.close(writer)
     controller.wait_for_event("broker.fenced", broker_id=1)
 
 

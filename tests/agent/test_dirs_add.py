@@ -5,21 +5,20 @@ Each test runs with the stub and with an Apache Kafka controller. What the contr
 
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from kjbod.faults.disks import FaultMode, RealDisk
 from kjbod.ids import MIGRATING, Uuid, is_reserved
-from kjbod.metadata.batches import read_batch
-from kjbod.metadata.image import MetadataImage, PartitionRegistration, image_of
-from kjbod.metadata.records import Record, decode_record
-from kjbod.testing.disks import FaultMode, RealDisk
-from kjbod.testing.kafka import FEATURES, KafkaKit, broker_properties
-from kjbod.testing.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
-from tests.agent.daemon_cluster import CLUSTER_ID, Cluster, wait_assigned
+from kjbod.metadata.image import MetadataImage, PartitionRegistration
+from scripts.rig.kafka import FEATURES, KafkaKit
+from scripts.rig.processes import ManagedProcess, Processes, free_port, wait_until
+from tests.agent.daemon_cluster import CLUSTER_ID, Cluster, SharedController, read_image, wait_assigned
+from tests.preloading import run_kjbod
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 MakeDisk = Callable[..., RealDisk]
 NODE = 1
 
@@ -28,10 +27,14 @@ class Rig(Cluster):
     """One agent on real disks, whose ``log.dirs`` are their mount points."""
 
     def __init__(
-        self, base: Path, processes: Processes, make: MakeDisk, kafka: KafkaKit | None, release: str | None = None
+        self,
+        base: Path,
+        processes: Processes,
+        make: MakeDisk,
+        kafka: KafkaKit | SharedController | None,
+        release: str | None = None,
     ) -> None:
-        self._release = release
-        super().__init__(base, processes, kafka)
+        super().__init__(base, processes, kafka, release=release)
         self.revives = kafka is not None
         """Whether the controller brings a directory back that has failed under the same incarnation: shipped ones do,
         the stub goes by the KIP."""
@@ -39,11 +42,8 @@ class Rig(Cluster):
         self.disks: dict[int, RealDisk] = {}
         self.config = base / "server.properties"
         self.port_of_broker = free_port()
-        self.start_controller()
-
-    def _kjbod(self, *arguments: str) -> None:
-        old = ("-r", self._release) if self._release and "--standalone" in arguments else ()
-        super()._kjbod(*arguments, *old)
+        if not isinstance(kafka, SharedController):
+            self.start_controller()
 
     def path(self, number: int) -> Path:
         return self.base / "mnt" / f"d{number}"
@@ -54,12 +54,12 @@ class Rig(Cluster):
         return self.disks[number]
 
     def write_config(self, *numbers: int) -> None:
-        text = broker_properties(NODE, self.port_of_broker, self.port, [self.path(number) for number in numbers])
         own = {"kjbod.state.dir": self.base / "state", "kjbod.host": "host1", "file.delete.delay.ms": 1000}
-        self.config.write_text(text + "".join(f"{key}={value}\n" for key, value in own.items()))
+        paths = [self.path(number) for number in numbers]
+        self.configure_broker(NODE, paths, own, config=self.config, port=self.port_of_broker)
 
     def format(self) -> None:
-        self._kjbod("format", "-g", "-t", CLUSTER_ID, "-c", str(self.config))
+        self.format_broker(self.config, again=True)
 
     def start(self, *numbers: int) -> ManagedProcess:
         """An unfenced agent on formatted disks."""
@@ -74,8 +74,7 @@ class Rig(Cluster):
 
     def add(self, number: int) -> subprocess.CompletedProcess[str]:
         """``kjbod dirs add``."""
-        command = [kjbod_command(), "dirs", "add", "-c", str(self.config), str(self.path(number))]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
+        return run_kjbod("dirs", "add", "-c", str(self.config), str(self.path(number)), timeout_s=90)
 
     def added(self, number: int) -> str:
         """What it said."""
@@ -103,8 +102,7 @@ class Rig(Cluster):
             never_restarted(agent)
             return agent
         assert "waits for a restart of the agent: the controller keeps its directory" in self.refused(number)
-        command = [kjbod_command(), "log-dirs", "-c", str(self.config)]
-        shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+        shown = run_kjbod("log-dirs", "-c", str(self.config), check=True).stdout
         assert str(self.path(number)) in shown and "waits for a restart of the agent" in shown
         never_restarted(agent)
         assert agent.stop() == 0
@@ -125,15 +123,7 @@ class Rig(Cluster):
     # ---- what the controller has recorded
 
     def image(self) -> MetadataImage:
-        return image_of(self._records())
-
-    def _records(self) -> Iterator[Record]:
-        for segment in sorted((self.base / "controller" / "__cluster_metadata-0").glob("*.log")):
-            content, at = segment.read_bytes(), 0
-            while (batch := read_batch(content, at)) is not None:
-                if not batch.control:
-                    yield from (decode_record(record.value or b"")[0] for record in batch.records)
-                at += batch.size_in_bytes
+        return read_image(self.controller_dir)
 
     def registered(self) -> set[Uuid]:
         return set(self.image().brokers[NODE].log_dirs)
@@ -157,9 +147,11 @@ class Rig(Cluster):
         wait_until(done, 30, f"{topic} to be recorded where it lies")
 
 
-@pytest.fixture(params=["stub", pytest.param("kafka", marks=pytest.mark.kafka)])
-def rig(request: pytest.FixtureRequest, tmp_path: Path, processes: Processes, real_disk: MakeDisk) -> Rig:
-    kafka = request.getfixturevalue("kafka_kit") if request.param == "kafka" else None
+@pytest.fixture(
+    params=["stub", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.xdist_group("kafka-controller")])]
+)
+def rig(request: pytest.FixtureRequest, tmp_path: Path, real_disk: MakeDisk, processes: Processes) -> Rig:
+    kafka = request.getfixturevalue("kafka_controller") if request.param == "kafka" else None
     return Rig(tmp_path, processes, real_disk, kafka)
 
 
@@ -354,9 +346,9 @@ def test_a_disk_of_another_broker_and_a_copy_of_one_of_ours_are_refused(rig: Rig
     never_restarted(agent)
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 def test_a_cluster_from_before_directories_is_upgraded_and_its_broker_gets_a_second_directory_with_all_assigned(
-    tmp_path: Path, processes: Processes, real_disk: MakeDisk, kafka_kit: KafkaKit
+    tmp_path: Path, real_disk: MakeDisk, processes: Processes, kafka_kit: KafkaKit
 ) -> None:
     rig = Rig(tmp_path, processes, real_disk, kafka_kit, release="3.7-IV1")
     agent = rig.start(1)
@@ -390,13 +382,13 @@ def test_a_start_takes_no_mount_point_that_was_formatted_without_its_disk_and_ma
     same, names, recorded = rig.directory_id(2), rig.names(2), rig.recorded("events")
     assert agent.stop() == 0
     rig.disks[2].unmount()
-    command = [kjbod_command(), "format", "-g", "-t", CLUSTER_ID, "-c", str(rig.config)]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stderr
+    told = run_kjbod("format", "-g", "-t", CLUSTER_ID, "-c", str(rig.config), check=True).stderr
     assert f"{rig.path(2)} lies on the file system of /, and not all of log.dirs do: is its disk mounted?" in told
 
     agent = rig.start_agent(rig.config)
     reason = agent.wait_for_event("directory.unreadable", 60)["reason"]
     assert f"{rig.path(2)} lies on the file system of / now: mount its disk on {rig.path(2)} first" in reason
+    wait_until(lambda: "no agent answers" not in rig.add(2).stderr, 60, "the agent to answer")  # it still starts
     assert f"lies on the file system of / now: mount its disk on {rig.path(2)} first" in rig.refused(2)
     rig.disks[2].mount()
     assert rig.added(2).startswith(f"{rig.path(2)} is online with the directory.id {same}")

@@ -28,8 +28,6 @@ from kjbod.metadata.records import (
     RegisterBrokerRecord,
     TopicRecord,
 )
-from kjbod.testing.kafka import broker_properties
-from kjbod.testing.processes import Processes, free_port
 from kjbod.wire.admin_messages import (
     AddRaftVoterRequest,
     AlterClientQuotasRequest,
@@ -62,7 +60,6 @@ from kjbod.wire.admin_messages import (
 from kjbod.wire.client import Connection
 from kjbod.wire.connection import api_versions_response
 from kjbod.wire.error_codes import ErrorCode
-from kjbod.wire.forwarded import decode_host, decode_principal
 from kjbod.wire.frames import Request, VersionRanges, decode_request, encode_request, encode_response
 from kjbod.wire.messages import (
     API,
@@ -96,12 +93,16 @@ from kjbod.wire.messages import (
     ResponseBody,
     UnregisterBrokerRequest,
 )
+from kjbod.wire.principals import decode_host, decode_principal
 from kjbod.wire.server import Peer, serve
 from kjbod_agent.admin.forwarding import BY_THE_CONTROLLER, CLUSTER_OPERATIONS, Forwarder
 from kjbod_agent.admin.listener import SERVED, ListenerError, Listeners, Parts, listener_problems
 from kjbod_agent.admin.view import DirectoryView, Wants
 from kjbod_agent.channel import ControllerChannel
+from scripts.rig.kafka import broker_properties
+from scripts.rig.processes import Processes, free_port
 from tests.agent.daemon_cluster import Cluster, wait_assigned
+from tests.depth import examples, seeds
 from tests.wire.composer import Composer
 
 EVENTS = Uuid.of(7, 1)
@@ -781,10 +782,11 @@ def test_an_address_that_is_taken_is_one_line_that_names_it(config: Callable[...
 # ---------------------------------------------------------------- hostile peers
 
 
-def test_hostile_bytes_cost_their_own_connection_and_nothing_else(config: Callable[..., Config]) -> None:
-    rng = random.Random(5)
+@pytest.mark.parametrize("seed", seeds(deep=1))
+def test_hostile_bytes_cost_their_own_connection_and_nothing_else(config: Callable[..., Config], seed: int) -> None:
+    rng = random.Random(seed)
     composer = Composer(rng, [EVENTS], SERVED)
-    frames = [composer.frame() for _ in range(400)]
+    frames = [composer.frame() for _ in range(examples(400))]
 
     async def story(agent: FakeAgent) -> None:
         for frame in frames:
@@ -820,7 +822,7 @@ async def throw_at(port: int, raw: bytes | bytearray, *, whole: bool = False) ->
     if not whole:
         writer.write_eof()
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await reader.read(100)
     except (TimeoutError, ConnectionError):
         pass
@@ -831,7 +833,10 @@ async def throw_at(port: int, raw: bytes | bytearray, *, whole: bool = False) ->
 # ---------------------------------------------------------------- the agent as a process
 
 
-def test_any_message_that_is_well_formed_leaves_a_running_agent_alive(tmp_path: Path, processes: Processes) -> None:
+@pytest.mark.parametrize("seed", seeds(deep=1))
+def test_any_message_that_is_well_formed_leaves_a_running_agent_alive(
+    tmp_path: Path, processes: Processes, seed: int
+) -> None:
     cluster = Cluster(tmp_path, processes)
     cluster.start_controller()
     config = cluster.configure(1)
@@ -840,11 +845,11 @@ def test_any_message_that_is_well_formed_leaves_a_running_agent_alive(tmp_path: 
     cluster.create_topic("t", partitions=3, replication_factor=1)
     wait_assigned(agent, 3)
     paths = tuple(str(cluster.directory(1, number)) for number in (1, 2, 3))
-    composer = Composer(random.Random(7), [EVENTS], SERVED, ("t", *paths, "1", "kafka-cluster", "retention.ms"))
+    composer = Composer(random.Random(seed), [EVENTS], SERVED, ("t", *paths, "1", "kafka-cluster", "retention.ms"))
 
     async def attack() -> int:
         port = load_config(config).listeners[0].port
-        for _ in range(400):
+        for _ in range(examples(400)):
             frame = composer.frame()
             await throw_at(port, struct.pack(">i", len(frame)) + frame, whole=True)
         async with await Connection.open("127.0.0.1", port, client_id="t", clock=SystemClock()) as connection:

@@ -15,15 +15,13 @@ from confluent_kafka.cimpl import NewTopic
 from kjbod.config import load_config
 from kjbod.metadata.acls import STANDARD_AUTHORIZER
 from kjbod.metadata.batches import encode_batch
-from kjbod.testing.kafka import LOG_DIRS, REASSIGN_PARTITIONS, TOPICS, KafkaKit
-from kjbod.testing.processes import ManagedProcess, Processes, wait_until
+from scripts.rig.kafka import ACLS, API_VERSIONS, CONFIGS, LOG_DIRS, REASSIGN_PARTITIONS, TOPICS, KafkaKit
+from scripts.rig.processes import ManagedProcess, Processes, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 
-pytestmark = pytest.mark.kafka
+pytestmark = pytest.mark.usefixtures("kafka_kit")
 
-ACLS = "org.apache.kafka.tools.AclCommand"
-API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
-CONFIGS = "kafka.admin.ConfigCommand"
+
 STORAGE_ERROR = "org.apache.kafka.common.errors.KafkaStorageException"
 SEGMENT = "00000000000000000000.log"
 NOT_THERE, CLUSTER_DENIED, STORAGE, NO_SUCH_DIR = 3, 31, 56, 57

@@ -1,6 +1,5 @@
 """The start on real disks, one of which does not answer: ten thousand replicas, twelve directories, nobody waits."""
 
-import signal
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -8,14 +7,13 @@ from typing import Any
 
 import pytest
 
+from kjbod.faults.disks import FaultMode, RealDisk
 from kjbod.ids import Uuid
-from kjbod.testing.disks import FaultMode, RealDisk
-from kjbod.testing.kafka import broker_properties
-from kjbod.testing.processes import ManagedProcess, Processes, free_port, wait_until
 from kjbod_agent.directories.start_up import PATIENCE_MS
-from tests.agent.daemon_cluster import CLUSTER_ID, Cluster
+from scripts.rig.processes import ManagedProcess, Processes, wait_until
+from tests.agent.daemon_cluster import Cluster
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 MakeDisk = Callable[..., RealDisk]
 DIRECTORIES = 12
 REPLICAS = 10_000
@@ -30,10 +28,9 @@ class Host(Cluster):
         super().__init__(base, processes)
         self.disks = [make(base / "mnt" / f"d{number:02}") for number in range(DIRECTORIES)]
         self.paths = [str(disk.log_dir) for disk in self.disks]
-        self.config = base / "server.properties"
-        text = broker_properties(1, free_port(), self.port, [disk.log_dir for disk in self.disks])
-        self.config.write_text(f"{text}kjbod.state.dir={base / 'state'}\nkjbod.host=host1\n")
-        self._kjbod("format", "-t", CLUSTER_ID, "-c", str(self.config))
+        own = {"kjbod.state.dir": base / "state", "kjbod.host": "host1"}
+        self.config = self.configure_broker(1, [disk.log_dir for disk in self.disks], own)
+        self.format_broker(self.config)
 
     def fill(self, replicas: int) -> None:
         for number in range(replicas):
@@ -45,8 +42,7 @@ class Host(Cluster):
         """A first start, so that the agent knows what lies where."""
         agent = self.start_agent(self.config)
         wait_until(lambda: len(agent.events("directory.loaded")) == DIRECTORIES, 60, "the first start")
-        agent.signal(signal.SIGKILL)
-        agent.wait()
+        agent.kill()
 
     def cool(self) -> None:
         """What the disks hold has to come from the disks. Before one is broken: an unmount writes."""
@@ -56,7 +52,7 @@ class Host(Cluster):
 
 
 @pytest.fixture
-def host(tmp_path: Path, processes: Processes, real_disk: MakeDisk) -> Host:
+def host(tmp_path: Path, real_disk: MakeDisk, processes: Processes) -> Host:
     host = Host(tmp_path, processes, real_disk)
     host.remember()
     return host

@@ -3,21 +3,20 @@
 import contextlib
 import os
 import random
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kjbod.runtime.control import ControlClient
-from kjbod.testing.disks import FaultMode, RealDisk
-from kjbod.testing.processes import ManagedProcess, Processes, kjbod_command, wait_until
+from kjbod.faults.disks import FaultMode, RealDisk
+from kjbod.runtime.control_socket import ControlClient
 from kjbod_agent.storage.conformance import sealed
+from scripts.rig.processes import ManagedProcess, Processes, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 from tests.agent.health.test_real_faults import make_immutable
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.usefixtures("as_root"), pytest.mark.timeout(180)]
 
 BLOCK = 4096
 LOG, INDEX = f"{0:020d}.log", f"{0:020d}.index"
@@ -37,6 +36,7 @@ class Host:
     """Broker 1 with two real disks, and a replica with a log, an index and offsets on the first one."""
 
     def __init__(self, base: Path, disks: list[RealDisk], processes: Processes, **settings: Any) -> None:
+        self.processes = processes
         self.cluster = Cluster(base, processes)
         self.disks = disks
         self.cluster.start_controller()
@@ -79,9 +79,9 @@ class Host:
         ((outcome,),) = self.control.stream("move", to=str(self.destination.log_dir), partitions=[["moved", 0]])
         assert outcome["error"] is None
 
-    def move_and_watch(self) -> "subprocess.Popen[str]":
-        arguments = ["move", "-c", str(self.config), "moved-0", "--to", str(self.destination.log_dir), "--watch"]
-        return subprocess.Popen([kjbod_command(), *arguments], stdout=-1, stderr=-1, text=True)
+    def move_and_watch(self) -> ManagedProcess:
+        arguments = ["-c", str(self.config), "moved-0", "--to", str(self.destination.log_dir), "--watch"]
+        return self.processes.kjbod("move", *arguments, name="move")
 
     def fill(self, left_bytes: int) -> None:
         """Leave so much of the destination free; with 0 also of what is reserved for root."""
@@ -151,16 +151,16 @@ def test_a_torn_tail_behind_the_recovery_point_is_moved_as_it_is(host: Host) -> 
     assert host.files(host.destination) == host.content
 
 
-def test_a_replica_that_does_not_fit_is_refused_before_anything_is_copied(host: Host) -> None:
+def test_a_replica_that_does_not_fit_is_refused_before_anything_is_copied(
+    tmp_path: Path, real_disk: MakeDisk, processes: Processes
+) -> None:
+    """However long ago the agent has looked at the disk."""
+    disks = [real_disk(tmp_path / "mnt" / f"d{number}") for number in (1, 2)]
+    host = Host(tmp_path, disks, processes, kjbod_probe_interval_ms=3_600_000)
     host.fill(2 << 20)
-
-    def refused() -> str:
-        """The agent looks at each disk once a second."""
-        watching = host.move_and_watch()
-        _, errors = watching.communicate(timeout=60)
-        return errors
-
-    error = wait_until(refused, 30, "the refusal")
+    watching = host.move_and_watch()
+    assert watching.wait() == 1
+    error = watching.stderr()
     assert error.startswith("kjbod: moved-0 has 2.3 MiB and ")
     assert error.endswith(": make room there, or move it elsewhere\n")
     assert len(error.splitlines()) == 1
@@ -175,9 +175,8 @@ def test_a_disk_that_fills_up_under_a_move_keeps_nothing_of_it_and_the_command_s
     host.agent.wait_for_event("replica.move.started")
     wait_until(lambda: list(host.destination.log_dir.glob("moved-0.*-future/*.index")), 30, "the copy")
     host.fill(0)
-    output, _ = watching.communicate(timeout=90)
-    assert watching.returncode == 1
-    last = output.splitlines()[-1]
+    assert watching.wait() == 1
+    last = watching.stdout().splitlines()[-1]
     source, destination = host.source.log_dir, host.destination.log_dir
     assert last.startswith(f"moved-0: not moved, it is in {source}: {destination} is full: ")
     wait_until(lambda: not list(destination.glob("moved-0*")), 30, "nothing to be left")

@@ -2,24 +2,23 @@
 
 import json
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from kjbod.testing.disks import RealDisk
-from kjbod.testing.kafka import KafkaKit, broker_properties
-from kjbod.testing.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
-from tests.agent.daemon_cluster import CLUSTER_ID, Cluster, wait_assigned
+from kjbod.faults.disks import RealDisk
+from scripts.rig.kafka import KafkaKit
+from scripts.rig.processes import ManagedProcess, Processes, wait_until
+from tests.agent.daemon_cluster import Cluster, SharedController, wait_assigned
 from tests.agent.real_broker import RealBroker
+from tests.preloading import run_kjbod
 
-pytestmark = pytest.mark.kafka
+pytestmark = pytest.mark.usefixtures("kafka_kit")
 
 
 def status(config: Path) -> dict[str, object]:
-    command = [kjbod_command(), "status", "-c", str(config), "--json"]
-    told: dict[str, object] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    told: dict[str, object] = json.loads(run_kjbod("status", "-c", str(config), "--json", check=True).stdout)
     return told
 
 
@@ -32,22 +31,24 @@ def cordoned(config: Path) -> list[bool]:
 
 def start_broker(cluster: Cluster, kit: KafkaKit, node: int) -> RealBroker:
     """A broker of Kafka in the cluster, running."""
-    home = cluster.base / f"b{node}"
-    home.mkdir()
-    config = home / "server.properties"
-    config.write_text(broker_properties(node, free_port(), cluster.port, [home / "d1"]))
-    kit.format(config, CLUSTER_ID)
+    config = cluster.configure_broker(node, [cluster.directory(node, 1)])
+    cluster.format_broker(config)
     broker = RealBroker(kit, cluster.processes, config)
     broker.start()
     return broker
 
 
-@pytest.mark.parametrize("controller", ["kafka", "kjbod"])
+@pytest.mark.parametrize(
+    "controller", [pytest.param("kafka", marks=pytest.mark.xdist_group("kafka-controller")), "kjbod"]
+)
 def test_beside_a_real_broker_no_partition_is_placed_on_an_agent_until_it_is_wanted(
-    tmp_path: Path, processes: Processes, kafka_kit: KafkaKit, controller: str
+    request: pytest.FixtureRequest, tmp_path: Path, processes: Processes, kafka_kit: KafkaKit, controller: str
 ) -> None:
-    cluster = Cluster(tmp_path, processes, kafka_kit if controller == "kafka" else None)
-    cluster.start_controller()
+    cluster = Cluster(
+        tmp_path, processes, request.getfixturevalue("kafka_controller") if controller == "kafka" else None
+    )
+    if controller == "kjbod":
+        cluster.start_controller()
     config = cluster.configure(1, directories=2)
     agent = cluster.start_agent(config)
     agent.wait_for_event("agent.unfenced", 60)
@@ -80,11 +81,10 @@ def test_beside_a_real_broker_no_partition_is_placed_on_an_agent_until_it_is_wan
 
 
 def test_a_real_controller_places_nothing_on_an_agent_whose_disk_is_nearly_full_until_there_is_room(
-    tmp_path: Path, processes: Processes, kafka_kit: KafkaKit, real_disk: Callable[..., RealDisk]
+    tmp_path: Path, real_disk: Callable[..., RealDisk], processes: Processes, kafka_controller: SharedController
 ) -> None:
     disk = real_disk(log_dir="kafka")
-    cluster = Cluster(tmp_path, processes, kafka_kit)
-    cluster.start_controller()
+    cluster = Cluster(tmp_path, processes, kafka_controller)
     agents: dict[int, ManagedProcess] = {}
     for node in (1, 2):
         config = cluster.configure(
@@ -93,7 +93,7 @@ def test_a_real_controller_places_nothing_on_an_agent_whose_disk_is_nearly_full_
         if node == 1:
             with config.open("a") as file:
                 file.write(f"log.dirs={disk.log_dir}\n")
-            cluster.format_again(config)
+            cluster.format_broker(config, again=True)
         agents[node] = cluster.start_agent(config)
         agents[node].wait_for_event("agent.unfenced", 60)
     config = cluster.base / "b1" / "server.properties"

@@ -6,14 +6,14 @@ What the agent applied is no longer there, and that proves no deletion: replicas
 import json
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from kjbod.testing.kafka import KafkaKit
-from kjbod.testing.processes import ManagedProcess, Processes, kjbod_command, wait_until
+from scripts.rig.kafka import KafkaKit
+from scripts.rig.processes import ManagedProcess, Processes, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
+from tests.preloading import run_kjbod
 
 
 @pytest.fixture
@@ -22,8 +22,7 @@ def cluster(tmp_path: Path, processes: Processes) -> Cluster:
 
 
 def status(config: Path, *options: str) -> str:
-    command = [kjbod_command(), "status", "-c", str(config), *options]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return run_kjbod("status", "-c", str(config), *options, check=True).stdout
 
 
 def wipe(cluster: Cluster) -> None:
@@ -111,7 +110,7 @@ def test_a_topic_that_was_deleted_is_removed_by_an_agent_that_catches_up_from_a_
     applied = applied_offset(config)
     agent.signal(signal.SIGSTOP)
     cluster.start_agent(other).wait_for_event("agent.unfenced")
-    cluster.delete_topic("events")
+    cluster.delete_topics("events")
     cluster.create_topic("kept", partitions=30, replication_factor=1)
     wait_until(lambda: first_offset(cluster) > applied, 60, "the log to begin behind what the agent has applied")
     agent.signal(signal.SIGCONT)
@@ -142,7 +141,7 @@ def test_a_history_of_older_epochs_is_not_followed_and_that_is_said(cluster: Clu
     wait_until(lambda: len(names(cluster, "events-*-stray")) == 3, 20, "strays")
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 def test_replicas_are_kept_when_a_real_kafka_controller_is_formatted_anew(
     tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
 ) -> None:

@@ -1,17 +1,17 @@
 """A replica that cannot be made, and the broker that has it: real processes on both sides."""
 
 import json
-import subprocess
 from pathlib import Path
 
-from kjbod.testing.processes import Processes, kjbod_command, wait_until
+from scripts.rig.processes import Processes, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
+from tests.preloading import run_kjbod
 
-TIMEOUT_MS = 3_000
+TIMEOUT_MS = 8_000
 
 
 def said(*arguments: str) -> str:
-    return subprocess.run([kjbod_command(), *arguments], capture_output=True, text=True, check=False).stdout
+    return run_kjbod(*arguments).stdout
 
 
 def leaders(cluster: Cluster) -> dict[str, int]:
@@ -43,12 +43,18 @@ def test_a_replica_that_cannot_be_made_is_named_by_both_sides_and_keeps_the_brok
     assert agent.stop() == 0
 
     agent = cluster.start_agent(config)
+
+    def waits_for_one() -> bool:
+        told = said("status", "--json", "-c", str(config))
+        status = json.loads(told) if told else {}
+        return (status.get("fenced"), status.get("queued_assignments")) == (True, 1)
+
+    wait_until(waits_for_one, 30, "the status to say that one assignment keeps it fenced")
     wait_until(lambda: "t-0 cannot be made since" in said("status", "-c", str(config)), 30, "the status to say why")
-    status = json.loads(said("status", "--json", "-c", str(config)))
-    assert (status["fenced"], status["queued_assignments"]) == (True, 1)
     agent.wait_for_event("agent.unfenced")
     assert [line["replica"] for line in agent.events("replicas.without.directory")] == ["t-0"]
-    (incomplete,) = controller.events("broker.unfenced.incomplete")
+    incomplete = controller.wait_for_event("broker.unfenced.incomplete")
+    assert len(controller.events("broker.unfenced.incomplete")) == 1
     assert (incomplete["first"], incomplete["replicas_without_directory"]) == ("t-0", 1)
     assert len(agent.events("replica.create.failed")) == 2, "one line for each directory"
     assert leaders(cluster) == {"t-0": -1, "t-1": 1, "t-2": 1}, "nobody knows where t-0 would be"

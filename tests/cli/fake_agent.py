@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from kjbod.runtime.control import SOCKET_NAME, ControlError, ControlServer, Handler
+from kjbod.runtime.control_socket import SOCKET_NAME, ControlError, ControlServer, Handler
 
 SERVER_PROPERTIES = """\
 process.roles=broker

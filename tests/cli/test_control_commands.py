@@ -1,6 +1,8 @@
 """``kjbod status``, ``log-dirs``, ``move``, ``dirs``: what they say of what an agent answers, and without one."""
 
+import dataclasses
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,12 @@ from kjbod.cli.log_dirs import block
 from kjbod.cli.output import Printer
 from kjbod.cli.status import lines
 from kjbod.ids import Uuid
-from kjbod.runtime.control import ControlError, bind
-from kjbod_agent.directories.rules import KnownDirectories, Memory
+from kjbod.runtime.control_socket import ControlError, bind
+from kjbod.usage import Use
+from kjbod_agent.directories.known_directories import KnownDirectories
+from kjbod_agent.directories.start_up_rules import Memory
 from tests.cli.fake_agent import configure, fake_agent
+from tests.metrics.test_process_series import USAGE
 
 GIB = 1 << 30
 DIRECTORY: dict[str, Any] = {
@@ -76,6 +81,7 @@ STATUS: dict[str, Any] = {
     "creating": 3,
     "moves": 1,
     "strays": 2,
+    "processes": asdict(USAGE),
     "directories": [DIRECTORY, FAILED],
 }
 MOVE: dict[str, Any] = {
@@ -116,12 +122,31 @@ def test_status_is_one_screen(
         "replicas         2408, and 3 to create",
         "moves            1, see kjbod move --list",
         "strays           2, see kjbod strays",
+        "agent            41 MiB, 63 descriptors of 1024",
+        "processes        5 workers 12 MiB (1 without an answer), 4 helpers ?",
         "",
         "STATE   SINCE                 REPLICAS  LEADERS  USED  DIRECTORY",
         "online  2025-11-21 16:57:12Z      1204      402  71 %  /mnt/d1",
         "failed  2025-11-21 16:57:12Z      1204      402  71 %  /mnt/d2  "
         "EIO at read of meta.properties after 4.2 ms; device loop1 7:1",
     ]
+
+
+def test_status_tells_what_the_processes_use() -> None:
+    def shown(**own: Any) -> str:
+        told = asdict(
+            dataclasses.replace(USAGE, own=dataclasses.replace(USAGE.own, **own), workers=Use(), helpers=Use())
+        )
+        found = lines(STATUS | {"processes": told}, None)
+        assert not [line for line in found if line.startswith("processes")], "nothing beside the agent itself"
+        (line,) = [line for line in found if line.startswith("agent")]
+        return line.removeprefix("agent").strip()
+
+    assert shown(cpu_percent=0.84) == "41 MiB, 0.8 % CPU, 63 descriptors of 1024"
+    assert shown(pss_bytes=None) == "50 MiB, 63 descriptors of 1024", "what is known beside it"
+    older = {name: value for name, value in STATUS.items() if name != "processes"}
+    for answer in (older, STATUS | {"processes": None}):
+        assert not [line for line in lines(answer, None) if line.startswith(("agent", "processes"))]
 
 
 def test_status_never_claims_what_nobody_knows_without_a_controller() -> None:
@@ -271,6 +296,7 @@ def secured(root: Path, roles: str = "broker") -> str:
     return str(path)
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.parametrize("roles", ["broker", "broker,controller"])
 def test_commands_on_local_disks_take_the_file_of_a_secured_broker(
     tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str], roles: str

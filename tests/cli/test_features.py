@@ -6,29 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing.kafka import FEATURES, KafkaKit, controller_properties
-from kjbod.testing.processes import Processes, free_port
+from scripts.rig.cluster import Cluster
+from scripts.rig.kafka import FEATURES, KafkaKit
+from scripts.rig.processes import Processes
 
-CLUSTER_ID = "kjbodFeaturesOnline0AA"
 _NUMBERS = itertools.count()
 
 
 @pytest.fixture
 def server(tmp_path: Path, processes: Processes) -> str:
     """The address of a controller at 4.0-IV3 under Kafka's rules."""
-    port = free_port()
-    config = tmp_path / "controller.properties"
-    config.write_text(
-        controller_properties(3000, port, tmp_path / "metadata") + "kjbod.controller.rules=kafka\n"
-        "metadata.max.idle.interval.ms=0\n"
-    )
-    formatted = processes.kjbod(
-        "format", "-t", CLUSTER_ID, "-c", str(config), "--standalone", "--release-version", "4.0-IV3", name="format"
-    )
-    assert formatted.wait() == 0
-    controller = processes.kjbod("controller", "-c", str(config), name="controller")
-    controller.wait_for_event("controller.started")
-    return f"127.0.0.1:{port}"
+    properties = {"kjbod.controller.rules": "kafka", "metadata.max.idle.interval.ms": 0}
+    cluster = Cluster(tmp_path, processes, properties=properties)
+    cluster.format_controller(release="4.0-IV3")
+    cluster.start_controller()
+    return f"127.0.0.1:{cluster.port}"
 
 
 def ours(processes: Processes, command: str, server: str, *arguments: str) -> tuple[int, list[str]]:
@@ -83,7 +75,7 @@ def plain(text: str) -> list[str]:
     return [re.sub(r"Epoch: \d+", "", re.sub(r"\s+", " ", line)).strip() for line in text.splitlines()]
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 def test_the_lines_are_those_of_kafka_features(server: str, processes: Processes, kafka_kit: KafkaKit) -> None:
     for command, *arguments in (
         ("describe",),

@@ -18,9 +18,9 @@ from kjbod.cli import main as cli
 from kjbod.clock import SystemClock
 from kjbod.metadata import live
 from kjbod.runtime.loop import run as run_loop
-from kjbod.testing.kafka import KafkaKit, controller_properties
-from kjbod.testing.processes import Processes, free_port, wait_until
 from kjbod.wire.client import Connection, Disconnected, ForeignPeer
+from scripts.rig.kafka import KafkaKit, controller_properties
+from scripts.rig.processes import Processes, free_port, wait_until
 from tests.agent.daemon_cluster import CLUSTER_ID, Cluster
 from tests.cli.test_with_agent import ask_status
 
@@ -76,6 +76,24 @@ def web() -> Iterator[int]:
         yield port
 
 
+class Alert(socketserver.BaseRequestHandler):
+    """Answers what is no TLS with a fatal alert (unexpected_message), and is too busy for a handshake."""
+
+    def handle(self) -> None:
+        if not self.request.recv(1000).startswith(b"\x16\x03"):
+            self.request.sendall(bytes.fromhex("1503030002020a"))
+
+
+@pytest.mark.usefixtures("world")
+@pytest.mark.usefixtures("endless_patience")
+def test_a_peer_that_sends_a_tls_alert_before_it_closes_is_named_in_the_same_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with serving(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Alert)) as port:
+        assert cli.run(["features", "describe", "--bootstrap-controller", f"127.0.0.1:{port}"]) == 1
+    assert capsys.readouterr().err == f"kjbod: 127.0.0.1:{port} {TLS}\n"
+
+
 COMMANDS = [
     ["metadata", "shell", "ls", "/"],
     ["metadata", "dump"],
@@ -91,6 +109,7 @@ def endless_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "CATCH_UP_TIMEOUT_S", 3600.0)
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.usefixtures("endless_patience")
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: "-".join(command[:2]))
 def test_a_port_that_speaks_tls_is_named_in_one_line(
@@ -149,7 +168,7 @@ def test_an_agent_whose_controller_speaks_tls_says_so_in_its_status(tmp_path: Pa
         assert TLS in agent.wait_for_event("metadata.fetch.failing")["reason"]
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 @pytest.mark.usefixtures("endless_patience")
 def test_a_controller_of_kafka_with_an_ssl_listener_is_named(
     tmp_path: Path, processes: Processes, kafka_kit: KafkaKit, capsys: pytest.CaptureFixture[str]

@@ -10,13 +10,14 @@ import pytest
 
 from kjbod import __version__
 from kjbod.cli import main as cli
-from kjbod.errors import ConfigError, DiskFailureError
+from kjbod.errors import ConfigError, StorageError
 from kjbod.ids import Uuid, is_reserved
 
 COMMANDS = [
-    *("agent", "controller", "dirs", "feature-dependencies", "features", "fleet", "format", "info", "log-dirs"),
-    *("metadata", "move", "random-uuid", "status", "strays", "version-mapping"),
+    *("agent", "config", "controller", "dirs", "faults", "feature-dependencies", "features", "fleet", "format"),
+    *("guard", "info", "log-dirs", "metadata", "move", "random-uuid", "status", "strays", "version-mapping"),
 ]
+HEAVY = ("kjbod_agent", "kjbod_controller_stub", "pyspark", "kio", "structlog", "asyncio", "uvloop")
 BROKER = """\
 process.roles=broker
 node.id=1
@@ -141,7 +142,7 @@ def test_a_configuration_that_cannot_be_read_is_one_line(
     [
         (["agent", "-c", "f"], "kjbod_agent", "daemon", "main"),
         (["controller", "-c", "f"], "kjbod_controller_stub", "process", "main"),
-        (["fleet", "report", "--reports", "r", "--out", "o"], "kjbod.fleet", "cli", "report"),
+        (["fleet", "report", "--reports", "r", "--out", "o"], "kjbod.fleet", "report_command", "report"),
     ],
 )
 def test_an_applications_exit_code_is_the_commands(
@@ -163,7 +164,7 @@ def test_an_applications_exit_code_is_the_commands(
     ("error", "code", "lines"),
     [
         (ConfigError("f: one", "f: two"), 78, ["kjbod: f: one", "kjbod: f: two"]),
-        (DiskFailureError("all disks gone"), 74, ["kjbod: all disks gone"]),
+        (StorageError("all disks gone"), 1, ["kjbod: all disks gone"]),
         (
             ZeroDivisionError("a\nb"),
             1,
@@ -199,13 +200,24 @@ def test_the_traceback_is_there_for_who_asks(
     assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("world")
 def test_the_command_line_imports_no_application_no_spark_and_no_log_library() -> None:
     code = "import sys; import kjbod.cli.main; print(*sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    for heavy in ("kjbod_agent", "kjbod_controller_stub", "pyspark", "kio", "structlog", "asyncio", "uvloop"):
+    for heavy in (*HEAVY, "kjbod.faults"):
         assert heavy not in loaded
 
 
+@pytest.mark.usefixtures("world")
+def test_a_disk_is_broken_without_an_application_or_a_protocol() -> None:
+    code = "import sys; from kjbod.cli import main; main.run(['faults', 'list', 'eio']); print(*sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "kjbod.faults" in loaded
+    for heavy in (*HEAVY, "kjbod.wire"):
+        assert heavy not in loaded
+
+
+@pytest.mark.usefixtures("world")
 def test_a_closed_stdout_is_not_a_crash(broker_file: Path) -> None:
     code = "from kjbod.cli.main import main; main()"
     with subprocess.Popen(

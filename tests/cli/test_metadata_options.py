@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kjbod.cli import main as cli
-from kjbod.testing.kafka import DUMP_LOG, KafkaKit, controller_properties
-from kjbod.testing.processes import Processes, free_port
+from scripts.rig.kafka import DUMP_LOG, KafkaKit, controller_properties
+from scripts.rig.processes import Processes, free_port
 from tests.cli.test_metadata import GOLDEN, SNAPSHOT, formatted, run
 from tests.metadata.rich_image import rich_checkpoint
 
@@ -26,7 +26,7 @@ def usage(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 # ---------------------------------------------------------------- as kafka-dump-log
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 @pytest.mark.parametrize("which", ["segment", "snapshot", "rich"])
 @pytest.mark.parametrize("options", [[], ["--skip-record-metadata"]], ids=["all", "payloads"])
 def test_the_text_of_a_dump_is_that_of_kafka_dump_log(
@@ -118,7 +118,7 @@ def test_one_source_is_named(capsys: pytest.CaptureFixture[str], command: str) -
 def test_controllers_are_named_as_voters_or_by_a_file(
     tmp_path: Path, processes: Processes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config, port = formatted(tmp_path, processes)
+    config, port = formatted(tmp_path)
     processes.kjbod("controller", "-c", str(config), name="controller").wait_for_event("controller.started")
     static = tmp_path / "static.properties"
     static.write_text(

@@ -103,12 +103,14 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
     )
 
 
+@pytest.mark.usefixtures("world")
 def test_a_locale_without_the_character_is_no_crash() -> None:
     result = python("from kjbod.cli.output import Printer; Printer()('/mnt/\u6f22')", PYTHONIOENCODING="latin-1")
     assert result.returncode == 0
     assert result.stdout == b"/mnt/\\u6f22\n"
 
 
+@pytest.mark.usefixtures("world")
 def test_a_reader_that_goes_away_ends_the_output_in_silence() -> None:
     code = "import os; from kjbod.cli.output import Printer; p = Printer(); [p('x' * 9000) for _ in range(99)]"
     read, write = os.pipe()
@@ -118,6 +120,7 @@ def test_a_reader_that_goes_away_ends_the_output_in_silence() -> None:
     assert (result.returncode, result.stderr) == (0, b"")
 
 
+@pytest.mark.usefixtures("world")
 def test_an_output_without_room_is_one_line() -> None:
     full = "from kjbod.cli.output import Printer, OutputError\ntry:\n Printer()('x' * 9000)\nexcept OutputError as e:\n"
     with open("/dev/full", "wb") as sink:

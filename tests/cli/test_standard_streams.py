@@ -35,6 +35,7 @@ def config(tmp_path: Path) -> str:
     return str(configure(tmp_path))
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.parametrize(("redirections", "told"), [(">/dev/full", FULL), (">&-", ""), (">/dev/full 2>/dev/full", "")])
 def test_a_check_has_its_true_exit_code_also_where_its_line_cannot_be_written(
     tmp_path: Path, config: str, redirections: str, told: str
@@ -75,6 +76,7 @@ def test_a_check_of_an_agent_that_answers_something_else_is_unknown(
     assert capsys.readouterr().out.startswith("UNKNOWN: internal error: KeyError: 'condition'")
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.parametrize(
     "arguments", [["features", "version-mapping"], ["version-mapping"], ["log-dirs", "-c", "{config}"], ["--help"]]
 )
@@ -85,6 +87,7 @@ def test_a_full_output_is_one_line_and_no_bug(config: str, arguments: list[str])
     assert "internal error" not in told
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.parametrize("command", [["status"], ["move", "--list"], ["move", "--watch"]])
 def test_commands_run_without_standard_streams(tmp_path: Path, config: str, command: list[str]) -> None:
     with fake_agent(tmp_path, status=OK, moves=[{"moves": [], "ended": [], "all": {}}]):
@@ -92,6 +95,7 @@ def test_commands_run_without_standard_streams(tmp_path: Path, config: str, comm
         assert kjbod("<&- >&- 2>&-", *command, "-c", config) == (0, "")
 
 
+@pytest.mark.usefixtures("world")
 def test_complaints_that_nobody_can_read_change_no_exit_code(config: str) -> None:
     assert kjbod("2>/dev/full", "log-dirs", "-c", config) == (0, "")
     assert kjbod("2>/dev/full", "log-dirs") == (2, "")

@@ -13,12 +13,12 @@ import pytest
 
 from kjbod.cli import main as cli
 from kjbod.config import load_config
+from kjbod.faults.disks import RealDisk
+from kjbod.faults.orders import FaultMode
 from kjbod.ids import Uuid
-from kjbod.testing.disks import RealDisk
-from kjbod.testing.fusedisk import FaultMode
-from kjbod.testing.processes import kjbod_command
 from kjbod_agent.admin import unattended
 from kjbod_agent.replicas.stray_memory import Note, StrayMemory
+from scripts.rig.cluster import format_node
 from tests.cli.fake_agent import SERVER_PROPERTIES, configure, fake_agent
 
 TOPIC_ID = "tvZBbOOtuXsXF9uKAMlVNQ"
@@ -192,8 +192,7 @@ class Directories:
         self.config = str(root / "server.properties")
         (root / "state").mkdir()
         Path(self.config).write_text(SERVER_PROPERTIES.format(root=root))
-        command = [kjbod_command(), "format", "-t", "4L6g3nShT-eMCtK--X86sw", "-c", self.config]
-        subprocess.run(command, check=True, capture_output=True)
+        format_node(Path(self.config), "4L6g3nShT-eMCtK--X86sw")
 
     def put(self, directory: str, name: str, topic_id: str | None = TOPIC_ID) -> Path:
         """A replica directory with a segment of 1,000 bytes."""
@@ -231,6 +230,7 @@ def holder(disks: Directories) -> Iterator[Callable[[str], None]]:
         process.communicate(b"\n")
 
 
+@pytest.mark.usefixtures("world")
 def test_without_an_agent_the_disks_are_looked_at_and_the_memory_says_why(
     disks: Directories, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -257,6 +257,7 @@ def test_without_an_agent_the_disks_are_looked_at_and_the_memory_says_why(
     assert not list(disks.root.glob("d?/.lock"))  # looking takes no lock and makes no file
 
 
+@pytest.mark.usefixtures("world")
 def test_without_an_agent_a_stray_is_removed_and_nothing_else(
     disks: Directories, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -269,6 +270,7 @@ def test_without_an_agent_a_stray_is_removed_and_nothing_else(
     assert (disks.names("d1"), disks.names("d2")) == ({"orders-1"}, {f"orders-1.{HEX}-stray"})
 
 
+@pytest.mark.usefixtures("world")
 def test_without_an_agent_a_stray_gets_its_name_back(disks: Directories, capsys: pytest.CaptureFixture[str]) -> None:
     name = f"orders-0.{HEX}-stray"
     disks.put("d2", name)
@@ -277,6 +279,7 @@ def test_without_an_agent_a_stray_gets_its_name_back(disks: Directories, capsys:
     assert (disks.root / "d2" / "orders-0" / "00000000000000000000.log").stat().st_size == 1000
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.parametrize("where", ["d1", "d2"])
 def test_a_stray_is_not_restored_beside_a_replica_of_its_name(
     disks: Directories, capsys: pytest.CaptureFixture[str], where: str
@@ -289,6 +292,7 @@ def test_a_stray_is_not_restored_beside_a_replica_of_its_name(
     assert name in disks.names("d1")
 
 
+@pytest.mark.usefixtures("world")
 def test_a_stray_whose_name_was_cut_is_left_to_the_agent(
     disks: Directories, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -299,6 +303,7 @@ def test_a_stray_whose_name_was_cut_is_left_to_the_agent(
     assert disks.names("d1") == {name}
 
 
+@pytest.mark.usefixtures("world")
 def test_beside_a_broker_strays_are_listed_and_neither_removed_nor_restored(
     disks: Directories, holder: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -317,6 +322,7 @@ def test_beside_a_broker_strays_are_listed_and_neither_removed_nor_restored(
     assert disks.names("d1") == {name}
 
 
+@pytest.mark.usefixtures("world")
 def test_what_was_shown_and_is_another_one_by_now_is_left(disks: Directories) -> None:
     path = disks.put("d1", f"orders-0.{HEX}-stray")
     config = load_config(disks.config)
@@ -328,6 +334,7 @@ def test_what_was_shown_and_is_another_one_by_now_is_left(disks: Directories) ->
     assert (path / "00000000000000000000.log").exists()
 
 
+@pytest.mark.usefixtures("world")
 def test_the_locks_are_free_again_after_the_command(disks: Directories) -> None:
     name = f"orders-0.{HEX}-stray"
     disks.put("d1", name)
@@ -336,6 +343,7 @@ def test_the_locks_are_free_again_after_the_command(disks: Directories) -> None:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+@pytest.mark.usefixtures("world")
 def test_a_directory_that_is_not_there_is_one_line_and_the_others_are_listed(
     disks: Directories, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -350,7 +358,7 @@ def test_a_directory_that_is_not_there_is_one_line_and_the_others_are_listed(
     assert cli.run(["strays", "remove", "--all", "--yes", "-c", disks.config]) == 1
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 def test_a_disk_that_hangs_costs_its_time_and_one_line(
     tmp_path: Path,
     real_disk: Callable[..., RealDisk],

@@ -19,10 +19,11 @@ import pytest
 
 from kjbod.cli import main as cli
 from kjbod.config import load_config
-from kjbod.testing.kafka import KafkaKit
-from kjbod.testing.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
+from scripts.rig.kafka import KafkaKit
+from scripts.rig.processes import ManagedProcess, Processes, free_port, wait_until
 from tests.agent.daemon_cluster import CLUSTER_ID, Cluster, wait_assigned
 from tests.cli.fake_agent import configure, fake_agent
+from tests.preloading import run_kjbod
 
 GONE = "AAAAAAAAAAAAAAAAAAAAZQ"
 
@@ -58,8 +59,7 @@ class Site:
         return found
 
     def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        command = [kjbod_command(), *arguments, "-c", str(self.config)]
-        result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        result = run_kjbod(*arguments, "-c", str(self.config))
         assert result.returncode == code, result
         return result
 
@@ -73,8 +73,7 @@ class Site:
 
 def ask_status(config: Path) -> str:
     """What ``kjbod status`` prints, an agent there or not."""
-    command = [kjbod_command(), "status", "-c", str(config)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout
+    return run_kjbod("status", "-c", str(config)).stdout
 
 
 @pytest.fixture
@@ -87,6 +86,10 @@ def test_status_and_log_dirs_tell_of_a_running_agent_and_of_a_disk_that_died(sit
     status = site.ask("status")
     assert (status["node"], status["state"], status["fenced"]) == (1, "running", False)
     assert (status["pid"], status["queued_assignments"]) == (site.agent.pid, 0)
+    used = status["processes"]
+    assert (used["workers"]["processes"], used["helpers"]["processes"]) == (3, 5)
+    assert 0 < used["own"]["uss_bytes"] <= used["own"]["pss_bytes"] <= used["own"]["rss_bytes"]
+    assert 10 < used["own"]["descriptors"] < used["descriptors_max"]
     found = {d["path"]: d for d in site.ask("log-dirs", "--replicas")["directories"]}
     for number in (1, 2, 3):
         row = found[str(site.path(number))]
@@ -100,7 +103,10 @@ def test_status_and_log_dirs_tell_of_a_running_agent_and_of_a_disk_that_died(sit
     (dead,) = [d for d in site.ask("log-dirs", "--replicas")["directories"] if d["path"] == str(site.path(2))]
     assert (dead["directory_id"], dead["verdict"], dead["online"], dead["remembered"]) == (lost, "failed", False, True)
     assert len(dead["replica_list"]) == 2
-    assert "failed" in site.run("status").stdout
+    shown = site.run("status").stdout
+    assert "failed" in shown
+    assert re.search(r"^agent +\d+ MiB, .*\d+ descriptors of \d+$", shown, re.MULTILINE)
+    assert re.search(r"^processes +[23] workers .* MiB, 5 helpers .* MiB$", shown, re.MULTILINE)
 
 
 def first_line(site: Site) -> str:
@@ -125,8 +131,7 @@ def test_an_agent_without_its_controller_says_so_first_everywhere_and_ok_when_it
     assert site.run("status", "--check").stdout == "OK: running, unfenced, 3 directories online\n"
     beaten = metric(site, "kjbod_last_acknowledged_heartbeat_timestamp_seconds")
     assert beaten > 1_600_000_000
-    site.controller.signal(signal.SIGKILL)
-    site.controller.wait()
+    site.controller.kill()
     wait_until(lambda: first_line(site).startswith("DEGRADED: no controller for "), 30, "that it is degraded")
     site.path(2).rename(site.path(2).with_name("away"))
     site.agent.wait_for_event("directory.failed")
@@ -183,8 +188,7 @@ def test_the_socket_goes_with_the_agent_and_memory_tells_the_rest(site: Site) ->
 
 
 def test_an_agent_that_was_killed_leaves_a_socket_that_the_next_one_replaces(site: Site) -> None:
-    site.agent.signal(signal.SIGKILL)
-    site.agent.wait()
+    site.agent.kill()
     assert (site.state / "control.sock").is_socket()
     site.run("status", code=69)
     site.start()
@@ -242,14 +246,11 @@ def test_a_move_that_takes_long_is_listed_and_cancelled(tmp_path: Path, processe
 
     wait_until(copying, 30, "a move that copies")
     assert "future" in site.run("log-dirs", "--replicas").stdout
-    command = [kjbod_command(), "move", "--watch", "-c", str(site.config)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
-        assert watching.stdout is not None
-        watching.stdout.readline()
-        watching.send_signal(signal.SIGINT)
-        _, error = watching.communicate()
-    assert watching.returncode == 130
-    assert "the moves go on" in error
+    watching = processes.kjbod("move", "--watch", "-c", str(site.config), name="watching")
+    wait_until(lambda: "\n" in watching.stdout(), 30, "a line of who watches")
+    watching.signal(signal.SIGINT)
+    assert watching.wait() == 130
+    assert "the moves go on" in watching.stderr()
     assert site.run("move", "orders-1", "--cancel").stdout == "orders-1: cancelled\n"
     wait_until(lambda: site.ask("move", "--list") == [], 30, "no move")
     wait_until(lambda: not list(target.glob("*-future")), 30, "no future replica")
@@ -299,7 +300,7 @@ def test_strays_are_kept_listed_and_removed_only_by_a_person(site: Site) -> None
     assert not list(site.path(2).glob("gone*"))
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 def test_beside_a_real_broker_strays_are_listed_and_left_alone(
     tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
 ) -> None:
@@ -312,8 +313,7 @@ def test_beside_a_real_broker_strays_are_listed_and_left_alone(
     broker = kafka_kit.start_server(processes, config, name="broker")
 
     def kjbod(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [kjbod_command(), *arguments, "-c", str(config)]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+        return run_kjbod(*arguments, "-c", str(config))
 
     (found,) = json.loads(kjbod("strays", "--json").stdout)["strays"]
     assert (found["name"], found["topic_id"]) == (stray.name, GONE)
@@ -348,8 +348,7 @@ def test_two_agents_with_one_state_directory_are_told_apart(site: Site) -> None:
     second = site.cluster.start_agent(other)
     assert second.wait() == 78
     assert second.stderr().endswith("give each agent on a host a kjbod.state.dir of its own\n")
-    command = [kjbod_command(), "status", "-c", str(other)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = run_kjbod("status", "-c", str(other))
     assert (result.returncode, result.stderr) == (
         1,
         f"kjbod: the agent that answers at {site.state}/control.sock has node 1, not 2\n",
@@ -366,7 +365,7 @@ def open_directory() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize("mode", [0o755, 0o750])
 def test_another_user_is_told_that_he_has_no_permission(
     open_directory: Path, capsys: pytest.CaptureFixture[str], mode: int

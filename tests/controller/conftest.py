@@ -1,4 +1,8 @@
-"""A formatted controller directory and a server on it."""
+"""A formatted controller directory and a server on it.
+
+The server runs in the test's process and on its loop, to be looked into and interrupted between two steps; its
+directory has an id that the test knows. A controller that is a process of its own is :mod:`scripts.rig.cluster`'s.
+"""
 
 import asyncio
 import contextlib
@@ -18,6 +22,7 @@ from kjbod.ids import Uuid
 from kjbod.meta_properties import META_PROPERTIES_NAME, MetaProperties, render_meta_properties
 from kjbod_controller_stub.server import ControllerServer
 from tests.controller.world import CLUSTER_ID, NODE_ID
+from tests.depth import at
 
 DIRECTORY_ID = Uuid.of(3000, 1)
 
@@ -75,7 +80,7 @@ def serving() -> Serving:
 
     @contextlib.asynccontextmanager
     async def run(site: Site) -> AsyncIterator[ControllerServer]:
-        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(at(quick=60, ci=60, deep=1_200)), asyncio.TaskGroup() as tasks:
             server = await ControllerServer.start(site.config, clock=SystemClock(), rng=random.Random(5))
             try:
                 tasks.create_task(server.run())

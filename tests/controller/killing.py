@@ -1,5 +1,6 @@
-"""A controller that is killed before each system call of its write path: ``python -m tests.controller.killing BASE
-FIRST STEP``. Kills at FIRST, FIRST + STEP, ...; prints what it found as one JSON object.
+"""A controller that is killed before system calls of its write path: ``python -m tests.controller.killing BASE SPEC``.
+Kills at the :class:`~tests.depth.Points` of SPEC (JSON), or at the one call of that number; prints what it found as one
+JSON object.
 
 One life of it starts on a directory that another life left (a snapshot, a cut log, a torn tail, left-overs), creates
 topics under small segments, with a snapshot and a clean-up after each, and stops. What it acknowledges it says on a
@@ -22,12 +23,13 @@ from kjbod.config import load_config
 from kjbod.config.keys import Config
 from kjbod.ids import Uuid
 from kjbod.meta_properties import META_PROPERTIES_NAME, MetaProperties, render_meta_properties
-from kjbod.testing.tracing import run_traced
 from kjbod.wire.client import Connection
 from kjbod_controller_stub.server import ControllerServer
+from scripts.rig.tracing import run_traced
 from tests.controller.conftest import Site, until
 from tests.controller.test_server import create, join
 from tests.controller.world import CLUSTER_ID, NODE_ID
+from tests.depth import Points
 
 TOPICS = 4
 PARTITIONS = 3
@@ -132,12 +134,12 @@ def one_life(base: Path, template: Path, kill_at: int | None) -> tuple[list[str]
     return calls, in_fork(lambda: asyncio.run(check(config, said))) == 0
 
 
-def main(base: Path, first: int, step: int) -> None:
+def main(base: Path, at: Points | int) -> None:
     template = base / "template"
     assert in_fork(lambda: prepare(template)) == 0
     calls, good = one_life(base, template, None)
     bad = [] if good else ["no kill"]
-    points = range(first, len(calls) + 1, step)
+    points = [at] if isinstance(at, int) else at.of(range(1, len(calls) + 1))
     for number in points:
         seen, good = one_life(base, template, number)
         print(
@@ -149,4 +151,5 @@ def main(base: Path, first: int, step: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    spec = json.loads(sys.argv[2])
+    main(Path(sys.argv[1]), Points(**spec) if isinstance(spec, dict) else spec)

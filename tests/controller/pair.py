@@ -59,6 +59,7 @@ _PATIENCE_SESSIONS = 10
 _SETTLING_ROUNDS = 2
 """After these heartbeats of all others nothing moves any more: the first tells what they have applied, with the second
 goes who waited for that."""
+_BEGINNING_S = 60
 _FETCH_BYTES = 8 * 1024 * 1024
 _HASHED: Mapping[str, tuple[str, ...]] = {
     PartitionChangeRecord.__name__: ("topic_id", "partition_id"),
@@ -144,9 +145,17 @@ class Side:
 
     @classmethod
     async def open(cls, name: str, port: int, session_s: float = FOREVER_S) -> "Side":
-        """Connect, and read all that the log has."""
+        """Connect, and read all that the log has. A real controller says that it has started before the log has what it
+        begins with.
+
+        Raises:
+            TimeoutError: there is nothing in it in :data:`_BEGINNING_S`.
+        """
         side = cls(name, port, await _connect(port), sessions=Sessions(session_s))
-        await side.read()
+        async with asyncio.timeout(_BEGINNING_S):
+            while not side.view.image.features:
+                await side.read()
+                await asyncio.sleep(0.01)
         return side
 
     @property

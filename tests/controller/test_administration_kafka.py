@@ -11,8 +11,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kjbod.ids import METADATA_TOPIC_NAME, ZERO, Uuid
 from kjbod.metadata.acls import ALLOW, ANY, DENY, LITERAL, MATCH, PREFIXED, STANDARD_AUTHORIZER, Operation, ResourceType
-from kjbod.testing.kafka import KafkaKit, broker_properties, controller_properties
-from kjbod.testing.processes import Processes, free_port
 from kjbod.wire.admin_messages import (
     AddRaftVoterRequest,
     AddRaftVoterRequestListener,
@@ -37,7 +35,6 @@ from kjbod.wire.admin_messages import (
     VoteRequestTopic,
 )
 from kjbod.wire.error_codes import ErrorCode
-from kjbod.wire.forwarded import ForwardedPrincipal, encode_principal
 from kjbod.wire.frames import decode_response, encode_request
 from kjbod.wire.messages import (
     API,
@@ -46,13 +43,15 @@ from kjbod.wire.messages import (
     ListPartitionReassignmentsRequest,
     RequestBody,
 )
+from kjbod.wire.principals import ForwardedPrincipal, encode_principal
+from scripts.rig.cluster import Cluster
+from scripts.rig.kafka import ACLS, CONFIGS, KafkaKit
+from scripts.rig.processes import Processes, free_port
 from tests.controller.pair import Difference, Pair, View
 from tests.controller.random_requests import Step, producer_ids, quota, register, scram, unscram
 from tests.controller.test_acls import CLUSTER_REQUESTS, acl, wanted
 from tests.controller.test_differential import CLUSTER_ID, NODE_ID, both
 
-ACLS = "org.apache.kafka.tools.AclCommand"
-CONFIGS = "kafka.admin.ConfigCommand"
 LOCALHOST = bytes((127, 0, 0, 1))
 FOREIGN = Uuid.of(77, 77)
 LIST_NONE = ListPartitionReassignmentsRequest(timeout_ms=1_000, topics=None)
@@ -262,7 +261,7 @@ def describe(fields: dict[str, Any]) -> DescribeAclsRequest:
     )
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 async def test_what_administrators_ask_is_answered_and_written_as_by_kafka(
     tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
 ) -> None:
@@ -304,7 +303,7 @@ def without_words(difference: Difference, request: RequestBody[Any]) -> list[str
     return told
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 async def test_access_is_kept_and_decided_as_by_kafka(
     tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
 ) -> None:
@@ -335,17 +334,12 @@ class Site:
 
     def __init__(self, path: Path, processes: Processes, kit: KafkaKit) -> None:
         self._kit = kit
-        port, self.port, self.named_port = free_port(), free_port(), free_port()
-        access = f"authorizer.class.name={STANDARD_AUTHORIZER}\nsuper.users=User:ANONYMOUS\n"
-        config = path / "controller.properties"
-        config.write_text(controller_properties(NODE_ID, port, path / "metadata") + access)
-        format_ = ("format", "-t", CLUSTER_ID, "-c", str(config), "--standalone")
-        assert processes.kjbod(*format_, name="format").wait() == 0
-        processes.kjbod("controller", "-c", str(config), name="controller").wait_for_event("controller.started")
-        broker = path / "broker.properties"
-        common = broker_properties(1, self.port, port, [path / "d1", path / "d2"])
-        changed = dict(line.split("=", 1) for line in common.splitlines())
-        changed |= {
+        self.port, self.named_port = free_port(), free_port()
+        access = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:ANONYMOUS"}
+        cluster = Cluster(path, processes, properties=access)
+        cluster.format_controller()
+        cluster.start_controller()
+        named = {
             "listeners": f"PLAINTEXT://127.0.0.1:{self.port},NAMED://127.0.0.1:{self.named_port}",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,NAMED:SASL_PLAINTEXT",
             "sasl.enabled.mechanisms": "SCRAM-SHA-256",
@@ -353,8 +347,8 @@ class Site:
                 "org.apache.kafka.common.security.scram.ScramLoginModule required;"
             ),
         }
-        broker.write_text("".join(f"{name}={value}\n" for name, value in changed.items()) + access)
-        kit.format(broker, CLUSTER_ID)
+        broker = cluster.configure_broker(1, [path / "d1", path / "d2"], {**named, **access}, port=self.port)
+        cluster.format_broker(broker)
         kit.start_server(processes, broker, name="broker")
 
     def tool(self, name: str, *arguments: str) -> str:
@@ -380,7 +374,7 @@ def create_topic(admin: AdminClient, name: str) -> int:
     return error.args[0].code() if isinstance(error, KafkaException) else 0
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 def test_users_of_real_brokers_have_passwords_quotas_and_rights(
     tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
 ) -> None:

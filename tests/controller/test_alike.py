@@ -12,13 +12,13 @@ from kjbod.metadata import records
 from kjbod.metadata.image import PartitionChange, PartitionRegistration, ReplayError
 from kjbod.metadata.records import (
     AbortTransactionRecord,
-    Alike,
     AnyRecord,
     BeginTransactionRecord,
     EndTransactionRecord,
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
+    PartitionRecordRef,
     Record,
     decode_record,
     encode_alike,
@@ -30,9 +30,10 @@ from kjbod_controller_stub.partitions.replication import NOBODY, Replication
 from kjbod_controller_stub.results import Draft, PartitionKey, Result
 from kjbod_controller_stub.rules import KAFKA, KIP_858, Rules
 from tests.controller.world import World, directories, directory, errors
+from tests.depth import examples
 
 BROKERS = (1, 2, 3, 4)
-CALM = settings(deadline=None, max_examples=50)
+CALM = settings(max_examples=examples(50))
 SHAPES = st.integers(0, 2**32)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 IDS = st.binary(min_size=16, max_size=16).map(Uuid)
@@ -94,7 +95,7 @@ def shape(rng: random.Random) -> dict[str, Any]:
 
 
 def whole(record: AnyRecord) -> Record:
-    return record.whole() if isinstance(record, Alike) else record
+    return record.whole() if isinstance(record, PartitionRecordRef) else record
 
 
 def one_by_one(replication: Replication, draft: Draft, keys: list[PartitionKey], **brokers: int) -> list[Record]:
@@ -259,7 +260,7 @@ def test_records_that_are_replayed_together_leave_what_they_leave_one_by_one(see
         PartitionRecord(topic_id=topics[0], partition_id=0, leader_epoch=0, partition_epoch=0, **shape(rng))
         for _ in range(2)
     ]
-    alike = [Alike(rng.choice(likes), rng.choice(topics), rng.randrange(8)) for _ in range(40)]
+    alike = [PartitionRecordRef(rng.choice(likes), rng.choice(topics), rng.randrange(8)) for _ in range(40)]
     one.write(Result(records=tuple(alike)))
     other.write(Result(records=tuple(record.whole() for record in alike)))
     assert one.log == other.log
@@ -284,7 +285,9 @@ def test_a_batch_that_is_recovered_at_once_leaves_what_its_records_leave_one_by_
     topics = [world.topic_id(topic) for topic in "abc"]
     likes = [PartitionChangeRecord(topic_id=topics[0], partition_id=0, **shape(rng)) for _ in range(3)]
     marks: list[Record] = [NoOpRecord(), BeginTransactionRecord(), EndTransactionRecord(), AbortTransactionRecord()]
-    records: list[AnyRecord] = [Alike(rng.choice(likes), rng.choice(topics), rng.randrange(8)) for _ in range(40)]
+    records: list[AnyRecord] = [
+        PartitionRecordRef(rng.choice(likes), rng.choice(topics), rng.randrange(8)) for _ in range(40)
+    ]
     begun = False
     for place in sorted(rng.sample(range(40), 6), reverse=True):
         mark = rng.choice([marks[0], *(marks[2:] if not begun else marks[1:2])])  # from the end on
@@ -315,7 +318,11 @@ def test_a_record_that_does_not_fit_is_told_with_its_offset() -> None:
         (fits, Uuid.of(8, 8), 0, "for topic .*, which does not exist"),
     ):
         fresh = world.replayed()
-        batch = [Alike(fits, topic, 0), Alike(fits, topic, 0), Alike(like, topic_id, number)]
+        batch = [
+            PartitionRecordRef(fits, topic, 0),
+            PartitionRecordRef(fits, topic, 0),
+            PartitionRecordRef(like, topic_id, number),
+        ]
         with pytest.raises(ReplayError, match=f"metadata record at offset 7002: .*{problem}"):
             fresh.recover_batch(1, enumerate(batch, start=7_000))
 
@@ -323,7 +330,7 @@ def test_a_record_that_does_not_fit_is_told_with_its_offset() -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        Alike(PartitionChangeRecord(topic_id=Uuid.of(1, 1), partition_id=0), Uuid.of(8, 8), 0),
+        PartitionRecordRef(PartitionChangeRecord(topic_id=Uuid.of(1, 1), partition_id=0), Uuid.of(8, 8), 0),
         PartitionChangeRecord(topic_id=Uuid.of(8, 8), partition_id=0),
     ],
     ids=["alike", "whole"],

@@ -17,11 +17,11 @@ from kjbod.clock import SystemClock
 from kjbod.errors import KjbodError
 from kjbod.ids import ONE, Uuid
 from kjbod.metadata.batches import encode_batch
+from kjbod.metadata.checkpoint_files import write_checkpoint
 from kjbod.metadata.clean_stop import CleanStop, write_clean_stop
-from kjbod.metadata.control import KRaftVoters, SnapshotFooter, SnapshotHeader, Voter, VoterEndpoint
+from kjbod.metadata.control_records import KRaftVoters, SnapshotFooter, SnapshotHeader, Voter, VoterEndpoint
 from kjbod.metadata.records import FeatureLevelRecord, encode_record
-from kjbod.metadata.snapshot import write_checkpoint
-from kjbod_controller_stub.log import directory
+from kjbod_controller_stub.log import controller_directory
 from kjbod_controller_stub.server import ControllerServer
 from tests.controller.conftest import Site
 from tests.controller.world import NODE_ID
@@ -359,7 +359,7 @@ async def test_a_controller_refuses_in_one_line_and_changes_nothing(site: Site, 
 def test_a_lock_file_that_its_holder_removed_when_it_stopped_is_not_the_lock(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = site.log_dir / directory.LOCK_NAME
+    path = site.log_dir / controller_directory.LOCK_NAME
     real, stopping = fcntl.lockf, [True]
 
     def lockf(fd: int, how: int) -> None:
@@ -369,7 +369,7 @@ def test_a_lock_file_that_its_holder_removed_when_it_stopped_is_not_the_lock(
         real(fd, how)
 
     monkeypatch.setattr(fcntl, "lockf", lockf)
-    taken = directory.open_directory(site.config)
+    taken = controller_directory.open_directory(site.config)
     assert os.path.samestat(os.fstat(taken.lock_fd), path.stat())
     taken.release()
     assert not path.exists()

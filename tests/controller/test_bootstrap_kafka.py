@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import os
 import random
 import shutil
 from pathlib import Path
@@ -12,28 +11,27 @@ import pytest
 from kjbod.clock import SystemClock
 from kjbod.config import load_config
 from kjbod.metadata.batches import iter_batches
-from kjbod.metadata.control import ControlRecord, KRaftVersion, KRaftVoters
+from kjbod.metadata.control_records import ControlRecord, KRaftVersion, KRaftVoters
+from kjbod.metadata.log_files import DIRECTORY_NAME
 from kjbod.metadata.records import Record, RegisterControllerRecord, decode_record
-from kjbod.metadata.segments import DIRECTORY_NAME
 from kjbod.storage_tool import FormatOptions, format_directories
-from kjbod.testing.kafka import KafkaKit, controller_properties
-from kjbod.testing.processes import Processes, free_port
 from kjbod_controller_stub.server import ControllerServer
+from scripts.rig.kafka import KafkaKit, controller_properties
+from scripts.rig.processes import Processes, free_port
 from tests.controller.conftest import until
 from tests.controller.pair import Outcome, Side
 from tests.controller.random_requests import update
+from tests.depth import only_deep, sample, seeded
 
-pytestmark = pytest.mark.kafka
+pytestmark = pytest.mark.usefixtures("kafka_kit")
 
 CLUSTER_ID = "kjbodBootstrap00AAAAAA"
-LONG = pytest.mark.skipif("KJBOD_DIFFERENTIAL_STORIES" not in os.environ, reason="long: set KJBOD_DIFFERENTIAL_STORIES")
 CASES = [
     (level, static, tool)
     for level in (7, 16, 17, 21, 25, 30)
     for static in (True, False)
     for tool in ("kafka-storage", "kjbod")
 ]
-SHORT = [(16, True, "kjbod")]
 
 
 def configure(root: Path, *, static: bool) -> tuple[Path, int]:
@@ -76,7 +74,10 @@ def log_of(root: Path) -> list[tuple[int, Record | ControlRecord]]:
 
 @pytest.mark.parametrize(
     ("level", "static", "tool"),
-    [case if case in SHORT else pytest.param(*case, marks=LONG) for case in CASES],
+    [
+        pytest.param(level, static, tool, id=seeded(f"{level}-{'static' if static else 'dynamic'}-{tool}"))
+        for level, static, tool in sample(CASES, ci=1)
+    ],
 )
 def test_the_first_start_writes_the_same_log(
     level: int, static: bool, tool: str, tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
@@ -107,7 +108,7 @@ async def upgrade_quorum(port: int) -> list[Outcome]:
     return told
 
 
-@LONG
+@only_deep("three real controllers")
 def test_a_quorum_of_configured_voters_becomes_one_whose_voters_are_in_the_log(
     tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
 ) -> None:

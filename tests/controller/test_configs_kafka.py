@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from kjbod.metadata.image import BROKER, TOPIC
-from kjbod.testing.kafka import KafkaKit
-from kjbod.testing.processes import Processes
 from kjbod.wire.admin_messages import (
     AlterConfigsRequest,
     AlterConfigsRequestAlterableConfig,
@@ -31,6 +29,8 @@ from kjbod.wire.messages import (
     IncrementalAlterConfigsRequestConfig,
     IncrementalAlterConfigsRequestResource,
 )
+from scripts.rig.kafka import KafkaKit
+from scripts.rig.processes import Processes
 from tests.controller.pair import Difference
 from tests.controller.random_requests import Step
 from tests.controller.test_configs import APPEND, DELETE, GROUP, METRICS, SET, SUBTRACT, Change
@@ -270,7 +270,7 @@ async def differences(kit: KafkaKit, processes: Processes, directory: Path) -> l
         return found
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 def test_topics_and_configurations_are_answered_and_written_as_by_a_real_controller(
     tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
 ) -> None:

@@ -1,15 +1,13 @@
 """A real controller of Kafka 4.3.1 is the judge: the same requests to it and to ours under Kafka's rules give the same
 answers and the same records.
 
-The short form has every row of the acceptance table that reaches a controller, upgrades, sessions that expire, and a
-few random stories. The long form (``KJBOD_DIFFERENTIAL_STORIES=200``, stories per metadata.version and kind;
-``KJBOD_DIFFERENTIAL_FIRST``, the first seed) runs them at several levels, and others in which brokers fall silent. Each
-failure names its seed.
+Every row of the acceptance table that reaches a controller, upgrades, sessions that expire, and a few random stories.
+The deep form tells many more of them, also at other levels, and others in which brokers fall silent. Each failure names
+its seed.
 """
 
 import asyncio
 import contextlib
-import os
 import random
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -25,10 +23,10 @@ from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
 from kjbod.metadata import versions
 from kjbod.metadata.image import MetadataImage
 from kjbod.metadata.records import RegisterBrokerRecord
-from kjbod.testing.kafka import KafkaKit, controller_properties
-from kjbod.testing.processes import Processes, free_port
 from kjbod.wire.messages import BrokerRegistrationRequestFeature, CreateTopicsRequest, CreateTopicsRequestTopic
 from kjbod_controller_stub.server import ControllerServer
+from scripts.rig.kafka import KafkaKit, controller_properties
+from scripts.rig.processes import Processes, free_port
 from tests.controller.pair import Act, Difference, Drawn, MakeRequest, Pair, RealFailedError, Side, Silence, View
 from tests.controller.random_requests import (
     Part,
@@ -57,13 +55,12 @@ from tests.controller.random_requests import (
 )
 from tests.controller.sessions import LateError, Sessions
 from tests.controller.world import FEATURES, directory
+from tests.depth import at, only_deep, seeds
 
 CLUSTER_ID = "kjbodDifferential0AAAA"
 NODE_ID = 3000
-STORIES = int(os.environ.get("KJBOD_DIFFERENTIAL_STORIES", "0"))
-FIRST = int(os.environ.get("KJBOD_DIFFERENTIAL_FIRST", "0"))
-SHORT_STORIES = 6
-LONG_S = 3_600
+STORIES = at(quick=1, ci=6, deep=200)
+LONG = only_deep("long")
 BROKERS_FENCED = 9
 """In each chapter in which sessions expire."""
 FAILURES_MAX = 5
@@ -761,15 +758,17 @@ def test_what_a_slow_machine_may_have_ended_is_not_judged() -> None:
     sessions.require(image, now_s=99.0)
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
+@pytest.mark.parametrize("first", seeds(deep=1))
 def test_a_real_controller_and_ours_answer_and_write_the_same(
-    tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
+    tmp_path: Path, processes: Processes, kafka_kit: KafkaKit, first: int
 ) -> None:
-    told = asyncio.run(random_stories(kafka_kit, processes, tmp_path, range(SHORT_STORIES), chapters=SCRIPTED))
+    stories = range(first, first + min(STORIES, 6))
+    told = asyncio.run(random_stories(kafka_kit, processes, tmp_path, stories, chapters=SCRIPTED))
     assert not told.found, told.report()
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 def test_sessions_expire_and_brokers_register_again_after_upgrades_as_with_a_real_controller(
     tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
 ) -> None:
@@ -779,28 +778,30 @@ def test_sessions_expire_and_brokers_register_again_after_upgrades_as_with_a_rea
     assert told.fenced >= BROKERS_FENCED, told.report()
 
 
-@pytest.mark.kafka
-@pytest.mark.timeout(LONG_S)
-@pytest.mark.skipif(not STORIES, reason="long: set KJBOD_DIFFERENTIAL_STORIES")
+@pytest.mark.usefixtures("kafka_kit")
+@LONG
+@pytest.mark.parametrize("first", seeds(deep=1))
 @pytest.mark.parametrize("level", LEVELS)
-def test_long_stories_at_each_level(level: int, tmp_path: Path, processes: Processes, kafka_kit: KafkaKit) -> None:
-    seeds = range(FIRST, FIRST + STORIES)
-    told = asyncio.run(random_stories(kafka_kit, processes, tmp_path, seeds, level=level, chapters=SCRIPTED))
+def test_long_stories_at_each_level(
+    level: int, first: int, tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
+) -> None:
+    stories = range(first, first + STORIES)
+    told = asyncio.run(random_stories(kafka_kit, processes, tmp_path, stories, level=level, chapters=SCRIPTED))
     print(f"metadata.version {level}: {told.summary()}")
     assert not told.found, told.report()
 
 
-@pytest.mark.kafka
-@pytest.mark.timeout(LONG_S)
-@pytest.mark.skipif(not STORIES, reason="long: set KJBOD_DIFFERENTIAL_STORIES")
+@pytest.mark.usefixtures("kafka_kit")
+@LONG
+@pytest.mark.parametrize("first", seeds(deep=1))
 @pytest.mark.parametrize("level", LEVELS)
 def test_long_stories_in_which_brokers_fall_silent(
-    level: int, tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
+    level: int, first: int, tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
 ) -> None:
-    seeds = range(FIRST, FIRST + STORIES)
-    stories = random_stories(
-        kafka_kit, processes, tmp_path, seeds, level=level, chapters=IN_TIME, session_ms=SESSION_MS
+    stories = range(first, first + STORIES)
+    telling = random_stories(
+        kafka_kit, processes, tmp_path, stories, level=level, chapters=IN_TIME, session_ms=SESSION_MS
     )
-    told = asyncio.run(stories)
+    told = asyncio.run(telling)
     print(f"metadata.version {level}, in time: {told.summary()}")
     assert not told.found, told.report()

@@ -1,10 +1,11 @@
 """The controller is killed before each system call of its write path, and loses nothing that it acknowledged.
 
-Some of the calls by default; ``KJBOD_EVERY_CALL=1`` takes all, a few minutes. :mod:`tests.controller.killing` says what
-the life is that is killed, and what must hold afterwards.
+Each call in the deep form, some, drawn, in the others. :mod:`tests.controller.killing` says what the life is that is
+killed, and what must hold afterwards.
 """
 
 import asyncio
+import dataclasses
 import json
 import os
 import random
@@ -15,22 +16,21 @@ from typing import Any
 
 import pytest
 
-from kjbod.testing.kafka import KafkaKit, controller_properties
-from kjbod.testing.processes import Processes, free_port
-from kjbod.testing.tracing import require_tracing
+from scripts.rig.kafka import KafkaKit, controller_properties
+from scripts.rig.processes import Processes, free_port
+from scripts.rig.tracing import require_tracing
 from tests.controller.conftest import until
 from tests.controller.test_snapshots import following
+from tests.depth import Points, seeds, sweep
 
 ROOT = Path(__file__).parents[2]
-EVERY_CALL = "KJBOD_EVERY_CALL"
-STEP = 17
-"""By default each so many-th call is one to be killed at; which ones, is drawn."""
 
 
-def kill(base: Path, first: int, step: int) -> dict[str, Any]:
+def kill(base: Path, at: Points | int) -> dict[str, Any]:
+    spec = at if isinstance(at, int) else dataclasses.asdict(at)
     sources = os.pathsep.join(str(ROOT / folder) for folder in ("", "agent", "controller_stub"))
     done = subprocess.run(
-        [sys.executable, "-m", "tests.controller.killing", str(base), str(first), str(step)],
+        [sys.executable, "-m", "tests.controller.killing", str(base), json.dumps(spec)],
         capture_output=True,
         text=True,
         timeout=1_500,
@@ -44,13 +44,15 @@ def kill(base: Path, first: int, step: int) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.timeout(1_600)
-def test_a_kill_before_any_system_call_of_the_write_path_loses_nothing_acknowledged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("points", sweep(ci=6, quick=2))
+def test_a_kill_before_any_system_call_of_the_write_path_loses_nothing_acknowledged(
+    tmp_path: Path, points: Points
+) -> None:
     require_tracing()
-    every = os.environ.get(EVERY_CALL, "") not in ("", "0")
-    first, step = (1, 1) if every else (random.SystemRandom().randrange(STEP) + 1, STEP)
-    found = kill(tmp_path, first, step)
-    assert found["killed_at"] >= (len(found["calls"]) if every else 5)
+    found = kill(tmp_path, points)
+    assert found["killed_at"] == (len(found["calls"]) if points.seed is None else points.count)
     # It went through all that the write path has.
     seen = {call.rpartition(".")[0].split(" ")[0] + " " + call.rpartition(".")[2] for call in found["calls"]}
     assert seen >= {
@@ -66,17 +68,18 @@ def test_a_kill_before_any_system_call_of_the_write_path_loses_nothing_acknowled
     assert {"rename quorum-state.tmp", "rename leader-epoch-checkpoint.tmp"} <= set(found["calls"])
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
+@pytest.mark.parametrize("seed", seeds(deep=5))
 async def test_what_a_kill_leaves_is_good_enough_for_a_real_controller(
-    tmp_path: Path, kafka_kit: KafkaKit, processes: Processes
+    tmp_path: Path, kafka_kit: KafkaKit, processes: Processes, seed: int
 ) -> None:
     (tmp_path / "kills").mkdir()
-    found = await asyncio.to_thread(kill, tmp_path / "kills", random.SystemRandom().randrange(40, 80), 10_000)
+    found = await asyncio.to_thread(kill, tmp_path / "kills", random.Random(seed).randrange(40, 80))
     assert found["killed_at"] == 1
     left, port = tmp_path / "kills" / "killed", free_port()
     config = tmp_path / "controller.properties"
     config.write_text(controller_properties(3000, port, left))
     controller = await asyncio.to_thread(kafka_kit.start_server, processes, config, name="controller")
-    async with asyncio.timeout(30), following(port) as replayer:
+    async with asyncio.timeout(60), following(port) as replayer:
         await until(lambda: replayer.image.topic_ids.keys() >= {f"before-{number}" for number in range(4)})
     assert await asyncio.to_thread(controller.stop) == 143

@@ -10,8 +10,8 @@ import pytest
 
 from kjbod.metadata import versions
 from kjbod.metadata.image import BROKER, TOPIC
-from kjbod.testing.kafka import KafkaKit
-from kjbod.testing.processes import Processes
+from scripts.rig.kafka import KafkaKit
+from scripts.rig.processes import Processes
 from tests.controller.pair import Silence
 from tests.controller.random_requests import (
     Part,
@@ -90,7 +90,7 @@ def replacements() -> list[Part]:
     return [*up_to_the_first_restart(), ("all fall silent", Silence(BROKERS)), *after_all_were_gone()]
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 def test_brokers_that_are_replaced_leave_the_same_leaders_as_at_a_real_controller(
     tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
 ) -> None:

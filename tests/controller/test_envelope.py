@@ -17,14 +17,6 @@ from kjbod.wire.admin_messages import (
 from kjbod.wire.client import Connection
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.error_codes import ErrorCode
-from kjbod.wire.forwarded import (
-    ForwardedPrincipal,
-    decode_host,
-    decode_principal,
-    encode_host,
-    encode_principal,
-    host_of_acls,
-)
 from kjbod.wire.frames import decode_request, decode_response, encode_request
 from kjbod.wire.messages import (
     ApiKey,
@@ -36,6 +28,14 @@ from kjbod.wire.messages import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     RequestBody,
+)
+from kjbod.wire.principals import (
+    ForwardedPrincipal,
+    decode_host,
+    decode_principal,
+    encode_host,
+    encode_principal,
+    host_of_acls,
 )
 from kjbod_controller_stub.access.envelope import FORWARDABLE
 from kjbod_controller_stub.limits import FRAME_BYTES_MAX_OF, SERVED
@@ -57,7 +57,7 @@ def envelope(data: bytes, principal: bytes | None = ALICE, host: bytes = LOCALHO
 
 
 async def forward(connection: Connection, request: EnvelopeRequest) -> EnvelopeResponse:
-    return await connection.request(request, timeout_ms=5_000)
+    return await connection.request(request, timeout_ms=60_000)
 
 
 def captured() -> Iterator[tuple[int, EnvelopeRequest, bytes]]:
@@ -174,7 +174,7 @@ def test_all_that_may_be_forwarded_is_served() -> None:
 
 async def test_a_stranger_gets_no_producer_ids(site: Site, serving: Serving) -> None:
     async with serving(site) as server, await connect(server.port) as broker:
-        answer = await broker.request(AllocateProducerIdsRequest(broker_id=1, broker_epoch=5), timeout_ms=5_000)
+        answer = await broker.request(AllocateProducerIdsRequest(broker_id=1, broker_epoch=5), timeout_ms=60_000)
         assert (answer.error_code, answer.producer_id_len) == (ErrorCode.STALE_BROKER_EPOCH, 0)
 
 
@@ -201,11 +201,11 @@ async def test_what_real_brokers_forward_gets_a_real_controllers_answers(site: S
         for broker_id in (1, 2, 3):
             await join(broker, broker_id)
         for name in ("__consumer_offsets", "__transaction_state"):
-            await broker.request(create(name), timeout_ms=5_000)
+            await broker.request(create(name), timeout_ms=60_000)
         for pair in (37, 43, *(pair for pair in pairs if pair not in (37, 43))):  # before a leader is not preferred
             request, real = pairs[pair]
             if pair == 46:
-                await broker.request(create("gone"), timeout_ms=5_000)
+                await broker.request(create("gone"), timeout_ms=60_000)
             answer = await forward(broker, request)
             assert answer.error_code == 0
             ours = answer.response_data or b""

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import dataclasses
-import os
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,26 +11,26 @@ import pytest
 
 from kjbod.clock import SystemClock
 from kjbod.config import load_config
+from kjbod.metadata.checkpoint_files import checkpoints_in
 from kjbod.metadata.image import MetadataImage
+from kjbod.metadata.log_files import DIRECTORY_NAME
 from kjbod.metadata.quorum_state import read_quorum_state
-from kjbod.metadata.segments import DIRECTORY_NAME
-from kjbod.metadata.snapshot import checkpoints_in
-from kjbod.testing.kafka import DUMP_LOG, KafkaKit, broker_properties, controller_properties
-from kjbod.testing.processes import Processes, free_port
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import BrokerHeartbeatRequest, MetadataRequest
 from kjbod_controller_stub.server import ControllerServer
+from scripts.rig.kafka import DUMP_LOG, KafkaKit, broker_properties, controller_properties
+from scripts.rig.processes import Processes, free_port
 from tests.controller.conftest import until
 from tests.controller.test_server import connect, create, join
 from tests.controller.test_snapshots import following
 from tests.controller.world import CLUSTER_ID
+from tests.depth import at, sample, seeded
 
-pytestmark = pytest.mark.kafka
+pytestmark = pytest.mark.usefixtures("kafka_kit")
 
 NODE = 3000
 SMALL_SEGMENT_BYTES = 2_000
-LONG = os.environ.get("KJBOD_EVERY_CALL", "") not in ("", "0")
-TURNS = 6 if LONG else 3
+TURNS = at(quick=3, ci=3, deep=6)
 """Ours, theirs, ours, ..."""
 
 
@@ -84,7 +83,9 @@ def quorum(properties: str, kraft_version: int) -> str:
     return properties.replace("controller.quorum.bootstrap.servers=", f"controller.quorum.voters={NODE}@")
 
 
-@pytest.fixture(params=[1, pytest.param(0, marks=pytest.mark.skipif(not LONG, reason="only with KJBOD_EVERY_CALL"))])
+@pytest.fixture(
+    params=[pytest.param(version, id=seeded(f"kraft.version={version}")) for version in sample((1, 0), ci=1)]
+)
 def place(tmp_path: Path, kafka_kit: KafkaKit, processes: Processes, request: pytest.FixtureRequest) -> Place:
     config, port = tmp_path / "controller.properties", free_port()
     config.write_text(
@@ -142,14 +143,8 @@ async def on_a_real_broker(place: Place) -> set[str]:
 
 
 def topics_by_kafkas_shell(place: Place) -> str:
-    """What Kafka's shell lists of the newest snapshot. It may look before its loader has published what it has read,
-    and says nothing then, with exit code 0: it is asked again."""
-    snapshot = max(checkpoints_in(place.log).items())[1]
-    command = ("org.apache.kafka.shell.MetadataShell", "--snapshot", str(snapshot), "ls", "/image/topics/byName")
-    for _ in range(5):
-        if listed := place.kit.run(*command).stdout:
-            return listed
-    return ""
+    """Topics in the newest snapshot, as Kafka's shell lists them."""
+    return place.kit.look_into(max(checkpoints_in(place.log).items())[1], "ls", "/image/topics/byName")
 
 
 @pytest.mark.timeout(240)
@@ -163,12 +158,12 @@ async def test_a_real_controller_and_ours_hand_a_directory_over_with_snapshots_a
                 await seen(place, known)
             known = await use(place, turn)
             await until(place.snapshots)
+            if turn:
+                await until(lambda: place.log_start() > 0)  # what follows starts from a snapshot
             assert place.epoch() > epoch
             epoch = place.epoch()
             if turn == TURNS - 1 - (TURNS - 1) % 2:
                 assert await on_a_real_broker(place) >= known.topic_ids.keys()
-        if turn:
-            assert place.log_start() > 0  # what follows starts from a snapshot
         if turn % 2 == 0:
             tool = [DUMP_LOG, "--cluster-metadata-decoder", "--files"]
             files = [*sorted(place.log.glob("*.log")), *checkpoints_in(place.log).values()]

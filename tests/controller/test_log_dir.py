@@ -12,14 +12,15 @@ import pytest
 
 from kjbod.clock import SystemClock
 from kjbod.errors import StorageError
-from kjbod.testing import syscalls
-from kjbod.testing.disks import FaultMode, RealDisk
-from kjbod.testing.kafka import controller_properties
-from kjbod.testing.processes import ManagedProcess, Processes, free_port
+from kjbod.faults import syscalls
+from kjbod.faults.disks import FaultMode, RealDisk
 from kjbod.wire.client import Connection, Disconnected
 from kjbod.wire.messages import MetadataRequest
-from kjbod_controller_stub.log import probe, watch
-from kjbod_controller_stub.log.watch import DirectoryHungError, DirectoryWatch
+from kjbod_controller_stub.log import directory_watch, probe
+from kjbod_controller_stub.log.directory_watch import DirectoryHungError, DirectoryWatch
+from scripts.rig.cluster import format_node
+from scripts.rig.kafka import controller_properties
+from scripts.rig.processes import ManagedProcess, Processes, free_port
 from tests.controller.conftest import until
 from tests.controller.test_server import connect, create, join
 from tests.controller.world import CLUSTER_ID
@@ -39,6 +40,7 @@ def watching(directory: Path, timeout_ms: int = 60_000) -> DirectoryWatch:
     return DirectoryWatch(directory, identity, interval_ms=10, timeout_ms=timeout_ms, clock=SystemClock())
 
 
+@pytest.mark.usefixtures("world")
 async def test_a_directory_that_is_well_is_only_probed(tmp_path: Path) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.3):
@@ -46,6 +48,7 @@ async def test_a_directory_that_is_well_is_only_probed(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.usefixtures("world")
 async def test_a_directory_that_is_gone_or_another_one_has_failed(tmp_path: Path) -> None:
     directory = tmp_path / "d"
     directory.mkdir()
@@ -60,6 +63,7 @@ async def test_a_directory_that_is_gone_or_another_one_has_failed(tmp_path: Path
         await one.run(Writer())
 
 
+@pytest.mark.usefixtures("world")
 async def test_a_probe_or_a_write_that_does_not_come_back_is_told_with_the_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,10 +77,11 @@ async def test_a_probe_or_a_write_that_does_not_come_back_is_told_with_the_time(
         await watching(tmp_path, timeout_ms=200).run(Writer())
 
 
+@pytest.mark.usefixtures("world")
 async def test_a_child_that_is_killed_says_nothing_about_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "_RESTART_PAUSE_S", 0.0)
+    monkeypatch.setattr(directory_watch, "_RESTART_PAUSE_S", 0.0)
     one = watching(tmp_path)
 
     async def kill_some() -> None:
@@ -130,8 +135,7 @@ def rig_on(disk: RealDisk, tmp_path: Path, processes: Processes) -> Rig:
         + "kjbod.probe.interval.ms=100\nkjbod.probe.timeout.ms=500\nkjbod.blind.timeout.ms=1500\n"
         + "broker.session.timeout.ms=600000\n"
     )
-    formatted = processes.kjbod("format", "-t", CLUSTER_ID, "-c", str(config), "--standalone", name="format")
-    assert formatted.wait() == 0
+    format_node(config, CLUSTER_ID)
     return Rig(processes, disk, config, port)
 
 
@@ -153,7 +157,7 @@ def idle(rig: Rig) -> None:
         config.write("metadata.max.idle.interval.ms=0\n")
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize(
     ("break_it", "words"),
     [
@@ -177,9 +181,11 @@ def test_an_idle_controller_ends_when_its_disk_dies(rig: Rig, break_it: Callable
     assert controller.events("controller.failed")
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 async def test_a_controller_whose_fsync_hangs_stops_serving_on_sigterm_and_answers_nothing(rig: Rig) -> None:
     idle(rig)
+    with rig.config.open("a") as config:  # it is the signal that ends it, also where that comes late
+        config.write("kjbod.probe.timeout.ms=15000\nkjbod.blind.timeout.ms=15000\n")
     controller = await asyncio.to_thread(rig.start)
     async with rig.connected() as connection:
         await join(connection, 1)
@@ -222,11 +228,11 @@ def leave_free(ballast: Path, size_bytes: int) -> None:
 
 async def topics(rig: Rig) -> set[str]:
     async with rig.connected() as connection:
-        answer = await connection.request(MetadataRequest(topics=None), timeout_ms=10_000)
+        answer = await connection.request(MetadataRequest(topics=None), timeout_ms=60_000)
         return {topic.name or "" for topic in answer.topics}
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 async def test_a_full_disk_ends_it_and_with_space_it_goes_on_with_all_that_was_acknowledged(rig: Rig) -> None:
     controller = rig.start()
     ballast = rig.disk.mount_point / "ballast"
@@ -242,7 +248,7 @@ async def test_a_full_disk_ends_it_and_with_space_it_goes_on_with_all_that_was_a
     assert await asyncio.to_thread(controller.stop) == 0
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 async def test_a_disk_that_fails_while_topics_are_created_loses_none_that_was_acknowledged(rig: Rig) -> None:
     controller = await asyncio.to_thread(rig.start)
     creating = asyncio.ensure_future(create_until_it_ends(rig, "t"))

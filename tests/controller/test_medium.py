@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing import syscalls
-from kjbod.testing.disks import RealDisk
-from kjbod.testing.processes import Processes, wait_until
+from kjbod.faults import syscalls
+from kjbod.faults.disks import RealDisk
 from kjbod.wire.client import Disconnected
+from scripts.rig.processes import Processes, wait_until
 from tests.controller.test_log_dir import Rig, last_line, rig_on, topics
 from tests.controller.test_server import create, join
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 
 
 @pytest.fixture(params=["ext4", "xfs", "btrfs"])

@@ -21,7 +21,7 @@ from kjbod.wire.messages import (
     FetchRequestTopic,
     MetadataRequest,
 )
-from kjbod_controller_stub import describe
+from kjbod_controller_stub import cluster_description
 from kjbod_controller_stub import server as controller_server
 from kjbod_controller_stub.server import READING_BYTES_MAX
 from tests.controller.conftest import Serving, Site, until
@@ -37,9 +37,9 @@ SLACK_BYTES = 24 * MIB
 _RUN = """
 import sys
 from pathlib import Path
-from kjbod_controller_stub import limits, process
+from kjbod_controller_stub import process, starting
 process.GIVE_BACK_S = 1.0
-limits.UNREAD_BYTES_MAX = int(sys.argv[2])
+starting.UNREAD_BYTES_MAX = int(sys.argv[2])
 from kjbod_controller_stub.process import main
 sys.exit(main(Path(sys.argv[1])))
 """
@@ -83,6 +83,7 @@ HALF_REQUESTS = 600
 HALF_BYTES = 60_000
 
 
+@pytest.mark.usefixtures("world")
 async def test_what_came_of_requests_that_were_never_finished_is_given_back(controller: tuple[int, int]) -> None:
     pid, port = controller
     before = resident_bytes(pid)
@@ -101,6 +102,7 @@ async def test_what_came_of_requests_that_were_never_finished_is_given_back(cont
         await until(lambda: resident_bytes(pid) < before + HALF_REQUESTS * HALF_BYTES // 2)
 
 
+@pytest.mark.usefixtures("world")
 async def test_clients_that_do_not_read_cost_what_the_limit_says_and_it_comes_back(
     controller: tuple[int, int],
 ) -> None:
@@ -135,7 +137,7 @@ async def test_what_a_client_only_wanted_to_read_is_not_made_when_it_has_gone(
     site: Site, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[None] = []
-    monkeypatch.setattr(describe, "metadata", lambda *_, **__: made.append(None))
+    monkeypatch.setattr(cluster_description, "metadata", lambda *_, **__: made.append(None))
     monkeypatch.setattr(controller_server, "is_large", lambda *_: True)
     async with serving(site) as server:
         held = asyncio.Event()

@@ -18,7 +18,6 @@ from kjbod.metadata.records import NO_LEADER
 from kjbod.metrics.distribution import BOUNDS_S, RECENT_MAX, Distribution
 from kjbod.metrics.listener import render
 from kjbod.metrics.mbeans import names_of, readings_of
-from kjbod.testing.processes import free_port
 from kjbod.wire.messages import (
     AlterPartitionReassignmentsRequest,
     DeleteTopicsRequest,
@@ -26,14 +25,17 @@ from kjbod.wire.messages import (
     UnregisterBrokerRequest,
 )
 from kjbod_controller_stub.controller import Controller
-from kjbod_controller_stub.metrics import MBEANS, QUEUE_TIME, listener, metrics, snapshot
+from kjbod_controller_stub.metrics import MBEANS, QUEUE_TIME, metrics, snapshot
 from kjbod_controller_stub.partitions.index import PartitionIndex
+from kjbod_controller_stub.process import metrics_listener as make_listener
 from kjbod_controller_stub.turns import Turns
+from scripts.rig.processes import free_port
 from tests.controller.conftest import Serving, Site, until
 from tests.controller.test_server import Process, connect, create, join, launch
 from tests.controller.test_turns import Gate, gate
 from tests.controller.world import World
-from tests.metrics.exposition import checked, values
+from tests.metrics.exposition import checked, not_on_the_page, values
+from tests.metrics.jmx import object_name
 
 __all__ = ["gate", "launch"]  # fixtures of theirs
 CONTROLLER = "kafka_controller_kafkacontroller"
@@ -56,6 +58,7 @@ def scrape(port: int, path: str = "/metrics") -> str:
 # ---- the process as a user runs it, on uvloop
 
 
+@pytest.mark.usefixtures("world")
 async def test_the_controller_serves_its_metrics_under_kafka_s_names(site: Site, launch: Callable[[], Process]) -> None:
     port = free_port()
     site.configure(kjbod_metrics_listener=f"127.0.0.1:{port}", metadata_max_idle_interval_ms="600000")
@@ -64,13 +67,14 @@ async def test_the_controller_serves_its_metrics_under_kafka_s_names(site: Site,
     async with await connect(started["port"]) as connection:
         await join(connection, 1)
         await join(connection, 2)
-        assert (await connection.request(create("orders", 4), timeout_ms=5_000)).topics[0].error_code == 0
+        assert (await connection.request(create("orders", 4), timeout_ms=60_000)).topics[0].error_code == 0
         await asyncio.to_thread(go_away, port)
         text = await asyncio.to_thread(scrape, port)
-        assert (await connection.request(UnregisterBrokerRequest(broker_id=2), timeout_ms=5_000)).error_code == 0
+        assert (await connection.request(UnregisterBrokerRequest(broker_id=2), timeout_ms=60_000)).error_code == 0
         after = values(await asyncio.to_thread(scrape, port))
     found = values(text)
     families = checked(text)
+    assert not_on_the_page(text) == []
     assert {name: found[f"{CONTROLLER}_{name}"] for name in ("activebrokercount", "fencedbrokercount")} == {
         "activebrokercount": 2,
         "fencedbrokercount": 0,
@@ -86,6 +90,9 @@ async def test_the_controller_serves_its_metrics_under_kafka_s_names(site: Site,
     assert found['kafka_server_metadataloader_finalizedlevel{featureName="kraftVersion"}'] == 1
     assert found["kjbod_controller_turn_seconds_count"] >= 5, "registrations, heartbeats, a topic"
     assert families["kafka_controller_controllerstats_uncleanleaderelections"].type == "counter"
+    assert found["process_open_fds"] > 5
+    assert found["process_resident_memory_bytes"] >= found["kjbod_process_pss_bytes"] > 1 << 20
+    assert after["kjbod_workers"] in (0, 1), "the child that probes its directory, once it has started"
     assert not [series for series in after if 'broker="2"' in series], "nobody is registered as 2 any more"
     assert after[f"{CONTROLLER}_offlinepartitionscount"] > 0, "what broker 2 led alone"
     with pytest.raises(urllib.error.URLError):
@@ -95,6 +102,7 @@ async def test_the_controller_serves_its_metrics_under_kafka_s_names(site: Site,
     assert not [word for word in ("crashed", "Traceback", '"error"', "metrics.") if word in rest]
 
 
+@pytest.mark.usefixtures("world")
 def test_a_taken_metrics_port_ends_the_controller_with_one_line(site: Site, launch: Callable[[], Process]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         site.configure(kjbod_metrics_listener=f"127.0.0.1:{taken.getsockname()[1]}")
@@ -131,13 +139,13 @@ async def test_every_mbean_that_is_promised_is_there(site: Site, serving: Servin
     names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
     for bean in MBEANS:
         for series in names_of(bean, "1" if bean.key else ""):
-            assert series.name + ("_total" if series.kind == "counter" else "") in names, bean.object_name
+            assert series.name + ("_total" if series.kind == "counter" else "") in names, object_name(bean)
 
 
 async def test_a_scrape_is_answered_while_a_large_change_is_made(site: Site, serving: Serving, gate: Gate) -> None:
     async with serving(site) as server, await connect(server.port) as connection:
         await join(connection, 1)
-        metrics_listener = listener(server, server.measure())
+        metrics_listener = make_listener(server)
         await metrics_listener.open("127.0.0.1", 0)
         with contextlib.closing(metrics_listener):
             done: list[object] = []
@@ -155,7 +163,7 @@ async def test_a_scrape_is_answered_while_a_large_change_is_made(site: Site, ser
 
 async def test_a_scraper_that_goes_away_or_asks_nonsense_harms_nobody(site: Site, serving: Serving) -> None:
     async with serving(site) as server:
-        metrics_listener = listener(server, server.measure())
+        metrics_listener = make_listener(server)
         await metrics_listener.open("127.0.0.1", 0)
         with contextlib.closing(metrics_listener):
             for request in (b"", b"GET /metrics HTTP/1.1\r\n\r\n", b"x" * 20_000, b"POST / HTTP/1.1\r\n\r\n"):

@@ -18,7 +18,6 @@ from kjbod.wire.admin_messages import (
     CreatePartitionsRequestTopic,
 )
 from kjbod.wire.error_codes import ErrorCode
-from kjbod.wire.forwarded import ForwardedPrincipal, encode_principal
 from kjbod.wire.frames import decode_response, encode_request
 from kjbod.wire.messages import (
     API,
@@ -31,8 +30,9 @@ from kjbod.wire.messages import (
     EnvelopeRequest,
     RequestBody,
 )
+from kjbod.wire.principals import ForwardedPrincipal, encode_principal
 from kjbod_controller_stub.access.mutation_quotas import BUCKETS_MAX, EXPIRY_MS, MUTATION_RATE, MutationQuotas, Quotas
-from kjbod_controller_stub.access.screening import screen
+from kjbod_controller_stub.access.request_screening import screen
 from kjbod_controller_stub.context import Context
 from kjbod_controller_stub.results import ApiError, Result
 from kjbod_controller_stub.rules import KAFKA
@@ -369,20 +369,20 @@ async def test_a_tool_at_the_controller_is_not_heard_while_it_waits_and_a_broker
 
     async with serving(site) as server, await connect(server.port) as broker:
         epoch = await join(broker, 1)
-        assert not (await broker.request(LOW, timeout_ms=10_000)).entries[0].error_code
+        assert not (await broker.request(LOW, timeout_ms=60_000)).entries[0].error_code
         tool = await connect(server.port)
-        first = await tool.request(create(("a", 9)), timeout_ms=10_000)
+        first = await tool.request(create(("a", 9)), timeout_ms=60_000)
         assert (first.topics[0].error_code, first.throttle_time_ms) == (0, 0)
-        refused = await tool.request(create(("b", 1)), timeout_ms=10_000)
+        refused = await tool.request(create(("b", 1)), timeout_ms=60_000)
         assert refused.topics[0].error_code == EXCEEDED
         assert refused.throttle_time_ms > 1_000_000
 
         urgent = BrokerHeartbeatRequest(broker_id=1, broker_epoch=epoch, current_metadata_offset=epoch)
-        assert (await broker.request(urgent, timeout_ms=10_000)).error_code == 0
+        assert (await broker.request(urgent, timeout_ms=60_000)).error_code == 0
         held_back = asyncio.ensure_future(tool.request(urgent, timeout_ms=60_000))
         codes = []
         for name, user in (("b", "alice"), ("c", "alice"), ("d", "alice"), ("e", "bob")):
-            answer = await broker.request(forwarded(create((name, 9)), user), timeout_ms=10_000)
+            answer = await broker.request(forwarded(create((name, 9)), user), timeout_ms=60_000)
             assert answer.response_data is not None
             inner: Any = decode_response(answer.response_data, ApiKey.CREATE_TOPICS, 7).message
             codes.append(inner.topics[0].error_code)
@@ -396,6 +396,6 @@ async def test_how_much_may_be_changed_at_once_is_configured_as_in_kafka(site: S
     site.configure(controller_quota_window_num="100", controller_quota_window_size_seconds="20")  # 2 partitions
     async with serving(site) as server, await connect(server.port) as connection:
         await join(connection, 1)
-        assert not (await connection.request(LOW, timeout_ms=10_000)).entries[0].error_code
-        answer = await connection.request(create(("a", 1), ("b", 1), ("c", 1), ("d", 1)), timeout_ms=10_000)
+        assert not (await connection.request(LOW, timeout_ms=60_000)).entries[0].error_code
+        answer = await connection.request(create(("a", 1), ("b", 1), ("c", 1), ("d", 1)), timeout_ms=60_000)
     assert [topic.error_code for topic in answer.topics] == [0, 0, 0, EXCEEDED]

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from kjbod.testing.kafka import KafkaKit
-from kjbod.testing.processes import Processes
 from kjbod.wire.admin_messages import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntity,
@@ -22,7 +20,6 @@ from kjbod.wire.admin_messages import (
     CreatePartitionsRequestTopic,
 )
 from kjbod.wire.error_codes import ErrorCode
-from kjbod.wire.forwarded import ForwardedPrincipal, encode_principal
 from kjbod.wire.frames import decode_response, encode_request
 from kjbod.wire.messages import (
     BrokerHeartbeatRequest,
@@ -33,6 +30,9 @@ from kjbod.wire.messages import (
     EnvelopeRequest,
     RequestBody,
 )
+from kjbod.wire.principals import ForwardedPrincipal, encode_principal
+from scripts.rig.kafka import KafkaKit
+from scripts.rig.processes import Processes
 from tests.controller.pair import Pair, Side
 from tests.controller.random_requests import register
 from tests.controller.test_differential import CLUSTER_ID, both
@@ -164,7 +164,7 @@ async def pair(tmp_path: Path, processes: Processes, kafka_kit: KafkaKit) -> Asy
         yield pair
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 async def test_clients_are_slowed_down_as_by_kafka(pair: Pair) -> None:
     sides = (pair.real, pair.ours)
     for side in sides:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kjbod.ids import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, Uuid
-from kjbod.metadata.control import KRaftVersion, KRaftVoters, LeaderChange
+from kjbod.metadata.control_records import KRaftVersion, KRaftVoters, LeaderChange
 from kjbod.metadata.records import Endpoint
 from kjbod.metadata.snapshot import SnapshotId
 from kjbod.wire.error_codes import ErrorCode

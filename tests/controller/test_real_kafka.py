@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from kjbod.testing.kafka import KafkaKit
 from scripts.brokers.agreement import disagreements
 from scripts.brokers.cluster import RealCluster
 from scripts.brokers.load import GroupReader, TransactionalWriter, Writer, read_all
+from scripts.rig.kafka import KafkaKit
 
 FAILING = (1, 3)
 """The third directory of broker 1 is on a real disk of its own."""
@@ -32,8 +32,8 @@ def create(cluster: RealCluster, *names: str, partitions: int = 6) -> None:
     cluster.wait_until_in_sync()
 
 
-@pytest.mark.root
-@pytest.mark.kafka
+@pytest.mark.usefixtures("as_root")
+@pytest.mark.usefixtures("kafka_kit")
 @pytest.mark.timeout(600)
 def test_no_acknowledged_record_is_lost_by_sigkill_of_the_controller_a_dead_disk_or_a_restart(
     cluster: RealCluster, kafka_kit: KafkaKit
@@ -85,6 +85,6 @@ def test_no_acknowledged_record_is_lost_by_sigkill_of_the_controller_a_dead_disk
 
     cluster.stop()
     assert disagreements(cluster) == []
-    log = cluster.work / "metadata/__cluster_metadata-0" / f"{0:020d}.log"
+    log = cluster.controller_dir / "__cluster_metadata-0" / f"{0:020d}.log"
     read = {record["type"] for _, record in kafka_kit.metadata_records(log)}
     assert {"REGISTER_BROKER_RECORD", "PARTITION_RECORD", "PARTITION_CHANGE_RECORD", "NO_OP_RECORD"} <= read

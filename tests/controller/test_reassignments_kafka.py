@@ -8,8 +8,6 @@ import pytest
 
 from kjbod.clock import SystemClock
 from kjbod.metadata.image import TOPIC
-from kjbod.testing.kafka import REASSIGN_PARTITIONS, TOPICS, KafkaKit, broker_properties, controller_properties
-from kjbod.testing.processes import Processes, free_port, wait_until
 from kjbod.wire.client import Connection
 from kjbod.wire.messages import (
     DescribeConfigsRequest,
@@ -17,8 +15,10 @@ from kjbod.wire.messages import (
     MetadataRequest,
     MetadataResponsePartition,
 )
+from scripts.rig.cluster import Cluster
+from scripts.rig.kafka import REASSIGN_PARTITIONS, TOPICS, KafkaKit
+from scripts.rig.processes import Processes, free_port, wait_until
 
-CLUSTER_ID = "kjbodMovesPartitionsAA"
 PRODUCER = "org.apache.kafka.tools.ProducerPerformance"
 
 
@@ -27,26 +27,23 @@ async def state(port: int) -> tuple[MetadataResponsePartition, set[str | None]]:
     keys = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
     resource = DescribeConfigsRequestResource(resource_type=TOPIC, resource_name="t", configuration_keys=keys)
     async with await Connection.open("127.0.0.1", port, client_id="test", clock=SystemClock()) as controller:
-        topics = await controller.request(MetadataRequest(topics=None), timeout_ms=10_000)
-        configs = await controller.request(DescribeConfigsRequest(resources=(resource,)), timeout_ms=10_000)
+        topics = await controller.request(MetadataRequest(topics=None), timeout_ms=60_000)
+        configs = await controller.request(DescribeConfigsRequest(resources=(resource,)), timeout_ms=60_000)
     return topics.topics[0].partitions[0], {config.value for config in configs.results[0].configs}
 
 
-@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_kit")
 def test_a_throttled_move_is_listed_cancelled_and_at_last_done(
     tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
 ) -> None:
-    port = free_port()
-    config = tmp_path / "controller.properties"
-    config.write_text(controller_properties(3000, port, tmp_path / "metadata"))
-    assert processes.kjbod("format", "-t", CLUSTER_ID, "-c", str(config), "--standalone", name="format").wait() == 0
-    processes.kjbod("controller", "-c", str(config), name="controller").wait_for_event("controller.started")
+    cluster = Cluster(tmp_path, processes)
+    cluster.format_controller()
+    cluster.start_controller()
     ports = [free_port(), free_port()]
     for number, broker_port in enumerate(ports, start=1):
-        path = tmp_path / f"broker-{number}.properties"
         dirs = [tmp_path / f"b{number}-d{disk}" for disk in (1, 2)]
-        path.write_text(broker_properties(number, broker_port, port, dirs))
-        kafka_kit.format(path, CLUSTER_ID)
+        path = cluster.configure_broker(number, dirs, port=broker_port)
+        cluster.format_broker(path)
         kafka_kit.start_server(processes, path, name=f"broker-{number}")
     server = ("--bootstrap-server", f"127.0.0.1:{ports[0]}")
     kafka_kit.run(TOPICS, *server, "--create", "--topic", "t", "--replica-assignment", "1")
@@ -74,6 +71,6 @@ def test_a_throttled_move_is_listed_cancelled_and_at_last_done(
 
     wait_until(is_done, 60, done)
     assert "Clearing topic-level throttles on topic t" in said
-    partition, throttles = asyncio.run(state(port))
+    partition, throttles = asyncio.run(state(cluster.port))
     assert (partition.leader_id, partition.replica_nodes, partition.isr_nodes) == (2, (2,), (2,))
     assert throttles == {""}

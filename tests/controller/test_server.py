@@ -22,7 +22,8 @@ from kjbod.errors import KjbodError, StorageError
 from kjbod.ids import METADATA_TOPIC_ID, ONE, Uuid
 from kjbod.metadata.acls import Operation, ResourceType
 from kjbod.metadata.batches import encode_batch, iter_batches
-from kjbod.metadata.control import KRaftVoters, Voter, VoterEndpoint
+from kjbod.metadata.checkpoint_files import write_checkpoint
+from kjbod.metadata.control_records import KRaftVoters, Voter, VoterEndpoint
 from kjbod.metadata.records import (
     BeginTransactionRecord,
     FeatureLevelRecord,
@@ -30,7 +31,6 @@ from kjbod.metadata.records import (
     TopicRecord,
     encode_record,
 )
-from kjbod.metadata.snapshot import write_checkpoint
 from kjbod.wire.client import Connection, Disconnected
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
@@ -86,14 +86,14 @@ async def join(connection: Connection, broker_id: int) -> int:
             ),
             log_dirs=directories(broker_id),
         ),
-        timeout_ms=5_000,
+        timeout_ms=60_000,
     )
     assert answer.error_code == 0
     beat = await connection.request(
         BrokerHeartbeatRequest(
             broker_id=broker_id, broker_epoch=answer.broker_epoch, current_metadata_offset=answer.broker_epoch
         ),
-        timeout_ms=5_000,
+        timeout_ms=60_000,
     )
     assert not beat.is_fenced
     return answer.broker_epoch
@@ -119,7 +119,7 @@ async def fetch(connection: Connection, offset: int, *, epoch: int, wait_ms: int
                 ),
             ),
         ),
-        timeout_ms=10_000,
+        timeout_ms=60_000,
     )
     assert answer.error_code == 0
     return answer.responses[0].partitions[0]
@@ -183,11 +183,12 @@ async def test_a_silent_broker_is_fenced_by_the_clock(site: Site, serving: Servi
         await until(lambda: server.controller.image.brokers[1].fenced)
 
 
+@pytest.mark.usefixtures("world")
 async def test_kafka_python_lists_topics_partitions_and_leaders(site: Site, serving: Serving) -> None:
     async with serving(site) as server, await connect(server.port) as connection:
         await join(connection, 1)
         await join(connection, 2)
-        assert (await connection.request(create("orders", 4), timeout_ms=5_000)).topics[0].error_code == 0
+        assert (await connection.request(create("orders", 4), timeout_ms=60_000)).topics[0].error_code == 0
 
         told = await asyncio.to_thread(
             subprocess.run,
@@ -223,15 +224,15 @@ async def test_what_is_not_allowed_is_refused(site: Site) -> None:
         async with await connect(server.port) as connection:
             await join(connection, 1)
             refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-            unregistered = await connection.request(UnregisterBrokerRequest(broker_id=1), timeout_ms=5_000)
+            unregistered = await connection.request(UnregisterBrokerRequest(broker_id=1), timeout_ms=60_000)
             assert unregistered.error_code == refused
-            topics = await connection.request(create("t"), timeout_ms=5_000)
+            topics = await connection.request(create("t"), timeout_ms=60_000)
             assert topics.topics[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
             deleted = await connection.request(
-                DeleteTopicsRequest(topics=(DeleteTopicsRequestTopic(name="t"),)), timeout_ms=5_000
+                DeleteTopicsRequest(topics=(DeleteTopicsRequestTopic(name="t"),)), timeout_ms=60_000
             )
             assert [topic.error_code for topic in deleted.responses] == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
-            metadata = await connection.request(MetadataRequest(topics=None), timeout_ms=5_000)
+            metadata = await connection.request(MetadataRequest(topics=None), timeout_ms=60_000)
             assert metadata.error_code == refused
             assert 1 in server.controller.image.brokers
             assert (Operation.ALTER, ResourceType.CLUSTER, "kafka-cluster") in asked
@@ -297,6 +298,7 @@ def launch(site: Site) -> Iterator[Callable[..., Process]]:
         process.end()
 
 
+@pytest.mark.usefixtures("world")
 async def test_a_controller_killed_while_it_creates_topics_has_all_that_it_acknowledged(
     launch: Callable[[], Process],
 ) -> None:
@@ -309,14 +311,14 @@ async def test_a_controller_killed_while_it_creates_topics_has_all_that_it_ackno
         connection = await connect(started["port"])
         if not life:
             await join(connection, 1)
-        metadata = await connection.request(MetadataRequest(topics=None), timeout_ms=5_000)
+        metadata = await connection.request(MetadataRequest(topics=None), timeout_ms=60_000)
         assert set(acknowledged) <= {topic.name for topic in metadata.topics}
         assert all(len(topic.partitions) == 3 for topic in metadata.topics)
 
         async def create_for_ever(connection: Connection = connection, life: int = life) -> None:
             for number in itertools.count():
                 name = f"t-{life}-{number}"
-                answer = await connection.request(create(name), timeout_ms=5_000)
+                answer = await connection.request(create(name), timeout_ms=60_000)
                 assert answer.topics[0].error_code == 0
                 acknowledged.append(name)
 
@@ -330,6 +332,7 @@ async def test_a_controller_killed_while_it_creates_topics_has_all_that_it_ackno
     assert epochs == [1, 2, 3]  # no epoch is used twice
 
 
+@pytest.mark.usefixtures("world")
 async def test_sigterm_ends_it_cleanly(launch: Callable[[], Process], site: Site) -> None:
     process = launch()
     process.started()
@@ -341,6 +344,7 @@ async def test_sigterm_ends_it_cleanly(launch: Callable[[], Process], site: Site
     assert not (site.log_dir / ".lock").exists()
 
 
+@pytest.mark.usefixtures("world")
 async def test_one_asked_to_stop_while_it_starts_ends_cleanly(launch: Callable[[], Process], site: Site) -> None:
     process = launch()
     await until(lambda: (site.log_dir / ".lock").exists())
@@ -350,6 +354,7 @@ async def test_one_asked_to_stop_while_it_starts_ends_cleanly(launch: Callable[[
     assert "Traceback" not in rest
 
 
+@pytest.mark.usefixtures("world")
 async def test_a_flood_of_connections_leaves_the_log_its_files(launch: Callable[..., Process], site: Site) -> None:
     process = launch(files=128)
     port = process.started()["port"]
@@ -401,6 +406,7 @@ async def test_another_nodes_directory_is_refused(site: Site) -> None:
     assert files(site) == before
 
 
+@pytest.mark.usefixtures("world")
 async def test_a_directory_in_use_is_refused(site: Site, serving: Serving, launch: Callable[[], Process]) -> None:
     launch().started()  # a POSIX lock is per process
     assert "is in use" in await refusal(site)
@@ -481,7 +487,7 @@ async def test_a_transaction_that_a_crash_cut_is_aborted(site: Site, serving: Se
 async def test_a_torn_tail_is_cut_and_a_corrupt_middle_is_named(site: Site, serving: Serving) -> None:
     async with serving(site) as server, await connect(server.port) as connection:
         await join(connection, 1)
-        await connection.request(create("t"), timeout_ms=5_000)
+        await connection.request(create("t"), timeout_ms=60_000)
     whole = site.log_file.read_bytes()
     site.log_file.write_bytes(whole + whole[:40])
     async with serving(site) as server:

@@ -14,12 +14,13 @@ from kjbod.clock import SystemClock
 from kjbod.errors import StorageError
 from kjbod.metadata import live
 from kjbod.metadata.batches import encode_batch
+from kjbod.metadata.checkpoint_files import checkpoints_in, read_checkpoint
 from kjbod.metadata.fetching import Committed, Snapshot
 from kjbod.metadata.follower import MetadataFollower
 from kjbod.metadata.image import MetadataImage, Replayer, image_of
 from kjbod.metadata.live import LiveImage, dump_live
 from kjbod.metadata.records import NoOpRecord, encode_record
-from kjbod.metadata.snapshot import SnapshotId, checkpoints_in, read_checkpoint
+from kjbod.metadata.snapshot import SnapshotId
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import FetchSnapshotRequest, FetchSnapshotRequestPartition, FetchSnapshotRequestTopic
 from kjbod.wire.messages import SnapshotId as WireSnapshotId
@@ -116,7 +117,7 @@ async def test_a_snapshot_has_the_state_and_the_next_start_needs_nothing_else(si
     eager(site)
     async with serving(site) as server, await connect(server.port) as connection:
         await join(connection, 1)
-        await connection.request(create("t", 5), timeout_ms=5_000)
+        await connection.request(create("t", 5), timeout_ms=60_000)
         snapshot = await wait_snapshot(server)
         first = shallow_copy(server.controller.image)
         features_offset = server.controller.features_offset
@@ -148,7 +149,7 @@ async def test_what_a_snapshot_covers_is_removed_and_observers_are_sent_to_the_n
     async with serving(site) as server, await connect(server.port) as connection:
         await join(connection, 1)
         for number in range(5):
-            await connection.request(create(f"t{number}", 5), timeout_ms=5_000)
+            await connection.request(create(f"t{number}", 5), timeout_ms=60_000)
             snapshot = await wait_snapshot(server)
             await until(lambda: server.log.start_offset == server.log.end_offset)
         await until(lambda: len(checkpoints_in(log_path(site))) == 1)
@@ -202,12 +203,12 @@ async def test_an_agent_that_starts_late_loads_the_snapshot_piece_by_piece_and_g
     eager(site, metadata_max_retention_bytes="1")
     async with serving(site) as server, await connect(server.port) as connection:
         await join(connection, 1)
-        await connection.request(create("early", 50), timeout_ms=5_000)
+        await connection.request(create("early", 50), timeout_ms=60_000)
         snapshot = await wait_snapshot(server)
         assert (server.snapshots.size(snapshot) or 0) > 4 * 700
         async with following(server.port) as replayer:
             await until(lambda: "early" in replayer.image.topic_ids)
-            await connection.request(create("late"), timeout_ms=5_000)
+            await connection.request(create("late"), timeout_ms=60_000)
             await until(lambda: "late" in replayer.image.topic_ids)
             assert replayer.image == server.controller.image
 
@@ -232,16 +233,16 @@ async def test_pieces_make_the_file_and_a_snapshot_that_is_gone_is_said_to_be(si
         got = b""
         while len(got) < len(whole):
             topic = dataclasses.replace(piece(snapshot, 1, len(got)).topics[0])
-            answer = await connection.request(dataclasses.replace(request, topics=(topic,)), timeout_ms=5_000)
+            answer = await connection.request(dataclasses.replace(request, topics=(topic,)), timeout_ms=60_000)
             partition = answer.topics[0].partitions[0]
             assert (partition.error_code, partition.size, partition.position) == (0, len(whole), len(got))
             got += partition.unaligned_records
         assert got == whole
         for unknown in (SnapshotId(0, 0), SnapshotId(snapshot.end_offset, 9), SnapshotId(-1, -1)):
-            answer = await connection.request(piece(unknown, 1), timeout_ms=5_000)
+            answer = await connection.request(piece(unknown, 1), timeout_ms=60_000)
             assert answer.topics[0].partitions[0].error_code == ErrorCode.SNAPSHOT_NOT_FOUND
         path.unlink()  # by somebody else
-        answer = await connection.request(piece(snapshot, 1), timeout_ms=5_000)
+        answer = await connection.request(piece(snapshot, 1), timeout_ms=60_000)
         assert answer.topics[0].partitions[0].error_code == ErrorCode.SNAPSHOT_NOT_FOUND
 
 
@@ -284,10 +285,10 @@ async def test_a_full_disk_costs_the_snapshot_and_nothing_else(
     eager(site)
     async with serving(site) as server, await connect(server.port) as connection:
         await join(connection, 1)
-        await connection.request(create("t"), timeout_ms=5_000)
+        await connection.request(create("t"), timeout_ms=60_000)
         assert server.snapshots.latest is None
         monkeypatch.undo()
-        await connection.request(create("u"), timeout_ms=5_000)
+        await connection.request(create("u"), timeout_ms=60_000)
         await wait_snapshot(server)
 
 
@@ -315,7 +316,7 @@ async def snapshot_and_log(site: Site, serving: Serving) -> SnapshotId:
     eager(site)
     async with serving(site) as server, await connect(server.port) as connection:
         await join(connection, 1)
-        await connection.request(create("t"), timeout_ms=5_000)
+        await connection.request(create("t"), timeout_ms=60_000)
         snapshot = await wait_snapshot(server)
     for path in list(checkpoints_in(log_path(site)).values())[:-1]:
         path.unlink()
@@ -386,15 +387,15 @@ async def test_who_looks_at_a_running_cluster_sees_what_follows_the_newest_snaps
         await wait_snapshot(server)
     eager(site, metadata_log_max_record_bytes_between_snapshots="1000000")
     async with serving(site) as server, await connect(server.port) as connection:
-        await connection.request(create("t"), timeout_ms=5_000)
+        await connection.request(create("t"), timeout_ms=60_000)
         where = (("127.0.0.1", server.port),)
 
         def topics_seen() -> set[str]:
-            with LiveImage(where) as image:
+            with LiveImage(where, print) as image:
                 return set(image.read(lambda loaded: loaded.image.topic_ids))
 
         def topics_dumped() -> set[str]:
-            return {line["data"]["name"] for line in dump_live(where) if line.get("type") == "TOPIC_RECORD"}
+            return {line["data"]["name"] for line in dump_live(where, print) if line.get("type") == "TOPIC_RECORD"}
 
         for _ in range(2):
             assert await asyncio.to_thread(topics_seen) == {"t"}
@@ -407,7 +408,7 @@ async def test_a_log_that_ends_below_the_snapshot_is_replaced_by_it(site: Site, 
         await join(connection, 1)
         await wait_snapshot(server)
         shorter = site.log_file.read_bytes()
-        await connection.request(create("t"), timeout_ms=5_000)
+        await connection.request(create("t"), timeout_ms=60_000)
         snapshot = await wait_snapshot(server)
     site.log_file.write_bytes(shorter)
     eager(site, metadata_log_max_record_bytes_between_snapshots="1000000")

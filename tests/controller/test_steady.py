@@ -130,7 +130,7 @@ def test_a_world_answers_the_same_both_ways(version: int) -> None:
     answered = 0
 
     def steady(request: BrokerHeartbeatRequest, offset: int) -> BrokerHeartbeatResponse | None:
-        found = world.controller.lifecycle.steady_heartbeat(request, world.now_ms, offset)
+        found = world.controller.sessions.steady_heartbeat(request, world.now_ms, offset)
         return None if found is None else found[0]
 
     short = SteadyHeartbeats(steady)
@@ -230,7 +230,7 @@ async def test_who_has_to_wait_or_may_not_ask_is_not_answered_the_short_way(
         assert short(data)
         for target, name, value in (
             (
-                server.controller.lifecycle.changes_end,
+                server.controller.sessions.registration_end_offsets,
                 1,
                 server.log.end_offset + 1_000,
             ),  # it would tell what is not durable
@@ -242,6 +242,6 @@ async def test_who_has_to_wait_or_may_not_ask_is_not_answered_the_short_way(
                 if isinstance(name, str):
                     patch.setattr(target, name, value)
                 else:
-                    patch.setitem(server.controller.lifecycle.changes_end, name, cast(int, value))
+                    patch.setitem(server.controller.sessions.registration_end_offsets, name, cast(int, value))
                 assert short(data) is None, name
             assert short(data)

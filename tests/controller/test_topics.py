@@ -28,7 +28,7 @@ from kjbod.wire.messages import (
     MetadataRequest,
     MetadataRequestTopic,
 )
-from kjbod_controller_stub.partitions.placement import ReplicaPlacer, UsableBroker
+from kjbod_controller_stub.partitions.replica_placer import ReplicaPlacer, UsableBroker
 from kjbod_controller_stub.results import ApiError, Result
 from kjbod_controller_stub.rules import KAFKA, KIP_858
 from tests.controller.world import CLUSTER_ID, NODE_ID, World, directories, directory

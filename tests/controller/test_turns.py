@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from kjbod.metadata.records import Alike
-from kjbod.metadata.segments import SegmentedLog
+from kjbod.metadata.log_files import SegmentedLog
+from kjbod.metadata.records import PartitionRecordRef
 from kjbod.wire.client import Connection, Disconnected
 from kjbod.wire.messages import (
     BrokerHeartbeatRequest,
@@ -170,7 +170,7 @@ def held(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> Callable[[ControllerSer
         controller = server.controller
         replay = controller._replay_alike
 
-        def replay_in_halves(records: list[Alike]) -> None:
+        def replay_in_halves(records: list[PartitionRecordRef]) -> None:
             if len(records) > LARGE_PARTITIONS:
                 half = records[: len(records) // 2]
                 del records[: len(half)]
@@ -345,7 +345,7 @@ async def test_a_broker_is_not_told_of_a_state_that_is_not_durable(
         repeated = BrokerHeartbeatRequest(
             broker_id=2, broker_epoch=epoch, current_metadata_offset=2**60, want_fence=True
         )
-        assert server.controller.lifecycle.steady_heartbeat(repeated, 0) is not None  # it would change nothing
+        assert server.controller.sessions.steady_heartbeat(repeated, 0) is not None  # it would change nothing
         asking = asyncio.ensure_future(again.request(repeated, timeout_ms=30_000))
         assert not (await beat(admin, 1, server.controller.image.brokers[1].epoch)).is_fenced
         assert not asking.done()
@@ -419,7 +419,7 @@ def test_where_a_change_of_a_broker_ends_is_known_before_the_change_is_seen(monk
     replay, seen = controller.replay, []
 
     def watched(record: Any) -> None:
-        seen.append((controller.image.brokers[1].fenced, controller.lifecycle.changes_end[1]))
+        seen.append((controller.image.brokers[1].fenced, controller.sessions.registration_end_offsets[1]))
         replay(record)
 
     with monkeypatch.context() as patch:

@@ -1,24 +1,19 @@
 """A real broker of 4.3.1 whose replicas are from before directories were recorded gets a second directory."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from kjbod.testing.kafka import FEATURES, TOPICS, KafkaKit, broker_properties, controller_properties
-from kjbod.testing.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
+from scripts.rig.cluster import format_node
+from scripts.rig.kafka import FEATURES, TOPICS, KafkaKit, broker_properties, controller_properties
+from scripts.rig.processes import ManagedProcess, Processes, free_port, wait_until
 from tests.agent.real_broker import stop_clean
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.usefixtures("kafka_kit"), pytest.mark.timeout(300)]
 
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 PARTITIONS = 20
-
-
-def kjbod(*arguments: str) -> None:
-    result = subprocess.run([kjbod_command(), *arguments], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
 
 
 def static_voters(text: str, port: int) -> str:
@@ -32,14 +27,14 @@ def test_a_real_broker_is_not_unfenced_nor_elected_before_its_old_replicas_are_a
     port, broker_port = free_port(), free_port()
     controller, broker = tmp_path / "controller.properties", tmp_path / "broker.properties"
     controller.write_text(static_voters(controller_properties(3000, port, tmp_path / "metadata"), port))
-    kjbod("format", "-t", CLUSTER_ID, "-c", str(controller), "--release-version", "3.7-IV1")
+    format_node(controller, CLUSTER_ID, release="3.7-IV1")
     serving = processes.kjbod("controller", "-c", str(controller), name="controller")
     serving.wait_for_event("controller.started")
 
     def start_broker(name: str, *directories: str) -> ManagedProcess:
         paths = [tmp_path / directory for directory in directories]
         broker.write_text(static_voters(broker_properties(1, broker_port, port, paths), port))
-        kjbod("format", "-g", "-t", CLUSTER_ID, "-c", str(broker), "--release-version", "3.7-IV1")
+        format_node(broker, CLUSTER_ID, again=True, release="3.7-IV1")
         return kafka_kit.start_server(processes, broker, name=name)
 
     bootstrap = ("--bootstrap-server", f"127.0.0.1:{broker_port}")

@@ -144,7 +144,7 @@ async def test_a_candidate_of_a_newer_epoch_changes_nothing_in_a_live_controller
     site.configure(metadata_max_idle_interval_ms="60000")
     async with serving(site) as server, await connect(server.port) as stranger:
         end_offset, epoch = server.log.end_offset, server.quorum.epoch
-        answer = await stranger.request(vote(1_000), timeout_ms=5_000)
+        answer = await stranger.request(vote(1_000), timeout_ms=60_000)
         assert not answer.topics[0].partitions[0].vote_granted
-        await stranger.request(begin(8, 1_000), timeout_ms=5_000)
+        await stranger.request(begin(8, 1_000), timeout_ms=60_000)
         assert (server.log.end_offset, server.quorum.epoch) == (end_offset, epoch)

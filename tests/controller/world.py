@@ -149,7 +149,7 @@ class World:
         version = API[request.API_KEY].max_version if version is None else version
         steady = None
         if isinstance(request, BrokerHeartbeatRequest):
-            steady = self.controller.lifecycle.steady_heartbeat(request, self.now_ms)
+            steady = self.controller.sessions.steady_heartbeat(request, self.now_ms)
         result = self.controller.handle(request, Context(version), self.now_ms)
         # What needs no turn is answered as if it had taken one.
         assert steady is None or (steady[0], ()) == (result.answer, result.records)

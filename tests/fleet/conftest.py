@@ -10,7 +10,7 @@ import pytest
 
 from kjbod.fleet.schema import EVENTS, SAMPLES, DirectoryState, Event, EventKind, Sample, latency_bucket
 from kjbod_agent.host_files.report_files import finished_content
-from kjbod_agent.reports import base_name, partition_path
+from kjbod_agent.report_writer import base_name, partition_path
 
 T0_MS = 1_793_534_400_000  # 2026-11-01 12:00 UTC
 GIB = 1 << 30
@@ -153,19 +153,29 @@ def demo_reports(tmp_path: Path) -> Path:
     return tmp_path / "reports"
 
 
+@pytest.fixture(scope="module")
+def torn_demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The same, and the one of its files that is torn."""
+    root = tmp_path_factory.mktemp("torn") / "reports"
+    write_demo(root)
+    torn = next(root.glob("samples/*/*/kafka-3.*"))
+    torn.write_bytes(torn.read_bytes()[:-500])
+    return root, torn
+
+
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark(with_spark: None) -> Iterator[Any]:
     pytest.importorskip("pyspark", reason="needs the fleet extra")
     from kjbod.fleet.session import spark_session
 
     with spark_session("local[2]") as session:
-        session.conf.set("spark.sql.shuffle.partitions", "2")
         yield session
 
 
 @pytest.fixture
-def frames(spark: Any) -> Callable[..., tuple[Any, Any]]:
+def frames(spark: Any) -> Iterator[Callable[..., tuple[Any, Any]]]:
     """Clean samples and events of agents, as the job reads them back from its tables."""
+    kept: list[Any] = []
 
     def read(*agents: Agent) -> tuple[Any, Any]:
         from kjbod.fleet.read import good_rows, parse_lines
@@ -175,9 +185,12 @@ def frames(spark: Any) -> Callable[..., tuple[Any, Any]]:
             lines = [(line, "") for agent in agents for line in agent.lines[name]]
             parsed = parse_lines(spark.createDataFrame(lines, "value STRING, file STRING"), name)
             result.append(good_rows(parsed, [], name).persist())
+        kept.extend(result)
         return result[0], result[1]
 
-    return read
+    yield read
+    for table in kept:
+        table.unpersist()  # each query is compared with all that is kept
 
 
 @pytest.fixture

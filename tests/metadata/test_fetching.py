@@ -8,9 +8,10 @@ import pytest
 
 from kjbod.ids import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, Uuid
 from kjbod.metadata.batches import encode_batch
-from kjbod.metadata.control import LeaderChange
+from kjbod.metadata.control_records import LeaderChange
 from kjbod.metadata.fetching import (
     ADDRESSES_MAX,
+    ASKED_BYTES_MAX,
     SET_BACK_AFTER_MS,
     Committed,
     Downloaded,
@@ -18,6 +19,7 @@ from kjbod.metadata.fetching import (
     InconsistentClusterError,
     Leader,
     LeaderChanged,
+    Quorum,
     Snapshot,
 )
 from kjbod.metadata.records import (
@@ -100,6 +102,102 @@ def at_offset(end: int, *, hw: int | None = None, epoch: int = 1) -> FetchMachin
     m.on_fetch(answer(error=ErrorCode.FENCED_LEADER_EPOCH, leader=leader), 0)
     m.on_fetch(answer(records, hw=end if hw is None else hw, leader=leader), 0)
     return m
+
+
+# ---------------------------------------------------------------- timeouts of the quorum
+
+
+def ask_in_vain(m: FetchMachine, now_ms: int) -> int:
+    """One request that times out; when the next one may go out."""
+    m.on_asked(now_ms)
+    m.on_failure("no answer", now_ms + m.timeout_ms)
+    return m.not_before_ms
+
+
+def test_who_was_silent_for_the_fetch_timeout_is_not_the_next_one_to_be_asked() -> None:
+    for seed in range(20):
+        m = machine(A, B, seed=seed)
+        now_ms, before = 0, m.address
+        for _ in range(5):
+            now_ms = ask_in_vain(m, now_ms)
+            assert m.address != before
+            before = m.address
+
+
+def test_who_refuses_before_the_fetch_timeout_may_be_asked_again() -> None:
+    asked_again = 0
+    for seed in range(20):
+        m = machine(A, B, seed=seed)
+        first = m.address
+        m.on_asked(0)
+        m.on_failure("refused", 1)
+        asked_again += m.address == first
+    assert 0 < asked_again < 20
+
+
+def test_a_single_controller_is_asked_again_and_again() -> None:
+    m = machine(A)
+    now_ms = 0
+    for _ in range(5):
+        now_ms = ask_in_vain(m, now_ms)
+        assert m.address == A
+
+
+def test_after_a_success_the_leader_is_waited_for_no_longer_than_it_may_be_silent() -> None:
+    m = machine(A, B, quorum=Quorum(request_timeout_ms=5_000, fetch_timeout_ms=1_000), max_wait_ms=500)
+    m.on_fetch(answer(data(0, topic(0)), hw=1), 0)
+    assert m.timeout_ms == 1_500
+    ask_in_vain(m, 0)
+    assert m.timeout_ms == 5_500, "another one has all the time of a request"
+    m.on_fetch(answer(data(1, topic(1)), hw=2), 10_000)
+    assert m.timeout_ms == 1_500
+
+
+def test_what_the_agent_does_between_two_requests_is_nobodys_silence() -> None:
+    """It may decode for seconds."""
+    m = machine(A, B, seed=3)
+    first = m.address
+    m.on_fetch(answer(data(0, topic(0)), hw=1), 0)
+    m.on_asked(60_000)
+    m.on_failure("refused", 60_001)
+    assert m._to_ask(60_001) == (A, B)
+    assert first in m._to_ask(60_001)
+
+
+def test_a_pause_of_the_process_is_nobodys_silence() -> None:
+    m = machine(A, B, quorum=Quorum(fetch_timeout_ms=60_000))
+    m.on_asked(0)
+    m.on_failure("no answer", 3_600_000)
+    assert m._to_ask(3_600_000) == (A, B)
+
+
+def test_the_back_off_grows_from_where_it_is_configured() -> None:
+    for first_ms, most_ms in ((20, 1_000), (300, 1_000), (4_000, 4_000), (0, 1_000)):
+        m = machine(quorum=Quorum(retry_backoff_ms=first_ms))
+        waits = []
+        for _ in range(16):
+            m.on_failure("refused", 0)
+            waits.append(m.not_before_ms)
+        assert waits[0] in range(int(first_ms * 0.8), int(first_ms * 1.2) + 2)
+        assert waits[-1] in range(int(most_ms * 0.8), int(most_ms * 1.2) + 1)
+
+
+def test_it_is_known_since_when_nothing_was_fetched_until_something_is() -> None:
+    m = machine()
+    assert m.failing_since_ms is None
+    for now_ms in (7_000, 8_000):
+        m.on_failure("refused", now_ms)
+        assert m.failing_since_ms == 7_000
+    m.on_fetch(answer(), 9_000)
+    assert m.failing_since_ms is None
+
+
+def test_as_much_is_asked_for_as_configured_and_never_more_than_fits_into_memory() -> None:
+    for given, asked_for in ((5_000, 5_000), (2**31 - 1, ASKED_BYTES_MAX)):
+        m = machine(quorum=Quorum(fetch_max_bytes=given, fetch_snapshot_max_bytes=given))
+        fetch = m.request(18)
+        m.on_fetch(answer(snapshot_id=wire.SnapshotId(end_offset=5, epoch=1)), 0)
+        assert (fetch.max_bytes, m.request(18).max_bytes) == (asked_for, asked_for)
 
 
 # ---------------------------------------------------------------- requests

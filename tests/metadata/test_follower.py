@@ -129,7 +129,7 @@ class Reader:
         self.changed.set()
 
     async def until(self, reached: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not reached():
                 self.changed.clear()
                 await self.changed.wait()
@@ -238,7 +238,7 @@ async def test_a_controller_of_another_cluster_ends_the_follower_with_one_clear_
     async with listening(controller) as server:
         reader = Reader(server.port, cluster_id="elsewhere")
         with pytest.raises(InconsistentClusterError, match="belongs to another cluster than elsewhere"):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await reader.follower.run()
 
 
@@ -248,5 +248,5 @@ async def test_an_error_of_a_callback_ends_the_follower(controller: Controller) 
         reader = Reader(server.port)
         reader.replayer.image.replay(topics(0, 1)[0])  # so that the record from the log contradicts it
         with pytest.raises(Exception, match="exists already"):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await reader.follower.run()

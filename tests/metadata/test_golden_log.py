@@ -7,13 +7,14 @@ from typing import Any
 
 from kjbod.metadata import versions
 from kjbod.metadata.batches import RecordBatch, encode_batch, iter_batches
-from kjbod.metadata.control import ControlRecord, decode_control
+from kjbod.metadata.checkpoint_files import checkpoints_in, read_checkpoint
+from kjbod.metadata.control_records import ControlRecord, decode_control
 from kjbod.metadata.dump import dump, payload_json
 from kjbod.metadata.image import MetadataImage, Replayer, changes_between, image_of
+from kjbod.metadata.log_files import Indexer, open_log
 from kjbod.metadata.quorum_state import QuorumState, read_quorum_state, write_quorum_state
 from kjbod.metadata.records import decode_record
-from kjbod.metadata.segments import Indexer, open_log
-from kjbod.metadata.snapshot import SnapshotId, checkpoints_in, encode_checkpoint, read_checkpoint
+from kjbod.metadata.snapshot import SnapshotId, encode_checkpoint
 
 
 def batches_of(path: Path) -> list[RecordBatch]:

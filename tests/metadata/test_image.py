@@ -56,6 +56,7 @@ from kjbod.metadata.records import (
     UserScramCredentialRecord,
     ZkMigrationStateRecord,
 )
+from tests.metadata.replicas import replicas_of
 
 D1, D2, D3, D4 = (Uuid.of(100 + n, 1) for n in range(4))
 NEGATIVE = Uuid.of(-5, 1)
@@ -254,8 +255,8 @@ def test_deleting_a_topic_deletes_its_partitions_and_configuration() -> None:
 
 def test_replicas_of_a_broker_are_found() -> None:
     image = image_with(TOPIC_RECORD, partition(0), partition(1, replicas=(2,), directories=(D1,), isr=(2,)))
-    assert [(topic.name, number) for topic, number, _ in image.replicas_of(2)] == [("t", 0), ("t", 1)]
-    assert [(topic.name, number) for topic, number, _ in image.replicas_of(1)] == [("t", 0)]
+    assert [(topic.name, number) for topic, number, _ in replicas_of(image, 2)] == [("t", 0), ("t", 1)]
+    assert [(topic.name, number) for topic, number, _ in replicas_of(image, 1)] == [("t", 0)]
     assert image.partition_count() == 2
 
 

@@ -1,7 +1,7 @@
 """The level of the quorum, which is in control records: what an observer learns of it."""
 
 from kjbod.metadata.batches import encode_batch, iter_batches
-from kjbod.metadata.control import KRaftVersion, LeaderChange
+from kjbod.metadata.control_records import KRaftVersion, LeaderChange
 from kjbod.metadata.fetching import Committed
 
 

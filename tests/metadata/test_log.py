@@ -17,12 +17,13 @@ import pytest
 
 from kjbod.errors import LogCorruptError, StorageError
 from kjbod.ids import Uuid
-from kjbod.metadata import clean_stop, segments
+from kjbod.metadata import clean_stop, log_files
 from kjbod.metadata.batches import encode_batch, iter_batches
 from kjbod.metadata.log import MetadataLog, OffsetOutOfRangeError
+from kjbod.metadata.log_files import open_log
 from kjbod.metadata.quorum_state import QuorumState, write_quorum_state
 from kjbod.metadata.records import TopicRecord, encode_record
-from kjbod.metadata.segments import open_log
+from tests.depth import seeds
 
 FIRST = "00000000000000000000.log"
 
@@ -36,13 +37,13 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def log_files(directory: Path) -> list[Path]:
+def segment_paths(directory: Path) -> list[Path]:
     return sorted(directory.glob("*.log"))
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    return tmp_path / segments.DIRECTORY_NAME
+    return tmp_path / log_files.DIRECTORY_NAME
 
 
 async def write(directory: Path, *batches: bytes, **options: Any) -> None:
@@ -81,7 +82,7 @@ async def test_a_new_log_starts_where_the_snapshot_ends(directory: Path) -> None
 
 async def test_the_parent_of_a_log_is_never_created(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"cannot open the metadata log in .*missing"):
-        await MetadataLog.open(tmp_path / "missing" / segments.DIRECTORY_NAME)
+        await MetadataLog.open(tmp_path / "missing" / log_files.DIRECTORY_NAME)
     assert not (tmp_path / "missing").exists()
 
 
@@ -194,7 +195,7 @@ async def test_a_batch_larger_than_what_was_asked_for_is_read_whole(directory: P
 
 async def test_segments_roll_at_their_size_and_are_named_by_offset(directory: Path) -> None:
     await write(directory, *(batch_at(offset) for offset in range(100)), segment_bytes=1000)
-    logs = log_files(directory)
+    logs = segment_paths(directory)
     assert len(logs) > 5
     for path in logs:
         assert path.stat().st_size <= 1000
@@ -206,8 +207,8 @@ async def test_segments_roll_at_their_size_and_are_named_by_offset(directory: Pa
     assert log.end_offset == 100
     await log.delete_before(50)
     assert log.start_offset == 50
-    assert logs[0] not in log_files(directory)
-    assert 0 < int(log_files(directory)[0].stem) <= 50
+    assert logs[0] not in segment_paths(directory)
+    assert 0 < int(segment_paths(directory)[0].stem) <= 50
     assert [b.base_offset async for b in log.batches(log.start_offset)] == list(range(log.start_offset, 100))
     await log.close()
 
@@ -215,9 +216,9 @@ async def test_segments_roll_at_their_size_and_are_named_by_offset(directory: Pa
 async def test_segments_roll_when_their_first_batch_is_old(directory: Path) -> None:
     # The batches are a millisecond apart.
     await write(directory, *(batch_at(offset) for offset in range(100)), segment_ms=29)
-    assert [int(path.stem) for path in log_files(directory)] == [0, 30, 60, 90]
+    assert [int(path.stem) for path in segment_paths(directory)] == [0, 30, 60, 90]
     await write(directory, batch_at(100), batch_at(101), segment_ms=10)  # the age goes on after a restart
-    assert [int(path.stem) for path in log_files(directory)] == [0, 30, 60, 90, 101]
+    assert [int(path.stem) for path in segment_paths(directory)] == [0, 30, 60, 90, 101]
 
 
 async def test_leader_epochs_that_end_below_the_start_of_the_log_are_forgotten(directory: Path) -> None:
@@ -260,7 +261,7 @@ async def test_batches_before_and_after_a_mark_are_not_joined(directory: Path) -
 
 async def test_index_entries_name_batch_starts_about_every_4_kib(directory: Path) -> None:
     await write(directory, *(batch_at(offset * 2, 2) for offset in range(2000)), segment_bytes=100_000)
-    for path in log_files(directory):
+    for path in segment_paths(directory):
         base = int(path.stem)
         batches = {batch.position: batch for batch in iter_batches(path.read_bytes())}
         entries = list(struct.iter_unpack(">ii", path.with_suffix(".index").read_bytes()))
@@ -388,14 +389,17 @@ async def test_an_end_of_zeros_behind_a_batch_that_ends_before_it_is_no_torn_tai
     assert contents(directory) == before
 
 
+@pytest.mark.parametrize("seed", seeds())
 @pytest.mark.parametrize("sector", [512, 4096])
 @pytest.mark.parametrize("before", range(440, 576, 17))
-async def test_a_large_batch_that_lost_any_of_its_sectors_is_torn(directory: Path, sector: int, before: int) -> None:
+async def test_a_large_batch_that_lost_any_of_its_sectors_is_torn(
+    directory: Path, sector: int, before: int, seed: int
+) -> None:
     first = batch_at(0, text="f" * (before - len(batch_at(0, text=""))))
     last = batch_at(1, 90, text="t" * 40)
     await write_and_die(directory, first, last)
     end = len(first) + len(last)
-    rng = random.Random(before)
+    rng = random.Random(f"{before}/{seed}")
     for _ in range(20):
         data = bytearray(first + last)
         for at in range(0, end, sector):
@@ -417,7 +421,7 @@ async def test_a_leader_epoch_that_goes_back_is_refused(directory: Path) -> None
 
 async def test_a_missing_segment_is_refused(directory: Path) -> None:
     await write(directory, *(batch_at(offset) for offset in range(60)), segment_bytes=1000)
-    middle = log_files(directory)[1]
+    middle = segment_paths(directory)[1]
     middle.unlink()
     with pytest.raises(LogCorruptError, match="the segment before it ends at"):
         await MetadataLog.open(directory, segment_bytes=1000)
@@ -425,7 +429,7 @@ async def test_a_missing_segment_is_refused(directory: Path) -> None:
 
 async def test_a_torn_segment_that_is_not_the_last_is_refused(directory: Path) -> None:
     await write(directory, *(batch_at(offset) for offset in range(60)), segment_bytes=1000)
-    middle = log_files(directory)[1]
+    middle = segment_paths(directory)[1]
     os.truncate(middle, middle.stat().st_size - 1)
     before = contents(directory)
     with pytest.raises(LogCorruptError, match=middle.name):
@@ -475,12 +479,13 @@ async def _appended_together(directory: Path, monkeypatch: pytest.MonkeyPatch) -
     return synced, (directory / FIRST).read_bytes()
 
 
+@pytest.mark.parametrize("seed", seeds())
 async def test_a_power_loss_that_keeps_any_part_of_an_unsynced_write_leaves_a_log_that_opens(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     synced, written = await _appended_together(directory, monkeypatch)
     assert written.startswith(synced)
-    rng = random.Random(858)
+    rng = random.Random(seed)
     sector = 64
     for _ in range(60):
         survived = bytearray(written)
@@ -520,7 +525,7 @@ async def test_a_full_disk_acknowledges_nothing_and_the_next_start_has_all_that_
 
     with monkeypatch.context() as full:
         full.setattr(os, "write", half_then_full)
-        with pytest.raises(StorageError, match=f"{segments.DIRECTORY_NAME}: No space left on device"):
+        with pytest.raises(StorageError, match=f"{log_files.DIRECTORY_NAME}: No space left on device"):
             await log.append([batch_at(1)])
     await log.close()
     log = await MetadataLog.open(directory)
@@ -583,6 +588,7 @@ async def test_what_a_killed_process_left_unsynced_is_durable_before_it_is_read(
     log.close()
 
 
+@pytest.mark.usefixtures("world")
 async def test_every_acknowledged_record_survives_kill_9(directory: Path) -> None:
     end = 0
     for _ in range(3):
@@ -603,27 +609,27 @@ def remove_segment(segment: Path) -> None:
 
 
 def lose_last_segment(directory: Path) -> None:
-    remove_segment(log_files(directory)[-1])
+    remove_segment(segment_paths(directory)[-1])
 
 
 def empty_last_segment(directory: Path) -> None:
-    log_files(directory)[-1].write_bytes(b"")
+    segment_paths(directory)[-1].write_bytes(b"")
 
 
 def damage_last_batch(directory: Path) -> None:
-    last = log_files(directory)[-1]
+    last = segment_paths(directory)[-1]
     data = bytearray(last.read_bytes())
     data[-3] ^= 0xFF
     last.write_bytes(data)
 
 
 def cut_last_batch(directory: Path) -> None:
-    last = log_files(directory)[-1]
+    last = segment_paths(directory)[-1]
     last.write_bytes(last.read_bytes()[:-1])
 
 
 def lose_all_segments(directory: Path) -> None:
-    for path in log_files(directory):
+    for path in segment_paths(directory):
         remove_segment(path)
 
 
@@ -749,7 +755,7 @@ FOUR_EPOCHS = [batch_at(offset, epoch=1 + offset // 3) for offset in range(12)]
 
 def lose_more(directory: Path) -> None:
     """What began after the first of four epochs."""
-    (last,) = log_files(directory)
+    (last,) = segment_paths(directory)
     last.write_bytes(b"".join(FOUR_EPOCHS[:5]))
 
 
@@ -805,7 +811,7 @@ async def test_an_epoch_checkpoint_that_is_none_is_rebuilt(directory: Path, cont
 async def test_segments_of_which_only_indexes_are_left_are_missed(directory: Path, lost: int) -> None:
     await write(directory, *TEN, segment_bytes=300)
     (directory / clean_stop.FILE_NAME).unlink()
-    gone = log_files(directory)[lost:]
+    gone = segment_paths(directory)[lost:]
     for path in gone:
         path.unlink()
     before = contents(directory)

@@ -11,12 +11,14 @@ from kjbod.clock import SystemClock
 from kjbod.ids import UNASSIGNED, Uuid, random_directory_id, random_uuid
 from kjbod.metadata import versions
 from kjbod.metadata.batches import encode_batch
-from kjbod.metadata.control import ControlRecord, KRaftVersion, KRaftVoters, LeaderChange, LeaderChangeVoter
+from kjbod.metadata.checkpoint_files import checkpoints_in, read_checkpoint, write_checkpoint
+from kjbod.metadata.control_records import ControlRecord, KRaftVersion, KRaftVoters, LeaderChange, LeaderChangeVoter
 from kjbod.metadata.dump import record_json
 from kjbod.metadata.fetching import Committed, Snapshot
 from kjbod.metadata.follower import MetadataFollower
 from kjbod.metadata.image import MetadataImage, Replayer, image_of
 from kjbod.metadata.log import MetadataLog
+from kjbod.metadata.log_files import DIRECTORY_NAME, open_log
 from kjbod.metadata.quorum_state import QuorumState, read_quorum_state, write_quorum_state
 from kjbod.metadata.records import (
     BrokerRegistrationChangeRecord,
@@ -31,12 +33,11 @@ from kjbod.metadata.records import (
     TopicRecord,
     encode_record,
 )
-from kjbod.metadata.segments import DIRECTORY_NAME, open_log
-from kjbod.metadata.snapshot import SnapshotId, checkpoints_in, read_checkpoint, write_checkpoint
-from kjbod.testing.kafka import DUMP_LOG, KafkaKit, controller_properties
-from kjbod.testing.processes import Processes, free_port, wait_until
+from kjbod.metadata.snapshot import SnapshotId
+from scripts.rig.kafka import DUMP_LOG, KafkaKit, controller_properties
+from scripts.rig.processes import Processes, free_port, wait_until
 
-pytestmark = pytest.mark.kafka
+pytestmark = pytest.mark.usefixtures("kafka_kit")
 
 NODE = 3000
 CLUSTER = "kjbodMetadataLogTest00"
@@ -158,7 +159,7 @@ async def follow(port: int, directory: Uuid, replica_id: int, offset: int) -> Me
         replica_id=replica_id,
         directory_id=directory,
     )
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         run = group.create_task(follower.run())
         await enough.wait()
         run.cancel()

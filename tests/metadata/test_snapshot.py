@@ -10,16 +10,10 @@ import pytest
 from kjbod.errors import LogCorruptError, StorageError
 from kjbod.ids import random_uuid
 from kjbod.metadata.batches import BATCH_BYTES_MAX, iter_batches
+from kjbod.metadata.checkpoint_files import checkpoints_in, read_checkpoint, write_checkpoint
 from kjbod.metadata.quorum_state import QuorumState, read_quorum_state, write_quorum_state
 from kjbod.metadata.records import ConfigRecord, FeatureLevelRecord, Record, TopicRecord
-from kjbod.metadata.snapshot import (
-    SnapshotId,
-    checkpoints_in,
-    decode_checkpoint,
-    encode_checkpoint,
-    read_checkpoint,
-    write_checkpoint,
-)
+from kjbod.metadata.snapshot import SnapshotId, decode_checkpoint, encode_checkpoint
 
 LEVEL = FeatureLevelRecord(name="metadata.version", feature_level=30)
 

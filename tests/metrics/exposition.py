@@ -2,10 +2,12 @@
 
 import re
 from itertools import groupby
+from pathlib import Path
 
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+_PAGE = Path(__file__).parents[2] / "kjbod" / "metrics" / "README.md"
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("",)}
 
@@ -49,3 +51,11 @@ def values(text: str) -> dict[str, float]:
     """Value by series, as the text has it: ``name{label="value"}``."""
     lines = (line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#"))
     return {series: float(value) for series, _, value in lines}
+
+
+def not_on_the_page(text: str) -> list[str]:
+    """kjbod's own families in a scrape that ``kjbod/metrics/README.md`` does not name."""
+    told = set(re.findall(r"`(kjbod_[a-z0-9_]+)", _PAGE.read_text()))
+    own = re.findall(r"^# TYPE (kjbod_[a-z0-9_]+) ", text, re.MULTILINE)
+    assert own
+    return [name for name in own if name not in told]

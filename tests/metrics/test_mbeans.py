@@ -17,11 +17,12 @@ from kjbod.metrics.mbeans import (
     quoted,
     strimzi_series,
 )
-from kjbod.testing.kafka import KafkaKit, broker_properties, controller_properties
-from kjbod.testing.processes import Processes, free_port
 from kjbod_agent import metrics as agent_metrics
 from kjbod_controller_stub import metrics as controller_metrics
+from scripts.rig.kafka import JMX, KafkaKit
+from tests.kafka_pair import KafkaPair
 from tests.metrics.exposition import checked, values
+from tests.metrics.jmx import object_name
 
 OFFLINE = MBean("kafka.log", "LogManager", "OfflineLogDirectoryCount", "Text.")
 DIRECTORY = MBean("kafka.log", "LogManager", "LogDirectoryOffline", "Text.", "logDirectory")
@@ -130,47 +131,27 @@ def test_an_mbean_without_rules_is_untyped() -> None:
 ONLY_AT_A_START = {"kafka.log:type=LogManager,name=remainingLogsToRecover,dir=*"}
 """There while Kafka loads its logs."""
 ONLY_IN_THE_KIP = {"kafka.server:type=KafkaServer,name=QueuedReplicaToDirAssignments"}
-CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
-
-
-def jmx(port: int) -> list[str]:
-    remote = "-Dcom.sun.management.jmxremote"
-    addresses = [f"{remote}.host=127.0.0.1", "-Djava.rmi.server.hostname=127.0.0.1"]
-    return [f"{remote}.port={port}", f"{remote}.rmi.port={port}", f"{remote}.authenticate=false",
-            f"{remote}.ssl=false", *addresses]  # fmt: skip
 
 
 def mbeans_of(kit: KafkaKit, port: int) -> dict[str, str]:
     """Value of each attribute of each MBean of a server, by ``object name:attribute``."""
     url = f"service:jmx:rmi:///jndi/rmi://127.0.0.1:{port}/jmxrmi"
     options = ("--jmx-url", url, "--one-time", "--report-format", "properties")
-    lines = kit.run("org.apache.kafka.tools.JmxTool", *options).stdout.splitlines()
+    lines = kit.run(JMX, *options).stdout.splitlines()
     return {found[1]: found[2] for line in lines if (found := re.fullmatch(r"(.*:[\w-]+)=(.*)", line))}
 
 
-@pytest.mark.kafka
-def test_real_kafka_has_every_mbean_whose_names_are_served(
-    kafka_kit: KafkaKit, processes: Processes, tmp_path: Path
-) -> None:
-    ports = [free_port() for _ in range(4)]
-    controller, broker = tmp_path / "controller.properties", tmp_path / "broker.properties"
-    controller.write_text(controller_properties(3000, ports[0], tmp_path / "c"))
-    broker.write_text(broker_properties(1, ports[1], ports[0], [tmp_path / "d1", tmp_path / "d2"]))
-    kafka_kit.format(controller, CLUSTER_ID, "--standalone")
-    kafka_kit.format(broker, CLUSTER_ID)
-    kafka_kit.start_server(processes, controller, name="controller", options=jmx(ports[2]))
-    kafka_kit.start_server(processes, broker, name="broker", options=jmx(ports[3]))
+@pytest.mark.usefixtures("kafka_kit")
+def test_real_kafka_has_every_mbean_whose_names_are_served(kafka_kit: KafkaKit, kafka_pair: KafkaPair) -> None:
+    def missing(beans: tuple[MBean, ...], there: dict[str, str]) -> set[str]:
+        names = {re.sub(r",(?!name=)(\w+)=(\"[^\"]*\"|[^,:]*)", r",\1=*", name) for name in there}
+        return {object_name(bean) for bean in beans if f"{object_name(bean)}:{bean.attribute}" not in names}
 
-    def missing(beans: tuple[MBean, ...], port: int) -> set[str]:
-        there = {re.sub(r",(?!name=)(\w+)=(\"[^\"]*\"|[^,:]*)", r",\1=*", name) for name in mbeans_of(kafka_kit, port)}
-        return {bean.object_name for bean in beans if f"{bean.object_name}:{bean.attribute}" not in there}
-
-    assert missing(agent_metrics.MBEANS, ports[3]) == ONLY_AT_A_START | ONLY_IN_THE_KIP
-    assert missing(controller_metrics.MBEANS, ports[2]) == set()
-    path = str((tmp_path / "d1").resolve())
-    assert f"kafka.log:type=LogManager,name=LogDirectoryOffline,logDirectory={quoted(path)}:Value" in mbeans_of(
-        kafka_kit, ports[3]
-    )
+    broker = mbeans_of(kafka_kit, kafka_pair.broker_jmx)
+    assert missing(agent_metrics.MBEANS, broker) == ONLY_AT_A_START | ONLY_IN_THE_KIP
+    assert missing(controller_metrics.MBEANS, mbeans_of(kafka_kit, kafka_pair.controller_jmx)) == set()
+    path = str((kafka_pair.base / "d1").resolve())
+    assert f"kafka.log:type=LogManager,name=LogDirectoryOffline,logDirectory={quoted(path)}:Value" in broker
 
 
 README = Path(__file__).parents[2] / "kjbod" / "metrics" / "README.md"
@@ -191,4 +172,4 @@ def test_the_readme_s_tables_have_each_mbean_with_its_names(beans: tuple[MBean, 
         key = "1" if bean.key else ""
         attribute = "" if bean.attribute == "Value" else f" {bean.attribute}"
         strimzi = shown(strimzi_series(bean, key), bean.key) + ("" if bean.name else " (Strimzi)")
-        assert told[f"`{bean.object_name}`{attribute}"] == (shown(default_series(bean, key), bean.key), strimzi)
+        assert told[f"`{object_name(bean)}`{attribute}"] == (shown(default_series(bean, key), bean.key), strimzi)

@@ -209,6 +209,7 @@ def test_a_reader_that_is_gone_does_not_stop_the_writer() -> None:
     os.close(descriptor)
 
 
+@pytest.mark.usefixtures("world")
 def test_after_a_write_that_broke_off_the_next_line_is_whole(tmp_path: Path) -> None:
     limit = (
         "import resource, signal, sys\n"
@@ -236,6 +237,7 @@ def test_nothing_comes_after_the_last_line(log: Log) -> None:
     assert log.text() == "kjbod: internal error\n"
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.parametrize("closed", [[2], [0, 1, 2]])
 def test_a_closed_stderr_is_not_mistaken_for_a_file_that_is_opened_later(closed: list[int], tmp_path: Path) -> None:
     victim = tmp_path / "victim"
@@ -249,6 +251,7 @@ def test_a_closed_stderr_is_not_mistaken_for_a_file_that_is_opened_later(closed:
     assert victim.read_bytes() == b""
 
 
+@pytest.mark.usefixtures("world")
 def test_the_last_lines_are_written_before_the_process_ends() -> None:
     code = (
         "from kjbod.runtime.logging import configure_logging, get_logger\n"
@@ -260,6 +263,7 @@ def test_the_last_lines_are_written_before_the_process_ends() -> None:
     assert done.stdout == ""
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_process_whose_stderr_does_not_work_ends_with_its_own_exit_code(closed: bool) -> None:
     code = (

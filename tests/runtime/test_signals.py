@@ -9,7 +9,7 @@ from typing import Any, cast
 from structlog.typing import FilteringBoundLogger
 
 from kjbod.runtime.signals import dump_stacks_on
-from kjbod.testing.processes import wait_until
+from scripts.rig.processes import wait_until
 
 
 class Lines:

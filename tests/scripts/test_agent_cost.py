@@ -1,6 +1,9 @@
 """The cost benchmark adds up what it has measured."""
 
+import csv
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -61,3 +64,19 @@ def test_help_says_what_is_measured_and_where_results_go(capsys: pytest.CaptureF
         agent_cost.arguments(["--help"])
     assert "60 MiB or 2 % of one core" in " ".join(capsys.readouterr().out.split())
     assert agent_cost.arguments([]).out == Path("kjbod-bench/agent-cost")
+
+
+@pytest.mark.usefixtures("as_root", "kafka_kit")
+def test_a_short_run_measures_a_real_agent_and_a_real_broker(tmp_path: Path) -> None:
+    few = ("--directories", "2", "--replicas", "20", "--seconds", "2", "--kafka", "--kafka-replicas", "4")
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.bench.agent_cost", *few, "--out", str(tmp_path)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=150,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    with open(tmp_path / "agent-cost.csv") as file:  # what it costs beside other tests says nothing
+        assert {row["of"] for row in csv.DictReader(file)} == {"agent", "kafka"}

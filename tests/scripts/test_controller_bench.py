@@ -16,11 +16,11 @@ from kjbod.metadata.records import (
     Record,
     encode_record,
 )
-from kjbod.testing.errors import RigError
 from scripts.bench import controller
 from scripts.bench.controller_cases import Row, Sample, percentile
 from scripts.bench.controller_client import PARTITION_CHANGE, REGISTRATION_CHANGE, record_types
 from scripts.bench.controller_rig import System
+from scripts.rig.rig_error import RigError
 
 ROOT = Path(__file__).parents[2]
 FAILS = "directory with 10000 leaders fails: answer"
@@ -30,6 +30,7 @@ def _sample(system: System, value: float, name: str = FAILS, part: str = "a", un
     return Sample(Row(part, name, unit, "warm"), system, value)
 
 
+@pytest.mark.usefixtures("world")
 def test_a_run_measures_our_controller_and_tells_what_it_measured(tmp_path: Path) -> None:
     options = ["--quick", "--no-kafka", "--sizes", "60", "--only", "a,b", "--out", str(tmp_path)]
     command = [sys.executable, "-m", "scripts.bench.controller", *options]

@@ -1,4 +1,4 @@
-"""``scripts/faults``: what an operator sees, what is refused, and that nothing stays broken."""
+"""``kjbod faults``: what an operator sees, what is refused, and that nothing stays broken."""
 
 import contextlib
 import json
@@ -9,28 +9,30 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kjbod.testing import syscalls
-from kjbod.testing.disks import FILE_SYSTEMS, DiskControl, RealDisk
-from kjbod.testing.errors import RigError
-from kjbod.testing.faults import FAULTS, Target, cli, foreign, inject, undo
-from kjbod.testing.processes import wait_until
-from kjbod.testing.table import mount_above, mount_on, mounts_on
+from kjbod.faults import cli, foreign, syscalls
+from kjbod.faults.catalog import FAULTS, inject, undo
+from kjbod.faults.disks import FILE_SYSTEMS, DiskControl, RealDisk
+from kjbod.faults.faults_error import FaultsError
+from kjbod.faults.model import Target
+from kjbod.faults.mount_table import mount_above, mount_on, mounts_on
+from kjbod.faults.program import typed
+from scripts.rig.processes import Processes, kjbod_command, wait_until
+from tests.preloading import run_kjbod
 
 ROOT = Path(__file__).parents[2]
-root = pytest.mark.root
+root = pytest.mark.usefixtures("as_root")
 Make = Callable[..., RealDisk]
 Result = subprocess.CompletedProcess[str]
 
 
 def command(state_dir: Path, *arguments: object) -> list[str]:
-    module = [sys.executable, "-P", "-m", "kjbod.testing.faults.cli"]
-    return [*module, *map(str, arguments), "--state-dir", str(state_dir)]
+    return [kjbod_command(), "faults", *map(str, arguments), "--state-dir", str(state_dir)]
 
 
 class Faults:
@@ -39,21 +41,20 @@ class Faults:
     def __init__(self, state_dir: Path) -> None:
         self.state_dir = state_dir
 
-    def __call__(self, *arguments: object, code: int = 0, **options: Any) -> Result:
-        line = command(self.state_dir, *arguments)
-        result = subprocess.run(line, capture_output=True, text=True, check=False, timeout=60, **options)
+    def __call__(self, *arguments: object, code: int = 0, environment: Mapping[str, str] | None = None) -> Result:
+        result = run_kjbod(*command(self.state_dir, *arguments)[1:], environment=environment)
         assert result.returncode == code, (result.stdout, result.stderr)
         return result
 
-    def error(self, *arguments: object, code: int = 1, **options: Any) -> str:
+    def error(self, *arguments: object, code: int = 1, environment: Mapping[str, str] | None = None) -> str:
         """Its only line on standard error."""
-        result = self(*arguments, code=code, **options)
+        result = self(*arguments, code=code, environment=environment)
         assert result.stderr.count("\n") == 1, result.stderr
         assert "Traceback" not in result.stderr
         return result.stderr.rstrip("\n")
 
-    def status(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self("status", "--json").stdout)
+    def status(self, code: int = 0) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self("status", "--json", code=code).stdout)
         return found
 
     def left(self) -> list[str]:
@@ -95,9 +96,9 @@ def writes(directory: Path) -> bool:
 # without root ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("world")
 def test_list_names_every_fault_with_what_it_does_and_what_the_agent_should_say(tmp_path: Path) -> None:
-    result = subprocess.run(["scripts/faults", "list"], cwd=ROOT, capture_output=True, text=True, check=True)
-    head, *lines = result.stdout.splitlines()
+    head, *lines = Faults(tmp_path)("list").stdout.splitlines()
     assert re.split(r"  +", head) == ["FAULT", "FILE SYSTEMS", "DOES", "NEEDS", "THE AGENT SHOULD SAY"]
     assert [line.split()[0] for line in lines if not line.startswith(" ")] == list(FAULTS)
     by_name = {fault["name"]: fault for fault in json.loads(Faults(tmp_path)("list", "--json").stdout)}
@@ -107,6 +108,32 @@ def test_list_names_every_fault_with_what_it_does_and_what_the_agent_should_say(
     assert set(by_name["fs-shutdown"]["expected"]) | set(by_name["fs-shutdown"]["not_on"]) == set(FILE_SYSTEMS)
 
 
+@pytest.mark.usefixtures("world")
+def test_a_clone_has_the_same_command_without_an_installation(tmp_path: Path) -> None:
+    def run(*arguments: str) -> Result:
+        line = ["scripts/faults", *arguments, "--state-dir", str(tmp_path)]
+        return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
+
+    # As wide as it is told: what a terminal has told the libraries of this process is not in os.environ.
+    environment = {**os.environ, "COLUMNS": "120"}
+    faults = Faults(tmp_path)
+    assert run("list").stdout == faults("list", environment=environment).stdout
+    assert run("--help").stdout == faults("--help", environment=environment).stdout
+    mistake = run("undo")
+    assert (mistake.returncode, mistake.stderr.rstrip("\n")) == (
+        2,
+        faults.error("undo", code=2, environment=environment),
+    )
+
+
+def test_a_command_to_type_has_its_path_where_a_shell_would_not_find_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Path(kjbod_command())
+    for path, wanted in ((program.parent, "kjbod faults"), (Path("/nonexistent"), f"{program} faults")):
+        monkeypatch.setenv("PATH", str(path))
+        assert typed() == wanted
+
+
+@pytest.mark.usefixtures("world")
 def test_list_fits_into_a_narrow_terminal() -> None:
     environment = {**os.environ, "COLUMNS": "110"}
     line = command(Path("/nonexistent"), "list")
@@ -114,37 +141,40 @@ def test_list_fits_into_a_narrow_terminal() -> None:
     assert max(map(len, result.stdout.splitlines())) <= 110
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.parametrize("arguments", [["--help"], ["inject", "--help"], ["disk", "create", "--help"]])
 def test_help_says_how(tmp_path: Path, arguments: list[str]) -> None:
     assert "--host" in Faults(tmp_path)(*arguments).stdout
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ([], r"scripts/faults: the following arguments are required: COMMAND \(see scripts/faults --help\)"),
-        (["inject", "eio"], r"scripts/faults inject: the following arguments are required: PATH .*"),
+        ([], r"kjbod faults: the following arguments are required: COMMAND \(see kjbod faults --help\)"),
+        (["inject", "eio"], r"kjbod faults inject: the following arguments are required: PATH .*"),
         (["inject", "slow", "/x", "--ms", "0"], r".*'0' is not a number of milliseconds from 1 to 600000 .*"),
         (["inject", "eio", "/x", "--for", "soon"], r".*'soon' is not a time: say 30s, 500ms, 5m or 1h, .*"),
         (["inject", "eio", "/x", "--for", "0s"], r".*'0s' is not a time: .*"),
         (["disk", "create", "/x", "--size", "1K"], r".*'1K' is not a size from 8M to 64G .*"),
         (["disk", "create", "/x", "--fstype", "zfs"], r".*invalid choice: 'zfs' .*"),
-        (["undo"], r"scripts/faults: undo: say what: an id, a path, or --all"),
-        (["undo", "--all", "x"], r"scripts/faults: undo: say what: an id, a path, or --all"),
-        (["disk", "remove"], r"scripts/faults: disk remove: say which: a path, or --all"),
-        (["--host=-oProxyCommand=x", "list"], r"scripts/faults: --host '-oProxyCommand=x' is not a host"),
+        (["undo"], r"kjbod faults: undo: say what: an id, a path, or --all"),
+        (["undo", "--all", "x"], r"kjbod faults: undo: say what: an id, a path, or --all"),
+        (["disk", "remove"], r"kjbod faults: disk remove: say which: a path, or --all"),
+        (["--host=-oProxyCommand=x", "list"], r"kjbod faults: --host '-oProxyCommand=x' is not a host"),
     ],
 )
 def test_a_command_line_that_makes_no_sense_is_one_clear_line(tmp_path: Path, arguments: list[str], line: str) -> None:
     assert re.fullmatch(line, Faults(tmp_path).error(*arguments, code=2))
 
 
+@pytest.mark.usefixtures("world")
 def test_an_unknown_fault_is_one_clear_line(tmp_path: Path) -> None:
-    line = "scripts/faults: no fault 'explode': see scripts/faults list"
-    assert Faults(tmp_path).error("inject", "explode", tmp_path) == line
-    assert Faults(tmp_path).error("list", "explode") == line
+    line = "kjbod faults: no fault 'explode': see kjbod faults list"
+    assert Faults(tmp_path).error("inject", "explode", tmp_path, code=2) == line
 
 
+@pytest.mark.usefixtures("world")
 def test_a_reader_that_has_seen_enough_of_the_list_is_no_error(tmp_path: Path) -> None:
     line = " ".join(command(tmp_path, "list"))
     result = subprocess.run(["bash", "-c", f"{line} | head -n 1"], capture_output=True, text=True, check=True)
@@ -162,37 +192,40 @@ def stand_in_for_ssh(directory: Path, body: str) -> dict[str, str]:
     return {**os.environ, "PATH": f"{directory}:{os.environ['PATH']}"}
 
 
+@pytest.mark.usefixtures("world")
 def test_another_host_gets_the_same_command_by_ssh_each_argument_as_it_was_given(tmp_path: Path) -> None:
     environment = stand_in_for_ssh(tmp_path / "bin", 'printf "%s\\n" "$@"; exit 7')
     path = "/mnt/it's $HOME; rm -rf *"
     faults = Faults(tmp_path / "state")
-    result = faults("--host", "root@broker7", "inject", "eio", path, "--for=30s", code=7, env=environment)
+    result = faults("--host", "root@broker7", "inject", "eio", path, "--for=30s", code=7, environment=environment)
     options, remote = result.stdout.splitlines()[:-1], result.stdout.splitlines()[-1]
     assert options == ["--", "root@broker7"]
-    program = remote.split()[0]
-    assert program == "/opt/kjbod/scripts/faults"
+    program = "/opt/kjbod/bin/kjbod faults "
+    assert remote.startswith(program)
     shell = subprocess.run(
-        ["sh", "-c", remote.replace(program, 'printf "%s\\n"', 1)], capture_output=True, text=True, check=True
+        ["sh", "-c", remote.replace(program, 'printf "%s\\n" ', 1)], capture_output=True, text=True, check=True
     )
     wanted = ["inject", "eio", path, "--for=30s", "--state-dir", str(tmp_path / "state")]
     assert shell.stdout.splitlines() == wanted
 
 
+@pytest.mark.usefixtures("world")
 def test_the_command_on_the_other_host_may_be_another_one_and_its_answer_and_exit_code_come_back(
     tmp_path: Path,
 ) -> None:
     environment = stand_in_for_ssh(tmp_path / "bin", 'shift 2; exec sh -c "$*"')
     faults = Faults(tmp_path / "state")
-    remote = f"cd / && {sys.executable} -P -m kjbod.testing.faults.cli"
-    result = faults("list", "eio", "--json", "--host=h", "--remote-command", remote, env=environment)
+    remote = f"cd / && {kjbod_command()} faults"
+    result = faults("list", "eio", "--json", "--host=h", "--remote-command", remote, environment=environment)
     assert json.loads(result.stdout)[0]["name"] == "eio"
-    line = faults.error("list", "explode", "--host", "h", f"--remote-command={remote}", env=environment)
+    line = faults.error("list", "explode", "--host", "h", f"--remote-command={remote}", code=2, environment=environment)
     assert "no fault 'explode'" in line
 
 
+@pytest.mark.usefixtures("world")
 def test_without_ssh_there_is_one_clear_line(tmp_path: Path) -> None:
-    line = Faults(tmp_path).error("list", "--host", "h", env={"PATH": "/nonexistent"})
-    assert line == "scripts/faults: ssh: No such file or directory (apt-get install openssh-client)"
+    line = Faults(tmp_path).error("list", "--host", "h", environment={"PATH": "/nonexistent"})
+    assert line == "kjbod faults: ssh: No such file or directory (apt-get install openssh-client)"
 
 
 @pytest.mark.parametrize(
@@ -213,11 +246,11 @@ def test_the_other_host_is_not_told_to_go_to_another_host(given: list[str], left
 @root
 @pytest.mark.parametrize("what", [["inject", "eio", "/x"], ["undo", "--all"], ["disk", "create", "/x"]])
 def test_who_is_not_root_is_told_so(what: list[str]) -> None:
-    program = "import os, sys; from kjbod.testing.faults import cli; os.setuid(65534); sys.exit(cli.main())"
+    program = "import os, sys; from kjbod.faults import cli; os.setuid(65534); sys.exit(cli.main(sys.argv[1:]))"
     line = [sys.executable, "-P", "-c", program, *what]
     result = subprocess.run(line, capture_output=True, text=True, check=False)
     assert result.returncode == 1
-    assert re.fullmatch(r"scripts/faults: .* needs root and this is uid 65534: run it with sudo\n", result.stderr)
+    assert re.fullmatch(r"kjbod faults: .* needs root and this is uid 65534: run it with sudo\n", result.stderr)
 
 
 @root
@@ -238,7 +271,7 @@ def test_a_disk_with_swap_is_refused_even_with_the_flag(
     monkeypatch.setattr(foreign, "_SWAPS", swaps)
     for swap in (f"{disk.mount_point}/swap\\040file", disk.device):
         swaps.write_text(f"Filename Type Size Used Priority\n{swap} file 1 0 -2\n")
-        with pytest.raises(RigError, match=r"swap .* lies there, which is never touched"):
+        with pytest.raises(FaultsError, match=r"swap .* lies there, which is never touched"):
             foreign.find_target(
                 FAULTS["freeze"], str(disk.mount_point), confirmed=str(disk.mount_point), state_dir=tmp_path / "state"
             )
@@ -260,7 +293,7 @@ def test_what_could_not_be_undone_for_certain_is_refused_on_such_a_disk(
     real_disk: Make, tmp_path: Path, name: str
 ) -> None:
     path = str(real_disk().mount_point)
-    with pytest.raises(RigError, match=f"{name} is for scratch disks only"):
+    with pytest.raises(FaultsError, match=f"{name} is for scratch disks only"):
         foreign.find_target(FAULTS[name], path, confirmed=path, state_dir=tmp_path / "state")
 
 
@@ -283,7 +316,7 @@ def test_a_disk_named_twice_is_broken_and_mended(real_disk: Make, tmp_path: Path
 
 @root
 def test_a_path_that_is_not_there_is_one_clear_line(faults: Faults, tmp_path: Path) -> None:
-    assert faults.error("inject", "eio", tmp_path / "x") == f"scripts/faults: {tmp_path}/x: no such directory"
+    assert faults.error("inject", "eio", tmp_path / "x") == f"kjbod faults: {tmp_path}/x: no such directory"
     assert "nothing is injected there" in faults.error("undo", tmp_path / "x")
 
 
@@ -291,7 +324,7 @@ def test_a_path_that_is_not_there_is_one_clear_line(faults: Faults, tmp_path: Pa
 def test_a_state_directory_that_cannot_be_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     line = Faults(tmp_path / "file" / "state").error("disk", "create", tmp_path / "disk")
-    assert re.fullmatch(r"scripts/faults: .*/file/state: .*: choose another place with --state-dir", line)
+    assert re.fullmatch(r"kjbod faults: .*/file/state: .*: choose another place with --state-dir", line)
 
 
 # scratch disks --------------------------------------------------------------------------------------------------------
@@ -302,15 +335,18 @@ def test_a_scratch_disk_outlives_the_command_and_goes_without_a_trace(faults: Fa
     path = tmp_path / "disk"
     said = faults("disk", "create", path, "--log-dir", "kafka", "--size", "32M").stdout
     assert f"made ext4 of 32 MiB in memory on {path}; log directory {path}/kafka" in said
-    assert f"remove: scripts/faults --state-dir {faults.state_dir} disk remove {path}" in said
+    remove = said.rpartition("\nremove: ")[2]
+    assert remove.endswith(f"faults --state-dir {faults.state_dir} disk remove {path}\n")
     assert writes(path / "kafka")
     [disk] = json.loads(faults("disk", "list", "--json").stdout)
     assert (disk["path"], disk["log_dir"], disk["fstype"], disk["alive"]) == (str(path), f"{path}/kafka", "ext4", True)
+    with open(path / "kafka" / "file", "w"):
+        assert f"in use by {os.getpid()} (" in faults.error("disk", "remove", path)
     server = DiskControl(Path(disk["directory"])).server_pid()
     assert "well" in faults("disk", "list").stdout
     syscalls.umount(path, syscalls.MNT_DETACH)
     assert "not mounted" in faults("disk", "list").stdout
-    faults("disk", "remove", path)
+    subprocess.run(["sh", "-c", remove], capture_output=True, check=True)
     assert not path.exists()
     wait_until(lambda: not Path(f"/proc/{server}").exists(), 10, "the server to end")
     assert os.listdir(faults.state_dir) == []
@@ -344,7 +380,6 @@ def test_a_scratch_disk_hides_nothing(faults: Faults, tmp_path: Path, scratch: P
     assert "not an empty directory" in faults.error("disk", "create", tmp_path / "full")
     assert "something is mounted there already" in faults.error("disk", "create", scratch)
     assert "no such directory: make it first" in faults.error("disk", "create", tmp_path / "a" / "b")
-    assert "give the name of one directory" in faults.error("disk", "create", tmp_path / "a", "--log-dir", "../x")
     assert "exit code" in faults.error("disk", "create", tmp_path / "a", "--fstype", "btrfs", "--size", "8M")
     assert "not a scratch disk" in faults.error("disk", "remove", tmp_path / "full")
     assert not (tmp_path / "a").exists()
@@ -538,12 +573,11 @@ def test_undo_with_a_read_only_state_directory_mends_the_disk_and_says_what_is_l
 
 
 @root
-def test_of_two_injectors_at_once_one_breaks_the_disk(faults: Faults, scratch: Path) -> None:
+def test_of_two_injectors_at_once_one_breaks_the_disk(faults: Faults, scratch: Path, processes: Processes) -> None:
     line = command(faults.state_dir, "inject", "slow", scratch)
-    started = [subprocess.Popen(line, stdout=-1, stderr=-1, text=True) for _ in range(4)]
-    said = [(process.communicate(timeout=60)[1], process.returncode) for process in started]
-    assert sorted(code for _, code in said) == [0, 1, 1, 1]
-    assert all("slow is injected already" in error for error, code in said if code)
+    started = [processes.start(line, name="injector") for _ in range(4)]
+    assert sorted(process.wait(60) for process in started) == [0, 1, 1, 1]
+    assert all("slow is injected already" in process.stderr() for process in started if process.exit_code)
     assert len(faults.status()) == 1
 
 
@@ -607,21 +641,21 @@ def watchdogs_of(state_dir: Path) -> list[int]:
 
 STOPS_HALF_WAY = """
 import dataclasses, signal, sys
-from kjbod.testing.faults import catalog, cli
+from kjbod.faults import catalog, cli
 fault = catalog.FAULTS["full"]
 def deed(injection):
     fault.deed(injection)
     print("half way", flush=True)
     signal.pause()
 catalog.FAULTS["full"] = dataclasses.replace(fault, deed=deed)
-sys.exit(cli.main())
+sys.exit(cli.main(sys.argv[1:]))
 """
 
 
 @contextlib.contextmanager
 def in_the_middle(faults: Faults, scratch: Path) -> Iterator[subprocess.Popen[str]]:
     """An injector that does not come to the end of its deed."""
-    line = command(faults.state_dir, "inject", "full", scratch)[4:]
+    line = command(faults.state_dir, "inject", "full", scratch)[2:]
     started = [sys.executable, "-P", "-c", STOPS_HALF_WAY, *line]
     with subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -635,7 +669,7 @@ def test_an_interrupt_in_the_middle_undoes(faults: Faults, scratch: Path, number
     with in_the_middle(faults, scratch) as process:
         process.send_signal(number)
         out, error = process.communicate(timeout=60)
-    assert (process.returncode, out, error) == (130, "", "scripts/faults: interrupted; nothing is injected\n")
+    assert (process.returncode, out, error) == (130, "", "kjbod faults: interrupted; nothing is injected\n")
     assert os.listdir(scratch) == []
     assert faults.left() == []
 
@@ -658,7 +692,8 @@ def test_what_is_overdue_says_so(faults: Faults, scratch: Path) -> None:
     [record] = faults.state_dir.glob("*.fault")
     values = json.loads(record.read_text())
     record.write_text(json.dumps({**values, "until_ms": time.time() * 1000 - 60_000}))
-    assert faults.status()[0]["state"] == "overdue"
+    [told] = faults.status(code=3)
+    assert (told["state"], told["trouble"]) == ("overdue", "its timer is gone: run undo")
 
 
 @root

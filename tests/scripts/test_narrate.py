@@ -24,3 +24,19 @@ def test_a_line_to_copy_is_never_broken(capsys: pytest.CaptureFixture[str]) -> N
     command = "scripts/demo --stop --out " + "/a" * 100
     Narrator().show(command)
     assert capsys.readouterr().out.strip() == command
+
+
+@pytest.mark.parametrize("columns", [80, 120, 200])
+def test_lines_fit_the_terminal(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    tell = Narrator()
+    long = "word " * 60
+    tell.title(long)
+    tell.step(long)
+    tell.say(long)
+    tell.event(12.4, "broker 1", long)
+    tell.claim(long)
+    widest = max(map(len, capsys.readouterr().out.splitlines()))
+    assert min(columns, 120) - 5 <= widest <= min(columns, 120)

@@ -29,6 +29,7 @@ def _start(system: System, replicas: int, seconds: float, case: str = "new") -> 
     return Start(system, case, replicas, 0.5, seconds - 1, seconds, seconds, 50.0, 1.0)
 
 
+@pytest.mark.usefixtures("world")
 def test_the_quickest_run_measures_an_agent_on_real_directories_and_one_in_memory(tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-m", "scripts.bench.replicas", "--quick", "--cases", "new,moved", "--out", str(out)]

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,7 @@ def test_all_requirement_files_agree_so_that_pip_can_take_them_together() -> Non
             assert together.setdefault(package, version) == version, package
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.parametrize(
     ("command", "line"),
     [
@@ -75,6 +77,7 @@ def test_a_wrong_argument_is_one_clear_line(command: list[str], line: str) -> No
     assert (result.returncode, result.stdout, result.stderr) == (1, "", f"{line}\n")
 
 
+@pytest.mark.usefixtures("world")
 def test_kafka_without_maven_and_without_root_is_one_clear_line(tmp_path: Path) -> None:
     # A PATH with what the script needs except Maven and any package manager.
     for tool in ("bash", "dirname", "mkdir", "flock", "mktemp", "cat", "rm"):
@@ -85,7 +88,7 @@ def test_kafka_without_maven_and_without_root_is_one_clear_line(tmp_path: Path) 
     assert result.stderr == "kjbod: scripts/kafka needs Maven: apt-get install maven\n"
 
 
-@pytest.mark.parametrize("script", ["setup", "test", "check", "kafka", "lock"])
+@pytest.mark.parametrize("script", ["setup", "test", "deep", "check", "kafka", "lock"])
 def test_every_script_says_on_top_what_it_is(script: str) -> None:
     first, second = (ROOT / "scripts" / script).read_text().splitlines()[:2]
     assert first == "#!/usr/bin/env bash"
@@ -93,11 +96,12 @@ def test_every_script_says_on_top_what_it_is(script: str) -> None:
 
 
 WITH_HELP = [
-    *("demo", "setup", "kafka", "lock", "check", "faults", "fuzz", "real-brokers"),
-    *(f"bench/{name}" for name in ("agent-cost", "controller", "detection", "false-positives", "replicas")),
+    *("demo", "setup", "kafka", "lock", "check", "deep", "faults", "fuzz", "real-brokers"),
+    *(f"bench/{name}" for name in ("agent-cost", "controller", "detection", "false-positives", "guard", "replicas")),
 ]
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.parametrize("script", WITH_HELP)
 @pytest.mark.parametrize("option", ["-h", "--help"])
 def test_help_is_shown_on_a_machine_without_anything_and_sets_nothing_up(
@@ -119,6 +123,7 @@ def test_help_is_shown_on_a_machine_without_anything_and_sets_nothing_up(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.usefixtures("world")
 def test_the_help_of_the_demonstration_is_its_own_where_it_can_run() -> None:
     result = run("scripts/demo", "--help")
     assert (result.returncode, result.stderr) == (0, "")
@@ -134,14 +139,15 @@ class Refuse(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Refuse())
-import scripts.story, kjbod.fleet, kjbod.testing
-for package in (scripts.story, kjbod.fleet, kjbod.testing):
+import scripts.story, kjbod.fleet, scripts.rig, kjbod.faults
+for package in (scripts.story, kjbod.fleet, scripts.rig, kjbod.faults):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if not module.name.endswith("__main__"):
             __import__(module.name)
 """
 
 
+@pytest.mark.usefixtures("world")
 def test_the_demonstration_needs_no_development_tools() -> None:
     named = {Requirement(text).name for text in PROJECT["dependency-groups"]["dev"]}
     modules = {name.replace("-", "_") for name in named} | {"kafka", "_pytest", "importlinter"}
@@ -150,12 +156,26 @@ def test_the_demonstration_needs_no_development_tools() -> None:
     assert '"$root/scripts/setup" --fleet\n' in (ROOT / "scripts/demo").read_text()
 
 
+@pytest.mark.usefixtures("world")
 def test_nobody_is_sent_to_a_package_index_for_kjbod() -> None:
     """The name is not ours there."""
     said = run(
         "git", "grep", "-nE", r"kjbod\[|pip3? install .*kjbod($|[^./a-z_-])", "--", ":!tests/scripts", ":!*.lock"
     )
     assert said.stdout == ""
+
+
+@pytest.mark.usefixtures("world")
+def test_what_is_installed_has_what_breaks_disks_and_neither_rig_nor_test(tmp_path: Path) -> None:
+    alone = ("--no-index", "--no-deps", "--no-build-isolation", "--quiet")
+    built = run(sys.executable, "-m", "pip", "wheel", *alone, "-w", str(tmp_path), ".")
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if not name.startswith("kjbod-")}
+    assert {name.partition("/")[0] for name in names} == {"kjbod", "kjbod_agent", "kjbod_controller_stub"}
+    assert {f"kjbod/faults/{name}.py" for name in ("cli", "watchdog", "fuseserver")} <= names
+    assert not [name for name in names if "rig" in name.split("/") or "test" in name]
 
 
 def cloned(tmp_path: Path) -> Path:
@@ -175,6 +195,7 @@ def cloned(tmp_path: Path) -> Path:
     return tmp_path / "scripts/setup"
 
 
+@pytest.mark.usefixtures("world")
 def test_who_sets_up_less_than_is_there_changes_nothing(tmp_path: Path) -> None:
     """The demonstration and the tests in turns: each part is installed once."""
     setup = cloned(tmp_path)
@@ -195,7 +216,7 @@ def test_who_sets_up_less_than_is_there_changes_nothing(tmp_path: Path) -> None:
     assert "fleet.txt" in installed("--fleet"), "of another version"
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize("usable", [True, False])
 def test_an_environment_of_another_user_is_named_and_left_alone(tmp_path: Path, usable: bool) -> None:
     setup, venv = cloned(tmp_path), tmp_path / ".venv"

@@ -16,8 +16,8 @@ import pytest
 
 from kjbod.errors import KjbodError
 from kjbod.ids import Uuid, is_reserved
+from kjbod.metadata.checkpoint_files import read_checkpoint
 from kjbod.metadata.records import FeatureLevelRecord, UserScramCredentialRecord
-from kjbod.metadata.snapshot import read_checkpoint
 from kjbod.storage_tool import parse_voters
 from tests.storage_tool.rig import CLUSTER_ID, MakeNode, Node
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.metadata.snapshot import read_checkpoint
-from kjbod.testing.kafka import STORAGE, KafkaKit, broker_properties, controller_properties
-from kjbod.testing.processes import Processes, free_port
+from kjbod.metadata.checkpoint_files import read_checkpoint
+from scripts.rig.kafka import STORAGE, KafkaKit, broker_properties, controller_properties
+from scripts.rig.processes import Processes, free_port
 from tests.storage_tool.rig import CLUSTER_ID
 
-pytestmark = pytest.mark.kafka
+pytestmark = pytest.mark.usefixtures("kafka_kit")
 
 VOTER = "3000@127.0.0.1:19093:JEXY6aqzQY-32P5TStzaFg"
 Result = tuple[int, list[str], str]

@@ -20,17 +20,16 @@ from kjbod.clock import system_random
 from kjbod.errors import EXIT_CONFIG, EXIT_FAILURE
 from kjbod.ids import random_uuid
 from kjbod.metadata.batches import encode_batch
-from kjbod.testing.processes import Processes, free_port, kjbod_command
+from scripts.rig.processes import Processes, free_port, kjbod_command, wait_until
+from tests.preloading import run_kjbod
+
+pytestmark = pytest.mark.usefixtures("world")
 
 CLUSTER = str(random_uuid(system_random()))
 OTHER = str(random_uuid(system_random()))
 EXIT_FLEET = 2
 # What permissions mean to everybody else: root is asked for without the right to pass them over.
-_PLAIN_USER = (
-    ("setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search")
-    if os.geteuid() == 0
-    else ()
-)
+_AS_ROOT = os.geteuid() == 0
 _WITHOUT = "import sys; sys.modules.update(dict.fromkeys(sys.argv.pop(1).split(',')));"
 _RUN = "from kjbod.cli.main import main; sys.argv[0] = 'kjbod'; main()"
 
@@ -97,11 +96,9 @@ class Node:
         return seen
 
 
-def run(*arguments: str, prefix: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [*prefix, kjbod_command(), *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **environment}
-    )
+def run(*arguments: str, plain: bool = False, **environment: str) -> subprocess.CompletedProcess[str]:
+    variables = {**os.environ, **environment}
+    return run_kjbod(*arguments, environment=variables, plain=plain)
 
 
 def run_without(modules: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -239,7 +236,7 @@ def test_agent_refuses_in_one_line_and_changes_nothing(node: Node, mistake: str)
     make, code, words = AGENT[mistake]
     make(node)
     before = node.tree()
-    done = run("agent", "-c", str(node.broker), prefix=_PLAIN_USER)
+    done = run("agent", "-c", str(node.broker), plain=_AS_ROOT)
     assert (done.returncode, done.stdout) == (code, "")
     _is_one_line(done.stderr, words.format(root=node.root))
     assert _without_locks(node.tree()) == _without_locks(before)
@@ -342,13 +339,13 @@ def test_format_of_a_place_that_cannot_be_written_is_one_line_and_leaves_nothing
         shutil.rmtree(node.dir(number))
     node.root.chmod(0o555)
     before = node.tree()
-    done = run("format", "-t", CLUSTER, "-c", str(node.broker), prefix=_PLAIN_USER)
+    done = run("format", "-t", CLUSTER, "-c", str(node.broker), plain=_AS_ROOT)
     assert done.returncode == EXIT_FAILURE
     _is_one_line(done.stderr, f"{node.dir(1)}: Permission denied")
     assert node.tree() == before
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 def test_format_on_a_read_only_file_system_is_one_line(node: Node) -> None:
     shutil.rmtree(node.dir(1))
     node.dir(1).mkdir()
@@ -375,12 +372,12 @@ def _says_that_state_is_not_saved(done: subprocess.CompletedProcess[str], node: 
 
 def test_agent_with_an_unwritable_state_directory_says_so(node: Node) -> None:
     (node.root / "state").chmod(0o555)
-    done = run("agent", "-c", str(node.broker), prefix=_PLAIN_USER)
+    done = run("agent", "-c", str(node.broker), plain=_AS_ROOT)
     assert done.returncode == EXIT_CONFIG
     _is_one_line(done.stderr, f"kjbod.state.dir={node.root}/state: permission denied: {node.root}/state belongs to ")
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 def test_agent_with_a_full_state_directory_says_so(node: Node) -> None:
     with _tmpfs(node.root / "state", "size=4k"):
         with pytest.raises(OSError, match="No space left"):
@@ -397,7 +394,10 @@ class _tmpfs:  # noqa: N801  reads like the mount that it is
         subprocess.run(["mount", "-t", "tmpfs", "-o", self._options, "none", self._path], check=True)
 
     def __exit__(self, *_: object) -> None:
-        subprocess.run(["umount", self._path], check=True)
+        # A worker ends with its agent, and not before it.
+        wait_until(
+            lambda: subprocess.run(["umount", self._path], check=False).returncode == 0, 30, "the end of all use"
+        )
 
 
 @pytest.mark.parametrize("reader", ["gone", "full"])
@@ -462,7 +462,7 @@ def test_fleet_report_refuses_in_one_line_and_changes_nothing(node: Node, mistak
     make(node)
     before = node.tree()
     arguments = ("--reports", str(node.reports), "--out", str(node.root / out))
-    done = run("fleet", "report", *arguments, prefix=_PLAIN_USER)
+    done = run("fleet", "report", *arguments, plain=_AS_ROOT)
     assert done.returncode == EXIT_FLEET, done.stderr
     _is_one_line(done.stderr, words.format(root=node.root))
     assert node.tree() == before
@@ -490,7 +490,7 @@ def test_fleet_report_says_what_is_not_installed(
     assert node.tree() == before
 
 
-@pytest.mark.spark
+@pytest.mark.usefixtures("with_spark")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_fleet_report_that_is_interrupted_says_so_and_leaves_nothing(
     node: Node, reports: Path, number: signal.Signals

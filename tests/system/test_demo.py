@@ -1,6 +1,7 @@
 """The demonstration is a promise of the README: it ends with exit 0, leaves the report and nothing else."""
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -12,10 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing.namespaces import INSIDE_VARIABLE
-from kjbod.testing.processes import wait_until
+from scripts.rig.namespaces import INSIDE_VARIABLE
+from scripts.rig.processes import wait_until
+from scripts.story.disks import KillableDisk
+from tests.depth import only_deep
 
-pytestmark = [pytest.mark.root, pytest.mark.spark, pytest.mark.timeout(300)]
+# One at a time: each sees what all demonstrations of this machine leave.
+pytestmark = [
+    pytest.mark.usefixtures("as_root", "with_spark"),
+    pytest.mark.xdist_group("demo"),
+    pytest.mark.timeout(300),
+]
 _TIMEOUT_S = 240
 
 
@@ -36,21 +44,22 @@ def _run(out: Path, *options: str) -> str:
     return result.stdout
 
 
+def _left() -> list[str]:
+    """Work directories of demonstrations, and their mounts and loop devices, that are there now."""
+    left = {str(path) for path in Path(tempfile.gettempdir()).glob("kjbod-demo-*")}
+    left |= {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with contextlib.suppress(OSError):  # it was detached while we looked
+            left.add(backing.read_text().strip())
+    return sorted(name for name in left if "kjbod-demo-" in name)
+
+
 @pytest.fixture
 def nothing_left() -> Iterator[None]:
     """No work directory of a demonstration, no mount and no loop device that was not there before."""
-
-    def seen() -> set[str]:
-        left = {str(path) for path in Path(tempfile.gettempdir()).glob("kjbod-demo-*")}
-        left |= {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
-        for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
-            with contextlib.suppress(OSError):  # it was detached while we looked
-                left.add(backing.read_text().strip())
-        return {name for name in left if "kjbod-demo-" in name}
-
-    before = seen()
+    before = _left()
     yield
-    assert seen() <= before
+    assert set(_left()) <= set(before)
 
 
 def _milliseconds(story: str, what: str) -> float:
@@ -60,26 +69,48 @@ def _milliseconds(story: str, what: str) -> float:
     return float(found.group(1))
 
 
-@pytest.mark.parametrize("controller", ["stub", pytest.param("kafka", marks=pytest.mark.kafka)])
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A demonstration under a real controller whose cluster goes on; ``story`` in its directory is what it told."""
+    out = tmp_path_factory.mktemp("kept")
+    (out / "before").write_text(str(_left()))
+    (out / "story").write_text(_run(out, "--keep", "--controller", "kafka"))
+    yield out
+    _run(out, "--stop")  # also where a test has done so
+
+
+VARIANTS = [
+    pytest.param("stub", ["--controller", "stub"], "EIO", id="stub"),
+    pytest.param("kafka", ["--controller", "kafka"], "EIO", marks=pytest.mark.kafka, id="kafka"),
+    pytest.param("plain", ["--plain-directories"], "ENOENT", id="plain-directories"),
+]
+
+
+@pytest.mark.parametrize(("variant", "options", "errno"), VARIANTS)
+@only_deep("a demonstration for each kind of cluster")
 @pytest.mark.usefixtures("nothing_left")
-def test_demo_tells_the_whole_story_on_real_disks(tmp_path: Path, controller: str) -> None:
-    story = _run(tmp_path, "--controller", controller)
-    assert "EIO" in story
+def test_demo_ends_with_nothing_left_but_its_report(
+    tmp_path: Path, variant: str, options: list[str], errno: str
+) -> None:
+    assert_whole(_run(tmp_path, *options), tmp_path, variant, errno)
+
+
+@pytest.mark.usefixtures("kafka_kit")
+def test_demo_tells_the_whole_story(kept: Path) -> None:
+    assert_whole((kept / "story").read_text(), kept, "kafka", "EIO")
+
+
+def assert_whole(story: str, out: Path, variant: str, errno: str) -> None:
+    """What the page of the README shows, in what was told and left."""
+    assert errno in story
+    assert ("No real disks" in story) == (variant == "plain")
     verdict, sent = _milliseconds(story, "verdict: failed"), _milliseconds(story, "OfflineLogDirs sent")
     assert verdict <= sent <= _milliseconds(story, "acknowledged")
     assert "exit code 74" in story
-    page = (tmp_path / "fleet" / "index.html").read_text()
+    page = (out / "fleet" / "index.html").read_text()
     assert page.lower().startswith("<!doctype html>")
     assert all(f"broker-{broker}" in page for broker in (1, 2, 3))
-    assert any((tmp_path / "fleet" / "tables").rglob("*.parquet"))
-
-
-@pytest.mark.usefixtures("nothing_left")
-def test_demo_without_real_disks_says_what_changes_and_still_tells_the_story(tmp_path: Path) -> None:
-    story = _run(tmp_path, "--plain-directories")
-    assert "No real disks" in story
-    assert "ENOENT" in story
-    assert "exit code 74" in story
+    assert any((out / "fleet" / "tables").rglob("*.parquet"))
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -94,19 +125,104 @@ def test_demo_that_is_interrupted_takes_everything_away(tmp_path: Path) -> None:
     assert b"Traceback" not in output
 
 
+_STAGE = """
+import subprocess, sys
+from pathlib import Path
+from scripts.rig.processes import wait_until
+from scripts.story.__main__ import _stage
+from scripts.terminal import interrupt
+
+# In a session of its own, and its parent has ended: it writes into the work directory for as long as it lives.
+WRITER = "echo $$ >$2; while mkdir -p $1/broker2-state; do echo $$ >$1/broker2-state/.lock; done"
+out = Path(sys.argv[1])
+try:
+    with _stage(out, real=False) as (layout, _, processes):
+        setsid = ["setsid", "--fork", "sh", "-c", WRITER, "writer"]
+        processes.start([*setsid, str(layout.work), str(out / "of an agent")], name="agent")
+        # As when the interruption comes before ``processes`` has it.
+        lost = [*setsid[2:], str(layout.work), str(out / "just being started")]
+        subprocess.Popen(lost, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for name in ("of an agent", "just being started"):
+            wait_until(lambda: (out / name).exists() and (out / name).read_text(), 10, name)
+        interrupt(0, None)
+except KeyboardInterrupt:
+    print(layout.work)
+"""
+
+
 @pytest.mark.usefixtures("nothing_left")
-def test_demo_keeps_the_cluster_until_it_is_told_to_stop(tmp_path: Path) -> None:
-    story = _run(tmp_path, "--keep")
-    assert "--stop" in story
+def test_no_process_of_an_interrupted_demo_outlives_its_work_directory(tmp_path: Path) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", _STAGE, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert not Path(told.stdout.strip()).exists()
+    for name in ("of an agent", "just being started"):
+        assert not Path(f"/proc/{int((tmp_path / name).read_text())}").exists(), name
+
+
+@pytest.mark.usefixtures("kafka_kit")
+def test_demo_keeps_the_cluster_until_it_is_told_to_stop(kept: Path) -> None:
+    assert "--stop" in (kept / "story").read_text()
+    again = subprocess.run(
+        _command(kept, "--keep"), capture_output=True, text=True, timeout=60, env=_environment(), check=False
+    )
+    assert again.returncode == 1
+    assert "still kept" in again.stderr
+    assert "broken" in _run(kept, "--break", "3/1")
+    log = kept / "logs" / "broker3.log"
+    wait_until(lambda: "directory.failed" in log.read_text(), 15, "broker 3 to notice")
+    assert "stopped" in _run(kept, "--stop")
+    assert str(_left()) == (kept / "before").read_text()
+    assert "nothing to stop" in _run(kept, "--stop")
+
+
+def test_a_disk_that_hangs_is_pulled_and_replaced_by_an_empty_one(tmp_path: Path) -> None:
+    disk = KillableDisk(tmp_path / "mnt", tmp_path / "control")
     try:
-        again = subprocess.run(
-            _command(tmp_path, "--keep"), capture_output=True, text=True, timeout=60, env=_environment(), check=False
-        )
-        assert again.returncode == 1
-        assert "still kept" in again.stderr
-        assert "broken" in _run(tmp_path, "--break", "3/1")
-        log = tmp_path / "logs" / "broker3.log"
-        wait_until(lambda: "directory.failed" in log.read_text(), 15, "broker 3 to notice")
+        (disk.log_dir / "old").touch()
+        disk.hang()
+        disk.pull()
+        disk.replace()
+        assert os.path.ismount(disk.log_dir) and not list(disk.log_dir.iterdir())
+        (disk.log_dir / "new").write_bytes(b"new")
     finally:
-        assert "stopped" in _run(tmp_path, "--stop")
-    assert "nothing to stop" in _run(tmp_path, "--stop")
+        disk.close()
+    assert not disk.log_dir.exists()
+
+
+@only_deep("three real brokers for two minutes")
+@pytest.mark.usefixtures("nothing_left", "kafka_kit")
+def test_demo_of_the_guard_tells_both_hangs_side_by_side_and_replaces_the_disk(tmp_path: Path) -> None:
+    story = _run(tmp_path, "--guard")
+    verdict, recorded = _milliseconds(story, "verdict: failed"), _milliseconds(story, "have the directory offline")
+    assert verdict <= _milliseconds(story, "cut: (?:done|pending)")
+    assert verdict <= recorded <= _milliseconds(story, "evict: done")
+    rows = {line[4:31].strip(): line[31:].strip() for line in story.splitlines()}
+    assert re.fullmatch(r"no end in \d+\.\d s +\d+ ms", rows["led on the bad disk"]), story
+    assert re.fullmatch(r"not in \d+ s +after \d+\.\d s", rows["Kafka knows of the disk"]), story
+    assert "none is lost" in story and "three replicas in sync again" in story
+
+
+@pytest.mark.usefixtures("nothing_left", "kafka_kit")
+def test_demo_of_the_guard_that_is_interrupted_while_the_disk_hangs_takes_everything_away(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        _command(tmp_path, "--guard"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=_environment(),
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        told = "".join(itertools.takewhile(lambda line: not re.search(r"STANDS \d", line), process.stdout))
+        os.killpg(process.pid, signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, told + output
+    assert "fault" in told and "Traceback" not in output and "left behind" not in output
+
+
+def test_demo_of_the_guard_goes_with_no_other_kind_of_cluster(tmp_path: Path) -> None:
+    result = subprocess.run(
+        _command(tmp_path, "--guard", "--keep"), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 2 and "--guard goes with --out alone" in result.stderr

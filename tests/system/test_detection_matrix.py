@@ -1,6 +1,7 @@
-"""Every fault on real disks under a real agent, once: the right verdict, on that disk only. The benchmark's own rig.
+"""Every fault on real disks under a real agent: the right verdict, on that disk only. The benchmark's own rig.
 
-The whole matrix, with repetitions and figures, is ``scripts/bench/detection``.
+On which file system and under which load is drawn for each fault, and some cells more; the deep form has the whole
+matrix. With repetitions and figures that is ``scripts/bench/detection``.
 """
 
 import os
@@ -10,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing.disks import require_real_disks
-from kjbod.testing.errors import RigError
-from kjbod.testing.faults import FAULTS
-from kjbod.testing.kafka import KafkaKit
+from kjbod.faults.catalog import FAULTS
+from kjbod.faults.disks import require_real_disks
+from kjbod.faults.faults_error import FaultsError
 from scripts.bench import detection_report as report
-from scripts.bench.detection import _make_logs, arguments, run_agents
+from scripts.bench.command_line import make_logs
+from scripts.bench.detection import arguments, run_agents
 from scripts.bench.detection_agents import PROBE_INTERVAL_MS
 from scripts.bench.detection_kafka import KafkaRig, brokers_of
 from scripts.bench.detection_plan import (
@@ -30,9 +31,19 @@ from scripts.bench.detection_plan import (
     plan,
     quick_cells,
 )
-from scripts.bench.detection_plot import draw
+from scripts.rig.kafka import KafkaKit
+from scripts.rig.rig_error import RigError
+from tests.depth import at, sample, seeded
+from tests.preloading import preloaded
 
 QUICK = quick_cells(FAULTS, list(FAULTS))
+ONE_OF_EACH_FAULT = [
+    cell
+    for fault in sample(list(FAULTS), ci=len(FAULTS))
+    for cell in sample(cells(FAULTS, [fault], FILE_SYSTEMS, LOADS), ci=1, salt=fault)
+]
+OTHERS = [cell for cell in cells(FAULTS, list(FAULTS), FILE_SYSTEMS, LOADS) if cell not in ONE_OF_EACH_FAULT]
+CHOSEN = ONE_OF_EACH_FAULT + sample(OTHERS, ci=len(QUICK) - len(FAULTS))
 KAFKA_WAIT_S = 60.0
 Outcomes = dict[Cell, Outcome]
 
@@ -44,7 +55,7 @@ def _silent(_text: str) -> None:
 def _can_make(fstype: str) -> bool:
     try:
         require_real_disks(fstype)
-    except RigError:
+    except FaultsError:
         return False
     return True
 
@@ -54,16 +65,18 @@ def _can_make(fstype: str) -> bool:
 
 @pytest.fixture(scope="module")
 def matrix(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    """All runs of the quick form, under one controller and a handful of agents."""
+    """All runs, under one controller and a handful of agents."""
     work = tmp_path_factory.mktemp("matrix")
-    usable = [cell for cell in QUICK if _can_make(cell.fstype)]
-    runs = plan(usable, FAULTS, 1, random.Random(858), PROBE_INTERVAL_MS, thorough=False)
-    return {outcome.cell: outcome for outcome in run_agents(runs, work, work / "logs", _silent)}
+    usable = [cell for cell in CHOSEN if _can_make(cell.fstype)]
+    thorough = at(quick=False, ci=False, deep=True)
+    runs = plan(usable, FAULTS, 1, random.Random(858), PROBE_INTERVAL_MS, thorough=thorough)
+    return {outcome.cell: outcome for outcome in run_agents(runs, work, work / "logs", _silent, preloaded())}
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
+@pytest.mark.xdist_group("matrix")  # which is made once
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("cell", QUICK, ids=lambda cell: f"{cell.fault}-{cell.fstype}-{cell.load}")
+@pytest.mark.parametrize("cell", CHOSEN, ids=lambda cell: seeded(f"{cell.fault}-{cell.fstype}-{cell.load}"))
 def test_every_fault_gets_the_right_verdict_and_no_other_disk_gets_any(
     cell: Cell, machine_can: Callable[[Callable[[], None]], None], matrix: Outcomes
 ) -> None:
@@ -77,7 +90,8 @@ def test_every_fault_gets_the_right_verdict_and_no_other_disk_gets_any(
     assert (outcome.final == "failed") == (outcome.recorded_ms is not None)
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
+@pytest.mark.xdist_group("matrix")  # which is made once
 @pytest.mark.timeout(600)
 def test_agents_evidence_names_the_disk(matrix: Outcomes) -> None:
     for outcome in matrix.values():
@@ -86,8 +100,8 @@ def test_agents_evidence_names_the_disk(matrix: Outcomes) -> None:
             assert "device" in outcome.evidence
 
 
-@pytest.mark.root
-@pytest.mark.kafka
+@pytest.mark.usefixtures("as_root")
+@pytest.mark.usefixtures("kafka_kit")
 @pytest.mark.timeout(300)
 def test_a_real_broker_notices_the_same_dead_disks_and_its_controller_records_them(
     tmp_path: Path, kafka_kit: KafkaKit
@@ -209,13 +223,13 @@ def test_the_table_says_by_what_a_fault_was_seen() -> None:
 
 
 def test_only_logs_of_an_earlier_run_are_removed(tmp_path: Path) -> None:
-    logs = _make_logs(tmp_path / "logs")
+    logs = make_logs(tmp_path / "logs")
     (logs / "agent-1.log").touch()
-    assert os.listdir(_make_logs(logs)) == [".kjbod-bench"]
+    assert os.listdir(make_logs(logs)) == [".kjbod-bench"]
     (tmp_path / "var" / "logs").mkdir(parents=True)
     (tmp_path / "var" / "logs" / "precious").touch()
     with pytest.raises(RigError, match="File exists: choose another directory"):
-        _make_logs(tmp_path / "var" / "logs")
+        make_logs(tmp_path / "var" / "logs")
     assert os.listdir(tmp_path / "var" / "logs") == ["precious"]
 
 
@@ -230,6 +244,8 @@ def test_an_unknown_name_is_refused_with_the_known_ones(bad: list[str], capsys: 
 
 
 def test_the_plot_is_drawn_also_for_what_nobody_noticed(tmp_path: Path) -> None:
+    from scripts.bench.detection_plot import draw  # with matplotlib, which each worker would import
+
     draw([_outcome("kjbod", 500.0), _outcome("kafka", None, final="not in 70 s")], 70_000, tmp_path / "plot")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     assert "eio" in (tmp_path / "plot.svg").read_text()

@@ -1,4 +1,5 @@
-"""``scripts/bench/false-positives`` in a few seconds: it runs every condition, and leaves nothing behind."""
+"""``scripts/bench/false-positives`` in a few seconds: healthy disks under some conditions, drawn, in the deep form for
+minutes under all of them; it leaves nothing behind."""
 
 import csv
 import os
@@ -11,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing import namespaces
-from kjbod.testing.fusedisk import TAG_VARIABLE
-from kjbod.testing.processes import wait_until
+from kjbod.faults.fusedisk import TAG_VARIABLE
 from scripts.bench.false_positives_conditions import CONDITIONS, find_libfaketime
+from scripts.rig import namespaces
+from scripts.rig.processes import wait_until
+from tests.depth import at, sample, seeded
 
 BENCH = (sys.executable, "-m", "scripts.bench.false_positives")
 ROOT = Path(__file__).parents[2]
@@ -33,23 +35,37 @@ def _swap_and_groups(tag: str) -> list[str]:
     return [*files, *swaps, *(str(path) for at in ("", "*/") for path in cgroups.glob(f"{at}kjbod-{tag}-*"))]
 
 
-@pytest.mark.root
-def test_a_few_seconds_of_every_condition_fail_no_directory(
-    tmp_path: Path, machine_can: Callable[[Callable[[], object]], None]
+@pytest.mark.usefixtures("as_root")
+@pytest.mark.parametrize("conditions", [sample(list(CONDITIONS), ci=4, quick=1)], ids=[seeded("drawn")])
+def test_a_few_seconds_of_bad_conditions_fail_no_directory(
+    tmp_path: Path, machine_can: Callable[[Callable[[], object]], None], conditions: list[str]
 ) -> None:
     machine_can(find_libfaketime)
-    command = [*BENCH, "--seconds", "4", "--out", str(tmp_path)]
+    _fails_nothing(tmp_path, conditions, at(quick="4", ci="4", deep="300"))
+
+
+@pytest.mark.usefixtures("as_root", "kafka_kit")
+@pytest.mark.parametrize("conditions", [sample(list(CONDITIONS), ci=1, salt="guard")], ids=[seeded("drawn")])
+def test_a_few_seconds_of_bad_conditions_have_no_guard_do_anything(
+    tmp_path: Path, machine_can: Callable[[Callable[[], object]], None], conditions: list[str]
+) -> None:
+    machine_can(find_libfaketime)
+    _fails_nothing(tmp_path, conditions, at(quick="4", ci="4", deep="300"), "--guard")
+
+
+def _fails_nothing(tmp_path: Path, conditions: list[str], seconds: str, *more: str) -> None:
+    command = [*BENCH, "--seconds", seconds, "--conditions", ",".join(conditions), "--out", str(tmp_path), *more]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=_environment(tmp_path))
     assert result.returncode == 0, result.stdout + result.stderr
     with open(tmp_path / "false-positives.csv", newline="") as file:
         rows = {row["condition"]: row for row in csv.DictReader(file)}
-    assert rows.keys() == CONDITIONS.keys()
+    assert rows.keys() == {*conditions}
     for name, row in rows.items():
-        assert (row["wrong_failed"], row["offline_sent"], row["trouble"]) == ("0", "0", ""), row
+        assert (row["wrong_failed"], row["offline_sent"], row["deeds"], row["trouble"]) == ("0", "0", "0", ""), row
         assert int(row["probes"]) > 0, f"{name} was not probed"
-    assert int(rows["frozen"]["held"]) > 0, "the freeze did not reach the disks"
-    assert int(rows["slow-1s"]["slow"]) > 0, "the delay did not reach the disks"
-    assert "0 wrong failed, 0 reported offline" in result.stdout
+    for name, verdict in (("frozen", "held"), ("slow-1s", "slow")):
+        assert name not in rows or int(rows[name][verdict]) > 0, f"{name} did not reach the disks"
+    assert "0 wrong failed, 0 reported offline, 0 deeds" in result.stdout
 
 
 @contextmanager
@@ -75,7 +91,7 @@ def _at_work(out: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
         process.wait()
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_its_end_at_any_moment_leaves_no_swap_no_control_group_and_no_frozen_disk(
     tmp_path: Path, number: signal.Signals
@@ -90,6 +106,7 @@ def test_its_end_at_any_moment_leaves_no_swap_no_control_group_and_no_frozen_dis
         wait_until(lambda: not _swap_and_groups(tag) + namespaces.loop_devices(tag), 30, "an end of all that it made")
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

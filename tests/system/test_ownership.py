@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing.processes import ManagedProcess, Processes, kjbod_command
+from scripts.rig.preloaded import PLAIN
+from scripts.rig.processes import ManagedProcess, Processes, kjbod_command
 from tests.agent.daemon_cluster import Cluster
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 
 OTHER = 54_321
 """Somebody's who has no name here."""
-PLAIN = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search"]
-"""Root as everybody else is: stopped by permissions."""
 
 
 class Host:

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kjbod.testing.disks import FaultMode, RealDisk
-from kjbod.testing.processes import ManagedProcess, Processes
-from tests.agent.daemon_cluster import Cluster, wait_assigned
+from kjbod.faults.disks import FaultMode, RealDisk
+from scripts.rig.processes import ManagedProcess, Processes
+from tests.agent.daemon_cluster import LEADING_SESSION_MS, Cluster, wait_assigned
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 
 PARTITIONS = 24
 MakeDisk = Callable[..., RealDisk]
@@ -26,9 +26,18 @@ class Rig(NamedTuple):
     disks: list[RealDisk]
 
 
-def _start(tmp_path: Path, real_disk: MakeDisk, processes: Processes, **settings: Any) -> Rig:
-    """Broker 1 on real disks, broker 2 on plain directories, a topic with a replica of every partition on both."""
+def _start(
+    tmp_path: Path,
+    real_disk: MakeDisk,
+    processes: Processes,
+    *,
+    session_ms: int = LEADING_SESSION_MS,
+    **settings: Any,
+) -> Rig:
+    """Broker 1 on real disks, broker 2 on plain directories, a topic with a replica of every partition on both, of
+    which broker 1 leads all."""
     cluster = Cluster(tmp_path, processes)
+    cluster.configure_controller({"broker.session.timeout.ms": session_ms})
     disks = [real_disk(tmp_path / "mnt" / f"disk{number}") for number in (1, 2, 3)]
     # The metadata directory is apart: with it on a disk, that disk's death would be the broker's.
     metadata = tmp_path / "metadata"
@@ -38,9 +47,11 @@ def _start(tmp_path: Path, real_disk: MakeDisk, processes: Processes, **settings
     agents = [cluster.start_agent(config), cluster.start_agent(cluster.configure(2))]
     for agent in agents:
         agent.wait_for_event("agent.unfenced")
-    cluster.create_topic("events", partitions=PARTITIONS, replication_factor=2)
+    cluster.create_topic("events", partitions=PARTITIONS, brokers=(1, 2))
     for agent in agents:
         wait_assigned(agent, PARTITIONS)
+    if session_ms == LEADING_SESSION_MS:
+        cluster.wait_leading(1, PARTITIONS // len(disks), len(disks))
     return Rig(cluster, controller, agents[0], disks)
 
 
@@ -82,8 +93,7 @@ def test_a_failure_while_the_controller_is_down_is_reported_when_it_is_back(
     tmp_path: Path, real_disk: MakeDisk, processes: Processes
 ) -> None:
     rig = _start(tmp_path, real_disk, processes)
-    rig.controller.signal(signal.SIGKILL)
-    rig.controller.wait()
+    rig.controller.kill()
     rig.disks[2].set(FaultMode.EIO)
     failed = rig.agent.wait_for_event("directory.failed")
     controller = rig.cluster.start_controller()
@@ -110,11 +120,10 @@ def test_agent_with_a_hung_disk_and_a_frozen_controller_is_gone_in_time_and_its_
 def test_kill_9_of_the_agent_loses_no_replica_and_no_assignment(
     tmp_path: Path, real_disk: MakeDisk, processes: Processes
 ) -> None:
-    rig = _start(tmp_path, real_disk, processes)
+    rig = _start(tmp_path, real_disk, processes, session_ms=9_000)  # for which the next one has to wait
     before = [sorted(path.name for path in disk.log_dir.glob("events-*")) for disk in rig.disks]
     assert sum(map(len, before)) == PARTITIONS
-    rig.agent.signal(signal.SIGKILL)
-    rig.agent.wait()
+    rig.agent.kill()
     again = rig.cluster.start_agent(rig.cluster.base / "b1" / "server.properties")
     again.wait_for_event("agent.unfenced", 60)
     assert [sorted(path.name for path in disk.log_dir.glob("events-*")) for disk in rig.disks] == before

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing.processes import free_port, kjbod_command
+from scripts.rig.cluster import format_node
+from scripts.rig.processes import free_port, kjbod_command
 from tests.agent.daemon_cluster import CLUSTER_ID
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 
 UID = 54_321
 """Nobody's; root is not limited in its processes."""
@@ -36,8 +37,7 @@ def configured(base: Path, role: str) -> Path:
         f"{lines}\ncontroller.listener.names=CONTROLLER\ncontroller.quorum.bootstrap.servers=127.0.0.1:{free_port()}\n"
         f"kjbod.state.dir={base}/state\ninitial.broker.registration.timeout.ms=500\n"
     )
-    flags = ["--standalone"] if role == "controller" else []
-    subprocess.run([kjbod_command(), "format", "-t", CLUSTER_ID, "-c", str(config), *flags], check=True, timeout=60)
+    format_node(config, CLUSTER_ID)
     for path in base.iterdir():
         if path.is_dir():
             subprocess.run(["chown", "-R", f"{UID}", str(path)], check=True)
@@ -66,7 +66,7 @@ RESPAWN = """
     from kjbod_agent.storage.posix import PosixStorageAgent
 
     async def until(condition):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not condition():
                 await asyncio.sleep(0.005)
 

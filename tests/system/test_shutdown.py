@@ -1,6 +1,6 @@
 """The end after a disk failure, with everything in its way: nothing that is stuck, silent or full keeps the agent.
 
-The bound is :data:`kjbod_agent.daemon.HALT_TIMEOUT_MS` from the decision on; the tests wait far longer, because a test
+The bound is :data:`kjbod_agent.ending.HALT_TIMEOUT_MS` from the decision on; the tests wait far longer, because a test
 machine may be busy.
 """
 
@@ -20,12 +20,15 @@ from typing import Any, cast
 
 import pytest
 
-from kjbod.testing import syscalls
-from kjbod.testing.disks import FaultMode, RealDisk
-from kjbod.testing.processes import ManagedProcess, Processes, kjbod_command, wait_until
+from kjbod.faults import syscalls
+from kjbod.faults.disks import FaultMode, RealDisk
+from kjbod_agent.storage import leftovers
+from scripts.rig.preloaded import Started
+from scripts.rig.processes import ManagedProcess, Processes, kjbod_command, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
+from tests.preloading import begin_kjbod
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 
 END_S = 15
 """For an end that takes less than one second."""
@@ -63,7 +66,7 @@ def leading_agent(
     agent.wait_for_event("agent.unfenced")
     reach(lambda: cluster.create_topic("events", partitions=PARTITIONS, replication_factor=1))
     wait_assigned(agent, PARTITIONS)
-    wait_until(lambda: len(agent.events("replica.created")) == PARTITIONS, 30, "replicas")
+    cluster.wait_leading(1, PARTITIONS // 3)
     return agent
 
 
@@ -73,18 +76,18 @@ def leading_agent(
 def test_a_second_failure_does_not_put_off_the_end_for_the_first(tmp_path: Path, processes: Processes) -> None:
     cluster = Cluster(tmp_path, processes)
     controller = cluster.start_controller()
-    agent = leading_agent(cluster, cluster.configure(1, log_dir_failure_timeout_ms=3000))
+    agent = leading_agent(cluster, cluster.configure(1, log_dir_failure_timeout_ms=6000))
     controller.signal(signal.SIGSTOP)
     move_away(cluster.directory(1, 2))
     first = agent.wait_for_event("directory.failed", path=str(cluster.directory(1, 2)))
-    wait_until(lambda: time.time() > moment(first) + 1.5, 10, "half of the time")
+    wait_until(lambda: time.time() > moment(first) + 3, 10, "half of the time")
     move_away(cluster.directory(1, 3))
     second = agent.wait_for_event("directory.failed", path=str(cluster.directory(1, 3)))
     assert agent.wait(END_S) == 74
     reason = last_words(agent)
     assert str(cluster.directory(1, 2)) in reason and str(cluster.directory(1, 3)) not in reason
     decided = moment(agent.events("agent.stopping")[0])
-    assert moment(first) + 2.5 < decided < moment(second) + 3
+    assert moment(first) + 5.5 < decided < moment(second) + 6
 
 
 def test_two_failures_in_one_heartbeat_are_both_cleared_by_its_answer(tmp_path: Path, processes: Processes) -> None:
@@ -234,10 +237,10 @@ SINKS: dict[str, Callable[[ExitStack, Path], int]] = {
 }
 
 
-def _popen(stack: ExitStack, config: Path, stderr: int) -> subprocess.Popen[bytes]:
-    agent = subprocess.Popen([kjbod_command(), "agent", "-c", str(config)], stderr=stderr, stdin=subprocess.DEVNULL)
+def _begin(stack: ExitStack, config: Path, stderr: int) -> Started | subprocess.Popen[bytes]:
+    agent = begin_kjbod("agent", "-c", str(config), out=1, err=stderr)
     stack.callback(agent.wait, END_S)
-    stack.callback(agent.kill)
+    stack.callback(agent.send_signal, signal.SIGKILL)
     return agent
 
 
@@ -251,7 +254,7 @@ def test_a_log_that_takes_nothing_keeps_no_agent_from_working_and_ending(tmp_pat
             config = cluster.configure(node, directories=1, kjbod_reports_dir=full / "reports")
             stderr = open_sink(stack, full)
             stack.callback(os.close, stderr)
-            agents[sink] = _popen(stack, config, stderr)
+            agents[sink] = _begin(stack, config, stderr)
         for node in range(1, len(agents) + 1):
             controller.wait_for_event("broker.unfenced", broker_id=node)
         controller.signal(signal.SIGSTOP)
@@ -271,7 +274,7 @@ def test_a_refused_start_ends_with_its_own_exit_code_also_when_nobody_reads_why(
         for sink in ("a pipe that nobody reads", "a pipe without a reader"):
             stderr = SINKS[sink](stack, tmp_path)
             stack.callback(os.close, stderr)
-            assert _popen(stack, config, stderr).wait(END_S) == 1, sink
+            assert _begin(stack, config, stderr).wait(END_S) == 1, sink
 
 
 def test_an_agent_that_is_started_without_any_standard_descriptor_writes_its_log_into_no_connection(
@@ -290,19 +293,25 @@ def test_an_agent_that_is_started_without_any_standard_descriptor_writes_its_log
 # --------------------------------------------------------------------------------------- workers stuck in their disks
 
 
-def workers(states: str = "RSDI") -> list[int]:
-    """The workers of agents, whatever run they are from, that are in one of these states."""
+def workers(places: Sequence[Path], states: str = "RSDI") -> list[int]:
+    """The workers of these directories, of whatever agent, that are in one of these states."""
+    names = {leftovers.worker_name("broker", str(place)) for place in places}
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if entry.name.isdigit() and (entry / "comm").read_text().startswith("kjbod:"):
+            if entry.name.isdigit() and (entry / "comm").read_text().strip() in names:
                 state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
                 found += [int(entry.name)] if state in states else []
     return found
 
 
-def stuck_workers() -> int:
-    return len(workers("D"))
+def stuck_workers(places: Sequence[Path]) -> int:
+    return len(workers(places, "D"))
+
+
+def _places(base: Path, disks: Sequence[RealDisk]) -> list[Path]:
+    """What the agent of :func:`_on_disks` has workers for."""
+    return [*(disk.log_dir for disk in disks), base / "metadata"]
 
 
 def _on_disks(cluster: Cluster, base: Path, real_disk: MakeDisk, **settings: object) -> tuple[Path, list[RealDisk]]:
@@ -326,15 +335,18 @@ def test_several_stuck_disks_and_a_silent_controller_keep_neither_the_end_nor_a_
     assert agent.wait(END_S) == 74
     assert any(str(disk.log_dir) in last_words(agent) for disk in disks[:2])
     controller.signal(signal.SIGCONT)
+    places = _places(tmp_path, disks)
     again = cluster.start_agent(config)
     again.wait_for_event("agent.unfenced", 60)  # locks and port were free
     offline = {event["path"] for event in again.events("directory.unreadable")}
     assert offline == {str(disk.log_dir) for disk in disks[:2]}
     assert again.stop(END_S) == 0
-    wait_until(lambda: len(workers()) == stuck_workers() == 2, 10, "one stuck worker for each disk and no more")
+    wait_until(
+        lambda: len(workers(places)) == stuck_workers(places) == 2, 10, "one stuck worker for each disk and no more"
+    )
     for disk in disks[:2]:
         disk.set(FaultMode.OK)
-    wait_until(lambda: not workers(), 30, "the workers to end with the trouble of their disks")
+    wait_until(lambda: not workers(places), 30, "the workers to end with the trouble of their disks")
     well = cluster.start_agent(config)
     well.wait_for_event("agent.unfenced", 60)
     assert not well.events("directory.unreadable")
@@ -365,7 +377,7 @@ def test_a_stop_does_not_wait_for_a_frozen_disk(tmp_path: Path, real_disk: MakeD
     agent.wait_for_event("directory.verdict", state="held")
     assert agent.stop(END_S) == 0
     last_words(agent)
-    assert stuck_workers() == 1
+    assert stuck_workers(_places(tmp_path, disks)) == 1
     disks[1].thaw()
     assert (disks[0].log_dir / ".kafka_cleanshutdown").exists()
     assert not (disks[1].log_dir / ".kafka_cleanshutdown").exists()
@@ -380,7 +392,8 @@ def test_sigterm_ends_a_start_that_waits_for_a_stuck_disk(
     disks[1].set(FaultMode.HANG)
     agent = cluster.start_agent(config)
     # The handler is there before the first worker is.
-    wait_until(lambda: len(workers()) == len(disks) + 1, 30, "the workers")
+    places = _places(tmp_path, disks)
+    wait_until(lambda: len(workers(places)) == len(places), 30, "the workers")
     for _ in range(times):
         agent.signal(signal.SIGTERM)
     assert agent.wait(END_S) == 0
@@ -390,7 +403,7 @@ def test_sigterm_ends_a_start_that_waits_for_a_stuck_disk(
 # -------------------------------------------------------------------------------------------- mistakes of our own
 
 BUG = """
-from kjbod_agent.reports import ReportWriter
+from kjbod_agent.report_writer import ReportWriter
 async def close(self, timeout_ms=0):
     raise RuntimeError("a bug at the end")
 ReportWriter.close = close

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing.processes import ManagedProcess, Processes, wait_until
+from scripts.rig.processes import ManagedProcess, Processes, wait_until
 from tests.agent.daemon_cluster import Cluster
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 
 NAME = "kafka1.example"
 TIMEOUT_S = 3

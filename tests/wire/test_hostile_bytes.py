@@ -32,6 +32,7 @@ from kjbod.wire.messages import (
     MetadataRequest,
     UnregisterBrokerRequest,
 )
+from tests.depth import examples
 from tests.wire.strategies import CASES, messages
 
 ID = Uuid(bytes(range(16)))
@@ -54,7 +55,7 @@ def peak_bytes(codec: Any, body: bytes) -> int:
         tracemalloc.stop()
 
 
-@settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(600), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_damaged_message_is_read_or_refused_and_nothing_else(data: st.DataObject) -> None:
     case = data.draw(st.sampled_from(CASES))
@@ -76,7 +77,7 @@ def test_a_damaged_message_is_read_or_refused_and_nothing_else(data: st.DataObje
         case.codec.decode_exact(bytes(raw))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500))
 @given(st.binary(max_size=200), st.sampled_from(CASES))
 def test_garbage_behind_a_valid_header_is_read_or_refused(garbage: bytes, case: Any) -> None:
     with contextlib.suppress(MalformedMessageError):
@@ -179,7 +180,6 @@ def test_a_number_that_does_not_fit_is_an_error_of_ours() -> None:
 # ---------------------------------------------------------------- frames
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=50), max_size=8), st.lists(st.integers(1, 20), min_size=1, max_size=30))
 def test_frames_come_whole_however_the_stream_is_cut(frames: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(struct.pack(">i", len(frame)) + frame for frame in frames)

@@ -1,1 +1,1 @@
-"""What people and their tools ask: the listener, the control socket, and what they see."""
+"""Interfaces for people and their tools: the listener, the control socket, and what they show."""

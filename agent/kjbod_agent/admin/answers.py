@@ -1,4 +1,4 @@
-"""What the listener answers by itself, from the metadata and the view of the directories. Pure.
+"""Answers that the listener gives by itself, from the metadata and the view of the directories. Pure.
 
 Metadata and DescribeCluster are as ``KRaftMetadataCache`` and ``KafkaApis`` of 4.3 make them, for one listener: a
 broker is listed with its endpoint of the same name. Brokers are told as the metadata have them; that this one has no
@@ -9,8 +9,7 @@ it exists or not; one by id is told without its name.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kjbod.ids import ZERO
 from kjbod.metadata.acls import Acls, Operation, ResourceType
@@ -18,7 +17,8 @@ from kjbod.metadata.describing import CLIENT_METRICS, GROUP
 from kjbod.metadata.image import BROKER, TOPIC, MetadataImage, PartitionRegistration, Topic
 from kjbod.metadata.records import NO_LEADER, Endpoint
 from kjbod.metadata.secrets import is_password
-from kjbod.topics import INTERNAL_TOPICS, topic_name_problem
+from kjbod.quick_dataclass import dataclass
+from kjbod.topic_names import INTERNAL_TOPICS, topic_name_problem
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     API,
@@ -43,7 +43,10 @@ from kjbod.wire.messages import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from kjbod_agent.admin.view import DirectoryView, Wants
+
+if TYPE_CHECKING:
+    from kjbod_agent.admin.view import DirectoryView, Wants
+
 
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
@@ -58,7 +61,7 @@ _TOPIC, _CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Self:
-    """Who answers, and where.
+    """The broker that answers, and its address.
 
     Attributes:
         node_id: this broker.
@@ -83,8 +86,8 @@ def _alive(image: MetadataImage, listener: str) -> Mapping[int, Endpoint]:
 
 
 def _controller(alive: Mapping[int, Endpoint], me: Self) -> int:
-    """Whom clients take for the controller. Kafka's brokers name any live broker, since each of them forwards; here it
-    is this one while it is unfenced, for the others may be asked anyway."""
+    """The broker that clients take for the controller. Kafka's brokers name any live broker, since each of them
+    forwards; here it is this one while it is unfenced, for the others may be asked anyway."""
     return me.node_id if me.node_id in alive else min(alive, default=-1)
 
 
@@ -250,7 +253,7 @@ def describe_cluster(
 
 # ---------------------------------------------------------------- DescribeConfigs
 
-_SOURCE_OF: Final = {TOPIC: 1, BROKER: 2, CLIENT_METRICS: 7, GROUP: 8}
+_SOURCE_OF: Final[Mapping[int, int]] = {TOPIC: 1, BROKER: 2, CLIENT_METRICS: 7, GROUP: 8}
 """``ConfigSource`` of what was set for a resource of each type."""
 _DEFAULT_OF_ALL_BROKERS: Final = 3
 
@@ -258,9 +261,9 @@ _DEFAULT_OF_ALL_BROKERS: Final = 3
 def describe_configs(
     image: MetadataImage, request: DescribeConfigsRequest, *, me: Self, acls: Acls
 ) -> DescribeConfigsResponse:
-    """What the metadata have: dynamic configurations of topics, of this broker and of all brokers, of groups and client
-    metrics subscriptions. Values of Kafka's own and of ``server.properties`` are not told: this broker does not act on
-    most of them."""
+    """The configurations that are in the metadata: dynamic ones of topics, of this broker and of all brokers, of groups
+    and client metrics subscriptions. Values of Kafka's own and of ``server.properties`` are not told: this broker does
+    not act on most of them."""
     return DescribeConfigsResponse(
         results=tuple(_configs(image, resource, me, acls) for resource in dict.fromkeys(request.resources))
     )
@@ -299,7 +302,7 @@ def _config(key: str, value: str, source: int, secret: bool) -> DescribeConfigsR
 
 
 def _problem(image: MetadataImage, kind: int, name: str, me: Self, acls: Acls) -> tuple[ErrorCode, str] | None:
-    """Why a resource cannot be described."""
+    """Reason why a resource cannot be described."""
     if kind == TOPIC:
         if not acls.allow(Operation.DESCRIBE_CONFIGS, _TOPIC, name):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed."
@@ -329,8 +332,8 @@ def _problem(image: MetadataImage, kind: int, name: str, me: Self, acls: Acls) -
 # ---------------------------------------------------------------- DescribeLogDirs
 
 
-def wanted_log_dirs(request: DescribeLogDirsRequest) -> Wants | None:
-    """Which replicas the request is about; None: all."""
+def wanted_log_dirs(request: DescribeLogDirsRequest) -> "Wants | None":
+    """Test for the replicas that the request is about; None: all."""
     if request.topics is None:
         return None
     wanted: dict[str, set[int]] = {}
@@ -339,7 +342,7 @@ def wanted_log_dirs(request: DescribeLogDirsRequest) -> Wants | None:
     return lambda topic, partition: partition in wanted.get(topic, ())
 
 
-def log_dir(directory: DirectoryView) -> DescribeLogDirsResponseResult:
+def log_dir(directory: "DirectoryView") -> DescribeLogDirsResponseResult:
     """The result for a directory. One that is offline has KAFKA_STORAGE_ERROR, no topics and no sizes; of another one
     topics without a replica there are left out (``ReplicaManager.describeLogDirs``)."""
     if not directory.online:

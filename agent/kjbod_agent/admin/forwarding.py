@@ -21,11 +21,11 @@ from kjbod.errors import UnsupportedVersionError
 from kjbod.metadata.acls import Acls, Operation, ResourceType
 from kjbod.metadata.image import TOPIC, MetadataImage
 from kjbod.metadata.refusals import refusal
-from kjbod.metadata.screening import TEXTS, Screened, screen_create_topics, screen_delete_topics
+from kjbod.metadata.topic_screening import TEXTS, Screened, screen_create_topics, screen_delete_topics
+from kjbod.quick_dataclass import dataclass
 from kjbod.wire.client import Connection, Disconnected
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.error_codes import ErrorCode, name_of
-from kjbod.wire.forwarded import ForwardedPrincipal, encode_host, encode_principal
 from kjbod.wire.frames import decode_response, encode_request
 from kjbod.wire.messages import (
     ApiKey,
@@ -41,10 +41,13 @@ from kjbod.wire.messages import (
     RequestBody,
     ResponseBody,
 )
+from kjbod.wire.principals import ForwardedPrincipal, encode_host, encode_principal
 from kjbod_agent.channel import ControllerChannel
 
-TIMEOUT_MS_MAX: Final = 30_000
-"""``request.timeout.ms``: how long a client waits at most."""
+TIMEOUT_MAX_MS: Final = 30_000
+"""Kafka's default of ``request.timeout.ms``."""
+_TIMEOUT_MIN_MS: Final = 1_000
+"""A client that says that it will not wait at all waits so long, where it may."""
 RETRY_MS: Final = 100
 _CORRELATION_ID: Final = 0
 """Of the inner request: the envelope has the one that counts."""
@@ -146,9 +149,9 @@ def _refused_resource(
     )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Sender:
-    """Whose request is forwarded.
+    """The client whose request is forwarded.
 
     Attributes:
         principal: ``User:alice``.
@@ -169,16 +172,18 @@ class Forwarder:
     Args:
         channel: a channel of its own, so that no client delays a heartbeat or an assignment.
         clock: the time.
+        timeout_max_ms: ``request.timeout.ms``: how long a client waits at most.
     """
 
-    def __init__(self, channel: ControllerChannel, clock: Clock) -> None:
+    def __init__(self, channel: ControllerChannel, clock: Clock, timeout_max_ms: int = TIMEOUT_MAX_MS) -> None:
         self._channel = channel
         self._clock = clock
+        self._timeout_max_ms = timeout_max_ms
         self._turn = asyncio.Semaphore(CONCURRENT_MAX)
 
     async def send(self, request: RequestBody[Any], sender: Sender) -> ResponseBody:
         """The controller's answer; a refusal with REQUEST_TIMED_OUT where there is none in time."""
-        deadline_ms = self._clock.monotonic_ms() + _timeout_ms(request)
+        deadline_ms = self._clock.monotonic_ms() + self._timeout_ms(request)
         reason = "no controller is known"
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout((deadline_ms - self._clock.monotonic_ms()) / 1000), self._turn:
@@ -196,6 +201,10 @@ class Forwarder:
                     self._channel.forget()
                     await asyncio.sleep(RETRY_MS / 1000)
         return refusal(request, ErrorCode.REQUEST_TIMED_OUT, sender.version, f"The controller did not answer: {reason}")
+
+    def _timeout_ms(self, request: RequestBody[Any]) -> int:
+        asked_ms: int = getattr(request, "timeout_ms", self._timeout_max_ms)
+        return min(max(_TIMEOUT_MIN_MS, asked_ms), self._timeout_max_ms)
 
     async def _attempt(self, request: RequestBody[Any], sender: Sender, deadline_ms: int) -> ResponseBody:
         left_ms = max(1, deadline_ms - self._clock.monotonic_ms())
@@ -243,11 +252,6 @@ def _unwrapped(request: RequestBody[Any], answer: EnvelopeResponse, version: int
     except MalformedMessageError as error:
         said = f"The controller's answer cannot be read: {error}"
         return refusal(request, ErrorCode.UNKNOWN_SERVER_ERROR, version, said)
-
-
-def _timeout_ms(request: RequestBody[Any]) -> int:
-    asked = getattr(request, "timeout_ms", TIMEOUT_MS_MAX)
-    return max(1_000, min(asked, TIMEOUT_MS_MAX))
 
 
 def _fitting(request: RequestBody[Any], connection: Connection) -> RequestBody[Any]:

@@ -25,7 +25,6 @@ since an answer about a hundred thousand replicas has some megabytes.
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from kjbod.clock import Clock
@@ -38,6 +37,7 @@ from kjbod.metadata.acls import AclIndex, Acls, Operation, ResourceType, Rules
 from kjbod.metadata.image import MetadataImage
 from kjbod.metadata.refusals import refusal
 from kjbod.metadata.versions import KRAFT_VERSION, SUPPORTED_FEATURES
+from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.names import UnresolvedError
 from kjbod.wire.admin_messages import (
     DescribeAclsRequest,
@@ -64,11 +64,11 @@ from kjbod.wire.messages import (
     MetadataRequest,
     ResponseBody,
 )
-from kjbod.wire.server import Limits, Logger, Peer, Server, serve
+from kjbod.wire.server import Limits, Logger, Peer, Server, idle_limit_ms, queued_limit_bytes, serve
 from kjbod_agent.admin import answers, listings
 from kjbod_agent.admin.answers import Self
 from kjbod_agent.admin.forwarding import FORWARDED, Forwarder, Sender, screen
-from kjbod_agent.admin.view import SLICE, View
+from kjbod_agent.admin.view import SLICE, DirectoryViews
 
 SERVED: Final[VersionRanges] = {
     key: (API[key].min_version, API[key].max_version)
@@ -133,6 +133,8 @@ UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
 """Answers that are not taken: half a megabyte of 10,000 replicas for each of a listener's connections."""
 CONNECTIONS_MAX: Final = 100
 """Of each listener; ``max.connections`` may lower it. They must not take the files that the agent needs itself."""
+QUEUED_BYTES_MAX: Final = CONNECTIONS_MAX * FRAME_BYTES_MAX
+"""All that may come at a time; ``queued.max.request.bytes`` may set a limit."""
 CLOSE_TIMEOUT_MS: Final = 100
 """How long the end of the agent waits for connections to end; the sockets are closed with the process anyway."""
 
@@ -142,13 +144,13 @@ class ListenerError(KjbodError):
 
 
 class Mover(Protocol):
-    """What is needed of :class:`kjbod_agent.moves.mover.Mover`."""
+    """The part of :class:`kjbod_agent.moves.mover.Mover` that the listeners use."""
 
     def alter(self, topic: str, partition: int, path: str) -> ErrorCode: ...
 
 
 class ServedBroker(Protocol):
-    """What is needed of :class:`kjbod_agent.broker.Broker`."""
+    """The part of :class:`kjbod_agent.broker.Broker` that the listeners use."""
 
     @property
     def image(self) -> MetadataImage: ...
@@ -166,8 +168,8 @@ def broker_listeners(config: Config) -> tuple[Listener, ...]:
 
 
 def listener_problems(config: Config) -> list[str]:
-    """What ``listeners`` asks for and is not to be had: a security protocol that is not offered, or port 0, at which
-    nobody could find it."""
+    """Demands of ``listeners`` that cannot be met: a security protocol that is not offered, or port 0, at which nobody
+    could find it."""
     listeners = broker_listeners(config)
     problems = [
         f"{config.source}: listeners: {one}: {one.protocol} is not offered by this version: use PLAINTEXT"
@@ -184,7 +186,7 @@ def listener_problems(config: Config) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What the listeners need of the agent.
+    """The parts of the agent that the listeners need.
 
     Attributes:
         broker: the metadata.
@@ -195,7 +197,7 @@ class Parts:
     """
 
     broker: ServedBroker
-    view: View
+    view: DirectoryViews
     mover: Callable[[], Mover]
     forwarder: Forwarder
     cluster_id: str
@@ -221,7 +223,7 @@ class Listeners:
 
     @property
     def connections(self) -> int:
-        """How many clients there are."""
+        """Number of connected clients."""
         return sum(server.connections for server in self._servers)
 
     async def open(self) -> None:
@@ -270,6 +272,9 @@ class Listeners:
                 max_connections_per_ip=config.max_connections_per_ip,
                 max_connections_per_ip_overrides=overrides,
                 max_connection_creation_rate=config.max_connection_creation_rate,
+                max_queued_bytes=queued_limit_bytes(config.queued_max_request_bytes, QUEUED_BYTES_MAX),
+                idle_timeout_ms=idle_limit_ms(config.connections_max_idle_ms),
+                listen_backlog=config.socket_listen_backlog_size,
                 max_in_flight=1,
             ),
         )
@@ -285,7 +290,7 @@ class Listeners:
     # ---- requests
 
     async def answer(self, request: Request, peer: Peer, me: Self) -> ResponseBody:
-        """One request."""
+        """A request."""
         await self._parts.broker.caught_up.wait()
         message, image = request.message, self._parts.broker.image
         if isinstance(message, ApiVersionsRequest):
@@ -341,7 +346,8 @@ class Listeners:
         return DescribeLogDirsResponse(results=tuple(results))
 
     async def _alter_log_dirs(self, request: AlterReplicaLogDirsRequest, acls: Acls) -> ResponseBody:
-        """Each replica on its own; of one that is named twice the last counts, as in Kafka's map."""
+        """Alter the directories of replicas, each on its own; of one that is named twice the last counts, as in Kafka's
+        map."""
         allowed = acls.allow(Operation.ALTER, ResourceType.CLUSTER)
         wanted = {
             (topic.name, partition): directory.path

@@ -3,14 +3,15 @@ Kafka's (``ClientQuotasImage``, ``ScramImage``, ``DescribeTopicPartitionsRequest
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from kjbod.ids import ZERO
 from kjbod.metadata.acls import Acls, Operation, ResourceType
 from kjbod.metadata.image import MetadataImage, Topic
 from kjbod.metadata.records import QuotaEntity
-from kjbod.topics import INTERNAL_TOPICS, topic_name_problem
+from kjbod.quick_dataclass import dataclass
+from kjbod.topic_names import INTERNAL_TOPICS, topic_name_problem
 from kjbod.wire.admin_messages import (
     CreateDelegationTokenRequest,
     CreateDelegationTokenResponse,

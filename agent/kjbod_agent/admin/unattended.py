@@ -1,4 +1,4 @@
-"""What the ``kjbod`` command does itself while no agent runs: it tells what is remembered, and works on strays.
+"""Work of the ``kjbod`` command while no agent runs: it tells what is remembered, and removes or restores strays.
 
 The memory lies on the host's own disk. Strays lie on log directories, which this process touches as little as the agent
 does: through a storage agent, whose workers can be abandoned. A disk that hangs costs :data:`TIMEOUT_MS` and one line.
@@ -15,7 +15,7 @@ import asyncio
 import errno
 import os
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -23,7 +23,9 @@ from kjbod.clock import Clock, SystemClock
 from kjbod.config import Config
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid
-from kjbod_agent.directories.rules import KnownDirectories, KnownDirectory
+from kjbod.quick_dataclass import dataclass
+from kjbod_agent.directories.known_directories import KnownDirectories
+from kjbod_agent.directories.start_up_rules import KnownDirectory
 from kjbod_agent.replicas.inventory import NAME_BYTES_MAX
 from kjbod_agent.replicas.stray_memory import Notes, StrayMemory
 from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, Replica, StorageAgent, StorageOptions
@@ -80,7 +82,7 @@ class Survey:
 
 
 def known_directories(config: Config) -> Mapping[str, KnownDirectory]:
-    """What the last agent remembered of its directories, by path. Touches none of them.
+    """The last agent's memory of its directories, by path. Touches none of them.
 
     Raises:
         StartUpError: the memory cannot be read.
@@ -200,7 +202,7 @@ async def _change(
 
 
 async def _lock(agent: DirectoryAgent) -> str | None:
-    """Why the lock of a directory is not to be had, None: it is held."""
+    """Take the lock of a directory; the reason why it is not to be had, None: it is held."""
     try:
         await agent.load_head(timeout_ms=TIMEOUT_MS)  # so that nothing is changed on another disk than was looked at
         await agent.lock(timeout_ms=TIMEOUT_MS)

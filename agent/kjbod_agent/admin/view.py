@@ -1,26 +1,28 @@
-"""What this broker's log directories hold and how they are, in one picture: for DescribeLogDirs and for ``kjbod``.
+"""Pictures of this broker's log directories and of what they hold, for DescribeLogDirs and for ``kjbod``.
 
 Everything but sizes and offsets is in memory: which replica lies where, verdicts, devices, bytes of the last probe.
-Only :meth:`View.directories` with ``measure`` asks the directories, each through its own worker, all at once and for at
-most :data:`MEASURE_TIMEOUT_MS`. A directory that does not answer in that time is told of as it was last known; its
-request goes on, and there is never a second one beside it, however many clients ask. So a disk that hangs neither
-delays what is said of the others nor collects a queue. A directory that has failed is not asked at all: what is told of
-it is from memory, its replicas included, and of one that was never read the replicas that the metadata place in it.
+Only :meth:`DirectoryViews.directories` with ``measure`` asks the directories, each through its own worker, all at once
+and for at most :data:`MEASURE_TIMEOUT_MS`. A directory that does not answer in that time is told of as it was last
+known; its request goes on, and there is never a second one beside it, however many clients ask. So a disk that hangs
+neither delays what is said of the others nor collects a queue. A directory that has failed is not asked at all: what is
+told of it is from memory, its replicas included, and of one that was never read the replicas that the metadata place in
+it.
 """
 
 import asyncio
 import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Protocol, TypeVar
 
 from kjbod.clock import Clock
 from kjbod.ids import Uuid
 from kjbod.metadata.image import MetadataImage
+from kjbod.quick_dataclass import dataclass
 from kjbod_agent.condition import ONLINE, DirectoryStates
-from kjbod_agent.directories.rules import Memory
 from kjbod_agent.directories.start_up import Opened
+from kjbod_agent.directories.start_up_rules import Memory
 from kjbod_agent.failures import Failures
 from kjbod_agent.health.evidence import device_text
 from kjbod_agent.health.watched import DirectoryStatus
@@ -45,7 +47,7 @@ Wants = Callable[[str, int], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirectory:
-    """One entry of ``log.dirs``, as configured and as it was at the start or when it was added.
+    """An entry of ``log.dirs``, as configured and as it was at the start or when it was added.
 
     Attributes:
         path: as configured.
@@ -66,7 +68,7 @@ class LogDirectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """What a directory lies on.
+    """The disk under a directory.
 
     Attributes:
         device: kernel names and number, ``"sdb1 8:17"``; empty when unknown.
@@ -149,7 +151,7 @@ class DirectoryView:
 
 
 class ViewedInventory(Protocol):
-    """What is needed of :class:`kjbod_agent.replicas.inventory.Inventory`."""
+    """The part of :class:`kjbod_agent.replicas.inventory.Inventory` that the views use."""
 
     @property
     def online(self) -> tuple[Uuid, ...]: ...
@@ -172,7 +174,7 @@ class ViewedInventory(Protocol):
 
 
 class ViewedPlacement(Protocol):
-    """What is needed of :class:`kjbod_agent.replicas.placement.Placement`."""
+    """The part of :class:`kjbod_agent.replicas.placement.Placement` that the views use."""
 
     @property
     def hosting(self) -> Hosting: ...
@@ -185,7 +187,7 @@ class ViewedPlacement(Protocol):
 
 
 class ViewedBroker(Protocol):
-    """What is needed of :class:`kjbod_agent.broker.Broker`."""
+    """The part of :class:`kjbod_agent.broker.Broker` that the views use."""
 
     @property
     def image(self) -> MetadataImage: ...
@@ -200,7 +202,7 @@ class ViewedBroker(Protocol):
 
 
 class ViewedMonitor(Protocol):
-    """What is needed of :class:`kjbod_agent.health.monitor.HealthMonitor`."""
+    """The part of :class:`kjbod_agent.health.monitor.HealthMonitor` that the views use."""
 
     def status(self) -> tuple[DirectoryStatus, ...]: ...
 
@@ -230,7 +232,7 @@ class _Flight:
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class View:
+class DirectoryViews:
     """Gathers :class:`DirectoryView` from the parts of the agent.
 
     Args:
@@ -530,7 +532,7 @@ def _order(replica: ReplicaView) -> tuple[str, int, bool]:
 
 
 def disk_of(status: DirectoryStatus | None) -> Disk | None:
-    """What the health monitor knows of a directory's device; None without a monitor."""
+    """The disk of a directory as the health monitor knows it; None without a monitor."""
     if status is None:
         return None
     device = status.device

@@ -4,7 +4,7 @@ Shipped Kafka needs a restart for each of these, which takes the healthy disks o
 
 1. *Refuse* what is no case for it, with one line that says what to do; nothing has changed then, but for the lock.
 2. A fresh storage agent for the path, since the worker of the dead disk may be stuck for ever. It reads the new disk,
-   which has to fit by the rules of the start (:func:`.rules.examine_addition`), is locked, and has to
+   which has to fit by the rules of the start (:func:`.start_up_rules.examine_addition`), is locked, and has to
    pass a full probe: a disk that has only stopped to answer errors for a moment is not well.
 3. *Remember* what lies where now, and which directory was retired, before anybody else is told.
 4. *Register again*, the same incarnation with the new set of directories (``ClusterControlManager.registerBroker``
@@ -25,7 +25,6 @@ import asyncio
 import os
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from kjbod.clock import Clock
@@ -33,11 +32,13 @@ from kjbod.config import Config
 from kjbod.config.load import config_of
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid
+from kjbod.permissions import DENIED, explain
+from kjbod.quick_dataclass import dataclass
 from kjbod_agent.directories.loading import read_replicas
-from kjbod_agent.directories.rules import Addition, Directory, StartUpError, Unreadable, examine_addition
 from kjbod_agent.directories.start_up import LOAD_TIMEOUT_MS, LOCK_TIMEOUT_MS, Opened, Remembering, prepare, remember
-from kjbod_agent.reporting import Log
-from kjbod_agent.storage.api import DirectoryAgent, LoadedDirectory, Replica, StorageAgent
+from kjbod_agent.directories.start_up_rules import Addition, Directory, StartUpError, Unreadable, examine_addition
+from kjbod_agent.reporter import Log
+from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, LoadedDirectory, Replica, StorageAgent
 
 PROBE_TIMEOUT_MS: Final = 10_000
 ANSWER_TIMEOUT_MS: Final = 10_000
@@ -50,7 +51,7 @@ class AdditionError(StorageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Added:
-    """What the agent has to take in."""
+    """A directory that the agent has to take in."""
 
     directory: Directory
     agent: DirectoryAgent
@@ -63,11 +64,11 @@ class Added:
 
 
 class AdditionsOwner(Protocol):
-    """What is needed of the agent. Nothing blocks."""
+    """The agent, as additions use it. No method blocks."""
 
     def why_not_now(self, directories: int, failed: Uuid | None) -> str | None:
-        """Why no directory can be added now, so that there are so many, in words that follow the path. ``failed`` is
-        the one that it may take the place of."""
+        """Reason why no directory can be added now, so that there are so many, in words that follow the path.
+        ``failed`` is the one that it may take the place of."""
 
     def is_offline(self, directory_id: Uuid) -> bool:
         """Whether a directory has failed in this process."""
@@ -86,7 +87,7 @@ class AdditionsOwner(Protocol):
 
 
 class Watcher(Protocol):
-    """What is needed of :class:`kjbod_agent.health.monitor.HealthMonitor`."""
+    """The part of :class:`kjbod_agent.health.monitor.HealthMonitor` that additions use."""
 
     def add(self, agent: DirectoryAgent, loaded: LoadedDirectory, directory_id: str) -> None: ...
 
@@ -181,7 +182,7 @@ class Additions:
             raise AdditionError(f"{source}: {error.strerror}: expected a readable server.properties") from None
 
     def _before(self, path: str) -> Directory | Unreadable | None:
-        """What is configured under this path so far; None: nothing.
+        """The directory that is configured under this path so far; None: there is none.
 
         Raises:
             AdditionError: nothing can be added there now.
@@ -231,6 +232,8 @@ class Additions:
         return addition, replicas
 
     def _rules(self, path: str, load: LoadedDirectory | StorageError) -> Addition:
+        if isinstance(load, DirectoryError) and load.errno in DENIED:
+            raise StartUpError(f"{path}: {explain(load.barrier, [path])}")
         start_up = self._opened.start_up
         own = {d.path: d.directory_id for d in start_up.all if d.path != path}
         own |= {u.path: u.directory_id for u in start_up.unreadable if u.directory_id is not None and u.path != path}

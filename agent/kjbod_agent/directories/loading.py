@@ -15,9 +15,9 @@ from typing import Final, Protocol
 from kjbod.clock import Clock
 from kjbod.errors import KjbodError
 from kjbod.ids import Uuid
-from kjbod_agent.directories.rules import Directory, StartUpError
 from kjbod_agent.directories.start_up import LOAD_TIMEOUT_MS, Opened, prepare
-from kjbod_agent.reporting import Log
+from kjbod_agent.directories.start_up_rules import Directory, StartUpError
+from kjbod_agent.reporter import Log
 from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, DirectoryTimeout, Replica, WorkerUnavailable
 
 ATTEMPTS: Final = 3
@@ -28,7 +28,7 @@ SLICE: Final = 1_000
 
 
 class LoadingOwner(Protocol):
-    """What is needed of the agent. Nothing blocks."""
+    """The agent, as loading uses it. No method blocks."""
 
     def is_offline(self, directory_id: Uuid) -> bool:
         """Whether a directory has failed in this process."""

@@ -1,7 +1,7 @@
 """The start of the agent up to the point where it knows its directories.
 
 Everything here may be refused, with one line that says what is wrong, and a refusal leaves the disks as they were: the
-rules are checked before anything is written (:func:`.rules.examine`), and locks are taken before a
+rules are checked before anything is written (:func:`.start_up_rules.examine`), and locks are taken before a
 missing ``directory.id`` is added.
 
 No directory waits for another one longer than the rules need. They need every *head* (``meta.properties``, the names in
@@ -19,7 +19,7 @@ import json
 import os
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeVar
@@ -31,10 +31,10 @@ from kjbod.errors import ConfigError, StorageError
 from kjbod.ids import Uuid
 from kjbod.meta_properties import MetaProperties, render_meta_properties
 from kjbod.permissions import DENIED, explain
-from kjbod_agent.directories.rules import (
-    KNOWN_DIRECTORIES_NAME,
+from kjbod.quick_dataclass import dataclass
+from kjbod_agent.directories.known_directories import KNOWN_DIRECTORIES_NAME, KnownDirectories
+from kjbod_agent.directories.start_up_rules import (
     Directory,
-    KnownDirectories,
     Load,
     Memory,
     StartUp,
@@ -43,11 +43,12 @@ from kjbod_agent.directories.rules import (
     require_outside,
 )
 from kjbod_agent.health.evidence import device_text
-from kjbod_agent.health.mounts import Mount, not_mounted, read_mounts
+from kjbod_agent.health.mountinfo import read_mounts
+from kjbod_agent.health.mounts import Mount, not_mounted
 from kjbod_agent.health.verdict import Health
 from kjbod_agent.health.watched import DirectoryStatus
-from kjbod_agent.host_files.process import FileProcess
-from kjbod_agent.reporting import Log
+from kjbod_agent.host_files.file_process import FileProcess
+from kjbod_agent.reporter import Log
 from kjbod_agent.storage.api import (
     DirectoryAgent,
     DirectoryError,
@@ -115,9 +116,11 @@ class Remembering:
     Args:
         config: for its path, and whose it is.
         log: for what cannot be saved.
+        owner: who remembers, in words: others are told that it uses the directory.
     """
 
-    def __init__(self, config: Config, log: Log) -> None:
+    def __init__(self, config: Config, log: Log, owner: str = "agent") -> None:
+        self._owner = owner
         self.memory = Memory()
         self._file = KnownDirectories(Path(config.kjbod_state_dir), config.node_id)
         self._state_dir = config.kjbod_state_dir
@@ -147,14 +150,14 @@ class Remembering:
         return self.memory
 
     async def _lock(self) -> None:
-        """One agent for each state directory: the second one would overwrite what the first one remembers. Of the same
-        node it may be the one before, which is just ending; of another node a restart cannot help."""
-        owner = json.dumps({"node_id": self._node_id, "pid": os.getpid()})
+        """A state directory serves a single agent: a second one would overwrite what the first one remembers. Of the
+        same node it may be the one before, which is just ending; of another node a restart cannot help."""
+        owner = json.dumps({"node_id": self._node_id, "pid": os.getpid(), "name": self._owner})
         taken = await self._bounded(self.files.take(Path(self._state_dir), owner, LOCK_PATIENCE_MS))
         if taken is None:
             return
-        other, pid = _owner_of(taken)
-        where = f"kjbod.state.dir={self._state_dir} is in use by another agent ({other}{pid})"
+        other, pid, name = _owner_of(taken)
+        where = f"kjbod.state.dir={self._state_dir} is in use by another {name} ({other}{pid})"
         if other == f"node {self._node_id}":
             raise StartUpError(f"{where}: stop it first")
         raise ConfigError(f"{where}: give each agent on a host a kjbod.state.dir of its own")
@@ -237,13 +240,14 @@ class Remembering:
             ) from None
 
 
-def _owner_of(text: str) -> tuple[str, str]:
-    """Who has a lock, as it wrote: ``node 1`` and ``, pid 4711``."""
+def _owner_of(text: str) -> tuple[str, str, str]:
+    """Owner of a lock, as it wrote itself down: ``node 1``, ``, pid 4711`` and ``agent``."""
     try:
         owner = parse_document(text.encode())
-        return f"node {int_of(owner['node_id'])}", f", pid {int_of(owner['pid'])}"
+        name = "guard" if owner.get("name") == "guard" else "agent"
+        return f"node {int_of(owner['node_id'])}", f", pid {int_of(owner['pid'])}", name
     except (ValueError, KeyError, TypeError):
-        return "of an unknown node", ""
+        return "of an unknown node", "", "agent"
 
 
 async def open_directories(

@@ -1,11 +1,16 @@
 """The devices under the log directories: how long each has been silent, and whether its counters count at all."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from kjbod.quick_dataclass import dataclass
 from kjbod_agent.health import block
 from kjbod_agent.health.block import BlockCounters, BlockDevice
-from kjbod_agent.health.host import HostSources
 from kjbod_agent.health.silence import DeviceSilence, observe_device
+
+if TYPE_CHECKING:
+    from kjbod_agent.health.host import HostSources
+
 
 BUSY_EVERY_MS = 100
 """Between two samples of devices that have something to do. A silence is noticed that much after its begin at most."""
@@ -37,7 +42,7 @@ class DeviceWatch:
         gap_ms: the most that one sample may add to a silence.
     """
 
-    def __init__(self, sources: HostSources, gap_ms: int) -> None:
+    def __init__(self, sources: "HostSources", gap_ms: int) -> None:
         self._sources = sources
         self._gap_ms = gap_ms
         self._silences: dict[str, DeviceSilence] = {}
@@ -90,8 +95,8 @@ class CounterCheck:
         self._still = 0
 
 
-def instead_of(device: BlockDevice, sources: HostSources) -> BlockDevice:
-    """What to read where the counters of a device do not count: those below it, or none."""
+def instead_of(device: BlockDevice, sources: "HostSources") -> BlockDevice:
+    """The device to read where the counters of another do not count: the one below it, or one without counters."""
     return sources.below(device) or device.without_counters(
         f"the counters of {' '.join(device.names)} stand still while probes pass"
     )

@@ -1,8 +1,9 @@
-"""What a verdict rests on, for the log, for the report and in one line for people. Pure."""
+"""Evidence of a verdict: for the log, for the report and in one line for people. Pure."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
+from kjbod.quick_dataclass import dataclass
 from kjbod_agent.health.block import BlockCounters, BlockDevice
 from kjbod_agent.health.verdict import (
     Cause,
@@ -119,6 +120,23 @@ class Verdict:
     evidence: Evidence
     at_ns: int
 
+    @property
+    def is_about_identity(self) -> bool:
+        """Whether it failed for ``meta.properties`` alone, which is gone, closed to us, or another one: what is read
+        of the medium was right (the probe reads on)."""
+        is_error = self.state is Health.FAILED and self.cause in (Cause.ERROR, Cause.REPEATED_ERRORS)
+        return is_error and (self.evidence.errno, self.evidence.call) in _OF_IDENTITY
+
+
+_OF_IDENTITY = frozenset(
+    [("ESTALE", "directory.id in meta.properties")]
+    + [
+        (name, "read of meta.properties")
+        for name in ("ENOENT", "EACCES", "EPERM", "EISDIR", "ELOOP", "ENOTDIR", "ENXIO", "ESPIPE")
+    ]
+)
+"""Errors of a probe, and its steps, that tell whose a directory is."""
+
 
 def device_text(device: BlockDevice) -> str:
     """``"loop3 7:3"``; the number alone where no block device is known."""
@@ -168,7 +186,8 @@ def _what(state: Health, cause: Cause, evidence: Evidence) -> str:
 
 
 def _room(evidence: Evidence, otherwise: str) -> str:
-    """What still can be done there: a file system that copies on write, or a thin pool, has no room for either."""
+    """Words for what still can be done there: a file system that copies on write, or a thin pool, has no room for
+    either."""
     match evidence.written:
         case True:
             return ", nothing new can be allocated, overwriting works"

@@ -1,24 +1,24 @@
-"""What a host tells about its disks without any of them being touched: the mount table and the block counters."""
+"""Sources of facts about a host's disks that touch none of them: the mount table and the block counters."""
 
 from collections.abc import Callable
 from typing import Protocol
 
-from kjbod_agent.health import block, mounts
+from kjbod_agent.health import mountinfo, mounts, sysfs
 from kjbod_agent.health.block import BlockCounters, BlockDevice
 from kjbod_agent.health.mounts import Mount
 
 
 class HostSources(Protocol):
-    """What the kernel tells about a host without any disk being touched. Never blocks."""
+    """Facts that the kernel tells about a host without any disk being touched. No method blocks."""
 
     def read_mounts(self) -> tuple[Mount, ...] | None:
         """The mount table, the same object while it is unchanged; None when this host or simulation has none."""
 
     def block_device_of(self, mount: Mount) -> BlockDevice:
-        """What a mount lies on."""
+        """The block device under a mount."""
 
     def below(self, device: BlockDevice) -> BlockDevice | None:
-        """What that lies on in its turn; None when it is at the bottom."""
+        """The devices one layer below; None when the device is at the bottom."""
 
     def read_counters(self, device: BlockDevice) -> BlockCounters | None:
         """Counters of a device, the sums of several; None when there are none."""
@@ -35,9 +35,8 @@ class LinuxSources:
         self._mounts: tuple[Mount, ...] = ()
 
     def read_mounts(self) -> tuple[Mount, ...] | None:
-        """See ``HostSources``."""
         try:
-            content = mounts.read_mountinfo()
+            content = mountinfo.read_mountinfo()
         except OSError:
             return None
         if content != self._mountinfo:
@@ -45,20 +44,16 @@ class LinuxSources:
         return self._mounts
 
     def block_device_of(self, mount: Mount) -> BlockDevice:
-        """See ``HostSources``."""
-        return block.block_device_of(mount)
+        return sysfs.block_device_of(mount)
 
     def below(self, device: BlockDevice) -> BlockDevice | None:
-        """See ``HostSources``."""
-        return block.below(device)
+        return sysfs.below(device)
 
     def read_counters(self, device: BlockDevice) -> BlockCounters | None:
-        """See ``HostSources``."""
-        return block.read_counters(device)
+        return sysfs.read_counters(device)
 
     def watch_mounts(self, changed: Callable[[], None]) -> tuple[Callable[[], None], str | None]:
-        """See ``HostSources``."""
-        watcher = mounts.MountWatcher(changed)
+        watcher = mountinfo.MountWatcher(changed)
         return watcher.close, watcher.start()
 
 
@@ -66,21 +61,16 @@ class NoSources:
     """A host that tells nothing: probes and deadlines alone. For simulations."""
 
     def read_mounts(self) -> tuple[Mount, ...] | None:
-        """See ``HostSources``."""
         return None
 
     def block_device_of(self, mount: Mount) -> BlockDevice:
-        """See ``HostSources``."""
         return BlockDevice((), mount.device, reason="no sources")
 
     def below(self, device: BlockDevice) -> BlockDevice | None:
-        """See ``HostSources``."""
         return None
 
     def read_counters(self, device: BlockDevice) -> BlockCounters | None:
-        """See ``HostSources``."""
         return None
 
     def watch_mounts(self, changed: Callable[[], None]) -> tuple[Callable[[], None], str | None]:
-        """See ``HostSources``."""
         return (lambda: None), "no sources"

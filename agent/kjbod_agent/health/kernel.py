@@ -1,4 +1,4 @@
-"""The desk where what the kernel says comes in: told in the log, kept as evidence, handed on as a wake-up.
+"""Events of the kernel as they come in: told in the log, kept as evidence, handed on as a wake-up.
 
 A disk that dies can fail thousands of requests a second and the kernel tells of each; a sick but living one can do so
 for hours. So the lines in the log and the probes that are asked for are bounded, whatever comes in. Nothing is lost by
@@ -8,9 +8,10 @@ that: the events all say the same, "look", and looking is what the probe does.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kjbod.clock import Clock
+from kjbod.quick_dataclass import dataclass
 from kjbod_agent.health.sources.api import KernelEvent, KernelSource, Subject
 
 POLL_EVERY_MS = 1000
@@ -27,8 +28,8 @@ ACTIVE = "active"
 
 
 @dataclass(slots=True)
-class _Desk:
-    """What came in for one directory."""
+class _DirectoryEvents:
+    """Events that came in for one directory."""
 
     tokens: float = PROBES_AT_ONCE
     filled_ms: int = 0
@@ -39,7 +40,7 @@ class _Desk:
     recent: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=RECENT))
 
 
-class KernelDesk:
+class KernelEvents:
     """Takes the events of all sources.
 
     Args:
@@ -64,7 +65,7 @@ class KernelDesk:
         self._interval_ms = interval_ms
         self._say = say
         self._log = log
-        self._desks: dict[str, _Desk] = {}
+        self._directories: dict[str, _DirectoryEvents] = {}
 
     def start(self, subjects: Sequence[Subject]) -> dict[str, object]:
         """Begin, on the running event loop.
@@ -73,7 +74,7 @@ class KernelDesk:
             By source: ``"active"``, or why it is not; by path where that differs.
         """
         now_ms = self._clock.monotonic_ms()
-        self._desks = {subject.path: _Desk(filled_ms=now_ms) for subject in subjects}
+        self._directories = {subject.path: _DirectoryEvents(filled_ms=now_ms) for subject in subjects}
         told: dict[str, object] = {}
         for source in self._sources:
             try:
@@ -88,11 +89,11 @@ class KernelDesk:
         """Ask the sources that raise no events, and catch up with what was held back."""
         for source in self._sources:
             self._try(source, source.poll)
-        for path, desk in self._desks.items():
-            if desk.untold:
-                self._log("directory.kernel.event", {"path": path, "text": f"and {desk.untold} more"})
-            desk.lines, desk.untold = LINES_AT_ONCE, 0
-            self._hand_on(path, desk)
+        for path, seen in self._directories.items():
+            if seen.untold:
+                self._log("directory.kernel.event", {"path": path, "text": f"and {seen.untold} more"})
+            seen.lines, seen.untold = LINES_AT_ONCE, 0
+            self._hand_on(path, seen)
 
     async def run(self) -> None:
         """Poll until cancelled."""
@@ -101,10 +102,10 @@ class KernelDesk:
             self.poll()
 
     def recent(self, path: str) -> tuple[str, ...]:
-        """What was said of a directory lately, the oldest first."""
-        desk = self._desks.get(path)
+        """Recent kernel messages about a directory, the oldest first."""
+        seen = self._directories.get(path)
         since_ms = self._clock.monotonic_ms() - RECENT_MS
-        return tuple(text for at_ms, text in desk.recent if at_ms >= since_ms) if desk is not None else ()
+        return tuple(text for at_ms, text in seen.recent if at_ms >= since_ms) if seen is not None else ()
 
     def close(self) -> None:
         """End all sources."""
@@ -121,32 +122,32 @@ class KernelDesk:
     def _came_in(self, event: KernelEvent) -> None:
         now_ms = self._clock.monotonic_ms()
         for path in event.paths:
-            desk = self._desks.get(path)
-            if desk is None:
+            seen = self._directories.get(path)
+            if seen is None:
                 continue
-            known = [text for _, text in desk.recent]
+            known = [text for _, text in seen.recent]
             if event.text in known:
-                del desk.recent[known.index(event.text)]
-            desk.recent.append((now_ms, event.text))
-            self._tell(path, desk, event)
-            desk.waiting = True
-            desk.damage = desk.damage or event.damage
-            self._hand_on(path, desk)
+                del seen.recent[known.index(event.text)]
+            seen.recent.append((now_ms, event.text))
+            self._tell(path, seen, event)
+            seen.waiting = True
+            seen.damage = seen.damage or event.damage
+            self._hand_on(path, seen)
 
-    def _tell(self, path: str, desk: _Desk, event: KernelEvent) -> None:
-        if not desk.lines:
-            desk.untold += 1
+    def _tell(self, path: str, seen: _DirectoryEvents, event: KernelEvent) -> None:
+        if not seen.lines:
+            seen.untold += 1
             return
-        desk.lines -= 1
+        seen.lines -= 1
         fields: dict[str, object] = {"path": path, "source": event.source, "text": event.text}
         self._log("directory.kernel.event", fields | ({"damage": True} if event.damage else {}))
 
-    def _hand_on(self, path: str, desk: _Desk) -> None:
+    def _hand_on(self, path: str, seen: _DirectoryEvents) -> None:
         """Ask for a probe, if one may be asked for now; else :meth:`poll` does."""
         now_ms = self._clock.monotonic_ms()
-        desk.tokens = min(PROBES_AT_ONCE, desk.tokens + (now_ms - desk.filled_ms) / self._interval_ms)
-        desk.filled_ms = now_ms
-        if desk.waiting and desk.tokens >= 1:
-            damage, desk.damage, desk.waiting = desk.damage, False, False
-            desk.tokens -= 1
+        seen.tokens = min(PROBES_AT_ONCE, seen.tokens + (now_ms - seen.filled_ms) / self._interval_ms)
+        seen.filled_ms = now_ms
+        if seen.waiting and seen.tokens >= 1:
+            damage, seen.damage, seen.waiting = seen.damage, False, False
+            seen.tokens -= 1
             self._say(path, damage)

@@ -20,7 +20,7 @@ from kjbod_agent.health.block import BlockDevice
 from kjbod_agent.health.devices import DeviceWatch
 from kjbod_agent.health.evidence import Evidence, Verdict, describe, device_text
 from kjbod_agent.health.host import HostSources, LinuxSources, NoSources
-from kjbod_agent.health.kernel import KernelDesk
+from kjbod_agent.health.kernel import KernelEvents
 from kjbod_agent.health.mounts import Mount, MountChange, not_mounted
 from kjbod_agent.health.sources.api import KernelSource, Subject
 from kjbod_agent.health.verdict import Ask, Cause, DirectoryHealth, Event, Health, HealthSettings
@@ -28,7 +28,7 @@ from kjbod_agent.health.watched import DirectoryStatus, Watched
 from kjbod_agent.health.witness import is_host_fault, must_settle
 from kjbod_agent.storage.api import (
     BlockedCall,
-    DirectoryAgent,
+    CanProbe,
     DirectoryError,
     DirectoryTimeout,
     LateAnswer,
@@ -76,7 +76,7 @@ class HealthMonitor:
 
     def __init__(
         self,
-        directories: Sequence[tuple[DirectoryAgent, LoadedDirectory, str]],
+        directories: Sequence[tuple[CanProbe, LoadedDirectory, str]],
         *,
         settings: HealthSettings,
         clock: Clock,
@@ -96,7 +96,7 @@ class HealthMonitor:
         table = self._sources.read_mounts()
         self._watched = {agent.path: self._watch_of(agent, loaded, text, table) for agent, loaded, text in directories}
         self._devices = DeviceWatch(self._sources, settings.sample_gap_ms)
-        self._kernel = KernelDesk(
+        self._kernel = KernelEvents(
             kernel_sources, clock=clock, interval_ms=settings.probe_interval_ms, say=self._kernel_said, log=log
         )
         self._host_fault_told = False
@@ -105,7 +105,7 @@ class HealthMonitor:
         self._no_mount_events: str | None = None
 
     def _watch_of(
-        self, agent: DirectoryAgent, loaded: LoadedDirectory, directory_id: str, table: tuple[Mount, ...] | None
+        self, agent: CanProbe, loaded: LoadedDirectory, directory_id: str, table: tuple[Mount, ...] | None
     ) -> Watched:
         identity = loaded.identity
         found = [mount for mount in table or () if mount.mount_id == identity.mount_id]
@@ -117,7 +117,8 @@ class HealthMonitor:
                 mount = None  # the table does not show the way to it (a chroot): it cannot tell of changes either
         now_ms = self._clock.monotonic_ms()
         health = DirectoryHealth(since_ms=now_ms)
-        return Watched(agent, directory_id, loaded.real_path, identity.mount_id, device, mount, health, now_ms)
+        head = replace(loaded, replicas=())  # of which there may be very many
+        return Watched(agent, head, directory_id, device, mount, health, now_ms)
 
     # for the agent core --------------------------------------------------------------------------------------------
 
@@ -129,7 +130,7 @@ class HealthMonitor:
         self._bug = asyncio.get_running_loop().create_future()
         close, reason = self._sources.watch_mounts(self._mounts_changed.set)
         try:
-            self._tell_sources(reason, self._kernel.start([self._subject(w) for w in self._watched.values()]))
+            self._tell_sources(reason, self._kernel.start(self._subjects()))
             self._no_mount_events = reason
             for watched in self._watched.values():
                 watched.agent.on_late_answer = self._late_answer
@@ -151,13 +152,16 @@ class HealthMonitor:
                 watched.agent.on_late_answer = None
                 self._stop_sampling(watched)
 
-    def add(self, agent: DirectoryAgent, loaded: LoadedDirectory, directory_id: str) -> None:
+    def add(self, agent: CanProbe, loaded: LoadedDirectory, directory_id: str, *, silent: bool = False) -> None:
         """Watch one more directory from now on, or another disk under the path of one that is watched: all that was
-        known about the one before is forgotten."""
+        known about the one before is forgotten. One that is ``silent`` did not answer until now: it is suspect."""
         path = agent.path
         if path in self._watched:
             self._forget(self._watched[path])
         watched = self._watch_of(agent, loaded, directory_id, self._sources.read_mounts())
+        if silent:
+            watched.silent, since_ms = True, watched.health.since_ms
+            watched.health = replace(watched.health, health=Health.SUSPECT, cause=Cause.SILENT, trouble_ms=since_ms)
         self._watched[path] = watched
         if self._tasks is None:
             return  # not running yet, or no longer
@@ -166,9 +170,9 @@ class HealthMonitor:
         self._start_sources_again()
 
     def not_mounted(self, path: str, loaded: LoadedDirectory, remembered: str | None) -> str | None:
-        """Why a directory at ``path`` cannot be the disk that is to be watched there from now on, in words that follow
-        the path (:func:`.mounts.not_mounted`). What was there before was mounted where this agent saw it, or where it
-        is ``remembered``."""
+        """Reason why a directory at ``path`` cannot be the disk that is to be watched there from now on, in words that
+        follow the path (:func:`.mounts.not_mounted`). What was there before was mounted where this agent saw it, or
+        where it is ``remembered``."""
         watched = self._watched.get(path)
         before = remembered if watched is None or watched.mount is None else watched.mount.mount_point
         if before is None:
@@ -190,11 +194,9 @@ class HealthMonitor:
             watched.task.cancel()
 
     def _start_sources_again(self) -> None:
-        """The kernel's events are asked for by device, and another one is there. Those of directories that have failed
-        are not asked for any more: it would touch their disks."""
+        """The kernel's events are asked for by device, and another one is there."""
         self._kernel.close()
-        living = [watched for watched in self._watched.values() if watched.health.health is not Health.FAILED]
-        self._tell_sources(self._no_mount_events, self._kernel.start([self._subject(watched) for watched in living]))
+        self._tell_sources(self._no_mount_events, self._kernel.start(self._subjects()))
 
     def _call(self, call: Callable[[], None]) -> None:
         """For callbacks of the event loop, which only logs what they raise: the disk would be watched no more."""
@@ -204,11 +206,14 @@ class HealthMonitor:
             if self._bug is not None and not self._bug.done():
                 self._bug.set_exception(bug)
 
-    def _subject(self, watched: Watched) -> Subject:
-        return Subject(path=watched.agent.path, mount=watched.mount, device=watched.device)
+    def _subjects(self) -> list[Subject]:
+        """Directories of which the kernel's events are asked for: not those that have failed, or have not answered yet,
+        since it touches their disks."""
+        asked = [w for w in self._watched.values() if w.health.health is not Health.FAILED and not w.silent]
+        return [Subject(path=w.agent.path, mount=w.mount, device=w.device) for w in asked]
 
     def _tell_sources(self, no_mount_events: str | None, kernel: dict[str, object]) -> None:
-        """One line: what each verdict will rest on beside the probes, and why something is not to be had."""
+        """A line: what each verdict will rest on beside the probes, and why something is not to be had."""
         watched_devices = {watched.agent.path: watched.device for watched in self._watched.values()}
         fields: dict[str, object] = {
             "mount_events": no_mount_events is None,
@@ -252,14 +257,14 @@ class HealthMonitor:
         return self._watched[path].health
 
     def doubt(self, path: str, since_ms: int) -> str | None:
-        """See :meth:`DirectoryHealth.doubt`; of a directory that is not watched nothing is known."""
+        """Doubts about a directory (:meth:`DirectoryHealth.doubt`); none of one that is not watched."""
         watched = self._watched.get(path)
         return None if watched is None else watched.health.doubt(since_ms)
 
-    def last_probe(self, path: str) -> ProbeResult | None:
-        """The last one that passed; None: none has, or the directory is not watched."""
+    def last_seen(self, path: str) -> LoadedDirectory | ProbeResult | None:
+        """The last probe that passed, before the first one what was loaded; None: the directory is not watched."""
         watched = self._watched.get(path)
-        return None if watched is None else watched.last_probe
+        return None if watched is None else watched.last_probe or watched.loaded
 
     def status(self) -> tuple[DirectoryStatus, ...]:
         """All directories, in the order in which they were given."""
@@ -285,7 +290,7 @@ class HealthMonitor:
             due_ms = min(turn_ms, now_ms + RETRY_AFTER_MS) if again_soon else turn_ms
 
     async def _probe(self, watched: Watched) -> bool:
-        """One probe, to its end or to the verdict. False when it should be made again soon."""
+        """A probe, to its end or to the verdict. False when it should be made again soon."""
         if watched.health.health is Health.FAILED:
             return True
         in_turn = watched.probes % self._settings.full_probe_every == 0
@@ -317,6 +322,7 @@ class HealthMonitor:
             self._feed(watched, verdict.ProbeImpossible(trouble.reason))
             return False
         self._answered(watched, result.duration_us)
+        self._freed(watched, well=True)
         watched.last_probe = result
         event = verdict.ProbeSucceeded(begun_ms, result.duration_us // 1000, full, result.no_space)
         self._feed(watched, event, result=result)
@@ -362,6 +368,7 @@ class HealthMonitor:
     def _take_late_answer(self, answer: LateAnswer) -> None:
         """The kernel let go. A success says little about now: the next probe does; an error is one."""
         watched = self._watched[answer.path]
+        self._freed(watched, well=answer.error is None)
         if answer.operation == "probe":
             self._count(watched, answer.age_ms * 1000, failed=answer.error is not None)
         if answer.error is not None:
@@ -370,6 +377,11 @@ class HealthMonitor:
             self._feed(watched, verdict.ProbeFailed(begun_ms, error.errno, error.call, own_work), error=error)
         watched.moved.set()
         watched.wake.set()
+
+    def _freed(self, watched: Watched, *, well: bool) -> None:
+        """A request was answered. Of a disk that has failed meanwhile it tells that it may be back."""
+        if watched.health.health is Health.FAILED:
+            watched.freed_ms = self._clock.monotonic_ms() if well else None
 
     # samples of a blocked probe ------------------------------------------------------------------------------------
 
@@ -411,7 +423,7 @@ class HealthMonitor:
     # the devices ---------------------------------------------------------------------------------------------------
 
     async def _watch_devices(self) -> None:
-        """See a silence that nobody has probed yet: from its begin on it counts."""
+        """Notice a silence that nobody has probed yet: from its begin on it counts."""
         while True:
             watching = [watched for watched in self._watched.values() if watched.health.health is not Health.FAILED]
             now_ms = self._clock.monotonic_ms()
@@ -458,7 +470,7 @@ class HealthMonitor:
     def _compare_mount(self, watched: Watched, table: tuple[Mount, ...]) -> None:
         if watched.mount is None or watched.health.health is Health.FAILED:
             return
-        change = mounts.compare(watched.real_path, watched.mount, table)
+        change = mounts.compare(watched.loaded.real_path, watched.mount, table)
         confirming = watched.health.cause is Cause.MOUNT and change in (MountChange.MISSING, MountChange.OTHER)
         if change is not watched.change or confirming:
             watched.change = change
@@ -514,7 +526,7 @@ class HealthMonitor:
         return [other for other in self._watched.values() if not other.device.shares(watched.device)]
 
     def _look_around(self, watched: Watched) -> None:
-        """One is in trouble: probe those on the same device at once, and a few witnesses elsewhere."""
+        """A directory is in trouble: probe those on the same device at once, and a few witnesses elsewhere."""
         for other in self._watched.values():
             if other is not watched and not other.health.in_trouble and other.device.shares(watched.device):
                 other.wake.set()
@@ -578,7 +590,7 @@ class HealthMonitor:
             device=device_text(watched.device),
             model=watched.device.model,
             serial=watched.device.serial,
-            mount_id=watched.mount_id,
+            mount_id=watched.loaded.identity.mount_id,
             no_counters=watched.device.reason,
             kernel=self._kernel.recent(watched.agent.path),
             silent_ms=self._silent_ms(watched),

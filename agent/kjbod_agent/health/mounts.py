@@ -1,30 +1,21 @@
-"""The mount table, read without touching what is mounted.
+"""The mount table as the kernel writes it, and what a change of it means for a log directory. Pure.
 
 ``/proc/self/mountinfo`` (proc_pid_mountinfo(5)) never blocks, also while a disk hangs or is frozen. It shows what
 ``statvfs`` does not: ext4's ``emergency_ro`` and ``shutdown`` (since Linux 6.12 an ext4 error no longer sets the
 superblock's read-only flag).
 
-Two things tell about a change: a poll on the file, for mounts, unmounts and remounts; and the monitor's re-reading each
-second, since ``emergency_ro`` and ``shutdown`` wake nobody.
+The file is read and watched by :mod:`.mountinfo`.
 """
 
-import asyncio
-import contextlib
-import select
-from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
-from typing import BinaryIO
 
+from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.procfs import unescape
-
-MOUNTINFO = "/proc/self/mountinfo"
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One line of mountinfo.
+    """A line of mountinfo.
 
     Attributes:
         mount_id: used again by the kernel after an unmount.
@@ -48,7 +39,7 @@ class Mount:
 
 
 class MountChange(StrEnum):
-    """What the mount table says about a log directory, compared with the time when it was loaded."""
+    """State of a log directory's mount, compared with the time when it was loaded."""
 
     OK = "ok"
     MISSING = "missing"
@@ -109,7 +100,7 @@ def _leads(mount: Mount, real_path: str) -> bool:
 
 
 def compare(real_path: str, loaded: Mount, mounts: tuple[Mount, ...]) -> MountChange:
-    """How the place that a path leads to differs from the mount that was there when it was loaded."""
+    """The change between the mount that a path leads to and the one that was there when it was loaded."""
     now = mount_of(real_path, mounts)
     if now is None or (now.mount_id, now.device, now.root) != (loaded.mount_id, loaded.device, loaded.root):
         still_there = any(mount.mount_id == loaded.mount_id and mount.device == loaded.device for mount in mounts)
@@ -126,76 +117,10 @@ def compare(real_path: str, loaded: Mount, mounts: tuple[Mount, ...]) -> MountCh
 
 
 def not_mounted(before: str, mount_id: int, mounts: tuple[Mount, ...]) -> str | None:
-    """Why what lies on the mount ``mount_id`` cannot be the disk that was mounted on ``before``, in words that follow
-    its path: the mount is one further up, below which the disk would be mounted. None: nothing speaks against it."""
+    """Reason why what lies on the mount ``mount_id`` cannot be the disk that was mounted on ``before``, in words that
+    follow its path: the mount is one further up, below which the disk would be mounted. None: nothing speaks against
+    it."""
     now = next((mount for mount in mounts if mount.mount_id == mount_id), None)
     if now is None or now.mount_point == before or not before.startswith(now.mount_point.rstrip("/") + "/"):
         return None
     return f"lies on the file system of {now.mount_point} now: mount its disk on {before} first"
-
-
-def read_mounts(path: str = MOUNTINFO) -> tuple[Mount, ...]:
-    """The mount table now. Never blocks.
-
-    Raises:
-        OSError: there is no such file.
-    """
-    return parse_mountinfo(read_mountinfo(path))
-
-
-def read_mountinfo(path: str = MOUNTINFO) -> bytes:
-    """The text of the mount table now; as :func:`read_mounts`."""
-    return Path(path).read_bytes()
-
-
-class MountWatcher:
-    """Calls back when the mount table changes: a wake-up 0.2 ms after the kernel's event.
-
-    A poll on mountinfo reports "readable" at any time, so it cannot be given to an event loop. An epoll that asks only
-    for ``EPOLLPRI | EPOLLERR`` can: its own descriptor becomes readable with the change. What that epoll then answers
-    says nothing (it is always empty, the outer poll has consumed the event), so the callback itself is the event. A
-    burst of changes gives one callback.
-
-    Args:
-        changed: called on the event loop.
-    """
-
-    def __init__(self, changed: Callable[[], None], path: str = MOUNTINFO) -> None:
-        self._changed = changed
-        self._path = path
-        self._file: BinaryIO | None = None
-        self._epoll: select.epoll | None = None
-
-    def start(self) -> str | None:
-        """Begin; needs a running event loop. Returns why it cannot be done on this host, None for success."""
-        try:
-            self._file = open(self._path, "rb", buffering=0)  # noqa: SIM115  lives as long as the watcher
-            self._file.read()
-            self._epoll = select.epoll()
-            self._epoll.register(self._file.fileno(), select.EPOLLPRI | select.EPOLLERR)
-            self._epoll.poll(0)
-        except OSError as error:
-            self.close()
-            return f"{self._path}: {error.strerror}"
-        asyncio.get_running_loop().add_reader(self._epoll.fileno(), self._woken)
-        return None
-
-    def _woken(self) -> None:
-        if self._epoll is None or self._file is None:
-            return
-        self._epoll.poll(0)  # clears its ready list
-        with contextlib.suppress(OSError):
-            self._file.seek(0)
-            self._file.read()
-        self._changed()
-
-    def close(self) -> None:
-        """End; may be called again."""
-        if self._epoll is not None:
-            with contextlib.suppress(RuntimeError):  # no running loop: it has closed the rest
-                asyncio.get_running_loop().remove_reader(self._epoll.fileno())
-            self._epoll.close()
-            self._epoll = None
-        if self._file is not None:
-            self._file.close()
-            self._file = None

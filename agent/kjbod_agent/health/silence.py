@@ -11,9 +11,10 @@ of 1 s per request: 2 s. Requests of others may be completed between that flush 
 device has nothing left to do; and for ``gap_ms`` more, as the journal goes on when it gets a processor.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kjbod.observed import could_go_on, observed_ms
+from kjbod.quick_dataclass import dataclass
 from kjbod_agent.health.block import BlockCounters
 
 FROZEN = frozenset({"percpu_rwsem_wait", "__percpu_down_read", "percpu_down_read"})
@@ -22,7 +23,7 @@ FROZEN = frozenset({"percpu_rwsem_wait", "__percpu_down_read", "percpu_down_read
 
 @dataclass(frozen=True, slots=True)
 class DeviceSilence:
-    """What has been observed of one device, whoever uses it.
+    """Observations of one device, whoever uses it.
 
     Attributes:
         sampled_ms: time of the last sample.
@@ -84,7 +85,7 @@ class ProbeBlocked:
 
 @dataclass(frozen=True, slots=True)
 class Blockage:
-    """What has been observed of the request that is not answered.
+    """Observations of the request that is not answered.
 
     Attributes:
         number: of the request.
@@ -118,8 +119,8 @@ class Blockage:
     counters: BlockCounters | None = None
 
     def silent_device_ms(self, confirmed_by_ms: int) -> int:
-        """How long the device has been hung, by this request alone or, once the request has stood in one step for
-        ``confirmed_by_ms`` itself, by all that was seen of the device."""
+        """Milliseconds for which the device has been hung, by this request alone or, once the request has stood in one
+        step for ``confirmed_by_ms`` itself, by all that was seen of the device."""
         return max(self.hung_ms, self.device_ms) if self.step_ms >= confirmed_by_ms else self.hung_ms
 
 

@@ -1,13 +1,13 @@
-"""What the verdict remembers of a log directory, the names of what it can be in, and its deadlines. Pure."""
+"""States of a log directory, what the verdict remembers of it, and its deadlines. Pure."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from kjbod.quick_dataclass import dataclass
 from kjbod_agent.health.silence import Blockage
 
 
 class Health(StrEnum):
-    """What a log directory is in."""
+    """State of a log directory."""
 
     ONLINE = "online"
     SUSPECT = "suspect"
@@ -23,7 +23,7 @@ class Health(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why it is in that state."""
+    """Cause of a directory's state."""
 
     NONE = "none"
     ERROR = "error"
@@ -45,7 +45,7 @@ class Cause(StrEnum):
 class HealthSettings:
     """Deadlines of the verdict, in milliseconds. Shorter: a failure is known sooner, and a fault of a moment counts.
 
-    What each buys and costs stands in ``health/README.md``; the names in brackets are the configuration's.
+    What each buys and costs stands in ``kjbod/config/README.md``; the names in brackets are the configuration's.
 
     Attributes:
         probe_interval_ms: between the starts of two probes of an idle directory (``kjbod.probe.interval.ms``).
@@ -99,7 +99,8 @@ class HealthSettings:
 
     @property
     def own_silence_ms(self) -> int:
-        """How long a request must have stood in one step itself before what others saw of its device counts as well.
+        """Milliseconds that a request must have stood in one step itself before what others saw of its device counts as
+        well.
 
         Somebody's single long request, or an in-flight count that a driver leaked, would condemn it else.
         """
@@ -152,7 +153,7 @@ class DirectoryHealth:
         return self.health is Health.SUSPECT and self.cause not in (Cause.DAMAGE, Cause.UNWATCHED)
 
     def doubt(self, since_ms: int) -> str | None:
-        """Why what was read there since then is not to be trusted, in words that follow the path; None: nothing speaks
+        """Reason not to trust what was read there since then, in words that follow the path; None: nothing speaks
         against it. Damage that its file system reports does not: it is there before and after."""
         if self.in_trouble:
             return f"is suspect ({self.cause})"

@@ -98,9 +98,10 @@ after ``held_timeout_ms``; one without counters after ``blind_timeout_ms`` in on
 """
 
 import errno
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
+from kjbod.quick_dataclass import dataclass
 from kjbod_agent.health.mounts import MountChange
 from kjbod_agent.health.silence import Blockage, ProbeBlocked, observe
 from kjbod_agent.health.state import Cause, DirectoryHealth, Health, HealthSettings
@@ -127,7 +128,7 @@ __all__ = [
 
 
 class Ask(StrEnum):
-    """What the monitor is to do next."""
+    """The monitor's next action."""
 
     NOTHING = "nothing"
     PROBE = "probe"
@@ -179,7 +180,7 @@ class ProbeImpossible:
 
 @dataclass(frozen=True, slots=True)
 class MountChanged:
-    """What the mount table says about the directory."""
+    """News of the mount table about the directory."""
 
     change: MountChange
 
@@ -259,7 +260,7 @@ def judge(
 
 
 def next_sample_ms(state: DirectoryHealth, settings: HealthSettings) -> int:
-    """How long from now the next sample of a blocked probe may at most wait to meet a deadline at its moment."""
+    """Longest wait from now until the next sample of a blocked probe that still meets a deadline at its moment."""
     blockage = state.blockage
     rest_ms = settings.sample_gap_ms // 2
     if blockage is not None:

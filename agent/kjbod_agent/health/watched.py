@@ -1,20 +1,21 @@
-"""One directory under watch: what the monitor keeps about it, and what it tells of it."""
+"""A directory under watch: what the monitor keeps about it, and what it tells of it."""
 
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from kjbod.quick_dataclass import dataclass
 from kjbod_agent.health.block import BlockCounters, BlockDevice
 from kjbod_agent.health.devices import CounterCheck
 from kjbod_agent.health.mounts import Mount, MountChange
 from kjbod_agent.health.verdict import DirectoryHealth, Event
-from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, ProbeResult
+from kjbod_agent.storage.api import CanProbe, DirectoryError, LoadedDirectory, ProbeResult
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryStatus:
-    """What the monitor knows about a directory, for reports and status.
+    """The monitor's knowledge of a directory, for reports and status.
 
     Attributes:
         path: the log directory as configured.
@@ -30,6 +31,8 @@ class DirectoryStatus:
         file_system: of the mount, ``"ext4"``; None where the mount table does not tell.
         probe_us: how long the answered probes took together.
         mount_point: where what it lies on is mounted; None where the mount table does not tell.
+        freed_ms: when the disk of one that has failed answered a request well that it had swallowed; None: it did not,
+            or swallows another one.
     """
 
     path: str
@@ -45,21 +48,24 @@ class DirectoryStatus:
     file_system: str | None = None
     probe_us: int = 0
     mount_point: str | None = None
+    freed_ms: int | None = None
 
 
 @dataclass(slots=True, eq=False)
 class Watched:
-    """One directory and what is going on with it."""
+    """A directory and what is going on with it."""
 
-    agent: DirectoryAgent
+    agent: CanProbe
+    loaded: LoadedDirectory
+    """As it was when the watch began, without its replicas."""
     directory_id: str
-    real_path: str
-    mount_id: int
     device: BlockDevice
     mount: Mount | None
     health: DirectoryHealth
     round_ms: int
     """When its coroutine last went round."""
+    silent: bool = False
+    """Whether it did not answer when the watch began."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     moved: asyncio.Event = field(default_factory=asyncio.Event)
     probing: bool = False
@@ -84,12 +90,14 @@ class Watched:
     probes: int = 0
     probe_failures: int = 0
     probe_us: int = 0
+    freed_ms: int | None = None
+    """When a request was answered well that its disk had swallowed before it failed."""
     probe_histogram: Counter[str] = field(default_factory=Counter)
     task: asyncio.Task[None] | None = None
     """Sends its probes."""
 
     def status(self, counters: BlockCounters | None) -> DirectoryStatus:
-        """What is known now; ``counters`` of the device now."""
+        """The status now; ``counters`` are those of the device now."""
         blocked = self.agent.blocked()
         return DirectoryStatus(
             path=self.agent.path,
@@ -105,4 +113,5 @@ class Watched:
             file_system=None if self.mount is None else self.mount.fstype,
             probe_us=self.probe_us,
             mount_point=None if self.mount is None else self.mount.mount_point,
+            freed_ms=self.freed_ms if blocked is None else None,
         )

@@ -1,7 +1,7 @@
 """The files of a health report: opened, appended to, finished, recovered. All calls here block.
 
-See :mod:`kjbod_agent.reports` for the life of a file. Runs in the file process: nothing here may import what that need
-not load.
+The life of a file is told in :mod:`kjbod_agent.report_writer`. Runs in the file process: nothing here may import what
+that need not load.
 """
 
 import contextlib

@@ -32,11 +32,12 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from errno import EEXIST, EILSEQ, ENOENT
 from typing import Final, Literal, TypeVar
 
 from kjbod.errors import StorageError
+from kjbod.quick_dataclass import dataclass
 from kjbod_agent.storage.api import (
     Batches,
     CopyBuffer,
@@ -136,7 +137,7 @@ class Throttle:
             self._allowance -= nbytes
 
     def _delay_s(self) -> float | None:
-        """How long until something may pass; None for ever."""
+        """Seconds until something may pass; None: for ever."""
         if self._rate is None:
             self._allowance = 0.0
             return 0.0
@@ -152,7 +153,7 @@ class Throttle:
 
 @dataclass(slots=True)
 class CopyProgress:
-    """How far the pass in progress is, or the last one was.
+    """Progress of the pass that is under way, or of the last one.
 
     Attributes:
         total_bytes: size of the source when the pass began.
@@ -232,7 +233,7 @@ def _order(status: FileStatus) -> tuple[bool, int, bool, str]:
 
 
 class ReplicaCopy:
-    """One replica on its way from one directory to another.
+    """A replica on its way from one directory to another.
 
     Args:
         source: where it is read.
@@ -277,7 +278,7 @@ class ReplicaCopy:
         self._files = asyncio.Semaphore(FILES_AT_A_TIME)
 
     async def catch_up(self) -> bool:
-        """One pass; see the module. Can be cancelled at any moment, and called again.
+        """A pass; see the module. Can be cancelled at any moment, and called again.
 
         Returns:
             True: the source did not change during the pass, and both are equal, durable and verified.
@@ -344,7 +345,7 @@ class ReplicaCopy:
         return base is not None and (base < last or status.name.endswith(".log"))
 
     def _job(self, status: FileStatus, there: FileStatus | None) -> _Job:
-        """What is known of a file leaves the memory of this copy until it is whole again."""
+        """The job for a file. What is known of the file leaves the memory of this copy until it is whole again."""
         known = self._known.pop(status.name, None)
         if there is None:
             return _Job(status)

@@ -59,17 +59,17 @@ AlterReplicaLogDirs (``kafka-jbod`` 4.11). Pure: no I/O, no clock.
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from kjbod.ids import Uuid
+from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.inventory import NAME_BYTES_MAX
 
 
 class State(enum.StrEnum):
-    """How far a move is; the value is what users read."""
+    """State of a move; the value is what users read."""
 
     MAKING = "making"
     FOUND = "found"
@@ -92,7 +92,7 @@ class State(enum.StrEnum):
 
 
 class Event(enum.Enum):
-    """What happens to a move."""
+    """An event of a move."""
 
     FUTURE_MADE = enum.auto()
     RESUMED = enum.auto()
@@ -135,7 +135,7 @@ class Event(enum.Enum):
 
 
 class Effect(enum.Enum):
-    """What is to be done at once. What takes time belongs to the state."""
+    """An action to be taken at once. What takes time belongs to the state."""
 
     ASSIGN = "ask the controller to record the destination"
     REVERT = "ask it to record the directory of the source"
@@ -146,7 +146,7 @@ class Effect(enum.Enum):
 
 
 class Step(NamedTuple):
-    """One entry of the table."""
+    """An entry of the table."""
 
     state: State
     effects: tuple[Effect, ...] = ()
@@ -309,7 +309,7 @@ def step(state: State, event: Event) -> Step:
 
 
 def resumed(*, current: bool, renamed: bool, assigned_here: bool) -> Event:
-    """How far the move of a future replica had come that was found at the start.
+    """State of the move of a future replica that was found at the start.
 
     Args:
         current: a current replica can be read in another directory.
@@ -324,7 +324,7 @@ def resumed(*, current: bool, renamed: bool, assigned_here: bool) -> Event:
 
 
 def directory_failed(failed: Uuid, source: Uuid | None, destination: Uuid, *, other_failed: bool, equal: bool) -> Event:
-    """What the failure of the directory ``failed``, one of the two, means for a move."""
+    """The event that the failure of the directory ``failed``, one of the two, is for a move."""
     if other_failed or source == destination:
         return Event.BOTH_FAILED
     if failed == destination:
@@ -341,7 +341,7 @@ def future_name(topic: str, partition: int, unique: str) -> str:
 
 
 def source_name(future: str) -> str:
-    """What the swap renames the source to, from the name of the future replica: it shares the digits with it."""
+    """Name that the swap gives the source, made from that of the future replica: both share the digits."""
     return future.removesuffix("-future") + "-delete"
 
 
@@ -358,13 +358,13 @@ class Lane:
 
     @property
     def directories(self) -> tuple[Uuid, ...]:
-        """Those that it reads from or writes to."""
+        """Directories that the move reads from or writes to."""
         return (self.destination,) if self.source is None else (self.source, self.destination)
 
 
 def may_run(running: Iterable[Lane], waiting: Iterable[Lane], limit: int) -> list[TopicIdPartition]:
-    """Which of the moves that wait may run beside those that do, so that at most ``limit`` read from or write to any
-    directory. In their order: one that has to wait is not overtaken by a later one for the same directory."""
+    """Waiting moves that may run beside those that do, so that at most ``limit`` read from or write to any directory.
+    In their order: one that has to wait is not overtaken by a later one for the same directory."""
     used: dict[Uuid, int] = {}
 
     def take(lane: Lane) -> None:
@@ -385,7 +385,7 @@ def may_run(running: Iterable[Lane], waiting: Iterable[Lane], limit: int) -> lis
 
 
 class Future(enum.Enum):
-    """Where the future replica of a partition is, as seen from a destination."""
+    """Place of a partition's future replica, as seen from a destination."""
 
     NONE = enum.auto()
     HERE = enum.auto()
@@ -394,7 +394,7 @@ class Future(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What AlterReplicaLogDirs is judged by, for one partition.
+    """Facts by which AlterReplicaLogDirs is judged, for one partition.
 
     Attributes:
         name_bytes: length of the name that its future replica would have.
@@ -492,7 +492,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoRoom:
-    """Why a replica does not fit. All in bytes.
+    """Figures that show why a replica does not fit, in bytes.
 
     Attributes:
         needed_bytes: size of the replica.

@@ -26,11 +26,12 @@ import errno
 import functools
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Protocol, TypeVar
 
 from kjbod.clock import Clock
 from kjbod.ids import Uuid
+from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_agent.moves import machine as moves
 from kjbod_agent.moves.copying import (
@@ -44,10 +45,10 @@ from kjbod_agent.moves.copying import (
 )
 from kjbod_agent.moves.machine import Effect, Event, Future, MoveView, Situation, State
 from kjbod_agent.partitions import TopicIdPartition
+from kjbod_agent.replicas.deletions import DepartingReplica
 from kjbod_agent.replicas.hosting import Hosting, Update
 from kjbod_agent.replicas.inventory import Wanted, delete_name
-from kjbod_agent.replicas.removals import Leaving
-from kjbod_agent.reporting import Log
+from kjbod_agent.reporter import Log
 from kjbod_agent.storage.api import (
     CopyBuffer,
     DirectoryAgent,
@@ -95,7 +96,7 @@ NOT_OF_THE_DISK: Final = (frozenset({errno.ENOENT}) | HOPELESS) - DENIED
 
 
 class MovingInventory(Protocol):
-    """What is needed of :class:`kjbod_agent.replicas.inventory.Inventory`."""
+    """The part of :class:`kjbod_agent.replicas.inventory.Inventory` that the mover uses."""
 
     @property
     def online(self) -> tuple[Uuid, ...]: ...
@@ -123,7 +124,7 @@ class MovingInventory(Protocol):
 
 
 class MovingPlacement(Protocol):
-    """What is needed of :class:`kjbod_agent.replicas.placement.Placement`."""
+    """The part of :class:`kjbod_agent.replicas.placement.Placement` that the mover uses."""
 
     @property
     def hosting(self) -> Hosting: ...
@@ -138,13 +139,13 @@ class MovingPlacement(Protocol):
 
     def delete_later(self, directory_id: Uuid, name: str, topic: str, topic_id: Uuid) -> None: ...
 
-    def keep(self, leaving: Leaving) -> None: ...
+    def keep(self, leaving: DepartingReplica) -> None: ...
 
     def review(self, partitions: Iterable[TopicIdPartition]) -> None: ...
 
 
 class MoveOwner(Protocol):
-    """What the mover needs of the agent. Nothing blocks."""
+    """The agent, as the mover uses it. No method blocks."""
 
     def assign(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
         """Tell the controller where a replica lies."""
@@ -157,7 +158,7 @@ class MoveOwner(Protocol):
         """The kernel refused something in a directory."""
 
     def doubt(self, directory_id: Uuid, since_ms: int) -> str | None:
-        """Why what was read in a directory since that moment (monotonic) is not to be trusted, in words that follow its
+        """Reason not to trust what was read in a directory since that moment (monotonic), in words that follow its
         path; None: nothing speaks against it."""
 
     def find_partition(self, topic: str, partition: int) -> TopicIdPartition | None:
@@ -172,7 +173,7 @@ class MoveOwner(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Move:
-    """One move. ``plain`` is the name of a current replica."""
+    """A move. ``plain`` is the name of a current replica."""
 
     partition: TopicIdPartition
     topic: str
@@ -212,7 +213,7 @@ class _Move:
     reason: str = ""
     rates: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=RATE_TICKS + 1))
     """Time in ms and bytes copied, at the last ticks."""
-    told_ms: int = 0
+    logged_ms: int = 0
 
     @property
     def plain(self) -> str:
@@ -310,7 +311,8 @@ class Mover:
         return room, sum(_missing_bytes(move) for move in self._moves.values() if move.destination in there)
 
     def reason(self, partition: TopicIdPartition) -> str | None:
-        """Why the last move of a replica ended elsewhere than in its destination; None: it did not, or long ago."""
+        """Reason for which the last move of a replica ended elsewhere than in its destination; None: it did not, or
+        long ago."""
         return self._reasons.get(partition)
 
     def cancel(self, topic: str, partition: int) -> bool:
@@ -418,8 +420,8 @@ class Mover:
             if move.copy is None:
                 continue
             move.rates.append((now_ms, move.copy.progress.copied_bytes))
-            if now_ms - move.told_ms >= PROGRESS_MS:
-                move.told_ms = now_ms
+            if now_ms - move.logged_ms >= PROGRESS_MS:
+                move.logged_ms = now_ms
                 view = self._view(move)
                 self._say(
                     "progress",
@@ -441,7 +443,7 @@ class Mover:
         self._moves[move.partition] = move
         self._reasons.pop(move.partition, None)
         self._placement.inventory.begin_move(move.partition, move.destination, move.future_name)
-        move.told_ms = self._clock.monotonic_ms()
+        move.logged_ms = self._clock.monotonic_ms()
         if move.state is State.FOUND:
             self._find_source(move)
         if move.state.ended:
@@ -451,7 +453,7 @@ class Mover:
             self._tasks.create_task(self._drive(move))
 
     def _find_source(self, move: _Move) -> None:
-        """What can be reached of the source of a move that was found at the start, and how far it had come."""
+        """Find what can be reached of the source of a move that was found at the start, and how far it had come."""
         inventory, online = self._placement.inventory, self._placement.inventory.online
         current = [d for d in inventory.copies(move.partition) if d in online and d != move.destination]
         left = [d for d, name in inventory.left_behind(move.partition) if name == move.source_name and d in online]
@@ -559,7 +561,7 @@ class Mover:
             await asyncio.wait([move.activity])
 
     async def _act(self, move: _Move) -> None:
-        """What belongs to the state that the move is in; returns when that was done, or is to be tried again."""
+        """Do what belongs to the state that the move is in; returns when that was done, or is to be tried again."""
         try:
             match move.state:
                 case State.MAKING:
@@ -600,7 +602,7 @@ class Mover:
         await self._trouble(move, directory, error)
 
     async def _renamed_by_others(self, move: _Move) -> Event | None:
-        """What the names of a move say that are others than they should be: an earlier process asked for it."""
+        """Event for names of a move that are others than they should be: an earlier process asked for that."""
         assert move.source is not None
         source = await self._names_there(move.source, [move.plain, move.source_name])
         there = await self._names_there(move.destination, [move.plain, move.future_name])
@@ -710,7 +712,7 @@ class Mover:
             move.turn.set()
 
     async def _catch_up(self, move: _Move) -> None:
-        """One pass."""
+        """A pass."""
         copy = self._copy_of(move)
         try:
             move.equal = await copy.catch_up()
@@ -795,6 +797,8 @@ class Mover:
 
     async def _restore_source(self, move: _Move) -> None:
         async def rename(agent: DirectoryAgent) -> None:
+            if not move.renamed and move.plain in await agent.replica_sizes([move.plain], timeout_ms=WORK_TIMEOUT_MS):
+                return  # it never was renamed; what has the other name is of a swap long ago, and stays
             await _rename(agent, move.source_name, move.plain)
             move.renamed = False
 
@@ -859,7 +863,7 @@ class Mover:
         """A copy that does not count: rename it to ``-delete``, so that no start finds it, and remove it later.
         ``kept``: make it a stray instead."""
         if kept:
-            self._placement.keep(Leaving(directory, name, topic, partition.partition, partition.topic_id))
+            self._placement.keep(DepartingReplica(directory, name, topic, partition.partition, partition.topic_id))
             return
         agent = self._placement.agents[directory]
         new_name = delete_name(topic, partition.partition, self._unique())
@@ -931,7 +935,7 @@ class Mover:
         return {d for d in paths.values() if d is not None and d not in online}
 
     def _current(self, partition: TopicIdPartition) -> Uuid | None:
-        """Where the current replica lies; that of a swap has no plain name for a moment."""
+        """Directory of the current replica; that of a swap has no plain name for a moment."""
         copies = self._placement.inventory.copies(partition)
         if copies:
             return copies[0]
@@ -1001,7 +1005,7 @@ def _is_as_found(move: _Move) -> bool:
 
 
 def _missing_bytes(move: _Move) -> int:
-    """What a move is still going to write."""
+    """Bytes that a move is still going to write."""
     if move.copy is None:
         return move.size_bytes or 0
     return 0 if move.equal else max(0, move.copy.progress.total_bytes - move.copy.progress.copied_bytes)

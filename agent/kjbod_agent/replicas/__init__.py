@@ -1,1 +1,1 @@
-"""Which replica belongs into which directory, and getting it there."""
+"""Replicas and the directories that they belong into, and getting them there."""

@@ -1,4 +1,4 @@
-"""Where a new replica goes when this broker may choose: a pure choice among its directories.
+"""Choice of a directory for a new replica, where this broker may choose. Pure.
 
 Kafka takes the directory with the fewest replicas, future ones included (``LogManager.nextLogDirs``). A replica of a
 busy topic counts as much there as one of an empty topic, so disks fill unevenly; to choose by size has been asked for
@@ -39,10 +39,11 @@ directories have still to copy are added as they are.
 import enum
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Literal
 
 from kjbod.ids import Uuid
+from kjbod.quick_dataclass import dataclass
 
 Policy = Literal["replicas", "free-bytes", "weighted"]
 
@@ -58,7 +59,7 @@ STEP_MS: Final = 10_000
 
 
 class Standing(enum.IntEnum):
-    """How gladly a directory is chosen, best first."""
+    """Preference of a directory, best first."""
 
     NORMAL = 0
     DOUBTFUL = 1
@@ -75,13 +76,13 @@ class Capacity:
 
     @property
     def used_bytes(self) -> int:
-        """What is not usable any more."""
+        """Bytes that are not usable any more."""
         return self.total_bytes - self.usable_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What is known of a directory at the moment, by those who watch it."""
+    """A directory at the moment, as those see it who watch it."""
 
     capacity: Capacity | None = None
     """None: not known yet."""
@@ -172,7 +173,8 @@ class Chooser:
         self._now_ms = 0
 
     def observe(self, sites: Mapping[Uuid, Site], counts: Mapping[Uuid, int], now_ms: int) -> None:
-        """How the directories are now, and how many replicas each has; to be told before each burst of choices."""
+        """Take in the directories as they are now, and how many replicas each has; to be called before each burst of
+        choices."""
         self._sites = sites
         self._now_ms = now_ms
         self._nearly_full = frozenset(
@@ -203,7 +205,7 @@ class Chooser:
             self._expected.setdefault(directory_id, _Expected()).add(self._now_ms, size)
 
     def free_bytes(self, directory_id: Uuid) -> int | None:
-        """What is free there after all that is still to come; below zero when it does not fit. None: not known."""
+        """Bytes that are free after all that is still to come; below zero when it does not fit. None: not known."""
         site = self._sites.get(directory_id, _UNKNOWN)
         if site.capacity is None:
             return None
@@ -241,7 +243,7 @@ class Chooser:
 
     @staticmethod
     def _mean_sizes(sites: Mapping[Uuid, Site], counts: Mapping[Uuid, int]) -> dict[Uuid, int]:
-        """What one more replica is expected to take, by directory."""
+        """Bytes that one more replica is expected to take, by directory."""
         known = {d: s.capacity.used_bytes for d, s in sites.items() if s.capacity is not None and counts.get(d, 0)}
         replicas = sum(counts[d] for d in known)
         anywhere = sum(known.values()) // replicas if replicas else SEGMENT_BYTES

@@ -1,4 +1,4 @@
-"""Which replicas the metadata give to this broker: a small index over the metadata image.
+"""Replicas that the metadata give to this broker: a small index over the metadata image.
 
 The image of a cluster has every partition of it; a broker acts on its own. :class:`Hosting` follows the changes that
 the image reports and keeps, for each partition with a replica here, what the agent needs: the directory that it is
@@ -7,11 +7,12 @@ assigned to and whether this broker leads it.
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple
 
 from kjbod.ids import MIGRATING, UNASSIGNED, Uuid
 from kjbod.metadata.image import BROKER, Change, MetadataImage, PartitionChange, PartitionRegistration, TopicDeleted
+from kjbod.quick_dataclass import dataclass
 from kjbod_agent.partitions import TopicIdPartition
 
 CORDONED_LOG_DIRS: Final = "cordoned.log.dirs"
@@ -28,13 +29,13 @@ class Hosted(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def _hosted(topic: str, directory: Uuid, leads: bool) -> Hosted:
-    """One object for all that are equal: few topics and directories have very many replicas."""
+    """An object for all that are equal: few topics and directories have very many replicas."""
     return Hosted(topic, directory, leads)
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What a change of the metadata means for one replica here; ``old`` None: new here, ``new`` None: no longer."""
+    """Meaning of a change of the metadata for one replica here; ``old`` None: new here, ``new`` None: no longer."""
 
     partition: TopicIdPartition
     old: Hosted | None
@@ -60,7 +61,7 @@ class Hosting:
             pass
 
     def load_in_steps(self, image: Callable[[], MetadataImage], step: int) -> Iterator[None]:
-        """The same, with a pause after each ``step`` partitions of the cluster. From the call on, and in each pause,
+        """:meth:`load` with a pause after each ``step`` partitions of the cluster. From the call on, and in each pause,
         the image may change, if :meth:`apply` follows: what was not taken yet is taken as it is then."""
         self.partitions, self.undecided = {}, {}
         self._loading = True
@@ -108,7 +109,7 @@ class Hosting:
             self.undecided.pop(partition, None)
 
     def leaders_by(self, locate: Callable[[TopicIdPartition, Hosted], Uuid]) -> Mapping[Uuid, int]:
-        """How many partitions this broker leads, by the directory that ``locate`` says; walks over all."""
+        """Number of partitions that this broker leads, by the directory that ``locate`` says; walks over all."""
         counts: dict[Uuid, int] = {}
         for partition, hosted in self.partitions.items():
             if hosted.leads:

@@ -5,13 +5,15 @@ since. It turns a replica that the metadata give to this broker into a case of t
 :class:`Decision` with a directory. No I/O.
 """
 
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import field
 from typing import Final
 
 from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
+from kjbod.quick_dataclass import dataclass
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.choice import Chooser
+from kjbod_agent.replicas.strays import SUPERSEDED
 from kjbod_agent.replicas.table import Action, Assigned, Found, Hidden, Rule, look_up
 from kjbod_agent.storage.api import Replica, ReplicaSuffix
 
@@ -39,7 +41,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
+class StrayCopy:
     """A copy that does not count: to be renamed to ``-stray``. It is no longer in the inventory."""
 
     directory_id: Uuid
@@ -49,7 +51,7 @@ class Aside:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do about a replica; ``directory_id`` where to create it, what to assign, or where its future one lies."""
+    """Decision about a replica; ``directory_id``: where to create it, what to assign, or where its future one lies."""
 
     wanted: Wanted
     action: Action
@@ -59,12 +61,12 @@ class Decision:
     """Whether the controller has to be told ``directory_id`` (after the creation, where there is one)."""
     future: str = ""
     """For RESUME: the name of the future replica."""
-    aside: tuple[Aside, ...] = ()
+    aside: tuple[StrayCopy, ...] = ()
 
 
 @dataclass(slots=True)
 class _Contents:
-    """What is known to lie in one directory."""
+    """Known contents of one directory."""
 
     path: str
     names: dict[str, Uuid | None] = field(default_factory=dict)
@@ -203,8 +205,8 @@ class Inventory:
         )
 
     def source_of(self, future: Future) -> Uuid | None:
-        """Where lies what a future replica was copied from, renamed by a promotion that was interrupted: ``-delete``
-        with the same 32 digits, in another directory that is online; None: nowhere."""
+        """Directory of the replica that a future one was copied from, renamed by a promotion that was interrupted:
+        ``-delete`` with the same 32 digits, in another directory that is online; None: nowhere."""
         directory, name = future
         topic_id = self._contents[directory].names.get(name)
         stem, _, tail = name.rpartition(".")
@@ -352,8 +354,8 @@ class Inventory:
         return tuple(each for each in (*copies, *futures) if each[0] not in self._failed)
 
     def renamed_away(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
-        """What :meth:`remove` named was renamed, or could not be. Review the partition: it may be this broker's again,
-        and waits then."""
+        """Note that the replica that :meth:`remove` named was renamed, or could not be. Review the partition: it may be
+        this broker's again, and waits then."""
         left = self._leaving.get(partition, set())
         left.discard(directory_id)
         if not left:
@@ -376,7 +378,7 @@ class Inventory:
         return directory_id in self._copies.get(key, ()) or self._creating.get(key) == (directory_id, name)
 
     def take_out(self, directory_id: Uuid, name: str, partition: int) -> None:
-        """What lies there under this name, current or future, is no replica any more: it gets another name."""
+        """Take a replica, current or future, out of the inventory: it gets another name."""
         topic_id = self._contents[directory_id].names.get(name)
         self._release(directory_id, name)
         if topic_id is None:
@@ -479,7 +481,7 @@ class Inventory:
     # ---- deciding
 
     def decide(self, wanted: Wanted) -> Decision:
-        """What to do about a replica. A decision to create reserves the directory: :meth:`created` or
+        """Decide what to do about a replica. A decision to create reserves the directory: :meth:`created` or
         :meth:`not_created` must follow. What is to be set aside is forgotten here."""
         partition = wanted.partition
         if partition in self._creating:
@@ -575,7 +577,7 @@ class Inventory:
         copies = self._copies.get(partition, ())
         return tuple(f for f in futures if f[0] not in self._failed and f[0] not in copies)
 
-    def _extra(self, wanted: Wanted, *, all_of_them: bool = False) -> tuple[Aside, ...]:
+    def _extra(self, wanted: Wanted, *, all_of_them: bool = False) -> tuple[StrayCopy, ...]:
         """Future replicas beside the one that counts; forgotten here."""
         futures = [f for f in self._futures.get(wanted.partition, ()) if f[0] not in self._failed]
         kept = () if all_of_them else (self._chosen_future(wanted),)
@@ -585,18 +587,18 @@ class Inventory:
         if extra:
             self._set_futures(wanted.partition, kept)
         reason = "a move that was abandoned: what it was copied from is gone" if all_of_them else "a second future copy"
-        return tuple(Aside(directory, name, reason) for directory, name in extra)
+        return tuple(StrayCopy(directory, name, reason) for directory, name in extra)
 
-    def _beside(self, wanted: Wanted) -> tuple[Aside, ...]:
+    def _beside(self, wanted: Wanted) -> tuple[StrayCopy, ...]:
         """Future replicas beside their own current one, in one directory, which no move makes; forgotten here."""
         copies = self._copies.get(wanted.partition, ())
         futures = self._futures.get(wanted.partition, ())
         beside = [f for f in futures if f[0] in copies and f[0] not in self._failed]
         for directory, name in beside:
             self.take_out(directory, name, wanted.partition.partition)
-        return tuple(Aside(directory, name, "a future copy beside its current one") for directory, name in beside)
+        return tuple(StrayCopy(directory, name, "a future copy beside its current one") for directory, name in beside)
 
-    def _superseded(self, wanted: Wanted) -> tuple[Aside, ...]:
+    def _superseded(self, wanted: Wanted) -> tuple[StrayCopy, ...]:
         """The copies that do not count, where they can be renamed; forgotten here."""
         copies = self._copies[wanted.partition]
         counts = self._counting(wanted, copies)
@@ -605,7 +607,7 @@ class Inventory:
         reachable = [d for d in others if d not in self._failed]
         for directory in reachable:
             self._release(directory, wanted.name)
-        return tuple(Aside(d, wanted.name, "superseded copy") for d in reachable)
+        return tuple(StrayCopy(d, wanted.name, SUPERSEDED) for d in reachable)
 
     def _counting(self, wanted: Wanted, copies: tuple[Uuid, ...]) -> Uuid | None:
         """The copy that counts of several; None when nothing says."""
@@ -656,7 +658,7 @@ class Inventory:
         return _H.RULED_OUT if self._unread or self._failed or self._loading else _H.NONE_OFFLINE
 
 
-_NAMED: Final = {UNASSIGNED: _A.UNASSIGNED, MIGRATING: _A.MIGRATING, LOST: _A.LOST}
+_NAMED: Final[Mapping[Uuid, Assigned]] = {UNASSIGNED: _A.UNASSIGNED, MIGRATING: _A.MIGRATING, LOST: _A.LOST}
 
 
 def delete_name(topic: str, partition: int, unique: str) -> str:
@@ -666,7 +668,7 @@ def delete_name(topic: str, partition: int, unique: str) -> str:
 
 
 def stray_name(topic: str, partition: int, unique: str) -> str:
-    """The same for a stray one, ``topic-0.<32 hex>-stray`` (``UnifiedLog.logStrayDirName``)."""
+    """Name of a stray replica, ``topic-0.<32 hex>-stray`` (``UnifiedLog.logStrayDirName``)."""
     return _suffixed_name(topic, partition, unique, "stray")
 
 

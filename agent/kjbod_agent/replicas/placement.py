@@ -25,18 +25,19 @@ import errno
 import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final, Protocol
 
 from kjbod.clock import Clock, SystemClock
 from kjbod.ids import Uuid
 from kjbod.metadata.image import BROKER, TOPIC, Change, ConfigChange, MetadataImage, TopicDeleted
+from kjbod.quick_dataclass import dataclass
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.choice import Site
+from kjbod_agent.replicas.deletions import Deletions, DepartingReplica, StrayError, Successor
 from kjbod_agent.replicas.directory_work import DirectoryWork, Job
 from kjbod_agent.replicas.hosting import Hosting, Update
-from kjbod_agent.replicas.inventory import Aside, Decision, Inventory, Wanted, delete_name
-from kjbod_agent.replicas.removals import Leaving, Removals, StrayError, Successor
+from kjbod_agent.replicas.inventory import Decision, Inventory, StrayCopy, Wanted, delete_name
 from kjbod_agent.replicas.stray_memory import Note, StrayMemory, StrayWriter, WriteFile
 from kjbod_agent.replicas.strays import (
     FOUND_AT_START,
@@ -53,7 +54,7 @@ from kjbod_agent.replicas.strays import (
     is_stray_kraft,
 )
 from kjbod_agent.replicas.table import Action
-from kjbod_agent.reporting import Log
+from kjbod_agent.reporter import Log
 from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, DirectoryTimeout, Replica, WorkerUnavailable
 from kjbod_agent.storage.worker import UNFINISHED, parse_replica
 
@@ -78,7 +79,7 @@ DELETE_DELAY_MS: Final = 60_000
 
 
 class PlacementOwner(Protocol):
-    """What the placement needs of the agent. Nothing blocks."""
+    """The agent, as the placement uses it. No method blocks."""
 
     def assign(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
         """Tell the controller where a replica lies."""
@@ -97,7 +98,7 @@ class PlacementOwner(Protocol):
         """The kernel refused something in a directory."""
 
     def doubt(self, directory_id: Uuid, since_ms: int) -> str | None:
-        """Why a directory is not to be relied on, as :class:`kjbod_agent.moves.mover.MoveOwner` says; None: it is."""
+        """Reason not to rely on a directory, as :class:`kjbod_agent.moves.mover.MoveOwner` says; None: it is."""
 
     def refuse(self, reason: str) -> None:
         """The directories cannot be used as they are: end the process."""
@@ -108,7 +109,7 @@ class PlacementOwner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the placement is, for people.
+    """Progress of the placement, for people.
 
     Attributes:
         replicas: of this broker, as far as they were counted.
@@ -172,7 +173,7 @@ class Placement:
     notes: Mapping[tuple[Uuid, str], Note] = field(default_factory=dict)
     sites: Callable[[], Mapping[Uuid, Site]] = dict
     published: bool = False
-    removals: Removals = field(init=False)
+    deletions: Deletions = field(init=False)
     _work: dict[Uuid, DirectoryWork] = field(init=False)
     _writer: StrayWriter | None = field(init=False)
     _tasks: asyncio.TaskGroup | None = None
@@ -183,7 +184,7 @@ class Placement:
     """What goes before all reviews, in slices."""
     _known: bool = False
     """All replicas of the first metadata were counted, and what is stray was found."""
-    _deleted: list[Leaving] = field(default_factory=list)
+    _deleted: list[DepartingReplica] = field(default_factory=list)
     """``-delete`` directories that were found and wait for a verdict."""
     _due: set[TopicIdPartition] = field(default_factory=set)
     """To be reviewed."""
@@ -208,7 +209,7 @@ class Placement:
     def __post_init__(self) -> None:
         self.agents = dict(self.agents)
         self._work = {directory: DirectoryWork(agent) for directory, agent in self.agents.items()}
-        self.removals = Removals(
+        self.deletions = Deletions(
             inventory=self.inventory,
             works=self._work,
             work_failed=self.owner.work_failed,
@@ -223,7 +224,7 @@ class Placement:
         )
         self._writer = None
         if self.memory is not None and self.write_file is not None:
-            self._writer = StrayWriter(self.memory, self.write_file, self.removals.notes, self._not_remembered)
+            self._writer = StrayWriter(self.memory, self.write_file, self.deletions.notes, self._not_remembered)
 
     # ---- what others ask
 
@@ -247,7 +248,7 @@ class Placement:
 
     @property
     def progress(self) -> Progress:
-        """How far it is."""
+        """Progress of the placement."""
         return Progress(
             replicas=len(self.hosting.partitions),
             to_review=len(self._due),
@@ -260,7 +261,7 @@ class Placement:
     @property
     def strays(self) -> tuple[Stray, ...]:
         """Stray replicas that are kept, those in directories that failed in this process included."""
-        return tuple(self.removals.strays.values())
+        return tuple(self.deletions.strays.values())
 
     def _fails_on(self, partition: TopicIdPartition) -> bool:
         unmade = self._unmade.get(partition)
@@ -289,7 +290,7 @@ class Placement:
         """Remove a ``-delete`` directory after ``file.delete.delay.ms``, the topic's before the broker's."""
         self.inventory.occupy(directory_id, name, topic_id)
         self._deleted = [each for each in self._deleted if (each.directory_id, each.name) != (directory_id, name)]
-        self.removals.delete_later(directory_id, name, topic, topic_id)
+        self.deletions.delete_later(directory_id, name, topic, topic_id)
 
     def delete_delay_of(self, topic: str) -> int:
         """``file.delete.delay.ms`` of a topic, in milliseconds: its own, the broker's dynamic one, that of all brokers,
@@ -304,8 +305,8 @@ class Placement:
         return self.delete_delay_ms
 
     def leaders(self) -> Mapping[Uuid, int] | None:
-        """How many partitions this broker leads, by the directory where they really lie; None before the metadata are
-        known."""
+        """Number of partitions that this broker leads, by the directory where they really lie; None before the metadata
+        are known."""
         if not self._known:
             return None
         return self.hosting.leaders_by(lambda partition, hosted: self.inventory.locate(partition) or hosted.directory)
@@ -351,13 +352,13 @@ class Placement:
         else:
             self._follow_delays(changes)
         if not proven:
-            self._deleted.extend(self.removals.recall())
+            self._deleted.extend(self.deletions.recall())
             self._judge_deleted()
         return updates
 
-    def keep(self, leaving: Leaving) -> None:
+    def keep(self, leaving: DepartingReplica) -> None:
         """Make a stray of what another history than that of the metadata had as a replica."""
-        self.removals.set_aside(leaving, NO_LONGER_THERE)
+        self.deletions.set_aside(leaving, NO_LONGER_THERE)
 
     def fail(self, directory_id: Uuid) -> list[TopicIdPartition]:
         """A directory failed: replicas of this broker that lie in it while the metadata say otherwise. Those that are
@@ -367,7 +368,7 @@ class Placement:
         if directory_id in self._work:
             self._work[directory_id].clear()
         self.inventory.fail(directory_id)
-        self.removals.directory_failed(directory_id)
+        self.deletions.directory_failed(directory_id)
         self._judge_deleted()
         self.review(self.hosting.partitions)
         return [
@@ -398,7 +399,7 @@ class Placement:
         if directory_id is not None:
             if directory_id in self._work:
                 self._work[directory_id].clear()
-            self.removals.forget_directory(directory_id)
+            self.deletions.forget_directory(directory_id)
         self._judge_deleted()
         self.review(self.hosting.partitions)
 
@@ -418,8 +419,8 @@ class Placement:
         Raises:
             StorageError: there is no such stray, or it could not be removed.
         """
-        stray = self.removals.find(directory_id, name)
-        await self.removals.remove_stray(stray)
+        stray = self.deletions.find(directory_id, name)
+        await self.deletions.remove_stray(stray)
         return f"removed {stray.path}"
 
     async def restore_stray(self, directory_id: Uuid, name: str) -> str:
@@ -428,11 +429,11 @@ class Placement:
         Raises:
             StorageError: it cannot be this broker's replica as things are, or could not be renamed.
         """
-        stray = self.removals.find(directory_id, name)
+        stray = self.deletions.find(directory_id, name)
         wanted = self._restorable(stray)
         self.inventory.reserve(wanted, directory_id)
         try:
-            await self.removals.rename_stray(stray, wanted.name)
+            await self.deletions.rename_stray(stray, wanted.name)
         except BaseException:
             self.inventory.unreserve(wanted.partition)
             raise
@@ -446,7 +447,7 @@ class Placement:
         return said
 
     def _restorable(self, stray: Stray) -> Wanted:
-        """What it becomes.
+        """The replica that a stray becomes when it is restored.
 
         Raises:
             StrayError: why not, and what would make it possible.
@@ -513,14 +514,16 @@ class Placement:
             parsed = parse_replica(name)
             if parsed is not None:
                 topic, partition, suffix = parsed
-                self._look_at(Leaving(directory_id, name, self._topic(topic_id, topic), partition, topic_id), suffix)
+                self._look_at(
+                    DepartingReplica(directory_id, name, self._topic(topic_id, topic), partition, topic_id), suffix
+                )
             if number % REVIEWS_PER_SLICE == 0:
                 yield
-        self.removals.looked_through(directory_id)
+        self.deletions.looked_through(directory_id)
 
-    def _look_at(self, found: Leaving, suffix: str) -> None:
+    def _look_at(self, found: DepartingReplica, suffix: str) -> None:
         if suffix == "stray":
-            self.removals.keep(found, FOUND_AT_START)
+            self.deletions.keep(found, FOUND_AT_START)
         elif suffix == "delete":
             self._deleted.append(found)
         else:
@@ -531,7 +534,7 @@ class Placement:
             creating = found.topic_id and TopicIdPartition(found.topic_id, found.partition) in self.inventory.creating
             if reason is not None and not creating:
                 self.inventory.take_out(found.directory_id, found.name, found.partition)
-                self.removals.set_aside(found, reason)
+                self.deletions.set_aside(found, reason)
 
     def _judge_deleted(self) -> None:
         """Remove later what was found as ``-delete``, where the metadata prove it. Where they contradict it, it gets
@@ -556,26 +559,26 @@ class Placement:
                 copies=() if key is None else online.intersection(self.inventory.copies(key)),
             )
             if proven or each.name.endswith(UNFINISHED):
-                self.removals.hide(each)
-                self.removals.delete_later(each.directory_id, each.name, each.topic, each.topic_id)
+                self.deletions.hide(each)
+                self.deletions.delete_later(each.directory_id, each.name, each.topic, each.topic_id)
             elif each in undeleted and hosted is not None and key is not None:
-                self.removals.hide(each)
+                self.deletions.hide(each)
                 self._undelete(each, Wanted(key, hosted.topic, hosted.directory, new=False))
             elif hosted is None or key is None or not self._may_be_a_source(key):
-                self.removals.hide(each)
+                self.deletions.hide(each)
                 self.inventory.release(each.directory_id, each.name)
-                self.removals.set_aside(each, NOT_PROVEN_DELETED)
+                self.deletions.set_aside(each, NOT_PROVEN_DELETED)
             else:
                 self._deleted.append(each)
                 if self.inventory.future(key) is not None:
-                    self.removals.hide(each)
+                    self.deletions.hide(each)
                 else:
-                    self.removals.show(each, MAY_BE_NEEDED)
+                    self.deletions.show(each, MAY_BE_NEEDED)
 
-    def _contradicted(self, found: Iterable[Leaving]) -> set[Leaving]:
-        """Those of which the metadata, set back to before the deletion, have the replica here, and that are all that is
-        left of it: an empty one in its place would be the loss of its data, with a leader."""
-        left: dict[TopicIdPartition, list[Leaving]] = {}
+    def _contradicted(self, found: Iterable[DepartingReplica]) -> set[DepartingReplica]:
+        """Replicas of which the metadata, set back to before the deletion, have the replica here, and that are all that
+        is left of it: an empty one in its place would be the loss of its data, with a leader."""
+        left: dict[TopicIdPartition, list[DepartingReplica]] = {}
         for each in found:
             key = None if each.topic_id is None else TopicIdPartition(each.topic_id, each.partition)
             if key is not None and key in self.hosting and each.directory_id in self.inventory.online:
@@ -590,12 +593,12 @@ class Placement:
                 undeleted.add(marked[0])
         return undeleted
 
-    def _undelete(self, marked: Leaving, wanted: Wanted) -> None:
+    def _undelete(self, marked: DepartingReplica, wanted: Wanted) -> None:
         self.inventory.reserve(wanted, marked.directory_id)
         self._work[marked.directory_id].add(functools.partial(self._rename_back, marked, wanted))
 
-    async def _rename_back(self, marked: Leaving, wanted: Wanted) -> None:
-        """What :meth:`_undelete` has reserved."""
+    async def _rename_back(self, marked: DepartingReplica, wanted: Wanted) -> None:
+        """Rename a replica back to the name that :meth:`_undelete` has reserved."""
         agent = self._work[marked.directory_id].agent
         try:
             await agent.rename_replica(marked.name, wanted.name, timeout_ms=WORK_TIMEOUT_MS)
@@ -606,7 +609,7 @@ class Placement:
             if isinstance(error, DirectoryError):
                 self.owner.work_failed(marked.directory_id, error)
             self.inventory.release(marked.directory_id, marked.name)
-            self.removals.set_aside(marked, NOT_PROVEN_DELETED)
+            self.deletions.set_aside(marked, NOT_PROVEN_DELETED)
         else:
             self.inventory.release(marked.directory_id, marked.name)
             self._new.discard(wanted.partition)
@@ -720,10 +723,12 @@ class Placement:
             case Action.LEAVE:
                 self._leave(decision)
 
-    def _set_aside(self, wanted: Wanted, aside: Aside) -> None:
+    def _set_aside(self, wanted: Wanted, aside: StrayCopy) -> None:
         partition = wanted.partition
-        leaving = Leaving(aside.directory_id, aside.name, wanted.topic, partition.partition, partition.topic_id)
-        self.removals.set_aside(leaving, aside.reason)
+        leaving = DepartingReplica(
+            aside.directory_id, aside.name, wanted.topic, partition.partition, partition.topic_id
+        )
+        self.deletions.set_aside(leaving, aside.reason)
 
     def _leave(self, decision: Decision) -> None:
         """Nothing to do; said once where a person would expect something."""
@@ -757,7 +762,7 @@ class Placement:
         self._work[directory].add(functools.partial(self._make, decision.wanted, directory))
 
     async def _make(self, wanted: Wanted, directory: Uuid) -> None:
-        """One attempt to make a replica directory."""
+        """An attempt to make a replica directory."""
         partition = wanted.partition
         agent = self.agents[directory]
         try:
@@ -865,19 +870,19 @@ class Placement:
             self._rename(partition, name, old.topic)
             return
         for directory, each in self.inventory.forget(partition, name):
-            self.keep(Leaving(directory, each, old.topic, partition.partition, partition.topic_id))
+            self.keep(DepartingReplica(directory, each, old.topic, partition.partition, partition.topic_id))
 
     def _rename(self, partition: TopicIdPartition, name: str, topic: str) -> None:
         """The metadata no longer give this replica to this broker: free its name, and remove it later."""
         lay_in = self.inventory.copies(partition)
         renamed = self.inventory.remove(partition, name)
         for directory, each in renamed:
-            self.removals.delete(Leaving(directory, each, topic, partition.partition, partition.topic_id))
+            self.deletions.delete(DepartingReplica(directory, each, topic, partition.partition, partition.topic_id))
         for directory in set(lay_in).difference(d for d, _ in renamed):
             # ReplicaManager.applyDelta: "may be in offline log directory". When it returns it is a stray.
             self.log.error("replica.delete.offline", path=f"{self.inventory.path(directory)}/{name}")
 
-    def _renamed_away(self, leaving: Leaving) -> None:
+    def _renamed_away(self, leaving: DepartingReplica) -> None:
         """The way is free for this replica, where it has become this broker's again meanwhile."""
         if leaving.topic_id is not None:
             partition = TopicIdPartition(leaving.topic_id, leaving.partition)

@@ -1,4 +1,4 @@
-"""Why and since when each stray replica is one: a small file in ``kjbod.state.dir``, outside the disks.
+"""Memory of why and since when each stray replica is one: a small file in ``kjbod.state.dir``, outside the disks.
 
 It is only a memory: a stray whose entry is lost is listed as found at the start. :class:`StrayWriter` has it written,
 the newest state last, by whoever may wait for the disk that it lies on.
@@ -13,13 +13,13 @@ from typing import Final, NamedTuple
 from kjbod.documents import int_of, parse_document, text_of
 from kjbod.files import make_directories, read_file, write_atomically
 from kjbod.ids import Uuid
-from kjbod_agent.host_files.worker import FILE_BYTES_MAX
+from kjbod_agent.host_files.file_worker import FILE_BYTES_MAX
 
 STRAYS_NAME: Final = "strays.json"
 
 
 class Note(NamedTuple):
-    """What is remembered of one stray; ``since_ms`` is wall clock."""
+    """Memory of one stray; ``since_ms`` is wall clock."""
 
     reason: str
     since_ms: int
@@ -42,14 +42,14 @@ class StrayMemory:
         self._node_id = node_id
 
     def load(self) -> dict[tuple[Uuid, str], Note]:
-        """What is remembered; empty where there is no file, or none that can be used. Blocks."""
+        """Notes in the file; empty where there is no file, or none that can be used. Blocks."""
         try:
             return self.parse(read_file(self.path, bytes_max=FILE_BYTES_MAX))
         except OSError:
             return {}
 
     def parse(self, content: bytes) -> dict[tuple[Uuid, str], Note]:
-        """What is in the file; empty where it cannot be used."""
+        """Notes in the file's bytes; empty where they cannot be used."""
         try:
             document = parse_document(content)
             if document["version"] != 1 or document["node_id"] != self._node_id:
@@ -73,7 +73,7 @@ class StrayMemory:
         write_atomically(self.path, self.content(notes))
 
     def content(self, notes: Notes) -> bytes:
-        """What the file is to hold."""
+        """Bytes of the file for these notes."""
         strays = [
             {"directory_id": str(directory), "name": name, "reason": note.reason, "since_ms": note.since_ms}
             for (directory, name), note in sorted(notes.items())

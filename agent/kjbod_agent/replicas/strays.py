@@ -17,10 +17,10 @@ a broker id that was given twice, a snapshot that was restored must not cost dat
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from kjbod.ids import ZERO, Uuid
+from kjbod.quick_dataclass import dataclass
 
 LEADER_DURING_DELETE: Final = -2
 """``LeaderAndIsr.LeaderDuringDelete``: in an UpdateMetadata request the partition is deleted."""
@@ -72,7 +72,7 @@ Replicas = Callable[[Uuid, int], Collection[int] | None]
 
 
 def is_stray_kraft(broker_id: int, topic_id: Uuid | None, partition: int, replicas: Replicas) -> str | None:
-    """Why a log is stray on this broker; None: it is not (``LogManager.isStrayKraftReplica``).
+    """Reason why a log is stray on this broker; None: it is not (``LogManager.isStrayKraftReplica``).
 
     In Kafka's order: without a topic id (since KAFKA-16814; an error before), not in the metadata, of other brokers. A
     topic with another id is not in the metadata, whatever its name is.
@@ -99,7 +99,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsr:
-    """What is needed of a LeaderAndIsr request: the topic id by topic and partition.
+    """The part of a LeaderAndIsr request that the rules use: the topic id by topic and partition.
 
     Attributes:
         full: whether it has *all* replicas of the broker (``type`` FULL), and not only what changed.

@@ -1,4 +1,4 @@
-"""What the metadata say × what lies on the disks × what is not known yet → what to do: KIP-858's table.
+"""KIP-858's table: what the metadata say × what lies on the disks × what is not known yet → what to do.
 
 Theory
 ------
@@ -77,12 +77,13 @@ it.
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from kjbod.quick_dataclass import dataclass
 
 
 class Assigned(enum.Enum):
-    """What the metadata say about the directory of a replica."""
+    """A replica's directory as the metadata say it."""
 
     UNASSIGNED = enum.auto()
     MIGRATING = enum.auto()
@@ -100,7 +101,7 @@ class Assigned(enum.Enum):
 
 
 class Found(enum.Enum):
-    """Where current and future copies of a replica lie, in directories whose contents are known, failed ones too."""
+    """Places of a replica's current and future copies, in directories whose contents are known, failed ones too."""
 
     NOWHERE = enum.auto()
     IN_PLACE = enum.auto()
@@ -139,7 +140,7 @@ class Hidden(enum.Enum):
 
 
 class Action(enum.Enum):
-    """What to do about a replica."""
+    """Action for a replica."""
 
     LEAVE = "leave as it is"
     CREATE = "create where the metadata say"
@@ -154,7 +155,7 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line of the table: the cases and the action. ``why`` is for the log."""
+    """A line of the table: the cases and the action. ``why`` is for the log."""
 
     assigned: frozenset[Assigned]
     found: frozenset[Found]

@@ -1,4 +1,4 @@
-"""What a storage agent is: the plug-in through which kjbod touches log directories.
+"""Interface of a storage agent, the plug-in through which kjbod touches log directories.
 
 The daemon itself never touches a watched disk, not even with ``stat``: a thread that is stuck in the kernel keeps the
 port and the locks of a killed process. So everything that reaches a disk is a method of :class:`DirectoryAgent`, and
@@ -34,13 +34,16 @@ returns, and has replaced files by tmp, fsync, rename, fsync of the directory.
 
 import errno as errno_module
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from kjbod.clock import Clock
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid
-from kjbod.permissions import Barrier
+from kjbod.quick_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from kjbod.clock import Clock
+    from kjbod.permissions import Barrier
+
 
 ReplicaSuffix = Literal["", "future", "delete", "stray"]
 """The end of a replica directory's name (Kafka's ``UnifiedLog``): none for the current log."""
@@ -65,7 +68,9 @@ class DirectoryError(StorageError):
         barrier: of EACCES and EPERM: what is in the way, where that is known.
     """
 
-    def __init__(self, errno: int, call: str, path: str, *, after_us: int = 0, barrier: Barrier | None = None) -> None:
+    def __init__(
+        self, errno: int, call: str, path: str, *, after_us: int = 0, barrier: "Barrier | None" = None
+    ) -> None:
         super().__init__(f"{path}: {errno_name(errno)} at {call}")
         self.errno = errno
         self.call = call
@@ -107,7 +112,7 @@ class WorkerUnavailable(StorageError):  # noqa: N818  the name says it
 
 @dataclass(frozen=True, slots=True)
 class MountIdentity:
-    """Which file system and directory a path leads to. Two are the same place exactly when they are equal.
+    """The file system and directory that a path leads to. Two are the same place exactly when they are equal.
 
     Attributes:
         mount_id: the id in the first column of ``/proc/self/mountinfo``; the kernel uses it again after an unmount.
@@ -258,7 +263,7 @@ class LateAnswer:
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """One regular file of a replica.
+    """A regular file of a replica.
 
     Attributes:
         name: without a directory.
@@ -277,7 +282,7 @@ class FileStatus:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What :meth:`DirectoryAgent.read_piece` put into a buffer.
+    """The piece of a file that :meth:`DirectoryAgent.read_piece` put into a buffer.
 
     Attributes:
         length: bytes that were read; less than asked for at the end of the file and where a hole begins or ends.
@@ -292,7 +297,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """How far the record batches of a segment were found right.
+    """Result of checking the record batches of a segment.
 
     Attributes:
         offset: behind the last right one; the base offset of the segment when there is none.
@@ -311,7 +316,7 @@ class CopyBuffer(Protocol):
 
     @property
     def slots(self) -> int:
-        """How many slots."""
+        """Number of slots."""
 
     @property
     def slot_bytes(self) -> int:
@@ -321,12 +326,30 @@ class CopyBuffer(Protocol):
         """Give it up. A worker that still uses it is not disturbed."""
 
 
-class DirectoryAgent(Protocol):
-    """All work on one log directory. See the module for the promises that hold for each method.
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The surroundings of a log directory.
 
-    Every method that is a coroutine raises :class:`DirectoryError`, :class:`DirectoryTimeout` or
-    :class:`WorkerUnavailable`.
+    Attributes:
+        lock: major and minor device number and inode of ``.lock``; None when there is none.
+        beside: other names on the way from the mount point down to it; None where that may not be listed.
     """
+
+    lock: tuple[int, int, int] | None
+    beside: tuple[str, ...] | None
+
+
+@runtime_checkable
+class CanSurvey(Protocol):
+    """A directory agent that looks at what lies around its directory, for who shares disks with others."""
+
+    async def survey(self, levels: Sequence[tuple[str, str]], *, timeout_ms: int) -> Survey:
+        """Look. ``levels`` are the directories from the mount point down to the one above, each with the name in it
+        that leads on. Errors as those of :class:`DirectoryAgent`."""
+
+
+class CanProbe(Protocol):
+    """The part of :class:`DirectoryAgent` by which a directory is watched."""
 
     on_late_answer: Callable[[LateAnswer], None] | None
     """Called on the event loop, between other callbacks; must not block. One owner: the health monitor."""
@@ -336,7 +359,44 @@ class DirectoryAgent(Protocol):
         """The log directory as configured."""
 
     def blocked(self) -> BlockedCall | None:
-        """The request in progress, None when idle. Never waits, never touches the disk."""
+        """The request in progress, or that of an earlier agent whose worker is stuck here; None when idle. Never waits,
+        never touches the disk."""
+
+    async def probe(self, *, full: bool, timeout_ms: int) -> ProbeResult:
+        """Prove that this is the right directory and that its medium takes and gives back data.
+
+        Identity; then what is old, from the medium: ``directory.id``, one block of a known file, ``partition.metadata``
+        of one replica, and what the last probe wrote; then overwrite of a preallocated file, fsync, drop of the page
+        cache, read, comparison; with ``full`` also create, fsync, rename, fsync of the directory. Blocks and replicas
+        take turns; the one that was bad has the next turn too, so that a second probe confirms it.
+
+        So a disk that fails, or that loses, changes or has lost what it holds, answers an error within so many probes:
+
+            ==============================================  ================================================
+            errors of all reads or all writes               1
+            writes acknowledged and lost                    1
+            wiped or truncated as a whole                   1
+            set back to an older state of itself            1 (2 within one life of the worker)
+            wiped or truncated where the known file is      64 (``worker.KNOWN_BLOCKS``); the first block of it: 1
+              in part (256 KiB in one place)                  to 64
+            wiped or truncated where replicas lie           the number of replicas here; on file systems that keep
+                                                              small files in their metadata (btrfs) never
+            elsewhere                                       never: nobody but the reader of those data can know
+            ==============================================  ================================================
+
+        Raises:
+            DirectoryError: also ``EILSEQ`` for wrong content, ``ESTALE`` for another directory.
+            WorkerUnavailable: also when something that is not kjbod's lies where a file of the probe has to be (a
+                directory, a link, a FIFO), or when another process writes to it; that is no fault of the disk.
+        """
+
+
+class DirectoryAgent(CanProbe, Protocol):
+    """All work on one log directory. See the module for the promises that hold for each method.
+
+    Every method that is a coroutine raises :class:`DirectoryError`, :class:`DirectoryTimeout` or
+    :class:`WorkerUnavailable`.
+    """
 
     async def load(self, *, timeout_ms: int) -> LoadedDirectory:
         """Read everything that is needed at start; changes nothing on disk.
@@ -369,33 +429,8 @@ class DirectoryAgent(Protocol):
     async def write_meta_properties(self, content: bytes, *, timeout_ms: int) -> None:
         """Replace ``meta.properties`` and remember the directory id in it as the one that must be there."""
 
-    async def probe(self, *, full: bool, timeout_ms: int) -> ProbeResult:
-        """Prove that this is the right directory and that its medium takes and gives back data.
-
-        Identity; then what is old, from the medium: ``directory.id``, one block of a known file, ``partition.metadata``
-        of one replica, and what the last probe wrote; then overwrite of a preallocated file, fsync, drop of the page
-        cache, read, comparison; with ``full`` also create, fsync, rename, fsync of the directory. Blocks and replicas
-        take turns; the one that was bad has the next turn too, so that a second probe confirms it.
-
-        So a disk that fails, or that loses, changes or has lost what it holds, answers an error within so many probes:
-
-            ==============================================  ================================================
-            errors of all reads or all writes               1
-            writes acknowledged and lost                    1
-            wiped or truncated as a whole                   1
-            set back to an older state of itself            1 (2 within one life of the worker)
-            wiped or truncated where the known file is      64 (``worker.KNOWN_BLOCKS``); the first block of it: 1
-              in part (256 KiB in one place)                  to 64
-            wiped or truncated where replicas lie           the number of replicas here; on file systems that keep
-                                                              small files in their metadata (btrfs) never
-            elsewhere                                       never: nobody but the reader of those data can know
-            ==============================================  ================================================
-
-        Raises:
-            DirectoryError: also ``EILSEQ`` for wrong content, ``ESTALE`` for another directory.
-            WorkerUnavailable: also when something that is not kjbod's lies where a file of the probe has to be (a
-                directory, a link, a FIFO), or when another process writes to it; that is no fault of the disk.
-        """
+    async def usable_bytes(self, *, timeout_ms: int) -> int:
+        """Bytes that an unprivileged writer can still allocate, now: a probe's are as old as the probe."""
 
     async def create_replica(self, topic: str, partition: int, topic_id: Uuid, *, timeout_ms: int) -> None:
         """Make ``<topic>-<partition>`` with its ``partition.metadata``. Succeeds again when both are there.
@@ -494,7 +529,7 @@ class DirectoryAgent(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageOptions:
-    """What every storage agent is made from.
+    """Arguments that every storage agent is made from.
 
     Attributes:
         clock: for ages.
@@ -503,7 +538,7 @@ class StorageOptions:
         log: event name and fields, for things worth a line: a worker that died, was started again.
     """
 
-    clock: Clock
+    clock: "Clock"
     role: str = "broker"
     log: Callable[[str, dict[str, object]], None] = lambda event, fields: None
 
@@ -533,8 +568,19 @@ class StorageAgent(Protocol):
         """
 
 
+@runtime_checkable
+class HasProcesses(Protocol):
+    """A storage agent that works in processes of its own, whose use of the host is told (``kjbod status``)."""
+
+    def process_ids(self) -> tuple[int, ...]:
+        """All processes, workers among them."""
+
+    def worker_ids(self) -> tuple[int, ...]:
+        """Processes of them that touch disks."""
+
+
 class StorageAgentFactory(Protocol):
-    """What an entry point of the group ``kjbod.storage`` names."""
+    """The class or function that an entry point of the group ``kjbod.storage`` names."""
 
     def __call__(self, options: StorageOptions) -> StorageAgent:
         """A storage agent that was not started yet."""

@@ -1,4 +1,4 @@
-"""What every storage agent must do, as tests to inherit from.
+"""Tests of what every storage agent must do, to inherit from.
 
 A plug-in's own test suite (pytest with pytest-asyncio in auto mode)::
 
@@ -115,6 +115,13 @@ class StorageConformance(abc.ABC):
         assert loaded.replicas == ()
         assert not loaded.clean_shutdown
         assert 0 < loaded.usable_bytes <= loaded.total_bytes
+        await storage.close()
+
+    async def test_what_can_be_allocated_is_said_as_it_is_now(self) -> None:
+        storage = await self.started()
+        agent = await self.formatted(storage)
+        total_bytes = (await agent.load_head(timeout_ms=TIMEOUT_MS)).total_bytes
+        assert 0 < await agent.usable_bytes(timeout_ms=TIMEOUT_MS) <= total_bytes
         await storage.close()
 
     async def test_what_was_written_is_loaded_by_the_next_agent(self) -> None:

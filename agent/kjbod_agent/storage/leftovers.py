@@ -21,10 +21,10 @@ Nothing here touches a disk, and nothing waits: of ``/proc/PID`` only ``stat`` a
 import contextlib
 import os
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 
-from kjbod_agent.health import mounts
+from kjbod.quick_dataclass import dataclass
+from kjbod_agent.health import mountinfo, mounts
 
 FROZEN = "percpu_rwsem_wait"
 """Where a writer sleeps on a frozen file system."""
@@ -48,7 +48,7 @@ def worker_name(role: str, path: str) -> str:
     """The name (``comm``) of the worker of a log directory, 14 of the kernel's 15 bytes."""
     place = ""
     with contextlib.suppress(OSError):
-        mount = mounts.mount_of(os.path.normpath(path), mounts.read_mounts())
+        mount = mounts.mount_of(os.path.normpath(path), mountinfo.read_mounts())
         place = "" if mount is None else f"{mount.device} {mount.root}"
     return f"{_PREFIX}{zlib.crc32(f'{role} {place} {path}'.encode('utf-8', 'surrogateescape')):08x}"
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from kjbod_agent.storage.api import CopyBuffer, StorageOptions
 from kjbod_agent.storage.checkpoints import CHECKPOINT_FILES, changed
-from kjbod_agent.storage.client import Call, DirectoryClient
+from kjbod_agent.storage.directory_client import Call, DirectoryClient
 from kjbod_agent.storage.segments import BatchCheck, LogEnd, segment_base
 from kjbod_agent.storage.worker import (
     PARTITION_METADATA,
@@ -185,7 +185,7 @@ class MemoryCopyBuffer:
         self.memory = [bytearray() for _ in range(self.slots)]
 
     def close(self) -> None:
-        """See ``CopyBuffer.close``."""
+        """Do nothing: memory needs no end."""
 
 
 class MemoryDirectoryAgent(DirectoryClient):
@@ -287,6 +287,9 @@ class MemoryDirectoryAgent(DirectoryClient):
             "identity": disk.identity(),
             "capacity": [disk.total_bytes, disk.usable_bytes],
         }
+
+    def _op_usable_bytes(self, request: dict[str, Any], directory_id: str | None) -> int:
+        return self.disk.usable_bytes
 
     def _op_create_replica(self, request: dict[str, Any], directory_id: str | None) -> None:
         self._create(request, "")
@@ -489,23 +492,19 @@ class MemoryStorageAgent:
         """Nothing to do."""
 
     def directory(self, path: str) -> MemoryDirectoryAgent:
-        """See ``StorageAgent.directory``."""
         if path not in self._directories:
             disk = self.disks.setdefault(path, MemoryDisk(number=len(self.disks) + 1))
             self._directories[path] = MemoryDirectoryAgent(path, disk, self._options)
         return self._directories[path]
 
     def renew(self, path: str) -> MemoryDirectoryAgent:
-        """See ``StorageAgent.renew``."""
         if (old := self._directories.pop(path, None)) is not None:
             old.shut()
         return self.directory(path)
 
     def copy_buffer(self, slots: int, slot_bytes: int) -> CopyBuffer:
-        """See ``StorageAgent.copy_buffer``."""
         return MemoryCopyBuffer(slots, slot_bytes)
 
     async def close(self) -> None:
-        """See ``StorageAgent.close``."""
         for agent in self._directories.values():
             agent.shut()

@@ -27,17 +27,18 @@ import signal
 import socket
 import struct
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-import crc32c
-
 from kjbod.errors import StorageError
-from kjbod.runtime.procfs import process_sleep
+from kjbod.quick_dataclass import dataclass
+from kjbod.runtime.waiting import process_sleep
+from kjbod.wire.crc32c import package_directory
 from kjbod_agent.storage import leftovers, zygote
-from kjbod_agent.storage.api import CopyBuffer, DirectoryTimeout, StorageOptions, WorkerUnavailable
-from kjbod_agent.storage.client import Call, DirectoryClient
+from kjbod_agent.storage.api import BlockedCall, CopyBuffer, DirectoryTimeout, StorageOptions, Survey, WorkerUnavailable
+from kjbod_agent.storage.directory_client import Call, DirectoryClient
 from kjbod_agent.storage.worker import STATUS_SIZE, Unframer, frame
 
 RECEIVE_BYTES = 64 << 10
@@ -51,6 +52,7 @@ LEFTOVER_TIMEOUT_MS = 3000
 since all directories wait for each other at the start."""
 LEFTOVER_FROZEN_TIMEOUT_MS = 9000
 """The same on a frozen file system, which a snapshot may thaw at any moment; less than the time for a load."""
+LEFTOVER_CALL = "a call of an earlier agent"
 ABANDONED = "the disk was replaced, and this agent of the old one abandoned"
 _KEPT_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH")
 
@@ -88,7 +90,6 @@ class PosixCopyBuffer:
         return self._fd
 
     def close(self) -> None:
-        """See ``CopyBuffer.close``."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -114,6 +115,12 @@ class PosixDirectoryAgent(DirectoryClient):
     def worker_pid(self) -> int:
         """The worker's process; 0 while there is none."""
         return 0 if self._worker is None else self._worker.pid
+
+    async def survey(self, levels: Sequence[tuple[str, str]], *, timeout_ms: int) -> Survey:
+        """Look at what lies around the directory (``CanSurvey``)."""
+        found = await self._ask("survey", timeout_ms, levels=[list(level) for level in levels])
+        lock, beside = found["lock"], found["beside"]
+        return Survey(None if lock is None else (lock[0], lock[1], lock[2]), None if beside is None else tuple(beside))
 
     def _where(self, call: Call) -> tuple[str, int, str, str]:
         worker = self._worker
@@ -158,12 +165,20 @@ class PosixDirectoryAgent(DirectoryClient):
             self._fail_queued(self._overdue)
         return True
 
+    def blocked(self) -> BlockedCall | None:
+        """The request in progress, or the call of an earlier agent for which it waits."""
+        found, left = super().blocked(), self._leftover
+        if found is not None or left is None or self._worker is not None or self._storage.leftover(self._path) is None:
+            return found
+        age_ms = self._clock.monotonic_ms() - self._leftover_since_ms
+        return BlockedCall(0, "leftover", LEFTOVER_CALL, age_ms, left.pid, "D", left.wchan)
+
     def _overdue(self) -> DirectoryTimeout | WorkerUnavailable:
         left = self._leftover
         if self._current is not None or left is None:
             return super()._overdue()
         age_ms = self._clock.monotonic_ms() - self._leftover_since_ms
-        call = f"a call of an earlier agent, whose worker (pid {left.pid}) is stuck in it"
+        call = f"{LEFTOVER_CALL}, whose worker (pid {left.pid}) is stuck in it"
         return DirectoryTimeout(age_ms, left.wchan, call, self._path)
 
     def _pump_again(self) -> None:
@@ -217,7 +232,7 @@ class PosixDirectoryAgent(DirectoryClient):
         self._lost(reason)
 
     def worker_name_and_pid(self) -> tuple[str, int]:
-        """What the process is called and its pid; empty and 0 while there is none."""
+        """Name and pid of the worker process; empty and 0 while there is none."""
         return ("", 0) if self._worker is None else (self._worker.name, self._worker.pid)
 
     # for the storage agent -----------------------------------------------------------------------------------------
@@ -283,12 +298,11 @@ class PosixStorageAgent:
             raise StorageError(f"the worker processes cannot be started with {sys.executable}: {error}") from None
 
     def directory(self, path: str) -> PosixDirectoryAgent:
-        """See ``StorageAgent.directory``."""
         return self._directories.setdefault(path, PosixDirectoryAgent(path, self))
 
     def renew(self, path: str) -> PosixDirectoryAgent:
-        """See ``StorageAgent.renew``. A worker that stays stuck in the old disk counts as one that was left behind:
-        where the new agent would work on that very disk again it waits for it."""
+        """Replace a directory's agent (``StorageAgent.renew``). A worker that stays stuck in the old disk counts as one
+        that was left behind: where the new agent would work on that very disk again it waits for it."""
         old = self._directories.pop(path, None)
         if old is not None:
             name, pid = old.worker_name_and_pid()
@@ -305,16 +319,19 @@ class PosixStorageAgent:
                 self._control.send(marshal.dumps({"op": "unlock", "path": path}))
 
     def copy_buffer(self, slots: int, slot_bytes: int) -> CopyBuffer:
-        """See ``StorageAgent.copy_buffer``. Takes ``slots * slot_bytes`` of memory as it is used."""
+        """Make a buffer (``StorageAgent.copy_buffer``). Takes ``slots * slot_bytes`` of memory as it is used."""
         return PosixCopyBuffer(slots, slot_bytes)
 
     def process_ids(self) -> tuple[int, ...]:
-        """Zygote, keeper and workers; for status and for measurements."""
-        workers = (agent.worker_pid for agent in self._directories.values())
-        return tuple(pid for pid in (self._pid, self._keeper_pid, *workers) if pid)
+        """Zygote, keeper and workers (``HasProcesses``)."""
+        return tuple(pid for pid in (self._pid, self._keeper_pid, *self.worker_ids()) if pid)
+
+    def worker_ids(self) -> tuple[int, ...]:
+        """Workers of directories (``HasProcesses``)."""
+        return tuple(agent.worker_pid for agent in self._directories.values() if agent.worker_pid)
 
     async def close(self) -> None:
-        """See ``StorageAgent.close``. The keeper ends first, so the locks are free when this returns."""
+        """End all processes (``StorageAgent.close``). The keeper ends first, so locks are free when this returns."""
         self._closed = True
         for agent in self._directories.values():
             agent.shut()
@@ -383,7 +400,7 @@ class PosixStorageAgent:
         self._start_after_ms = self.options.clock.monotonic_ms() + RESPAWN_MS
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         arguments = [sys.executable, "-I", "-S", str(Path(zygote.__file__)), str(os.getpid())]
-        arguments.append(str(Path(crc32c.__file__).parent))
+        arguments.append(package_directory())
         arguments.append(" " * zygote.TITLE_ROOM)
         environment = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
         # A descriptor that dup2 maps onto itself would stay close-on-exec.
@@ -429,6 +446,7 @@ class PosixStorageAgent:
             self._lose_locks("the keeper died")
 
     def _zygote_died(self) -> None:
+        self.options.log("zygote.died", {"pid": self._pid, "reason": "it ended; all workers end with it"})
         self._end_zygote()
         self._lose_locks("the zygote died")
 

@@ -1,4 +1,4 @@
-"""What a worker does with replicas: makes, renames, removes and measures them, and copies their files.
+"""The worker's operations on replicas: make, rename, remove, measure, and copy files.
 
 The process is that of :mod:`kjbod_agent.storage.worker`. Names are single names below the log directory, and nothing is
 followed: a symbolic link, a FIFO or a file of another name in the place of a replica or of one of its files is refused.
@@ -104,7 +104,6 @@ class ReplicaWorker(Worker):
         is none of a copy's, such as the next probe: to map it anew for each piece costs as much as to read it."""
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """See :meth:`Worker.answer`."""
         if request["op"] not in COPYING:
             self._give_up_memory()
         return super().answer(request)
@@ -206,7 +205,7 @@ class ReplicaWorker(Worker):
         self._places.append(f"0 {name}")
 
     def _complete(self, root: int, name: str, wanted: str, topic_id: str, *, left_over: bool = False) -> None:
-        """See that a directory has this topic id; one that has none gets it when it is empty."""
+        """Check that a directory has this topic id; one that has none gets it when it is empty."""
         with self._replica(root, name, "open of") as replica:
             content = self._read_if_file(replica, PARTITION_METADATA, b"")
             if content is not None and topic_id_of(content) == topic_id:
@@ -450,7 +449,7 @@ class ReplicaWorker(Worker):
         return [[length, crc, False], check.state]
 
     def _parts(self, fd: int, offset: int, length: int, *, cold: bool) -> Iterator[memoryview]:
-        """What a file has there, piece by piece, each in the same memory; ``cold`` as the medium gives it."""
+        """Contents of a file there, piece by piece, each in the same memory; ``cold`` as the medium gives it."""
         position, end = offset, offset + length
         view = self._map(0, -1, CHECKSUM_BYTES)
         if cold:  # a page that is not on the medium yet stays in the cache else
@@ -508,7 +507,7 @@ def _read_all_cold(fd: int) -> bytes:
 
 
 def _data_and_hole(fd: int, offset: int) -> tuple[int, int]:
-    """Where the next data begin, and where the hole behind them does; all is data where holes cannot be told."""
+    """Begin of the next data, and of the hole behind them; all is data where holes cannot be told."""
     end = os.fstat(fd).st_size
     try:
         data = os.lseek(fd, offset, os.SEEK_DATA)
@@ -558,7 +557,7 @@ def _read_into(fd: int, view: memoryview, offset: int, wanted: int) -> int:
 
 
 def _make_hole(fd: int, offset: int, length: int) -> None:
-    """See that a part of a file reads as zeros, taking no room where the file system can do that."""
+    """Make a part of a file read as zeros, taking no room where the file system can do that."""
     size = os.fstat(fd).st_size
     if size < offset + length:
         os.ftruncate(fd, offset + length)

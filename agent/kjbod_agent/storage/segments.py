@@ -13,9 +13,7 @@ from __future__ import annotations
 import binascii
 import re
 import struct
-from collections.abc import Callable
-
-import crc32c
+from collections.abc import Callable, Mapping
 
 TYPE_CHECKING = False  # importing typing costs memory
 if TYPE_CHECKING:
@@ -28,7 +26,7 @@ _HEADER = struct.Struct(">qiib")
 HEADER_BYTES = 27
 """As much of a batch as is read: up to the offset delta of its last record."""
 _LAST_OFFSET_DELTA = struct.Struct(">i")
-_LEAST_BYTES = {0: 14, 1: 22, 2: 49}
+_LEAST_BYTES: Mapping[int, int] = {0: 14, 1: 22, 2: 49}
 """What follows the first 12 bytes, at least, by magic."""
 INDEX_ENTRY_BYTES = 8
 _CRC = struct.Struct(">I")
@@ -154,7 +152,7 @@ class BatchCheck:
 
     @classmethod
     def of(cls, state: list[Any]) -> BatchCheck:
-        """One that goes on from a :attr:`state`."""
+        """A check that goes on from a :attr:`state`."""
         check = cls(state[0])
         check.position, check._ended, check._rest = state[1:4]
         check._left, check._bytes, check._crc, check._wanted, check._after, check._magic = state[4:]
@@ -216,5 +214,9 @@ class BatchCheck:
 
 
 def _crc(magic: int, data: memoryview, before: int) -> int:
-    found: int = crc32c.crc32c(data, before) if magic == 2 else binascii.crc32(data, before)
+    if magic != 2:
+        return binascii.crc32(data, before)
+    import crc32c  # where it is the bare extension: the daemon, which imports this module too, has no use for it
+
+    found: int = crc32c.crc32c(data, before)
     return found

@@ -84,6 +84,8 @@ _SUFFIXED = re.compile(r"^(\S+)-(\S+)\.(\S+)-(delete|future|stray)$")
 _NONCE = re.compile(rb"kjbod probe ([0-9a-f]{24}) [0-9]+\n")
 _DIRECTORY_ID = re.compile(rb"^[ \t\f]*directory\.id[ \t\f]*[=: \t\f][ \t\f]*(\S*)[ \t\f]*\r?$", re.MULTILINE)
 
+_TEXT = re.compile(rb"[\t\n\f\r -~]*")
+
 _TOPIC_ID = re.compile(rb"version: ?(\d+)\r?\ntopic_id: ?([A-Za-z0-9_-]{22})={0,2}\s*")
 _ZERO_ID = re.compile(rb"A{21}[A-P]")
 """The last character has two bits of the id."""
@@ -91,6 +93,10 @@ _ZERO_ID = re.compile(rb"A{21}[A-P]")
 NO_FILE = (errno.EISDIR, errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ESPIPE)
 """What reading a directory gets, a link to itself or through a file, a socket, a FIFO."""
 DENIED = (errno.EACCES, errno.EPERM)
+ANOTHER = (errno.ENOENT, errno.ESTALE, *NO_FILE, *DENIED)
+"""What ``meta.properties`` gets that is gone, closed to us, or another one, whatever the medium."""
+BESIDE_MAX = 64
+"""Names beside a log directory that are told."""
 ACCESS_SAMPLES = 8
 """Replica directories of which the start sees whether they may be used."""
 AT_FDCWD = -100
@@ -138,8 +144,8 @@ def die_with_parent(parent: int) -> None:
 
 
 def find_title() -> tuple[int, int]:
-    """Where this process, and each that it forks, has its command line: first byte and the one behind the last
-    (``arg_start`` and ``arg_end`` of proc_pid_stat(5)); zeros when this may not be known."""
+    """Addresses of the command line of this process and of each that it forks: the first byte and the one behind the
+    last (``arg_start`` and ``arg_end`` of proc_pid_stat(5)); zeros when this may not be known."""
     with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
         return int(fields[45]), int(fields[46])
@@ -245,7 +251,7 @@ def known_block(index: int) -> bytes:
 
 
 def nonce_block(token: bytes, sequence: int) -> bytes:
-    """What probe number ``sequence`` of the worker with this token writes."""
+    """The block that probe number ``sequence`` of the worker with this token writes."""
     line = b"kjbod probe %s %d\n" % (token, sequence)
     return (line * (BLOCK // len(line) + 1))[:BLOCK]
 
@@ -341,7 +347,7 @@ class Worker:
         self._places: deque[str] = deque()
         """Replicas whose ``partition.metadata`` was found right: ``"1763737200000000000 topic-0"``, its time of change
         then (``st_ctime_ns``) and the name. One object for each: there may be thousands, in each worker."""
-        self._last: tuple[tuple[int, int], bytes] | None = None
+        self._last: tuple[tuple[int, int], bytes, bytes] | None = None
         self._steps: list[tuple[str, int]] = []
 
     # requests ------------------------------------------------------------------------------------------------------
@@ -431,14 +437,31 @@ class Worker:
         """Content of a small file, None when there is none."""
         self._step(f"read of {name}")
         try:
-            # Not blocking: a FIFO of this name must not stop the worker for ever.
-            fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=root)
+            fd = self._open_to_read(root, name)
         except FileNotFoundError:
             return None
         try:
             return _read_cold(fd, size) if cold else os.pread(fd, size, 0)
         finally:
             os.close(fd)
+
+    def _open_to_read(self, root: int, name: str) -> int:
+        """Open a file of the broker's. What a link leads to is looked at before: a guard may be root, and the owner of
+        the directory is not, for whom it would open a device. Not blocking: a FIFO of this name must not stop the
+        worker for ever."""
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        try:
+            return os.open(name, flags | os.O_NOFOLLOW, dir_fd=root)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+        place = os.open(name, os.O_PATH | os.O_CLOEXEC, dir_fd=root)
+        try:
+            if not stat.S_ISREG(os.fstat(place).st_mode):
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
+            return os.open(f"/proc/self/fd/{place}", flags)
+        finally:
+            os.close(place)
 
     def _read_if_file(self, root: int, name: str, otherwise: bytes | None) -> bytes | None:
         """:meth:`_read`; ``otherwise`` where something has the name that is no file: the disk has answered."""
@@ -461,8 +484,7 @@ class Worker:
             os.fsync(fd)
         finally:
             os.close(fd)
-        self._step(f"rename to {name}")
-        os.rename(temporary, name, src_dir_fd=root, dst_dir_fd=root)
+        self._give_name(root, temporary, name)
         self._sync_directory(root)
 
     def _create(self, root: int, name: str, mode: int) -> int:
@@ -476,7 +498,23 @@ class Worker:
                 os.unlink(name, dir_fd=root)
             except IsADirectoryError:
                 raise Trouble(f"{name} is in the way: it is a directory; remove it") from None
+            except FileNotFoundError:
+                raise self._rival(name) from None
+        try:
             return os.open(name, flags, mode, dir_fd=root)
+        except FileExistsError:
+            raise self._rival(name) from None
+
+    def _give_name(self, root: int, temporary: str, name: str) -> None:
+        """Give what this worker has just made its name. That it is not there any more is no disk's doing."""
+        self._step(f"rename to {name}")
+        try:
+            os.rename(temporary, name, src_dir_fd=root, dst_dir_fd=root)
+        except FileNotFoundError:
+            raise self._rival(name) from None
+
+    def _rival(self, name: str) -> Trouble:
+        return Trouble(f"another process writes to {name}: two agents of one role watch this directory")
 
     def _sync_directory(self, fd: int) -> None:
         self._step("fsync of the directory")
@@ -486,6 +524,9 @@ class Worker:
         self._step(f"statvfs of {self.path}")
         status = os.fstatvfs(root)
         return [status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize]
+
+    def op_usable_bytes(self, root: int, request: dict[str, Any], directory_id: str | None) -> int:
+        return self._capacity(root)[1]
 
     # start ---------------------------------------------------------------------------------------------------------
 
@@ -528,6 +569,23 @@ class Worker:
             changed_ns = os.stat(f"{name}/{PARTITION_METADATA}", dir_fd=root).st_ctime_ns
             self._places.append(f"{changed_ns} {name}")
         return topic_id
+
+    def op_survey(self, root: int, request: dict[str, Any], directory_id: str | None) -> dict[str, Any]:
+        """Place of ``.lock``, and names beside the way from the mount point down to here: ``levels`` are directories,
+        each with the name that leads on. Opens no file: closing one would end a lock that this process held."""
+        lock: list[int] | None = None
+        self._step("stat of .lock")
+        with contextlib.suppress(FileNotFoundError):
+            found = os.stat(".lock", dir_fd=root, follow_symlinks=False)
+            lock = [os.major(found.st_dev), os.minor(found.st_dev), found.st_ino]
+        beside: list[str] = []
+        try:
+            for directory, leads_on in request["levels"]:
+                self._step(f"list of {directory}")
+                beside += [f"{directory}/{name}" for name in sorted(os.listdir(directory)) if name != leads_on]
+        except PermissionError:
+            return {"lock": lock, "beside": None}
+        return {"lock": lock, "beside": beside[:BESIDE_MAX]}
 
     def op_write_meta_properties(self, root: int, request: dict[str, Any], directory_id: str | None) -> str | None:
         """Replace ``meta.properties``; answers the directory id in it."""
@@ -577,12 +635,23 @@ class Worker:
     # the probe -----------------------------------------------------------------------------------------------------
 
     def op_probe(self, root: int, request: dict[str, Any], directory_id: str | None) -> dict[str, Any]:
-        """See ``DirectoryAgent.probe``. Nothing is written before identity and directory id were found right.
+        """Probe the directory (``DirectoryAgent.probe``). Nothing is written before identity and directory id were
+        found right.
 
         What is old is read before anything is written, so that a disk that is full *and* dead is a dead one.
         """
         if directory_id is not None:
-            self._check_directory_id(root, directory_id)
+            try:
+                self._check_directory_id(root, directory_id)
+            except (OSError, Refused) as error:
+                if (error.number if isinstance(error, Refused) else error.errno) not in ANOTHER:
+                    raise
+                # Whose it is says nothing of the medium; where that is bad as well, it is what counts.
+                call = self._call
+                self._check_known(root)
+                self._check_replica(root)
+                self._step(call)
+                raise
             self._done("meta")
         self._sequence += 1
         known = self._check_known(root)
@@ -616,12 +685,13 @@ class Worker:
         self._steps.append((name, self._elapsed_us() - sum(us for _, us in self._steps)))
 
     def _check_directory_id(self, root: int, expected: str) -> None:
-        """``meta.properties`` is old known content too: a wiped or truncated disk shows here."""
+        """``meta.properties`` is old known content too: a wiped or truncated disk shows here. Text without an id has
+        been written there; anything else is damage."""
         content = self._read(root, META_PROPERTIES, cold=True)
         if content is None:
             raise Refused(errno.ENOENT, self._call)
         found = directory_id_of(content)
-        if found is None:
+        if found is None and not _TEXT.fullmatch(content):
             raise Refused(errno.EILSEQ, f"comparison of {META_PROPERTIES}")
         if found != expected:
             raise Refused(errno.ESTALE, f"directory.id in {META_PROPERTIES}")
@@ -672,8 +742,10 @@ class Worker:
             self._step(f"read of {name}")
             found = _read_cold(fd, BLOCK)
             if found != data:
-                self._refuse_or_rival(found, before)
-            self._last = _version(os.fstat(fd)), data
+                if self._is_rivals(found, before):
+                    raise self._rival(name)
+                raise Refused(errno.EILSEQ, f"comparison of {name}")
+            self._last = _version(os.fstat(fd)), data, before
             self._done("read")
         finally:
             os.close(fd)
@@ -689,28 +761,27 @@ class Worker:
             os.fsync(fd)
         finally:
             os.close(fd)
-        self._step(f"rename to {self.probe_name}")
-        os.rename(temporary, self.probe_name, src_dir_fd=root, dst_dir_fd=root)
+        self._give_name(root, temporary, self.probe_name)
         self._sync_directory(root)
 
     def _check_last(self, fd: int, status: os.stat_result) -> bytes:
-        """What the medium holds now must be what the last probe wrote, if nobody has touched the file since.
+        """Compare the medium with what the last probe wrote, if nobody has touched the file since.
 
         Sees writes that a device acknowledged, gave back once and lost, and a disk set back to an older state. Nobody
-        else's write is taken for that: file and time of change must be as the last probe left them.
+        else's write is taken for that: file and time of change must be as the last probe left them, and since that time
+        has the grain of the kernel's clock, it must not be the block of another process.
         """
         self._step(f"read of {self.probe_name}")
         found = _read_cold(fd, BLOCK)
-        if self._last is not None and self._last[0] == _version(status) and found != self._last[1]:
-            raise Refused(errno.EILSEQ, f"comparison of {self.probe_name} with the last probe")
+        if self._last is not None:
+            version, written, before = self._last
+            if version == _version(status) and found != written and not self._is_rivals(found, before):
+                raise Refused(errno.EILSEQ, f"comparison of {self.probe_name} with the last probe")
         return found
 
-    def _refuse_or_rival(self, found: bytes, before: bytes) -> None:
-        """The medium does not hold what was just written: it is broken, or somebody else has written since."""
-        token = token_of(found)
-        if token not in (None, self._token) and found != before:
-            raise Trouble(f"another process writes to {self.probe_name}: two agents of one role watch this directory")
-        raise Refused(errno.EILSEQ, f"comparison of {self.probe_name}")
+    def _is_rivals(self, found: bytes, before: bytes) -> bool:
+        """Whether somebody else has written a block since: it is neither ours nor the one that we have overwritten."""
+        return token_of(found) not in (None, self._token) and found != before
 
     def _create_and_rename(self, root: int) -> None:
         temporary = self.created_name + ".tmp"
@@ -723,8 +794,7 @@ class Worker:
         finally:
             os.close(fd)
         self._done("create")
-        self._step(f"rename to {self.created_name}")
-        os.rename(temporary, self.created_name, src_dir_fd=root, dst_dir_fd=root)
+        self._give_name(root, temporary, self.created_name)
         self._done("rename")
         self._sync_directory(root)
         self._done("dirsync")
@@ -736,7 +806,7 @@ class Worker:
                 os.unlink(name + ".tmp", dir_fd=root)
 
     def _check_known(self, root: int) -> bool:
-        """One block of old content from the medium; False when there is no such file of this version.
+        """A block of old content from the medium; False when there is no such file of this version.
 
         It was made by tmp, fsync, rename, so it is never there in part. Wrong content is damage; a wrong size is not,
         since it is read from the file system's memory.
@@ -776,7 +846,7 @@ class Worker:
         changed_ns, _, name = self._places[0].partition(" ")
         self._step(f"open of {name}/{PARTITION_METADATA}")
         try:
-            fd = os.open(f"{name}/{PARTITION_METADATA}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=root)
+            fd = self._open_to_read(root, f"{name}/{PARTITION_METADATA}")
             try:
                 self._step(f"read of {name}/{PARTITION_METADATA}")
                 found = topic_id_of(_read_cold(fd, BLOCK))

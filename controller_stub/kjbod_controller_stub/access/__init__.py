@@ -1,1 +1,1 @@
-"""Who may ask what, and what administrators keep beside topics: ACLs, quotas, credentials."""
+"""Permissions, and the other things that administrators keep beside topics: ACLs, quotas, credentials."""

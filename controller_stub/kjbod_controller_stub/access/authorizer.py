@@ -1,7 +1,8 @@
-"""Who may ask what of the controller (``ControllerApis``, ``AuthHelper``). Pure.
+"""Authorization of requests to the controller (``ControllerApis``, ``AuthHelper``). Pure.
 
 :data:`REQUIRED` names the operation on the cluster resource for every API; a request without it is refused whole. Where
-it names none the request is about resources of its own, and :mod:`.screening` takes out what its sender may not do.
+it names none the request is about resources of its own, and :mod:`.request_screening` takes out what its sender may
+not do.
 
 The decisions are those of ``StandardAuthorizer`` over the ACLs in the metadata (:mod:`kjbod.metadata.acls`); without
 ``authorizer.class.name`` everybody may do everything.
@@ -66,7 +67,7 @@ REQUIRED: Mapping[ApiKey, Operation | None] = MappingProxyType(
 
 
 class Permissions(Protocol):
-    """What one principal on one host may do (:class:`kjbod.metadata.acls.Acls`)."""
+    """Permissions of one principal on one host (:class:`kjbod.metadata.acls.Acls`)."""
 
     @property
     def unrestricted(self) -> bool: ...

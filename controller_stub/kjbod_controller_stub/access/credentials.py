@@ -93,15 +93,15 @@ def _record(alteration: _Deletion | _Upsertion) -> Record:
 
 
 def token_refusal(*, forwarded: bool, token_authenticated: bool) -> ErrorCode:
-    """Why there is no token: who asks without a name or by a token may not (``allowTokenRequests``); others learn that
-    tokens are off."""
+    """Error for want of tokens: who asks without a name or by a token may not (``allowTokenRequests``); others learn
+    that tokens are off."""
     if token_authenticated or not forwarded:
         return ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
     return ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
 
 
 def no_moment(code: ErrorCode) -> int:
-    """What stands for a time in a refusal: Kafka's two layers differ."""
+    """Text that stands for a time in a refusal: Kafka's two layers differ."""
     return -1 if code is ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED else 0
 
 

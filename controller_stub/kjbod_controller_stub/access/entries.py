@@ -93,7 +93,7 @@ def _is_filter(creation: CreateAclsRequestAclCreation) -> bool:
 
 
 def _entry(creation: CreateAclsRequestAclCreation) -> AccessControlEntryRecord:
-    """What is to be written, without an id."""
+    """The entry that is to be written, without an id."""
 
     def refuse(message: str) -> ApiError:
         return ApiError(ErrorCode.INVALID_REQUEST, message)

@@ -1,4 +1,5 @@
-"""What brokers forward for their clients: unwrap the request, wrap the answer (``EnvelopeUtils``, KIP-590). Pure.
+"""Requests that brokers forward for their clients: unwrap the request, wrap the answer (``EnvelopeUtils``, KIP-590).
+Pure.
 
 The request inside an Envelope is a frame of its own, header and body, and no more to be trusted than any: it is decoded
 within the same limits of versions and size as one that comes alone. An envelope is not forwardable, so none is in
@@ -9,15 +10,15 @@ What is wrong with the envelope is said in the envelope's answer; what is wrong 
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from kjbod.errors import UnsupportedVersionError
+from kjbod.quick_dataclass import dataclass
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.error_codes import ErrorCode
-from kjbod.wire.forwarded import decode_host, decode_principal
 from kjbod.wire.frames import Request, VersionRanges, decode_request, encode_response
 from kjbod.wire.messages import ApiKey, EnvelopeRequest, EnvelopeResponse, ResponseBody
+from kjbod.wire.principals import decode_host, decode_principal
 from kjbod_controller_stub.results import ApiError
 
 FORWARDABLE: Final = frozenset(

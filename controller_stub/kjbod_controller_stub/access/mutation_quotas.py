@@ -13,10 +13,11 @@ every request, so a change counts from the next one on and keeps what is in the 
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 from kjbod.metadata.records import QuotaEntity
+from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_controller_stub.access.quotas import CLIENT_ID, USER
 from kjbod_controller_stub.results import ApiError
@@ -44,7 +45,7 @@ Quotas: TypeAlias = Mapping[tuple[QuotaEntity, ...], Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose bucket it is: all clients of a user, all users of a client id, or both. Empty: of any."""
+    """Owner of a bucket: all clients of a user, all users of a client id, or both. Empty: of any."""
 
     user: str
     client_id: str
@@ -105,7 +106,7 @@ class Bucket:
     """When something was last taken, or when it was new."""
 
     def refilled(self, rate: float, capacity_s: int, now_ms: int) -> "Bucket":
-        """What it holds now."""
+        """Tokens in the bucket now."""
         tokens = self.tokens + rate * (now_ms - self.at_ms) / 1_000
         return replace(self, tokens=min(rate * capacity_s, tokens), at_ms=now_ms)
 
@@ -114,7 +115,7 @@ class Bucket:
         return replace(self, tokens=self.tokens - tokens, taken_ms=self.at_ms)
 
     def wait_ms(self, rate: float) -> int:
-        """How long it takes to come back to zero."""
+        """Milliseconds until the bucket is back at zero."""
         if not self.overdrawn:
             return 0
         return math.floor(min(-self.tokens / rate * 1_000, _LONG_MAX) + 0.5)
@@ -126,7 +127,7 @@ class Bucket:
 
 
 class Charge:
-    """What one request takes (``ControllerMutationQuota``); this one takes from nothing."""
+    """Charge of one request (``ControllerMutationQuota``); this class takes from nothing."""
 
     throttle_time_ms = 0
     """How long the client has to wait before it changes something again, for the answer."""
@@ -154,7 +155,7 @@ class MutationQuotas:
         return len(self._buckets)
 
     def charge(self, quotas: Quotas, principal: str, client_id: str, *, strict: bool, now_ms: int) -> Charge:
-        """What a request of this client is taken from; ``principal`` is ``type:name``, of which the name counts."""
+        """The charge for a request of this client; ``principal`` is ``type:name``, of which the name counts."""
         if not quotas:
             return UNLIMITED
         owner = owner_of(quotas, principal.partition(":")[2], client_id)

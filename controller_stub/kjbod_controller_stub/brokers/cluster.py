@@ -7,12 +7,13 @@ marks the incarnations of a snapshot as of unknown past, and nothing is refused 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kjbod.ids import MIGRATING, UNASSIGNED, ZERO, Uuid, is_reserved
 from kjbod.metadata import versions
 from kjbod.metadata.image import BrokerChange, BrokerRegistration, Change, MetadataImage
 from kjbod.metadata.records import Endpoint, FeatureRange, RegisterBrokerRecord, RegisterControllerRecord
+from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     BrokerRegistrationRequest,
@@ -38,7 +39,7 @@ again and again, which no broker does, the past is not known any more."""
 
 @dataclass(slots=True)
 class _Past:
-    """What an incarnation has been through."""
+    """Past of an incarnation."""
 
     complete: bool = True
     """Its registration record was in the log: all that follows is known. A snapshot has only what came of it."""
@@ -104,7 +105,7 @@ class Cluster:
         return frozenset() if past is None else frozenset(past.offline)
 
     def unknown_directories(self, broker: BrokerRegistration, reported: Iterable[Uuid]) -> list[Uuid]:
-        """Those ``reported`` ids that this broker never registered; none where its past is not known."""
+        """The ``reported`` ids that this broker never registered; none where its past is not known."""
         past = self._past[broker.id]
         if not past.complete:
             return []

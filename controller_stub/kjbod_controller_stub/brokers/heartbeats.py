@@ -9,23 +9,24 @@ A session belongs to a broker *and its epoch*, is good for ``broker.session.time
 is what keeps another process from taking the id.
 
 Sessions are renewed on the event loop while a large change may be made in another thread
-(:meth:`~kjbod_controller_stub.brokers.lifecycle.BrokerLifecycle.steady_heartbeat`), so that every method here holds a
-lock for its few steps.
+(:meth:`~kjbod_controller_stub.brokers.sessions.BrokerSessions.steady_heartbeat`), so that every method here holds the
+lock that its caller gave it for its few steps. With one thread none is needed.
 """
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import field
 from enum import Enum, auto
 
 from kjbod.ids import Uuid
 from kjbod.metadata.image import BrokerRegistration
 from kjbod.patience import Patience
+from kjbod.quick_dataclass import dataclass
 
 
 class BrokerState(Enum):
-    """What the controller takes a broker for (``BrokerControlState``)."""
+    """State of a broker as the controller sees it (``BrokerControlState``)."""
 
     FENCED = auto()
     UNFENCED = auto()
@@ -40,7 +41,7 @@ class BrokerState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What decides on a broker's next state."""
+    """Facts that decide on a broker's next state."""
 
     want_fence: bool
     want_shut_down: bool
@@ -92,7 +93,7 @@ reports more, which no broker has, is read and judged anew each time."""
 
 @dataclass(slots=True)
 class Contact:
-    """What is known of one incarnation of a broker since its first heartbeat."""
+    """The soft state of one incarnation of a broker, since its first heartbeat."""
 
     epoch: int
     last_contact_ms: int
@@ -107,7 +108,7 @@ class Contact:
     :data:`ACCEPTED_MAX`."""
     patience: Patience | None = None
     """With a broker that is fenced until its replicas are placed; begins when it has caught up."""
-    told_held: bool = False
+    held_logged: bool = False
     """Whether a line of the log says what it is held for."""
 
     def accept(self, directories: Iterable[Uuid]) -> None:
@@ -117,12 +118,17 @@ class Contact:
 
 
 class Heartbeats:
-    """The contacts of all brokers, the one heard longest ago first."""
+    """The contacts of all brokers, the one heard longest ago first.
 
-    def __init__(self, session_timeout_ms: int) -> None:
+    Args:
+        session_timeout_ms: ``broker.session.timeout.ms``.
+        lock: held by each method that changes the order of the contacts or walks over it.
+    """
+
+    def __init__(self, session_timeout_ms: int, lock: AbstractContextManager[object] | None = None) -> None:
         self.session_timeout_ms = session_timeout_ms
         self._contacts: OrderedDict[int, Contact] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = nullcontext() if lock is None else lock
 
     def contact(self, broker_id: int, epoch: int) -> Contact | None:
         """The contact of this incarnation, None when it was not heard yet."""

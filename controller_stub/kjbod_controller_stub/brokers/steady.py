@@ -6,7 +6,7 @@ read all that are like it. What differs anywhere else is read anew, and what can
 handled like any other request.
 
 Nothing is decided here: whether a heartbeat is steady, and its answer, is the business of
-:meth:`~kjbod_controller_stub.brokers.lifecycle.BrokerLifecycle.steady_heartbeat` on this way as on the other.
+:meth:`~kjbod_controller_stub.brokers.sessions.BrokerSessions.steady_heartbeat` on this way as on the other.
 """
 
 import struct

@@ -9,14 +9,15 @@ broker's configuration is written even where the value stays as it is, as Kafka 
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import Final
 
 from kjbod.metadata import versions
 from kjbod.metadata.image import BROKER, TOPIC, Change, ConfigChange, MetadataImage
 from kjbod.metadata.records import ConfigRecord
-from kjbod.topics import topic_name_problem
+from kjbod.quick_dataclass import dataclass
+from kjbod.topic_names import topic_name_problem
 from kjbod.wire.admin_messages import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -62,7 +63,7 @@ Resource = tuple[int, str]
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from (``DescribeConfigsResponse.ConfigSource``)."""
+    """Source of a value (``DescribeConfigsResponse.ConfigSource``)."""
 
     TOPIC = 1
     BROKER = 2
@@ -123,7 +124,7 @@ class Configs:
         )
 
     def from_nodes(self, key: ConfigKey) -> EffectiveConfig:
-        """What a topic gets that has no value of its own (``KafkaConfigSchema.resolveEffectiveTopicConfig``)."""
+        """Value for a topic that has none of its own (``KafkaConfigSchema.resolveEffectiveTopicConfig``)."""
         for values, source in (
             (self.image.configs.get((BROKER, str(self.node_id)), {}), ConfigSource.BROKER),
             (self.image.configs.get((BROKER, ""), {}), ConfigSource.DEFAULT_BROKER),
@@ -179,7 +180,7 @@ class Configs:
     def alter_whole(
         self, draft: Draft, request: AlterConfigsRequest, *, forwarded: bool = False
     ) -> AlterConfigsResponse:
-        """The same for the older request, which names all that a resource is to have."""
+        """Alter by the older request, which names all that a resource is to have."""
         wanted = {
             (each.resource_type, each.resource_name): {config.name: config.value for config in each.configs}
             for each in request.resources
@@ -216,7 +217,7 @@ class Configs:
         validate_only: bool,
         loggers: bool = True,
     ) -> list[tuple[Resource, ApiError | None]]:
-        """Each resource once, with its error or None; the records of those without go into the draft."""
+        """Resources, each once, with their errors or None; the records of those without go into the draft."""
         if changes > CHANGES_PER_REQUEST_MAX:
             error = ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
             return [(resource, error) for resource in resources]

@@ -3,10 +3,10 @@
 The topic's own value goes first, then the dynamic one of this node, then that of all nodes, then this node's file.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 from kjbod.metadata.image import BROKER, TOPIC, MetadataImage, Topic
+from kjbod.quick_dataclass import dataclass
 from kjbod_controller_stub.partitions.eligible import MIN_ISR
 
 UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"

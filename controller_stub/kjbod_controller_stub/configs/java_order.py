@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+FULL_TIMELINES = (5, 10, 21, 85)
+"""Numbers of keys for which :func:`first_of_timeline` may be another one."""
 _FIBONACCI = -7046029254386353131 & 0xFFFFFFFFFFFFFFFF
 
 
@@ -23,8 +25,12 @@ def _spread(name: str) -> int:
 
 
 def first_of_timeline(count: int) -> int:
-    """Which of the keys 0, 1 ... ``count - 1``, put one after the other into a ``timeline.TimelineHashMap``, it gives
-    first: the partition whose replicas CreatePartitions counts."""
+    """First key that a ``timeline.TimelineHashMap`` gives of 0, 1 ... ``count - 1``, put into it one after the other:
+    the partition whose replicas CreatePartitions counts.
+
+    It is the one as long as none of them was put again: that widens a table that is full, as one more would, and of 5,
+    10, 21 or 85 keys another one is the first then (:data:`FULL_TIMELINES`). What was changed when is not known here.
+    """
     slots: list[list[int]] = [[], []]
     for key in range(count):
         if (key + 1) * 3 > len(slots) * 4:

@@ -5,9 +5,9 @@
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_controller_stub.configs.node_configs import node_keys
 from kjbod_controller_stub.configs.types import (
@@ -196,7 +196,7 @@ def _check_remote_storage(values: Mapping[str, Value], *, tiered_storage: bool) 
 
 
 def _check_local_retention(whole_name: str, whole: int, local_name: str, local: int) -> None:
-    """What stays on the disk may not be more than what stays at all; -1 is for ever, -2 the same."""
+    """Check that no more stays on the disk than stays at all; -1 is for ever, -2 the same."""
     if local == -2 or (whole == -1 and local == -1):
         return
     if whole != -1 and local == -1:

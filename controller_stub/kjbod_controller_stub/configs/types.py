@@ -6,10 +6,10 @@ Kafka's tools show.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, TypeAlias
 
+from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_controller_stub.configs.java_order import hash_map_order
 from kjbod_controller_stub.results import ApiError
@@ -35,7 +35,7 @@ class ConfigType(IntEnum):
     PASSWORD = 9
 
 
-_BITS: Final = {ConfigType.SHORT: 16, ConfigType.INT: 32, ConfigType.LONG: 64}
+_BITS: Final[Mapping[ConfigType, int]] = {ConfigType.SHORT: 16, ConfigType.INT: 32, ConfigType.LONG: 64}
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _DECIMAL: Final = re.compile(r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?)", re.ASCII)
 _COMMA: Final = re.compile(r"\s*,\s*")
@@ -43,7 +43,7 @@ _COMMA: Final = re.compile(r"\s*,\s*")
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """One key: its type, its default and what else it asks of a value."""
+    """A key: its type, its default and what else it asks of a value."""
 
     name: str
     type: ConfigType
@@ -134,7 +134,7 @@ def in_range(low: float | None = None, high: float | None = None) -> Check:
 
 
 def one_of(*choices: str) -> Check:
-    """One of some words."""
+    """A check that a value is one of some words."""
 
     def check(name: str, value: Value) -> None:
         if value not in choices:

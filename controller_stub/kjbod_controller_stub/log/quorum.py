@@ -13,11 +13,10 @@ What is on the disk is committed: the high watermark is the durable end, and not
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Protocol
 
 from kjbod.ids import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, ZERO, Uuid
-from kjbod.metadata.control import (
+from kjbod.metadata.control_records import (
     ControlRecord,
     KRaftVersion,
     KRaftVoters,
@@ -25,9 +24,10 @@ from kjbod.metadata.control import (
     LeaderChangeVoter,
     VoterEndpoint,
 )
-from kjbod.metadata.control import Voter as KRaftVoter
+from kjbod.metadata.control_records import Voter as KRaftVoter
 from kjbod.metadata.records import Endpoint
 from kjbod.metadata.snapshot import SnapshotId
+from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     DescribeQuorumRequest,
@@ -68,7 +68,7 @@ _NODE_ENDPOINTS_SINCE = 16
 
 
 class LogView(Protocol):
-    """What the answers need to know of the log."""
+    """The part of the log that answers need."""
 
     @property
     def start_offset(self) -> int: ...
@@ -80,7 +80,7 @@ class LogView(Protocol):
 
 
 class SnapshotView(Protocol):
-    """What the answers need to know of the snapshots; the one that formatting left (0-0) is none of them."""
+    """The part of the snapshots that answers need; the one that formatting left (0-0) is none of them."""
 
     @property
     def latest(self) -> SnapshotId | None: ...
@@ -130,7 +130,7 @@ class _Observer:
 
 
 class Quorum:
-    """This node as the leader of a quorum of itself."""
+    """The quorum of this node alone, which leads it."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class Quorum:
     # ---- records
 
     def voters(self) -> KRaftVoters:
-        """This node as the only voter. Brokers take the controller's address from here for all but Fetch."""
+        """The only voter, this node. Brokers take the controller's address from here for all but Fetch."""
         endpoint = VoterEndpoint(name=self._endpoint.name, host=self._endpoint.host, port=self._endpoint.port)
         return KRaftVoters(
             voters=(KRaftVoter(voter_id=self._node_id, voter_directory_id=self._directory_id, endpoints=(endpoint,)),)
@@ -179,7 +179,7 @@ class Quorum:
     # ---- Fetch
 
     def plan_fetch(self, request: FetchRequest, version: int) -> FetchResponse | ReadFrom:
-        """What a Fetch is to get: an answer at once, or records from some offset on."""
+        """Plan for a Fetch: an answer at once, or records from some offset on."""
         if request.cluster_id is not None and request.cluster_id != self._cluster_id:
             return self._refused(version, ErrorCode.INCONSISTENT_CLUSTER_ID)
         partition = _metadata_partition(request, version)
@@ -221,7 +221,7 @@ class Quorum:
         return latest if offset == 0 or behind else None
 
     def _divergence(self, partition: FetchRequestPartition) -> EpochEndOffset | None:
-        """Where an observer's history parts from ours (``KafkaRaftLog.validateOffsetAndEpoch``)."""
+        """End of what an observer's history has in common with ours (``KafkaRaftLog.validateOffsetAndEpoch``)."""
         offset, epoch = partition.fetch_offset, partition.last_fetched_epoch
         if offset == 0 and epoch == 0 and self._log.start_offset == 0:
             return None
@@ -290,7 +290,7 @@ class Quorum:
     # ---- FetchSnapshot, DescribeQuorum
 
     def plan_fetch_snapshot(self, request: FetchSnapshotRequest, version: int) -> FetchSnapshotResponse | ReadSnapshot:
-        """What a FetchSnapshot is to get: an answer at once, or a piece of a file."""
+        """Plan for a FetchSnapshot: an answer at once, or a piece of a file."""
         if request.cluster_id is not None and request.cluster_id != self._cluster_id:
             return FetchSnapshotResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
         if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
@@ -345,7 +345,7 @@ class Quorum:
         return 0 if 0 <= partition.position < size else ErrorCode.POSITION_OUT_OF_RANGE
 
     def observer_count(self, wall_ms: int) -> int:
-        """How many observers were heard lately."""
+        """Number of observers that were heard lately."""
         return sum(one.last_fetch_ms + OBSERVER_TIMEOUT_MS >= wall_ms for one in self._observers.values())
 
     def describe(self, request: DescribeQuorumRequest, wall_ms: int) -> DescribeQuorumResponse:

@@ -17,7 +17,6 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,20 +27,15 @@ from kjbod.files import open_to_read, reason_of
 from kjbod.ids import Uuid
 from kjbod.medium import read_anew
 from kjbod.metadata.batches import iter_batches
-from kjbod.metadata.control import KRaftVoters, SnapshotHeader
+from kjbod.metadata.checkpoint_files import checkpoints_in, left_overs_in, read_checkpoint, stream_checkpoint
+from kjbod.metadata.control_records import KRaftVoters, SnapshotHeader
 from kjbod.metadata.image import MetadataImage, Topic
 from kjbod.metadata.log import MetadataLog
 from kjbod.metadata.quorum_state import FILE_NAME as QUORUM_STATE
 from kjbod.metadata.quorum_state import QuorumState
 from kjbod.metadata.records import Record
-from kjbod.metadata.snapshot import (
-    Checkpoint,
-    SnapshotId,
-    checkpoints_in,
-    left_overs_in,
-    read_checkpoint,
-    stream_checkpoint,
-)
+from kjbod.metadata.snapshot import Checkpoint, SnapshotId
+from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.logging import get_logger
 from kjbod.wire.codec import MalformedMessageError
 
@@ -92,7 +86,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What a snapshot is made of: a copy of the state after all records below ``id.end_offset``."""
+    """Source of a snapshot: a copy of the state after all records below ``id.end_offset``."""
 
     image: MetadataImage
     id: SnapshotId
@@ -105,7 +99,7 @@ class State:
 
 
 class Trigger:
-    """When the next snapshot is due (``SnapshotGenerator``). Pure."""
+    """Decision of when the next snapshot is due (``SnapshotGenerator``). Pure."""
 
     def __init__(self, limits: Limits, *, now_ms: int, replayed_bytes: int = 0) -> None:
         self._limits = limits
@@ -113,8 +107,8 @@ class Trigger:
         self._since_bytes = -replayed_bytes
 
     def due(self, log_bytes: int, now_ms: int) -> str | None:
-        """Why a snapshot is due, None while it is not; ``log_bytes`` is all that was written since the start. To be
-        asked when something was written."""
+        """Reason for which a snapshot is due, None while it is not; ``log_bytes`` is all that was written since the
+        start. To be asked when something was written."""
         if log_bytes - self._since_bytes >= self._limits.record_bytes:
             return f"{self._limits.record_bytes} bytes of log since the last one"
         if self._limits.interval_ms and now_ms - self._since_ms >= self._limits.interval_ms:
@@ -152,7 +146,7 @@ def _total(snapshots: Sequence[Kept], segments: Sequence[tuple[int, int]]) -> in
 
 
 def piece_bytes(readers: int) -> int:
-    """What each of so many observers that load a snapshot gets at a time."""
+    """Size of the pieces for each of so many observers that load a snapshot."""
     return max(PIECE_BYTES_MIN, PIECES_BYTES_MAX // max(1, readers))
 
 
@@ -202,7 +196,7 @@ def find(directory: Path) -> Found:
 
 
 def _timestamp_ms(path: Path) -> int:
-    """What the header says, 0 where it cannot be read: then the snapshot is as old as can be."""
+    """Timestamp of the header, 0 where it cannot be read: then the snapshot is as old as can be."""
     with open(open_to_read(path), "rb") as file:
         head = file.read(_HEADER_BYTES)
     with contextlib.suppress(MalformedMessageError):

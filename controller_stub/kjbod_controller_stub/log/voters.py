@@ -1,4 +1,4 @@
-"""What the only voter of a quorum says to those who would vote, lead, or join (``KafkaRaftClient``). Pure.
+"""Answers of the only voter of a quorum to those who would vote, lead, or join (``KafkaRaftClient``). Pure.
 
 Nothing here changes the quorum. A request of the current epoch, or of an older one, gets Kafka's answer. A newer epoch
 is where this differs: Kafka's voter takes it over, stands down and is elected again, or follows whoever says that it
@@ -8,12 +8,12 @@ was configured for another quorum. It gets no vote, and a leader of a newer epoc
 A second voter is refused with one line: a quorum of several means Apache Kafka's own controllers.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kjbod.ids import METADATA_TOPIC_NAME, ZERO, Uuid
 from kjbod.metadata.records import Endpoint
+from kjbod.quick_dataclass import dataclass
 from kjbod.wire.admin_messages import (
     AddRaftVoterRequest,
     AddRaftVoterResponse,
@@ -49,7 +49,7 @@ _NODE_ENDPOINTS_SINCE: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Voter:
-    """This node: the voter, and the leader."""
+    """The voter and leader, this node."""
 
     cluster_id: str
     node_id: int
@@ -270,7 +270,7 @@ def _update_error(voter: Voter, request: UpdateRaftVoterRequest) -> int:
 
 _Answer = Callable[[Voter, Any, int], ResponseBody]
 
-ANSWERS: Final[dict[type[Any], _Answer]] = {
+ANSWERS: Final[Mapping[type[Any], _Answer]] = {
     VoteRequest: _vote,
     BeginQuorumEpochRequest: _begin_epoch,
     EndQuorumEpochRequest: _end_epoch,

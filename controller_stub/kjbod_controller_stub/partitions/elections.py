@@ -1,4 +1,4 @@
-"""One partition's next record: who leads, who is in sync, where the replicas are (``PartitionChangeBuilder``).
+"""A partition's next record: who leads, who is in sync, where the replicas are (``PartitionChangeBuilder``).
 
 Without eligible leader replicas (KIP-966) an ISR never becomes empty: its last member stays in it, and the partition
 has no leader until that member is back. With them an ISR becomes empty. A replica that leaves an ISR of fewer than
@@ -20,13 +20,13 @@ followers.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 
 from kjbod.ids import Uuid
 from kjbod.metadata import versions
 from kjbod.metadata.image import RECOVERING, PartitionRegistration
 from kjbod.metadata.records import NO_LEADER, NO_LEADER_CHANGE, PartitionChangeRecord
+from kjbod.quick_dataclass import dataclass
 from kjbod_controller_stub.results import PartitionKey
 
 _BUMPS_LEADER_EPOCH_BELOW = 12
@@ -36,7 +36,7 @@ _HASH_TABLE_MIN = 16
 
 
 class Election(Enum):
-    """Which replicas may be elected."""
+    """Kind of an election: the replicas that may win it."""
 
     ONLINE = auto()
     """Members of the ISR; the leader that is there stays."""

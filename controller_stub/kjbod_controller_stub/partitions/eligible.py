@@ -25,7 +25,7 @@ def is_enabled(image: MetadataImage) -> bool:
 
 
 def bootstrap_records(bootstrap: Iterable[Record], min_isr: int) -> tuple[ConfigRecord, ...]:
-    """What an empty log gets after the records that formatting left: the cluster's ``min.insync.replicas``, as the
+    """Records that an empty log gets after those that formatting left: the cluster's ``min.insync.replicas``, as the
     controller's own configuration has it, where those finalize the feature
     (``ActivationRecordsGenerator.recordsForEmptyLog``)."""
     for record in bootstrap:
@@ -35,8 +35,8 @@ def bootstrap_records(bootstrap: Iterable[Record], min_isr: int) -> tuple[Config
 
 
 def safety_records(configs: Mapping[tuple[int, str], Mapping[str, str]], min_isr: int) -> Iterator[ConfigRecord]:
-    """What comes before the record that finalizes the feature: a ``min.insync.replicas`` of the cluster, where it has
-    none yet, and none of single brokers (``maybeGenerateElrSafetyRecords``)."""
+    """Records that come before the one that finalizes the feature: a ``min.insync.replicas`` of the cluster, where it
+    has none yet, and none of single brokers (``maybeGenerateElrSafetyRecords``)."""
     if MIN_ISR not in configs.get(_ALL_BROKERS, {}):
         yield _min_isr("", str(min_isr))
     for (kind, name), values in configs.items():
@@ -71,8 +71,8 @@ def check_change(image: MetadataImage, record: ConfigRecord) -> None:
 
 
 def clearing_records(image: MetadataImage, records: Iterable[Record]) -> list[ClearElrRecord]:
-    """What follows the configuration records of one request: each that sets or unsets ``min.insync.replicas`` clears
-    the eligible leader replicas of its topic, or of all topics."""
+    """Records that follow the configuration records of one request: each that sets or unsets ``min.insync.replicas``
+    clears the eligible leader replicas of its topic, or of all topics."""
     if not is_enabled(image):
         return []
     return [

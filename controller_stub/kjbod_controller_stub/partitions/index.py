@@ -1,4 +1,4 @@
-"""Which partitions a broker or a directory concerns, without a walk over all of them (``BrokersToIsrs``,
+"""Partitions by the brokers and directories that they concern, without a walk over all of them (``BrokersToIsrs``,
 ``BrokersToDirs``).
 
 Derived from the image's changes alone, so that replay rebuilds it. Sets are insertion-ordered dicts: the order of the
@@ -10,7 +10,6 @@ tuple for each would be most of the memory, and most of what a garbage collectio
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -25,6 +24,7 @@ from kjbod.metadata.image import (
     shape_of,
 )
 from kjbod.metadata.records import NO_LEADER
+from kjbod.quick_dataclass import dataclass
 from kjbod_controller_stub.results import PartitionKey
 
 _Handle: TypeAlias = int
@@ -64,12 +64,12 @@ class PartitionIndex:
 
     @property
     def leaderless_count(self) -> int:
-        """How many partitions nobody leads."""
+        """Number of partitions that nobody leads."""
         return len(self._leaderless)
 
     @property
     def imbalanced_count(self) -> int:
-        """How many partitions their preferred replica does not lead."""
+        """Number of partitions that their preferred replica does not lead."""
         return len(self._imbalanced)
 
     def in_isr(self, broker_id: int) -> tuple[PartitionKey, ...]:
@@ -81,13 +81,13 @@ class PartitionIndex:
         return self._keys(self._in_directory.get(broker_id, {}).get(directory, _NOTHING))
 
     def undecided(self, broker_id: int) -> int:
-        """How many replicas on the broker have no known directory: UNASSIGNED, or MIGRATING, from before directories
+        """Number of replicas on the broker without a known directory: UNASSIGNED, or MIGRATING, from before directories
         were recorded."""
         directories = self._in_directory.get(broker_id, {})
         return len(directories.get(UNASSIGNED, _NOTHING)) + len(directories.get(MIGRATING, _NOTHING))
 
     def leads(self, broker_id: int) -> int:
-        """How many partitions the broker leads."""
+        """Number of partitions that the broker leads."""
         return self._leads[broker_id]
 
     def leaderless(self) -> tuple[PartitionKey, ...]:
@@ -112,12 +112,12 @@ class PartitionIndex:
         )
 
     def in_directories(self, broker_id: int, directories: Iterable[Uuid]) -> int:
-        """How many partitions have their replica on the broker in one of the directories."""
+        """Number of partitions whose replica on the broker is in one of the directories."""
         mine = self._in_directory.get(broker_id, {})
         return sum(len(mine.get(directory, _NOTHING)) for directory in directories)
 
     def unsettled(self) -> int:
-        """How many partitions have no leader, or not the preferred one."""
+        """Number of partitions that have no leader, or not the preferred one."""
         return len(self._leaderless) + len(self._imbalanced)
 
     def _keys(self, handles: Iterable[_Handle]) -> tuple[PartitionKey, ...]:
@@ -168,7 +168,7 @@ class PartitionIndex:
         self.count(step)
 
     def step(self, old: PartitionRegistration | None, new: PartitionRegistration | None) -> "Step":
-        """What it means for a partition to become ``new``; the same for all of their shapes."""
+        """Step of the index when a partition becomes ``new``; it is equal for all of their shapes."""
         key = (None if old is None else shape_of(old), None if new is None else shape_of(new))
         known = self._steps.get(key)
         if known is None:
@@ -219,7 +219,7 @@ class PartitionIndex:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What the index has to do for a partition that changes: see :meth:`PartitionIndex.step`."""
+    """Work of the index for a partition that changes (:meth:`PartitionIndex.step`)."""
 
     leaves: tuple[_Set, ...]
     enters: tuple[_Set, ...]

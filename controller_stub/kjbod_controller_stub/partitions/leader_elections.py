@@ -6,7 +6,7 @@ an index says, in pieces, so that heartbeats are read in between.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from kjbod.ids import Uuid
@@ -34,7 +34,7 @@ ELECTIONS_PER_REQUEST_MAX: Final = 10_000
 _PREFERRED: Final = 0
 _UNCLEAN: Final = 1
 _NOT_NEEDED: Final = "Leader election not needed for topic partition."
-_NOT_AVAILABLE: Final = {
+_NOT_AVAILABLE: Final[Mapping[int, tuple[ErrorCode, str]]] = {
     _PREFERRED: (ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "The preferred leader was not available."),
     _UNCLEAN: (ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "Eligible topic partition leaders are not available."),
 }

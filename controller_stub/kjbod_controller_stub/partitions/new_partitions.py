@@ -5,12 +5,12 @@ with one directory gets that one at once, any other chooses for itself and says 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from kjbod.ids import Uuid
 from kjbod.metadata import versions
 from kjbod.metadata.image import MetadataImage
-from kjbod.metadata.records import Alike, PartitionRecord
+from kjbod.metadata.records import PartitionRecord, PartitionRecordRef
+from kjbod.quick_dataclass import dataclass
 from kjbod.wire.admin_messages import (
     CreatePartitionsRequest,
     CreatePartitionsRequestTopic,
@@ -20,7 +20,7 @@ from kjbod.wire.admin_messages import (
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_controller_stub.access.mutation_quotas import UNLIMITED, Charge
 from kjbod_controller_stub.configs.java_order import first_of_timeline
-from kjbod_controller_stub.partitions.placement import ReplicaPlacer, Shuffle, UsableBroker
+from kjbod_controller_stub.partitions.replica_placer import ReplicaPlacer, Shuffle, UsableBroker
 from kjbod_controller_stub.results import ApiError, Draft
 from kjbod_controller_stub.rules import Rules
 
@@ -95,14 +95,14 @@ class NewPartitions:
                 continue
             yield UsableBroker(broker.id, broker.rack, broker.fenced)
 
-    def records(self, topic_id: Uuid, first: int, placed: Iterable[tuple[int, ...]]) -> Iterator[Alike]:
+    def records(self, topic_id: Uuid, first: int, placed: Iterable[tuple[int, ...]]) -> Iterator[PartitionRecordRef]:
         """The records of new partitions, numbered from ``first`` on; one of the replicas of each is active."""
         likes: dict[tuple[int, ...], PartitionRecord] = {}
         for number, replicas in enumerate(placed, start=first):
             like = likes.get(replicas)
             if like is None:
                 like = likes[replicas] = self._record(topic_id, number, replicas)
-            yield Alike(like, topic_id, number)
+            yield PartitionRecordRef(like, topic_id, number)
 
     def _record(self, topic_id: Uuid, number: int, replicas: tuple[int, ...]) -> PartitionRecord:
         isr = tuple(replica for replica in replicas if self.image.brokers[replica].active)
@@ -129,7 +129,7 @@ class NewPartitions:
         the sender's quota, also where they are only validated."""
         topics = {topic.name: topic for topic in request.topics}
         twice = {topic.name for topic in request.topics if topics[topic.name] is not topic}
-        records: list[Alike] = []
+        records: list[PartitionRecordRef] = []
         results = []
         for name, topic in topics.items():
             try:
@@ -145,7 +145,7 @@ class NewPartitions:
         draft.add_partitions(() if request.validate_only else records)
         return CreatePartitionsResponse(results=tuple(results))
 
-    def _more(self, wanted: CreatePartitionsRequestTopic, charge: Charge, *, room: int) -> list[Alike]:
+    def _more(self, wanted: CreatePartitionsRequestTopic, charge: Charge, *, room: int) -> list[PartitionRecordRef]:
         """The records of one topic's new partitions."""
         topic_id = self.image.topic_ids.get(wanted.name)
         if topic_id is None:

@@ -8,11 +8,12 @@ all in sync. One that is in progress may be changed, or cancelled: then the part
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kjbod.ids import Uuid
 from kjbod.metadata.image import Change, MetadataImage, PartitionChange, PartitionRegistration, TopicDeleted
 from kjbod.metadata.records import PartitionChangeRecord
+from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     AlterPartitionReassignmentsRequest,
@@ -67,7 +68,7 @@ class Reassignments:
     # ---- list
 
     def list_in_progress(self, request: ListPartitionReassignmentsRequest) -> ListPartitionReassignmentsResponse:
-        """Those of the partitions that are named, or all."""
+        """Reassignments in progress of the partitions that are named, or all."""
         wanted: Iterable[tuple[Uuid, Iterable[int]]] = self._in_progress.items()
         if request.topics is not None:
             wanted = [

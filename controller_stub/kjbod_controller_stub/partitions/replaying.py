@@ -7,12 +7,12 @@ shape: in a cluster that has lived each has epochs of its own.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kjbod.ids import Uuid
 from kjbod.metadata.image import MetadataImage, PartitionChange, PartitionRegistration, ReplayError, shape_of
-from kjbod.metadata.records import NO_LEADER_CHANGE, Alike, PartitionChangeRecord, PartitionRecord
+from kjbod.metadata.records import NO_LEADER_CHANGE, PartitionChangeRecord, PartitionRecord, PartitionRecordRef
+from kjbod.quick_dataclass import dataclass
 from kjbod_controller_stub.partitions.index import PartitionIndex, Step
 from kjbod_controller_stub.partitions.reassignments import Reassignments, is_reassigning
 
@@ -22,7 +22,7 @@ KNOWN_MAX = 4_096
 
 @dataclass(slots=True)
 class _Effect:
-    """What records that are alike do to partitions of one shape."""
+    """Effect of records that are alike on partitions of one shape."""
 
     outcome: PartitionRegistration
     """With the epochs of the first of them."""
@@ -32,7 +32,11 @@ class _Effect:
 
 
 def replay_alike(
-    records: Sequence[Alike], offset: int, image: MetadataImage, index: PartitionIndex, reassignments: Reassignments
+    records: Sequence[PartitionRecordRef],
+    offset: int,
+    image: MetadataImage,
+    index: PartitionIndex,
+    reassignments: Reassignments,
 ) -> None:
     """Apply records to the image, and have all follow that looks at partitions. The first one is at ``offset``.
 
@@ -73,7 +77,7 @@ def replay_alike(
     image.offset = offset - 1
 
 
-def _topic(record: Alike, image: MetadataImage, offset: int) -> dict[int, PartitionRegistration]:
+def _topic(record: PartitionRecordRef, image: MetadataImage, offset: int) -> dict[int, PartitionRegistration]:
     topic = image.topics.get(record.topic_id)
     if topic is None:
         raise ReplayError(
@@ -84,13 +88,13 @@ def _topic(record: Alike, image: MetadataImage, offset: int) -> dict[int, Partit
 
 
 def _outcome(
-    record: Alike,
+    record: PartitionRecordRef,
     old: PartitionRegistration | None,
     effects: dict[tuple[int, Any], _Effect],
     index: PartitionIndex,
     offset: int,
 ) -> tuple[PartitionRegistration, _Effect]:
-    """What a record makes of a partition."""
+    """Result of a record for a partition."""
     like = record.like
     key = (id(like), None if old is None else shape_of(old))
     effect = effects.get(key)
@@ -108,7 +112,7 @@ def _outcome(
     return new, effect
 
 
-def _made(record: Alike, old: PartitionRegistration | None) -> PartitionRegistration:
+def _made(record: PartitionRecordRef, old: PartitionRegistration | None) -> PartitionRegistration:
     whole = record.whole()
     if isinstance(whole, PartitionRecord):
         return PartitionRegistration.of(whole)

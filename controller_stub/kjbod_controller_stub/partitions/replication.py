@@ -10,7 +10,7 @@ known: it is *unclean*, and leaves the eligible replicas too.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
@@ -20,11 +20,12 @@ from kjbod.metadata import versions
 from kjbod.metadata.image import BrokerRegistration, MetadataImage, PartitionRegistration, shape_of
 from kjbod.metadata.records import (
     NO_LEADER,
-    Alike,
     BrokerRegistrationChangeRecord,
     PartitionChangeRecord,
+    PartitionRecordRef,
     UnregisterBrokerRecord,
 )
+from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     AlterPartitionRequest,
@@ -67,7 +68,7 @@ T = TypeVar("T")
 
 
 class _ByShape(Generic[T]):
-    """What is decided for a partition, worked out once for all of its shape."""
+    """Decisions for partitions, worked out once for all of a shape."""
 
     def __init__(self, decide: Callable[[PartitionRegistration], T]) -> None:
         self._decide = decide
@@ -76,7 +77,7 @@ class _ByShape(Generic[T]):
         """By identity, with the partition itself, so that nothing else gets that."""
 
     def of(self, partition: PartitionRegistration) -> T:
-        """What is decided for this one."""
+        """The decision for a partition."""
         found = self._known.get(id(partition))
         if found is None:
             if len(self._known) >= KNOWN_MAX:
@@ -90,7 +91,7 @@ class _ByShape(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class _Assignment:
-    """What comes of assigning a replica to a directory, for all partitions of one shape."""
+    """Result of assigning a replica to a directory, for all partitions of one shape."""
 
     error: int
     like: PartitionChangeRecord | None
@@ -100,7 +101,7 @@ class _Assignment:
 
 @dataclass(slots=True)
 class _Assigned:
-    """What was assigned, and what to look after once all is; sets in the order in which they came."""
+    """Assignments of a request, and what to look after once all are made; sets in the order in which they came."""
 
     assigned: dict[Uuid, set[int]] = field(default_factory=dict)
     """Partitions by topic. The draft knows what became of these; all others are as they are registered."""
@@ -206,7 +207,7 @@ class Replication:
         # What is decided for one partition holds for all of its shape whose topics are configured alike.
         decisions: dict[tuple[Any, ...], _ByShape[PartitionChangeRecord | None]] = {}
         of_topic: dict[Uuid, _ByShape[PartitionChangeRecord | None]] = {}
-        made: list[Alike] = []
+        made: list[PartitionRecordRef] = []
         for key in keys:
             partition = draft.partition(key)
             if partition is None:
@@ -221,7 +222,7 @@ class Replication:
                 decided = of_topic[topic_id] = decisions[inputs]
             like = decided.of(partition)
             if like is not None:
-                made.append(Alike(like, topic_id, number))
+                made.append(PartitionRecordRef(like, topic_id, number))
                 moved += like.leader >= 0
         draft.add_partitions(made)
         return moved
@@ -338,7 +339,8 @@ class Replication:
             self.leader_and_isr_updates(draft, keys, unclean=broker.id)
 
     def directories_missing(self, draft: Draft, broker: BrokerRegistration, registered: Iterable[Uuid]) -> None:
-        """The same incarnation registers again, without some of its directories: whatever is in them is offline."""
+        """Add what follows when an incarnation registers again without some of its directories: whatever is in them is
+        offline."""
         for directory in sorted(set(broker.log_dirs) - set(registered)):
             self._replicas_lost(draft, self._index.in_directory(broker.id, directory), broker.id)
 
@@ -429,7 +431,7 @@ class Replication:
             assignment = decided.of(partition)
             answers.append(_assignment_answer(number, assignment.error))
             if assignment.like is not None:
-                draft.records.append(Alike(assignment.like, topic_id, number))
+                draft.records.append(PartitionRecordRef(assignment.like, topic_id, number))
             if outcome.lost or not (online and assignment.is_led and not assignment.is_made_anew):
                 outcome.add(key, assignment, online=online, last_counts=self._rules.sees_own_changes)
         return AssignReplicasToDirsResponseTopic(topic_id=topic.topic_id, partitions=tuple(answers))
@@ -442,7 +444,7 @@ class Replication:
         topic_id: Uuid,
         partition: PartitionRegistration,
     ) -> "_Assignment":
-        """What comes of an assignment, for all partitions of one shape."""
+        """Result of an assignment, for all partitions of one shape."""
         error, like = 0, None
         if broker.id not in partition.replicas:
             error = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)

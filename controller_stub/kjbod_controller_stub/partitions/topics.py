@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Callable, Set
-from dataclasses import dataclass
 
 from kjbod.ids import METADATA_TOPIC_NAME, ZERO, Uuid
 from kjbod.metadata.image import Change, MetadataImage, TopicCreated, TopicDeleted
 from kjbod.metadata.records import AnyRecord, RemoveTopicRecord, TopicRecord
-from kjbod.topics import topic_name_problem
+from kjbod.quick_dataclass import dataclass
+from kjbod.topic_names import topic_name_problem
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     CreateTopicsRequest,
@@ -33,7 +33,7 @@ _TOPIC_DELETION_DISABLED_SINCE = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDefaults:
-    """What a topic gets that does not say."""
+    """Values for a topic whose request does not say."""
 
     num_partitions: int = 1
     replication_factor: int = 1
@@ -41,7 +41,7 @@ class TopicDefaults:
 
 @dataclass(slots=True)
 class _Creation:
-    """One CreateTopics as far as it has come."""
+    """A CreateTopics as far as it has come."""
 
     records: list[AnyRecord]
     taken: dict[str, str]

@@ -30,6 +30,7 @@ from kjbod.wire.messages import (
     AssignReplicasToDirsResponseTopic,
 )
 from kjbod_agent.partitions import TopicIdPartition
+from tests.metadata.replicas import replicas_of
 
 US = 1
 NO_LEADER = -1
@@ -195,7 +196,7 @@ class Controller:
 
     def hosted(self) -> Iterator[tuple[str, TopicIdPartition, PartitionRegistration]]:
         """Each replica on broker 1."""
-        for topic, number, partition in self.image.replicas_of(US):
+        for topic, number, partition in replicas_of(self.image, US):
             yield topic.name, TopicIdPartition(topic.id, number), partition
 
     # ---- elections

@@ -44,6 +44,8 @@ class Disks:
         self.disks = {d: MemoryDisk(number=n) for n, d in enumerate(PATHS.values(), start=1)}
         self.assigned = {0: D1} if assigned is None else assigned
         self.deleted = False
+        self.worlds = 0
+        """How many there have been on these disks, each with unique names of its own."""
         for partition, directory in self.assigned.items():
             self.make(directory, f"t-{partition}", f"{partition}:".encode() * 40)
 
@@ -104,7 +106,8 @@ class World:
         self.refused: list[str] = []
         self.asked: list[tuple[TopicIdPartition, Uuid]] = []
         self._newest: dict[TopicIdPartition, Uuid] = {}
-        self._unique = (f"{number:032x}" for number in itertools.count(len(repr(disks.__dict__)) << 20))
+        disks.worlds += 1
+        self._unique = (f"{number:032x}" for number in itertools.count(disks.worlds << 20))
         for disk in disks.disks.values():
             disk.heal()
             disk.delay_ms = REQUEST_MS

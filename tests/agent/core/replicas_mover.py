@@ -14,7 +14,7 @@ from kjbod_agent.replicas.inventory import Wanted
 if TYPE_CHECKING:
     from tests.agent.core.replicas_world import Agent, Disk
 
-EIO = 5
+EIO, EEXIST = 5, 17
 
 
 @dataclass(eq=False)
@@ -170,7 +170,7 @@ class Mover:
         match effect:
             case Effect.ASSIGN:
                 self.agent.assign(move.key, move.destination)
-                if move.key in self.agent.assignments.told:
+                if move.key in self.agent.assignments.acknowledged:
                     self.feed(move, Event.ACKNOWLEDGED)
             case Effect.REVERT:
                 if move.source is not None:
@@ -221,9 +221,7 @@ class Mover:
             case State.PROMOTING | State.FINISHING:
                 self._job(move, destination, lambda disk: self._promote(move, disk), Event.SWAPPED)
             case State.RESTORING if move.source is not None:
-                self._job(
-                    move, move.source, lambda disk: _rename(disk, move.renamed, move.plain), Event.SOURCE_RESTORED
-                )
+                self._job(move, move.source, lambda disk: _restore(disk, move), Event.SOURCE_RESTORED)
 
     def _job(self, move: Move, directory: Uuid, does: "Callable[[Disk], int]", event: Event) -> None:
         from tests.agent.core.replicas_world import Job
@@ -236,7 +234,11 @@ class Mover:
 
         def then(error: int) -> None:
             move.busy = False
-            if error or self.moves.get(move.key) is not move or move.state is not asked_in:
+            if self.moves.get(move.key) is not move or move.state is not asked_in:
+                return
+            if error == EEXIST and move.state is not State.RESTORING:
+                self.feed(move, Event.GIVEN_UP)
+            if error:
                 return
             if event is Event.SOURCE_RENAMED:
                 move.is_renamed = move.is_gone = True
@@ -269,8 +271,14 @@ class Mover:
 
 def _rename(disk: "Disk", name: str, new_name: str) -> int:
     """Done before, without an answer, is done too."""
+    if name in disk.replicas and new_name in disk.replicas:
+        return EEXIST
     if name in disk.replicas:
-        assert new_name not in disk.replicas, f"{name} would replace {new_name}"
         disk.replicas[new_name] = disk.replicas.pop(name)
     assert new_name in disk.replicas, f"neither {name} nor {new_name} is there"
     return 0
+
+
+def _restore(disk: "Disk", move: Move) -> int:
+    """What has the other name may be of a swap long ago."""
+    return 0 if not move.is_renamed and move.plain in disk.replicas else _rename(disk, move.renamed, move.plain)

@@ -205,7 +205,7 @@ class Agent:
 
     def assign(self, key: TopicIdPartition, directory: Uuid) -> None:
         now_ms = self.world.now_ms
-        if self.failures.of(directory) and key not in self.assignments.told:
+        if self.failures.of(directory) and key not in self.assignments.acknowledged:
             self.failures = failing.misplaced(self.failures, directory, [key], now_ms)
         self.assignments.submit(key, directory, now_ms)
         self.newest[key] = directory
@@ -619,7 +619,7 @@ class World:
         return bool(
             agent.behind
             or agent.assignments.queued
-            or agent.assignments.told
+            or agent.assignments.acknowledged
             or agent.inventory.creating
             or agent.mover.moves
             or any(jobs for directory, jobs in agent.jobs.items() if self._is_well(directory))

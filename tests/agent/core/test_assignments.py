@@ -15,10 +15,11 @@ from kjbod.wire.messages import (
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsResponse,
 )
-from kjbod_agent.assignments import LINGER_MS, TOLD_MS_MAX, Assignments, backoff_ms
+from kjbod_agent.assignments import ACKNOWLEDGED_MS_MAX, LINGER_MS, Assignments, backoff_ms
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Hosting
 from tests.agent.core.recording import answer
+from tests.depth import examples
 
 D1, D2 = Uuid.of(2, 1), Uuid.of(2, 2)
 T1, T2 = Uuid.of(3, 1), Uuid.of(3, 2)
@@ -201,7 +202,7 @@ def test_what_was_just_told_is_not_told_again_but_a_controller_that_records_noth
     queue.answered(answer(take(queue, 100)), 130)
     queue.submit(P0, D1, 140)
     assert queue.queued == 0
-    assert queue.expired(130 + TOLD_MS_MAX) == [P0]
+    assert queue.expired(130 + ACKNOWLEDGED_MS_MAX) == [P0]
     queue.submit(P0, D1, 6_000)
     assert queue.queued == 1
 
@@ -221,7 +222,7 @@ def test_a_new_controller_is_asked_without_waiting_for_the_backoff() -> None:
     queue.submit(P0, D1, 0)
     take(queue, 100)
     queue.failed("Disconnected", 110)
-    queue.hurry(115)
+    queue.retry_now(115)
     assert sent(take(queue, 115)) == {P0: D1}
 
 
@@ -278,13 +279,13 @@ def test_the_time_starts_anew_with_a_controller_that_is_new_or_back() -> None:
     queue.submit(P0, D1, 0)
     take(queue, 100)
     queue.failed("Disconnected", 110)
-    queue.patience(50_000)
+    queue.restart_patience(50_000)
     assert queue.holding(50_999) == 1
     assert queue.holding(51_000) == 0
     assert queue.stuck(60_000)[0].since_ms == 50_000
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(st.integers(0, 2**32), st.integers(1, 4))
 def test_in_the_end_the_controller_has_the_newest_directory_of_every_partition(seed: int, limit: int) -> None:
     rng = random.Random(seed)

@@ -46,7 +46,7 @@ from kjbod_agent.moves.mover import Mover
 from kjbod_agent.replicas.hosting import Hosting
 from kjbod_agent.replicas.inventory import Inventory
 from kjbod_agent.replicas.placement import Placement
-from kjbod_agent.reporting import Reporter, Sender
+from kjbod_agent.reporter import Reporter, Sender
 from kjbod_agent.storage.api import StorageOptions
 from kjbod_agent.storage.memory import MemoryDirectoryAgent, MemoryDisk, MemoryStorageAgent
 from tests.agent.core.recording import Log
@@ -73,6 +73,7 @@ class Controller:
         self.clock = clock
         self.silent = False
         self.gone = False
+        self.answer_s = 0.001
         self.assign_error = ErrorCode.NONE
         self.registration_error = ErrorCode.NONE
         self.heartbeat_errors: list[ErrorCode] = []
@@ -142,7 +143,7 @@ class FakeConnection:
             if self._controller.silent:
                 await asyncio.sleep(timeout_ms / 1000)
             raise RequestTimedOut(f"controller did not answer within {timeout_ms} ms")
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(self._controller.answer_s)
         return self._controller.answer(message)
 
     async def close(self) -> None:
@@ -372,6 +373,37 @@ def test_a_failed_directory_is_in_the_heartbeat_after_a_stale_epoch_and_acknowle
             await world.until(lambda: len(world.log.of("directory.offline.acknowledged")) == 2)
             assert world.controller.of(BrokerHeartbeatRequest)[-1].offline_log_dirs == (D2,)
             assert world.controller.of(BrokerHeartbeatRequest)[-1].broker_epoch == 101
+
+    virtual(main)
+
+
+@pytest.mark.parametrize("there", ["in a round", "between two rounds"])
+def test_a_pause_wherever_it_comes_leaves_time_to_hear_what_the_controller_has_answered(
+    virtual: Run, monkeypatch: pytest.MonkeyPatch, there: str
+) -> None:
+    async def main(clock: Any) -> None:
+        async with World(clock) as world:
+            world.topic()
+            await world.until(lambda: len(world.controller.of(AssignReplicasToDirsRequest)) == 2)
+            world.record_assignments()
+            pauses = [] if there == "between two rounds" else [40]
+
+            def pet(*_: object) -> None:
+                if pauses and world.log.of("directory.offline.sent"):
+                    clock.pause(pauses.pop())
+
+            for name in ("notify_watchdog", "notify_starting"):
+                monkeypatch.setattr(systemd, name, pet)
+            world.controller.answer_s = 41  # it is heard after the pause, and within one round with the controller
+            world.broker.directory_failed(D2, "error", "EIO", clock.monotonic_ms())
+            await world.until(lambda: bool(world.log.of("directory.offline.sent")))
+            if there == "between two rounds":
+                await asyncio.sleep(0.1)
+                clock.pause(40)
+            await world.until(lambda: bool(world.log.of("directory.offline.acknowledged")))
+            assert not pauses, pauses
+            assert world.log.of("agent.paused")[0]["lost_ms"] > 38_000
+            assert world.broker.life.active
 
     virtual(main)
 

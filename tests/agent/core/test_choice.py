@@ -19,6 +19,7 @@ from kjbod_agent.replicas.choice import (
     is_nearly_full,
     standing,
 )
+from tests.depth import examples
 
 DIRECTORIES = tuple(Uuid.of(2, n) for n in range(1, 7))
 D1, D2, D3 = DIRECTORIES[:3]
@@ -132,7 +133,7 @@ sites_of = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(st.sampled_from(POLICIES), sites_of, st.lists(st.integers(0, 50), min_size=6, max_size=6), st.integers(0, 99))
 def test_never_a_worse_class_while_a_better_one_can_take_it(
     policy: Policy, sites: list[Site], replicas: list[int], chance: int
@@ -152,7 +153,7 @@ def test_never_a_worse_class_while_a_better_one_can_take_it(
 # ------------------------------------------------------------------------------------------------------------- policies
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(st.integers(1, 6), st.integers(0, 60))
 def test_rp_5_by_number_of_replicas_counts_differ_by_at_most_one(directories: int, number: int) -> None:
     counts = dict.fromkeys(DIRECTORIES[:directories], 0)

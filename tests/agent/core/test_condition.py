@@ -6,7 +6,17 @@ from typing import Any
 import pytest
 
 from kjbod.ids import Uuid
-from kjbod_agent.condition import START_MS, Condition, DirectoryStates, Level, condition, contact, fenced
+from kjbod_agent.condition import (
+    START_MS,
+    UNFOLLOWED_MS,
+    Condition,
+    DirectoryStates,
+    Level,
+    Unfollowed,
+    condition,
+    contact,
+    fenced,
+)
 from kjbod_agent.lifecycle import BrokerState, Identity, Lifecycle
 
 WALL_MS = 1_700_000_000_000
@@ -21,7 +31,7 @@ RUNNING = Lifecycle(
 
 def at(now_ms: int, words: tuple[str, ...] = ("online",) * 12, *, ago: bool = True, **changes: Any) -> Condition:
     """The condition ``now_ms`` after the start; ``changes`` of the lifecycle, or what else is told."""
-    told = {key: changes.pop(key) for key in ("unrecorded", "stuck") if key in changes}
+    told = {key: changes.pop(key) for key in ("unrecorded", "stuck", "unfollowed") if key in changes}
     metadata = changes.pop("metadata", "online")
     life = dataclasses.replace(RUNNING, **changes)
     states = DirectoryStates({f"/d{number}": word for number, word in enumerate(words)}, metadata)
@@ -43,6 +53,18 @@ def test_the_line_names_every_reason() -> None:
         "cannot connect to host3:9093: Connection refused); 1 of 12 directories failed"
     )
     assert at(142_000, ago=False, **gone).line == at(150_000, ago=False, **gone).line.replace("22:12:30Z", "22:12:38Z")
+
+
+def test_metadata_that_cannot_be_fetched_are_told_while_the_controller_answers_heartbeats() -> None:
+    silence = Unfollowed(UNFOLLOWED_MS, "host3:9093 closed the connection")
+    told = at(110_000, unfollowed=silence)
+    assert told.line == "DEGRADED: the metadata cannot be fetched for 10 s (host3:9093 closed the connection)"
+    assert at(110_000, unfollowed=silence, ago=False).line == (
+        "DEGRADED: the metadata cannot be fetched (host3:9093 closed the connection)"
+    ), "systemctl shows no line that is another one each second"
+    assert at(110_000, unfollowed=dataclasses.replace(silence, for_ms=UNFOLLOWED_MS - 1)).level is Level.OK
+    alone = at(110_000, unfollowed=silence, failures=3, trouble="Connection refused")
+    assert "metadata" not in alone.line, "no controller at all is one reason"
 
 
 @pytest.mark.parametrize(

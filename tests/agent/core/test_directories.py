@@ -10,10 +10,9 @@ import pytest
 
 from kjbod.errors import ConfigError, StorageError
 from kjbod.ids import Uuid
-from kjbod_agent.directories.rules import (
-    KNOWN_DIRECTORIES_NAME,
+from kjbod_agent.directories.known_directories import KNOWN_DIRECTORIES_NAME, KnownDirectories
+from kjbod_agent.directories.start_up_rules import (
     RETIRED_MAX,
-    KnownDirectories,
     KnownDirectory,
     Load,
     Memory,

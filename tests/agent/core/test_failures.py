@@ -20,6 +20,7 @@ from kjbod_agent.failures import (
 )
 from kjbod_agent.failures import misplaced as place_elsewhere
 from kjbod_agent.partitions import TopicIdPartition
+from tests.depth import examples
 
 A, B, C, METADATA = (Uuid.of(1, n) for n in range(1, 5))
 P, Q = TopicIdPartition(Uuid.of(7, 7), 0), TopicIdPartition(Uuid.of(7, 7), 1)
@@ -147,7 +148,7 @@ events = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(st.lists(st.tuples(events, st.integers(0, 10_000)), max_size=40))
 def test_no_directory_stays_unsettled_past_its_deadline_with_leaders_on_it(
     script: list[tuple[tuple[str, object], int]],

@@ -13,23 +13,23 @@ from kjbod.metadata.records import ConfigRecord, RemoveTopicRecord, TopicRecord
 from kjbod_agent.health.block import BlockCounters, BlockDevice
 from kjbod_agent.health.devices import DeviceWatch
 from kjbod_agent.partitions import TopicIdPartition
-from kjbod_agent.replicas import inventory, removals
+from kjbod_agent.replicas import deletions, inventory
 from kjbod_agent.replicas.inventory import Inventory
 from kjbod_agent.storage.api import StorageOptions
 from kjbod_agent.storage.memory import MemoryDirectoryAgent, MemoryDisk
-from tests.agent.core.test_removals import D1, D2, D3, PATHS, World, partition
+from tests.agent.core.test_deletions import D1, D2, D3, PATHS, World, partition
 from tests.agent.core.test_view import TOPIC, Host, hosted
 from tests.growth import entries
 
 Run = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]
 ROUNDS = 12
-OF_A_REPLACED_DISK = ("Placement.removals.works", "Placement._work", "Placement.agents")
+OF_A_REPLACED_DISK = ("Placement.deletions.works", "Placement._work", "Placement.agents")
 """The agent of a disk and its empty queue stay when a person replaces it: a call that hangs may still come back."""
-RIG = ("Placement.removals.log", "Placement.log", "Placement.owner")
+RIG = ("Placement.deletions.log", "Placement.log", "Placement.owner")
 
 
 def test_topics_and_disks_that_are_gone_leave_nothing_in_memory(virtual: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(removals, "REMEMBERED_MAX", 4)
+    monkeypatch.setattr(deletions, "REMEMBERED_MAX", 4)
 
     async def story(clock: Any) -> None:
         held: list[Counter[str]] = []
@@ -60,7 +60,7 @@ def test_topics_and_disks_that_are_gone_leave_nothing_in_memory(virtual: Run, mo
                 held.append(entries(world.placement))
         grown = {path: (held[5][path], size) for path, size in held[-1].items() if size > held[5][path]}
         assert not {path: sizes for path, sizes in grown.items() if not path.startswith(OF_A_REPLACED_DISK + RIG)}
-        assert held[-1]["Placement.removals.works"] == 3 + ROUNDS
+        assert held[-1]["Placement.deletions.works"] == 3 + ROUNDS
 
     virtual(story)
 
@@ -88,8 +88,8 @@ def test_sizes_of_replicas_that_are_gone_are_forgotten_also_when_clients_ask_for
             assert [(each.name, each.size) for each in seen["/d2"].replicas] == [(future, 7)]
             host.inventory.end_move(moved)
         held = entries(host.view)
-        assert held["View._sizes"] < 20
-        assert held["View._ends"] < 20
+        assert held["DirectoryViews._sizes"] < 20
+        assert held["DirectoryViews._ends"] < 20
 
     hosted(virtual, story)
 

@@ -18,6 +18,8 @@ from kjbod.metadata.records import (
 from kjbod.metadata.versions import DIRECTORY_ASSIGNMENT, METADATA_VERSION
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Hosted, Hosting, Update, cordoned_log_dirs
+from tests.depth import examples
+from tests.metadata.replicas import replicas_of
 
 D1, D2 = Uuid.of(2, 1), Uuid.of(2, 2)
 TOPIC = Uuid.of(3, 1)
@@ -105,7 +107,7 @@ def _of(topic_id: Uuid, number: int, replicas: tuple[int, ...]) -> PartitionReco
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["delete", "away", "here", "grow"])), max_size=8),
     st.lists(st.integers(0, 3), min_size=8, max_size=8),
@@ -120,7 +122,7 @@ def test_what_changes_while_a_big_image_is_counted_is_told_as_what_it_was(
         image.replay(TopicRecord(name=f"t{topic_id}", topic_id=topic_id))
         image.replay(_of(topic_id, 0, (1, 2)))
         image.replay(_of(topic_id, 1, (2, 1)))
-    known = {(t.id, n) for t, n, _ in image.replicas_of(1)}
+    known = {(t.id, n) for t, n, _ in replicas_of(image, 1)}
     hosting, current = Hosting(1), [image]
     steps = hosting.load_in_steps(lambda: current[0], 2)
     for (index, kind), pause in zip(changes, pauses, strict=False):
@@ -149,7 +151,7 @@ def test_what_changes_while_a_big_image_is_counted_is_told_as_what_it_was(
         for update in hosting.apply(told):
             before = (update.partition.topic_id, update.partition.partition) in known
             assert (update.old is not None) == before, "what was this broker's is not new"
-        known = {(t.id, n) for t, n, _ in current[0].replicas_of(1)}
+        known = {(t.id, n) for t, n, _ in replicas_of(current[0], 1)}
     for _ in steps:
         pass
     fresh = Hosting(1)

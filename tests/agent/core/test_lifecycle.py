@@ -48,6 +48,7 @@ from kjbod_agent.lifecycle import (
     step,
     wakeup_ms,
 )
+from tests.depth import examples
 
 A, B, C = (Uuid.of(1, n) for n in (1, 2, 3))
 NEGATIVE = Uuid.of(-1, 5)
@@ -416,7 +417,7 @@ moves = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(st.lists(moves, max_size=60), st.booleans(), st.booleans())
 def test_whatever_happens_one_request_is_out_all_failures_are_in_it_and_something_is_always_due(
     script_of: list[tuple[str, Any]], caught_up: bool, fenced: bool

@@ -9,8 +9,8 @@ import pytest
 
 from kjbod.ids import Uuid
 from kjbod_agent.directories.loading import ATTEMPTS, Loading
-from kjbod_agent.directories.rules import Directory
 from kjbod_agent.directories.start_up import LOAD_TIMEOUT_MS, PATIENCE_MS
+from kjbod_agent.directories.start_up_rules import Directory
 from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, Replica
 from tests.agent.core.opened import Disks
 

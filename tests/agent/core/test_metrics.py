@@ -8,7 +8,7 @@ from kjbod.fleet.schema import latency_bucket
 from kjbod.metrics.listener import render
 from kjbod_agent.health.state import Health
 from kjbod_agent.metrics import PROBE_BOUNDS_US, UNREADABLE, AgentCollector, Disk, Move, Snapshot
-from tests.metrics.exposition import checked, values
+from tests.metrics.exposition import checked, not_on_the_page, values
 
 SNAPSHOT = Snapshot(
     broker_state=3,
@@ -29,6 +29,10 @@ def scrape(snapshot: Snapshot) -> dict[str, float]:
     return values(text)
 
 
+def test_the_page_names_every_metric_of_an_agent() -> None:
+    assert not_on_the_page(render(AgentCollector(lambda: SNAPSHOT).collect()).decode()) == []
+
+
 def test_queued_assignments_have_the_names_of_the_kip_and_of_kafka() -> None:
     queued = {series: value for series, value in scrape(SNAPSHOT).items() if "ueuedreplica" in series.lower()}
     assert set(queued.values()) == {12.0}
@@ -39,6 +43,11 @@ def test_queued_assignments_have_the_names_of_the_kip_and_of_kafka() -> None:
         "kafka_server_kafkaserver_queuedreplicatodirassignments",
         "kafka_server_assignmentsmanager_queuedreplicatodirassignments",
     }
+
+
+def test_metadata_that_are_not_followed_have_an_age() -> None:
+    assert scrape(SNAPSHOT)["kjbod_metadata_fetch_failing_seconds"] == 0
+    assert scrape(dataclasses.replace(SNAPSHOT, unfollowed_ms=45_500))["kjbod_metadata_fetch_failing_seconds"] == 45.5
 
 
 def test_offline_directories_are_counted_and_named_as_dashboards_look_for_them() -> None:

@@ -10,7 +10,7 @@ import pytest
 from kjbod.ids import Uuid
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_agent.health.state import Cause, DirectoryHealth, Health
-from kjbod_agent.moves.machine import State
+from kjbod_agent.moves.machine import State, source_name
 from kjbod_agent.moves.mover import REASONS_MAX
 from tests.agent.core.moving_world import D1, D2, D3, D4, SEGMENT, Disks, Run, World, key
 
@@ -532,6 +532,29 @@ def test_a_source_that_nobody_may_rename_ends_the_move_and_is_told_once(virtual:
             assert world.errors == [(D1, number)]
             (failed,) = world.log.of("replica.move.failed")
             assert f"{errno.errorcode[number]} at rename" in failed["reason"]
+
+    virtual(main)
+
+
+def test_a_source_whose_new_name_is_taken_stays_and_the_move_ends(virtual: Run) -> None:
+    """A swap of the same move had come as far as that before the replica was taken away, and given anew."""
+
+    async def main(clock: Any) -> None:
+        disks = Disks()
+        content = disks.content(D1, "t-0")
+        async with World(disks, clock) as world:
+            world.alter(0, "/d2")
+            await world.reach(State.ACCEPTED)
+            ((_, future),) = disks.copies(0, "future")
+            before = source_name(future)
+            disks.make(D1, before, b"of before")
+            await world.rest()
+            assert whole(disks, content) == disks.assigned[0] == D1
+            assert not disks.copies(0, "future")
+            assert disks.content(D1, before)[SEGMENT] == b"of before"
+            (failed,) = world.log.of("replica.move.failed")
+            assert "EEXIST at rename" in failed["reason"]
+            assert world.errors == []
 
     virtual(main)
 

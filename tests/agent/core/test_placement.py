@@ -96,7 +96,7 @@ class World:
         return sorted(self.disks[directory].directories)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():  # noqa: ASYNC110  the machine under test has no event for tests
                 await asyncio.sleep(0.005)
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.choice import Chooser, Site
-from kjbod_agent.replicas.inventory import Aside, Decision, Inventory, Wanted, delete_name, stray_name
+from kjbod_agent.replicas.inventory import Decision, Inventory, StrayCopy, Wanted, delete_name, stray_name
 from kjbod_agent.replicas.table import RULES, Action, Assigned, Found, Hidden, look_up
 from kjbod_agent.storage.api import Replica
+from tests.depth import examples
 
 D1, D2, D3, UNREAD, FOREIGN = (Uuid.of(2, n) for n in range(1, 6))
 TOPIC, OTHER_TOPIC = Uuid.of(3, 1), Uuid.of(3, 2)
@@ -182,7 +183,7 @@ def test_of_two_copies_the_one_that_the_metadata_name_counts_and_the_other_is_se
     inventory = disks({D1: [("t-0", TOPIC)], D2: [("t-0", TOPIC)]})
     decision = inventory.decide(want(D2))
     assert decision.action is Action.SET_ASIDE
-    assert decision.aside == (Aside(D1, "t-0", "superseded copy"),)
+    assert decision.aside == (StrayCopy(D1, "t-0", "superseded copy"),)
     assert inventory.copies(P0) == (D2,)
     assert "t-0" not in inventory.names(D1)
     assert outcome(inventory.decide(want(D2))) == NOTHING
@@ -204,10 +205,10 @@ def test_a_copy_on_a_disk_that_is_added_does_not_count_beside_one_that_was_known
     inventory = disks(HERE)
     assert inventory.decide(want(UNASSIGNED)).directory_id == D1  # the controller has not recorded it yet
     inventory.add_directory(FOREIGN, "/d4", [Replica("t-0", "t", 0, TOPIC)])
-    assert inventory.decide(want(UNASSIGNED)).aside == (Aside(FOREIGN, "t-0", "superseded copy"),)
+    assert inventory.decide(want(UNASSIGNED)).aside == (StrayCopy(FOREIGN, "t-0", "superseded copy"),)
     again = disks(HERE)
     again.add_directory(FOREIGN, "/d4", [Replica("t-0", "t", 0, TOPIC)])
-    assert again.decide(want(FOREIGN)).aside == (Aside(D1, "t-0", "superseded copy"),)
+    assert again.decide(want(FOREIGN)).aside == (StrayCopy(D1, "t-0", "superseded copy"),)
 
 
 def test_two_copies_in_directories_that_are_loaded_at_the_start_are_an_error_in_whatever_order() -> None:
@@ -224,7 +225,7 @@ def test_a_copy_that_turns_up_of_a_replica_that_this_process_made_is_set_aside_a
     inventory.created(P0)
     inventory.add_directory(UNREAD, "/d4", [Replica("t-0", "t", 0, TOPIC)])
     decision = inventory.decide(want(UNASSIGNED, new=True))
-    assert decision.aside == (Aside(UNREAD, "t-0", "superseded copy"),)
+    assert decision.aside == (StrayCopy(UNREAD, "t-0", "superseded copy"),)
     assert outcome(inventory.decide(want(UNASSIGNED, new=True))) == (Action.ASSIGN, D1, True)
 
 
@@ -341,7 +342,7 @@ def test_a_replica_elsewhere_waits_for_the_directory_that_the_metadata_name() ->
     inventory = disks(HERE, loading=[D3])
     assert outcome(inventory.decide(want(D3))) == WAITS
     inventory.add_directory(D3, "/d3", [Replica("t-0", "t", 0, TOPIC)])
-    assert inventory.decide(want(D3)).aside == (Aside(D1, "t-0", "superseded copy"),)
+    assert inventory.decide(want(D3)).aside == (StrayCopy(D1, "t-0", "superseded copy"),)
 
 
 def test_a_new_replica_is_made_while_a_directory_is_loaded_and_never_in_it() -> None:
@@ -449,7 +450,7 @@ assigned_ids = st.sampled_from([UNASSIGNED, MIGRATING, LOST, D1, D2, D3, UNREAD,
 directories = st.sets(st.sampled_from([D1, D2, D3]))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600))
 @given(assigned_ids, directories, directories, directories, directories, st.booleans(), st.booleans())
 def test_no_replica_is_ever_created_while_a_copy_lies_or_may_lie_anywhere_else(
     assigned: Uuid,
@@ -482,7 +483,7 @@ def test_no_replica_is_ever_created_while_a_copy_lies_or_may_lie_anywhere_else(
     assert len(inventory.copies(P0)) <= 1 or decision.action in (Action.REFUSE, Action.WAIT, Action.LEAVE)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(st.lists(st.tuples(st.integers(0, 5), assigned_ids), min_size=1, max_size=30), st.booleans())
 def test_once_the_controller_recorded_what_it_was_told_there_is_nothing_left_to_do(
     partitions: list[tuple[int, Uuid]], unread: bool

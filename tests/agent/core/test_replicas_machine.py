@@ -2,21 +2,21 @@
 
 A failure shrinks to a story: each step is one thing that happens to the broker, its disks or its controller. ::
 
-    KJBOD_EXAMPLES=5000 .venv/bin/python -m pytest -n0 tests/agent/core/test_replicas_machine.py
+    scripts/test --depth deep tests/agent/core/test_replicas_machine.py
 
 tells many more stories than a plain run does, and longer ones.
 """
 
-import os
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kjbod_agent.partitions import TopicIdPartition
 from tests.agent.core.model_controller import US
 from tests.agent.core.replicas_world import PATHS, Agent, World
+from tests.depth import examples, steps
 
 TOPICS = st.sampled_from(["a", "b", "c"])
 DISKS = st.sampled_from(PATHS)
@@ -37,7 +37,6 @@ TROUBLES = st.sampled_from(
         "its replica is reassigned away",
     ]
 )
-DEEP = int(os.environ.get("KJBOD_EXAMPLES", "0"))
 
 
 class ReplicasInTrouble(RuleBasedStateMachine):
@@ -380,9 +379,5 @@ class ReplicasInTrouble(RuleBasedStateMachine):
 
 TestReplicasInTrouble: Any = ReplicasInTrouble.TestCase
 TestReplicasInTrouble.settings = settings(
-    max_examples=DEEP or 150,
-    stateful_step_count=60 if DEEP else 40,
-    deadline=None,
-    report_multiple_bugs=False,
-    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=examples(150), stateful_step_count=steps(40), report_multiple_bugs=False
 )

@@ -71,7 +71,7 @@ async def test_a_topic_created_again_while_its_first_replica_is_being_made_gets_
     for record in _records(BEFORE):
         image.replay(record)
     disk.hang()
-    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(placement.run())
         placement.publish(image)
         while not placement.inventory.creating:  # noqa: ASYNC110  the placement has no event for tests

@@ -18,7 +18,6 @@ from kjbod.errors import ConfigError, StorageError
 from kjbod.ids import Uuid
 from kjbod.runtime.logging import get_logger
 from kjbod_agent.directories import start_up
-from kjbod_agent.directories.rules import Directory, Memory, StartUpError
 from kjbod_agent.directories.start_up import (
     BLOCKED_MS,
     LOAD_TIMEOUT_MS,
@@ -29,6 +28,7 @@ from kjbod_agent.directories.start_up import (
     _without_unmounted,
     mark_clean,
 )
+from kjbod_agent.directories.start_up_rules import Directory, Memory, StartUpError
 from kjbod_agent.health.mounts import Mount
 from kjbod_agent.replicas.stray_memory import StrayMemory
 from kjbod_agent.storage.api import BlockedCall, DirectoryError, Replica
@@ -42,11 +42,12 @@ async def closed(remembering: Remembering) -> None:
     await asyncio.sleep(0)
 
 
+@pytest.mark.usefixtures("world")
 async def test_a_full_state_directory_is_said_and_keeps_no_broker_from_starting(tmp_path: Path) -> None:
     with capture_logs() as logs:
         remembering = Remembering(config_of(["/d1"], state_dir=tmp_path), get_logger())
         await remembering.load()
-        (process,) = remembering.files.process_ids()
+        *_lock, process = remembering.files.process_ids()
         resource.prlimit(process, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
         await remembering.change(Memory().seen("/d1", Uuid.of(1, 1), 0))
     await closed(remembering)
@@ -60,6 +61,7 @@ def _huge(path: Path) -> None:
     os.truncate(path, 1 << 40)
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -87,6 +89,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.usefixtures("world")
 async def test_a_second_agent_is_refused_the_state_directory_of_the_first_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,12 +115,13 @@ async def test_a_second_agent_is_refused_the_state_directory_of_the_first_before
     await closed(third)
 
 
+@pytest.mark.usefixtures("world")
 async def test_a_state_directory_stays_locked_when_its_process_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Remembering(config_of(["/d1"], state_dir=tmp_path), get_logger())
     memory = await first.load()
-    (killed,) = first.files.process_ids()
+    *_lock, killed = first.files.process_ids()
     os.kill(killed, signal.SIGKILL)
     with contextlib.suppress(OSError):
         await first.read_file(str(tmp_path / "none"))
@@ -131,6 +135,7 @@ async def test_a_state_directory_stays_locked_when_its_process_is_killed(
     await closed(second)
 
 
+@pytest.mark.usefixtures("world")
 async def test_the_memory_is_saved_when_it_changed_and_read_at_the_next_start(tmp_path: Path) -> None:
     config = config_of(["/d1"], state_dir=tmp_path)
     remembering = Remembering(config, get_logger())

@@ -22,6 +22,7 @@ from kjbod_agent.replicas.strays import (
     is_stray_kraft,
     with_deletions,
 )
+from tests.depth import examples
 
 FOO, BAR, NEW_FOO = (Uuid.of(3, n) for n in (1, 2, 3))
 D1, D2 = Uuid.of(2, 1), Uuid.of(2, 2)
@@ -169,7 +170,7 @@ topics = st.dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(topics, topics)
 def test_sy_11_after_a_full_umr_the_cache_is_what_the_request_says_and_nothing_else(
     before: dict[str, tuple[int, set[int]]], after: dict[str, tuple[int, set[int]]]

@@ -9,9 +9,17 @@ from kjbod.ids import Uuid
 from kjbod.metadata.image import MetadataImage, image_of
 from kjbod.metadata.records import PartitionRecord, Record, RegisterBrokerRecord, TopicRecord
 from kjbod_agent import failures
-from kjbod_agent.admin.view import MEASURE_TIMEOUT_MS, UNKNOWN, DirectoryView, Disk, LogDirectory, View, log_directories
-from kjbod_agent.directories.rules import Directory, KnownDirectory, Memory, StartUp, Unreadable
+from kjbod_agent.admin.view import (
+    MEASURE_TIMEOUT_MS,
+    UNKNOWN,
+    DirectoryView,
+    DirectoryViews,
+    Disk,
+    LogDirectory,
+    log_directories,
+)
 from kjbod_agent.directories.start_up import Opened
+from kjbod_agent.directories.start_up_rules import Directory, KnownDirectory, Memory, StartUp, Unreadable
 from kjbod_agent.failures import Failures
 from kjbod_agent.health.block import BlockDevice
 from kjbod_agent.health.state import DirectoryHealth
@@ -73,7 +81,7 @@ class Host:
         self.told: list[tuple[Uuid, int]] = []
         self.statuses = tuple(status(path, directory) for directory, path in DIRS.items())
         self.entries = tuple(LogDirectory(path=path, directory_id=directory) for directory, path in DIRS.items())
-        self.view = View(
+        self.view = DirectoryViews(
             lambda: self.entries,
             broker=cast(Any, self),
             monitor=cast(Any, SimpleNamespace(status=lambda: self.statuses)),

@@ -8,7 +8,7 @@ import pytest
 
 from kjbod.errors import EXIT_DISK_FAILURE
 from kjbod.runtime import systemd
-from kjbod_agent.storage.api import ProbeResult
+from kjbod_agent.storage.api import LoadedDirectory, ProbeResult
 from tests.agent.core.test_broker import D1, D2, World
 
 Run = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]
@@ -42,7 +42,7 @@ class Monitor:
 
     still: str | None = None
 
-    def last_probe(self, path: str) -> ProbeResult | None:
+    def last_seen(self, path: str) -> LoadedDirectory | ProbeResult | None:
         return None
 
     def doubt(self, path: str, since_ms: int) -> str | None:

@@ -70,8 +70,10 @@ class ModelDisk:
     """Completed; one goes before the last request of a probe."""
     in_flight: int = 0
     waiting: list[Callable[[], None]] = field(default_factory=list)
-    since_ms: int = 0
-    """When it got into its mode."""
+    frozen_ms: int = 0
+    """Since when it is frozen, if it is; a thaw that no sample can see is none."""
+    thawed_ms: int = -1_000_000
+    """When it was frozen last."""
     moved_ms: int = 0
     """When it last completed a request of ours; by the model's clock, and by the time that the agent ran."""
     moved_running_ms: int = 0
@@ -230,7 +232,11 @@ class ModelHost:
     def set(self, disk: ModelDisk, mode: Mode) -> None:
         """Another mode; what waited is answered in it."""
         disk.let_neighbours_work(self.now_ms)
-        disk.mode, disk.since_ms = mode, self.now_ms
+        if disk.mode is Mode.FROZEN:
+            disk.thawed_ms = self.now_ms
+        if mode is Mode.FROZEN and self.now_ms - disk.thawed_ms >= self.settings.sample_gap_ms:
+            disk.frozen_ms = self.now_ms
+        disk.mode = mode
         waiting, disk.waiting = disk.waiting, []
         for go_on in waiting:
             go_on()
@@ -411,7 +417,7 @@ class ModelHost:
             directory.states.append((self.now_ms, after.health, after.cause))
             directory.silent_ms = self.running_ms - directory.disk.moved_running_ms
             frozen = directory.disk.mode is Mode.FROZEN
-            directory.frozen_ms = self.now_ms - directory.disk.since_ms if frozen else 0
+            directory.frozen_ms = self.now_ms - directory.disk.frozen_ms if frozen else 0
             directory.unanswered_ms = self.running_ms - directory.sent_running_ms
             self.fed.append((self.now_ms, directory.name, event, after.health))
         if after.well_ms != before.well_ms:

@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from kjbod_agent.health.block import BlockCounters, BlockDevice, below, block_device_of, read_counters
+from kjbod_agent.health.block import BlockCounters, BlockDevice
 from kjbod_agent.health.mounts import Mount
+from kjbod_agent.health.sysfs import below, block_device_of, disk_sequence, mount_number, read_counters
 
 STAT = "     100    1     2     3      40    5    6    7     {in_flight}    55    66    7   0   0   0   3   0\n"
 
@@ -170,3 +171,25 @@ def test_a_disk_that_was_pulled_has_no_counters(sysfs: Sysfs) -> None:
     device = block_device_of(mount("8:16"), sysfs.root)
     (sysfs.root / "devices" / "sdb" / "stat").unlink()
     assert read_counters(device, sysfs.root) is None
+
+
+def test_a_disk_that_was_added_again_has_another_number_and_a_partition_that_of_its_disk(sysfs: Sysfs) -> None:
+    disk = sysfs.disk("sdb", "8:16")
+    sysfs.partition(disk, "sdb1", "8:17")
+    assert disk_sequence("8:16", sysfs.root) is None, "an older kernel"
+    (disk / "diskseq").write_text("12\n")
+    assert [disk_sequence(device, sysfs.root) for device in ("8:16", "8:17")] == [12, 12]
+    assert disk_sequence("0:43", sysfs.root) is None and disk_sequence("8:99", sysfs.root) is None
+
+
+def test_a_file_system_that_was_mounted_anew_has_another_number_where_its_kind_has_one(sysfs: Sysfs) -> None:
+    sysfs.disk("sdb", "8:16")
+    assert mount_number(mount("8:16"), sysfs.root) is None, "it is not mounted any more"
+    (sysfs.root / "fs" / "ext4" / "sdb").mkdir(parents=True)
+    inode = (sysfs.root / "fs" / "ext4" / "sdb").stat().st_ino
+    assert mount_number(mount("8:16"), sysfs.root) == inode
+    assert mount_number(mount("8:32"), sysfs.root) is None
+    assert mount_number(mount("0:43", "btrfs"), sysfs.root) is None
+    (sysfs.root / "fs" / "btrfs" / "uuid-1" / "devices" / "x").mkdir()
+    assert mount_number(mount("0:43", "btrfs"), sysfs.root) == (sysfs.root / "fs" / "btrfs" / "uuid-1").stat().st_ino
+    assert mount_number(mount("0:43", "nfs4"), sysfs.root) is None

@@ -233,6 +233,24 @@ def test_failed_is_left_alone_until_restart(virtual: Run) -> None:
     virtual(main)
 
 
+@pytest.mark.parametrize("with_an_error", [False, True])
+def test_of_a_disk_that_hung_and_has_failed_it_is_told_that_it_answers_again(virtual: Run, with_an_error: bool) -> None:
+    async def main(clock: Any) -> None:
+        async with Host(clock) as host:
+            disk = host.disks["/disk1"]
+            disk.hang()
+            await host.until("/disk1", Health.FAILED, within_ms=2910)
+            assert host.monitor.status()[0].freed_ms is None
+            disk.wiped = with_an_error
+            disk.heal()
+            await asyncio.sleep(0.1)
+            status = host.monitor.status()[0]
+            assert status.blocked_ms is None and (status.freed_ms is None) is with_an_error
+            assert status.health.health is Health.FAILED
+
+    virtual(main)
+
+
 def test_an_idle_disk_that_hangs_is_failed_at_the_timeout_after_the_probe_it_swallowed(virtual: Run) -> None:
     async def main(clock: Any) -> None:
         async with Host(clock) as host:
@@ -429,6 +447,25 @@ def test_a_mount_table_that_contradicts_the_probe_decides_nothing(virtual: Run) 
             host.sources.table = host.sources.table[1:]
             await asyncio.sleep(600)
             assert host.states() == [Health.ONLINE] * 3
+
+    virtual(main)
+
+
+def test_room_is_known_before_the_first_probe_and_is_that_of_the_last_one_after_it(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with Host(clock) as host:
+            disk = host.disks["/disk2"]
+            disk.usable_bytes = 77
+            await asyncio.sleep(1.1)
+            seen = host.monitor.last_seen("/disk2")
+            assert seen is not None
+            assert seen.usable_bytes == 77
+            agent = host.storage.directory("/disk2")
+            loaded = await agent.load(timeout_ms=1000)
+            host.monitor.remove("/disk2")
+            assert host.monitor.last_seen("/disk2") is None
+            host.monitor.add(agent, loaded, str(loaded.directory_id))
+            assert host.monitor.last_seen("/disk2") == loaded
 
     virtual(main)
 

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing import syscalls
-from kjbod.testing.disks import RealDisk
-from kjbod_agent.health.mounts import MountChange, MountWatcher, compare, mount_of, parse_mountinfo, read_mounts
+from kjbod.faults import syscalls
+from kjbod.faults.disks import RealDisk
+from kjbod_agent.health.mountinfo import MountWatcher, read_mounts
+from kjbod_agent.health.mounts import MountChange, compare, mount_of, parse_mountinfo
 
 TABLE = rb"""27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
 40 27 8:17 / /mnt/d1 rw,relatime shared:7 master:1 propagate_from:2 - ext4 /dev/sdb1 rw,errors=remount-ro
@@ -86,7 +87,7 @@ def test_a_directory_on_a_read_only_mount_from_the_start_has_not_changed() -> No
     assert compare("/mnt/d3", loaded, parse_mountinfo(TABLE)) is MountChange.OK
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 async def test_each_change_of_the_mount_table_is_told_and_silence_costs_nothing(
     tmp_path: Path, real_disk: Callable[..., RealDisk]
 ) -> None:
@@ -103,11 +104,11 @@ async def test_each_change_of_the_mount_table_is_told_and_silence_costs_nothing(
     place.mkdir()
     for _ in range(3):
         syscalls.mount("none", place, "tmpfs")
-        await asyncio.wait_for(changed.wait(), 10)
+        await asyncio.wait_for(changed.wait(), 60)
         changed.clear()
         assert mount_of(str(place), read_mounts()) is not None
         syscalls.umount(place)
-        await asyncio.wait_for(changed.wait(), 10)
+        await asyncio.wait_for(changed.wait(), 60)
         changed.clear()
     before = len(calls)
     for _ in range(100):

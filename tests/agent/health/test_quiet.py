@@ -1,9 +1,9 @@
-"""Nothing wrong, nothing said: 1,600 disk-hours of healthy disks in virtual time, and no directory is ever failed.
+"""Nothing wrong, nothing said: disk-hours of healthy disks in virtual time, and no directory is ever failed.
 
-Two ways. The verdict on modelled disks (``model_host``): twelve directories; each condition eight times, a minute or
-more of it and then an hour and a half of quiet, 144 disk-hours in all. Of the quiet not each probe is made: a quick one
-leaves a directory as it is. The whole monitor on disks in memory, on an event loop whose time is simulated: what
-happens to the process itself, two disk-hours of each.
+Two ways. The verdict on modelled disks (``model_host``): twelve directories; each condition again and again, a minute
+or more of it and then an hour and a half of quiet; 600 disk-hours in all in CI, 8,000 in the deep form. Of the quiet
+not each probe is made: a quick one leaves a directory as it is. The whole monitor on disks in memory, on an event loop
+whose time is simulated: what happens to the process itself, a disk-hour of each in CI.
 """
 
 import asyncio
@@ -21,10 +21,15 @@ from kjbod_agent.health.verdict import Health, HealthSettings
 from kjbod_agent.storage.api import DirectoryAgent, LoadedDirectory, StorageOptions
 from kjbod_agent.storage.memory import MemoryDisk, MemoryStorageAgent
 from tests.agent.health.model_host import Mode, ModelDisk, ModelHost, log_normal_ms
+from tests.depth import at, seeds
 
 Run = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]
 DIRECTORIES = 12
-ROUNDS = 8
+ROUNDS = at(quick=1, ci=3, deep=40)
+"""Of a trouble."""
+DISK_HOURS_PER_ROUND = 18
+VIRTUAL_S = at(quick=120, ci=300, deep=6_000)
+"""Of the whole monitor."""
 HOUR_MS = 3_600_000
 QUIET_MS = 5_400_000
 SETTINGS = HealthSettings()
@@ -75,7 +80,7 @@ def _frozen(host: ModelHost, rng: random.Random) -> None:
         host.run(rng.randrange(25_000, 29_500))
         for disk in _disks(host):
             host.set(disk, Mode.WELL)
-        host.run(rng.randrange(1, 2000))
+        host.run(rng.randrange(20, 2000))  # long enough for a request: else it was frozen all the time
 
 
 def _hung_for_a_moment(host: ModelHost, rng: random.Random) -> None:
@@ -152,9 +157,10 @@ TROUBLES: dict[str, Trouble] = {
 }
 
 
+@pytest.mark.parametrize("seed", seeds(deep=1))
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_144_disk_hours_of_it_fail_no_directory(trouble: str) -> None:
-    rng = random.Random(trouble)
+def test_disk_hours_of_it_fail_no_directory(trouble: str, seed: int) -> None:
+    rng = random.Random(f"{trouble}/{seed}")
     host = ModelHost({f"/d{number}": ModelDisk() for number in range(DIRECTORIES)})
     for _ in range(ROUNDS):
         TROUBLES[trouble](host, rng)
@@ -167,7 +173,7 @@ def test_144_disk_hours_of_it_fail_no_directory(trouble: str) -> None:
         ]
         assert not failed
         host.rest(QUIET_MS)
-    assert host.now_ms * DIRECTORIES >= 144 * HOUR_MS
+    assert host.now_ms * DIRECTORIES >= ROUNDS * DISK_HOURS_PER_ROUND * HOUR_MS
 
 
 def _is_failed(directory: Any) -> bool:
@@ -235,11 +241,12 @@ def _seconds(total: float, rng: random.Random, longest: float) -> Iterator[float
         yield step
 
 
-def test_two_disk_hours_of_random_latencies_say_nothing_at_all(virtual: Run) -> None:
+@pytest.mark.parametrize("seed", seeds(deep=1))
+def test_disk_hours_of_random_latencies_say_nothing_at_all(virtual: Run, seed: int) -> None:
     async def main(clock: Any) -> None:
-        rng = random.Random(1)
+        rng = random.Random(seed)
         async with Watch(clock) as watch:
-            for step in _seconds(600, rng, 2):
+            for step in _seconds(VIRTUAL_S, rng, 2):
                 for disk in watch.disks.values():
                     disk.delay_ms = min(900.0, rng.lognormvariate(3, 1))
                 await asyncio.sleep(step)
@@ -248,11 +255,12 @@ def test_two_disk_hours_of_random_latencies_say_nothing_at_all(virtual: Run) -> 
     virtual(main)
 
 
-def test_two_disk_hours_in_which_the_event_loop_stands_still_again_and_again_fail_nothing(virtual: Run) -> None:
+@pytest.mark.parametrize("seed", seeds(deep=1))
+def test_disk_hours_in_which_the_event_loop_stands_still_again_and_again_fail_nothing(virtual: Run, seed: int) -> None:
     async def main(clock: Any) -> None:
-        rng = random.Random(2)
+        rng = random.Random(seed)
         async with Watch(clock) as watch:
-            for step in _seconds(600, rng, 4):
+            for step in _seconds(VIRTUAL_S, rng, 4):
                 for disk in watch.disks.values():
                     disk.delay_ms = rng.uniform(0, 300)
                 await asyncio.sleep(step)
@@ -263,20 +271,24 @@ def test_two_disk_hours_in_which_the_event_loop_stands_still_again_and_again_fai
     virtual(main)
 
 
-def test_two_disk_hours_of_a_wall_clock_that_jumps_say_nothing_at_all(virtual: Run) -> None:
+@pytest.mark.parametrize("seed", seeds(deep=1))
+def test_disk_hours_of_a_wall_clock_that_jumps_say_nothing_at_all(virtual: Run, seed: int) -> None:
     async def main(loop: Any) -> None:
-        async with Watch(JumpingClock(loop, random.Random(3))) as watch:
-            await asyncio.sleep(600)
+        async with Watch(JumpingClock(loop, random.Random(seed))) as watch:
+            await asyncio.sleep(VIRTUAL_S)
             assert watch.verdicts == []
 
     virtual(main)
 
 
-def test_disks_without_counters_that_stand_still_for_less_than_the_blind_timeout_are_not_failed(virtual: Run) -> None:
+@pytest.mark.parametrize("seed", seeds(deep=1))
+def test_disks_without_counters_that_stand_still_for_less_than_the_blind_timeout_are_not_failed(
+    virtual: Run, seed: int
+) -> None:
     async def main(clock: Any) -> None:
-        rng = random.Random(4)
+        rng = random.Random(seed)
         async with Watch(clock) as watch:
-            for _ in range(30):
+            for _ in range(VIRTUAL_S // 20):
                 for disk in watch.disks.values():
                     disk.hang()
                 await asyncio.sleep(rng.uniform(1, SETTINGS.blind_timeout_ms / 1000 - 0.5))

@@ -17,25 +17,25 @@ from pathlib import Path
 import pytest
 
 from kjbod.clock import SystemClock
+from kjbod.faults import syscalls
+from kjbod.faults.disks import FaultMode, RealDisk, require_real_disks
+from kjbod.faults.fusedisk import FuseDisk
 from kjbod.ids import random_directory_id
-from kjbod.testing import syscalls
-from kjbod.testing.disks import FaultMode, RealDisk, require_real_disks
-from kjbod.testing.fusedisk import FuseDisk
-from kjbod.testing.processes import Processes, wait_until
 from kjbod_agent.health.evidence import Verdict
 from kjbod_agent.health.monitor import HealthMonitor
-from kjbod_agent.health.mounts import read_mounts
+from kjbod_agent.health.mountinfo import read_mounts
 from kjbod_agent.health.sources.api import KernelSource
 from kjbod_agent.health.sources.ext4 import Ext4Errors
 from kjbod_agent.health.verdict import Cause, Health, HealthSettings
 from kjbod_agent.storage.api import StorageOptions
 from kjbod_agent.storage.posix import PosixStorageAgent
+from scripts.rig.processes import Processes, wait_until
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 
 Make = Callable[..., RealDisk]
-TIMEOUT_S = 20
-TIMEOUT_MS = 10_000
+TIMEOUT_S = 60
+TIMEOUT_MS = 60_000
 QUICK = HealthSettings(
     probe_interval_ms=150,
     probe_timeout_ms=800,

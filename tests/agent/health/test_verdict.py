@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kjbod.observed import SUSPENDED
@@ -661,7 +661,6 @@ any_event = st.one_of(
 )
 
 
-@settings(deadline=None)  # what a machine under load needs says nothing
 @given(st.lists(st.tuples(gaps, any_event, st.booleans()), max_size=60))
 def test_failed_is_for_ever_and_nothing_is_failed_by_one_event(events: list[tuple[int, Event, bool]]) -> None:
     state, now_ms = DirectoryHealth(), 0
@@ -675,7 +674,6 @@ def test_failed_is_for_ever_and_nothing_is_failed_by_one_event(events: list[tupl
         state = after
 
 
-@settings(deadline=None)  # what a machine under load needs says nothing
 @given(
     st.lists(
         st.tuples(
@@ -720,7 +718,6 @@ def test_a_disk_that_makes_progress_is_never_failed(events: list[tuple[int, str]
         assert state.health is not Health.FAILED
 
 
-@settings(deadline=None)  # what a machine under load needs says nothing
 @given(st.lists(st.integers(1, 1_000_000), min_size=1, max_size=4), st.booleans())
 def test_a_process_that_was_paused_at_will_fails_nothing_before_it_has_watched_long_enough(
     gaps_ms: list[int], counters: bool
@@ -732,7 +729,6 @@ def test_a_process_that_was_paused_at_will_fails_nothing_before_it_has_watched_l
     assert state.health is not Health.FAILED
 
 
-@settings(deadline=None)  # what a machine under load needs says nothing
 @given(
     st.lists(st.tuples(gaps, any_event), max_size=30),
     st.sampled_from(HARD),
@@ -754,7 +750,6 @@ def test_a_dead_disk_is_failed_by_its_second_probe_whatever_came_before(
     assert state.health is Health.FAILED
 
 
-@settings(deadline=None)  # what a machine under load needs says nothing
 @given(
     st.lists(st.tuples(gaps, any_event), max_size=30), st.sampled_from(["hung", "held", "blind"]), st.integers(20, 200)
 )

@@ -8,7 +8,7 @@ import errno
 from itertools import pairwise
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -30,6 +30,7 @@ from kjbod_agent.health.verdict import (
     judge,
 )
 from tests.agent.health.model_host import Mode, ModelDisk, ModelHost, Watched
+from tests.depth import steps
 
 SETTINGS = HealthSettings()
 SLACK_MS = 60
@@ -409,9 +410,7 @@ class DisksUnderWatch(RuleBasedStateMachine):
 
 
 TestDisksUnderWatch = DisksUnderWatch.TestCase
-TestDisksUnderWatch.settings = settings(
-    deadline=None, stateful_step_count=30, suppress_health_check=[HealthCheck.too_slow]
-)
+TestDisksUnderWatch.settings = settings(stateful_step_count=steps(30))
 
 
 # one disk dies among well ones ---------------------------------------------------------------------------------------
@@ -483,7 +482,6 @@ STORIES = [
 histories = st.lists(st.tuples(st.sampled_from(STORIES), st.integers(1, 60_000)), max_size=12)
 
 
-@settings(deadline=None)  # what a machine under load needs says nothing
 @given(histories, st.booleans())
 def test_no_story_of_a_living_disk_ends_in_failed(history: list[tuple[str, int]], neighbours: bool) -> None:
     host = _host(neighbours=neighbours)
@@ -495,7 +493,6 @@ def test_no_story_of_a_living_disk_ends_in_failed(history: list[tuple[str, int]]
     assert not host.watched["/b"].states or {"agent-stopped", "suspended"} & {story for story, _ in history}
 
 
-@settings(deadline=None)  # what a machine under load needs says nothing
 @given(
     histories,
     st.integers(0, 3000),
@@ -521,7 +518,6 @@ def test_a_disk_that_dies_among_well_ones_is_failed_within_the_stated_bound_what
     assert {host.watched[name].health.health for name in ("/b", "/c")} == {Health.ONLINE}
 
 
-@settings(deadline=None)  # what a machine under load needs says nothing
 @given(st.integers(0, 1000), st.integers(1, 400), st.sampled_from([Mode.EIO, Mode.HUNG]))
 def test_a_host_adapter_that_is_away_for_a_moment_costs_no_directory(phase_ms: int, away_ms: int, mode: Mode) -> None:
     host = _host()
@@ -535,7 +531,6 @@ def test_a_host_adapter_that_is_away_for_a_moment_costs_no_directory(phase_ms: i
     assert {directory.health.health for directory in host.watched.values()} == {Health.ONLINE}
 
 
-@settings(deadline=None)  # what a machine under load needs says nothing
 @given(st.integers(0, 1000))
 def test_when_all_disks_of_a_host_die_each_is_confirmed_on_its_own_after_the_settling_time(phase_ms: int) -> None:
     host = _host()

@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 
 from kjbod.clock import SystemClock
+from kjbod.faults.disks import FILE_SYSTEMS, FaultMode, RealDisk
 from kjbod.ids import Uuid
-from kjbod.runtime.procfs import process_sleep
-from kjbod.testing.disks import FILE_SYSTEMS, FaultMode, RealDisk
-from kjbod.testing.processes import wait_until
+from kjbod.runtime.waiting import process_sleep
 from kjbod_agent.moves.copying import CopyFailed, ReplicaCopy, carry_checkpoints, new_buffer
-from kjbod_agent.storage.api import DirectoryError, DirectoryTimeout, StorageOptions, WorkerUnavailable
+from kjbod_agent.storage.api import BlockedCall, DirectoryError, DirectoryTimeout, StorageOptions, WorkerUnavailable
 from kjbod_agent.storage.conformance import TIMEOUT_MS, errno_of
 from kjbod_agent.storage.posix import PosixDirectoryAgent, PosixStorageAgent
+from scripts.rig.processes import wait_until
+from tests.agent.storage.worker_pids import pid_of
 
 TOPIC = Uuid.of(3, 1)
 SOURCE, FUTURE = "t-0", f"t-0.{'a' * 32}-future"
@@ -94,10 +95,29 @@ async def moving(tmp_path: Path) -> AsyncIterator[tuple[PosixStorageAgent, list[
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
         await asyncio.sleep(0.001)
+
+
+async def stop_within_a_request(agent: PosixDirectoryAgent, pid: int) -> None:
+    """SIGSTOP to a worker that has taken a request, of which no answer is on its way: between two it would just be
+    replaced."""
+    seen: list[BlockedCall | None] = [None]
+
+    def stopped() -> bool:
+        """The same request at two looks in a row: what was answered is read in between."""
+        seen.append(agent.blocked())
+        before, now = seen[-2:]
+        return before is not None and now is not None and before.number == now.number and before.process_state == "T"
+
+    while True:
+        os.kill(pid, signal.SIGSTOP)
+        await until(stopped)
+        if (now := seen[-1]) is not None and now.call:
+            return
+        os.kill(pid, signal.SIGCONT)
 
 
 def contents(place: Path) -> dict[str, tuple[bytes, int]]:
@@ -108,6 +128,7 @@ def contents(place: Path) -> dict[str, tuple[bytes, int]]:
     }
 
 
+@pytest.mark.usefixtures("world")
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_a_copy_keeps_up_with_a_process_that_appends_rolls_deletes_and_truncates(
     tmp_path: Path, seed: int
@@ -124,7 +145,7 @@ async def test_a_copy_keeps_up_with_a_process_that_appends_rolls_deletes_and_tru
                     copy = ReplicaCopy(source, SOURCE, destination, FUTURE, buffer=new_buffer(storage))
             assert broker.poll() is None
             end.touch()
-            broker.wait(30)
+            broker.wait(60)
         passes = 0
         while not await copy.catch_up():
             passes += 1
@@ -135,6 +156,7 @@ async def test_a_copy_keeps_up_with_a_process_that_appends_rolls_deletes_and_tru
         assert copy.progress.verified_bytes == copy.progress.total_bytes == size
 
 
+@pytest.mark.usefixtures("world")
 async def test_holes_stay_holes_and_nothing_else_takes_room(tmp_path: Path) -> None:
     async with moving(tmp_path) as (storage, (source, destination), there, here):
         data = random.Random(1).randbytes(3 << 20)
@@ -162,6 +184,7 @@ async def test_holes_stay_holes_and_nothing_else_takes_room(tmp_path: Path) -> N
         assert sum(status.allocated for status in copied) < 7 << 20
 
 
+@pytest.mark.usefixtures("world")
 async def test_a_killed_worker_ends_a_pass_and_the_next_one_goes_on(tmp_path: Path) -> None:
     async with moving(tmp_path) as (storage, (source, destination), there, here):
         data = random.Random(1).randbytes(40 << 20)
@@ -171,10 +194,9 @@ async def test_a_killed_worker_ends_a_pass_and_the_next_one_goes_on(tmp_path: Pa
             copy = ReplicaCopy(source, SOURCE, destination, FUTURE, buffer=new_buffer(storage))
             passing = asyncio.ensure_future(copy.catch_up())
             await until(lambda copy=copy: copy.progress.copied_bytes >= 8 << 20)  # type: ignore[misc]
-            os.kill(victim.worker_pid, signal.SIGSTOP)
-            # Between two requests it would just be replaced.
-            await until(lambda victim=victim: victim.blocked() is not None)  # type: ignore[misc]
-            os.kill(victim.worker_pid, signal.SIGKILL)
+            pid = await pid_of(victim)
+            await stop_within_a_request(victim, pid)
+            os.kill(pid, signal.SIGKILL)
             with pytest.raises(CopyFailed) as caught:
                 await passing
             assert caught.value.side == ("source" if victim is source else "destination")
@@ -188,6 +210,7 @@ def mapped(pid: int) -> str:
     return "".join(line for line in Path(f"/proc/{pid}/maps").read_text().splitlines(True) if "kjbod-copy" in line)
 
 
+@pytest.mark.usefixtures("world")
 async def test_workers_give_the_memory_of_a_copy_back_with_the_next_probe(tmp_path: Path) -> None:
     async with moving(tmp_path) as (storage, agents, there, _):
         (there / f"{0:020d}.log").write_bytes(bytes(1 << 20) + b"x" * (9 << 20))
@@ -202,6 +225,7 @@ async def test_workers_give_the_memory_of_a_copy_back_with_the_next_probe(tmp_pa
         assert [sorted(os.listdir(f"/proc/{agent.worker_pid}/fd")) for agent in agents] == before
 
 
+@pytest.mark.usefixtures("world")
 async def test_a_buffer_that_was_closed_too_early_is_no_trouble_of_the_disk_nor_of_its_worker(tmp_path: Path) -> None:
     async with moving(tmp_path) as (storage, (source, _), there, _here):
         (there / f"{0:020d}.log").write_bytes(b"data")
@@ -219,7 +243,7 @@ async def test_a_buffer_that_was_closed_too_early_is_no_trouble_of_the_disk_nor_
 @contextlib.asynccontextmanager
 async def stopped(agent: PosixDirectoryAgent) -> AsyncIterator[None]:
     """Meanwhile its worker takes up nothing."""
-    pid = agent.worker_pid
+    pid = await pid_of(agent)
     os.kill(pid, signal.SIGSTOP)
     await until(lambda: process_sleep(pid)[0] == "T")
     try:
@@ -229,6 +253,7 @@ async def stopped(agent: PosixDirectoryAgent) -> AsyncIterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.usefixtures("world")
 async def test_a_worker_has_two_pieces_of_a_copy_at_most_and_a_probe_goes_before_the_rest(tmp_path: Path) -> None:
     async with moving(tmp_path) as (storage, (source, _), there, _here):
         (there / f"{0:020d}.log").write_bytes(bytes(range(200)))
@@ -253,6 +278,7 @@ async def test_a_worker_has_two_pieces_of_a_copy_at_most_and_a_probe_goes_before
         assert answered == ["piece 0", "piece 1", "probe", "piece 2", "piece 3"]
 
 
+@pytest.mark.usefixtures("world")
 async def test_pieces_that_reach_a_worker_together_each_get_their_own_buffer(tmp_path: Path) -> None:
     async with moving(tmp_path) as (storage, (source, destination), there, here):
         (there / f"{0:020d}.log").write_bytes(b"abcdef")
@@ -282,6 +308,7 @@ async def test_pieces_that_reach_a_worker_together_each_get_their_own_buffer(tmp
         assert (here / file).read_bytes() == b"abcdef"
 
 
+@pytest.mark.usefixtures("world")
 async def test_two_pieces_on_their_way_are_lost_with_their_worker_and_late_after_their_time(tmp_path: Path) -> None:
     async with moving(tmp_path) as (storage, (source, _), there, _here):
         (there / f"{0:020d}.log").write_bytes(b"abcdef")
@@ -307,13 +334,14 @@ async def test_two_pieces_on_their_way_are_lost_with_their_worker_and_late_after
         async with stopped(source):
             asked = pieces(TIMEOUT_MS)
             await asyncio.sleep(0)
-            os.kill(source.worker_pid, signal.SIGKILL)
+            os.kill(await pid_of(source), signal.SIGKILL)
             found = await asyncio.gather(*asked, return_exceptions=True)
             assert [type(error) for error in found] == [WorkerUnavailable] * 2
         assert len(late) == 2
         assert len(await asyncio.gather(*pieces(TIMEOUT_MS))) == 2
 
 
+@pytest.mark.usefixtures("world")
 async def test_checkpoints_are_carried_between_real_directories(tmp_path: Path) -> None:
     async with moving(tmp_path) as (_, (source, destination), there, here):
         (there.parent / "replication-offset-checkpoint").write_bytes(b"0\n1\nt 0 5\n")
@@ -322,7 +350,7 @@ async def test_checkpoints_are_carried_between_real_directories(tmp_path: Path) 
         assert not (here.parent / "log-start-offset-checkpoint").exists()
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize("fstype", FILE_SYSTEMS)
 async def test_a_copy_is_equal_on_every_file_system_and_a_damaged_one_is_repaired(
     real_disk: Callable[..., RealDisk], fstype: str
@@ -351,7 +379,7 @@ async def test_a_copy_is_equal_on_every_file_system_and_a_damaged_one_is_repaire
         assert contents(here) == contents(there)
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 async def test_a_disk_that_loses_writes_is_found_out_before_anything_relies_on_the_copy(
     tmp_path: Path, real_disk: Callable[..., RealDisk]
 ) -> None:
@@ -367,7 +395,7 @@ async def test_a_disk_that_loses_writes_is_found_out_before_anything_relies_on_t
         assert isinstance(caught.value.error, DirectoryError)
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 async def test_a_replaced_disk_is_worked_on_while_the_worker_of_the_old_one_is_stuck(
     real_disk: Callable[..., RealDisk],
 ) -> None:
@@ -380,7 +408,7 @@ async def test_a_replaced_disk_is_worked_on_while_the_worker_of_the_old_one_is_s
         disk.set(FaultMode.HANG_WRITES)
         try:
             with pytest.raises(DirectoryTimeout):
-                await old.probe(full=False, timeout_ms=300)
+                await old.probe(full=False, timeout_ms=1_000)
             waiting = asyncio.ensure_future(old.probe(full=False, timeout_ms=TIMEOUT_MS))
             await asyncio.sleep(0)
             again = storage.renew(path)

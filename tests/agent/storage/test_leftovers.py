@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.runtime.procfs import process_sleep
-from kjbod.testing.disks import FaultMode, RealDisk
-from kjbod.testing.processes import wait_until
+from kjbod.faults.disks import FaultMode, RealDisk
+from kjbod.runtime.waiting import process_sleep
 from kjbod_agent.storage import leftovers
+from scripts.rig.processes import wait_until
 
 AGENT = """
 import asyncio, json, sys
@@ -29,7 +29,7 @@ async def main(path, timeout_ms):
     agent = storage.directory(path)
     try:
         await agent.load(timeout_ms=int(timeout_ms))
-        await agent.probe(full=False, timeout_ms=10_000)
+        await agent.probe(full=False, timeout_ms=60_000)
         while len(storage.process_ids()) < 3:
             await asyncio.sleep(0.01)
         say(loaded=agent.worker_pid, all=storage.process_ids())
@@ -42,7 +42,9 @@ async def main(path, timeout_ms):
                 break
             await asyncio.sleep(0.05)
     except StorageError as error:
-        say(error=str(error), kind=type(error).__name__)
+        blocked = agent.blocked()
+        held = None if blocked is None else [blocked.call, blocked.pid, blocked.process_state]
+        say(error=str(error), kind=type(error).__name__, blocked=held)
     sys.stdin.readline()
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -51,7 +53,7 @@ asyncio.run(main(*sys.argv[1:]))
 class Agent:
     """A process with a storage agent of one directory, ended by SIGKILL."""
 
-    def __init__(self, path: Path, timeout_ms: int = 10_000) -> None:
+    def __init__(self, path: Path, timeout_ms: int = 60_000) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self.process = subprocess.Popen(
             [sys.executable, "-c", AGENT, str(path), str(timeout_ms)],
@@ -74,7 +76,7 @@ class Agent:
 
 
 @contextlib.contextmanager
-def agent(path: Path, timeout_ms: int = 10_000) -> Iterator[Agent]:
+def agent(path: Path, timeout_ms: int = 60_000) -> Iterator[Agent]:
     made = Agent(path, timeout_ms)
     with made.process:
         yield made
@@ -98,7 +100,7 @@ def leave_one_behind(disk: RealDisk, break_it: Callable[[], None]) -> int:
     return worker
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize("fault", ["freeze", "hang of writes"])
 def test_any_number_of_starts_leaves_one_stuck_process_and_says_that_the_directory_does_not_answer(
     real_disk: Callable[..., RealDisk], fault: str
@@ -112,6 +114,9 @@ def test_any_number_of_starts_leaves_one_stuck_process_and_says_that_the_directo
                 said = again.said()
             assert said["kind"] == "DirectoryTimeout"
             assert f"a call of an earlier agent, whose worker (pid {worker}) is stuck in it" in str(said["error"])
+            assert said["blocked"] == ["a call of an earlier agent", worker, "D"], (
+                "the health monitor judges it by that"
+            )
             assert stuck_workers(disk.log_dir) == [worker]
     finally:
         disk.set(FaultMode.OK)
@@ -120,7 +125,7 @@ def test_any_number_of_starts_leaves_one_stuck_process_and_says_that_the_directo
         assert "loaded" in last.said(), "when it is gone the directory is as good as ever"
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 def test_a_start_does_not_wait_long_for_a_worker_that_hangs_in_a_device(real_disk: Callable[..., RealDisk]) -> None:
     disk = real_disk()
     try:
@@ -131,7 +136,7 @@ def test_a_start_does_not_wait_long_for_a_worker_that_hangs_in_a_device(real_dis
         disk.set(FaultMode.OK)
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 def test_a_replacement_disk_at_the_same_path_does_not_wait_for_the_worker_in_the_old_one(
     real_disk: Callable[..., RealDisk],
 ) -> None:
@@ -148,6 +153,7 @@ def test_a_replacement_disk_at_the_same_path_does_not_wait_for_the_worker_in_the
     wait_until(lambda: process_sleep(worker)[0] in ("", "Z"), 10, "end of the stuck worker")
 
 
+@pytest.mark.usefixtures("world")
 def test_processes_say_what_they_are_for(tmp_path: Path) -> None:
     path = tmp_path / "log dir with a name that is longer than what the kernel keeps of a process"
     path.mkdir()
@@ -164,7 +170,7 @@ def test_processes_say_what_they_are_for(tmp_path: Path) -> None:
         assert leftovers.named_processes()[leftovers.worker_name("broker", str(path))] == [pids[2]]
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 def test_a_process_of_another_user_is_nobody_s_left_over_worker_whatever_its_name_and_its_owner_in_proc(
     tmp_path: Path,
 ) -> None:

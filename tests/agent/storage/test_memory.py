@@ -1,6 +1,7 @@
 import errno
 import itertools
 from collections.abc import Callable
+from importlib.metadata import entry_points
 
 import pytest
 
@@ -85,3 +86,8 @@ def test_an_unknown_storage_agent_is_refused_with_those_that_exist() -> None:
 def test_an_error_says_what_where_and_at_which_step() -> None:
     error = DirectoryError(errno.EIO, "fsync of .kjbod_probe", "/mnt/d2", after_us=400)
     assert str(error) == "/mnt/d2: EIO at fsync of .kjbod_probe"
+
+
+def test_our_own_are_those_that_are_installed_as_entry_points() -> None:
+    installed = {point.name: point.value for point in entry_points(group=registry.GROUP)}
+    assert {name: ":".join(ours) for name, ours in registry.OURS.items()}.items() <= installed.items()

@@ -6,15 +6,18 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
 import uvloop
 
 from kjbod.clock import SystemClock
 from kjbod_agent.storage.api import StorageOptions
 from kjbod_agent.storage.posix import PosixStorageAgent
+from tests.agent.storage.worker_pids import pid_of
 
 TIMEOUT_MS = 400
 
 
+@pytest.mark.usefixtures("world")
 def test_an_answer_that_came_during_a_pause_is_heard_though_its_time_is_over(tmp_path: Path) -> None:
     """On uvloop, whose timers go before what lies in the sockets."""
 
@@ -23,11 +26,12 @@ def test_an_answer_that_came_during_a_pause_is_heard_though_its_time_is_over(tmp
         await storage.start()
         try:
             agent = storage.directory(str(tmp_path))
-            await agent.load(timeout_ms=10_000)
-            os.kill(agent.worker_pid, signal.SIGSTOP)
+            await agent.load(timeout_ms=60_000)
+            pid = await pid_of(agent)
+            os.kill(pid, signal.SIGSTOP)
 
             def pause() -> None:
-                os.kill(agent.worker_pid, signal.SIGCONT)
+                os.kill(pid, signal.SIGCONT)
                 time.sleep(3 * TIMEOUT_MS / 1000)  # the whole process stands still, and its worker does not
 
             asyncio.get_running_loop().call_later(TIMEOUT_MS / 4000, pause)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing.disks import RealDisk
+from kjbod.faults.disks import RealDisk
 from kjbod_agent.storage import worker
 from tests.agent.storage.here import TOPIC_ID, Here
 
@@ -61,10 +61,62 @@ def test_a_temporary_directory_in_the_way_is_named(here: Here, tmp_path: Path) -
     assert here.probe(full=True) == ".kjbod_created.tmp is in the way: it is a directory; remove it"
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "ENOENT at read of meta.properties"),
+        (b"", "ESTALE at directory.id in meta.properties"),
+        (b"version=1\nnode.id=1\n", "ESTALE at directory.id in meta.properties"),
+        (b"directory.id=AAAAAAAAAAAAAAAAAAAAAQ\n", "ESTALE at directory.id in meta.properties"),
+        (bytes(100), "EILSEQ at comparison of meta.properties"),
+    ],
+)
+def test_whose_a_directory_is_counts_only_where_the_medium_is_well(
+    here: Here, tmp_path: Path, content: bytes | None, said: str
+) -> None:
+    meta, known = tmp_path / "meta.properties", tmp_path / ".kjbod_known"
+    meta.unlink()
+    if content is not None:
+        meta.write_bytes(content)
+    before = (tmp_path / ".kjbod_probe").read_bytes()
+    assert here.probe(full=True) == here.probe() == said
+    assert (tmp_path / ".kjbod_probe").read_bytes() == before  # nothing is written into what may be another one's
+    known.write_bytes(bytes(known.stat().st_size))
+    assert "EILSEQ at comparison of " in here.probe()
+
+
 def test_meta_properties_that_is_a_fifo_does_not_stop_the_worker(here: Here, tmp_path: Path) -> None:
     (tmp_path / "meta.properties").unlink()
     os.mkfifo(tmp_path / "meta.properties")
     assert here.probe() == "ESPIPE at read of meta.properties"
+
+
+@pytest.mark.parametrize("name", ["meta.properties", "t-0/partition.metadata"])
+def test_a_link_to_a_device_is_not_opened_and_one_to_a_file_is_read(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    here.ask("create_replica", name="t-0", topic_id=TOPIC_ID)
+    file = tmp_path / name
+    file.rename(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    assert here.probes(3) == ["ok"] * 3
+    opened: list[str] = []
+    real = os.open
+    device = tmp_path / "device"
+
+    def watched(path: str, flags: int, *rest: int, **more: int) -> int:
+        fd = real(path, flags, *rest, **more)
+        if not flags & os.O_PATH:
+            opened.append(os.readlink(f"/proc/self/fd/{fd}"))
+        return fd
+
+    monkeypatch.setattr(os, "open", watched)
+    os.mkfifo(device)  # which anybody may make, and which is no file either
+    file.unlink()
+    file.symlink_to(device)
+    answers = here.probes(3)
+    assert answers == (["ELOOP at read of meta.properties"] if name == "meta.properties" else ["ok"]) * 3
+    assert opened and str(device) not in opened
 
 
 @pytest.mark.parametrize("content", [b"", b"of an earlier version", bytes(worker.KNOWN_BLOCKS * worker.BLOCK - 1)])
@@ -123,6 +175,47 @@ def test_another_one_that_writes_in_the_middle_of_a_probe_is_named_and_is_no_dam
     rival = worker.nonce_block(b"0" * 24, 7)
     monkeypatch.setattr(os, "fsync", lambda fd: (tmp_path / ".kjbod_probe").write_bytes(rival))
     assert "two agents of one role watch this directory" in here.probe()
+
+
+def test_another_one_that_writes_within_the_grain_of_the_clock_is_no_damage(here: Here, tmp_path: Path) -> None:
+    assert here.probe() == "ok"
+    probe = tmp_path / ".kjbod_probe"
+    times = probe.stat()
+    probe.write_bytes(worker.nonce_block(b"0" * 24, 7))
+    os.utime(probe, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert here.probes(2) == ["ok", "ok"]
+
+
+def test_what_was_there_before_the_last_probe_is_damage_whoever_wrote_it(here: Here, tmp_path: Path) -> None:
+    probe = tmp_path / ".kjbod_probe"
+    another = worker.nonce_block(b"0" * 24, 7)
+    probe.write_bytes(another)
+    assert here.probe() == "ok"
+    times = probe.stat()
+    probe.write_bytes(another)
+    os.utime(probe, ns=(times.st_atime_ns, times.st_mtime_ns))  # the device has lost the last write
+    assert here.probe() == "EILSEQ at comparison of .kjbod_probe with the last probe"
+
+
+@pytest.mark.parametrize("name", [".kjbod_created", ".kjbod_known", ".kjbod_probe"])
+@pytest.mark.parametrize("call", ["rename", "unlink"])
+def test_another_one_that_takes_a_temporary_file_away_is_named_and_is_no_broken_disk(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, call: str
+) -> None:
+    for own in OWN_FILES:
+        (tmp_path / own).unlink()
+    temporary = tmp_path / f"{name}.tmp"
+    if call == "unlink":
+        temporary.write_bytes(b"of the other one")
+    real = getattr(os, call)
+
+    def late(path: str, *rest: object, **more: object) -> None:
+        if path == temporary.name and temporary.exists():
+            temporary.unlink() if call == "rename" else temporary.replace(tmp_path / "taken")
+        real(path, *rest, **more)
+
+    monkeypatch.setattr(os, call, late)
+    assert "two agents of one role watch this directory" in here.probe(full=True)
 
 
 def test_a_write_that_was_lost_is_damage_also_when_the_file_still_holds_what_another_worker_wrote(
@@ -190,7 +283,7 @@ class Nobody:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._process.communicate(timeout=20)
+        self._process.communicate(timeout=60)
 
     def probe(self, kind: str = "plain") -> str:
         assert self._process.stdin is not None
@@ -208,7 +301,7 @@ def disk_of_nobody(real_disk: Callable[..., RealDisk]) -> RealDisk:
     return disk
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 def test_a_directory_that_may_not_be_entered_or_changed_any_more_answers_eacces(disk_of_nobody: RealDisk) -> None:
     path = disk_of_nobody.log_dir
     with Nobody(path) as nobody:
@@ -224,7 +317,7 @@ def test_a_directory_that_may_not_be_entered_or_changed_any_more_answers_eacces(
         assert nobody.probe() == "EACCES at read of meta.properties"
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 def test_files_of_a_probe_that_root_made_are_replaced_and_are_no_broken_disk(disk_of_nobody: RealDisk) -> None:
     path = disk_of_nobody.log_dir
     with Nobody(path) as nobody:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.testing import syscalls
-from kjbod.testing.disks import FaultMode, RealDisk
+from kjbod.faults import syscalls
+from kjbod.faults.disks import FaultMode, RealDisk
 from kjbod_agent.storage import worker
 from tests.agent.storage.here import TOPIC_ID, Here
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.usefixtures("as_root")
 
 FILE_SYSTEMS = ["ext4", "xfs", "btrfs"]
 DAMAGED = ("EILSEQ at ", "EIO at ")

@@ -1,4 +1,4 @@
-"""What a source of kernel events is, and what it tells.
+"""The interface of a source of kernel events, and the events.
 
 A source wakes the monitor up: the directory is probed at once, with a full probe. It never decides: a source that fell
 silent, that needs a privilege which this process has not, or that speaks of another partition of the same disk, costs
@@ -6,9 +6,9 @@ time and nothing else. At the start each says for every directory whether it is 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from kjbod.quick_dataclass import dataclass
 from kjbod_agent.health.block import BlockDevice
 from kjbod_agent.health.mounts import Mount
 
@@ -47,7 +47,7 @@ class KernelEvent:
 
 
 class KernelSource(Protocol):
-    """One way in which the kernel tells. Nothing here touches a log directory or blocks."""
+    """A source of kernel events. No method touches a log directory or blocks."""
 
     name: str
     """As in the log line ``health.sources``: ``"fs-error"``."""

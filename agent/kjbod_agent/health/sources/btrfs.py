@@ -10,14 +10,15 @@ gets EIO, and a probe of other files passes all the same.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import structlog
 
-from kjbod_agent.health.block import SYS
+from kjbod.quick_dataclass import dataclass
 from kjbod_agent.health.sources.api import KernelEvent, Subject
-from kjbod_agent.health.sources.watch import read_text, reason_of
+from kjbod_agent.health.sources.descriptor_watch import read_text, reason_of
+from kjbod_agent.health.sysfs import SYS
 
 _log = structlog.get_logger("kjbod.health")
 
@@ -56,7 +57,6 @@ class BtrfsStats:
         self._file_systems: list[_FileSystem] = []
 
     def start(self, subjects: Sequence[Subject], on_event: Callable[[KernelEvent], None]) -> Mapping[str, str | None]:
-        """See ``KernelSource.start``."""
         self._on_event = on_event
         result: dict[str, str | None] = {}
         by_directory: dict[Path, list[str]] = {}
@@ -95,7 +95,6 @@ class BtrfsStats:
         raise LookupError(f"no file system in {self._sys}/fs/btrfs has the device {subject.mount.source}")
 
     def poll(self) -> None:
-        """See ``KernelSource.poll``."""
         for system in self._file_systems:
             now = _read(system)
             for device, counts in now.items():
@@ -113,7 +112,6 @@ class BtrfsStats:
         self._on_event(KernelEvent(source=self.name, paths=system.paths, text=text, damage=damage))
 
     def close(self) -> None:
-        """See ``KernelSource.close``."""
         self._file_systems.clear()
 
 

@@ -15,14 +15,14 @@ import contextlib
 import os
 import select
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
-from kjbod_agent.health.block import SYS
+from kjbod.quick_dataclass import dataclass
 from kjbod_agent.health.sources.api import KernelEvent, Subject
-from kjbod_agent.health.sources.watch import Watch, read_text, reason_of
+from kjbod_agent.health.sources.descriptor_watch import Watch, read_text, reason_of
+from kjbod_agent.health.sysfs import SYS
 
 _log = structlog.get_logger("kjbod.health")
 
@@ -82,7 +82,6 @@ class Ext4Errors:
         self._watch: Watch | None = None
 
     def start(self, subjects: Sequence[Subject], on_event: Callable[[KernelEvent], None]) -> Mapping[str, str | None]:
-        """See ``KernelSource.start``."""
         self._on_event = on_event
         result: dict[str, str | None] = {}
         by_directory: dict[Path, list[str]] = {}
@@ -135,7 +134,6 @@ class Ext4Errors:
         self.poll()
 
     def poll(self) -> None:
-        """See ``KernelSource.poll``."""
         for system in list(self._file_systems):
             try:
                 errors = int(os.pread(system.fd, 64, 0))
@@ -172,7 +170,6 @@ class Ext4Errors:
         os.close(system.fd)
 
     def close(self) -> None:
-        """See ``KernelSource.close``."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None

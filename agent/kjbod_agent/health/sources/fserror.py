@@ -22,13 +22,13 @@ import signal
 import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from kjbod.quick_dataclass import dataclass
 from kjbod_agent.health.mounts import Mount
 from kjbod_agent.health.sources import fanotify_mark
 from kjbod_agent.health.sources.api import KernelEvent, Subject
-from kjbod_agent.health.sources.watch import Watch, errno_text, reason_of
+from kjbod_agent.health.sources.descriptor_watch import Watch, errno_text, reason_of
 
 MARK_TIMEOUT_MS = 500
 """How long the start waits for the marks; they take some 30 ms."""
@@ -49,7 +49,7 @@ _INFO = struct.Struct("=BBH")  # type, pad, length
 
 @dataclass(frozen=True, slots=True)
 class FsError:
-    """One record of the fanotify group.
+    """A record of the fanotify group.
 
     Attributes:
         fsid: of the file system, as statvfs has it; None when the kernel ran out of memory for records: of any.
@@ -118,7 +118,7 @@ class FsErrors:
         self._marker: _Marker | None = None
 
     def start(self, subjects: Sequence[Subject], on_event: Callable[[KernelEvent], None]) -> Mapping[str, str | None]:
-        """See ``KernelSource.start``. Takes some 30 ms, at most MARK_TIMEOUT_MS."""
+        """Begin to listen (``KernelSource.start``). Takes some 30 ms, at most MARK_TIMEOUT_MS."""
         self._on_event = on_event
         result: dict[str, str | None] = {}
         systems: dict[str, _FileSystem] = {}
@@ -160,7 +160,7 @@ class FsErrors:
         system.answer, system.fsid = code, fsid
 
     def poll(self) -> None:
-        """See ``KernelSource.poll``: nothing to look for."""
+        """Do nothing: every event wakes the loop (``KernelSource.poll``)."""
 
     def _readable(self) -> None:
         try:
@@ -181,7 +181,6 @@ class FsErrors:
         return [system for system in self._file_systems if system.fsid == event.fsid] or unknown
 
     def close(self) -> None:
-        """See ``KernelSource.close``."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None

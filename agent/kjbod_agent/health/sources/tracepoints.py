@@ -30,14 +30,14 @@ import fcntl
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from kjbod_agent.health.block import SYS
-from kjbod_agent.health.mounts import MOUNTINFO, read_mounts
+from kjbod.quick_dataclass import dataclass
+from kjbod_agent.health.mountinfo import MOUNTINFO, read_mounts
 from kjbod_agent.health.sources.api import KernelEvent, Subject
-from kjbod_agent.health.sources.devices import DeviceMap
-from kjbod_agent.health.sources.watch import Watch, errno_text, reason_of
+from kjbod_agent.health.sources.descriptor_watch import Watch, errno_text, reason_of
+from kjbod_agent.health.sources.device_stack import DeviceMap
+from kjbod_agent.health.sysfs import SYS
 
 INSTANCE = "kjbod"
 """Name of the instance that an administrator may make; our own have ``-PID-0`` after it."""
@@ -45,6 +45,8 @@ BUFFER_KIB = 16
 """For each CPU."""
 READ_BYTES = 16 * 1024
 """Read in one wake-up, at most: some 150 errors, half a millisecond."""
+_STALE = f"{INSTANCE}-[0-9]*-[0-9]*"
+"""Names of ours: another name after the first dash is an administrator's, or another tool's."""
 STALE_MAX = 8
 """Instances of killed processes that are removed at a start; each takes the kernel some 30 ms."""
 _LINE_BYTES_MAX = 4096
@@ -79,7 +81,7 @@ _TRACEPOINTS = (
 
 @dataclass(frozen=True, slots=True)
 class TraceError:
-    """What one line says.
+    """The content of one line.
 
     Attributes:
         device: ``"major:minor"``, of the disk for a request, else of the file system.
@@ -160,7 +162,6 @@ class BlockErrors:
         self._rest = b""
 
     def start(self, subjects: Sequence[Subject], on_event: Callable[[KernelEvent], None]) -> Mapping[str, str | None]:
-        """See ``KernelSource.start``."""
         self._on_event = on_event
         result: dict[str, str | None] = {s.path: "its mount is not in the mount table" for s in subjects if not s.mount}
         mounted = [subject for subject in subjects if subject.mount is not None]
@@ -176,7 +177,7 @@ class BlockErrors:
         return result | dict.fromkeys(subject.path for subject in mounted)
 
     def _locate(self, subjects: Sequence[Subject]) -> None:
-        """Which log directories a number is about: that of a device, or that of a file system without one (btrfs)."""
+        """Log directories that a number is about: that of a device, or that of a file system without one (btrfs)."""
         devices = DeviceMap(subjects, self._sys)
         self._paths, self._labels, self._rest = {}, {}, b""
         for number, name in devices.numbers.items():
@@ -189,7 +190,7 @@ class BlockErrors:
                 self._labels[number] = subject.mount.fstype
 
     def poll(self) -> None:
-        """See ``KernelSource.poll``: nothing to look for, every error wakes us."""
+        """Do nothing: every error wakes the loop (``KernelSource.poll``)."""
 
     def _readable(self) -> None:
         lines = self._read_lines()
@@ -224,7 +225,6 @@ class BlockErrors:
         return whole.decode("utf-8", "replace").splitlines()
 
     def close(self) -> None:
-        """See ``KernelSource.close``."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None
@@ -279,7 +279,7 @@ class TraceInstance:
 
     def _remove_stale(self) -> None:
         with contextlib.suppress(OSError):
-            for directory in sorted(self._instances.glob(f"{INSTANCE}-*"))[:STALE_MAX]:
+            for directory in sorted(self._instances.glob(_STALE))[:STALE_MAX]:
                 with contextlib.suppress(OSError):  # EBUSY: somebody uses it
                     directory.rmdir()
 
@@ -349,7 +349,7 @@ def _filter(tracepoint: _Tracepoint, numbers: frozenset[str]) -> str:
 
 
 def find_tracefs(mountinfo: str = MOUNTINFO) -> Path:
-    """Where tracefs is mounted.
+    """The mount point of tracefs.
 
     Raises:
         FileNotFoundError: nowhere.

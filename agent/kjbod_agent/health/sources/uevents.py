@@ -11,13 +11,13 @@ directories. None arrive in a network namespace that does not belong to the host
 import errno
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from kjbod_agent.health.block import SYS
+from kjbod.quick_dataclass import dataclass
 from kjbod_agent.health.sources.api import KernelEvent, Subject
-from kjbod_agent.health.sources.devices import DeviceMap
-from kjbod_agent.health.sources.watch import Watch, reason_of
+from kjbod_agent.health.sources.descriptor_watch import Watch, reason_of
+from kjbod_agent.health.sources.device_stack import DeviceMap
+from kjbod_agent.health.sysfs import SYS
 
 MESSAGES_PER_WAKEUP = 64
 MESSAGE_BYTES_MAX = 8192  # the kernel's are at most 2 KiB of variables and a path
@@ -60,7 +60,7 @@ def parse_uevent(message: bytes) -> Uevent | None:
 
 
 def describe(event: Uevent) -> str | None:
-    """What it means for who uses the device; None for nothing."""
+    """Meaning of the event for users of the device; None when it has none."""
     if event.action == "remove":
         return "it was removed"
     if event.action == "offline":
@@ -83,7 +83,6 @@ class BlockUevents:
         self._paths: dict[str, tuple[str, ...]] = {}
 
     def start(self, subjects: Sequence[Subject], on_event: Callable[[KernelEvent], None]) -> Mapping[str, str | None]:
-        """See ``KernelSource.start``."""
         self._on_event = on_event
         devices = DeviceMap(subjects, self._sys)
         self._paths = dict(devices.names)
@@ -99,7 +98,7 @@ class BlockUevents:
         return result | dict.fromkeys(self._all)
 
     def poll(self) -> None:
-        """See ``KernelSource.poll``: nothing to look for."""
+        """Do nothing: every event wakes the loop (``KernelSource.poll``)."""
 
     def _readable(self) -> None:
         told: dict[tuple[str, str], None] = {}
@@ -125,7 +124,6 @@ class BlockUevents:
         self._on_event(KernelEvent(source=self.name, paths=paths, text=text))
 
     def close(self) -> None:
-        """See ``KernelSource.close``."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None

@@ -87,7 +87,7 @@ async def test_it_says_for_each_directory_why_it_is_not_active(monkeypatch: pyte
     source.close()
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 async def test_a_mount_point_that_does_not_answer_holds_up_the_start_for_a_moment_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +135,7 @@ def test_an_error_of_one_file_system_condemns_no_other_whose_mark_is_known() -> 
     assert told == [(("/mnt/d1",), True), (("/mnt/d3",), True), (("/mnt/d1", "/mnt/d2", "/mnt/d3"), False)]
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 async def test_a_marker_that_is_stuck_is_gone_when_the_source_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +152,7 @@ async def test_a_marker_that_is_stuck_is_gone_when_the_source_is_closed(
         os.kill(pid, 0)
 
 
-@pytest.mark.root
+@pytest.mark.usefixtures("as_root")
 async def test_another_file_system_on_the_mount_point_is_not_marked(tmp_path: Path) -> None:
     source = FsErrors()
     reason = source.start([subject("ext4", str(tmp_path))], lambda event: None)[str(tmp_path)]

@@ -1,0 +1,170 @@
+"""The end of a daemon: who decides it, how long it may take, and the last line of the log.
+
+After the decision nothing may keep the process: not a worker stuck in the kernel, a controller that does not answer, or
+a log that nobody reads. So a thread that does nothing else, and is there from the start, ends it when its time is over,
+whatever the event loop is doing then. Who ends the process says so first, once, in the last line of the log
+(``agent.stopped``, ``guard.stopped``). What fails after the decision is logged and does not change the exit code, and
+no signal does from the last line on (:func:`kjbod.runtime.loop.run_daemon`: until the process has gone).
+
+What that thread cannot end is a process of which another thread is stuck in the kernel: not even SIGKILL does. So
+nothing in a daemon touches a disk that may hang.
+"""
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from kjbod.clock import Clock
+from kjbod.errors import EXIT_FAILURE
+from kjbod.quick_dataclass import dataclass
+from kjbod.runtime.logging import flush_logging, get_logger, seal_logging
+from kjbod.runtime.room import no_room
+from kjbod.runtime.signals import ENDING, outlive_signals
+
+HALT_TIMEOUT_MS: Final = 900
+"""From the decision to stop because of a disk to the end of the process, at most."""
+END_TIMEOUT_MS: Final = 5_000
+"""The same for every other end, counted from the end of the controlled shutdown."""
+LEAVE_TIMEOUT_MS: Final = 1_000
+"""From the last line of the log to the end of the process: closing the event loop waits for nothing of ours, and what
+it waits for after all has no more time than this."""
+EXIT_NOW_FLUSH_TIMEOUT_MS: Final = 50
+DEATHS: Final = frozenset({"worker.died", "zygote.died"})
+"""What is told of processes that ended and that nobody ended: somebody should look why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The end of a daemon."""
+
+    exit_code: int
+    reason: str
+    clean: bool
+    """Whether it ended in good order: an agent may mark its directories as cleanly shut down."""
+
+
+class Deadline(threading.Thread):
+    """Calls ``end`` when the time is over. It is started before it is needed: a host in trouble may have no room for
+    another thread."""
+
+    def __init__(self, end: Callable[[], None], clock: Clock) -> None:
+        super().__init__(name="kjbod-end", daemon=True)
+        self._end = end
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._at_ms: int | None = None
+
+    def within(self, timeout_ms: int) -> None:
+        """There is so much time from now on, and never more than was left."""
+        at_ms = self._clock.monotonic_ms() + timeout_ms
+        with self._changed:
+            self._at_ms = at_ms if self._at_ms is None else min(at_ms, self._at_ms)
+            self._changed.notify()
+
+    def run(self) -> None:
+        with self._changed:
+            while (left_ms := self._left_ms()) is None or left_ms > 0:
+                self._changed.wait(None if left_ms is None else left_ms / 1000)
+        self._end()
+
+    def _left_ms(self) -> int | None:
+        return None if self._at_ms is None else self._at_ms - self._clock.monotonic_ms()
+
+
+class Ending:
+    """The end of this process.
+
+    Args:
+        name: of the daemon, with which its log events begin: ``agent``.
+        clock: for the deadline.
+    """
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self._name = name
+        self._log = get_logger()
+        self._ended: Ended | None = None
+        self._deadline = Deadline(self._exit_now, clock)
+        self._last_words = threading.Lock()
+        self._said: Ended | None = None
+        self._deaf = False
+        self.signals = 0
+        """SIGTERM and SIGINT so far."""
+
+    def start(self, on_signal: Callable[[int], None]) -> None:
+        """Start the thread, and take care of signals: ``on_signal`` gets each SIGTERM and SIGINT, on the event loop."""
+        self._deadline.start()
+        outlive_signals(self._log)
+        for number in ENDING:
+            asyncio.get_running_loop().add_signal_handler(number, self._signalled, number, on_signal)
+
+    def _signalled(self, number: int, on_signal: Callable[[int], None]) -> None:
+        if self._deaf:
+            return
+        self.signals += 1
+        self._log.info(f"{self._name}.signal", signal=signal.Signals(number).name, count=self.signals)
+        on_signal(number)
+
+    @property
+    def decided(self) -> bool:
+        """Whether the process is ending: no clean-up is to be interrupted."""
+        return self._ended is not None
+
+    def pass_over_signals(self) -> None:
+        """From here on SIGTERM and SIGINT do nothing."""
+        self._deaf = True
+
+    def limit(self, ended: Ended, timeout_ms: int | None = None) -> None:
+        """From here on the process has so much time."""
+        if timeout_ms is None:
+            timeout_ms = END_TIMEOUT_MS if ended.clean else HALT_TIMEOUT_MS
+        self._ended = ended
+        self._deadline.within(timeout_ms)
+
+    def leave(self, ended: Ended) -> None:
+        """All is done: say the last line, and have little time left."""
+        self.pass_over_signals()
+        self.say_stopped(ended)
+        self.limit(ended, LEAVE_TIMEOUT_MS)
+
+    def after_bug(self, bug: BaseException) -> Ended:
+        """End after an error that nobody foresaw; a host without room is no bug."""
+        scarce = no_room(bug)
+        if scarce is not None:
+            return Ended(scarce.exit_code, str(scarce), clean=False)
+        self._log.error(f"{self._name}.crashed", exc_info=bug)
+        return Ended(EXIT_FAILURE, f"internal error: {type(bug).__name__}: {bug}", clean=False)
+
+    def say_stopped(self, ended: Ended) -> None:
+        """The last line of the log. The first one who ends the process says it, and another one waits for that."""
+        if not self._last_words.acquire(timeout=EXIT_NOW_FLUSH_TIMEOUT_MS / 1000):
+            return
+        try:
+            if self._said is None:
+                self._said = ended
+                say = self._log.info if ended.exit_code == 0 else self._log.error
+                say(f"{self._name}.stopped", exit_code=ended.exit_code, reason=ended.reason)
+                seal_logging()
+        finally:
+            self._last_words.release()
+
+    def _exit_now(self) -> None:
+        assert self._ended is not None
+        self.say_stopped(self._ended)
+        flush_logging(EXIT_NOW_FLUSH_TIMEOUT_MS)
+        os._exit((self._said or self._ended).exit_code)
+
+
+def second_signal(number: int) -> Ended:
+    """The end by a second SIGTERM or SIGINT."""
+    return Ended(128 + number, f"{signal.Signals(number).name} again", clean=False)
+
+
+def first_of(group: BaseExceptionGroup[Any]) -> Any:
+    """The first error that is not a group itself."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,1 @@
+"""The guard: it stands beside an unmodified Kafka broker and watches its disks."""

@@ -1,0 +1,387 @@
+"""Parts that a guard in mode act has beside those of one that observes: the hand, the voice, the journal, and the watch
+over the broker's threads and answers while something is done.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from kjbod.clock import Clock
+from kjbod.config import Config
+from kjbod.errors import KjbodError
+from kjbod.metadata.fetching import Leader
+from kjbod.quick_dataclass import dataclass
+from kjbod_agent.channel import ControllerChannel
+from kjbod_agent.guard import broker_steps, canary, directory_steps, journal, stuck
+from kjbod_agent.guard.account import Account
+from kjbod_agent.guard.acting import Acting, Known
+from kjbod_agent.guard.binding import Holder
+from kjbod_agent.guard.boots import boot_id
+from kjbod_agent.guard.canary_asking import CanaryAsking, listener_to_ask, ports_of
+from kjbod_agent.guard.hand_link import Facts as HandFacts
+from kjbod_agent.guard.hand_link import HandLink, Started
+from kjbod_agent.guard.holding import Holding
+from kjbod_agent.guard.journal import Journal, JournalError
+from kjbod_agent.guard.ladder import Step
+from kjbod_agent.guard.means import Done, Outcome
+from kjbod_agent.guard.observing import Observed
+from kjbod_agent.guard.picture import Deeds
+from kjbod_agent.guard.voice import FENCES_MAX, ControllerVoice
+from kjbod_agent.host_files.file_process import FileProcess
+from kjbod_agent.reporter import Log
+
+THREADS_EVERY_MS: Final = 250
+IDLE_MS: Final = 250
+JOURNAL_TIMEOUT_MS: Final = 5_000
+
+
+class NoJournalError(KjbodError):
+    """The journal of the guard before this one cannot be used."""
+
+
+@dataclass(slots=True)
+class _Scribe:
+    """Journal, log and audit of what is done."""
+
+    path: Path
+    node: int
+    boot_id: str
+    clock: Clock
+    files: FileProcess
+    account: Account
+
+    async def save(self, told: Journal) -> None:
+        ahead_ms = self.clock.wall_ms() - self.clock.monotonic_ms()
+        content = journal.encode(told, self.node, ahead_ms=ahead_ms, boot_id=self.boot_id)
+        await self.files.call("write", str(self.path), content)
+
+    async def does(self, name: str, path: str | None, facts: Mapping[str, Any]) -> None:
+        await self.account.does(name, path, facts)
+
+    def done(self, name: str, path: str | None, done: Done) -> None:
+        self.account.done(name, path, done)
+
+    def stands(self, path: str | None, state: str, reason: str) -> None:
+        self.account.stands(path, state, reason)
+
+    def forgotten(self, names: list[str]) -> None:
+        self.account.forgotten(names)
+
+    def unwritten(self, reason: str) -> None:
+        self.account.unwritten(reason)
+
+
+async def load_journal(config: Config, files: FileProcess, clock: Clock) -> Journal:
+    """The journal of the guard before this one.
+
+    Raises:
+        NoJournalError: it cannot be used.
+    """
+    path, remedy = Path(config.kjbod_state_dir) / journal.NAME, "see what it says, and move it away"
+    try:
+        async with asyncio.timeout(JOURNAL_TIMEOUT_MS / 1000):
+            content = await files.call("read", str(path))
+        now_ms, wall_ms = clock.monotonic_ms(), clock.wall_ms()
+        return journal.decode(content, config.node_id, now_ms=now_ms, wall_ms=wall_ms, boot_id=boot_id())
+    except FileNotFoundError:
+        return Journal()
+    except JournalError as error:
+        raise NoJournalError(f"{path}: {error}: {remedy}") from error
+    except TimeoutError as error:
+        raise NoJournalError(f"{path}: no answer within {JOURNAL_TIMEOUT_MS} ms: {remedy}") from error
+    except OSError as error:
+        raise NoJournalError(f"{path}: {error.strerror}: {remedy}") from error
+
+
+class Acts:
+    """Parts of a guard that acts.
+
+    Args:
+        config: of the broker, and kjbod's own keys.
+        clock: the time.
+        log: for what is missing.
+        account: tells what is done.
+        spawn: runs a coroutine for as long as the guard.
+        review: looks at everything again.
+        observed: the metadata as they are.
+        failed: paths of directories that have failed.
+        well: paths of those that are watched and well.
+        bound: whether the broker runs.
+        known: what is known of directories and broker at this moment; None: nobody can say.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        log: Log,
+        account: Account,
+        *,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        review: Callable[[], None],
+        observed: Callable[[], Observed],
+        failed: Callable[[], Sequence[str]],
+        well: Callable[[], Collection[str]],
+        bound: Callable[[], bool],
+        known: Callable[[], Known | None],
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._log = log
+        self._account = account
+        self._spawn = spawn
+        self._review = review
+        self._observed = observed
+        self._failed = failed
+        self._well = well
+        self._bound = bound
+        self._known = known
+        self._holding: Holding | None = None
+        self._broker: tuple[int, int] | None = None
+        """Pid and start time of the broker's process."""
+        self._held: tuple[int, int] | None = None
+        """The one that the hand knows."""
+        self._asked: tuple[int, int] | None = None
+        """The one that the hand was told last, whatever it made of it."""
+        self._told_hold = ""
+        self._link: HandLink | None = None
+        self._no_hand = ""
+        self._asking: CanaryAsking | None = None
+        self._stuck: str | None = None
+        self._silent: str | None = None
+        self._stuck_in: tuple[int, int] | None = None
+        """The process in which that was seen: what is said of one that has gone says nothing of the next."""
+        self._silent_of: tuple[int, int] | None = None
+        client_id = f"kjbod-guard-{config.node_id}"
+        self._channels = [ControllerChannel(client_id=client_id, clock=clock, spawn=spawn) for _ in range(2)]
+        self.acting: Acting
+
+    async def open(
+        self,
+        files: FileProcess,
+        hand: Started | str,
+        before: Journal,
+        directories: Sequence[str],
+        later: Sequence[str],
+        own: Sequence[str],
+    ) -> None:
+        """Open the parts.
+
+        Args:
+            files: does file calls in ``kjbod.state.dir``.
+            hand: that was started, or why none was.
+            before: the journal of the guard before this one.
+            directories: that are this broker's, as configured.
+            later: those that may turn out to be.
+            own: paths without which kjbod does not go on.
+        """
+        config, clock = self._config, self._clock
+        path = Path(config.kjbod_state_dir) / journal.NAME
+        no_hand = self._no_hand = hand if isinstance(hand, str) else ""
+        if isinstance(hand, Started):
+            ports, never = ports_of(config)
+            facts = HandFacts(
+                node=config.node_id,
+                directories=tuple(directories),
+                later=tuple(later),
+                ports=ports,
+                never_ports=never,
+                own=tuple(own),
+            )
+            self._link = await HandLink.open(hand, facts, clock=clock, told=self._hand_lost)
+            for line in self._link.missing:
+                self._log.warning("guard.hand.missing", reason=line)
+        else:
+            self._hand_lost(no_hand)
+        listener = listener_to_ask(config)
+        if isinstance(listener, str):
+            self._log.warning("guard.hand.missing", reason=listener)
+        else:
+            self._asking = CanaryAsking(listener.host, listener.port, clock=clock)
+        claims_max = broker_steps.CLAIMS_MAX if "controller" in config.process_roles else 0
+        self.acting = Acting(
+            node=config.node_id,
+            hand=self._link,
+            no_hand=no_hand,
+            voice=ControllerVoice(config.node_id, self._channels[0], self._channels[1], clock, FENCES_MAX + claims_max),
+            journal=before,
+            scribe=_Scribe(path, config.node_id, boot_id(), clock, files, self._account),
+            observed=self._observed,
+            clock=clock,
+            spawn=self._spawn,
+            review=self._review,
+            known=self._known,
+        )
+        self.acting.evicting.follow()
+        self._spawn(self.acting.keep())
+        if self._link is not None:
+            self._holding = Holding(
+                self._link,
+                standing=self.acting.standing,
+                well=self._well,
+                bound=self._bound,
+                told=self._account.held,
+                clock=clock,
+            )
+            self._spawn(self._holding.run())
+
+    def _hand_lost(self, reason: str) -> None:
+        self._log.error("guard.hand.missing", reason=f"{reason}: no disk is cut, and no broker killed")
+
+    def close(self) -> None:
+        """End the hand. Waits for nothing."""
+        if self._link is not None:
+            self._link.close()
+
+    def process_ids(self) -> tuple[int, ...]:
+        """The hand's process."""
+        return () if self._link is None else (self._link.pid,)
+
+    # ---- what others find out
+
+    def on_leader(self, leader: Leader | None) -> None:
+        """The active controller, as the metadata's follower knows it."""
+        for channel in self._channels:
+            channel.set_leader(leader)
+
+    async def hold(self, holder: Holder | None) -> None:
+        """A process is the broker now; None: none is."""
+        if holder is None:
+            return
+        found = (holder.pid, holder.started)
+        if found != self._broker:
+            self._broker, self._stuck, self._silent = found, None, None
+            if self._asking is not None:
+                self._asking.forget()
+        if self._link is None or self._link.problem is not None or found == self._held:
+            return
+        if self._holding is not None:
+            await self._holding.look()  # the hand knows it by the directories that it holds
+        done = await self._link.hold(*found)
+        self._asked = found
+        if done.outcome is Outcome.DONE:
+            self._held = found
+        elif done.reason != self._told_hold:
+            self._log.warning("guard.hand.missing", reason=f"the broker (process {found[0]}): {done.reason}")
+        self._told_hold = done.reason
+
+    def watched_anew(self, path: str) -> None:
+        """A directory that had failed is well, or another one is at its path."""
+        if self._holding is not None:
+            self._holding.watched_anew(path)
+
+    async def let_go(self, path: str) -> str | None:
+        """Have the hand let go of a directory that was released; why it does not, in words."""
+        return None if self._holding is None else await self._holding.let_go(path)
+
+    @property
+    def no_hand(self) -> str | None:
+        """Reason why nothing can be done on this host; None: it can."""
+        return self._no_hand if self._link is None else self._link.problem
+
+    def no_cut(self, path: str) -> str | None:
+        """Reason of the hand's why a directory is not cut."""
+        frozen = None if self._link is None else self._link.directories.get(path)
+        return None if frozen is None else frozen.reason or frozen.no_cut
+
+    def was_told(self, holder: Holder) -> bool:
+        """Whether the hand was told that this process is the broker; where there is no hand, nothing is waited for."""
+        return self.no_hand is not None or self._asked == (holder.pid, holder.started)
+
+    def is_masked(self, path: str) -> bool:
+        """Whether what is mounted over a directory is our own."""
+        states = (directory_steps.State.MASKING, directory_steps.State.RELEASING)
+        standing = self.acting.standing(path)
+        return standing.state in states or standing.means is Step.MASK
+
+    def crippled(self, holder: Holder | None) -> tuple[str | None, bool]:
+        """Reason why the broker in this process cannot go on, and whether a thread of its proves it."""
+        process = None if holder is None else (holder.pid, holder.started)
+        if self._stuck is not None and self._stuck_in == process:
+            return self._stuck, True
+        return (self._silent if self._silent_of == process else None), False
+
+    def deeds(self, holder: Holder | None) -> Deeds:
+        """Deeds up to now, with what is known of the broker in this process."""
+        since_ms = [one.at_ms for one in self.acting.journal.evicted.values()]
+        lacks = 1 if self.no_hand is not None or self._link is None else len(self._link.missing) + bool(self._told_hold)
+        return Deeds(
+            outcomes=self._account.outcomes,
+            hand_missing=lacks,
+            crippled=self.crippled(holder)[0] is not None,
+            canary_lag=None if self._asking is None else canary.lag(self._asking.canary, self._observed().offset),
+            evicted=len(since_ms),
+            evicted_since_ms=min(since_ms, default=None),
+        )
+
+    # ---- the broker, while in doubt
+
+    @property
+    def _in_doubt(self) -> bool:
+        """Whether the broker is looked at closely: a disk has failed and the metadata do not show it, or it is not long
+        ago."""
+        gone = (directory_steps.State.OFFLINE, directory_steps.State.EVICTED)
+        unrecorded = any(self.acting.standing(path).state not in gone for path in self._failed())
+        return self._broker is not None and (unrecorded or self.acting.in_doubt)
+
+    async def watch_threads(self) -> None:
+        """Look at the broker's threads, again and again."""
+        while True:
+            link = self._link
+            if link is not None and link.problem is None and self._in_doubt:
+                await self._look_at_threads(link)
+            else:
+                self._stuck = None
+            await asyncio.sleep(THREADS_EVERY_MS / 1000)
+
+    async def _look_at_threads(self, link: HandLink) -> None:
+        process = self._held
+        waiting = await link.threads()
+        if isinstance(waiting, Done) or process != self._held:
+            return
+        dealt, released = self.acting.dealt_ms, self.acting.released
+        failed = {*self._failed(), *dealt, *released}
+        found = stuck.crippled(waiting, dealt, failed, self._clock.monotonic_ms(), released)
+        reason = None if found is None else found.reason
+        if (reason is None) != (self._stuck is None) or process != self._stuck_in:
+            self._stuck, self._stuck_in = reason, process
+            self._review()
+
+    async def watch_answers(self) -> None:
+        """Ask the broker for its versions, again and again."""
+        asking = self._asking
+        if asking is None:
+            return
+        try:
+            while True:
+                if self._in_doubt:
+                    await self._ask(asking)
+                    await asyncio.sleep(canary.EVERY_MS / 1000)
+                else:
+                    asking.forget()
+                    self._silent = None
+                    await asyncio.sleep(IDLE_MS / 1000)
+        finally:
+            with contextlib.suppress(Exception):
+                await asking.close()
+
+    async def _ask(self, asking: CanaryAsking) -> None:
+        process = self._broker
+        await asking.ask()
+        if process != self._broker:
+            return
+        asking.committed(self._observed().offset)
+        reason = canary.verdict(asking.canary, self._clock.monotonic_ms())
+        if (reason is None) != (self._silent is None) or process != self._silent_of:
+            self._silent, self._silent_of = reason, process
+            self._review()
+
+    def look(
+        self, directories: Mapping[str, directory_steps.Facts], broker: broker_steps.Facts, *, followed: bool
+    ) -> None:
+        """Take what is known now, and begin what is due."""
+        if followed:
+            self.acting.settle()
+        self.acting.look(directories, broker)

@@ -1,0 +1,68 @@
+"""The condition of a guard in one line, as that of an agent (:mod:`kjbod_agent.condition`). Pure.
+
+=========  ============================================================================================================
+CRITICAL   a disk has failed and Kafka has not noticed, or does not answer and nothing can be done about it; no
+           directory can be watched; the broker is lost, or must be given up and may not be
+DEGRADED   a directory is not online, for the guard or for Kafka, or is not watched; no broker runs here that is that of
+           the file; the metadata are not followed, so nobody knows what Kafka has noticed; what is done cannot be
+           written down
+OK         none of these
+=========  ============================================================================================================
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+from kjbod_agent.condition import ONLINE, Condition, Level
+
+
+def condition(
+    states: Mapping[str, str],
+    *,
+    unnoticed: Collection[str],
+    unbound: str | None,
+    blind: str | None,
+    offline: Collection[str] = (),
+    lost: str | None = None,
+    unwritten: str = "",
+    helpless: Collection[str] = (),
+) -> Condition:
+    """The condition.
+
+    Args:
+        states: a word for each directory, by path: of the verdict, or ``unwatched``.
+        unnoticed: paths that have failed and that Kafka has online.
+        unbound: why no broker is there for which to watch.
+        blind: why the metadata are not followed.
+        offline: paths that Kafka has offline.
+        lost: why the broker is given up, or must be and is not.
+        unwritten: why the journal cannot be written.
+        helpless: paths that are not watched since they do not answer, and that Kafka may work on.
+    """
+    found = [(Level.CRITICAL, f"{path} has failed, and Kafka has not noticed") for path in sorted(unnoticed)]
+    found += [
+        (Level.CRITICAL, f"{path} does not answer, and nothing can be done about it until it does")
+        for path in sorted(helpless)
+    ]
+    if states and all(word == "unwatched" for word in states.values()):
+        found.append((Level.CRITICAL, "no log directory can be watched"))
+    if lost is not None:
+        found.append((Level.CRITICAL, lost))
+    found += [
+        (Level.DEGRADED, f"{path} is well and offline for Kafka: the broker takes it up when it starts")
+        for path in sorted(offline)
+        if states.get(path) == ONLINE
+    ]
+    counts = Counter(word for path, word in states.items() if word != ONLINE and path not in unnoticed)
+    for word, count in sorted(counts.items()):
+        found.append((Level.DEGRADED, f"{count} of {len(states)} directories {word}"))
+    if unbound is not None:
+        found.append((Level.DEGRADED, unbound))
+    if blind is not None:
+        found.append((Level.DEGRADED, f"the metadata are not followed: {blind}"))
+    if unwritten:
+        found.append((Level.DEGRADED, f"nothing can be evicted or demoted, replica lists are not kept: {unwritten}"))
+    found.sort(key=lambda one: -one[0])
+    count = len(states)
+    well = f"watching, {count} director{'y' if count == 1 else 'ies'} online"
+    return Condition(max((level for level, _ in found), default=Level.OK), tuple(text for _, text in found), well)

@@ -1,0 +1,161 @@
+"""The process of a broker as the hand knows it: that it holds ``.lock``, its namespaces, its threads that are stuck."""
+
+# ruff: noqa: PTH115, PTH208
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import select
+
+from kjbod_agent.guard.hand_netlink import Refused
+
+TYPE_CHECKING = False  # importing typing costs memory
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from kjbod_agent.guard.hand_kernel import Directory
+
+BY_INODE = frozenset({"btrfs", "overlay"})
+"""File systems whose device numbers in the table of locks are others than those of their files."""
+_CALLS_X86 = (
+    "0 read,1 write,2 @open,4 @stat,5 fstat,6 @lstat,8 lseek,17 pread,18 pwrite,19 readv,20 writev,21 @access,"
+    "26 @msync,40 sendfile,74 fsync,75 fdatasync,76 @truncate,77 ftruncate,82 @rename,83 @mkdir,84 @rmdir,87 @unlink,"
+    "217 getdents,257 @openat,262 @fstatat,263 @unlinkat,264 @renameat,285 fallocate,295 preadv,296 pwritev,"
+    "316 @renameat2,332 @statx"
+)
+_CALLS_ARM = (
+    "34 @mkdirat,35 @unlinkat,38 @renameat,46 ftruncate,47 fallocate,56 @openat,61 getdents,62 lseek,63 read,64 write,"
+    "65 readv,66 writev,67 pread,68 pwrite,69 preadv,70 pwritev,71 sendfile,79 @fstatat,80 fstat,82 fsync,83 fdatasync,"
+    "227 @msync,276 @renameat2,291 @statx"
+)
+CALLS = {
+    int(number): name
+    for number, name in (
+        one.split(" ") for one in (_CALLS_ARM if platform.machine() == "aarch64" else _CALLS_X86).split(",")
+    )
+}
+"""Names of system calls by number; those with ``@`` take no descriptor of the file that they are about."""
+
+
+def is_below(path: str, top: str) -> bool:
+    """Whether ``path`` is ``top`` or lies below it."""
+    return path == top or path.startswith(top.rstrip("/") + "/")
+
+
+class Broker:
+    """The process that holds ``.lock``: its pidfd, and its namespaces."""
+
+    def __init__(self, pid: int, started: int) -> None:
+        self.pid, self.started = pid, started
+        self.pidfd = os.pidfd_open(pid)
+        if started_at(pid) != started:  # asked after the pidfd was opened, so that it is about the same process
+            os.close(self.pidfd)
+            raise Refused(f"process {pid} is another one than that of start time {started}")
+        self.namespaces: dict[str, int] = {}
+        for name in ("mnt", "net"):
+            with contextlib.suppress(OSError):
+                self.namespaces[name] = os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Let its namespaces go, and so what is mounted in them."""
+        for fd in (self.pidfd, *self.namespaces.values()):
+            os.close(fd)
+        self.pidfd, self.namespaces = -1, {}
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return bool(select.select([self.pidfd], [], [], 0)[0])
+
+
+def started_at(pid: int) -> int | None:
+    """Start time of a process in clock ticks; None: there is none."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[19])
+    return None
+
+
+def lock_holders() -> dict[tuple[str, int], int]:
+    """Pids that hold a write lock, by device and inode of the file."""
+    found = {}
+    with open("/proc/locks", encoding="ascii") as file:
+        for line in file:
+            fields = line.split()
+            if fields[1] == "POSIX" and fields[3] == "WRITE" and fields[4].isdecimal():
+                major, minor, inode = fields[5].split(":")
+                found[f"{int(major, 16)}:{int(minor, 16)}", int(inode)] = int(fields[4])
+    return found
+
+
+def require_holder(broker: Broker, directories: Iterable[Directory]) -> None:
+    """Refuse a process that does not hold ``.lock`` of a directory that was frozen. It may hang where there was none
+    yet."""
+    holders = lock_holders()
+    for one in directories:
+        if one.reason is not None or one.masked:
+            continue
+        found = one.lock_inode
+        with contextlib.suppress(OSError):
+            found = found or os.stat(".lock", dir_fd=one.fd).st_ino
+        for (device, inode), pid in holders.items():
+            if pid == broker.pid and inode == found and (device == one.device or one.fstype in BY_INODE):
+                return
+    raise Refused(f"process {broker.pid} does not hold .lock of a log directory")
+
+
+def threads(broker: Broker, reals: dict[str, str]) -> list[dict[str, Any]]:
+    """Threads that wait uninterruptibly. Reads nothing that takes a lock which such a thread may hold."""
+    found = []
+    task = f"/proc/{broker.pid}/task"
+    for tid in os.listdir(task):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            with open(f"{task}/{tid}/stat", "rb") as file:
+                head, _, tail = file.read().rpartition(b")")
+            if not tail.startswith(b" D"):
+                continue
+            one: dict[str, Any] = {"tid": int(tid), "name": head.partition(b"(")[2].decode("utf-8", "replace")}
+            with open(f"{task}/{tid}/syscall", encoding="ascii") as file:
+                line = file.read().strip()
+            with open(f"{task}/{tid}/wchan", encoding="ascii") as file:
+                one["wchan"] = file.read()
+            one["mark"] = line
+            with contextlib.suppress(OSError), open(f"{task}/{tid}/schedstat", encoding="ascii") as file:
+                one["ran"] = int(file.read().split()[2])
+            found.append(one | waits_for(line, f"/proc/{broker.pid}/fd", reals))
+    return found
+
+
+def waits_for(line: str, descriptors: str, reals: dict[str, str]) -> dict[str, str | None]:
+    """Call, file and log directory from the line in ``syscall``: number and six arguments."""
+    words = line.split()
+    told: dict[str, str | None] = {"call": None, "file": None, "directory": None}
+    if not words or not words[0].lstrip("-").isdecimal():
+        return told  # "running"
+    number = int(words[0])
+    if number < 0:
+        return told | {"call": "page fault"}  # it waits outside of a call
+    name = CALLS.get(number)
+    if name is None:
+        return told | {"call": f"call {number}"}
+    told["call"] = name.lstrip("@")
+    if name.startswith("@"):
+        return told  # its path is in the memory of the broker, whose lock may be held
+    argument = words[2] if name == "sendfile" else words[1]
+    with contextlib.suppress(OSError):
+        file = os.readlink(f"{descriptors}/{int(argument, 16)}")
+        told["file"] = file
+        inside = [path for path, real in reals.items() if is_below(file, real)]
+        told["directory"] = max(inside, key=lambda one: len(reals[one]), default=None)
+    return told
+
+
+def is_there(pid: int) -> bool:
+    """Whether a child has not ended."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,132 @@
+"""Metrics of a guard. Pure.
+
+The series of directories are those of an agent, so that dashboards and alerts of one serve the other; MBeans of Kafka's
+are not among them, since the broker has its own. What only a guard has is ``kjbod_guard_*``.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from kjbod_agent.guard import broker_steps
+from kjbod_agent.guard.directory_steps import RELEASED, State
+from kjbod_agent.guard.ladder import KafkaView, Step
+from kjbod_agent.guard.means import Outcome
+from kjbod_agent.guard.picture import UNWATCHED, Deeds, Picture
+from kjbod_agent.health.state import Health
+from kjbod_agent.metrics import Disk, directory_gauge, disk_of, disk_series, health_series
+
+MEANS: Final = (
+    *("cut", "mask", "unmask", "report", "evict", "restore", "demote", "promote"),
+    *("kill", "fence", "reset", "unreset", "destroy"),
+)
+"""Names of the effects (:mod:`.effects`): each has its series from the start, so that the first one is an increase."""
+
+
+def metrics_of(now: Picture) -> Iterator[Metric]:
+    """All metrics of a moment."""
+    yield GaugeMetricFamily("kjbod_guard_acting", "Whether the guard acts (1), or observes (0).", now.mode == "act")
+    yield GaugeMetricFamily(
+        "kjbod_guard_broker_bound",
+        "Whether a Kafka broker runs here that is that of the file; without one a guard only watches disks.",
+        now.unbound is None,
+    )
+    yield GaugeMetricFamily(
+        "kjbod_guard_metadata_followed",
+        "Whether the metadata are followed; else nobody knows what Kafka has noticed.",
+        now.blind is None,
+    )
+    yield GaugeMetricFamily("kjbod_metadata_offset", "Last metadata offset applied.", now.metadata_offset)
+    rows = now.directories
+    yield directory_gauge("kjbod_log_directory_replicas", "Replicas.", ((r["path"], r["replicas"]) for r in rows))
+    yield directory_gauge(
+        "kjbod_log_directory_leaders", "Replicas that lead.", ((r["path"], r["leaders"]) for r in rows)
+    )
+    yield _of_each(
+        "kjbod_guard_kafka_view",
+        "1 for the state that Kafka has a directory in, 0 for the others.",
+        "view",
+        {row["path"]: row["kafka"] for row in rows},
+        [str(view) for view in KafkaView],
+    )
+    yield _of_each(
+        "kjbod_guard_would",
+        "1 for what a guard that acts would do about a directory, 0 for the others.",
+        "step",
+        {row["path"]: row["would"] for row in rows if row["would"] is not None},
+        [str(step) for step in Step],
+    )
+    steps = {row["path"]: row["step"] for row in rows if row.get("step") is not None}
+    yield _of_each(
+        "kjbod_guard_step",
+        "1 for where a directory stands on the ladder of a guard that acts, 0 for the others.",
+        "state",
+        steps,
+        [str(state) for state in State],
+    )
+    yield directory_gauge(
+        "kjbod_guard_refused",
+        "Whether what should be done about a directory may not be done, or was tried and did not work.",
+        ((row["path"], _is_refused(row)) for row in rows),
+    )
+    if now.broker_state is not None:
+        states = GaugeMetricFamily(
+            "kjbod_guard_broker_state",
+            "1 for where the broker stands for a guard that acts, 0 for the others.",
+            labels=["state"],
+        )
+        for state in broker_steps.State:
+            states.add_metric([str(state)], state == now.broker_state)
+        yield states
+    if now.deeds is not None:
+        yield from _of_deeds(now.deeds)
+    yield health_series({row["path"]: row["verdict"] for row in rows}, (*map(str, Health), UNWATCHED))
+    unwatched = {row["path"]: Disk(directory_id=row["directory_id"] or "") for row in rows}
+    yield from disk_series(unwatched | {path: disk_of(status) for path, status in now.disks.items()})
+
+
+def _is_refused(row: dict[str, Any]) -> bool:
+    is_left = row.get("step") == State.LEFT and row.get("step_reason") != RELEASED
+    return is_left or row["would"] == Step.WAIT
+
+
+def _of_deeds(deeds: Deeds) -> Iterator[Metric]:
+    acts = CounterMetricFamily(
+        "kjbod_guard_acts", "What the guard did since it started, by what came of it.", labels=["means", "outcome"]
+    )
+    for means in MEANS:
+        for outcome in Outcome:
+            acts.add_metric([means, str(outcome)], deeds.outcomes.get((means, str(outcome)), 0))
+    yield acts
+    yield GaugeMetricFamily(
+        "kjbod_guard_hand_missing", "Lines that say what the hand cannot do; 1 where there is none.", deeds.hand_missing
+    )
+    yield GaugeMetricFamily(
+        "kjbod_guard_broker_crippled",
+        "Whether stuck threads, or its own answers, say that the broker cannot go on.",
+        deeds.crippled,
+    )
+    yield GaugeMetricFamily(
+        "kjbod_guard_evicted_partitions", "Partitions that the broker was taken out of, and is not back.", deeds.evicted
+    )
+    if deeds.canary_lag is not None:
+        yield GaugeMetricFamily(
+            "kjbod_guard_canary_offset_lag",
+            "Metadata records that the quorum has committed and the broker, when it answered last, had not applied.",
+            deeds.canary_lag,
+        )
+    if deeds.evicted_since_ms is not None:
+        yield GaugeMetricFamily(
+            "kjbod_guard_oldest_eviction_timestamp_seconds",
+            "When the first of the partitions that are evicted was, in seconds since the epoch.",
+            deeds.evicted_since_ms / 1000,
+        )
+
+
+def _of_each(name: str, text: str, label: str, current: dict[str, str], possible: list[str]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=["logDirectory", label])
+    for path, value in current.items():
+        for one in possible:
+            family.add_metric([path, one], one == value)
+    return family

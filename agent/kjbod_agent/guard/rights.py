@@ -1,0 +1,246 @@
+"""Rights of a guard's daemon: whom it becomes once the hand is there, and that it gives up all that it has.
+
+What a guard does to the kernel the hand does; the daemon reads, asks and writes as any program of the broker's user. So
+a daemon that was started as root goes on as the owner of the log directories, or as root where they are root's, and in
+either case without a capability, for good. It cannot be traced either: who has got hold of the broker's user has not
+got hold of the hand by that.
+
+Disks may hang, and so may what lies on them be asked by a child alone, which is left behind. It is asked before there
+is a hand: a child that is stuck would hold its socket.
+"""
+
+import contextlib
+import ctypes
+import functools
+import grp
+import json
+import os
+import pwd
+import select
+import struct
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from kjbod.config import Config
+from kjbod.errors import ConfigError, KjbodError
+from kjbod.permissions import advice, user_name
+from kjbod.quick_dataclass import dataclass
+
+ANSWER_MS: Final = 3_000
+"""How long log directories, the table of groups and kjbod's own directories may take to answer."""
+ANSWER_BYTES_MAX: Final = 1 << 20
+NAMES_MAX: Final = 10_000
+"""Names in kjbod's own directories that are looked at."""
+_PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 4, 24, 38, 47
+_PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
+_CAPABILITIES_MAX: Final = 64
+_CAPABILITY_VERSION_3: Final = 0x20080522
+_META_PROPERTIES: Final = "meta.properties"
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class NoOwnerError(KjbodError):
+    """No log directory says whose it is. It may when its disk is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user, with the groups of the group database."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+
+    @property
+    def text(self) -> str:
+        """``kafka (uid 996)``."""
+        return f"{user_name(self.uid)} (uid {self.uid})"
+
+
+def log_paths(config: Config) -> tuple[str, ...]:
+    """All log directories of a broker, that of the metadata included."""
+    return tuple(dict.fromkeys((*config.log_dirs, config.metadata_log_dir)))
+
+
+def owner(paths: Collection[str]) -> User:
+    """The owner of the log directories. Blocks for :data:`ANSWER_MS` twice at most.
+
+    A directory counts where it has a ``meta.properties``: a mount point without its disk is root's, and so is a mask.
+
+    Raises:
+        ConfigError: they are different users'.
+        NoOwnerError: none says it.
+    """
+    told = _asked({path: functools.partial(_owner_of, path) for path in paths})
+    found = {path: one for path in paths if (one := told.get(path)) is not None}
+    if not found:
+        raise NoOwnerError(
+            f"no log directory ({', '.join(paths)}) is there, formatted and answers, and a guard that was started as "
+            "root goes on as their owner: mount one, or start the guard as the broker's user"
+        )
+    uids = {uid: path for path, (uid, _) in reversed(found.items())}
+    if len(uids) > 1:
+        whose = " and ".join(f"{path} is {user_name(uid)}'s" for uid, path in sorted(uids.items()))
+        raise ConfigError(
+            f"log directories of different users: {whose}: a guard that acts goes on as their owner: give them all to "
+            "the user that the broker runs as (chown -R)"
+        )
+    uid, gid = next(iter(found.values()))
+    gid, groups = _asked({"": functools.partial(_groups_of, uid)}).get("") or (gid, [])
+    return User(uid, gid, tuple(groups))
+
+
+def _owner_of(path: str) -> tuple[int, int] | None:
+    here = Path(path).stat()
+    if not (Path(path) / _META_PROPERTIES).is_file():
+        return None
+    return here.st_uid, here.st_gid
+
+
+def _groups_of(uid: int) -> tuple[int, list[int]] | None:
+    """Primary group and all groups; None: the user has no name. May ask a directory service."""
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        return None
+    groups = {one.gr_gid for one in grp.getgrall() if entry.pw_name in one.gr_mem}
+    return entry.pw_gid, sorted({entry.pw_gid, *groups, *os.getgrouplist(entry.pw_name, entry.pw_gid)})
+
+
+def why_unusable(config: Config, user: User | None) -> str | None:
+    """Reason why ``user`` cannot use kjbod's own directories, in one line with what to do; None: nothing speaks against
+    it, or they do not answer. Blocks for :data:`ANSWER_MS` at most.
+
+    Args:
+        config: names them.
+        user: who is to use them; None: this process as it is.
+    """
+
+    def look() -> str | None:
+        if user is not None:
+            _become(user)
+            _clear_capabilities()
+        for program in (sys.executable, __file__):
+            if not os.access(program, os.R_OK):
+                return f"{program}: {advice(program, program)}, or install kjbod where it can be read"
+        for name, root in (
+            ("kjbod.state.dir", config.kjbod_state_dir),
+            ("kjbod.reports.dir", config.kjbod_reports_dir),
+        ):
+            for path in _files(Path(root)):
+                if not _is_usable(path):
+                    return f"{name}={root}: {_remedy(path, Path(root))}"
+        return None
+
+    told = _asked({"": look}).get("")
+    return None if told is None else str(told)
+
+
+def _files(root: Path) -> Iterable[Path]:
+    """``root`` and what lies below it, or the directory in which it would be made."""
+    above = root
+    while not os.path.lexists(above) and above != above.parent:
+        above = above.parent
+    yield above
+    if above != root:
+        return
+    count = 0
+    for here, directories, files in os.walk(root):
+        for name in (*directories, *files):
+            path = Path(here, name)
+            count += 1
+            if count > NAMES_MAX:
+                return
+            if not path.is_symlink():
+                yield path
+
+
+def _is_usable(path: Path) -> bool:
+    """Whether permissions allow it; what is gone by now, or cannot be written by anybody, is no matter of them."""
+    if os.access(path, os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0)):
+        return True
+    return not os.path.lexists(path) or bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
+def _remedy(path: Path, root: Path) -> str:
+    if path in root.parents:  # it is no use to give that away
+        me = user_name(os.geteuid())
+        return f"it is not there, and {me} cannot make it in {path}: install -d -o {me} {root}"
+    return advice(path, root)
+
+
+# ----------------------------------------------------------------------------------------------------------- giving up
+
+
+def give_up(user: User | None) -> None:
+    """Go on as ``user``, None: as who this is, without any right, for good. No other thread may run yet.
+
+    Raises:
+        KjbodError: they cannot be given up.
+    """
+    _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    # It takes CAP_SETPCAP. Without that a program that is exec'd has no more than it had all the same (no_new_privs).
+    for number in range(_CAPABILITIES_MAX):
+        _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)
+    _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    try:
+        if user is not None:
+            _become(user)
+        _clear_capabilities()
+    except OSError as error:
+        raise KjbodError(f"a guard that acts cannot give its own rights up: {error.strerror}") from None
+    # Else a process of the same user could take the hand's socket (pidfd_getfd).
+    _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def _become(user: User) -> None:
+    if (user.uid, user.gid) != (os.geteuid(), os.getegid()):
+        os.setgroups(user.groups)
+        os.setresgid(user.gid, user.gid, user.gid)
+        os.setresuid(user.uid, user.uid, user.uid)
+
+
+def _clear_capabilities() -> None:
+    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+    now = ctypes.create_string_buffer(24)  # effective, permitted, inheritable, twice
+    if _libc.capget(header, now) == 0 and not any(now.raw):
+        return  # a sandbox may forbid capset
+    if _libc.capset(header, bytes(24)):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+# ----------------------------------------------------------------------------------------------------------- children
+
+
+def _asked(questions: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+    """Answers of a child each, as JSON has them; without those that raise, or do not come in :data:`ANSWER_MS`."""
+    waiting: dict[int, tuple[str, int]] = {}
+    for name, question in questions.items():
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                with contextlib.suppress(Exception):
+                    os.write(write_end, json.dumps(question()).encode())
+            finally:
+                os._exit(0)
+        os.close(write_end)
+        waiting[read_end] = (name, pid)
+    answers: dict[str, Any] = {}
+    until_ns = time.monotonic_ns() + ANSWER_MS * 1_000_000
+    while waiting:
+        left_s = max(0, until_ns - time.monotonic_ns()) / 1e9
+        ready = select.select(list(waiting), [], [], left_s)[0]
+        for fd in ready or list(waiting):
+            name, pid = waiting.pop(fd)
+            if ready and (said := os.read(fd, ANSWER_BYTES_MAX)):
+                answers[name] = json.loads(said)
+            os.close(fd)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0 if ready else os.WNOHANG)
+    return answers

@@ -1,0 +1,201 @@
+"""The controller's own directory: identity, lock, and what formatting left for the first start. Blocking code.
+
+Nothing here writes but the lock file.
+"""
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+
+from kjbod.config.keys import Config
+from kjbod.errors import ConfigError, KjbodError, StorageError
+from kjbod.files import read_file, reason_of
+from kjbod.ids import Uuid, is_reserved
+from kjbod.medium import read_anew
+from kjbod.meta_properties import META_PROPERTIES_NAME, parse_meta_properties
+from kjbod.metadata.checkpoint_files import checkpoints_in, read_checkpoint
+from kjbod.metadata.control_records import KRaftVoters
+from kjbod.metadata.log_files import DIRECTORY_NAME
+from kjbod.metadata.quorum_state import BYTES_MAX as QUORUM_STATE_BYTES_MAX
+from kjbod.metadata.quorum_state import FILE_NAME as QUORUM_STATE
+from kjbod.metadata.quorum_state import QuorumState, read_quorum_state
+from kjbod.metadata.records import FeatureLevelRecord, Record
+from kjbod.metadata.snapshot import BOOTSTRAP_CHECKPOINT, SnapshotId
+from kjbod.metadata.versions import LATEST, default_features
+from kjbod.permissions import DENIED, advice
+from kjbod.quick_dataclass import dataclass
+
+LOCK_NAME = ".lock"
+_META_BYTES_MAX = 1024 * 1024
+_FIRST = SnapshotId(0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerDirectory:
+    """A formatted and locked metadata log directory."""
+
+    path: Path
+    cluster_id: str
+    directory_id: Uuid
+    lock_fd: int
+    identity: tuple[int, int]
+    """Device and inode."""
+
+    @property
+    def log_path(self) -> Path:
+        """Directory of the metadata log."""
+        return self.path / DIRECTORY_NAME
+
+    def release(self) -> None:
+        """Give the lock back and remove its file, as Kafka does at a clean stop."""
+        with contextlib.suppress(OSError):
+            (self.path / LOCK_NAME).unlink()
+        os.close(self.lock_fd)
+
+
+def open_directory(config: Config) -> ControllerDirectory:
+    """Check and lock ``metadata.log.dir``.
+
+    Raises:
+        ConfigError: it is not ours to use.
+        StorageError: not formatted, another node's or cluster's, unreadable, or in use.
+    """
+    path = Path(config.metadata_log_dir)
+    file = path / META_PROPERTIES_NAME
+    how_to = f"run `kjbod format -c {config.source} -t CLUSTER_ID --standalone` first"
+    try:
+        content = read_file(file, bytes_max=_META_BYTES_MAX)
+    except FileNotFoundError:
+        raise StorageError(f"{path} is not formatted: there is no {META_PROPERTIES_NAME}; {how_to}") from None
+    except OSError as error:
+        if error.errno in DENIED:
+            raise ConfigError(f"{path}: {advice(file, path)}") from None
+        raise StorageError(f"cannot read {file}: {error.strerror}") from None
+    meta = parse_meta_properties(content, str(file))
+    if meta.node_id != config.node_id:
+        raise StorageError(
+            f"{file} belongs to node {meta.node_id}, the configuration says node.id={config.node_id}: "
+            "correct one of the two"
+        )
+    if meta.directory_id is not None and is_reserved(meta.directory_id):
+        raise StorageError(
+            f"{file} has the reserved directory.id {meta.directory_id}, which no directory can have: restore the file"
+        )
+    if meta.cluster_id is None or meta.directory_id is None:
+        missing = "cluster.id" if meta.cluster_id is None else "directory.id"
+        raise StorageError(f"{file} has no {missing}; {how_to}")
+    lock_fd = _lock(path)
+    found = path.stat()
+    return ControllerDirectory(
+        path=path,
+        cluster_id=meta.cluster_id,
+        directory_id=meta.directory_id,
+        lock_fd=lock_fd,
+        identity=(found.st_dev, found.st_ino),
+    )
+
+
+def _lock(directory: Path) -> int:
+    """Lock the directory as Kafka does: a POSIX lock on ``.lock``, which a Java process sees too."""
+    while True:
+        fd = _lock_once(directory, directory / LOCK_NAME)
+        if os.fstat(fd).st_nlink:
+            return fd
+        os.close(fd)  # who held it stopped, and removed it: the next one locks another file
+
+
+def _lock_once(directory: Path, path: Path) -> int:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if error.errno in DENIED:
+            raise ConfigError(f"{directory}: {advice(path, directory)}") from None
+        raise StorageError(f"cannot open {path}: {error.strerror}") from None
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise StorageError(
+            f"{directory} is in use: another process holds {path}; stop that controller or broker first"
+        ) from None
+    return fd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remains:
+    """Contents of the directory beside the log."""
+
+    quorum_state: QuorumState | None
+    bootstrap: tuple[Record, ...]
+    """FeatureLevelRecords and the like for an empty log."""
+    voters: KRaftVoters | None
+    """Of the 0-0 checkpoint."""
+    empty: bool
+    """Whether the log has no records."""
+    missing: bool
+    """Whether there is nothing of the log, and not even what formatting for a dynamic quorum leaves beside it."""
+
+
+def read_remains(directory: ControllerDirectory) -> Remains:
+    """Read quorum state, bootstrap records and first voters.
+
+    Raises:
+        StorageError: a file cannot be read or is corrupt.
+        KjbodError: the quorum is not this node alone.
+    """
+    voters = state = None
+    bootstrap = _default_bootstrap()
+    empty = missing = True
+    checkpoint = directory.path / BOOTSTRAP_CHECKPOINT
+    try:
+        if directory.log_path.is_dir():
+            empty = not any(path.stat().st_size for path in directory.log_path.glob("*.log"))
+            if (quorum_state := directory.log_path / QUORUM_STATE).exists():
+                # An epoch that is not on the disk might be used a second time.
+                read_anew(quorum_state, bytes_max=QUORUM_STATE_BYTES_MAX)
+            state = read_quorum_state(directory.log_path)
+            snapshots = checkpoints_in(directory.log_path)
+            first = snapshots.get(_FIRST)
+            if first is not None:
+                voters = read_checkpoint(first).voters
+            missing = not snapshots and not any(directory.log_path.glob("*.log"))
+        if checkpoint.exists():
+            bootstrap = read_checkpoint(checkpoint).records
+        else:
+            missing = False  # formatted by hand, or by a Kafka that left nothing: nobody can tell
+    except OSError as error:
+        raise StorageError(f"cannot read {directory.path}: {reason_of(error)}") from None
+    return Remains(quorum_state=state, bootstrap=bootstrap, voters=voters, empty=empty, missing=missing)
+
+
+def _default_bootstrap() -> tuple[Record, ...]:
+    return tuple(FeatureLevelRecord(name=name, feature_level=level) for name, level in default_features(LATEST).items())
+
+
+def require_formatted(remains: Remains, config: Config, directory: ControllerDirectory) -> None:
+    """A log that is missing is not that of a new cluster. With ``controller.quorum.voters`` formatting leaves nothing
+    that would tell them apart.
+
+    Raises:
+        StorageError: it is missing.
+    """
+    if remains.missing and not config.controller_quorum_voters:
+        raise StorageError(
+            f"{directory.log_path} has neither a metadata log nor {_FIRST.file_name}, which `kjbod format "
+            "--standalone` leaves there: mount or restore it; nothing was changed"
+        )
+
+
+def require_alone(voters: KRaftVoters | None, node_id: int, where: Path) -> None:
+    """The quorum must be this node alone.
+
+    Raises:
+        KjbodError: it has other voters.
+    """
+    others = [] if voters is None else [voter.voter_id for voter in voters.voters if voter.voter_id != node_id]
+    if others:
+        raise KjbodError(
+            f"{where} belongs to a quorum with voters {sorted({*others, node_id})}: kjbod controller is a quorum of "
+            "one; run Apache Kafka's own controllers there, agents work with them"
+        )

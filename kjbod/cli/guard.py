@@ -1,0 +1,202 @@
+"""``kjbod guard``: watch the disks of an unmodified Kafka broker from beside it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from kjbod.cli.output import Printer, complain, safe
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group()
+def guard() -> None:
+    """Watch the disks of a Kafka broker that runs on this host, from beside it."""
+
+
+def _files(command: F) -> F:
+    broker = click.option(
+        "-c",
+        "--config",
+        required=True,
+        type=click.Path(path_type=Path, readable=False),
+        help="The broker's server.properties, as it is.",
+    )
+    own = click.option(
+        "--guard-config",
+        type=click.Path(path_type=Path, readable=False),
+        help="A file with kjbod's own keys (kjbod.*), laid over it.",
+    )
+    return broker(own(command))
+
+
+@guard.command()
+@_files
+@click.option("--observe", is_flag=True, help="Say what would be done, and do nothing (the default).")
+@click.option("--act", is_flag=True, help="Do it: what stands in agent/kjbod_agent/guard/README.md.")
+def run(config: Path, guard_config: Path | None, observe: bool, act: bool) -> int:
+    """Watch beside the running broker until SIGTERM.
+
+    It takes no lock and registers nothing; in mode observe it does nothing else either. Logs go to stderr as JSON
+    lines.
+    """
+    from kjbod_agent.guard import start_up
+
+    if observe and act:
+        raise click.UsageError("--observe and --act: give one of them")
+    return start_up.main(config, guard_config, "observe" if observe else "act" if act else None)
+
+
+@guard.command()
+@_files
+@click.option("--json", "as_json", is_flag=True, help="JSON, for machines.")
+@click.option("--gate", is_flag=True, help="Before the broker starts: wait until no disk can hold that up.")
+@click.option("--timeout-ms", type=click.IntRange(0), help="With --gate: how long at most.  [default: 30000]")
+def check(config: Path, guard_config: Path | None, as_json: bool, gate: bool, timeout_ms: int | None) -> int:
+    """Tell line by line what a guard could watch on this host, and what is missing.
+
+    It changes nothing. Exit code 1 when something is missing.
+
+    With --gate, for ExecStartPre= of the broker's unit: ask the running guard whether each log directory is well, or
+    was cut or masked. A guard that acts does that now to one that hangs, and is waited for. What is not well is named
+    on stderr. Exit code 0, also where no guard answers: the broker may start.
+    """
+    if gate and as_json:
+        raise click.UsageError("--gate and --json: give one of them")
+    if timeout_ms is not None and not gate:
+        raise click.UsageError("--timeout-ms goes with --gate")
+    if gate:
+        return _gate(config, guard_config, timeout_ms)
+    from kjbod.cli.metadata import no_log_lines
+    from kjbod_agent.guard import checking
+
+    with no_log_lines():
+        items = checking.main(config, guard_config)
+    missing = [item for item in items if item.mark == "missing"]
+    out = Printer()
+    if as_json:
+        out.json({"items": [{"mark": item.mark, "text": item.text, "remedy": item.remedy} for item in items]})
+    else:
+        for item in items:
+            out(safe(f"{item.mark:<8} {item.text}{f': {item.remedy}' if item.remedy else ''}"))
+    return 1 if missing else 0
+
+
+@guard.command()
+@_files
+@click.argument("directory", metavar="DIR")
+@click.option("--json", "as_json", is_flag=True, help="JSON, for machines.")
+def release(config: Path, guard_config: Path | None, directory: str, as_json: bool) -> int:
+    """Take the mask off a log directory, let go of it so that it can be unmounted, and tell what else to do.
+
+    The guard leaves it alone until it is well; nothing has to be stopped but the broker.
+    """
+    from kjbod.cli import ask
+
+    path = ask.configured(ask.load(config, guard_config), directory)
+    answer = _ask(config, guard_config, "guard-release", path=path)
+    out = Printer()
+    if as_json:
+        out.json(answer)
+        return 0
+    out(safe(f"{answer['path']}: released"))
+    for number, line in enumerate(what_else(answer, config), 1):
+        out(safe(f"{number}. {line}"))
+    return 0
+
+
+_CHECKS = {"ext4": "fsck.ext4 -f", "xfs": "xfs_repair"}
+
+
+def what_else(answer: dict[str, Any], config: Path) -> list[str]:
+    """Steps that are left to whoever has released a directory, a line each."""
+    if answer["means"] == "mask":
+        return [
+            "See that the disk is well: kjbod status shows what its probes say.",
+            "Restart the broker, which takes up a directory when it starts; the guard restores what it has evicted.",
+        ]
+    place, device, path = answer["mount_point"], answer["source"], answer["path"]
+    if place in (None, "/"):
+        return ["Nothing was done to its disk: see kjbod status, and restart the broker where Kafka has it offline."]
+    if answer["held"] is not None:
+        return [f"The guard goes on holding it: {answer['held']}. To unmount it, stop the broker and release it again."]
+    cluster = answer.get("cluster_id") or "CLUSTER_ID"
+    check, make = _CHECKS.get(answer["fstype"], "fsck"), f"mkfs.{answer['fstype']}"
+    why = ", since a file system that was cut answers errors until then" if answer["means"] == "cut" else ""
+    return [
+        "Stop the broker. It starts without this disk if that stays mounted, and not at all where it is missing.",
+        f"umount {place}{why}. Log directories beside it are released first. Busy: a thread waits for the disk.",
+        f"The same disk: {check} {device}. A new one: {make} DEVICE, and its entry in /etc/fstab.",
+        f"mount {place}",
+        f"A new disk: mkdir -p {path}; kjbod format -t {cluster} -c {config} --ignore-formatted; chown -R USER: {path}",
+        "Start the broker. The guard runs on: it takes hold of the disk, and restores what it has evicted.",
+    ]
+
+
+@guard.command()
+@_files
+@click.option("--json", "as_json", is_flag=True, help="JSON, for machines.")
+def restore(config: Path, guard_config: Path | None, as_json: bool) -> int:
+    """Put the broker back into the replica lists that the guard took it out of, in their old order.
+
+    Lists that somebody has changed since are left alone. The guard does this by itself when the broker has registered
+    with a directory that is well.
+    """
+    answer = _ask(config, guard_config, "guard-restore")
+    out = Printer()
+    if as_json:
+        out.json(answer)
+    elif not answer["partitions"]:
+        out(f"nothing to restore ({answer['evicted']} partitions are evicted)")
+    else:
+        reason = f": {answer['reason']}" if answer["reason"] else ""
+        what = "restored" if answer["outcome"] == "done" else f"not restored, {answer['outcome']}"
+        out(safe(f"{answer['partitions']} partitions {what}{reason}"))
+    return 0 if answer["outcome"] in (None, "done") else 1
+
+
+@guard.command()
+@_files
+@click.option("-n", "--lines", default=50, show_default=True, type=click.IntRange(1), help="Of the newest.")
+@click.option("--json", "as_json", is_flag=True, help="JSON lines, as they are in the audit.")
+def history(config: Path, guard_config: Path | None, lines: int, as_json: bool) -> int:
+    """Show what the guard has decided and done, from its audit; a guard need not run."""
+    from kjbod_agent.guard import past
+
+    out = Printer()
+    for entry in past.read(config, guard_config, lines):
+        out(past.raw(entry) if as_json else safe(past.line(entry)))
+    return 0
+
+
+def _gate(config: Path, guard_config: Path | None, timeout_ms: int | None) -> int:
+    """Wait until the broker may start."""
+    from kjbod.cli import ask
+    from kjbod.clock import SystemClock
+    from kjbod.runtime.control_socket import CONNECT_TIMEOUT_MS, SILENCE_TIMEOUT_MS, ControlClient
+    from kjbod_agent.guard import gate_asking
+
+    of = ask.load(config, guard_config)
+
+    def client(silence_ms: int) -> ControlClient:
+        return ControlClient(
+            Path(of.kjbod_state_dir),
+            node_id=of.node_id,
+            source=of.source,
+            connect_timeout_ms=min(silence_ms, CONNECT_TIMEOUT_MS),
+            silence_timeout_ms=min(silence_ms, SILENCE_TIMEOUT_MS),
+        )
+
+    for line in gate_asking.ask(client, timeout_ms, clock=SystemClock()):
+        complain(safe(line))
+    return 0
+
+
+def _ask(config: Path, guard_config: Path | None, operation: str, **arguments: Any) -> dict[str, Any]:
+    """The running guard's answer."""
+    from kjbod.cli import ask
+
+    answer: dict[str, Any] = ask.client(ask.load(config, guard_config)).call(operation, **arguments)
+    return answer

@@ -1,0 +1,127 @@
+"""The reference page of configuration keys, ``kjbod/config/README.md``, made from the table of keys.
+
+``kjbod config keys`` prints it. What the table does not say stands here: defaults in words.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from kjbod.config.endpoints import INT_MAX, HostPort
+from kjbod.config.keys import AGENT, CONTROLLER, EITHER, GUARD, LONG_MAX, NOBODY, OWN_PREFIX, Setting, settings
+
+_REQUIRED: Final = "(required)"
+_ONE_OF_TWO: Final = "(one of the two is required)"
+_DEFAULTS: Final[Mapping[str, str]] = {
+    "node_id": _REQUIRED,
+    "process_roles": _REQUIRED,
+    "broker_rack": "(none)",
+    "log_dirs": "`/tmp/kafka-logs`",
+    "metadata_log_dir": "the first of `log.dirs`",
+    "cordoned_log_dirs": "(none)",
+    "listeners": "`PLAINTEXT://:9092`",
+    "advertised_listeners": "as `listeners`",
+    "controller_listener_names": _REQUIRED,
+    "listener_security_protocol_map": "each protocol under its own name",
+    "controller_quorum_bootstrap_servers": _ONE_OF_TWO,
+    "controller_quorum_voters": _ONE_OF_TWO,
+    "max_connections_per_ip_overrides": "(none)",
+    "authorizer_class_name": "(none)",
+    "super_users": "(none)",
+    "kjbod_host": "(host name)",
+    "kjbod_reports_dir": "`<kjbod.state.dir>/reports`",
+    "kjbod_metrics_listener": "(off)",
+}
+"""By field, where the value itself would not be understood, or depends on other keys."""
+_READERS: Final[Mapping[frozenset[str], str]] = {
+    AGENT: "agent",
+    CONTROLLER: "controller",
+    EITHER: "both",
+    GUARD: "guard",
+    NOBODY: "(checked)",
+}
+_NO_LIMIT: Final = (INT_MAX, LONG_MAX)
+_TYPES: Final[Mapping[object, str]] = {int: "int", bool: "boolean", str: "string", HostPort | None: "string"}
+
+_INTRODUCTION: Final = """\
+# Configuration
+
+*Made by `kjbod config keys` from [`keys.py`](keys.py): do not edit it. A test fails where the two differ.*
+
+`kjbod agent` and `kjbod controller` read Kafka's `server.properties`, with Kafka's keys and defaults. The file of a
+KRaft broker or controller works as it is when it has one role, PLAINTEXT listeners and no `config.providers`. Keys of
+Kafka's that are not below are ignored. kjbod's own keys begin with `kjbod.`: one that is not below is an error. A value
+of the wrong type or out of range is an error too, of a key on this page. All mistakes are told at once, one line each,
+with exit code 78. Nothing is read anew while a process runs.
+
+*Read by*: the agent, the controller, or both: there the key changes what the process does. A key that is set where it
+changes nothing is named in the log at the start (`config.keys.without.effect`), and so are keys of Kafka's quorum, of
+its metadata, of moves and of security for which kjbod has no use. Commands such as `kjbod info` and `kjbod status` read
+the same file.
+
+`kjbod guard` reads the file of the broker beside which it runs, whatever protocols that speaks, and takes from it what
+the agent takes: the node, its directories, its controllers, and the keys of the verdict, state, reports and metrics. A
+second file, `--guard-config`, may be laid over it, with kjbod's own keys only, so that the broker's stays as it is.
+"""
+_OF_KAFKA: Final = """\
+## Kafka's keys
+"""
+_OWN: Final = """\
+## kjbod's own keys
+
+`kjbod.held.timeout.ms`, unless it is 0, and `kjbod.blind.timeout.ms` must be at least `kjbod.probe.timeout.ms`. What
+the keys of the verdict rest on: [the verdict on a log directory](../../agent/kjbod_agent/health/README.md).
+"""
+_COLUMNS: Final = ("key", "type", "default", "values", "read by", "meaning")
+
+
+def page() -> str:
+    """The page, in Markdown."""
+    own = [setting for setting in settings().values() if setting.name.startswith(OWN_PREFIX)]
+    of_kafka = [setting for setting in settings().values() if setting not in own]
+    parts = [_INTRODUCTION, _OF_KAFKA, _table(of_kafka), _OWN, _table(own)]
+    return "\n".join(parts)
+
+
+def _table(rows: list[Setting]) -> str:
+    lines = [f"| {' | '.join(row)} |\n" for row in (_COLUMNS, *map(_row, rows))]
+    return "".join([lines[0], "|---" * len(_COLUMNS), "|\n", *lines[1:]])
+
+
+def _row(setting: Setting) -> tuple[str, ...]:
+    cells = (
+        f"`{setting.name}`",
+        _type(setting),
+        _default(setting),
+        ", ".join(_values(setting)),
+        _READERS[setting.key.roles],
+        setting.key.doc.replace("<", "&lt;"),
+    )
+    return tuple(cell.replace("|", "\\|") for cell in cells)
+
+
+def _type(setting: Setting) -> str:
+    name = _TYPES.get(setting.kind, "string" if setting.kind == str | None else "list")
+    return f"{name}, {setting.key.unit}" if setting.key.unit else name
+
+
+def _default(setting: Setting) -> str:
+    if words := _DEFAULTS.get(setting.field):
+        return words
+    value = setting.default
+    assert value is not dataclasses.MISSING, setting.name
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "(no limit)" if value in _NO_LIMIT else str(value)
+
+
+def _values(setting: Setting) -> Iterator[str]:
+    """Allowed values, where they are not all that the type allows."""
+    key = setting.key
+    yield from (f"`{choice}`" for choice in key.choices)
+    if setting.kind is not int:
+        return
+    if key.at_most not in _NO_LIMIT:
+        yield f"{key.at_least} to {key.at_most}"
+    elif key.at_least > -INT_MAX:
+        yield f"from {key.at_least}"

@@ -1,0 +1,254 @@
+"""All faults, and the three things to do with them."""
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from kjbod.faults import device, directory, filesystem, mount, syscalls
+from kjbod.faults.faults_error import FaultsError, UsageError
+from kjbod.faults.fusedisk import DiskGoneError
+from kjbod.faults.model import (
+    DEFAULT_STATE_DIR,
+    Fault,
+    Injection,
+    Options,
+    Target,
+    boot_id,
+    locked,
+    make_state_dir,
+    read_record,
+    read_records,
+)
+from kjbod.faults.mount_table import is_on_image, mount_above, mount_on, mounts
+from kjbod.faults.program import PROGRAM
+
+_ORDER = (
+    *("eio", "eio-writes", "eio-reads", "device-gone", "lost-writes", "bit-rot", "wiped", "truncated", "shrunk"),
+    *("thin-pool-full", "hang", "hang-writes", "slow", "freeze"),
+    *("remount-ro", "bind-ro", "umount", "over-mount", "swapped-disk"),
+    *("ext4-error-continue", "ext4-error-remount-ro", "fs-shutdown", "metadata-damage"),
+    *("full", "no-inodes", "quota"),
+    *("immutable", "permissions", "directory-deleted", "meta-properties-replaced"),
+)
+_BY_NAME = {fault.name: fault for layer in (device, filesystem, mount, directory) for fault in layer.FAULTS}
+FAULTS: Mapping[str, Fault] = {name: _BY_NAME[name] for name in _ORDER}
+"""By name: what dies first, then what hangs, then what hides, then what fills."""
+
+
+def find_fault(name: str) -> Fault:
+    """Raises :class:`UsageError` for an unknown name."""
+    try:
+        return FAULTS[name]
+    except KeyError:
+        raise UsageError(f"no fault {name!r}: see {PROGRAM} list") from None
+
+
+def options_of(fault: Fault, chosen: Mapping[str, int]) -> Options:
+    """Options of a fault, with what was chosen. Raises :class:`UsageError` for one that it does not have."""
+    for name in chosen:
+        if name not in fault.options:
+            raise UsageError(f"{fault.name} has no option {name}")
+    return {**fault.options, **chosen}
+
+
+def inject(
+    name: str,
+    target: Target,
+    *,
+    state_dir: Path = DEFAULT_STATE_DIR,
+    options: Mapping[str, int] | None = None,
+    for_s: float | None = None,
+    recorded: Callable[[Injection], None] = lambda injection: None,
+) -> Injection:
+    """Break ``target``. When it fails half-way it is undone; when the process dies half-way, :func:`undo` does it.
+
+    :param options: instead of the fault's default values.
+    :param for_s: noted in the record as the time after which it is to be undone; whoever passes it sees to that.
+    :param recorded: called between the record and the deed.
+
+    Raises:
+        FaultsError: unknown fault or option, not possible there, or something is already injected on this disk.
+    """
+    fault = find_fault(name)
+    fault.expect(target.fstype)
+    make_state_dir(state_dir)
+    _refuse_second(target, state_dir)
+    now_ms = time.time() * 1000
+    injection = Injection(
+        id=secrets.token_hex(3),
+        fault=name,
+        target=target,
+        state_dir=state_dir,
+        options=options_of(fault, options or {}),
+        since_ms=now_ms,
+        until_ms=None if for_s is None else now_ms + for_s * 1000,
+        pid=os.getpid(),
+        boot=boot_id(),
+    )
+    with _plainly(fault, target):
+        mounted = _require_the_disk_itself(target)
+        injection = replace(injection, details={"mounted": mounted, **fault.prepare(injection)})
+    with injection.claimed():
+        try:
+            with locked(state_dir):
+                _refuse_second(target, state_dir, mounted)
+                injection.save()
+            recorded(injection)
+            with _plainly(fault, target):
+                fault.arm(injection)
+                began_ms = time.time() * 1000
+                fault.deed(injection)
+                ended_ms = time.time() * 1000
+            injection = replace(injection, done=True, began_ms=began_ms, ended_ms=ended_ms)
+            injection.save()
+        except BaseException:
+            _undo(injection)
+            raise
+    return injection
+
+
+def undo(injection: Injection) -> None:
+    """Take a fault away, however far it came; nothing happens if it is not on record any more.
+
+    Raises:
+        FaultsError: it cannot be undone now; the record stays.
+    """
+    with injection.claimed():
+        _undo(injection)
+
+
+def list_injections(state_dir: Path = DEFAULT_STATE_DIR) -> list[Injection]:
+    """Injections, and begun ones, the oldest first. Raises :class:`FaultsError` for an unreadable record."""
+    return read_records(state_dir)
+
+
+def _undo(injection: Injection) -> None:
+    if not injection.record.exists():
+        injection.forget()  # the lock that asking made
+        return
+    try:
+        _mend(injection)
+    except (FaultsError, OSError) as error:
+        _note_failure(injection, str(error))
+        raise
+
+
+def _note_failure(injection: Injection, reason: str) -> None:
+    """Put on record why it could not be undone: nobody reads what a watchdog says."""
+    with contextlib.suppress(FaultsError):  # a full state directory
+        now = read_record(injection.record)
+        if now is not None and now.undo_error != reason:
+            replace(now, undo_error=reason).save()
+
+
+def _mend(injection: Injection) -> None:
+    fault = find_fault(injection.fault)
+    rebooted = injection.boot != boot_id()
+    if disk_is_gone(injection.target) or (rebooted and not fault.survives_reboot):
+        _unmount_places(injection)
+    else:
+        if fault.survives_reboot:
+            _require_the_same_disk(injection)
+        with _plainly(fault, injection.target, f"; once more: {injection.undo_command}"):
+            fault.heal(injection)
+    injection.forget()
+
+
+def _require_the_same_disk(injection: Injection) -> None:
+    """Require the disk whose files were changed: nothing is undone on another one that is at the same place by now."""
+    target, was = injection.target, injection.details["mounted"]
+    mount = mount_on(target.mount_point)
+    # Device numbers and names are given to other disks: only the file system's own id tells.
+    same = mount is not None and mount.fstype == was["fstype"]
+    with _plainly(find_fault(injection.fault), target):
+        if not same or syscalls.filesystem_id(target.mount_point, was["fstype"]) != was["id"]:
+            raise FaultsError(
+                f"{target.mount_point}: the disk that {injection.fault} was injected on, {was['source']}, is not "
+                f"mounted there: mount it, then {injection.undo_command} (with --forget when it is no more)"
+            )
+    if Path(os.path.realpath(target.log_dir)) != target.log_dir:
+        raise FaultsError(f"{target.log_dir}: has become a symbolic link: move it away, then {injection.undo_command}")
+
+
+def forget(injection: Injection) -> None:
+    """Drop the record and mend nothing: for a disk that is no more."""
+    _unmount_places(injection)
+    injection.forget()
+
+
+def _unmount_places(injection: Injection) -> None:
+    for place in (injection.place, injection.other_place):
+        with contextlib.suppress(OSError):
+            syscalls.umount_all(place)
+
+
+def disk_is_gone(target: Target) -> bool:
+    """Whether it was a scratch disk whose server has ended. Raises :class:`FaultsError` when that cannot be told."""
+    if target.disk is None:
+        return False
+    try:
+        target.disk.state()
+    except DiskGoneError:
+        return True
+    return False
+
+
+def _is_same_disk(other: Injection, mounted: Mapping[str, str]) -> bool:
+    """Whether what is mounted is the file system that another fault was injected into, at whichever place."""
+    was = other.details["mounted"]
+    if was["id"] != mounted["id"]:
+        return False
+    # A copy of a disk has its id, and some file systems (FUSE) have none: it is another one when both are mounted.
+    other_is_mounted = other.boot == boot_id() and (was["device"], was["source"]) in {
+        (mount.device, mount.source) for mount in mounts()
+    }
+    return was["device"] == mounted["device"] or not other_is_mounted
+
+
+def _require_the_disk_itself(target: Target) -> dict[str, str]:
+    """Require that the place has the disk which is to break, and nobody else's by now; what is mounted there."""
+    mount = mount_on(target.mount_point)
+    if mount is None:
+        raise FaultsError(f"{target.mount_point}: nothing is mounted there")
+    if target.disk is None:
+        ours = target.device is None or mount.source == str(target.device)
+    else:
+        ours = is_on_image(mount, target.disk.image_path().name)
+    if not ours:
+        raise FaultsError(
+            f"{target.mount_point}: {mount.source}, which is mounted there, is not the disk that is to break"
+        )
+    if target.log_dir.is_symlink() or mount_above(target.log_dir.resolve()).mount_id != mount.mount_id:
+        raise FaultsError(f"{target.log_dir}: does not lie on {mount.source}")
+    filesystem_id = syscalls.filesystem_id(target.mount_point, mount.fstype)
+    return {"device": mount.device, "source": mount.source, "fstype": mount.fstype, "id": filesystem_id}
+
+
+def _refuse_second(target: Target, state_dir: Path, mounted: Mapping[str, str] | None = None) -> None:
+    for other in read_records(state_dir):
+        place = other.target.mount_point
+        if place == target.mount_point:
+            where = ""
+        elif mounted is not None and _is_same_disk(other, mounted):
+            where = f" on {place}, where the same file system is mounted"
+        else:
+            continue
+        raise FaultsError(
+            f"{target.mount_point}: {other.fault} is injected already{where}; undo that first: {other.undo_command}"
+        )
+    if state_dir.stat().st_dev == target.mount_point.stat().st_dev:
+        raise FaultsError(f"{state_dir}: lies on the disk that is to break: choose another place with --state-dir")
+
+
+@contextlib.contextmanager
+def _plainly(fault: Fault, target: Target, advice: str = "") -> Iterator[None]:
+    """An error of the kernel as one line for a person."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or target.mount_point
+        raise FaultsError(f"{fault.name} on {target.mount_point}: {where}: {error.strerror}{advice}") from error

@@ -1,0 +1,59 @@
+"""State of an injection, and what is the matter where it does not end as it was to."""
+
+import shlex
+import time
+
+from kjbod.faults.catalog import disk_is_gone
+from kjbod.faults.faults_error import FaultsError
+from kjbod.faults.model import DEFAULT_STATE_DIR, Injection
+from kjbod.faults.program import typed
+from kjbod.faults.watchdog import is_watched
+from kjbod.quick_dataclass import dataclass
+
+_GRACE_MS = 5000
+"""Time that an undo may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """State of an injection.
+
+    Attributes:
+        name: ``injected``, ``half done``, ``overdue`` or ``gone``.
+        trouble: why it will not end without a person; empty when all is as it is to be.
+    """
+
+    name: str
+    trouble: str = ""
+
+
+def state_of(injection: Injection) -> State:
+    """The state now. It may have ended meanwhile: only for a record that is there afterwards is it true."""
+    if _is_gone(injection):
+        where = (
+            "" if injection.state_dir == DEFAULT_STATE_DIR else f" --state-dir {shlex.quote(str(injection.state_dir))}"
+        )
+        path = shlex.quote(str(injection.target.mount_point))
+        return State("gone", f"its disk is gone: {typed()} disk remove {path}{where}")
+    name = "injected" if injection.done else "half done"
+    late_ms = None if injection.until_ms is None else time.time() * 1000 - injection.until_ms
+    trouble = _trouble(injection, late_ms)
+    return State("overdue" if trouble and late_ms is not None and late_ms > 0 else name, trouble)
+
+
+def _trouble(injection: Injection, late_ms: float | None) -> str:
+    if injection.undo_error:
+        return f"could not be undone: {injection.undo_error}"
+    if late_ms is None:
+        return ""
+    # Before it is done its timer may only be starting.
+    if (injection.done or late_ms > _GRACE_MS) and not is_watched(injection):
+        return "its timer is gone: run undo"
+    return "its timer has not undone it yet" if late_ms > _GRACE_MS else ""
+
+
+def _is_gone(injection: Injection) -> bool:
+    try:
+        return disk_is_gone(injection.target)
+    except FaultsError:  # its server does not answer, or not to us
+        return False

@@ -1,0 +1,268 @@
+"""``kjbod fleet report``: from a folder of agents' reports to tables and a page.
+
+Exit codes: 0, the report is made and complete; 1, it is made, and some data had to be set aside; 2, it cannot be made,
+and a report that was there before is as it was.
+"""
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import signal
+import stat
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from urllib.parse import unquote
+
+from kjbod.cli.error_lines import say
+from kjbod.cli.output import OutputError, Printer
+from kjbod.clock import SystemClock
+from kjbod.fleet.fleet_error import FleetError
+from kjbod.fleet.job import Inventory, run_report
+from kjbod.fleet.schema import STREAMS
+from kjbod.fleet.summary import Report, sentences
+from kjbod.fleet.svg import plural
+
+EXIT_OK, EXIT_DATA, EXIT_CANNOT_RUN = 0, 1, FleetError.exit_code
+EXIT_INTERRUPTED = 130
+_AGAIN_S = 0.05
+_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?P<host>[^/]*))?(?P<path>/.*|$)")
+"""A scheme, as Hadoop's file systems have it too; no relative path, which may have a colon in it as well."""
+
+Progress = Callable[[str], None]
+OnError = Callable[[OSError], None]
+
+OUTPUTS = ("index.html", "report.json", "tables", "quarantine")
+"""What a report consists of; nothing else in the output folder is ever touched."""
+
+
+def report(reports: str | Path, out: str | Path, master: str | None = None, silent_after_ms: int | None = None) -> int:
+    """Make the report and say so on the terminal. Returns the exit code; a user's mistake is one line on stderr."""
+    clock = SystemClock()
+    started_ms = clock.monotonic_ms()
+    printer = Printer(patient=True)  # where nobody can read how far it is, the report is made all the same
+
+    def progress(text: str) -> None:
+        printer(f"[{(clock.monotonic_ms() - started_ms) / 1000:5.1f} s] {text}")
+
+    try:
+        reports_dir, out_dir = local_path("--reports", reports), local_path("--out", out)
+        with _interruptible():
+            result = make_report(reports_dir, out_dir, master, progress, silent_after_ms)
+    except FleetError as error:
+        say(f"kjbod fleet report: {error}")
+        return EXIT_CANNOT_RUN
+    except KeyboardInterrupt:
+        say("kjbod fleet report: interrupted; nothing was changed")
+        return EXIT_INTERRUPTED
+    progress("done")
+    lines = [*sentences(result), *_problems(result, out_dir), f"page:   {out_dir / 'index.html'}"]
+    printer(*lines, f"tables: {out_dir / 'tables'}")
+    try:
+        printer.close()
+    except OutputError as error:
+        say(f"kjbod fleet report: {error.format_message()}")
+    return EXIT_DATA if result.bad_files else EXIT_OK
+
+
+def _problems(result: Report, out_dir: Path) -> list[str]:
+    lines = [
+        f"  {row['file'].rsplit('/', 1)[-1]}: {row['status']}, {row['bad_lines'] if row['kept'] else 'all'} lines aside"
+        for row in result.bad_files[:10]
+    ]
+    return [*lines, f"quarantine: {out_dir / 'quarantine'}"] if lines else []
+
+
+def local_path(option: str, given: str | Path) -> Path:
+    """The path that an option names, as a path or as a ``file:`` URI.
+
+    Raises:
+        FleetError: a URI of another kind: report files are listed and checked on this machine, and a result is renamed
+            into place here, before and after Spark.
+    """
+    text = str(given)
+    found = _URI.match(text)
+    if isinstance(given, Path) or found is None:
+        return Path(given)
+    if found["scheme"].lower() == "file" and (found["host"] or "localhost") == "localhost":
+        return Path(unquote(found["path"]))
+    what = "copy or mount it here and give its path" if option == "--reports" else "give a directory, and copy it there"
+    raise FleetError(f"{option} {text}: not a directory of this machine: {what}")
+
+
+def make_report(
+    reports_dir: Path, out_dir: Path, master: str | None, progress: Progress, silent_after_ms: int | None = None
+) -> Report:
+    """Make the report in a folder beside ``out_dir`` and move it there when it is whole.
+
+    Raises:
+        FleetError: it cannot be made.
+    """
+    found = inventory(reports_dir)
+    with _workspace(out_dir) as work:
+        progress(f"{plural(found.count, 'report file')}, {found.size:,} bytes, below {reports_dir}; starting Spark")
+        from kjbod.fleet.session import spark_session
+
+        with spark_session(master, found.size) as spark:
+            from py4j.protocol import Py4JError
+            from pyspark.errors import PySparkException
+
+            try:
+                result = run_report(spark, found, work, progress, silent_after_ms)
+            except (PySparkException, Py4JError) as error:
+                raise FleetError(f"Spark failed: {spark_reason(error)}") from error
+        publish(work, out_dir)
+    return result
+
+
+def spark_reason(error: BaseException) -> str:
+    """The innermost Java message in one line: the outer ones only say that a job was aborted."""
+    cause, reason = getattr(error, "java_exception", None) or getattr(error, "_origin", None), str(error)
+    while cause is not None and hasattr(cause, "getCause"):
+        reason, cause = str(cause.toString()), cause.getCause()
+    return (reason.strip() or type(error).__name__).splitlines()[0]
+
+
+def inventory(reports_dir: Path) -> Inventory:
+    """Count report files, and make sure that each can be read: Spark, told to pass over torn files, would pass over
+    unreadable ones as well.
+
+    Raises:
+        FleetError: no such directory, no report file in it, or a file that may not be read.
+    """
+    try:
+        there = stat.S_ISDIR(reports_dir.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        there = False
+    except OSError as error:
+        raise _unreadable(reports_dir, error) from None
+    if not there:
+        raise FleetError(f"no reports directory {reports_dir}: give the one of kjbod.reports.dir")
+    files: dict[str, dict[str, int]] = {stream: {} for stream in STREAMS}
+    open_files = 0
+
+    def refuse(error: OSError) -> None:
+        raise _unreadable(error.filename, error)
+
+    root = reports_dir.resolve()
+    for stream in STREAMS:
+        for folder, _, names in os.walk(root / stream, onerror=_unless_missing(refuse)):
+            for name in names:
+                path = Path(folder, name)
+                if name.startswith("."):
+                    open_files += name.endswith(".jsonl")
+                elif name.endswith((".jsonl", ".jsonl.gz")):
+                    _check_readable(path)
+                    files[stream][path.as_uri()] = path.stat().st_size
+    found = Inventory(root.as_uri(), files, open_files)
+    if not found.count:
+        waiting = f"; {plural(open_files, 'file')} still being written by agents" if open_files else ""
+        raise FleetError(f"no report file below {reports_dir} (samples/ and events/ with *.jsonl.gz){waiting}")
+    return found
+
+
+def _unless_missing(refuse: OnError) -> OnError:
+    return lambda error: None if isinstance(error, FileNotFoundError) else refuse(error)
+
+
+def _check_readable(path: Path) -> None:
+    try:
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: str | Path, error: OSError) -> FleetError:
+    return FleetError(f"cannot read {path}: {error.strerror}: give its reader the right to, or move it away")
+
+
+@contextlib.contextmanager
+def _workspace(out_dir: Path) -> Iterator[Path]:
+    """A folder on the same file system as ``out_dir``, so that results can be renamed into place."""
+    try:
+        made = [folder for folder in (out_dir, *out_dir.parents) if not folder.exists()]
+        out_dir.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=".kjbod-fleet-", dir=out_dir))
+    except OSError as error:
+        raise FleetError(f"cannot write to {out_dir}: {error.strerror}: give --out another place") from None
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        with contextlib.suppress(OSError):  # folders that a failed run has made for nothing; never one with a report
+            for folder in made:
+                folder.rmdir()
+
+
+def publish(work: Path, out_dir: Path) -> None:
+    """Replace the parts of a report one by one, the page last: it is what people look at."""
+    old = work / ".old"
+    old.mkdir()
+    try:
+        for name in reversed(OUTPUTS):
+            if (out_dir / name).exists():
+                (out_dir / name).rename(old / name)
+            if (work / name).exists():
+                (work / name).rename(out_dir / name)
+    except OSError as error:
+        raise FleetError(f"cannot write to {out_dir}: {error.strerror}: give --out another place") from None
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM ends the job as Ctrl-C does: with Spark's process and all temporary files gone.
+
+    Python reports and forgets an exception in a weakref callback or a destructor, and py4j has one for each Java
+    object: an interrupt that falls there comes again a moment later. What py4j logs after an interrupt is that Spark's
+    process, which the signal ended too, does not answer: nobody asked.
+    """
+    interrupted = False
+    again: list[threading.Timer] = []
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+        raise KeyboardInterrupt
+
+    def unraisable(caught: "sys.UnraisableHookArgs") -> None:
+        nonlocal interrupted
+        if not issubclass(caught.exc_type, KeyboardInterrupt):
+            hook_before(caught)
+            return
+        interrupted = True
+        again.append(threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGINT)))
+        again[-1].start()
+
+    try:
+        handlers_before = {signal.SIGTERM: signal.signal(signal.SIGTERM, interrupt)}
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            handlers_before[signal.SIGINT] = signal.signal(signal.SIGINT, interrupt)
+    except ValueError:  # not the main thread: signals are the caller's business
+        yield
+        return
+
+    def is_news(_record: logging.LogRecord) -> bool:
+        return not interrupted
+
+    hook_before, sys.unraisablehook = sys.unraisablehook, unraisable
+    logging.getLogger().addFilter(is_news)  # py4j logs with the root logger itself
+    try:
+        yield
+    except Exception:
+        # The signal may have gone to Spark's process too: then whatever was on its way fails, and that is not news.
+        if interrupted:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        for timer in again:
+            timer.cancel()
+        logging.getLogger().removeFilter(is_news)
+        sys.unraisablehook = hook_before
+        for number, handler in handlers_before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,132 @@
+"""Kafka's message schemas as constants: ``python -m scripts.wire_schemas`` writes kjbod/wire/schema_table.py.
+
+They are taken from kio, whose dataclasses are generated from Kafka's own message definitions, for each version of each
+API that kjbod speaks. Run it when one is added; a test holds the table to what this makes. A process that would ask kio
+itself imported 230 modules for it, half a second of each controller's start.
+"""
+
+import dataclasses
+import datetime
+import importlib
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import kio.static.primitive  # noqa: F401  # before its schemas, which import it in a circle
+from kio.schema.index import api_key_map
+from kio.static.constants import EntityType
+
+import kjbod.wire.admin_messages  # noqa: F401  # they are in the table of APIs once it is imported
+from kjbod.ids import ZERO
+from kjbod.wire.codec import REQUIRED, Field, Schema
+from kjbod.wire.messages import API
+from kjbod.wire.schemas import SIDES, Row, Side, Struct
+
+TABLE = Path(__file__).parents[1] / "kjbod/wire/schema_table.py"
+_MILLISECONDS: Mapping[str, str] = {"timedelta_i32": "int32", "timedelta_i64": "int64"}
+_KINDS: Mapping[str, str] = {**_MILLISECONDS, "datetime_i64": "int64", "error_code": "int16", "records": "bytes"}
+"""kio's kinds that are something plainer on the wire."""
+_HEAD = '''"""Kafka's message schemas as constants; see scripts/wire_schemas.py."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+# fmt: off
+'''
+
+
+def messages() -> Iterator[tuple[int, int, Side]]:
+    """API key, version and side of each message that kjbod speaks."""
+    for api_key, spec in sorted(API.items()):
+        for version in range(spec.min_version, spec.max_version + 1):
+            for side in SIDES:
+                yield int(api_key), version, side
+
+
+def schema_of(api_key: int, version: int, side: Side) -> Schema:
+    """kio's schema of a message as ours."""
+    module = importlib.import_module(f"kio.schema.{api_key_map[api_key]}.v{version}.{side}")
+    entity = next(
+        found
+        for found in vars(module).values()
+        if getattr(found, "__type__", None) is EntityType[side] and found.__module__ == module.__name__
+    )
+    return _schema(entity)
+
+
+def _schema(entity: type[Any]) -> Schema:
+    fields = tuple(_field(f) for f in dataclasses.fields(entity))
+    return Schema(entity.__name__, int(entity.__version__), bool(entity.__flexible__), fields)
+
+
+def _field(field: dataclasses.Field[Any]) -> Field:
+    """A kio field as ours: milliseconds as integers with the unit in the name, a null id as the zero id."""
+    hint, nullable = _without_none(field.type)
+    array = typing.get_origin(hint) is tuple
+    if array:
+        hint, _ = _without_none(typing.get_args(hint)[0])
+    kio_kind: str | None = field.metadata.get("kafka_type")
+    kind = "struct" if kio_kind is None else _KINDS.get(kio_kind, kio_kind)
+    # kio reads the zero id as None; on the wire an id cannot be null, only a list of them can
+    nullable = nullable and (array or kind != "uuid")
+    return Field(
+        name=f"{field.name}_ms" if kio_kind in _MILLISECONDS else field.name,
+        kind=kind,
+        array=array,
+        nullable=nullable,
+        tag=field.metadata.get("tag"),
+        default=_default(field.default, kind, array),
+        struct=_schema(hint) if kind == "struct" else None,
+    )
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    if typing.get_origin(hint) not in (types.UnionType, typing.Union):
+        return hint, False
+    (inner,) = (arg for arg in typing.get_args(hint) if arg is not type(None))
+    return inner, True
+
+
+def _default(value: Any, kind: str, array: bool) -> Any:
+    if value is dataclasses.MISSING or (kind == "struct" and not array and value is not None):
+        return REQUIRED  # a struct's default is that of its fields
+    if kind == "uuid" and not array and value is None:
+        return ZERO
+    if isinstance(value, datetime.timedelta):
+        return value // datetime.timedelta(milliseconds=1)
+    return int(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+class _Table:
+    """Rows of structs, each once."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Struct, int] = {}
+
+    def add(self, schema: Schema) -> int:
+        """The number of a schema's row; those inside it come before."""
+        row = (schema.name, schema.flexible, tuple(self._row(field) for field in schema.fields))
+        return self.numbers.setdefault(row, len(self.numbers))
+
+    def _row(self, field: Field) -> Row:
+        default = ... if field.default is REQUIRED else b"" if field.default is ZERO else field.default
+        struct = None if field.struct is None else self.add(field.struct)
+        return (field.name, field.kind, field.array, field.nullable, field.tag, default, struct)
+
+
+def content() -> str:
+    """The module's text."""
+    table = _Table()
+    found = {message: table.add(schema_of(*message)) for message in messages()}
+    structs = "".join(f"    {row!r},\n" for row in table.numbers).replace(repr(...), "...")
+    rows = "".join(f"    {message!r}: {number},\n" for message, number in found.items())
+    return (
+        f"{_HEAD}\nSTRUCTS: Final[tuple[tuple[str, bool, tuple[Any, ...]], ...]] = (\n{structs})\n\n"
+        f"MESSAGES: Final[Mapping[tuple[int, int, str], int]] = {{\n{rows}}}\n"
+    )
+
+
+if __name__ == "__main__":
+    TABLE.write_text(content())

@@ -1,0 +1,182 @@
+"""The alert rules for Prometheus: each is quiet while all is well, and fires for what it is for."""
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from kjbod.metrics.listener import render
+from kjbod_agent.guard import effects
+from kjbod_agent.guard.metrics import MEANS, metrics_of
+from kjbod_agent.guard.picture import Deeds, Picture
+from tests.guard.test_answers import NOW, ROW
+from tests.pages.markdown import ROOT
+
+RULES = ROOT / "systemd" / "examples" / "kjbod-guard.rules.yml"
+NOW_S = 2_000_000
+DAY_S = 86_400
+
+Labels = tuple[tuple[str, str], ...]
+Vector = Mapping[Labels, float]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule of the file."""
+
+    name: str
+    expression: str
+    severity: str
+    summary: str
+
+
+def rules(path: Path = RULES) -> list[Rule]:
+    """The rules: of YAML, what this file uses of it."""
+    text = "\n".join(line for line in path.read_text().splitlines() if not line.lstrip().startswith("#"))
+    head, *parts = re.split(r"^ {6}- alert: ", text, flags=re.MULTILINE)
+    assert head.split() == ["groups:", "-", "name:", "kjbod-guard", "rules:"]
+    found = []
+    for part in parts:
+        shape = re.fullmatch(
+            r"(?P<name>\w+)\n {8}expr: (?:>-\n)?(?P<expr>.+?)\n(?: {8}for: \d+[sm]\n)?"
+            r" {8}labels:\n {10}severity: (?P<severity>\w+)\n"
+            r" {8}annotations:\n {10}summary: '(?P<summary>[^'\n]+)'\n?",
+            part,
+            re.DOTALL,
+        )
+        assert shape, part
+        found.append(Rule(shape["name"], " ".join(shape["expr"].split()), shape["severity"], shape["summary"]))
+    return found
+
+
+class Scrapes:
+    """Two scrapes of a guard, and of PromQL what the rules use of it."""
+
+    def __init__(self, before: Picture, now: Picture) -> None:
+        self._scrapes = [self._read(picture) for picture in (before, now)]
+
+    @staticmethod
+    def _read(picture: Picture) -> dict[str, dict[Labels, float]]:
+        found: dict[str, dict[Labels, float]] = {}
+        for family in text_string_to_metric_families(render(metrics_of(picture)).decode()):
+            for sample in family.samples:
+                found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
+        return found
+
+    def evaluate(self, expression: str) -> Vector:
+        """The series for which an expression holds."""
+        joined = re.fullmatch(r"(.+) and on \(([\w, ]+)\) (.+)", expression)
+        if joined is None:
+            return self._compare(expression)
+        left, right, names = self._compare(joined[1]), self._compare(joined[3]), joined[2].split(", ")
+        there = {self._only(labels, names) for labels in right}
+        return {labels: value for labels, value in left.items() if self._only(labels, names) in there}
+
+    @staticmethod
+    def _only(labels: Labels, names: list[str]) -> Labels:
+        return tuple(pair for pair in labels if pair[0] in names)
+
+    def _compare(self, expression: str) -> Vector:
+        shape = re.fullmatch(r"(.+?) (==|>) (\d+)", expression)
+        assert shape, expression
+        holds: Callable[[float, float], bool] = {"==": operator.eq, ">": operator.gt}[shape[2]]
+        return {labels: value for labels, value in self._values(shape[1]).items() if holds(value, float(shape[3]))}
+
+    def _values(self, term: str) -> Vector:
+        if increase := re.fullmatch(r"increase\((.+)\[10m\]\)", term):
+            before, now = (self._select(increase[1], scrape) for scrape in self._scrapes)
+            return {labels: value - before[labels] for labels, value in now.items() if labels in before}
+        if since := re.fullmatch(r"time\(\) - (\w+)", term):
+            return {labels: NOW_S - value for labels, value in self._select(since[1], self._scrapes[1]).items()}
+        return self._select(term, self._scrapes[1])
+
+    @staticmethod
+    def _select(selector: str, scrape: dict[str, dict[Labels, float]]) -> Vector:
+        shape = re.fullmatch(r'(\w+)(?:\{((?:\w+="[^"]*",?)+)\})?', selector)
+        assert shape, selector
+        wanted = set(re.findall(r'(\w+)="([^"]*)"', shape[2] or ""))
+        return {labels: value for labels, value in scrape.get(shape[1], {}).items() if wanted <= set(labels)}
+
+
+WELL_ROW = ROW | {"verdict": "online", "would": "nothing", "step": "well", "step_reason": None}
+OTHER_ROW = WELL_ROW | {"path": "/mnt/d2"}
+WELL = replace(
+    NOW, mode="act", broker_state="serving", deeds=Deeds(outcomes={}), directories=[WELL_ROW, OTHER_ROW], disks={}
+)
+
+
+def first(**changes: Any) -> Picture:
+    """The first directory is another one."""
+    return replace(WELL, directories=[WELL_ROW | changes, OTHER_ROW])
+
+
+SITUATIONS: dict[str, tuple[Picture, set[str]]] = {
+    "all is well": (WELL, set()),
+    "the guard observes": (replace(WELL, mode="observe", broker_state=None, deeds=None), set()),
+    "a disk has failed unseen": (first(verdict="failed", would="cut"), {"KjbodDiskFailedUnnoticed"}),
+    "a disk could not be read": (first(verdict="unreadable", kafka="unknown", would=None), {"KjbodDiskUnreadable"}),
+    "it was cut, and the guard started again": (
+        first(verdict="unreadable", kafka="offline", would=None),
+        {"KjbodDiskOffline"},
+    ),
+    "it was cut": (first(verdict="failed", kafka="offline", step="offline"), {"KjbodDiskOffline"}),
+    "nobody knows whether Kafka has noticed": (first(verdict="failed", kafka="unknown"), set()),
+    "no means has worked": (
+        first(verdict="failed", would="cut", step="left", step_reason="the last directory"),
+        {"KjbodDiskFailedUnnoticed", "KjbodGuardWaits"},
+    ),
+    "it may not be done yet": (
+        first(verdict="failed", would="wait", step="well"),
+        {"KjbodDiskFailedUnnoticed", "KjbodGuardWaits"},
+    ),
+    "somebody wants it left alone": (first(kafka="offline", step="left", step_reason="released"), {"KjbodDiskOffline"}),
+    "the hand refuses": (replace(WELL, deeds=Deeds(outcomes={("cut", "refused"): 1})), {"KjbodGuardRefused"}),
+    "a cut does not return": (replace(WELL, deeds=Deeds(outcomes={("cut", "pending"): 1})), set()),
+    "the broker must be given up": (
+        replace(WELL, broker_state="crippled", deeds=Deeds(outcomes={}, crippled=True)),
+        {"KjbodBrokerCrippled"},
+    ),
+    "it was given up": (
+        replace(WELL, broker_state="ended", deeds=Deeds(outcomes={("kill", "done"): 1, ("fence", "done"): 1})),
+        {"KjbodBrokerGivenUp"},
+    ),
+    "evicted for a day": (
+        replace(WELL, deeds=Deeds(outcomes={}, evicted=2, evicted_since_ms=(NOW_S - DAY_S - 1) * 1000)),
+        {"KjbodEvictionNotRestored"},
+    ),
+    "evicted this morning": (
+        replace(WELL, deeds=Deeds(outcomes={}, evicted=2, evicted_since_ms=(NOW_S - DAY_S + 60) * 1000)),
+        set(),
+    ),
+    "no hand": (replace(WELL, deeds=Deeds(outcomes={}, hand_missing=1)), {"KjbodGuardHandMissing"}),
+    "no metadata": (replace(WELL, blind="no controller answers"), {"KjbodGuardBlind"}),
+}
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_each_alert_fires_for_what_it_is_for_and_for_nothing_else(situation: str) -> None:
+    now, expected = SITUATIONS[situation]
+    scrapes = Scrapes(replace(now, deeds=None if now.deeds is None else WELL.deeds), now)
+    assert {rule.name for rule in rules() if scrapes.evaluate(rule.expression)} == expected
+
+
+def test_every_alert_is_tried_and_says_where() -> None:
+    found = rules()
+    assert {rule.name for rule in found} == set().union(*(names for _, names in SITUATIONS.values()))
+    for rule in found:
+        assert rule.severity in ("critical", "warning")
+        assert "$labels.instance" in rule.summary, rule.name
+
+
+def test_every_effect_of_a_guard_has_its_series_from_the_start() -> None:
+    names = {
+        each.__name__.lower()
+        for each in vars(effects).values()
+        if isinstance(each, type) and issubclass(each, effects.Effect) and each is not effects.Effect
+    }
+    assert set(MEANS) == names

@@ -1,0 +1,208 @@
+"""The guard at one moment: as metrics, and on a person's screen."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from kjbod.cli.guard import what_else
+from kjbod.cli.log_dirs import block
+from kjbod.cli.status import guard_lines
+from kjbod.ids import Uuid
+from kjbod.metrics.listener import render
+from kjbod_agent.condition import Condition, Level
+from kjbod_agent.guard.answers import Answers
+from kjbod_agent.guard.journal import Demoted, Evicted, Journal
+from kjbod_agent.guard.metrics import metrics_of
+from kjbod_agent.guard.picture import Deeds, Picture
+from kjbod_agent.health.block import BlockDevice
+from kjbod_agent.health.state import Cause, DirectoryHealth, Health
+from kjbod_agent.health.watched import DirectoryStatus
+from tests.metrics.exposition import checked, not_on_the_page, values
+
+ROW: dict[str, Any] = {
+    "path": "/mnt/d1",
+    "directory_id": "tvZBbOOtuXsXF9uKAMlVNQ",
+    "online": False,
+    "verdict": "failed",
+    "cause": "hung",
+    "since_ms": 1_763_737_200_000,
+    "cordoned": False,
+    "device": "sdb 8:16",
+    "model": "disk",
+    "serial": "S1",
+    "file_system": "ext4",
+    "total_bytes": 1 << 30,
+    "usable_bytes": 1 << 29,
+    "replicas": 5,
+    "leaders": 3,
+    "followed": 2,
+    "future": 0,
+    "remembered": False,
+    "role": "log",
+    "error": "/mnt/d1 failed: fsync",
+    "kafka": "online",
+    "would": "cut",
+    "would_reason": "alone",
+}
+UNREAD = ROW | dict.fromkeys(
+    ("directory_id", "cause", "since_ms", "device", "serial", "leaders", "followed", "replicas")
+)
+STATUS = DirectoryStatus(
+    path="/mnt/d1",
+    directory_id="tvZBbOOtuXsXF9uKAMlVNQ",
+    health=DirectoryHealth(health=Health.FAILED, cause=Cause.HUNG),
+    last_probe=None,
+    probes=3,
+    probe_failures=1,
+    probe_histogram=Counter({"40": 3}),
+    blocked_ms=None,
+    device=BlockDevice(("sdb",), "8:16", serial="S1"),
+    counters=None,
+    file_system="ext4",
+)
+NOW = Picture(
+    node_id=1,
+    mode="observe",
+    cluster_id="c",
+    condition=Condition(Level.CRITICAL, ("/mnt/d1 has failed, and Kafka has not noticed",), "well"),
+    unbound=None,
+    pid=77,
+    blind=None,
+    controller="c1:9093",
+    metadata_offset=12,
+    metadata_version=25,
+    broker_epoch=9,
+    incarnation_id="i",
+    fenced=False,
+    directories=[ROW, UNREAD | {"path": "/mnt/d2", "verdict": "unreadable", "would": None, "kafka": "unknown"}],
+    disks={"/mnt/d1": STATUS},
+)
+
+
+async def answer(now: Picture, journal: Journal | None = None) -> dict[str, Any]:
+    async def usage() -> None:
+        return None
+
+    acting: Any = None if journal is None else SimpleNamespace(journal=journal)
+    return await Answers(lambda: now, usage, acting=lambda: acting).status({})
+
+
+def test_every_series_is_on_the_page_and_tells_what_is() -> None:
+    text = render(metrics_of(NOW)).decode()
+    assert not_on_the_page(text) == []
+    found = values(text)
+    assert found['kjbod_guard_would{logDirectory="/mnt/d1",step="cut"}'] == 1
+    assert found['kjbod_guard_would{logDirectory="/mnt/d1",step="nothing"}'] == 0
+    assert found['kjbod_guard_kafka_view{logDirectory="/mnt/d1",view="online"}'] == 1
+    assert found['kjbod_log_directory_health{logDirectory="/mnt/d2",state="unreadable"}'] == 1
+    assert found['kjbod_log_directory_leaders{logDirectory="/mnt/d1"}'] == 3
+    assert 'kjbod_log_directory_leaders{logDirectory="/mnt/d2"}' not in found
+    assert found["kjbod_guard_broker_bound"] == found["kjbod_guard_metadata_followed"] == 1
+    assert found["kjbod_guard_acting"] == 0
+    assert not [name for name in found if name.startswith("kafka_")]
+
+
+async def test_a_screen_has_each_directory_with_its_id_disk_and_evidence() -> None:
+    lines = guard_lines(await answer(NOW), None)
+    assert lines[0] == "CRITICAL: /mnt/d1 has failed, and Kafka has not noticed"
+    text = "\n".join(lines)
+    assert "broker           process 77" in text
+    assert "registration     epoch 9, unfenced" in text
+    assert "metadata         followed to offset 12" in text
+    place = next(number for number, line in enumerate(lines) if line.endswith("/mnt/d1"))
+    assert lines[place].split() == ["failed", "2025-11-21", "15:00:00Z", "3", "2", "online", "cut", "/mnt/d1"]
+    assert lines[place + 1] == "  tvZBbOOtuXsXF9uKAMlVNQ, sdb 8:16, serial S1"
+    assert lines[place + 2] == "  /mnt/d1 failed: fsync"
+    assert any(line.split() == ["unreadable", "?", "?", "?", "unknown", "-", "/mnt/d2"] for line in lines)
+
+
+async def test_a_screen_says_what_is_not_known() -> None:
+    blind = replace(
+        NOW, blind="no controller", unbound="no broker runs", broker_epoch=None, fenced=None, controller=None
+    )
+    text = "\n".join(guard_lines(await answer(blind), 60))
+    assert "NOT FOLLOWED: no controller" in text and "no broker runs" in text and "none is known" in text
+    assert all(len(line) <= 60 for line in text.splitlines() if "NOT" in line)
+
+
+async def test_a_screen_says_where_each_directory_stands_on_the_ladder_and_what_is_refused() -> None:
+    left = ROW | {"step": "left", "step_reason": "its disk cannot be cut"}
+    waits = ROW | {"path": "/mnt/d2", "would": "wait", "would_reason": "broker 2 was fenced", "step": "well"}
+    acts = replace(
+        NOW,
+        mode="act",
+        broker_state="crippled",
+        broker_reason="a fetcher is stuck",
+        directories=[left, waits | {"step_reason": None}],
+    )
+    lines = [line.strip() for line in guard_lines(await answer(acts), None)]
+    assert "ladder           crippled: a fetcher is stuck" in lines
+    assert "step: left: its disk cannot be cut" in lines and "waits: broker 2 was fenced" in lines
+    found = values(render(metrics_of(acts)).decode())
+    assert found['kjbod_guard_step{logDirectory="/mnt/d1",state="left"}'] == found["kjbod_guard_acting"] == 1
+    assert [found[f'kjbod_guard_refused{{logDirectory="/mnt/{name}"}}'] for name in ("d1", "d2")] == [1, 1]
+    assert found['kjbod_guard_broker_state{state="crippled"}'] == 1
+
+
+async def test_a_screen_says_how_many_partitions_are_to_be_put_back() -> None:
+    evicted = {(Uuid.of(7, 1), 0): Evicted("d1", "t", (2, 1), 0)}
+    demoted = {(Uuid.of(7, 2), number): Demoted("d2", "u", (1, 2), (2, 1)) for number in range(2)}
+    acts = replace(NOW, mode="act", broker_state="serving")
+    lines = guard_lines(await answer(acts, Journal(evicted=evicted, demoted=demoted)), None)
+    assert "evicted          1 partition, restored when the disk is back" in lines
+    assert "demoted          2 partitions, led again when the disk is quick" in lines
+    nothing = "\n".join(guard_lines(await answer(acts, Journal()), None))
+    assert "evicted  " not in nothing and "demoted  " not in nothing
+
+
+def test_what_was_done_and_how_far_the_broker_is_behind_are_metrics_of_a_guard_that_acts() -> None:
+    deeds = Deeds(
+        outcomes={("cut", "refused"): 2},
+        crippled=True,
+        canary_lag=11,
+        evicted=7,
+        evicted_since_ms=1_500,
+        hand_missing=1,
+    )
+    text = render(metrics_of(replace(NOW, mode="act", broker_state="serving", deeds=deeds))).decode()
+    assert not_on_the_page(text) == [] and checked(text)
+    found = values(text)
+    assert found['kjbod_guard_acts_total{means="cut",outcome="refused"}'] == 2
+    assert found['kjbod_guard_acts_total{means="fence",outcome="done"}'] == 0
+    assert found["kjbod_guard_broker_crippled"] == found["kjbod_guard_hand_missing"] == 1
+    assert (found["kjbod_guard_canary_offset_lag"], found["kjbod_guard_evicted_partitions"]) == (11, 7)
+    assert found["kjbod_guard_oldest_eviction_timestamp_seconds"] == 1.5
+    quiet = values(render(metrics_of(replace(NOW, mode="act", deeds=Deeds(outcomes={})))).decode())
+    assert "kjbod_guard_canary_offset_lag" not in quiet
+    assert "kjbod_guard_oldest_eviction_timestamp_seconds" not in quiet
+
+
+def test_log_dirs_show_what_a_guard_knows() -> None:
+    text = "\n".join(block(ROW))
+    assert "for Kafka     online" in text and "would         cut: alone" in text
+    assert "holds         unknown" in "\n".join(block(UNREAD))
+
+
+RELEASED: dict[str, Any] = {
+    "path": "/mnt/d3/kafka",
+    "means": "cut",
+    "held": None,
+    "mount_point": "/mnt/d3",
+    "source": "/dev/sdb1",
+    "fstype": "ext4",
+    "cluster_id": "kjbodFirstLookCluster0",
+}
+
+
+def test_who_releases_a_directory_is_told_the_next_commands_and_to_stop_nothing_but_the_broker() -> None:
+    config = Path("/etc/kafka/server.properties")
+    lines = what_else(RELEASED, config)
+    for number, begins in enumerate(("Stop the broker", "umount /mnt/d3, ", "The same disk: fsck.ext4 -f /dev/sdb1.")):
+        assert lines[number].startswith(begins), lines
+    assert " kjbod format -t kjbodFirstLookCluster0 -c /etc/kafka/server.properties --ignore-formatted;" in lines[4]
+    assert lines[3] == "mount /mnt/d3" and "Start the broker. The guard runs on" in lines[5]
+    assert "release it again" in what_else(RELEASED | {"held": "it is well, and the broker runs"}, config)[0]
+    assert "Restart the broker" in what_else(RELEASED | {"means": "mask"}, config)[1]
+    assert "Nothing was done" in what_else(RELEASED | {"means": None, "mount_point": "/"}, config)[0]

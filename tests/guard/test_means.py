@@ -1,0 +1,35 @@
+"""What came of many partitions, in one: several requests to the controllers, one after the other."""
+
+from kjbod_agent.guard.means import REQUEST_PARTITIONS_MAX, Done, Outcome, in_requests, summed
+
+DONE = Done(outcome=Outcome.DONE, took_ms=40)
+FAILED = Done(outcome=Outcome.FAILED, reason="NOT_CONTROLLER (41)", took_ms=40)
+REFUSED = Done(outcome=Outcome.REFUSED, reason="CLUSTER_AUTHORIZATION_FAILED (31)", took_ms=40)
+
+
+def test_two_requests_that_took_equally_long_took_twice_as_long() -> None:
+    names = [("t", number) for number in range(REQUEST_PARTITIONS_MAX + 1)]
+    answers = [dict.fromkeys(piece, DONE) for piece in in_requests(names)]
+    assert [len(one) for one in answers] == [REQUEST_PARTITIONS_MAX, 1]
+    assert summed(answers) == Done(outcome=Outcome.DONE, took_ms=80)
+
+
+def test_a_partition_that_the_controller_left_out_of_its_answer_adds_no_time() -> None:
+    left_out = Done(outcome=Outcome.FAILED, reason="left out")
+    found = summed([{("t", 0): left_out, ("t", 1): DONE}])
+    assert found == Done(outcome=Outcome.DONE, reason="1 of 2 partitions: left out", took_ms=40)
+
+
+def test_of_a_partition_that_was_asked_about_twice_the_last_answer_counts() -> None:
+    assert summed([{("t", 0): DONE}, {("t", 0): FAILED}]) == Done(
+        outcome=Outcome.FAILED, reason="1 of 1 partitions: NOT_CONTROLLER (41)", took_ms=80
+    )
+
+
+def test_it_is_refused_where_every_partition_is() -> None:
+    assert summed([{("t", 0): REFUSED}, {("t", 1): REFUSED}]).outcome is Outcome.REFUSED
+    assert summed([{("t", 0): REFUSED}, {("t", 1): FAILED}]).outcome is Outcome.FAILED
+
+
+def test_nothing_to_be_asked_is_done() -> None:
+    assert summed([]) == summed([{}]) == Done(outcome=Outcome.DONE)
