@@ -7,18 +7,21 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from kjbod.clock import SystemClock
 from kjbod.faults.disks import RealDisk
+from kjbod.runtime.control_socket import ControlClient, NoAgentError
 from kjbod_agent.guard.hand_link import Facts, HandLink, start_hand
 from kjbod_agent.guard.hand_netlink import table_of, unreset
 from scripts.rig.cluster import Cluster, wait_until_serving
 from scripts.rig.kafka import KafkaKit, render_properties
-from scripts.rig.processes import ManagedProcess, Processes, kjbod_command
+from scripts.rig.processes import ManagedProcess, Processes, kjbod_command, wait_until
 from tests.guard.hands import Open, Process, end
+
+ANSWER_TIMEOUT_S: Final = 20.0
 
 
 @dataclass
@@ -58,6 +61,19 @@ class Beside:
 
     def start(self, name: str = "guard") -> ManagedProcess:
         return self.processes.start([kjbod_command(), "guard", "run", *self.arguments], name=name)
+
+    def wait_until_answering(self) -> None:
+        """Wait until a guard takes commands: then systemd, too, hears that it has started."""
+        client = ControlClient(self.state, node_id=1, source=str(self.config))
+
+        def answers() -> bool:
+            try:
+                client.call("status")
+            except NoAgentError:
+                return False
+            return True
+
+        wait_until(answers, ANSWER_TIMEOUT_S, "a guard that answers")
 
 
 @pytest.fixture

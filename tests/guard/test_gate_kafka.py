@@ -41,7 +41,7 @@ def test_a_broker_starts_beside_disks_that_hang_when_its_unit_has_the_gate(
     assert watch.deeds() == [], "nothing is done while no broker starts"
     assert guard.stop() == 0
     guard = watch.start("restarted")  # beside disks that hang already: they are known from memory
-    guard.wait_for_event("guard.started")  # for which After= of the gate's unit waits
+    watch.wait_until_answering()  # for which After= of the gate's unit waits
 
     assert pass_gate("hung").splitlines() == [
         f"kjbod: {bad[0]} is cut: the broker starts without it",

@@ -70,6 +70,7 @@ def test_what_is_remembered_of_a_directory_that_was_formatted_anew_since_is_not_
     again.wait_for_event("directory.recalled", path=hung)
     said = again.wait_for_event("directory.unwatched", path=hung)
     assert "has registered another directory" in said["reason"] and "nothing can be done about it" in said["reason"]
+    watch.wait_until_answering()
     told = processes.kjbod("status", *watch.arguments, "--check", name="status")
     assert told.wait() == 2
     assert f"{hung} does not answer, and nothing can be done about it until it does" in told.stdout()

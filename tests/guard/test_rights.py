@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from kjbod.errors import ConfigError
@@ -164,8 +165,7 @@ def test_a_guard_of_root_s_directories_stays_root_without_rights_and_its_hand_ke
     found = status(guard.pid)
     assert [int(found[name], 16) for name in SETS] == [0] * 5
     assert found["Uid"].split() == ["0"] * 4 and found["NoNewPrivs"] == "1"
-    children = Path(f"/proc/{guard.pid}/task/{guard.pid}/children").read_text().split()
-    (hand,) = (pid for pid in children if b"hand.py" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    (hand,) = (one.pid for one in psutil.Process(guard.pid).children() if "hand.py" in " ".join(one.cmdline()))
     kept = f"{sum(1 << number for number in KEPT_CAPABILITIES):016x}"
     wait_until(lambda: [status(hand)[name] for name in ("CapPrm", "CapEff")] == [kept, kept], 20, "what it keeps")
     assert guard.stop() == 0

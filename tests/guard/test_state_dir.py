@@ -12,6 +12,7 @@ from shutil import rmtree
 from types import SimpleNamespace
 from typing import Any, cast
 
+import psutil
 import pytest
 
 from kjbod_agent.guard.acts import _Scribe
@@ -130,7 +131,7 @@ def test_a_guard_whose_state_directory_is_full_or_silent_goes_on_and_says_so_unt
         assert asked.wait() == 0, asked.stderr()
 
     assert "replica lists are not kept" not in told()
-    state = next(pid for pid in children(guard.pid) if name_of(pid) == "kjbod-state")
+    state = children_named("kjbod-state", guard.pid)[0]
     cases: tuple[tuple[Callable[[], None], Callable[[], None], str], ...] = (
         (partial(fill, small), (small / "more").unlink, "No space left on device"),
         (partial(os.kill, state, signal.SIGSTOP), partial(os.kill, state, signal.SIGCONT), "did not answer within"),
@@ -149,9 +150,5 @@ def because(reason: str) -> Callable[[dict[str, Any]], bool]:
     return lambda line: reason in line["reason"]
 
 
-def children(pid: int) -> list[int]:
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def name_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/comm").read_text().strip()
+def children_named(name: str, pid: int) -> list[int]:
+    return [child.pid for child in psutil.Process(pid).children() if child.name() == name]
