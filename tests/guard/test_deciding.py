@@ -112,6 +112,35 @@ def test_a_broker_with_stuck_threads_waits_with_its_disks_while_none_is_known_to
     assert facts.wanted == "stuck" and facts.refusal is None
 
 
+CLAIMED = broker_steps.Standing(state=broker_steps.State.FENCING, claimed_ms=1)
+SERVING = broker_steps.Standing(state=broker_steps.State.SERVING)
+
+
+@pytest.mark.parametrize(
+    ("standing", "fenced", "view", "wanted"),
+    [
+        (SERVING, False, KafkaView.ONLINE, "silent"),
+        (SERVING, True, KafkaView.UNKNOWN, None),  # by somebody else: nobody waits for it
+        (CLAIMED, True, KafkaView.ONLINE, "silent"),
+    ],
+)
+def test_a_fence_that_the_guard_has_claimed_itself_does_not_speak_against_giving_the_broker_up(
+    standing: broker_steps.Standing, fenced: bool, view: KafkaView, wanted: str | None
+) -> None:
+    before = seen(D1, known=D1)
+    assert before.observed.registration is not None
+    registration = replace(before.observed.registration, fenced=fenced)
+    acting = SimpleNamespace(released=(), broker=standing, journal=Journal())
+    acts: Any = SimpleNamespace(acting=acting, crippled=lambda holder: ("silent", False), no_hand=None)
+    now = replace(before, observed=replace(before.observed, registration=registration), acts=acts)
+    config: Any = SimpleNamespace(log_dirs=(PATH,), node_id=1)
+    monitor: Any = SimpleNamespace(status=list)
+    rest: Any = None
+    deciding = Deciding(config, rest, monitor, Prospects(Site()), rest, {})
+    assert deciding.view("/mnt/metadata", now) is view
+    assert deciding.broker({}, Now(observed=now.observed, healthy=()), now).wanted == wanted
+
+
 @pytest.mark.parametrize("unread", [False, True])
 def test_a_directory_that_is_known_from_memory_alone_is_not_well_so_that_it_stays_released_and_evicted(
     unread: bool,

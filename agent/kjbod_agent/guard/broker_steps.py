@@ -299,46 +299,70 @@ def _has_ended(now: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
 
 
 def _fencing(now: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
-    gone = facts.ended == now.pid
     if now.left and _is_another(now, facts):  # after a guard that was killed on the way: this one did nothing
         return Move(replace(now, left=()), again_ms=0)
     if not now.left:
         return _fenced(replace(now, state=State.FENCED), facts, now_ms)
-    effect = now.left[0]
-    if isinstance(effect, Kill) and now.killed_ms is not None:  # a guard before us was about to, or has done it
+    if isinstance(now.left[0], Kill) and now.killed_ms is not None:  # a guard before us was about to, or has done it
+        gone = facts.ended == now.pid
         if not gone and not facts.looked:
             return Move(now)
         if gone or facts.pid is None:  # or what is left of it is no broker any more: a thread in the kernel
-            return Move(replace(now, left=now.left[1:]), again_ms=0)
+            return _pass_over(now)
         now = replace(now, killed_ms=None)
+    for row in (_given_up, _claimed, _fenced_by_now, _severed_by_now):
+        move = row(now, facts, now_ms)
+        if move is not None:
+            return move
+    return _begin(now)
+
+
+def _given_up(now: Standing, facts: Facts, now_ms: int) -> Move[Standing] | None:
+    """The end of a fence that something speaks against before the kill, or that nothing speaks for any more."""
+    if not _is_before_kill(now) and not (_must_claim(now, facts) and _is_claim(now)):
+        return None
     # Once a disk was cut for it, that the broker has seen that disk fail speaks against it no more.
-    passed = facts.wanted is None and not now.begun
-    claims = facts.claims and now.killed_ms is None
-    undone = isinstance(effect, Cut | Kill) and now.killed_ms is None
-    if (undone or (claims and _is_claim(now))) and (facts.refusal is not None or passed):
-        reason = facts.refusal or "what spoke for it has passed"
-        if claims and now.claimed_ms is not None:
-            return Move(_claimed_in_vain(now, reason, now_ms))
-        return Move(_at(replace(now, left=()), State.CRIPPLED, now_ms, f"not fenced: {reason}"))
-    if claims and _is_claim(now):
-        return Move(replace(now, under_way=effect), effect)
-    if claims and undone and (move := _unclaimed(now, facts, now_ms)) is not None:
-        return move
-    if isinstance(effect, Fence) and facts.epoch is not None and facts.epoch != now.epoch:
-        return Move(replace(now, left=now.left[1:]), again_ms=0)  # another start of it: let it be
-    if isinstance(effect, Fence) and facts.fenced and facts.epoch == now.epoch:
+    passed = "what spoke for it has passed" if facts.wanted is None and not now.begun else None
+    reason = facts.refusal or passed
+    if reason is None:
+        return None
+    if _must_claim(now, facts) and now.claimed_ms is not None:
+        return Move(_claimed_in_vain(now, reason, now_ms))
+    return Move(_at(replace(now, left=()), State.CRIPPLED, now_ms, f"not fenced: {reason}"))
+
+
+def _claimed(now: Standing, facts: Facts, now_ms: int) -> Move[Standing] | None:
+    """The claim, which a node that is a controller too begins with, and what comes where it does not count."""
+    if not _must_claim(now, facts):
+        return None
+    if _is_claim(now):
+        return _begin(now)
+    return _unclaimed(now, facts, now_ms) if _is_before_kill(now) else None
+
+
+def _fenced_by_now(now: Standing, facts: Facts, now_ms: int) -> Move[Standing] | None:
+    """A heartbeat that need not be sent, or not yet."""
+    if not isinstance(now.left[0], Fence):
+        return None
+    if facts.epoch is not None and facts.epoch != now.epoch:
+        return _pass_over(now)  # another start of it: let it be
+    if facts.fenced and facts.epoch == now.epoch:
         if now.claimed_ms is not None:
             now = replace(now, fences=max(now.fences, 1), since_ms=now_ms)
-        return Move(replace(now, left=now.left[1:]), again_ms=0)
-    if isinstance(effect, Fence) and now.attempts and (wait_ms := now.since_ms + HEARTBEAT_AGAIN_MS - now_ms) > 0:
-        return Move(now, again_ms=wait_ms)
-    if isinstance(effect, Reset | Destroy):
-        if gone:
-            return Move(replace(now, left=now.left[1:]), again_ms=0)
-        assert now.killed_ms is not None
-        if (wait_ms := now.killed_ms + STILL_THERE_MS - now_ms) > 0:
-            return Move(now, again_ms=wait_ms)
-    return Move(replace(now, under_way=effect), effect)
+        return _pass_over(now)
+    wait_ms = now.since_ms + HEARTBEAT_AGAIN_MS - now_ms if now.attempts else 0
+    return Move(now, again_ms=wait_ms) if wait_ms > 0 else None
+
+
+def _severed_by_now(now: Standing, facts: Facts, now_ms: int) -> Move[Standing] | None:
+    """Connections of a process that has ended, or may do so still by itself."""
+    if not isinstance(now.left[0], Reset | Destroy):
+        return None
+    if facts.ended == now.pid:
+        return _pass_over(now)
+    assert now.killed_ms is not None
+    wait_ms = now.killed_ms + STILL_THERE_MS - now_ms
+    return Move(now, again_ms=wait_ms) if wait_ms > 0 else None
 
 
 def _unclaimed(now: Standing, facts: Facts, now_ms: int) -> Move[Standing] | None:
@@ -378,6 +402,22 @@ def _fenced(now: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
         now = replace(now, killed_ms=None) if another else now
         return Move(_at(now, State.ENDED, now_ms, now.reason))
     return Move(now)
+
+
+def _begin(now: Standing) -> Move[Standing]:
+    return Move(replace(now, under_way=now.left[0]), now.left[0])
+
+
+def _pass_over(now: Standing) -> Move[Standing]:
+    return Move(replace(now, left=now.left[1:]), again_ms=0)
+
+
+def _must_claim(now: Standing, facts: Facts) -> bool:
+    return facts.claims and now.killed_ms is None
+
+
+def _is_before_kill(now: Standing) -> bool:
+    return isinstance(now.left[0], Cut | Kill) and now.killed_ms is None
 
 
 def _is_claim(now: Standing) -> bool:
