@@ -148,6 +148,7 @@ def test_what_had_not_ended_is_worse_than_what_had() -> None:
     assert spread([(9000, True), (500, False), (300, True)]) == "9.00 / >0.50 (n 3)"
 
 
+@pytest.mark.usefixtures("world")  # matplotlib asks fc-list for fonts, once on a machine
 def test_outcomes_are_the_same_when_they_are_read_back_and_are_drawn(tmp_path: Path) -> None:
     from scripts.bench.guard_reach_plot import draw  # with matplotlib, which each worker would import
 
@@ -170,7 +171,7 @@ def logging_as_before() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-@pytest.mark.usefixtures("logging_as_before")
+@pytest.mark.usefixtures("logging_as_before", "world")  # matplotlib, as above
 def test_a_table_of_what_was_measured_fails_where_something_was_lost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -243,6 +243,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones(bad: list[str], capsys: 
     assert bad[0] in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("world")  # matplotlib asks fc-list for fonts, once on a machine
 def test_the_plot_is_drawn_also_for_what_nobody_noticed(tmp_path: Path) -> None:
     from scripts.bench.detection_plot import draw  # with matplotlib, which each worker would import
 
