@@ -436,6 +436,7 @@ async def test_it_works_in_the_broker_s_network_namespace(
     )
     broker = run(program, tmp_path)
     link = await open_hand(tmp_path, broker=broker.identity, ports=(int(broker.said),))
+    assert link.apart
     assert outcome(await link.destroy()) is Outcome.DONE
     assert await asyncio.to_thread(broker.line) == str(errno.ECONNRESET)
     assert outcome(await link.reset()) is Outcome.DONE

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from kjbod.clock import Clock
 from kjbod.config import Config
+from kjbod.config.endpoints import Listener
 from kjbod.errors import KjbodError
 from kjbod.metadata.fetching import Leader
 from kjbod.quick_dataclass import dataclass
@@ -19,7 +20,7 @@ from kjbod_agent.guard.account import Account
 from kjbod_agent.guard.acting import Acting, Known
 from kjbod_agent.guard.binding import Holder
 from kjbod_agent.guard.boots import boot_id
-from kjbod_agent.guard.canary_asking import CanaryAsking, listener_to_ask, ports_of
+from kjbod_agent.guard.canary_asking import CanaryAsking, address_of, listener_to_ask, ports_of
 from kjbod_agent.guard.hand_link import Facts as HandFacts
 from kjbod_agent.guard.hand_link import HandLink, Started
 from kjbod_agent.guard.holding import Holding
@@ -149,6 +150,8 @@ class Acts:
         self._link: HandLink | None = None
         self._no_hand = ""
         self._asking: CanaryAsking | None = None
+        self._listener: Listener | None = None
+        """The one that is asked."""
         self._stuck: str | None = None
         self._silent: str | None = None
         self._stuck_in: tuple[int, int] | None = None
@@ -199,7 +202,7 @@ class Acts:
         if isinstance(listener, str):
             self._log.warning("guard.hand.missing", reason=listener)
         else:
-            self._asking = CanaryAsking(listener.host, listener.port, clock=clock)
+            self._listener, self._asking = listener, CanaryAsking(None, clock=clock)
         claims_max = broker_steps.CLAIMS_MAX if "controller" in config.process_roles else 0
         self.acting = Acting(
             node=config.node_id,
@@ -369,6 +372,9 @@ class Acts:
 
     async def _ask(self, asking: CanaryAsking) -> None:
         process = self._broker
+        if self._listener is not None:
+            apart = self._link is not None and self._link.apart
+            await asking.aim(address_of(self._listener, self._observed().registration, apart=apart))
         await asking.ask()
         if process != self._broker:
             return

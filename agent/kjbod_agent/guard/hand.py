@@ -97,7 +97,11 @@ class Hand:
     def hello(self) -> dict[str, Any]:
         """Tell the daemon what was frozen, and what is missing."""
         broker = None if self.broker is None else [self.broker.pid, self.broker.started]
-        return {"directories": self._rows(), "broker": broker, "missing": self.missing}
+        return {"directories": self._rows(), "broker": broker, "missing": self.missing, "apart": self._is_apart()}
+
+    def _is_apart(self) -> bool:
+        """Whether the broker is in another network namespace: what answers at its ports here is somebody else."""
+        return kernel.is_elsewhere(self.broker, "net")
 
     def _rows(self) -> dict[str, Any]:
         found = self.directories.values()
@@ -235,6 +239,7 @@ class Hand:
         elif answer["outcome"] == "done":
             self.broker_ended()
             self.broker = broker
+            answer["apart"] = self._is_apart()
         else:
             broker.close()
 

@@ -117,6 +117,7 @@ class HandLink:
         directories: what it says of each.
         missing: what it lacks, a line each.
         problem: why it does nothing any more; None: it works.
+        apart: whether the broker that it knows is in another network namespace.
     """
 
     def __init__(self, started: Started, *, clock: Clock, told: Callable[[str], None]) -> None:
@@ -124,6 +125,7 @@ class HandLink:
         self.directories: Mapping[str, Frozen] = {}
         self.missing: Sequence[str] = ()
         self.problem: str | None = None
+        self.apart = False
         self._clock, self._told = clock, told
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
@@ -157,7 +159,7 @@ class HandLink:
             link._wire.close()
             return link
         link._take(found)
-        link.missing = tuple(found["missing"])
+        link.missing, link.apart = tuple(found["missing"]), bool(found["apart"])
         return link
 
     # ---- means.Hand
@@ -197,7 +199,9 @@ class HandLink:
         """Another process is the broker now; the hand sees for itself that it holds ``.lock`` of a directory of its
         own, and that the one before has ended."""
         self._threads = stuck.NONE_WAITING
-        return await self._do("hold", pid=pid, started=started)
+        done, answer = await self._ask("hold", pid=pid, started=started)
+        self.apart = bool(answer.get("apart", self.apart))
+        return done
 
     async def let_go(self, directory: str) -> Done:
         """The hand closes a directory, so that its file system can be unmounted."""
