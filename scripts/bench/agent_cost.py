@@ -1,4 +1,4 @@
-"""``scripts/bench/agent-cost``: what an idle agent costs, against what it may cost. Needs root."""
+"""``scripts/bench/agent-cost``: what an idle agent or guard costs, against what it may cost. Needs root."""
 
 import argparse
 import csv
@@ -23,8 +23,11 @@ from scripts.rig.kafka import KafkaKit
 from scripts.terminal import INTERRUPTED, interrupt, say
 
 REACH_PSS_MIB: Final = 60.0
+GUARD_REACH_PSS_MIB: Final = 80.0
 REACH_CPU_PERCENT: Final = 2.0
 """Of one core."""
+GUARD_REPLICAS: Final = 4_000
+GUARD_CLUSTER_REPLICAS: Final = 200_000
 SETTLE_S: Final = 10.0
 """Between the last assignment and the measurement; no longer than that takes."""
 
@@ -55,10 +58,21 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/bench/agent-cost",
         description="Memory, processor time and disk requests of an idle agent with real disks and many replicas. "
-        f"Exit code 1 when it takes more than {REACH_PSS_MIB:g} MiB or {REACH_CPU_PERCENT:g} % of one core.",
+        f"Exit code 1 when it takes more than {REACH_PSS_MIB:g} MiB or {REACH_CPU_PERCENT:g} % of one core. "
+        f"With --guard of a guard that acts beside a real Kafka broker, which may have {GUARD_REACH_PSS_MIB:g} MiB.",
     )
     parser.add_argument("--directories", type=positive, default=12, metavar="N", help="log directories (12)")
-    parser.add_argument("--replicas", type=positive, default=10_000, metavar="N", help="replicas together (10000)")
+    parser.add_argument("--guard", action="store_true", help="a guard beside a real broker, and not an agent")
+    parser.add_argument(
+        "--replicas", type=positive, metavar="N", help=f"replicas together (10000; beside a guard {GUARD_REPLICAS})"
+    )
+    parser.add_argument(
+        "--cluster-replicas",
+        type=positive,
+        default=GUARD_CLUSTER_REPLICAS,
+        metavar="N",
+        help=f"with --guard: replicas of the whole cluster ({GUARD_CLUSTER_REPLICAS})",
+    )
     parser.add_argument(
         "--probe-interval-ms", type=positive, default=1000, metavar="N", help="kjbod.probe.interval.ms (1000)"
     )
@@ -66,23 +80,29 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--kafka", action="store_true", help="a real Kafka broker too, on plain directories")
     parser.add_argument("--kafka-replicas", type=positive, default=1000, metavar="N", help="its replicas (1000)")
     parser.add_argument("--out", type=Path, default=Path("kjbod-bench/agent-cost"), help="CSV and logs")
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    options.replicas = options.replicas or (GUARD_REPLICAS if options.guard else 10_000)
+    if options.guard and options.kafka:
+        parser.error("--guard measures beside a Kafka broker, and --kafka such a broker: one of them")
+    if options.guard and options.cluster_replicas < options.replicas:
+        parser.error("--cluster-replicas are those of all brokers: at least as many as --replicas")
+    return options
 
 
 def main() -> int:
-    """The exit code: 1 when the agent costs too much or could not be measured."""
+    """The exit code: 1 when the agent, or the guard, costs too much or could not be measured."""
     options = arguments()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     try:
         namespaces.reexec()
         require_real_disks("ext4")
-        kit = KafkaKit.find() if options.kafka else None
+        kit = KafkaKit.find() if options.kafka or options.guard else None
         signal.signal(signal.SIGTERM, interrupt)
         options.out.mkdir(parents=True, exist_ok=True)
-        before, after = _measure_agent(options)
-        rows = [("agent", cost) for cost in costs(before, after)]
-        _tell_agent(options, [cost for _, cost in rows], before, after)
-        if kit is not None:
+        before, after = _measure_guard(options, kit) if kit and options.guard else _measure_agent(options)
+        rows = [("guard" if options.guard else "agent", cost) for cost in costs(before, after)]
+        _tell(options, [cost for _, cost in rows], before, after)
+        if kit is not None and options.kafka:
             peer = costs(*_measure_kafka(options, kit))[-1]
             rows.append(("kafka", peer))
             _tell_kafka(options, rows[-2][1], peer)
@@ -94,7 +114,7 @@ def main() -> int:
         print(f"scripts/bench/agent-cost: {error}", file=sys.stderr)
         return EXIT_FAILURE
     together = costs(before, after)[-1]
-    over = together.pss_mib > REACH_PSS_MIB or together.cpu_percent > REACH_CPU_PERCENT
+    over = together.pss_mib > _reach_mib(options) or together.cpu_percent > REACH_CPU_PERCENT
     return EXIT_FAILURE if over else 0
 
 
@@ -108,6 +128,15 @@ def _measure_agent(options: argparse.Namespace) -> tuple[Snapshot, Snapshot]:
         rig.create_replicas(options.replicas)
         rig.wait_until_assigned(options.replicas)
         say(f"all assigned after {time.monotonic() - began:.1f} s; measuring for {options.seconds} s")
+        return _two_snapshots(rig, options.seconds)
+
+
+def _measure_guard(options: argparse.Namespace, kit: KafkaKit) -> tuple[Snapshot, Snapshot]:
+    with tempfile.TemporaryDirectory(prefix="kjbod-cost-") as work, Rig(Path(work), options.out / "logs") as rig:
+        say(f"starting a Kafka broker with {options.directories} disks, and a guard beside it")
+        rig.begin()
+        rig.run_guarded(kit, options.directories, options.replicas, options.cluster_replicas)
+        say(f"it guards {options.replicas} replicas; measuring for {options.seconds} s")
         return _two_snapshots(rig, options.seconds)
 
 
@@ -162,12 +191,17 @@ def request_rates(before: Snapshot, after: Snapshot) -> list[tuple[float, float,
     ]
 
 
-def _tell_agent(options: argparse.Namespace, found: Sequence[Cost], before: Snapshot, after: Snapshot) -> None:
+def _reach_mib(options: argparse.Namespace) -> float:
+    return GUARD_REACH_PSS_MIB if options.guard else REACH_PSS_MIB
+
+
+def _tell(options: argparse.Namespace, found: Sequence[Cost], before: Snapshot, after: Snapshot) -> None:
     seconds = after.at_s - before.at_s
-    print(
-        f"idle agent, {options.directories} log directories on ext4, {options.replicas} replicas, "
-        f"a probe each {options.probe_interval_ms} ms, {seconds:.0f} s\n"
-    )
+    replicas = f"{options.directories} log directories on ext4, {options.replicas} replicas"
+    if options.guard:
+        print(f"idle guard that acts, {replicas}, {options.cluster_replicas} in the cluster, {seconds:.0f} s\n")
+    else:
+        print(f"idle agent, {replicas}, a probe each {options.probe_interval_ms} ms, {seconds:.0f} s\n")
     print(f"{'process':<16}{'count':>6}{'PSS MiB':>10}{'CPU %':>8}{'switches/s':>12}{'open files':>12}")
     for cost in found:
         print(
@@ -182,7 +216,7 @@ def _tell_agent(options: argparse.Namespace, found: Sequence[Cost], before: Snap
     together = found[-1]
     print(f"\n{'measure':<16}{'measured':>12}{'reach':>12}")
     for label, measured, reach, unit in (
-        ("memory (PSS)", together.pss_mib, REACH_PSS_MIB, "MiB"),
+        ("memory (PSS)", together.pss_mib, _reach_mib(options), "MiB"),
         ("processor", together.cpu_percent, REACH_CPU_PERCENT, "%"),
     ):
         verdict = "ok" if measured <= reach else "OVER"

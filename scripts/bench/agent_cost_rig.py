@@ -1,24 +1,29 @@
-"""The processes that are measured: a real agent on real disks, and a real Kafka broker beside it."""
+"""The processes that are measured: an agent on real disks, a guard beside a real Kafka broker, and such a broker."""
 
+import asyncio
 import os
 import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final, Self
 
 from kjbod.faults.disks import RealDisk
+from kjbod_agent.guard import hand
 from scripts.bench.agent_cost_usage import Requests, Usage, descendants, requests_of, usage_of
-from scripts.rig.cluster import NOTHING, Cluster, Properties
-from scripts.rig.kafka import HEAP_MIB, KafkaKit
+from scripts.bench.controller_client import SimulatedBroker, Wire, directories_of
+from scripts.rig.cluster import NOTHING, Cluster, Properties, wait_until_guarding, wait_until_serving
+from scripts.rig.kafka import HEAP_MIB, KafkaKit, render_properties
 from scripts.rig.processes import ManagedProcess, Processes
 from scripts.rig.rig_error import RigError
 
 BROKER_ID: Final = 1
+ELSEWHERE_ID: Final = 2
+"""A broker without disks, for what the rest of the cluster has."""
 PARTITIONS_PER_TOPIC: Final = 500
 _START_TIMEOUT_S = 60.0
 _CREATE_TIMEOUT_S = 600.0
@@ -28,6 +33,10 @@ _SOURCES = (_ROOT, _ROOT / "agent", _ROOT / "controller_stub")
 _REQUIREMENTS = _ROOT / "scripts" / "requirements" / "base.txt"
 _BYTES_PER_REPLICA = 16 << 10
 """A directory, a file, two inodes, and room to spare."""
+_BYTES_PER_KAFKA_REPLICA = 96 << 10
+"""Five files of which two are sparse, and an inode each 16 KiB."""
+_GUARDED_HEAP_MIB = 2048
+"""Of a broker that knows of every partition of a large cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +78,8 @@ class Rig(Cluster):
         super().__init__(base, processes, kafka=kafka, properties=properties, heap_mib=heap_mib)
         self.disks: list[RealDisk] = []
         self.broker: ManagedProcess | None = None
+        self.measured: ManagedProcess | None = None
+        """The one that is, with all its children."""
 
     def __enter__(self) -> Self:
         return self
@@ -87,8 +98,39 @@ class Rig(Cluster):
         own = {"kjbod.state.dir": self.base / "state", "kjbod.probe.interval.ms": probe_interval_ms}
         config = self.configure_broker(BROKER_ID, log_dirs, own)
         self.format_broker(config)
-        self.broker = self.start_agent(config, name="agent", kjbod=self.plain_kjbod())
+        self.broker = self.measured = self.start_agent(config, name="agent", kjbod=self.plain_kjbod())
         self.broker.wait_for_event("agent.unfenced", _START_TIMEOUT_S)
+
+    def run_guarded(self, kit: KafkaKit, directories: int, replicas: int, cluster_replicas: int) -> None:
+        """Start a real broker with so many replicas on as many ext4 disks as directories, in a cluster with so many,
+        and a guard beside it that acts; returns when it knows all that it needs."""
+        asyncio.run(self._fill_elsewhere(cluster_replicas - replicas))
+        log_dirs = self.make_disks(directories, 64 * _MIB + replicas // directories * _BYTES_PER_KAFKA_REPLICA)
+        config = self.configure_broker(BROKER_ID, log_dirs)
+        self.format_broker(config)
+        self.broker = self.launch_broker(kit, config, name="kafka", heap_mib=_GUARDED_HEAP_MIB)
+        wait_until_serving(self.broker, _CREATE_TIMEOUT_S)
+        self.create_replicas(replicas)
+        self._wait_until_made(log_dirs, replicas)
+        own = self.base / "guard.properties"
+        keys = {"state.dir": self.base / "state", "host": "bench", "guard.mode": "act"}
+        own.write_text(render_properties({f"kjbod.{key}": value for key, value in keys.items()}))
+        command = [*self.plain_kjbod(), "guard", "run", "-c", str(config), "--guard-config", str(own)]
+        self.measured = self.processes.start(command, name="guard")
+        wait_until_guarding(self.measured, _CREATE_TIMEOUT_S)
+
+    async def _fill_elsewhere(self, replicas: int) -> None:
+        """Partitions with their one replica on a broker that only the controller takes for one."""
+        wire = await Wire.open(self.port)
+        try:
+            broker = SimulatedBroker(ELSEWHERE_ID, wire, directories_of(ELSEWHERE_ID, 12))
+            await broker.join(self.cluster_id)
+            for number, first in enumerate(range(0, replicas, PARTITIONS_PER_TOPIC)):
+                count = min(PARTITIONS_PER_TOPIC, replicas - first)
+                await asyncio.to_thread(self.create_topic, f"elsewhere{number}", count, brokers=[ELSEWHERE_ID])
+                await broker.beat(broker.epoch)
+        finally:
+            wire.close()
 
     def make_disks(self, directories: int, size_bytes: int) -> list[Path]:
         """As many ext4 disks; the log directory of each."""
@@ -116,7 +158,7 @@ class Rig(Cluster):
         paths = [self.base / f"k{number + 1}" for number in range(directories)]
         config = self.configure_broker(BROKER_ID, paths)
         kit.format(config, self.cluster_id)
-        self.broker = kit.start_server(self.processes, config, name="kafka", timeout_s=_START_TIMEOUT_S)
+        self.broker = self.measured = kit.start_server(self.processes, config, name="kafka", timeout_s=_START_TIMEOUT_S)
 
     def create_replicas(self, replicas: int) -> None:
         """Topics with that many partitions together, each with its one replica on the broker."""
@@ -136,18 +178,24 @@ class Rig(Cluster):
 
     def wait_until_kafka_has(self, replicas: int, directories: int) -> None:
         """Until a real broker has made the directory of each replica."""
+        self._wait_until_made([self.base / f"k{number + 1}" for number in range(directories)], replicas)
+
+    @staticmethod
+    def _wait_until_made(paths: Sequence[Path], replicas: int) -> None:
         end = time.monotonic() + _CREATE_TIMEOUT_S
-        paths = [self.base / f"k{number + 1}" for number in range(directories)]
         while (done := sum(1 for path in paths for _ in path.glob("topic*-*"))) < replicas:
             if time.monotonic() > end:
                 raise RigError(f"{done} of {replicas} replicas were made in {_CREATE_TIMEOUT_S:g} s")
             time.sleep(0.2)
 
     def snapshot(self) -> Snapshot:
-        """Of the broker's processes and of the disks."""
-        assert self.broker is not None
-        pids = descendants(self.broker.pid)
-        used = {pid: usage_of(pid, _name(pid, pid == self.broker.pid)) for pid in pids}
+        """Of the processes that are measured, and of the disks."""
+        assert self.measured is not None
+        pids = descendants(self.measured.pid)
+        used = {}
+        for pid in pids:
+            with suppress(FileNotFoundError, ProcessLookupError):  # a child for one question: it has ended
+                used[pid] = usage_of(pid, _name(pid, pid == self.measured.pid))
         return Snapshot(time.monotonic(), used, tuple(requests_of(disk.device) for disk in self.disks))
 
 
@@ -171,6 +219,8 @@ def _name(pid: int, main: bool) -> str:
     if main:
         return "daemon"
     title = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode(errors="replace")
+    if title.endswith(str(hand.__file__)):
+        return "hand"
     return title.split(" ")[0].removeprefix("kjbod-")
 
 

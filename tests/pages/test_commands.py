@@ -39,6 +39,7 @@ FAULTS_COMMAND = "tests/scripts/test_faults.py::"
 BESIDE = "tests/guard/test_beside_kafka.py::test_a_guard_beside_a_real_broker_says_what_kafka_does_not_notice"
 BROKERS = "tests/controller/test_real_kafka.py::test_no_acknowledged_record_is_lost_by_sigkill_of_the_controller"
 COST = "tests/scripts/test_agent_cost.py::test_a_short_run_measures_a_real_agent_and_a_real_broker"
+COST_OF_GUARD = "tests/scripts/test_agent_cost.py::test_a_short_run_measures_a_guard_beside_a_real_broker"
 FUZZED = "tests/controller/test_fuzz.py::test_a_controller_process_survives_what_may_change_nothing"
 GATE = "tests/guard/test_gate_kafka.py::test_a_broker_starts_beside_disks_that_hang_when_its_unit_has_the_gate"
 MASKED = "tests/guard/test_act_kafka.py::test_a_disk_that_carries_more_is_masked_and_released"
@@ -91,6 +92,7 @@ HELD = {
     # Long forms: the tests run the short ones.
     "scripts/bench/agent-cost": COST,
     "scripts/bench/agent-cost --kafka": COST,
+    "scripts/bench/agent-cost --guard": COST_OF_GUARD,
     "scripts/bench/controller": MEASURED,
     "scripts/bench/controller --no-kafka --only --ladder": MEASURED,
     "scripts/bench/controller --only --sizes --rounds --rules": MEASURED,

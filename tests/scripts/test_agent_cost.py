@@ -12,6 +12,7 @@ import pytest
 from scripts.bench import agent_cost
 from scripts.bench.agent_cost_rig import Snapshot
 from scripts.bench.agent_cost_usage import Requests, Usage, descendants, usage_of
+from tests.depth import only_deep
 
 
 def test_rates_are_of_processes_that_lived_all_the_time_and_memory_is_of_all() -> None:
@@ -66,11 +67,10 @@ def test_help_says_what_is_measured_and_where_results_go(capsys: pytest.CaptureF
     assert agent_cost.arguments([]).out == Path("kjbod-bench/agent-cost")
 
 
-@pytest.mark.usefixtures("as_root", "kafka_kit")
-def test_a_short_run_measures_a_real_agent_and_a_real_broker(tmp_path: Path) -> None:
-    few = ("--directories", "2", "--replicas", "20", "--seconds", "2", "--kafka", "--kafka-replicas", "4")
+def run(out: Path, *options: str) -> set[tuple[str, str]]:
+    """Kinds of processes that a run has measured. What they cost beside other tests says nothing."""
     done = subprocess.run(
-        [sys.executable, "-m", "scripts.bench.agent_cost", *few, "--out", str(tmp_path)],
+        [sys.executable, "-m", "scripts.bench.agent_cost", *options, "--seconds", "2", "--out", str(out)],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
@@ -78,5 +78,18 @@ def test_a_short_run_measures_a_real_agent_and_a_real_broker(tmp_path: Path) -> 
         timeout=150,
     )
     assert "Traceback" not in done.stderr, done.stderr
-    with open(tmp_path / "agent-cost.csv") as file:  # what it costs beside other tests says nothing
-        assert {row["of"] for row in csv.DictReader(file)} == {"agent", "kafka"}
+    with open(out / "agent-cost.csv") as file:
+        return {(row["of"], row["process"]) for row in csv.DictReader(file)}
+
+
+@pytest.mark.usefixtures("as_root", "kafka_kit")
+def test_a_short_run_measures_a_real_agent_and_a_real_broker(tmp_path: Path) -> None:
+    found = run(tmp_path, "--directories", "2", "--replicas", "20", "--kafka", "--kafka-replicas", "4")
+    assert {of for of, _ in found} == {"agent", "kafka"}
+
+
+@only_deep("a real broker, measured")
+@pytest.mark.usefixtures("as_root", "kafka_kit")
+def test_a_short_run_measures_a_guard_beside_a_real_broker(tmp_path: Path) -> None:
+    found = run(tmp_path, "--guard", "--directories", "2", "--replicas", "20", "--cluster-replicas", "600")
+    assert {("guard", "daemon"), ("guard", "hand"), ("guard", "together")} <= found
