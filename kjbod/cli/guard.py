@@ -95,14 +95,15 @@ def release(config: Path, guard_config: Path | None, directory: str, as_json: bo
     """
     from kjbod.cli import ask
 
-    path = ask.configured(ask.load(config, guard_config), directory)
-    answer = _ask(config, guard_config, "guard-release", path=path)
+    loaded = ask.load(config, guard_config)
+    answer = _ask(config, guard_config, "guard-release", path=ask.configured(loaded, directory))
+    dynamic = "controller" in loaded.process_roles and not loaded.controller_quorum_voters
     out = Printer()
     if as_json:
         out.json(answer)
         return 0
     out(safe(f"{answer['path']}: released"))
-    for number, line in enumerate(what_else(answer, config), 1):
+    for number, line in enumerate(what_else(answer, config, dynamic=dynamic), 1):
         out(safe(f"{number}. {line}"))
     return 0
 
@@ -110,8 +111,10 @@ def release(config: Path, guard_config: Path | None, directory: str, as_json: bo
 _CHECKS = {"ext4": "fsck.ext4 -f", "xfs": "xfs_repair"}
 
 
-def what_else(answer: dict[str, Any], config: Path) -> list[str]:
-    """Steps that are left to whoever has released a directory, a line each."""
+def what_else(answer: dict[str, Any], config: Path, *, dynamic: bool = False) -> list[str]:
+    """Steps that are left to whoever has released a directory, a line each; ``dynamic``: the node is a controller too,
+    of a quorum that has its voters in the metadata, and ``format`` wants to be told that it is none of the first ones.
+    """
     if answer["means"] == "mask":
         return [
             "See that the disk is well: kjbod status shows what its probes say.",
@@ -124,13 +127,15 @@ def what_else(answer: dict[str, Any], config: Path) -> list[str]:
         return [f"The guard goes on holding it: {answer['held']}. To unmount it, stop the broker and release it again."]
     cluster = answer.get("cluster_id") or "CLUSTER_ID"
     check, make = _CHECKS.get(answer["fstype"], "fsck"), f"mkfs.{answer['fstype']}"
+    more = " --no-initial-controllers" if dynamic else ""
+    make_it_ours = f"kjbod format -t {cluster} -c {config} --ignore-formatted{more}; chown -R USER: {path}"
     why = ", since a file system that was cut answers errors until then" if answer["means"] == "cut" else ""
     return [
         "Stop the broker. It starts without this disk if that stays mounted, and not at all where it is missing.",
         f"umount {place}{why}. Log directories beside it are released first. Busy: a thread waits for the disk.",
-        f"The same disk: {check} {device}. A new one: {make} DEVICE, and its entry in /etc/fstab.",
-        f"mount {place}",
-        f"A new disk: mkdir -p {path}; kjbod format -t {cluster} -c {config} --ignore-formatted; chown -R USER: {path}",
+        f"The same disk: {check} {device}. A new one: {make} DEVICE, and its new UUID in /etc/fstab.",
+        f"mount {place}; no step further where that fails: what comes next would be made on the disk below it.",
+        f"A new disk: mkdir -p {path}; {make_it_ours}",
         "Start the broker. The guard runs on: it takes hold of the disk, and restores what it has evicted.",
     ]
 

@@ -190,7 +190,7 @@ def replace(trio: Trio, disk: RealDisk, kit: KafkaKit) -> str:
     """Type the runbook, from the status to the restored replicas; what it said. The new disk is the old one, mended."""
     names = {
         "/etc/kafka/server.properties": str(trio.watch.config),
-        "/etc/kjbod/guard.properties": str(trio.watch.own),
+        "/etc/kafka/kjbod-guard.properties": str(trio.watch.own),
         "/mnt/d3/kafka": str(disk.log_dir),
         "/mnt/d3": str(disk.mount_point),
         "CLUSTER_ID": trio.cluster.cluster_id,

@@ -5,6 +5,8 @@ from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from kjbod.clock import SystemClock
 from kjbod_agent.guard.acts import Acts
 from kjbod_agent.guard.binding import Holder
@@ -20,6 +22,7 @@ class Link:
     """A hand that sees a fetcher of whatever process it holds wait for the disk that was cut."""
 
     problem = None
+    apart: bool | None = False
 
     def __init__(self) -> None:
         self.held: tuple[int, int] | None = None
@@ -82,3 +85,19 @@ async def test_a_thread_that_is_stuck_on_a_directory_which_was_released_proves_n
     acts.acting.released = frozenset({PATH})  # type: ignore[misc]
     await acts._look_at_threads(cast(Any, link))
     assert acts.crippled(OLD) == (None, False)
+
+
+@pytest.mark.parametrize("apart", [True, None])
+async def test_who_answers_at_the_port_of_a_broker_that_may_be_in_another_network_namespace_is_not_asked(
+    apart: bool | None,
+) -> None:
+    link = Link()
+    acts = acts_with(link)
+    await acts.hold(OLD)
+    assert acts._is_here
+    acts._broker = (NEW.pid, NEW.started)
+    assert not acts._is_here, "the hand does not know that one yet"
+    await acts.hold(NEW)
+    assert acts._is_here
+    link.apart = apart
+    assert not acts._is_here

@@ -55,14 +55,16 @@ def rules(path: Path = RULES) -> list[Rule]:
 
 
 class Scrapes:
-    """Two scrapes of a guard, and of PromQL what the rules use of it."""
+    """Two scrapes of a guard, None where it does not answer, and of PromQL what the rules use of it."""
 
-    def __init__(self, before: Picture, now: Picture) -> None:
+    def __init__(self, before: Picture | None, now: Picture | None) -> None:
         self._scrapes = [self._read(picture) for picture in (before, now)]
 
     @staticmethod
-    def _read(picture: Picture) -> dict[str, dict[Labels, float]]:
-        found: dict[str, dict[Labels, float]] = {}
+    def _read(picture: Picture | None) -> dict[str, dict[Labels, float]]:
+        found: dict[str, dict[Labels, float]] = {"up": {(("job", "kjbod-guard"),): 0 if picture is None else 1}}
+        if picture is None:
+            return found
         for family in text_string_to_metric_families(render(metrics_of(picture)).decode()):
             for sample in family.samples:
                 found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
@@ -115,7 +117,7 @@ def first(**changes: Any) -> Picture:
     return replace(WELL, directories=[WELL_ROW | changes, OTHER_ROW])
 
 
-SITUATIONS: dict[str, tuple[Picture, set[str]]] = {
+SITUATIONS: dict[str, tuple[Picture | None, set[str]]] = {
     "all is well": (WELL, set()),
     "the guard observes": (replace(WELL, mode="observe", broker_state=None, deeds=None), set()),
     "a disk has failed unseen": (first(verdict="failed", would="cut"), {"KjbodDiskFailedUnnoticed"}),
@@ -125,7 +127,10 @@ SITUATIONS: dict[str, tuple[Picture, set[str]]] = {
         {"KjbodDiskOffline"},
     ),
     "it was cut": (first(verdict="failed", kafka="offline", step="offline"), {"KjbodDiskOffline"}),
-    "nobody knows whether Kafka has noticed": (first(verdict="failed", kafka="unknown"), set()),
+    "nobody knows whether Kafka has noticed": (
+        first(verdict="failed", kafka="unknown"),
+        {"KjbodDiskFailedUnnoticed"},
+    ),
     "no means has worked": (
         first(verdict="failed", would="cut", step="left", step_reason="the last directory"),
         {"KjbodDiskFailedUnnoticed", "KjbodGuardWaits"},
@@ -154,6 +159,7 @@ SITUATIONS: dict[str, tuple[Picture, set[str]]] = {
         set(),
     ),
     "no hand": (replace(WELL, deeds=Deeds(outcomes={}, hand_missing=1)), {"KjbodGuardHandMissing"}),
+    "the guard is down": (None, {"KjbodGuardGone"}),
     "no metadata": (replace(WELL, blind="no controller answers"), {"KjbodGuardBlind"}),
 }
 
@@ -161,7 +167,8 @@ SITUATIONS: dict[str, tuple[Picture, set[str]]] = {
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_each_alert_fires_for_what_it_is_for_and_for_nothing_else(situation: str) -> None:
     now, expected = SITUATIONS[situation]
-    scrapes = Scrapes(replace(now, deeds=None if now.deeds is None else WELL.deeds), now)
+    before = None if now is None else replace(now, deeds=None if now.deeds is None else WELL.deeds)
+    scrapes = Scrapes(before, now)
     assert {rule.name for rule in rules() if scrapes.evaluate(rule.expression)} == expected
 
 

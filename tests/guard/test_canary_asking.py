@@ -6,16 +6,9 @@ import pytest
 
 from kjbod.clock import SystemClock
 from kjbod.config import load_config
-from kjbod.config.endpoints import HostPort, Listener
-from kjbod.ids import Uuid
-from kjbod.metadata.image import BrokerRegistration
-from kjbod.metadata.records import Endpoint, RegisterBrokerRecord
 from kjbod.wire.client import Connection
 from kjbod_agent.guard import canary
-from kjbod_agent.guard.canary_asking import CanaryAsking, address_of, listener_to_ask, ports_of
-
-NOBODY = HostPort("127.0.0.1", 1)
-"""Nobody listens there."""
+from kjbod_agent.guard.canary_asking import CanaryAsking, listener_to_ask, ports_of
 
 
 class ManualClock(SystemClock):
@@ -62,37 +55,9 @@ def test_a_plaintext_listener_of_the_broker_is_asked_and_never_a_controller_s(
     assert ports_of(config) == ports
 
 
-def test_a_broker_in_another_network_namespace_is_asked_where_its_clients_find_it() -> None:
-    bound, all_addresses = (Listener(name="IN", host=host, port=9092, protocol="PLAINTEXT") for host in ("::1", ""))
-    ends = (Endpoint(name="OUT", host="h", port=1), Endpoint(name="IN", host="10.0.0.2", port=19092))
-    record = RegisterBrokerRecord(
-        broker_id=1, incarnation_id=Uuid.of(9, 1), broker_epoch=5, end_points=ends, features=(), log_dirs=()
-    )
-    registration = BrokerRegistration.of(record)
-    assert address_of(bound, registration, apart=False) == HostPort("::1", 9092)
-    assert address_of(all_addresses, None, apart=False) == HostPort("127.0.0.1", 9092)
-    assert address_of(bound, registration, apart=True) == HostPort("10.0.0.2", 19092)
-    assert address_of(bound, None, apart=True) is None, "who answers here at that port is another broker"
-
-
-async def test_what_was_answered_at_one_address_says_nothing_of_another_and_where_none_is_known_nobody_is_asked() -> (
-    None
-):
-    clock = ManualClock()
-    asking = CanaryAsking(NOBODY, clock=clock)
-    asking.canary = canary.answered(canary.asked(asking.canary, 0), 10, 0)
-    await asking.aim(NOBODY)
-    assert asking.canary.offset == 10
-    await asking.aim(None)
-    await asking.ask()
-    asking.committed(20)
-    clock.now_ms = 60_000
-    assert asking.canary == canary.Canary() and canary.verdict(asking.canary, clock.now_ms) is None
-
-
 async def test_a_broker_that_does_not_answer_is_silent_since_the_first_question() -> None:
     clock = ManualClock()
-    asking = CanaryAsking(NOBODY, clock=clock)
+    asking = CanaryAsking("127.0.0.1", 1, clock=clock)  # nobody listens there
     asking.canary = canary.answered(canary.asked(asking.canary, 0), 10, 0)
     for now_ms in (1_000, 2_000, 3_999):
         clock.now_ms = now_ms
@@ -109,7 +74,7 @@ async def test_a_guard_that_was_suspended_in_the_middle_of_a_question_holds_it_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = ManualClock()
-    asking = CanaryAsking(NOBODY, clock=clock)
+    asking = CanaryAsking("127.0.0.1", 1, clock=clock)
     asking.canary = canary.answered(canary.asked(asking.canary, 0), 10, 0)
 
     async def suspended(*_: object, **__: object) -> Connection:

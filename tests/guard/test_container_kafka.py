@@ -4,8 +4,8 @@ makes them, with the same directories at the same paths."""
 import contextlib
 import os
 import secrets
+import socket
 import subprocess
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from kjbod.faults.orders import FaultMode
 from scripts.rig.cluster import Cluster, wait_until_guarding, wait_until_serving
 from scripts.rig.cluster_watch import ClusterWatch
 from scripts.rig.kafka import KafkaKit
-from scripts.rig.processes import Processes, free_port, wait_until
+from scripts.rig.processes import Processes, wait_until
 from tests.depth import only_deep
 from tests.guard.conftest import Beside
 
@@ -83,6 +83,8 @@ def test_a_guard_on_the_host_cuts_masks_and_fences_beside_a_broker_in_a_containe
     real_disk: Callable[..., RealDisk],
     beside: Callable[..., Beside],
 ) -> None:
+    neighbour = socket.create_server(("127.0.0.1", PORT))  # another broker of the host
+    neighbour.setblocking(False)
     cluster = Cluster(tmp_path, processes)
     address = f"{link.host}:{cluster.port}"
     cluster.configure_controller(
@@ -109,14 +111,7 @@ def test_a_guard_on_the_host_cuts_masks_and_fences_beside_a_broker_in_a_containe
     link.join(inside)
     wait_until_serving(broker)
 
-    # Whoever asks the broker's port in the wrong namespace finds another cluster, which is behind for ever.
-    other = Cluster(tmp_path / "other", processes)
-    other.configure_controller({"listeners": f"CONTROLLER://127.0.0.1:{PORT}"})
-    other.format_controller()
-    other.start_controller()
-
-    metrics = free_port()
-    watch = beside(config, guard_mode="act", metrics_listener=f"127.0.0.1:{metrics}")
+    watch = beside(config, guard_mode="act")
     guard = watch.start()
     wait_until_guarding(guard)
     for disk, means in zip(disks[1:], ("cut", "mask"), strict=True):
@@ -124,23 +119,30 @@ def test_a_guard_on_the_host_cuts_masks_and_fences_beside_a_broker_in_a_containe
         done = guard.wait_for_event("guard.done", IN_TIME_S, path=str(disk.log_dir))
         assert (done["means"], done["outcome"]) == (means, "done")
         guard.wait_for_event("guard.directory", IN_TIME_S, path=str(disk.log_dir), state="offline")
-    wait_until(lambda: "kjbod_guard_canary_offset_lag 0.0" in scraped(metrics), IN_TIME_S, "the broker's own answer")
-    assert broker.running and not {"fence", "kill"} & set(watch.deeds())
+
+    # What is mounted on the host alone is nothing to the broker, whose last disk is well.
+    covered = disks[0].mount_point
+    subprocess.run(("mount", "-t", "tmpfs", "tmpfs", str(covered)), check=True)
+    try:
+        guard.wait_for_event("directory.verdict", IN_TIME_S, path=str(disks[0].log_dir), state="failed")
+        guard.wait_for_event("guard.would", where=lambda line: "not for the broker, which has mounts" in line["reason"])
+    finally:
+        subprocess.run(("umount", str(covered)), check=True)
+    guard.wait_for_event("directory.watched", IN_TIME_S, path=str(disks[0].log_dir))
+    assert broker.running and not {"fence", "kill", "report"} & set(watch.deeds())
+    with pytest.raises(BlockingIOError):  # nobody has asked there
+        neighbour.accept()
 
     os.kill(inside, 9)
     guard.wait_for_event("guard.done", IN_TIME_S, means="fence")
     with contextlib.closing(ClusterWatch(cluster.port, cluster.cluster_id)) as metadata:
         wait_until(lambda: not metadata.unfenced(), IN_TIME_S, "the broker is fenced")
     assert guard.stop() == 0
+    neighbour.close()
 
 
 def children_of(pid: int) -> list[int]:
     return [one.pid for one in psutil.Process(pid).children()]
-
-
-def scraped(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        return str(answer.read().decode())
 
 
 def is_apart(pid: int) -> bool:

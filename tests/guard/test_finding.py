@@ -40,6 +40,10 @@ class Running(Processes):
     def watch(self, pid: int | None, ended: Callable[[], None]) -> None: ...
 
 
+def owned(path: str, *, metadata: bool = False) -> Any:
+    return SimpleNamespace(path=path, loaded=SimpleNamespace(has_cluster_metadata=metadata))
+
+
 @pytest.mark.parametrize(
     ("changed", "key"),
     [
@@ -70,7 +74,11 @@ async def test_a_broker_that_was_started_with_another_file_than_the_guard_has_re
         cast(
             Any,
             SimpleNamespace(
-                owned={"/mnt/d1": None}, entries={"/mnt/d1": SimpleNamespace(survey=None)}, nobody_holds=told.set
+                owned={"/mnt/d1": owned("/mnt/d1", metadata=True)},
+                entries={"/mnt/d1": SimpleNamespace(survey=None)},
+                nobody_holds=told.set,
+                is_elsewhere=lambda path: False,
+                place=lambda path, pid: "",
             ),
         ),
         cast(Any, SimpleNamespace(status=list)),
@@ -128,13 +136,13 @@ def test_a_directory_that_is_known_from_memory_may_be_another_one_by_now_and_doe
     )
     observed = Observed(1, complete=True, registration=BrokerRegistration.of(record, 5))
     watching = SimpleNamespace(
-        owned={"/mnt/d1": SimpleNamespace(directory_id=here)},
+        owned={"/mnt/d1": SimpleNamespace(directory_id=here, **vars(owned("/mnt/d1")))},
         unwatched={},
         unread=frozenset(["/mnt/d1"] if unread else []),
     )
     nothing = cast(Any, None)
     one = Finding(
-        cast(Any, SimpleNamespace(properties={})),
+        cast(Any, SimpleNamespace(properties={}, metadata_log_dir="/mnt/d1")),
         source,
         nothing,
         cast(Any, watching),
@@ -146,3 +154,42 @@ def test_a_directory_that_is_known_from_memory_may_be_another_one_by_now_and_doe
     one._holders = {"/mnt/d1": Holder(7, 7, ("java", "kafka.Kafka", source), {source: source})}
     elsewhere = f"broker 1 has registered the directory {registered}, which is not here"
     assert one.unbound == (None if unread else elsewhere)
+
+
+class Mounts:
+    """Mounts of two directories, here and for the broker."""
+
+    def __init__(self) -> None:
+        self.owned = {"/mnt/d1": None, "/mnt/d2": None}
+        self.here, self.there = ({"/mnt/d1": "8:1 / 31", "/mnt/d2": "8:2 / 32"} for _ in range(2))
+        self._first = dict(self.here)
+
+    def is_elsewhere(self, path: str) -> bool:
+        return self.here[path] != self._first[path]
+
+    def place(self, path: str, pid: int) -> str:
+        assert pid in (7, 8)
+        return self.there[path]
+
+
+def test_a_mount_that_has_changed_here_and_not_for_the_broker_is_kept() -> None:
+    rest: Any = None
+    mounts: Any = Mounts()
+    one = Finding(rest, "", rest, mounts, rest, rest, found=rest, review=rest)
+    broker = Holder(7, 1, ("java",), {})
+    one._holders = {"/mnt/d1": broker}
+    one._keep_places(broker)
+    assert one.kept == frozenset()
+    mounts.here["/mnt/d1"] = "0:99 / 77"
+    assert one.kept == {"/mnt/d1"}
+    mounts.there["/mnt/d1"] = "0:99 / 78"
+    assert one.kept == frozenset(), "it has changed for the broker, too"
+    mounts.there["/mnt/d1"] = ""
+    assert one.kept == frozenset(), "nobody knows"
+    mounts.there["/mnt/d1"] = "8:1 / 31"
+    again = Holder(8, 2, ("java",), {})
+    one._holders = {"/mnt/d1": again}
+    assert one.kept == frozenset(), "another process may have other mounts"
+    one._keep_places(again)
+    mounts.here["/mnt/d2"] = ""
+    assert one.kept == {"/mnt/d2"}, "of the first, what was right for this process was never seen"

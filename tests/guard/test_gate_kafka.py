@@ -24,7 +24,7 @@ def test_a_broker_starts_beside_disks_that_hang_when_its_unit_has_the_gate(
     (line,) = (line for line in drop_in.splitlines() if line.startswith("ExecStartPre="))
     program, *words = line.removeprefix("ExecStartPre=-").split()
     assert program == "/opt/kjbod/bin/kjbod"
-    files = {"/etc/kafka/server.properties": str(config), "/etc/kjbod/guard.properties": str(watch.own)}
+    files = {"/etc/kafka/server.properties": str(config), "/etc/kafka/kjbod-guard.properties": str(watch.own)}
 
     def pass_gate(name: str, *more: str) -> str:
         asked = processes.kjbod(*(files.get(word, word) for word in words), *more, name=name)

@@ -15,8 +15,9 @@ from typing import Any, cast
 import psutil
 import pytest
 
+from kjbod.ids import Uuid
 from kjbod_agent.guard.acts import _Scribe
-from kjbod_agent.guard.journal import NAME, decode
+from kjbod_agent.guard.journal import NAME, Evicted, Journal, decode, encode
 from kjbod_agent.host_files.file_process import FileProcess
 from scripts.rig.processes import Processes, wait_until
 from tests.agent.daemon_cluster import Cluster
@@ -144,6 +145,32 @@ def test_a_guard_whose_state_directory_is_full_or_silent_goes_on_and_says_so_unt
         mend()
         wait_until(lambda: "replica lists are not kept" not in told(), 60, "the journal to be written again")
     assert guard.stop() == 0
+
+
+def test_a_guard_that_observes_says_what_one_that_acted_has_left(
+    tmp_path: Path, processes: Processes, beside: Callable[..., Beside]
+) -> None:
+    cluster = Cluster(tmp_path, processes)
+    watch = beside(cluster.configure(1, directories=2, kjbod_host="h"))
+    watch.state.mkdir()
+    lost = Evicted(directory_id=str(Uuid.of(5, 1)), topic="load", before=(1, 2), at_ms=0)
+    journal = watch.state / NAME
+    journal.write_bytes(encode(Journal(evicted={(Uuid.of(7, 7), 0): lost}), 1, ahead_ms=0))
+    guard = watch.start()
+    left = "a guard that acted has left 1 partition evicted: only one that acts undoes that (kjbod.guard.mode=act)"
+    assert guard.wait_for_event("guard.left.behind")["reason"] == left
+    watch.wait_until_answering()
+    asked = processes.kjbod("status", "--check", *watch.arguments, name="status")
+    assert asked.wait() == 1 and left in asked.stdout()
+    asked = processes.kjbod("guard", "restore", *watch.arguments, name="restore")
+    assert asked.wait() == 1 and "only one that acts undoes" in asked.stderr()
+    assert guard.stop() == 0
+
+    journal.write_text("{")
+    again = watch.start("again")
+    assert str(journal) in again.wait_for_event("guard.journal.not.read")["reason"]
+    watch.wait_until_answering()
+    assert again.stop() == 0
 
 
 def because(reason: str) -> Callable[[dict[str, Any]], bool]:

@@ -63,6 +63,12 @@ def test_the_condition_is_critical_only_where_kafka_goes_on_with_a_dead_disk_or_
     assert unnoticed.line == (
         "CRITICAL: /d1 has failed, and Kafka has not noticed; the metadata are not followed: no controller answers"
     )
+    uncertain = condition(both, unnoticed=(), unbound=None, blind="TLS", uncertain=["/d1"])
+    assert uncertain.line == (
+        "CRITICAL: /d1 has failed, and nobody knows whether Kafka has noticed; the metadata are not followed: TLS"
+    )
+    left = condition({"/d1": "online"}, unnoticed=(), unbound=None, blind=None, left="2 partitions evicted")
+    assert left.line == "DEGRADED: 2 partitions evicted"
     assert condition({"/d1": "unwatched"}, unnoticed=(), unbound="no broker runs", blind=None).level is Level.CRITICAL
     assert condition({"/d1": "online"}, unnoticed=(), unbound="no broker runs", blind=None).level is Level.DEGRADED
     back = condition({"/d1": "online"}, unnoticed=(), unbound=None, blind=None, offline=["/d1"])

@@ -22,11 +22,12 @@ MAY_PROTECT = bool(capabilities(Path("/proc/self/status").read_text()) >> 24 & 1
 """Whether the root that this systemd has may keep processes from the OOM killer (CAP_SYS_RESOURCE)."""
 UNPROTECTED = "not protected from the OOM killer: Permission denied (CAP_SYS_RESOURCE)"
 GUARD_D = "/run/systemd-units/kjbod-guard.service.d"
-USER = """[Service]
+OWN = "/etc/kafka/kjbod-guard.properties"
+USER = f"""[Service]
 User=kjbod
 Group=kjbod
 ExecStart=
-ExecStart=/opt/kjbod/bin/kjbod guard run -c /etc/kafka/server.properties --guard-config /etc/kjbod/guard.properties
+ExecStart=/opt/kjbod/bin/kjbod guard run -c /etc/kafka/server.properties --guard-config {OWN}
 """
 BROKER = """[Service]
 User=kjbod
@@ -57,7 +58,7 @@ class Guarded(RealAgent):
             settings="metadata.log.dir=/var/lib/kjbod/metadata\n",
             more_files={
                 f"{GUARD_D}/user.conf": USER,
-                "/etc/kjbod/guard.properties": "kjbod.host=h\n",
+                OWN: "kjbod.host=h\n",
                 "/run/systemd-units/kafka.service": BROKER.format(command=command) + sandbox,
             },
         )

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from kjbod.clock import Clock
 from kjbod.config import Config
-from kjbod.config.endpoints import Listener
 from kjbod.errors import KjbodError
 from kjbod.metadata.fetching import Leader
 from kjbod.quick_dataclass import dataclass
@@ -20,7 +19,7 @@ from kjbod_agent.guard.account import Account
 from kjbod_agent.guard.acting import Acting, Known
 from kjbod_agent.guard.binding import Holder
 from kjbod_agent.guard.boots import boot_id
-from kjbod_agent.guard.canary_asking import CanaryAsking, address_of, listener_to_ask, ports_of
+from kjbod_agent.guard.canary_asking import CanaryAsking, listener_to_ask, ports_of
 from kjbod_agent.guard.hand_link import Facts as HandFacts
 from kjbod_agent.guard.hand_link import HandLink, Started
 from kjbod_agent.guard.holding import Holding
@@ -150,8 +149,6 @@ class Acts:
         self._link: HandLink | None = None
         self._no_hand = ""
         self._asking: CanaryAsking | None = None
-        self._listener: Listener | None = None
-        """The one that is asked."""
         self._stuck: str | None = None
         self._silent: str | None = None
         self._stuck_in: tuple[int, int] | None = None
@@ -202,7 +199,7 @@ class Acts:
         if isinstance(listener, str):
             self._log.warning("guard.hand.missing", reason=listener)
         else:
-            self._listener, self._asking = listener, CanaryAsking(None, clock=clock)
+            self._asking = CanaryAsking(listener.host, listener.port, clock=clock)
         claims_max = broker_steps.CLAIMS_MAX if "controller" in config.process_roles else 0
         self.acting = Acting(
             node=config.node_id,
@@ -359,7 +356,7 @@ class Acts:
             return
         try:
             while True:
-                if self._in_doubt:
+                if self._in_doubt and self._is_here:
                     await self._ask(asking)
                     await asyncio.sleep(canary.EVERY_MS / 1000)
                 else:
@@ -370,11 +367,14 @@ class Acts:
             with contextlib.suppress(Exception):
                 await asking.close()
 
+    @property
+    def _is_here(self) -> bool:
+        """Whether what answers at the broker's port is the broker: not where it is in another network namespace, or
+        nobody knows. Without a hand nothing comes of what it says."""
+        return self._link is None or (self._link.apart is False and self._held == self._broker)
+
     async def _ask(self, asking: CanaryAsking) -> None:
         process = self._broker
-        if self._listener is not None:
-            apart = self._link is not None and self._link.apart
-            await asking.aim(address_of(self._listener, self._observed().registration, apart=apart))
         await asking.ask()
         if process != self._broker:
             return

@@ -16,7 +16,7 @@ from kjbod_agent.guard.picture import Picture
 
 PIECE: Final = 500
 """Replicas in one piece of an answer."""
-NO_ACTS: Final = "this guard observes: it has done nothing that could be undone"
+NO_ACTS: Final = "this guard observes: only one that acts undoes what was done (kjbod.guard.mode=act)"
 _OF_AGENTS: Final = ("dirs-add", "move", "move-cancel", "moves", "strays", "strays-remove", "strays-restore")
 
 

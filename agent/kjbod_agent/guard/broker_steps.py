@@ -323,7 +323,7 @@ def _given_up(now: Standing, facts: Facts, now_ms: int) -> Move[Standing] | None
         return None
     # Once a disk was cut for it, that the broker has seen that disk fail speaks against it no more.
     passed = "what spoke for it has passed" if facts.wanted is None and not now.begun else None
-    reason = facts.refusal or passed
+    reason = passed if facts.refusal is None else facts.refusal
     if reason is None:
         return None
     if _must_claim(now, facts) and now.claimed_ms is not None:

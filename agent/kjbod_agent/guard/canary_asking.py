@@ -6,9 +6,8 @@ from typing import Final
 
 from kjbod.clock import Clock
 from kjbod.config import Config
-from kjbod.config.endpoints import HostPort, Listener
+from kjbod.config.endpoints import Listener
 from kjbod.errors import ProtocolError
-from kjbod.metadata.image import BrokerRegistration
 from kjbod.wire.client import Connection
 from kjbod.wire.messages import ApiVersionsRequest
 from kjbod_agent.guard import canary
@@ -29,21 +28,6 @@ def listener_to_ask(config: Config) -> Listener | str:
     return f"the broker cannot be asked: its listeners speak {protocols}, and the guard asks in PLAINTEXT alone"
 
 
-def address_of(listener: Listener, registration: BrokerRegistration | None, *, apart: bool) -> HostPort | None:
-    """Address at which a listener is asked; None: it is not known.
-
-    Args:
-        listener: of the broker.
-        registration: of the broker.
-        apart: whether it is in another network namespace: then what answers here at the port that it has there is
-            somebody else, and it is asked where its clients find it.
-    """
-    if not apart:
-        return HostPort(listener.host or "127.0.0.1", listener.port)
-    found = () if registration is None else registration.end_points
-    return next((HostPort(one.host, one.port) for one in found if one.name == listener.name), None)
-
-
 def ports_of(config: Config) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Ports of a broker's listeners, and of its controllers', which are never touched."""
     names = config.controller_listener_names
@@ -56,7 +40,8 @@ class CanaryAsking:
     """Questions to one listener, while :meth:`run` runs.
 
     Args:
-        address: of the listener; None: it is not known, and nobody is asked.
+        host: of the listener; empty: it binds all addresses.
+        port: of it.
         clock: tells when.
 
     Attributes:
@@ -64,8 +49,8 @@ class CanaryAsking:
         problem: why the last question was not answered, in words; None: it was, or none was asked.
     """
 
-    def __init__(self, address: HostPort | None, *, clock: Clock) -> None:
-        self._address, self._clock = address, clock
+    def __init__(self, host: str, port: int, *, clock: Clock) -> None:
+        self._host, self._port, self._clock = host or "127.0.0.1", port, clock
         self._connection: Connection | None = None
         self.canary = Canary()
         self.problem: str | None = None
@@ -81,29 +66,16 @@ class CanaryAsking:
         finally:
             await self.close()
 
-    async def aim(self, address: HostPort | None) -> None:
-        """Ask there from now on. What was answered elsewhere says nothing."""
-        if address != self._address:
-            self._address = address
-            self.forget()
-            await self.close()
-
     async def ask(self) -> None:
         """Ask one question, which is over after :data:`.canary.SILENT_MS` at the latest. The silence goes on from the
         first that was not answered; a connection that is refused is no answer either."""
-        if self._address is None:
-            return
         began_ms = self._clock.monotonic_ms()
         self.canary = canary.asked(self.canary, began_ms)
         try:
             if self._connection is None or self._connection.closed:
                 # Versions are agreed on with the same question.
                 self._connection = await Connection.open(
-                    self._address.host,
-                    self._address.port,
-                    client_id=CLIENT_ID,
-                    clock=self._clock,
-                    connect_timeout_ms=SILENT_MS,
+                    self._host, self._port, client_id=CLIENT_ID, clock=self._clock, connect_timeout_ms=SILENT_MS
                 )
                 epoch = self._connection.features.finalized_epoch
             else:

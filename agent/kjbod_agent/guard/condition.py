@@ -1,11 +1,11 @@
 """The condition of a guard in one line, as that of an agent (:mod:`kjbod_agent.condition`). Pure.
 
 =========  ============================================================================================================
-CRITICAL   a disk has failed and Kafka has not noticed, or does not answer and nothing can be done about it; no
-           directory can be watched; the broker is lost, or must be given up and may not be
+CRITICAL   a disk has failed and Kafka has not noticed, or nobody knows whether it has; one does not answer and nothing
+           can be done about it; no directory can be watched; the broker is lost, or must be given up and may not be
 DEGRADED   a directory is not online, for the guard or for Kafka, or is not watched; no broker runs here that is that of
            the file; the metadata are not followed, so nobody knows what Kafka has noticed; what is done cannot be
-           written down
+           written down; a guard before this one, which observes, has left something to be undone
 OK         none of these
 =========  ============================================================================================================
 """
@@ -26,6 +26,8 @@ def condition(
     lost: str | None = None,
     unwritten: str = "",
     helpless: Collection[str] = (),
+    uncertain: Collection[str] = (),
+    left: str = "",
 ) -> Condition:
     """The condition.
 
@@ -38,8 +40,13 @@ def condition(
         lost: why the broker is given up, or must be and is not.
         unwritten: why the journal cannot be written.
         helpless: paths that are not watched since they do not answer, and that Kafka may work on.
+        uncertain: paths that have failed, and of which nobody knows whether Kafka has noticed.
+        left: what a guard before this one has done, and this one, which observes, does not undo.
     """
     found = [(Level.CRITICAL, f"{path} has failed, and Kafka has not noticed") for path in sorted(unnoticed)]
+    found += [
+        (Level.CRITICAL, f"{path} has failed, and nobody knows whether Kafka has noticed") for path in sorted(uncertain)
+    ]
     found += [
         (Level.CRITICAL, f"{path} does not answer, and nothing can be done about it until it does")
         for path in sorted(helpless)
@@ -53,13 +60,15 @@ def condition(
         for path in sorted(offline)
         if states.get(path) == ONLINE
     ]
-    counts = Counter(word for path, word in states.items() if word != ONLINE and path not in unnoticed)
+    counts = Counter(word for path, word in states.items() if word != ONLINE and path not in (*unnoticed, *uncertain))
     for word, count in sorted(counts.items()):
         found.append((Level.DEGRADED, f"{count} of {len(states)} directories {word}"))
     if unbound is not None:
         found.append((Level.DEGRADED, unbound))
     if blind is not None:
         found.append((Level.DEGRADED, f"the metadata are not followed: {blind}"))
+    if left:
+        found.append((Level.DEGRADED, left))
     if unwritten:
         found.append((Level.DEGRADED, f"nothing can be evicted or demoted, replica lists are not kept: {unwritten}"))
     found.sort(key=lambda one: -one[0])

@@ -32,7 +32,7 @@ from kjbod_agent.ending import DEATHS, Ended, Ending, first_of, second_signal
 from kjbod_agent.endpoints import open_control, open_metrics
 from kjbod_agent.guard import rights
 from kjbod_agent.guard.acting import Acting, Known
-from kjbod_agent.guard.acts import Acts, load_journal
+from kjbod_agent.guard.acts import Acts, NoJournalError, load_journal
 from kjbod_agent.guard.answers import Answers
 from kjbod_agent.guard.binding import Holder, moved
 from kjbod_agent.guard.broker_steps import State
@@ -187,9 +187,10 @@ class Guard:
                 for line in moved(before, watching.owned.values()):
                     self._log.warning("guard.directory.moved", reason=line)
                 self._monitor = self._make_monitor(read)
-                self._join(watching)
+                journal = await self._read_journal()
                 if self._hand is not None:  # before the metadata: what was evicted is followed from their first record
-                    self._journal = await load_journal(self._config, self._remembering.files, self._clock)
+                    self._journal = journal
+                self._join(watching, "" if self._hand is not None else journal.left)
                 metrics = await self._start_parts()
                 self._begun = True
                 self.review()
@@ -220,8 +221,21 @@ class Guard:
         self._ending.leave(ended)
         return ended.exit_code
 
-    def _join(self, watching: Watching) -> None:
+    async def _read_journal(self) -> Journal:
+        """The journal of the guard before this one. A guard that observes needs none to go on."""
+        try:
+            return await load_journal(self._config, self._remembering.files, self._clock)
+        except NoJournalError as error:
+            if self._hand is not None:
+                raise
+            self._log.warning("guard.journal.not.read", reason=str(error))
+            return Journal()
+
+    def _join(self, watching: Watching, left: str) -> None:
         """Make what decides, finds, tells and shows, and join it."""
+        if left:
+            left = f"a guard that acted has left {left}: only one that acts undoes that (kjbod.guard.mode=act)"
+            self._log.warning("guard.left.behind", reason=left)
         config, clock, monitor = self._config, self._clock, self._monitor
         self._deciding = deciding = Deciding(config, watching, monitor, self._prospects, clock, self._own_files)
         self._finding = Finding(
@@ -235,7 +249,7 @@ class Guard:
             review=self.review,
         )
         self._telling = Telling(self._reporting.account, watching, deciding, clock)
-        self._showing = Showing(config, self._mode, watching, monitor, deciding, clock)
+        self._showing = Showing(config, self._mode, watching, monitor, deciding, clock, left)
 
     async def _open_acts(self, hand: Started | str) -> None:
         """Open what a guard that acts has beside the rest. The hand may wait for a disk; all are watched meanwhile."""
@@ -403,6 +417,7 @@ class Guard:
             verdicts=self._verdicts,
             registered_ms=self._following.registered_ms,
             quorum=None if self._voters is None else self._voters.quorum,
+            kept=self._finding.kept,
         )
 
     def condition(self) -> Condition:

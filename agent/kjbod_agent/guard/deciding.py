@@ -46,6 +46,7 @@ class Seen:
         verdicts: the last ones, by path.
         registered_ms: when the broker was seen to have registered anew; 0: not while we watched.
         quorum: of the controllers, as far as it is known; None: the node is no controller.
+        kept: paths whose mount has changed for the guard, and not for the broker.
     """
 
     observed: Observed
@@ -58,6 +59,7 @@ class Seen:
     verdicts: Mapping[str, Verdict]
     registered_ms: int = 0
     quorum: Quorum | None = None
+    kept: frozenset[str] = frozenset()
 
 
 class Deciding:
@@ -217,6 +219,8 @@ class Deciding:
         failed_ms = _failed_ms(status.path, seen)
         if failed_ms is None:
             return None
+        if status.path in seen.kept:
+            return "its mount is another one here and not for the broker, which has mounts of its own"
         return self._watching.why_over(status.path, failed_ms, seen.registered_ms, status.freed_ms)
 
     def _waits_for_host(self, found: Mapping[str, tuple[Case, Would]], seen: Seen) -> bool:

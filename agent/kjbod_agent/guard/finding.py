@@ -11,7 +11,14 @@ from typing import Final
 
 from kjbod.config import Config
 from kjbod.config.properties import parse_properties
-from kjbod_agent.guard.binding import Holder, outdated, why_changed, why_not_ours, why_not_registered
+from kjbod_agent.guard.binding import (
+    Holder,
+    outdated,
+    why_changed,
+    why_not_its_metadata,
+    why_not_ours,
+    why_not_registered,
+)
 from kjbod_agent.guard.following import Following
 from kjbod_agent.guard.processes import Processes
 from kjbod_agent.guard.watching import Watching
@@ -61,6 +68,9 @@ class Finding:
         self._compared: tuple[int, int] | None = None
         """Pid and start time of the process that was last seen to start with the file."""
         self._changed: str | None = None
+        self._places: dict[str, str] = {}
+        """Mounts of the directories as the broker's process has them, since they were seen to be right."""
+        self._places_of: tuple[int, int] | None = None
         self._ended_holder: Holder | None = None
         self._broker_ended = asyncio.Event()
 
@@ -79,6 +89,8 @@ class Finding:
                 self._review()
                 if self.holder is None:
                     self._watching.nobody_holds()
+                else:
+                    self._keep_places(self.holder)
             if found is not None:  # else it is the one that was, and its end is still to be told
                 self._processes.watch(self.pid, functools.partial(self._has_ended, self.holder))
             if self.unbound is None:
@@ -103,6 +115,24 @@ class Finding:
         self._changed = None if now is None else why_changed(self._source, self._config.properties, now)
         self._compared = (holder.pid, holder.started)
 
+    def _keep_places(self, holder: Holder) -> None:
+        """Keep which mounts a broker has, while those of this process are what they were."""
+        if self._places_of != (holder.pid, holder.started):
+            self._places, self._places_of = {}, (holder.pid, holder.started)
+        for path in self._watching.owned:
+            if path not in self._places and not self._watching.is_elsewhere(path):
+                self._places[path] = self._watching.place(path, holder.pid)
+
+    @property
+    def kept(self) -> frozenset[str]:
+        """Paths of which the mount has changed here, and not for the broker, which has mounts of its own, as in a
+        container. What probes meet there says nothing of its disk."""
+        holder = self.holder
+        if holder is None or self._places_of != (holder.pid, holder.started):
+            return frozenset()
+        changed = (path for path in self._places if self._watching.is_elsewhere(path))
+        return frozenset(path for path in changed if self._places[path] == self._watching.place(path, holder.pid) != "")
+
     @property
     def looked(self) -> bool:
         """Whether it is known which process holds the log directories, if any."""
@@ -116,6 +146,7 @@ class Finding:
         if self._holders is None:
             return "which process holds the log directories is not known yet"
         reason = why_not_ours(self._holders, self._source, self._config.properties) or self._changed
+        reason = reason or why_not_its_metadata(self._watching.owned, self._config.metadata_log_dir, self._source)
         if reason is not None or not self._following.is_followed:
             return reason
         owned = [one.directory_id for one in self._watching.owned.values()]

@@ -99,8 +99,11 @@ class Hand:
         broker = None if self.broker is None else [self.broker.pid, self.broker.started]
         return {"directories": self._rows(), "broker": broker, "missing": self.missing, "apart": self._is_apart()}
 
-    def _is_apart(self) -> bool:
-        """Whether the broker is in another network namespace: what answers at its ports here is somebody else."""
+    def _is_apart(self) -> bool | None:
+        """Whether the broker is in another network namespace: what answers at its ports here is somebody else. None:
+        nobody knows."""
+        if self.broker is None or "net" not in self.broker.namespaces:
+            return None
         return kernel.is_elsewhere(self.broker, "net")
 
     def _rows(self) -> dict[str, Any]:
@@ -235,6 +238,8 @@ class Hand:
         if answer["outcome"] == "done" and before is not None and not before.ended:
             if (before.pid, before.started) != (broker.pid, broker.started):
                 answer |= {"outcome": "refused", "reason": f"process {before.pid} has not ended, and is the broker's"}
+            else:
+                answer["apart"] = self._is_apart()
             broker.close()
         elif answer["outcome"] == "done":
             self.broker_ended()

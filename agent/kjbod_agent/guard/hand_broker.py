@@ -1,6 +1,6 @@
 """The process of a broker as the hand knows it: that it holds ``.lock``, its namespaces, its threads that are stuck."""
 
-# ruff: noqa: PTH115, PTH208
+# ruff: noqa: PTH115, PTH116, PTH208
 
 from __future__ import annotations
 
@@ -101,9 +101,22 @@ def require_holder(broker: Broker, directories: Iterable[Directory]) -> None:
         with contextlib.suppress(OSError):
             found = found or os.stat(".lock", dir_fd=one.fd).st_ino
         for (device, inode), pid in holders.items():
-            if pid == broker.pid and inode == found and (device == one.device or one.fstype in BY_INODE):
+            if pid != broker.pid or inode != found:
+                continue
+            if device == one.device or (one.fstype in BY_INODE and has_lock_open(broker, one)):
                 return
     raise Refused(f"process {broker.pid} does not hold .lock of a log directory")
+
+
+def has_lock_open(broker: Broker, directory: Directory) -> bool:
+    """Whether the process has ``.lock`` of a directory open. An inode's number alone is that of a file in each
+    subvolume of btrfs."""
+    lock = os.stat(".lock", dir_fd=directory.fd)
+    for one in os.listdir(f"/proc/{broker.pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+            if os.path.samestat(os.stat(f"/proc/{broker.pid}/fd/{one}"), lock):
+                return True
+    return False
 
 
 def threads(broker: Broker, reals: dict[str, str]) -> list[dict[str, Any]]:

@@ -173,6 +173,9 @@ def keep_only(*kept: int) -> None:
 
 def enter(broker: Broker | None, name: str, flag: int) -> bool:
     """Go into the broker's namespace; whether it is another one."""
+    if broker is not None and name not in broker.namespaces:
+        needed = f"CAP_SYS_PTRACE and CAP_{'NET' if name == 'net' else 'SYS'}_ADMIN"
+        raise Refused(f"the {name} namespace of the broker cannot be told, and in another's nothing is done: {needed}")
     if broker is None or not is_elsewhere(broker, name):
         return False
     _check(libc.setns(broker.namespaces[name], flag), f"setns into the broker's {name} namespace")

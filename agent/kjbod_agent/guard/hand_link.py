@@ -117,7 +117,7 @@ class HandLink:
         directories: what it says of each.
         missing: what it lacks, a line each.
         problem: why it does nothing any more; None: it works.
-        apart: whether the broker that it knows is in another network namespace.
+        apart: whether the broker that it knows is in another network namespace; None: nobody knows.
     """
 
     def __init__(self, started: Started, *, clock: Clock, told: Callable[[str], None]) -> None:
@@ -125,7 +125,7 @@ class HandLink:
         self.directories: Mapping[str, Frozen] = {}
         self.missing: Sequence[str] = ()
         self.problem: str | None = None
-        self.apart = False
+        self.apart: bool | None = None
         self._clock, self._told = clock, told
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
@@ -159,7 +159,7 @@ class HandLink:
             link._wire.close()
             return link
         link._take(found)
-        link.missing, link.apart = tuple(found["missing"]), bool(found["apart"])
+        link.missing, link.apart = tuple(found["missing"]), found["apart"]
         return link
 
     # ---- means.Hand
@@ -200,7 +200,7 @@ class HandLink:
         own, and that the one before has ended."""
         self._threads = stuck.NONE_WAITING
         done, answer = await self._ask("hold", pid=pid, started=started)
-        self.apart = bool(answer.get("apart", self.apart))
+        self.apart = answer.get("apart")
         return done
 
     async def let_go(self, directory: str) -> Done:

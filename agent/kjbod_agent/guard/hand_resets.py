@@ -12,7 +12,7 @@ import select
 
 from kjbod_agent.guard import hand_kernel as kernel
 from kjbod_agent.guard import hand_netlink as netlink
-from kjbod_agent.guard.hand_broker import is_there
+from kjbod_agent.guard.hand_broker import is_there, started_at
 from kjbod_agent.guard.hand_netlink import Refused
 from kjbod_agent.guard.hand_rights import told
 
@@ -64,7 +64,10 @@ class Resets:
         netlink.reset(self.table, chain_of(broker), self.ports)
 
     def unreset(self, broker: Broker | None) -> None:
-        """Remove the rules, whoever's they are."""
+        """Remove the rules; where no broker runs, only those of a process that has ended."""
+        found = None if broker is not None else netlink.reset_for(self.table)
+        if found is not None and is_anothers(found):
+            return
         kernel.enter(broker, "net", kernel.CLONE_NEWNET)
         netlink.unreset(self.table)
 
@@ -99,15 +102,22 @@ def chain_of(broker: Broker) -> str:
     return f"broker_{broker.pid}_{broker.started}"
 
 
+def is_anothers(chain: str) -> bool:
+    """Whether the process of a chain is there: one of the same node id and port in another cluster, or network."""
+    _, _, rest = chain.partition("_")
+    pid, _, started = rest.partition("_")
+    return pid.isdecimal() and started.isdecimal() and started_at(int(pid)) == int(started)
+
+
 def tidied(table: str, chain: str | None, broker: Broker | None) -> str:
-    """Remove rules that were made for another process: :data:`KEPT` where there are some for this one, or what went
-    wrong."""
+    """Remove rules that were made for a process that has ended: :data:`KEPT` where there are some for this one, or what
+    went wrong."""
     try:
         kernel.enter(broker, "net", kernel.CLONE_NEWNET)
         found = netlink.reset_for(table)
         if found is not None and found == chain:
             return KEPT
-        if found is not None:
+        if found is not None and not (chain is None and is_anothers(found)):
             netlink.unreset(table)
     except (OSError, Refused) as error:
         return told(error, "reset")

@@ -84,6 +84,16 @@ class Journal:
         """Replica lists of what was evicted from a directory."""
         return {key: one.before for key, one in self.evicted.items() if one.directory_id == directory_id}
 
+    @property
+    def left(self) -> str:
+        """What is to be undone, in words; empty: nothing is."""
+        masked = [path for path, (standing, _, _) in self.directories.items() if standing.means is Step.MASK]
+        count = len(self.evicted)
+        found = [f"{count} partition{'' if count == 1 else 's'} evicted"] if count else []
+        found += [f"{len(self.demoted)} demoted"] if self.demoted else []
+        found += [f"{', '.join(masked)} masked"] if masked else []
+        return ", ".join(found)
+
     def without(self, keys: Iterable[Key]) -> "Journal":
         """The journal without these partitions."""
         gone = set(keys)

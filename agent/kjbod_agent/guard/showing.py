@@ -24,10 +24,18 @@ class Showing:
         monitor: judges their disks.
         deciding: what would be done.
         clock: the time.
+        left: what a guard before this one has done, and this one, which observes, does not undo, in words.
     """
 
     def __init__(
-        self, config: Config, mode: str, watching: Watching, monitor: HealthMonitor, deciding: Deciding, clock: Clock
+        self,
+        config: Config,
+        mode: str,
+        watching: Watching,
+        monitor: HealthMonitor,
+        deciding: Deciding,
+        clock: Clock,
+        left: str = "",
     ) -> None:
         self._config = config
         self._mode = mode
@@ -35,16 +43,17 @@ class Showing:
         self._monitor = monitor
         self._deciding = deciding
         self._clock = clock
+        self._left = left
 
     def condition(self, seen: Seen) -> Condition:
         """The condition of the guard in one line."""
         healths = self._deciding.healths()
         failed = [path for path, health in healths.items() if health is Health.FAILED]
+        views = {path: self._deciding.view(path, seen) for path in failed if seen.unbound is None}
         return condition(
             {path: str(healths.get(path, "unwatched")) for path in self._watching.paths},
-            unnoticed=[
-                path for path in failed if seen.unbound is None and self._deciding.view(path, seen) is KafkaView.ONLINE
-            ],
+            unnoticed=[path for path, view in views.items() if view is KafkaView.ONLINE],
+            uncertain=[path for path, view in views.items() if view is KafkaView.UNKNOWN],
             unbound=seen.unbound,
             blind=seen.blind,
             offline=[path for path in healths if self._deciding.view(path, seen) is KafkaView.OFFLINE],
@@ -53,6 +62,7 @@ class Showing:
                 path for path in self._watching.helpless if self._deciding.view(path, seen) is not KafkaView.OFFLINE
             ],
             unwritten="" if seen.acts is None else seen.acts.acting.unwritten,
+            left=self._left,
         )
 
     def picture(self, seen: Seen, leader: Leader | None) -> Picture:

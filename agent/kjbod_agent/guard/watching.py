@@ -128,9 +128,13 @@ class Watching:
 
     def is_elsewhere(self, path: str) -> bool:
         """Whether the path leads to another mount than when it was last read: its own is gone, covered or swapped."""
-        entry = self.entries[path]
-        real_path = path if entry.owned is None else entry.owned.loaded.real_path
-        return bool(entry.place) and _place_of(real_path) != entry.place
+        place = self.entries[path].place
+        return bool(place) and self.place(path) != place
+
+    def place(self, path: str, pid: int | None = None) -> str:
+        """Name of the mount to which a path leads now, for this process or for another one; empty where nobody says."""
+        owned = self.entries[path].owned
+        return _place_of(path if owned is None else owned.loaded.real_path, pid)
 
     def mount(self, path: str) -> Mount | None:
         """The mount to which a path leads now."""
@@ -405,15 +409,15 @@ class Watching:
                 return  # one that Kafka has just removed, or its disk, which is for the verdict to judge
 
 
-def mounts_now() -> tuple[Mount, ...]:
-    """The mount table; nothing where it cannot be read. Never blocks."""
+def mounts_now(pid: int | None = None) -> tuple[Mount, ...]:
+    """The mount table of a process, of this one by default; nothing where it cannot be read. Never blocks."""
     try:
-        return read_mounts()
+        return read_mounts() if pid is None else read_mounts(f"/proc/{pid}/mountinfo")
     except OSError:
         return ()
 
 
-def _place_of(real_path: str) -> str:
-    """Name of the mount that a path leads to; empty where the mount table does not tell."""
-    mount = mount_of(real_path, mounts_now())
+def _place_of(real_path: str, pid: int | None = None) -> str:
+    """Name of the mount that a path leads to for a process; empty where its mount table does not tell."""
+    mount = mount_of(real_path, mounts_now(pid))
     return "" if mount is None else f"{mount.device} {mount.root} {mount.mount_id}"

@@ -167,9 +167,26 @@ def holders(places: list[list[int]], by_inode: bool) -> list[tuple[int, int, lis
     told = []
     for major, minor, inode in places:
         matches = (pid for (_, _, other), pid in found.items() if by_inode and other == inode)
+        matches = (pid for pid in matches if has_open(pid, os.makedev(major, minor), inode))
         pid = found.get((major, minor, inode)) or next(matches, 0)
         told.append(_process(pid) if pid > 0 else None)
     return told
+
+
+def has_open(pid: int, device: int, inode: int) -> bool:
+    """Whether a process has a file open. An inode's number alone is that of a file in each subvolume of btrfs. True
+    also where its files cannot be looked at."""
+    try:
+        for one in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+                found = one.stat()
+                if (found.st_dev, found.st_ino) == (device, inode):
+                    return True
+    except PermissionError:
+        return True
+    except OSError:  # the process has ended
+        pass
+    return False
 
 
 def _process(pid: int) -> tuple[int, int, list[str], dict[str, str]]:
