@@ -28,6 +28,8 @@ RUN = {
     "kjbod/cli/README.md": f"{FIRST_LOOK}test_the_metadata_and_features_of_a_kafka_cluster_are_shown",
     "agent/README.md": OPERATIONS,
     "systemd/README.md#a-guard-that-acts": f"{ACTS}test_a_guard_acts_with_the_rights_of_its_hand_alone",
+    "systemd/README.md#a-guard-beside-a-kafka-broker": f"{ACTS}test_a_unit_of_a_broker_passes_the_gate",
+    "systemd/README.md#remove-it": f"{ACTS}test_a_unit_of_a_broker_passes_the_gate",
     "systemd/README.md#before-the-broker-starts": f"{ACTS}test_a_unit_of_a_broker_passes_the_gate",
     "systemd/README.md#from-the-alert-to-the-replaced-disk": REPLACED,
     "systemd/README.md#install": INSTALL,

@@ -45,6 +45,8 @@ SystemCallFilter=
 """
 SANDBOX = "PrivateMounts=yes\nProtectSystem=full\nPrivateTmp=yes\nNoNewPrivileges=yes\nRestart=always\nRestartSec=1s\n"
 
+SCRAPE = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:PORT/metrics').read().decode())"
+
 
 class Guarded(RealAgent):
     """A real broker as a service, and a guard that acts for it: of three disks the second cannot be cut, since it is
@@ -67,12 +69,12 @@ class Guarded(RealAgent):
         self.system.run("mkdir", "-p", "/etc/kafka", "/mnt/other")
         self.system.write("/etc/kafka/server.properties", self.system.read("/etc/kjbod/agent.properties"))
         self.system.run("mount", "--bind", "/mnt/d2", "/mnt/other")
-        self.system.run("systemctl", "start", "kjbod-controller", "kafka", "kjbod-guard")
+        self.system.run("systemctl", "start", "kjbod-controller", "kafka")
+        self.metrics = str(free_port())  # the network is the host's
+        self.type("a-guard-beside-a-kafka-broker")
         self.wait_for_guard("guard.started", mode="observe")
         self.system.write(f"{GUARD_D}/zz.conf", more)
-        for typed in shown("systemd/README.md", "a-guard-that-acts"):
-            line = typed.text.replace("/etc/systemd/system", "/run/systemd-units")
-            self.system.run("sh", "-c", f"cd {ROOT} && {line}")
+        self.type("a-guard-that-acts")
         begun = self.wait_for_guard("guard.started", mode="act")["timestamp"]
         # Of the guard that acts, not of the one before it.
         wait_until(
@@ -80,6 +82,18 @@ class Guarded(RealAgent):
             60,
             "the broker to be seen serving",
         )
+
+    def type(self, section: str) -> None:
+        """Type the commands of a section of the page; units are elsewhere here, and kjbod is not this host's."""
+        elsewhere = {"/etc/systemd/system": "/run/systemd-units", "/opt/kjbod": "/run/no-kjbod", "LOG_DIR": "/mnt/d3"}
+        elsewhere["9858"] = self.metrics
+        elsewhere |= {"systemctl enable --now": "systemctl start", "systemctl disable --now": "systemctl stop"}
+        for typed in shown("systemd/README.md", section):
+            line = typed.text
+            for name, here in elsewhere.items():
+                line = line.replace(name, here)
+            if not line.startswith("kjbod "):
+                self.system.run("sh", "-c", f"cd {ROOT} && {line}")
 
     def wait_for_guard(self, event: str, **fields: object) -> dict[str, Any]:
         try:
@@ -143,16 +157,14 @@ def test_a_guard_acts_with_the_rights_of_its_hand_alone(
         disk.set(FaultMode.OK)
 
 
-def test_a_unit_of_a_broker_passes_the_gate_beside_a_disk_that_hangs(
+def test_a_unit_of_a_broker_passes_the_gate_beside_a_disk_that_hangs_and_nothing_of_kjbod_is_left(
     boot: Boot, disks: Disks, kafka_kit: KafkaKit
 ) -> None:
     made = disks(3)
     # Not PrivateTmp: a checkout may lie in /tmp, and the broker's unit could not run its kjbod.
     guarded = Guarded(boot, made, kafka_kit, SANDBOX.replace("PrivateTmp=yes\n", ""), "")
     system = guarded.system
-    for typed in shown("systemd/README.md", "before-the-broker-starts"):
-        line = typed.text.replace("/etc/systemd/system", "/run/systemd-units")
-        system.run("sh", "-c", f"cd {ROOT} && {line}")
+    guarded.type("before-the-broker-starts")
     system.run("systemctl", "stop", "kafka", timeout_s=60)
     made[0].set(FaultMode.HANG)
     guarded.wait_for_guard("directory.verdict", path="/mnt/d1", state="failed")
@@ -162,8 +174,13 @@ def test_a_unit_of_a_broker_passes_the_gate_beside_a_disk_that_hangs(
     asked = f"{seen}\n{told}\n{system.read(LOG)}"
     assert "kjbod: /mnt/d1 is cut: the broker starts without it\n" in told, asked
     guarded.wait_for_guard("guard.kafka.view", path="/mnt/d1", view="offline")
-    system.run("systemctl", "stop", "kjbod-guard", timeout_s=15)
+    assert "kjbod_guard_kafka_view" in system.run(sys.executable, "-c", SCRAPE.replace("PORT", guarded.metrics)).stdout
     made[0].set(FaultMode.OK)
+    left = ("sh", "-c", "ls -d /mnt/d3/.kjbod* /var/lib/kjbod /etc/kafka/kjbod* /run/systemd-units/*/kjbod* || :")
+    assert system.run(*left).stdout
+    guarded.type("remove-it")
+    assert not system.run(*left).stdout
+    assert system.show("kafka", "ActiveState") == {"ActiveState": "active"}
 
 
 DRIVER = """
