@@ -28,6 +28,7 @@ from kjbod.metadata.fetching import (
     Quorum,
     Snapshot,
 )
+from kjbod.metadata.records import Record
 from kjbod.metadata.snapshot import decode_in_steps
 from kjbod.wire.client import Connection, Disconnected
 from kjbod.wire.connection_setup import ConnectionSetup
@@ -59,6 +60,7 @@ class MetadataFollower:
         rng: chooses servers, and jitter.
         on_committed: records below the high watermark, and how far they reach.
         on_snapshot: a snapshot, which replaces everything that was handed over before.
+        wanted: records of a snapshot that are handed over, where it is not all of them: the others cost no memory.
         on_leader: the leader, None while there is none; also tells the heartbeat channel where to go.
         on_set_back: the controllers know only leader epochs before that which was followed, and why that is thought;
             None: that has ended.
@@ -81,6 +83,7 @@ class MetadataFollower:
         rng: random.Random,
         on_committed: Callable[[Committed], None],
         on_snapshot: Callable[[Snapshot], None],
+        wanted: Callable[[Record], bool] | None = None,
         on_leader: Callable[[Leader | None], None] = lambda leader: None,
         on_set_back: Callable[[str | None], None] = lambda reason: None,
         cluster_id: str | None = None,
@@ -108,6 +111,7 @@ class MetadataFollower:
         self._clock = clock
         self._on_committed = on_committed
         self._on_snapshot = on_snapshot
+        self._wanted = wanted
         self._on_leader = on_leader
         self._on_set_back = on_set_back
         self._set_back = False
@@ -164,14 +168,19 @@ class MetadataFollower:
                     await self._disconnect()
                     effects = self._machine.on_failure(str(error), self._clock.monotonic_ms())
                 self._report()
-                for effect in effects:
-                    if isinstance(effect, Downloaded):
-                        for loaded in await self._load(effect):
-                            self._deliver(loaded)
-                    else:
-                        self._deliver(effect)
+                await self._deliver_all(effects)
+                del effects  # or a snapshot, of hundreds of thousands of records, stays until the next answer
         finally:
             await self._disconnect()
+
+    async def _deliver_all(self, effects: list[Effect]) -> None:
+        """Hand over what came of an answer; of a function of its own, so that nothing of it is kept."""
+        for effect in effects:
+            if isinstance(effect, Downloaded):
+                for loaded in await self._load(effect):
+                    self._deliver(loaded)
+            else:
+                self._deliver(effect)
 
     async def _exchange(self) -> list[Effect]:
         """A request and its answer."""
@@ -188,7 +197,7 @@ class MetadataFollower:
 
     async def _load(self, downloaded: Downloaded) -> list[Effect]:
         """Decode a snapshot a few milliseconds at a time, so that heartbeats go on meanwhile."""
-        steps = decode_in_steps(downloaded.data, downloaded.id.file_name)
+        steps = decode_in_steps(downloaded.data, downloaded.id.file_name, self._wanted)
         try:
             while True:
                 try:

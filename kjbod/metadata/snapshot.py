@@ -9,7 +9,7 @@ controller is to write.
 
 import dataclasses
 import re
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 
 from kjbod.documents import INT32_MAX, INT64_MAX
 from kjbod.errors import LogCorruptError
@@ -161,12 +161,14 @@ def decode_checkpoint(data: bytes, name: str) -> Checkpoint:
             return checkpoint
 
 
-def decode_in_steps(data: bytes, name: str) -> Generator[None, None, Checkpoint]:
+def decode_in_steps(
+    data: bytes, name: str, wanted: Callable[[Record], bool] | None = None
+) -> Generator[None, None, Checkpoint]:
     """:func:`decode_checkpoint` with a pause every few milliseconds, for an event loop: 100,000 partitions take a
-    second or two."""
+    second or two. ``wanted``: which records it has; None: all."""
     controls: list[ControlRecord] = []
     records: list[Record] = []
-    position = 0
+    position = count = 0
     try:
         for batch in iter_batches(data):
             position = batch.position
@@ -174,8 +176,10 @@ def decode_in_steps(data: bytes, name: str) -> Generator[None, None, Checkpoint]
                 raise CorruptBatchError(position, "data after the footer")
             controls += [control for _, control in batch.control_records()]
             for _, record in batch.metadata_records():
-                records.append(record)
-                if len(records) % _RECORDS_PER_STEP == 0:
+                if wanted is None or wanted(record):
+                    records.append(record)
+                count += 1
+                if count % _RECORDS_PER_STEP == 0:
                     yield
             position += batch.size_in_bytes
     except CorruptBatchError as error:

@@ -298,6 +298,12 @@ def test_what_is_kept_is_what_the_whole_image_has_of_this_broker(records: list[R
         if OURS in found.replicas
     }
     observed = of(records)
+    last = {(one.topic_id, one.partition_id): one for one in records if isinstance(one, PartitionRecord)}
+    whole = (*(one for one in records if isinstance(one, TopicRecord | RegisterBrokerRecord)), *last.values())
+    reader = Observed(OURS)
+    wanted = tuple(record for record in whole if reader.wants(record))
+    one, other = (reader.snapshot(Snapshot(SnapshotId(100, 1), some, None)) for some in (whole, wanted))
+    assert (one.partitions, one.topics, one.neighbours) == (other.partitions, other.topics, other.neighbours)
     kept = {
         # Who is in sync is not known of what was somebody else's, until that changes.
         key: (one.directory, one.leads, one.replicas, one.isr or expected[key][3])

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import dataclasses
+import gc
 import random
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -179,6 +181,42 @@ async def test_a_follower_reads_the_whole_log_and_then_each_append(controller: C
     assert reader.leaders == [Leader(3000, 1, "127.0.0.1", controller.port)]
     assert reader.image.offset == 200
     assert reader.follower.applied_offset == reader.follower.high_watermark == 201
+
+
+async def test_a_snapshot_that_was_handed_over_is_not_kept_and_nothing_is_handed_over_but_what_is_wanted(
+    controller: Controller,
+) -> None:
+    await controller.append(*topics(0, 100))
+    data = encode_checkpoint(header_timestamp_ms=0, kraft=None, records=topics(0, 100), leader_epoch=1)
+    controller.snapshot = (SnapshotId(100, 1), data)
+    told: list[int] = []
+    came = asyncio.Event()
+
+    def take(snapshot: Snapshot) -> None:
+        told.append(len(snapshot.records))
+        came.set()
+
+    def is_wanted(record: Record) -> bool:
+        return isinstance(record, TopicRecord) and record.name != "t5"
+
+    async with listening(controller) as server:
+        follower = MetadataFollower(
+            [("127.0.0.1", server.port)],
+            client_id="7",
+            clock=CLOCK,
+            rng=random.Random(5),
+            on_committed=lambda committed: None,
+            on_snapshot=take,
+            wanted=is_wanted,
+            cluster_id=CLUSTER,
+        )
+        running = asyncio.create_task(follower.run())
+        await asyncio.wait_for(came.wait(), 60)
+        await asyncio.sleep(0)
+        kept = [one for one in gc.get_objects() if isinstance(one, TopicRecord) and re.fullmatch(r"t\d+", one.name)]
+        running.cancel()
+        await asyncio.wait([running])
+    assert told == [99] and not kept
 
 
 async def test_a_follower_starts_from_a_snapshot(controller: Controller) -> None:

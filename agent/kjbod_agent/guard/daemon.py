@@ -417,7 +417,7 @@ class Guard:
             verdicts=self._verdicts,
             registered_ms=self._following.registered_ms,
             quorum=None if self._voters is None else self._voters.quorum,
-            kept=self._finding.kept,
+            is_kept=self._finding.is_kept,
         )
 
     def condition(self) -> Condition:

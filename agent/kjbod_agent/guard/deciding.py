@@ -4,7 +4,7 @@ They are the same for a guard that observes and for one that acts: what is decid
 :func:`.ladder.would` says of its case, and nothing else.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -46,7 +46,7 @@ class Seen:
         verdicts: the last ones, by path.
         registered_ms: when the broker was seen to have registered anew; 0: not while we watched.
         quorum: of the controllers, as far as it is known; None: the node is no controller.
-        kept: paths whose mount has changed for the guard, and not for the broker.
+        is_kept: tells of a path whether its mount has changed for the guard, and not for the broker.
     """
 
     observed: Observed
@@ -59,7 +59,7 @@ class Seen:
     verdicts: Mapping[str, Verdict]
     registered_ms: int = 0
     quorum: Quorum | None = None
-    kept: frozenset[str] = frozenset()
+    is_kept: Callable[[str], bool] = lambda path: False
 
 
 class Deciding:
@@ -219,7 +219,7 @@ class Deciding:
         failed_ms = _failed_ms(status.path, seen)
         if failed_ms is None:
             return None
-        if status.path in seen.kept:
+        if seen.is_kept(status.path):
             return "its mount is another one here and not for the broker, which has mounts of its own"
         return self._watching.why_over(status.path, failed_ms, seen.registered_ms, status.freed_ms)
 

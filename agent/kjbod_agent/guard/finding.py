@@ -123,15 +123,13 @@ class Finding:
             if path not in self._places and not self._watching.is_elsewhere(path):
                 self._places[path] = self._watching.place(path, holder.pid)
 
-    @property
-    def kept(self) -> frozenset[str]:
-        """Paths of which the mount has changed here, and not for the broker, which has mounts of its own, as in a
-        container. What probes meet there says nothing of its disk."""
+    def is_kept(self, path: str) -> bool:
+        """Whether the mount of a directory has changed here, and not for the broker, which has mounts of its own, as in
+        a container. What probes meet there says nothing of its disk. Reads the mount tables."""
         holder = self.holder
-        if holder is None or self._places_of != (holder.pid, holder.started):
-            return frozenset()
-        changed = (path for path in self._places if self._watching.is_elsewhere(path))
-        return frozenset(path for path in changed if self._places[path] == self._watching.place(path, holder.pid) != "")
+        if holder is None or self._places_of != (holder.pid, holder.started) or not self._places.get(path):
+            return False
+        return self._watching.is_elsewhere(path) and self._places[path] == self._watching.place(path, holder.pid)
 
     @property
     def looked(self) -> bool:

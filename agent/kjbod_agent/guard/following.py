@@ -16,6 +16,7 @@ from kjbod.errors import KjbodError
 from kjbod.metadata.fetching import Committed, Leader, Snapshot
 from kjbod.metadata.follower import MetadataFollower
 from kjbod.metadata.image import BrokerRegistration
+from kjbod.metadata.records import Record
 from kjbod.runtime import memory
 from kjbod.wire.codec import MalformedMessageError
 from kjbod_agent.guard.observing import Key, Observed
@@ -40,6 +41,7 @@ def observer(
     cluster_id: str | None,
     on_committed: Callable[[Committed], None],
     on_snapshot: Callable[[Snapshot], None],
+    wanted: Callable[[Record], bool] | None = None,
     on_leader: Callable[[Leader | None], None] = lambda leader: None,
 ) -> MetadataFollower:
     """A follower of the metadata that is nobody's replica, at the controllers of a configuration."""
@@ -50,6 +52,7 @@ def observer(
         rng=rng,
         on_committed=on_committed,
         on_snapshot=on_snapshot,
+        wanted=wanted,
         on_leader=on_leader,
         cluster_id=cluster_id,
         voters=voter_addresses(config),
@@ -146,6 +149,7 @@ class Following:
                 cluster_id=self._cluster_id(),
                 on_committed=self._on_committed,
                 on_snapshot=self._on_snapshot,
+                wanted=lambda record: self.observed.wants(record),
                 on_leader=self._on_leader,
             )
             try:
@@ -175,7 +179,7 @@ class Following:
         before = self.observed.registration
         self.observed = self.observed.snapshot(snapshot, self._clock.monotonic_ms())
         self._compare_epochs(before)
-        memory.settle()
+        asyncio.get_running_loop().call_soon(memory.settle)  # when the snapshot is let go of
         self._review()
 
     def _compare_epochs(self, before: BrokerRegistration | None) -> None:

@@ -169,6 +169,12 @@ class Observed:
         if not self.complete:
             self.complete, self.complete_ms = True, now_ms
 
+    def wants(self, record: Record) -> bool:
+        """Whether a record of a snapshot says anything here: not a partition of other brokers alone, which most are."""
+        if not isinstance(record, PartitionRecord):
+            return True
+        return self.broker_id in record.replicas or (record.topic_id, record.partition_id) in self.evicted
+
     def snapshot(self, snapshot: Snapshot, now_ms: int = 0) -> "Observed":
         """The knowledge that a snapshot gives instead, at a monotonic time. When other brokers were fenced or lost a
         directory is not in it: that is kept, and what is new counts from now.
