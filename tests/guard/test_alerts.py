@@ -75,7 +75,7 @@ class Scrapes:
         joined = re.fullmatch(r"(.+) and on \(([\w, ]+)\) (.+)", expression)
         if joined is None:
             return self._compare(expression)
-        left, right, names = self._compare(joined[1]), self._compare(joined[3]), joined[2].split(", ")
+        left, right, names = self.evaluate(joined[1]), self._compare(joined[3]), joined[2].split(", ")
         there = {self._only(labels, names) for labels in right}
         return {labels: value for labels, value in left.items() if self._only(labels, names) in there}
 
@@ -159,6 +159,15 @@ SITUATIONS: dict[str, tuple[Picture | None, set[str]]] = {
         set(),
     ),
     "no hand": (replace(WELL, deeds=Deeds(outcomes={}, hand_missing=1)), {"KjbodGuardHandMissing"}),
+    "the disk of the metadata log failed, and the broker was given up for it": (
+        replace(
+            first(verdict="failed", kafka="unknown"),
+            unbound="no broker runs",
+            broker_state="fenced",
+            deeds=Deeds(outcomes={("kill", "done"): 1, ("fence", "done"): 1}),
+        ),
+        {"KjbodBrokerGivenUp"},
+    ),
     "the guard is down": (None, {"KjbodGuardGone"}),
     "no metadata": (replace(WELL, blind="no controller answers"), {"KjbodGuardBlind"}),
 }

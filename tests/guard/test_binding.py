@@ -13,7 +13,6 @@ from kjbod_agent.guard.binding import (
     name_of,
     outdated,
     overrides,
-    why_not_its_metadata,
     why_not_ours,
     why_not_registered,
 )
@@ -40,17 +39,6 @@ def test_directories_of_this_node_and_cluster_are_watched() -> None:
     found = heads(1, {"/d1": loaded("/d1", meta(D1)), "/d2": loaded("/d2", meta(D2))})
     assert {path: one.directory_id for path, one in found.owned.items()} == {"/d1": D1, "/d2": D2}
     assert found.cluster_id == "c" and not found.foreign
-
-
-def test_a_broker_whose_metadata_log_lies_where_its_file_does_not_have_it_runs_with_another_file() -> None:
-    loads = {path: loaded(path, meta(one)) for path, one in (("/d1", D1), ("/d2", D2))}
-    loads["/d2"] = replace(loads["/d2"], has_cluster_metadata=True)
-    owned = heads(1, loads).owned
-    assert why_not_its_metadata(owned, "/d2", SOURCE) is None
-    assert why_not_its_metadata(heads(1, {"/d1": loads["/d1"]}).owned, "/d1", SOURCE) is None, "it is made at a start"
-    assert why_not_its_metadata(owned, "/d1", SOURCE) == (
-        f"the metadata log lies in /d2, and not in /d1, as {SOURCE} has it: the broker does not run with this file"
-    )
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,33 @@ def test_a_broker_with_stuck_threads_waits_with_its_disks_while_none_is_known_to
     assert facts.wanted == "stuck" and facts.refusal is None
 
 
+def failed(path: str) -> Verdict:
+    return Verdict(
+        path=path,
+        directory_id=str(D1),
+        state=Health.FAILED,
+        previous=Health.SUSPECT,
+        cause=Cause.HUNG,
+        evidence=Evidence(path=path, directory_id=str(D1), device="sda 8:0", errno=None, call="open"),
+        at_ns=0,
+    )
+
+
+def test_a_directory_that_only_the_broker_still_has_is_left_alone_and_is_no_disk_that_answers_for_another_one() -> None:
+    paths = (PATH, "/mnt/d2")
+    now = replace(
+        seen(D1, D2, known=D1), is_kept=lambda path: path == PATH, verdicts={path: failed(path) for path in paths}
+    )
+    disks: list[Any] = [SimpleNamespace(path=path, freed_ms=None) for path in paths]
+    watching: Any = SimpleNamespace(why_over=lambda *_: None)
+    rest: Any = None
+    deciding = Deciding(rest, watching, rest, rest, rest, {})
+    mounts = "its mount is another one here and not for the broker, which has mounts of its own"
+    assert [deciding._why_kept(disk, now) for disk in disks] == [mounts, None]
+    assert [deciding._why_over(disk, now) for disk in disks] == [None, None]
+    assert deciding._why_kept(disks[0], replace(now, verdicts={})) is None, "it has not failed"
+
+
 CLAIMED = broker_steps.Standing(state=broker_steps.State.FENCING, claimed_ms=1)
 SERVING = broker_steps.Standing(state=broker_steps.State.SERVING)
 

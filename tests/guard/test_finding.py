@@ -40,10 +40,6 @@ class Running(Processes):
     def watch(self, pid: int | None, ended: Callable[[], None]) -> None: ...
 
 
-def owned(path: str, *, metadata: bool = False) -> Any:
-    return SimpleNamespace(path=path, loaded=SimpleNamespace(has_cluster_metadata=metadata))
-
-
 @pytest.mark.parametrize(
     ("changed", "key"),
     [
@@ -74,11 +70,7 @@ async def test_a_broker_that_was_started_with_another_file_than_the_guard_has_re
         cast(
             Any,
             SimpleNamespace(
-                owned={"/mnt/d1": owned("/mnt/d1", metadata=True)},
-                entries={"/mnt/d1": SimpleNamespace(survey=None)},
-                nobody_holds=told.set,
-                is_elsewhere=lambda path: False,
-                place=lambda path, pid: "",
+                owned={"/mnt/d1": None}, entries={"/mnt/d1": SimpleNamespace(survey=None)}, nobody_holds=told.set
             ),
         ),
         cast(Any, SimpleNamespace(status=list)),
@@ -136,13 +128,13 @@ def test_a_directory_that_is_known_from_memory_may_be_another_one_by_now_and_doe
     )
     observed = Observed(1, complete=True, registration=BrokerRegistration.of(record, 5))
     watching = SimpleNamespace(
-        owned={"/mnt/d1": SimpleNamespace(directory_id=here, **vars(owned("/mnt/d1")))},
+        owned={"/mnt/d1": SimpleNamespace(directory_id=here)},
         unwatched={},
         unread=frozenset(["/mnt/d1"] if unread else []),
     )
     nothing = cast(Any, None)
     one = Finding(
-        cast(Any, SimpleNamespace(properties={}, metadata_log_dir="/mnt/d1")),
+        cast(Any, SimpleNamespace(properties={})),
         source,
         nothing,
         cast(Any, watching),
@@ -160,15 +152,15 @@ class Mounts:
     """Mounts of two directories, here and for the broker."""
 
     def __init__(self) -> None:
-        self.owned = {"/mnt/d1": None, "/mnt/d2": None}
-        self.here, self.there = ({"/mnt/d1": "8:1 / 31", "/mnt/d2": "8:2 / 32"} for _ in range(2))
-        self._first = dict(self.here)
+        self.entries = {"/mnt/d1": SimpleNamespace(place="8:1 / 31"), "/mnt/d2": SimpleNamespace(place="8:2 / 32")}
+        self.here = {path: one.place for path, one in self.entries.items()}
+        self.there = {"/mnt/d1": "8:1 / 901", "/mnt/d2": "8:2 / 902"}
 
     def is_elsewhere(self, path: str) -> bool:
-        return self.here[path] != self._first[path]
+        return bool(self.here[path] != self.entries[path].place)
 
     def place(self, path: str, pid: int) -> str:
-        assert pid in (7, 8)
+        assert pid == 7
         return self.there[path]
 
 
@@ -176,21 +168,17 @@ def test_a_mount_that_has_changed_here_and_not_for_the_broker_is_kept() -> None:
     rest: Any = None
     mounts: Any = Mounts()
     one = Finding(rest, "", rest, mounts, rest, rest, found=rest, review=rest)
-    broker = Holder(7, 1, ("java",), {})
-    one._holders = {"/mnt/d1": broker}
-    one._keep_places(broker)
-    assert not one.is_kept("/mnt/d1")
+    one._holders = {"/mnt/d1": Holder(7, 1, ("java",), {})}
     mounts.here["/mnt/d1"] = "0:99 / 77"
-    assert one.is_kept("/mnt/d1") and not one.is_kept("/mnt/d2")
-    mounts.there["/mnt/d1"] = "0:99 / 78"
+    assert one.is_kept("/mnt/d1")
+    mounts.there["/mnt/d1"] = "0:99 / 978"
     assert not one.is_kept("/mnt/d1"), "it has changed for the broker, too"
     mounts.there["/mnt/d1"] = ""
     assert not one.is_kept("/mnt/d1"), "nobody knows"
-    mounts.there["/mnt/d1"] = "8:1 / 31"
-    again = Holder(8, 2, ("java",), {})
-    one._holders = {"/mnt/d1": again}
-    assert not one.is_kept("/mnt/d1"), "another process may have other mounts"
-    one._keep_places(again)
+    assert not one.is_kept("/mnt/d2")
     mounts.here["/mnt/d2"] = ""
-    assert one.is_kept("/mnt/d2")
-    assert not one.is_kept("/mnt/d1"), "what was right for this process was never seen"
+    assert not one.is_kept("/mnt/d2"), "it had failed before"
+    mounts.there["/mnt/d1"] = "8:1 / 901"
+    assert one.is_kept("/mnt/d1")
+    one._holders = {}
+    assert not one.is_kept("/mnt/d1"), "there is no broker"

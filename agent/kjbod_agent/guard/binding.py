@@ -13,8 +13,6 @@ nobody holds ``.lock``                           no broker runs
 somebody who is no Kafka broker holds it         who: a kjbod agent, or another program
 a broker with another file, or with              what differs
 ``--override`` of a key that matters here
-a metadata log in another directory than the     where it lies: the broker does not run with this file
-file has it
 a broker that started when the file was another  the key, and to start the guard again: it may be another disk that has
 one than the guard has read                      the metadata log
 the registration is an agent's, or has           what differs
@@ -246,18 +244,6 @@ def why_not_registered(observed: Observed, owned: Iterable[Uuid], unread: int) -
     if len(elsewhere) > unread:
         return f"broker {node} has registered the directory {elsewhere[0]}, which is not here"
     return None
-
-
-def why_not_its_metadata(owned: Mapping[str, Owned], metadata_log_dir: str, source: str) -> str | None:
-    """Reason why the broker does not run with this file, in one line: Kafka starts with no metadata log but that in
-    ``metadata.log.dir`` (``KafkaRaftServer.initializeLogDirs``); None: nothing speaks against it."""
-    found = next((one.path for one in owned.values() if one.loaded.has_cluster_metadata), None)
-    if found is None or any(one.loaded.has_cluster_metadata for path, one in owned.items() if path == metadata_log_dir):
-        return None
-    return (
-        f"the metadata log lies in {found}, and not in {metadata_log_dir}, as {source} has it: "
-        "the broker does not run with this file"
-    )
 
 
 def outdated(observed: Observed, unread: Mapping[str, Uuid], read: Iterable[Uuid], unwatched: int) -> list[str]:

@@ -5,7 +5,7 @@ CRITICAL   a disk has failed and Kafka has not noticed, or nobody knows whether 
            can be done about it; no directory can be watched; the broker is lost, or must be given up and may not be
 DEGRADED   a directory is not online, for the guard or for Kafka, or is not watched; no broker runs here that is that of
            the file; the metadata are not followed, so nobody knows what Kafka has noticed; what is done cannot be
-           written down; a guard before this one, which observes, has left something to be undone
+           written down; a guard that acted has left something that this one, which observes, does not undo
 OK         none of these
 =========  ============================================================================================================
 """

@@ -14,6 +14,7 @@ import asyncio
 import random
 import signal
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kjbod.clock import Clock
@@ -40,6 +41,7 @@ from kjbod_agent.guard.deciding import Deciding, Seen
 from kjbod_agent.guard.finding import Finding
 from kjbod_agent.guard.following import Following
 from kjbod_agent.guard.hand_link import Started
+from kjbod_agent.guard.journal import NAME as JOURNAL_NAME
 from kjbod_agent.guard.journal import Journal
 from kjbod_agent.guard.ladder import KafkaView, Step
 from kjbod_agent.guard.own_files import find_own_files, on_watched_disks
@@ -234,7 +236,9 @@ class Guard:
     def _join(self, watching: Watching, left: str) -> None:
         """Make what decides, finds, tells and shows, and join it."""
         if left:
+            path = Path(self._config.kjbod_state_dir) / JOURNAL_NAME
             left = f"a guard that acted has left {left}: only one that acts undoes that (kjbod.guard.mode=act)"
+            left += f"; where it was put back by hand: move {path} away"
             self._log.warning("guard.left.behind", reason=left)
         config, clock, monitor = self._config, self._clock, self._monitor
         self._deciding = deciding = Deciding(config, watching, monitor, self._prospects, clock, self._own_files)

@@ -198,7 +198,7 @@ class Deciding:
         directory_id = None if owned is None else owned.directory_id
         case = replace(
             case,
-            outlived=self._why_over(status, seen),
+            outlived=self._why_over(status, seen) or self._why_kept(status, seen),
             unidentified=case.cause is not Cause.MOUNT and _is_unidentified(status, seen),
             others_answer=any(self._why_over(one, seen) is not None for one in others),
         )
@@ -219,9 +219,15 @@ class Deciding:
         failed_ms = _failed_ms(status.path, seen)
         if failed_ms is None:
             return None
-        if seen.is_kept(status.path):
-            return "its mount is another one here and not for the broker, which has mounts of its own"
         return self._watching.why_over(status.path, failed_ms, seen.registered_ms, status.freed_ms)
+
+    @staticmethod
+    def _why_kept(status: DirectoryStatus, seen: Seen) -> str | None:
+        """Reason why what fails is not what the broker has, in words. Whether that is well nobody knows, so it is no disk
+        that answers."""
+        if _failed_ms(status.path, seen) is None or not seen.is_kept(status.path):
+            return None
+        return "its mount is another one here and not for the broker, which has mounts of its own"
 
     def _waits_for_host(self, found: Mapping[str, tuple[Case, Would]], seen: Seen) -> bool:
         disks = [one for one in self._monitor.status() if one.path in self._config.log_dirs]

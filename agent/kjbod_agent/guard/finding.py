@@ -15,14 +15,14 @@ from kjbod_agent.guard.binding import (
     Holder,
     outdated,
     why_changed,
-    why_not_its_metadata,
     why_not_ours,
     why_not_registered,
 )
 from kjbod_agent.guard.following import Following
 from kjbod_agent.guard.processes import Processes
-from kjbod_agent.guard.watching import Watching
+from kjbod_agent.guard.watching import Watching, same_file_system
 from kjbod_agent.health.monitor import HealthMonitor
+from kjbod_agent.health.state import Health
 
 EVERY_MS: Final = 5_000
 """Between two looks for the broker's process, while there is none."""
@@ -68,9 +68,8 @@ class Finding:
         self._compared: tuple[int, int] | None = None
         """Pid and start time of the process that was last seen to start with the file."""
         self._changed: str | None = None
-        self._places: dict[str, str] = {}
-        """Mounts of the directories as the broker's process has them, since they were seen to be right."""
-        self._places_of: tuple[int, int] | None = None
+        self._failed_in_place: set[str] = set()
+        """Paths that failed while their mount was what it had been."""
         self._ended_holder: Holder | None = None
         self._broker_ended = asyncio.Event()
 
@@ -81,6 +80,7 @@ class Finding:
             surveys = {path: entries[path].survey for path in owned}
             locks = {path: one.lock for path, one in surveys.items() if one is not None and one.lock is not None}
             kinds = {status.path: status.file_system for status in self._monitor.status()}
+            self._failed_in_place &= {one.path for one in self._monitor.status() if one.health.health is Health.FAILED}
             found = await self._processes.holders(locks, kinds)
             if found is not None:
                 await self._compare(found)
@@ -89,8 +89,6 @@ class Finding:
                 self._review()
                 if self.holder is None:
                     self._watching.nobody_holds()
-                else:
-                    self._keep_places(self.holder)
             if found is not None:  # else it is the one that was, and its end is still to be told
                 self._processes.watch(self.pid, functools.partial(self._has_ended, self.holder))
             if self.unbound is None:
@@ -115,21 +113,16 @@ class Finding:
         self._changed = None if now is None else why_changed(self._source, self._config.properties, now)
         self._compared = (holder.pid, holder.started)
 
-    def _keep_places(self, holder: Holder) -> None:
-        """Keep which mounts a broker has, while those of this process are what they were."""
-        if self._places_of != (holder.pid, holder.started):
-            self._places, self._places_of = {}, (holder.pid, holder.started)
-        for path in self._watching.owned:
-            if path not in self._places and not self._watching.is_elsewhere(path):
-                self._places[path] = self._watching.place(path, holder.pid)
-
     def is_kept(self, path: str) -> bool:
-        """Whether the mount of a directory has changed here, and not for the broker, which has mounts of its own, as in
-        a container. What probes meet there says nothing of its disk. Reads the mount tables."""
-        holder = self.holder
-        if holder is None or self._places_of != (holder.pid, holder.started) or not self._places.get(path):
+        """Whether the mount of a directory has changed here, and the broker, which has mounts of its own as in a
+        container, has the file system there that was read: what probes meet says nothing of that. A disk that had
+        failed before its mount changed is not well for it. Reads the mount tables; asked while a directory fails."""
+        if not self._watching.is_elsewhere(path):
+            self._failed_in_place.add(path)
             return False
-        return self._watching.is_elsewhere(path) and self._places[path] == self._watching.place(path, holder.pid)
+        if path in self._failed_in_place or self.holder is None:
+            return False
+        return same_file_system(self._watching.entries[path].place, self._watching.place(path, self.holder.pid))
 
     @property
     def looked(self) -> bool:
@@ -144,7 +137,6 @@ class Finding:
         if self._holders is None:
             return "which process holds the log directories is not known yet"
         reason = why_not_ours(self._holders, self._source, self._config.properties) or self._changed
-        reason = reason or why_not_its_metadata(self._watching.owned, self._config.metadata_log_dir, self._source)
         if reason is not None or not self._following.is_followed:
             return reason
         owned = [one.directory_id for one in self._watching.owned.values()]

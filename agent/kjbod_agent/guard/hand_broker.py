@@ -78,6 +78,14 @@ def started_at(pid: int) -> int | None:
     return None
 
 
+def is_running(pid: int, started: int) -> bool:
+    """Whether a process has not ended: what nobody has waited for has."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+        return fields[0] not in (b"Z", b"X") and int(fields[19]) == started
+    return False
+
+
 def lock_holders() -> dict[tuple[str, int], int]:
     """Pids that hold a write lock, by device and inode of the file."""
     found = {}

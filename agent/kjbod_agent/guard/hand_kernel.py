@@ -173,13 +173,18 @@ def keep_only(*kept: int) -> None:
 
 def enter(broker: Broker | None, name: str, flag: int) -> bool:
     """Go into the broker's namespace; whether it is another one."""
-    if broker is not None and name not in broker.namespaces:
-        needed = f"CAP_SYS_PTRACE and CAP_{'NET' if name == 'net' else 'SYS'}_ADMIN"
-        raise Refused(f"the {name} namespace of the broker cannot be told, and in another's nothing is done: {needed}")
+    require_known(broker, name)
     if broker is None or not is_elsewhere(broker, name):
         return False
     _check(libc.setns(broker.namespaces[name], flag), f"setns into the broker's {name} namespace")
     return True
+
+
+def require_known(broker: Broker | None, name: str) -> None:
+    """Refuse where nobody can tell in which namespace the broker is."""
+    if broker is not None and name not in broker.namespaces:
+        needed = f"CAP_SYS_PTRACE and CAP_{'NET' if name == 'net' else 'SYS'}_ADMIN"
+        raise Refused(f"the {name} namespace of the broker cannot be told, and in another's nothing is done: {needed}")
 
 
 def is_elsewhere(broker: Broker | None, name: str) -> bool:
@@ -274,6 +279,7 @@ def masks_on_top(table: list[Mount], directory: Directory) -> int:
 
 def mask(directory: Directory, broker: Broker | None) -> None:
     """Put the prepared mount over the directory, in the broker's mount namespace."""
+    require_known(broker, "mnt")
     elsewhere = broker is not None and is_elsewhere(broker, "mnt")
     table = mounts(broker.pid if elsewhere and broker is not None else "self")
     if masks_on_top(table, directory):
@@ -292,6 +298,7 @@ def mask(directory: Directory, broker: Broker | None) -> None:
 
 def unmask(directory: Directory, broker: Broker | None) -> None:
     """Take masks of ours away, and nothing else."""
+    require_known(broker, "mnt")
     elsewhere = broker is not None and is_elsewhere(broker, "mnt")
     table = mounts(broker.pid if elsewhere and broker is not None else "self")
     count = masks_on_top(table, directory)

@@ -12,7 +12,7 @@ import select
 
 from kjbod_agent.guard import hand_kernel as kernel
 from kjbod_agent.guard import hand_netlink as netlink
-from kjbod_agent.guard.hand_broker import is_there, started_at
+from kjbod_agent.guard.hand_broker import is_running, is_there
 from kjbod_agent.guard.hand_netlink import Refused
 from kjbod_agent.guard.hand_rights import told
 
@@ -106,7 +106,7 @@ def is_anothers(chain: str) -> bool:
     """Whether the process of a chain is there: one of the same node id and port in another cluster, or network."""
     _, _, rest = chain.partition("_")
     pid, _, started = rest.partition("_")
-    return pid.isdecimal() and started.isdecimal() and started_at(int(pid)) == int(started)
+    return pid.isdecimal() and started.isdecimal() and is_running(int(pid), int(started))
 
 
 def tidied(table: str, chain: str | None, broker: Broker | None) -> str:

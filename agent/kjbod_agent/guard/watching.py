@@ -417,6 +417,11 @@ def mounts_now(pid: int | None = None) -> tuple[Mount, ...]:
         return ()
 
 
+def same_file_system(one: str, other: str) -> bool:
+    """Whether two names of mounts are of one file system, and one place in it."""
+    return bool(one) and one.split(" ")[:2] == other.split(" ")[:2]
+
+
 def _place_of(real_path: str, pid: int | None = None) -> str:
     """Name of the mount that a path leads to for a process; empty where its mount table does not tell."""
     mount = mount_of(real_path, mounts_now(pid))
