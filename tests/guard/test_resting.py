@@ -18,7 +18,7 @@ DISK = Mount(30, 20, "7:1", "/", "/mnt/d1", "ext4", "/dev/sdb1", frozenset({"rw"
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> list[Mount]:
     found = [ROOT, DISK]
-    monkeypatch.setattr(watching, "mounts_now", lambda: tuple(found))
+    monkeypatch.setattr(watching, "mounts_now", lambda pid=None: tuple(found))
     return found
 
 

@@ -223,8 +223,8 @@ class Deciding:
 
     @staticmethod
     def _why_kept(status: DirectoryStatus, seen: Seen) -> str | None:
-        """Reason why what fails is not what the broker has, in words. Whether that is well nobody knows, so it is no disk
-        that answers."""
+        """Reason why what fails is not what the broker has, in words. Nobody knows whether that is well, so it is no
+        disk that answers."""
         if _failed_ms(status.path, seen) is None or not seen.is_kept(status.path):
             return None
         return "its mount is another one here and not for the broker, which has mounts of its own"
