@@ -135,6 +135,3 @@ def _recorded(part: Part) -> str:
     if part.recorded_ms is None:
         return f"not in {part.watched_ms / 1000:.0f} s"
     return f"after {part.recorded_ms / 1000:.1f} s"
-
-
-# FIXfrom scripts.rig.pauses import FOLLOWED_BAD, FOLLOWED_HEALTHY, LED_BAD, LED_HEALTHY, Pause
