@@ -30,9 +30,7 @@ HANG_S: Final = 12
 _SETTLE_S: Final = 60.0
 _POLL_S: Final = 0.02
 _CALM_S: Final = 1.0
-
-
-_STANDS = {LED_BAD: "what it leads there", FOLLOWED_BAD: "what it follows there"}
+_STANDS: Final = {LED_BAD: "what it leads there", FOLLOWED_BAD: "what it follows there"}
 
 
 class GuardStory(Claiming):

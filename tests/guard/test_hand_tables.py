@@ -2,15 +2,17 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kjbod_agent.guard import hand_kernel
+from kjbod_agent.guard import hand_broker, hand_kernel
 from kjbod_agent.guard.hand_broker import CALLS, is_below, waits_for
 from kjbod_agent.guard.hand_freezing import restrict, why_not_cut
 from kjbod_agent.guard.hand_kernel import Directory, Mount, masks_on_top, require_there, resolve, unescape
 from kjbod_agent.guard.hand_netlink import Refused, attribute, nested, no_table, table_of
+from kjbod_agent.host_files import file_worker
 
 
 def mount(
@@ -210,3 +212,30 @@ def test_brokers_of_two_clusters_on_one_host_have_tables_of_their_own() -> None:
 def test_a_table_is_removed_whether_it_is_there_or_not() -> None:
     make, delete = no_table("kjbod_guard_1_9092")
     assert (make[4], delete[4]) == (0, 2) and make[16] == 1  # NFT_MSG_NEWTABLE, _DELTABLE, of NFPROTO_INET
+
+
+def test_on_btrfs_a_holder_is_known_by_the_file_that_it_has_open_and_not_by_an_inode_s_number(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
+    directory: Any = SimpleNamespace(fd=os.open(tmp_path, os.O_PATH | os.O_DIRECTORY))
+    broker: Any = SimpleNamespace(pid=os.getpid())
+    found = (tmp_path / ".lock").stat()
+    try:
+        assert not hand_broker.has_lock_open(broker, directory)
+        assert not file_worker.has_open(os.getpid(), found.st_dev, found.st_ino)
+        with open(tmp_path / ".lock"):
+            assert hand_broker.has_lock_open(broker, directory)
+            assert file_worker.has_open(os.getpid(), found.st_dev, found.st_ino)
+            assert not file_worker.has_open(os.getpid(), found.st_dev + 1, found.st_ino), "another subvolume's"
+    finally:
+        os.close(directory.fd)
+
+
+@pytest.mark.parametrize("name", ["mnt", "net"])
+def test_nothing_is_done_in_a_namespace_of_which_nobody_knows_whether_it_is_the_broker_s(name: str) -> None:
+    broker: Any = SimpleNamespace(pid=os.getpid(), namespaces={})
+    with pytest.raises(Refused, match=f"{name} namespace of the broker cannot be told"):
+        hand_kernel.enter(broker, name, 0)
+    directory: Any = None  # it comes before any look at it
+    for verb in (hand_kernel.mask, hand_kernel.unmask):
+        with pytest.raises(Refused, match="cannot be told"):
+            verb(directory, broker)

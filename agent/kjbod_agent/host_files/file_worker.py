@@ -177,7 +177,7 @@ def has_open(pid: int, device: int, inode: int) -> bool:
     """Whether a process has a file open. An inode's number alone is that of a file in each subvolume of btrfs. True
     also where its files cannot be looked at."""
     try:
-        for one in os.scandir(f"/proc/{pid}/fd"):
+        for one in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
                 found = one.stat()
                 if (found.st_dev, found.st_ino) == (device, inode):
