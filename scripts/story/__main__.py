@@ -43,6 +43,11 @@ def _arguments() -> argparse.Namespace:
         action="store_true",
         help="another story: a disk hangs under three real Kafka brokers, without a guard and with one",
     )
+    parser.add_argument(
+        "--ladder",
+        choices=("disk", "fence"),
+        help="with --guard: save the broker from its disk (disk), or give it up at once (fence), as kjbod.guard.ladder",
+    )
     parser.add_argument("--controller", choices=("stub", "kafka"), help="kjbod's (stub), or Apache Kafka's")
     parser.add_argument(
         "--out", type=Path, default=Path("kjbod-demo"), help="where report and logs are left (./kjbod-demo)"
@@ -55,7 +60,11 @@ def _arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     others = (arguments.controller, arguments.plain_directories, arguments.keep, arguments.kill, arguments.stop)
     if arguments.guard and any(others):
-        parser.error("--guard goes with --out alone: it has Kafka's controller and real disks, and keeps nothing")
+        parser.error(
+            "--guard goes with --out and --ladder: it has Kafka's controller and real disks, and keeps nothing"
+        )
+    if arguments.ladder and not arguments.guard:
+        parser.error("--ladder is the guard's: scripts/demo --guard --ladder fence")
     return arguments
 
 
@@ -68,7 +77,7 @@ def main() -> int:
     try:
         if arguments.guard:
             keeper.refuse_second(out)
-            return tell_of_guard(out)
+            return tell_of_guard(out, arguments.ladder or "disk")
         if arguments.stop:
             return keeper.stop(out)
         if arguments.kill:

@@ -38,7 +38,12 @@ class GuardedCluster(cluster.Cluster):
     """Three brokers that may be guarded. What it starts ends with ``processes``, which hung disks must not outlast."""
 
     def __init__(
-        self, layout: Layout, disks: dict[tuple[int, int], KillableDisk], processes: Processes, kit: KafkaKit
+        self,
+        layout: Layout,
+        disks: dict[tuple[int, int], KillableDisk],
+        processes: Processes,
+        kit: KafkaKit,
+        ladder: str,
     ) -> None:
         super().__init__(layout.work, processes, kafka=kit, heap_mib=_HEAP_MIB)
         self.layout = layout
@@ -53,6 +58,7 @@ class GuardedCluster(cluster.Cluster):
         self.ids: dict[tuple[int, int], Uuid] = {}
         """``directory.id`` of each disk, once it is formatted."""
         self._kit = kit
+        self._ladder = ladder
         self._ports = {broker: free_port() for broker in BROKERS}
 
     # ---- brokers
@@ -72,7 +78,9 @@ class GuardedCluster(cluster.Cluster):
             self.ids |= {(broker, number): directory_id(log_dir) for number, log_dir in enumerate(log_dirs, 1)}
             state = self.layout.work / f"guard{broker}"
             self.layout.config(f"guard{broker}").write_text(
-                render_properties({"kjbod.state.dir": state, "kjbod.host": f"broker-{broker}"})
+                render_properties(
+                    {"kjbod.state.dir": state, "kjbod.host": f"broker-{broker}", "kjbod.guard.ladder": self._ladder}
+                )
             )
 
     def launch(self, broker: int) -> None:
@@ -182,7 +190,8 @@ class GuardedCluster(cluster.Cluster):
     # ---- the new disk
 
     def stop_victim(self) -> None:
-        """Stop the broker with the bad disk, by a controlled shutdown, and its guard: both hold files open there."""
+        """Stop the broker with the bad disk, in a controlled shutdown if it still runs, and its guard: both hold files
+        open there."""
         self.brokers[VICTIM].signal(signal.SIGTERM)
         self.brokers[VICTIM].wait(_STOP_S)
         self.guards[VICTIM].stop(_STOP_S)

@@ -25,8 +25,12 @@ from scripts.terminal import INTERRUPTED, interrupt
 _START_S = 60.0
 
 
-def tell_of_guard(out: Path) -> int:
+def tell_of_guard(out: Path, ladder: str) -> int:
     """The exit code: 0 only when every claim was checked and nothing is left behind. Needs root.
+
+    Args:
+        out: where the logs are left.
+        ladder: ``kjbod.guard.ladder`` of the guards.
 
     Raises:
         KjbodError: this machine lets us have no disks, no namespaces or no Kafka; one line.
@@ -39,7 +43,7 @@ def tell_of_guard(out: Path) -> int:
     tell.title("kjbod guard: a disk hangs under real Kafka brokers, first without a guard and then with one.")
     layout = Layout(Path(tempfile.mkdtemp(prefix="kjbod-demo-")), out)
     try:
-        _play(kit, layout, tell)
+        _play(kit, layout, tell, ladder)
     except (StoryError, RigError) as error:
         tell.failure(f"{error}. Logs: {layout.logs}")
         return EXIT_FAILURE
@@ -54,12 +58,13 @@ def tell_of_guard(out: Path) -> int:
     return 0
 
 
-def _play(kit: KafkaKit, layout: Layout, tell: Narrator) -> None:
+def _play(kit: KafkaKit, layout: Layout, tell: Narrator, ladder: str) -> None:
     with _stage(layout) as (disks, processes):
         tell.step(f"Three Kafka brokers with {DISKS_PER_BROKER} disks each, and Kafka's controller")
         tell.say(f"in {layout.work}, which goes away at the end; paths below are relative to it")
         tell.hide(f"{layout.work}/")
-        with _started(kit, layout, disks, processes, tell) as story:
+        cluster = GuardedCluster(layout, disks, processes, kit, ladder)
+        with _started(cluster, tell) as story:
             tell.step(f"Kafka alone: the disk hangs for {HANG_S} s")
             story.hang_alone()
             tell.step("A guard beside each broker")
@@ -75,11 +80,8 @@ def _play(kit: KafkaKit, layout: Layout, tell: Narrator) -> None:
 
 
 @contextlib.contextmanager
-def _started(
-    kit: KafkaKit, layout: Layout, disks: dict[tuple[int, int], KillableDisk], processes: Processes, tell: Narrator
-) -> Iterator[GuardStory]:
+def _started(cluster: GuardedCluster, tell: Narrator) -> Iterator[GuardStory]:
     """The cluster, serving its clients."""
-    cluster = GuardedCluster(layout, disks, processes, kit)
     with contextlib.ExitStack() as stack:
         cluster.format_controller(by_kafka=True)
         cluster.start_controller(_START_S)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
+from kjbod.ids import Uuid
 from scripts.rig.cluster_watch import ClusterWatch
 from scripts.rig.java_clients import Clients, now_ms
 from scripts.rig.pauses import (
@@ -114,26 +115,46 @@ class GuardStory(Claiming):
         self._look_on(fault_s, HANG_S, _GuardsWords(guard, known, str(self.cluster.bad_dir()), fault_s))
         self.guarded = self._measured(fault_s)
         self.tell.say(longest(self.guarded))
-        self._claim(
-            self.cluster.brokers[VICTIM].running and self.guarded.kept,
-            f"broker {VICTIM} was kept",
-            "; ".join(line["reason"] for line in guard.events("guard.broker") if line["reason"]),
-        )
-        self._check_disks()
-        done = guard.events("guard.done", means="evict", path=str(self.cluster.bad_dir()))
-        self._claim(
-            any(line["outcome"] == "done" for line in done),
-            f"broker {VICTIM} has left the replica lists of what lies there: leaders wait for it no more",
-        )
+        if self.guarded.kept:
+            self._claim_kept(guard)
+        else:
+            self._claim_given_up(guard)
         self._claim(
             all(pause.ended for pause in self.guarded.pauses.values()),
             "every partition is written, those on the disk that still hangs too",
         )
 
+    def _claim_kept(self, guard: ManagedProcess) -> None:
+        """Only the disk is lost, which is what nearly always comes of a hang."""
+        self._claim(self.cluster.brokers[VICTIM].running, f"broker {VICTIM} was kept")
+        self._check_disks()
+        self._claim(
+            self._evicted(guard),
+            f"broker {VICTIM} has left the replica lists of what lies there: leaders wait for it no more",
+        )
+
+    def _claim_given_up(self, guard: ManagedProcess) -> None:
+        """The broker is lost, as where a thread of it that all others wait for is stuck on the disk for good."""
+        reasons = {line["reason"] for line in guard.events("guard.broker") if line["reason"]}
+        given_up = any(line["outcome"] == "done" for line in guard.events("guard.done", means="fence"))
+        self._claim(given_up, f"broker {VICTIM} was given up: {'; '.join(sorted(reasons))}", "by nobody: it is gone")
+        self._claim(
+            not any(self.watch.leaders_by_directory().get((VICTIM, one)) for one in self._ids()),
+            "other brokers lead what it led",
+        )
+
+    def _evicted(self, guard: ManagedProcess) -> bool:
+        done = guard.events("guard.done", means="evict", path=str(self.cluster.bad_dir()))
+        return any(line["outcome"] == "done" for line in done)
+
+    def _ids(self) -> dict[int, Uuid]:
+        """The ``directory.id`` of each disk of the broker, by its number."""
+        return {number: self.cluster.ids[of, number] for of, number in self.cluster.disks if of == VICTIM}
+
     def _check_disks(self) -> None:
         """Claims about the bad disk of the broker, and about its other ones, with the guard."""
         led = self.watch.leaders_by_directory()
-        others = [self.cluster.ids[VICTIM, n] for of, n in self.cluster.disks if of == VICTIM and n != self.cluster.bad]
+        others = [one for number, one in self._ids().items() if number != self.cluster.bad]
         self._claim(
             self.guarded.recorded_ms is not None and all(self.watch.registered_dir(VICTIM, one) for one in others),
             "Kafka has taken this disk offline, and no other one",
@@ -148,11 +169,13 @@ class GuardStory(Claiming):
         """The disk is replaced, by the list that ``kjbod guard release`` prints."""
         cluster, bad = self.cluster, str(self.cluster.bad_dir())
         began_ms = now_ms()
+        evicted = self._evicted(cluster.guards[VICTIM])
         self._run("guard", "release", *cluster.guard_arguments(VICTIM), bad)
         self.tell.say("the old disk is pulled: what waits for it fails, so that its threads end")
         cluster.disks[VICTIM, cluster.bad].pull()
-        self.tell.say(f"broker {VICTIM} is stopped by a controlled shutdown, then its guard")
+        ends = "is stopped by a controlled shutdown" if self.guarded.kept else "has ended; what was stuck let go of it"
         cluster.stop_victim()
+        self.tell.say(f"broker {VICTIM} {ends}; then its guard is stopped")
         cluster.disks[VICTIM, cluster.bad].replace()
         self.tell.say(f"the old disk is unmounted; a new one has an empty ext4, and is mounted at {bad}")
         self.tell.say(f"$ kafka-storage format -t {cluster.cluster_id} -c broker{VICTIM}.properties --ignore-formatted")
@@ -160,8 +183,9 @@ class GuardStory(Claiming):
             self.tell.say(f"  {line}")
         cluster.start_victim(self.watch)
         self.tell.say("broker and guard are started")
-        restored = cluster.guards[VICTIM].wait_for_event("guard.done", _SETTLE_S, means="restore", path=bad)
-        self._claim(restored["outcome"] == "done", "the guard has put the broker back into the replica lists")
+        if evicted:
+            restored = cluster.guards[VICTIM].wait_for_event("guard.done", _SETTLE_S, means="restore", path=bad)
+            self._claim(restored["outcome"] == "done", "the guard has put the broker back into the replica lists")
         self._wait(self._all_in_sync, _SETTLE_S, "all replicas to be in sync")
         there = cluster.replicas_there()
         self._claim(
