@@ -20,6 +20,7 @@ import pytest
 
 from kjbod.faults.disks import RealDisk
 from kjbod.faults.faults_error import FaultsError
+from kjbod.metadata import live
 from scripts.rig import namespaces
 from scripts.rig.kafka import KafkaKit
 from scripts.rig.processes import Processes
@@ -166,3 +167,9 @@ def real_disk(as_root: None, request: pytest.FixtureRequest) -> Iterator[Callabl
                     disk.kill()
                     disk.thaw()
             processes.close()
+
+
+@pytest.fixture
+def endless_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands wait for a controller for an hour: who does not recognise that nothing will come never ends."""
+    monkeypatch.setattr(live, "CATCH_UP_TIMEOUT_S", 3600.0)

@@ -38,6 +38,9 @@ from kjbod.runtime.logging import configure_logging, get_logger
 from kjbod.runtime.loop import run_daemon
 from kjbod.runtime.room import require_room
 from kjbod.runtime.usage_meter import UsageMeter
+from kjbod.security.channel import NO_SECURITY, Security
+from kjbod.security.opening import security_of
+from kjbod.wire.client import opened_with
 from kjbod.wire.connection_setup import ConnectionSetup
 from kjbod.wire.frames import preload
 from kjbod.wire.messages import API, ApiKey, BrokerRegistrationRequestListener
@@ -114,6 +117,8 @@ def main(config_path: Path) -> int:
     try:
         config = load_config(config_path, agent_problems, listener_problems, _registration_problems)
         listeners = registered_listeners(config)
+        security = security_of(config)
+        security.load()
         directories = len({*config.log_dirs, config.metadata_log_dir})
         require_room(tasks=START_TASKS + directories, files=START_FILES + FILES_OF_DIRECTORY * directories)
         configure_logging("agent")
@@ -123,7 +128,7 @@ def main(config_path: Path) -> int:
         faulthandler.enable(file=2)
         # On a busy host this takes seconds, in which an event loop would neither heartbeat nor judge a disk.
         preload({key: (API[key].max_version, API[key].max_version) for key in _SPOKEN} | dict(PRELOADED))
-        return run_daemon(lambda: Daemon(config, listeners, SystemClock(), system_random()).run())
+        return run_daemon(lambda: Daemon(config, listeners, SystemClock(), system_random(), security).run())
     except KjbodError as error:
         systemd.notify_stopping(str(error))
         raise
@@ -160,9 +165,11 @@ class Daemon:
         listeners: tuple[BrokerRegistrationRequestListener, ...],
         clock: Clock,
         rng: random.Random,
+        security: Security = NO_SECURITY,
     ) -> None:
         self._config = config
         self._listeners = listeners
+        self._security = security
         self._clock = clock
         self._rng = rng
         self._stray_memory = StrayMemory(Path(config.kjbod_state_dir), config.node_id)
@@ -533,6 +540,7 @@ class Daemon:
             voters=voter_addresses(config),
             quorum=quorum(config),
             setup=self._connection_setup(),
+            connect=opened_with(self._security),
         )
 
     def _channel(self) -> ControllerChannel:
@@ -543,6 +551,7 @@ class Daemon:
             trouble=self._metadata_trouble,
             setup=self._connection_setup(),
             timeout_max_ms=self._config.controller_socket_timeout_ms,
+            connect=opened_with(self._security),
         )
 
     def _connection_setup(self) -> ConnectionSetup:

@@ -7,11 +7,13 @@ itself refuses every downgrade of metadata.version that could lose something, ``
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 from kjbod.cli.addresses import addresses
+from kjbod.cli.command_config import command_config
 from kjbod.cli.metadata import no_log_lines
 from kjbod.cli.output import Printer, complain, safe
 from kjbod.cli.storage import StorageCommand
@@ -22,6 +24,8 @@ from kjbod.metadata.fetching import Address
 from kjbod.metadata.live import LiveImage
 from kjbod.metadata.losses import eligible_replicas, losses
 from kjbod.metadata.reading import Loaded
+from kjbod.security.channel import Security
+from kjbod.security.opening import client_security
 from kjbod.storage_tool import (
     StorageToolError,
     parse_feature_levels,
@@ -57,7 +61,7 @@ def _where(command: Callable[..., Any]) -> Callable[..., Any]:
         callback=addresses,
         help="Controllers of the cluster.",
     )
-    return server(controller(command))
+    return server(controller(command_config(command)))
 
 
 def _servers(brokers: Sequence[Address] | None, controllers: Sequence[Address] | None) -> Sequence[Address]:
@@ -66,7 +70,7 @@ def _servers(brokers: Sequence[Address] | None, controllers: Sequence[Address] |
     return brokers or controllers or ()
 
 
-def _on_one(servers: Sequence[Address], ask: Callable[[Connection], Any]) -> Any:
+def _on_one(servers: Sequence[Address], security: Security, ask: Callable[[Connection], Any]) -> Any:
     """Result of ``ask`` on the first server that can be reached.
 
     Raises:
@@ -77,7 +81,9 @@ def _on_one(servers: Sequence[Address], ask: Callable[[Connection], Any]) -> Any
         troubles: list[str] = []
         for host, port in servers:
             try:
-                connection = await Connection.open(host, port, client_id=CLIENT_ID, clock=SystemClock())
+                connection = await Connection.open(
+                    host, port, client_id=CLIENT_ID, clock=SystemClock(), security=security
+                )
             except KjbodError as error:
                 troubles.append(str(error))
                 continue
@@ -95,13 +101,13 @@ def features() -> None:
 
 @features.command(cls=StorageCommand)
 @_where
-def describe(brokers: Sequence[Address] | None, controllers: Sequence[Address] | None) -> int:
+def describe(brokers: Sequence[Address] | None, controllers: Sequence[Address] | None, client_path: Path | None) -> int:
     """Show what is supported and what is finalized."""
 
     async def ask(connection: Connection) -> Features:
         return connection.features
 
-    told: Features = _on_one(_servers(brokers, controllers), ask)
+    told: Features = _on_one(_servers(brokers, controllers), client_security(client_path), ask)
     epoch = str(told.finalized_epoch) if told.finalized_epoch >= 0 else "-"
     out = Printer()
     for name, (low, high) in sorted(told.supported.items()):
@@ -123,17 +129,18 @@ def describe(brokers: Sequence[Address] | None, controllers: Sequence[Address] |
 def upgrade(
     brokers: Sequence[Address] | None,
     controllers: Sequence[Address] | None,
+    client_path: Path | None,
     metadata: str | None,
     release_version: str | None,
     wanted: Sequence[str],
     dry_run: bool,
 ) -> int:
     """Finalize higher levels."""
-    servers = _servers(brokers, controllers)
+    servers, security = _servers(brokers, controllers), client_security(client_path)
     levels = _levels(metadata, release_version, wanted)
     if release_version is not None:
         levels = {name: level for name, level in levels.items() if level}
-    return _update("upgrade", servers, levels, _UPGRADE, dry_run)
+    return _update("upgrade", servers, security, levels, _UPGRADE, dry_run)
 
 
 @features.command(cls=StorageCommand)
@@ -146,6 +153,7 @@ def upgrade(
 def downgrade(
     brokers: Sequence[Address] | None,
     controllers: Sequence[Address] | None,
+    client_path: Path | None,
     metadata: str | None,
     release_version: str | None,
     wanted: Sequence[str],
@@ -153,10 +161,10 @@ def downgrade(
     dry_run: bool,
 ) -> int:
     """Finalize lower levels. What they cannot hold is named first."""
-    servers = _servers(brokers, controllers)
+    servers, security = _servers(brokers, controllers), client_security(client_path)
     levels = _levels(metadata, release_version, wanted)
-    _say_losses(controllers, levels)
-    return _update("downgrade", servers, levels, _UNSAFE_DOWNGRADE if unsafe else _SAFE_DOWNGRADE, dry_run)
+    _say_losses(controllers, security, levels)
+    return _update("downgrade", servers, security, levels, _UNSAFE_DOWNGRADE if unsafe else _SAFE_DOWNGRADE, dry_run)
 
 
 @features.command(cls=StorageCommand)
@@ -167,17 +175,18 @@ def downgrade(
 def disable(
     brokers: Sequence[Address] | None,
     controllers: Sequence[Address] | None,
+    client_path: Path | None,
     wanted: Sequence[str],
     unsafe: bool,
     dry_run: bool,
 ) -> int:
     """Set features to level 0. What goes with them is named first."""
-    servers = _servers(brokers, controllers)
+    servers, security = _servers(brokers, controllers), client_security(client_path)
     levels: dict[str, int] = {}
     for name in wanted:
         _put_once(levels, name, 0)
-    _say_losses(controllers, levels)
-    return _update("disable", servers, levels, _UNSAFE_DOWNGRADE if unsafe else _SAFE_DOWNGRADE, dry_run)
+    _say_losses(controllers, security, levels)
+    return _update("disable", servers, security, levels, _UNSAFE_DOWNGRADE if unsafe else _SAFE_DOWNGRADE, dry_run)
 
 
 @features.command("version-mapping", cls=StorageCommand)
@@ -229,7 +238,7 @@ def _put_once(levels: dict[str, int], name: str, level: int) -> None:
 # ---------------------------------------------------------------- losses
 
 
-def _say_losses(controllers: Sequence[Address] | None, levels: Mapping[str, int]) -> None:
+def _say_losses(controllers: Sequence[Address] | None, security: Security, levels: Mapping[str, int]) -> None:
     """Name what the cluster has and the lower levels cannot hold. Brokers do not show the metadata; the controller's
     refusal tells then."""
     if controllers is None:
@@ -243,14 +252,16 @@ def _say_losses(controllers: Sequence[Address] | None, levels: Mapping[str, int]
             found = [text, *(each for each in found if each != text)]
         return found
 
-    with no_log_lines(), LiveImage(controllers, complain) as live:
+    with no_log_lines(), LiveImage(controllers, complain, security) as live:
         Printer()(*(f"would be lost: {text}" for text in live.read(lost)))
 
 
 # ---------------------------------------------------------------- the update
 
 
-def _update(op: str, servers: Sequence[Address], levels: Mapping[str, int], upgrade_type: int, dry_run: bool) -> int:
+def _update(
+    op: str, servers: Sequence[Address], security: Security, levels: Mapping[str, int], upgrade_type: int, dry_run: bool
+) -> int:
     if not levels:
         raise StorageToolError(f"You must specify at least one feature to {op}")
     request = UpdateFeaturesRequest(
@@ -265,7 +276,7 @@ def _update(op: str, servers: Sequence[Address], levels: Mapping[str, int], upgr
     async def ask(connection: Connection) -> UpdateFeaturesResponse:
         return await connection.request(request, timeout_ms=REQUEST_TIMEOUT_MS)
 
-    answer: UpdateFeaturesResponse = _on_one(servers, ask)
+    answer: UpdateFeaturesResponse = _on_one(servers, security, ask)
     Printer()(*(safe(_outcome(op, name, level, answer, dry_run)) for name, level in sorted(levels.items())))
     if answer.error_code:
         complain(f"{len(levels)} out of {len(levels)} operation(s) failed.")

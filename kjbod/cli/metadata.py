@@ -17,9 +17,10 @@ import click
 import structlog
 
 from kjbod.cli.addresses import controllers
+from kjbod.cli.command_config import command_config
 from kjbod.cli.output import Printer, complain, safe, width
 from kjbod.config import load_config
-from kjbod.config.load import protocol_problems
+from kjbod.config.load import security_problems
 from kjbod.metadata.dump import type_names
 from kjbod.metadata.dump_text import text_lines
 from kjbod.metadata.fetching import Address
@@ -28,12 +29,15 @@ from kjbod.metadata.reading import Loaded, dump_source, load
 from kjbod.metadata.secrets import without_secrets
 from kjbod.metadata.shell import PROMPT, Line, Shell
 from kjbod.metadata.tree import tree_of
+from kjbod.quick_dataclass import dataclass
+from kjbod.security.channel import Security
+from kjbod.security.opening import client_security, security_of
 
 BANNER = "[ kjbod metadata shell: help lists the commands ]"
 
 
 def _sources(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``--snapshot PATH``, ``--bootstrap-controller HOST:PORT``, or ``--config FILE``."""
+    """``--snapshot PATH``, ``--bootstrap-controller HOST:PORT`` or ``--config FILE``; and ``--command-config FILE``."""
     path = click.option(
         "-s",
         "--snapshot",
@@ -58,25 +62,38 @@ def _sources(command: Callable[..., Any]) -> Callable[..., Any]:
         type=click.Path(path_type=Path, readable=False),
         help="A server.properties that names the controllers of a running cluster.",
     )
-    return path(servers(config(command)))
+    return path(servers(config(command_config(command))))
+
+
+@dataclass(frozen=True, slots=True)
+class _Cluster:
+    """A running cluster to read."""
+
+    servers: Sequence[Address]
+    security: Security
 
 
 def _one_of(
-    path: Path | None, servers: Sequence[Address] | None, config_path: Path | None
-) -> tuple[Path | None, Sequence[Address] | None]:
+    path: Path | None, servers: Sequence[Address] | None, config_path: Path | None, client_path: Path | None
+) -> Path | _Cluster:
     """The source to read: files, or controllers.
 
     Raises:
         click.UsageError: none was given, or more than one.
-        ConfigError: the file names no controllers that could be asked.
+        ConfigError: the file names no controllers that could be asked, or one of both cannot be used.
     """
     if (path is None) + (servers is None) + (config_path is None) != 2:
         raise click.UsageError("give one of --snapshot PATH, --bootstrap-controller HOST:PORT and --config FILE")
-    if config_path is None:
-        return path, servers
-    config = load_config(config_path, lambda config: protocol_problems(config, "kjbod metadata"))
+    if path is not None:
+        return path
+    if servers is not None:
+        return _Cluster(servers, client_security(client_path))
+    assert config_path is not None
+    own = [] if client_path else [security_problems]
+    config = load_config(config_path, *own)
     named = config.controller_quorum_bootstrap_servers or config.controller_quorum_voters
-    return None, tuple((one.host, one.port) for one in named)
+    security = client_security(client_path) if client_path else security_of(config)
+    return _Cluster(tuple((one.host, one.port) for one in named), security)
 
 
 @contextlib.contextmanager
@@ -106,6 +123,7 @@ def shell(
     path: Path | None,
     servers: Sequence[Address] | None,
     config_path: Path | None,
+    client_path: Path | None,
     secrets: bool,
     command: tuple[str, ...],
 ) -> int:
@@ -114,18 +132,17 @@ def shell(
     With a COMMAND (`ls /image/topics/byName`) that is run and the exit code is 1 where something was not found; without
     one, commands are read: from a terminal with completion and history, else line by line.
     """
-    path, servers = _one_of(path, servers, config_path)
+    source = _one_of(path, servers, config_path, client_path)
     with contextlib.ExitStack() as stack:
-        if servers is not None:
+        if isinstance(source, _Cluster):
             stack.enter_context(no_log_lines())
-            live = stack.enter_context(LiveImage(servers, complain))
+            live = stack.enter_context(LiveImage(source.servers, complain, source.security))
 
             def using(use: Callable[[Loaded], int]) -> int:
                 done: int = live.read(use)
                 return done
         else:
-            assert path is not None
-            loaded = load(path)
+            loaded = load(source)
 
             def using(use: Callable[[Loaded], int]) -> int:
                 return use(loaded)
@@ -248,6 +265,7 @@ def dump(
     path: Path | None,
     servers: Sequence[Address] | None,
     config_path: Path | None,
+    client_path: Path | None,
     types: frozenset[str],
     from_offset: int,
     to_offset: int | None,
@@ -261,10 +279,13 @@ def dump(
     snapshot's records are places in its file. The exit code is 1 where a record could not be decoded; it is there with
     its `error`.
     """
-    path, servers = _one_of(path, servers, config_path)
-    if text and path is None:
+    source = _one_of(path, servers, config_path, client_path)
+    if not isinstance(source, _Cluster):
+        found = dump_source(source, layout=text)
+    elif text:
         raise click.UsageError("--text needs --snapshot PATH: what controllers send of a snapshot has no batches")
-    found = dump_live(servers, complain) if servers is not None else dump_source(path or Path(), layout=text)
+    else:
+        found = dump_live(source.servers, complain, source.security)
     shown = found if secrets else map(without_secrets, found)
     out, failed = Printer(), 0
 

@@ -26,7 +26,6 @@ AGENT = frozenset({"broker"})
 CONTROLLER = frozenset({"controller"})
 EITHER = AGENT | CONTROLLER
 GUARD = frozenset({"guard"})
-NOBODY: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +34,8 @@ class Key:
 
     ``pattern`` restricts a text, ``at_least`` and
     ``at_most`` a number. ``parsed_apart`` marks keys whose meaning depends on others: ``load`` knows them. ``roles``
-    are those of ``process.roles`` in which it changes what the process does: :data:`AGENT`, :data:`CONTROLLER`, both,
-    or neither where it is only held against other keys; :data:`GUARD` where it is the guard's alone.
+    are those of ``process.roles`` in which it changes what the process does: :data:`AGENT`, :data:`CONTROLLER` or both;
+    :data:`GUARD` where it is the guard's alone.
     """
 
     doc: str
@@ -103,7 +102,7 @@ class Config:
         Mapping[str, str], Key("NAME:PROTOCOL,... for each listener name.", parsed_apart=True)
     ] = field(default_factory=lambda: DEFAULT_PROTOCOL_MAP)
     inter_broker_listener_name: Annotated[
-        str, Key("The listener that other brokers use; it must be there.", parsed_apart=True, roles=NOBODY)
+        str, Key("The listener that other brokers use; it must be there.", parsed_apart=True, roles=GUARD)
     ] = "PLAINTEXT"
     controller_quorum_bootstrap_servers: Annotated[
         tuple[HostPort, ...], Key("Controllers to ask first: host:port,...", parsed_apart=True)
@@ -433,6 +432,15 @@ class Config:
             roles=AGENT,
         ),
     ] = "posix"
+    kjbod_jaas_file: Annotated[
+        str | None,
+        Key(
+            "JAAS file (java.security.auth.login.config) with the login to controllers, where the file itself has no "
+            "sasl.jaas.config; where it is not given, that of KAFKA_OPTS in the environment.",
+            parsed_apart=True,
+            roles=AGENT,
+        ),
+    ] = None
     kjbod_guard_mode: Annotated[
         str,
         Key(

@@ -31,6 +31,7 @@ from kjbod.config.endpoints import (
 )
 from kjbod.config.keys import OWN_PREFIX, Config, Setting, settings
 from kjbod.config.properties import parse_properties
+from kjbod.config.providers import Variables
 from kjbod.errors import ConfigError
 from kjbod.metadata.acls import STANDARD_AUTHORIZER
 
@@ -148,12 +149,12 @@ def broker_problems(config: Config) -> list[str]:
 
 def agent_problems(config: Config) -> list[str]:
     """Reasons why the agent cannot run with a configuration."""
-    return _role_problems(config, "broker", "kjbod agent")
+    return _role_problems(config, "broker", "kjbod agent") + security_problems(config)
 
 
 def controller_problems(config: Config) -> list[str]:
     """Reasons why the controller stub cannot run with a configuration."""
-    problems = _role_problems(config, "controller", "kjbod controller")
+    problems = _role_problems(config, "controller", "kjbod controller") + plain_problems(config, "kjbod controller")
     for name in POLICY_CLASSES:
         if policy := config.properties.get(name, "").strip():
             problems.append(
@@ -175,6 +176,13 @@ def controller_problems(config: Config) -> list[str]:
     return problems
 
 
+def security_problems(config: Config) -> list[str]:
+    """Reasons why the controllers cannot be spoken with as the configuration says."""
+    from kjbod.security.opening import problems  # what reads local disks alone does not need it
+
+    return problems(config)
+
+
 def _role_problems(config: Config, role: str, command: str) -> list[str]:
     problems = []
     if config.process_roles and config.process_roles != {role}:
@@ -185,17 +193,17 @@ def _role_problems(config: Config, role: str, command: str) -> list[str]:
             f"{config.source}: queued.max.request.bytes={config.queued_max_request_bytes}: "
             f"expected at least socket.request.max.bytes={config.socket_request_max_bytes}, or -1"
         )
-    return problems + protocol_problems(config, command)
+    return problems
 
 
-def protocol_problems(config: Config, command: str) -> list[str]:
-    """Reasons why ``command`` cannot speak with the controllers."""
+def plain_problems(config: Config, command: str) -> list[str]:
+    """Reasons why ``command`` cannot listen as a controller."""
     if config.controller_protocol in (None, "PLAINTEXT"):
         return []
     name = config.controller_listener_names[0]
     return [
         f"{config.source}: listener.security.protocol.map={name}:{config.controller_protocol}: "
-        f"expected PLAINTEXT for {name}, {command} speaks no other protocol with controllers yet"
+        f"expected PLAINTEXT for {name}, {command} serves no other protocol yet"
     ]
 
 
@@ -243,6 +251,7 @@ class _Loader:
         """Other files, by the keys that come from them."""
         self._working_directory = working_directory
         self._host = host
+        self._variables = Variables(properties, os.environ)
         self._problems: list[str] = []
 
     def load(self, checks: Iterable[Check]) -> Config:
@@ -291,10 +300,11 @@ class _Loader:
         value = self._properties.get(name)
         if value is None:
             return None
-        if "${" in value and "config.providers" in self._properties:
-            self._wrong(name, "expected a plain value, kjbod does not resolve config.providers")
+        try:
+            return self._variables.resolve(value).strip()
+        except ValueError as error:
+            self._wrong(name, str(error))
             return None
-        return value.strip()
 
     def _read_simple(self, setting: Setting) -> object:
         text = self._text(setting.name)
@@ -450,6 +460,7 @@ class _Loader:
             "kjbod_state_dir": state,
             "kjbod_reports_dir": reports,
             "kjbod_metrics_listener": self._read_metrics_listener(),
+            "kjbod_jaas_file": self._read_path("kjbod.jaas.file", "") or None,
         }
 
     def _read_overrides(self, for_others: object) -> dict[str, int]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from kjbod.config.endpoints import INT_MAX, HostPort
-from kjbod.config.keys import AGENT, CONTROLLER, EITHER, GUARD, LONG_MAX, NOBODY, OWN_PREFIX, Setting, settings
+from kjbod.config.keys import AGENT, CONTROLLER, EITHER, GUARD, LONG_MAX, OWN_PREFIX, Setting, settings
 
 _REQUIRED: Final = "(required)"
 _ONE_OF_TWO: Final = "(one of the two is required)"
@@ -38,7 +38,6 @@ _READERS: Final[Mapping[frozenset[str], str]] = {
     CONTROLLER: "controller",
     EITHER: "both",
     GUARD: "guard",
-    NOBODY: "(checked)",
 }
 _NO_LIMIT: Final = (INT_MAX, LONG_MAX)
 _TYPES: Final[Mapping[object, str]] = {int: "int", bool: "boolean", str: "string", HostPort | None: "string"}
@@ -49,10 +48,12 @@ _INTRODUCTION: Final = """\
 *Made by `kjbod config keys` from [`keys.py`](keys.py): do not edit it. A test fails where the two differ.*
 
 `kjbod agent` and `kjbod controller` read Kafka's `server.properties`, with Kafka's keys and defaults. The file of a
-KRaft broker or controller works as it is when it has one role, PLAINTEXT listeners and no `config.providers`. Keys of
-Kafka's that are not below are ignored. kjbod's own keys begin with `kjbod.`: one that is not below is an error. A value
-of the wrong type or out of range is an error too, of a key on this page. All mistakes are told at once, one line each,
-with exit code 78. Nothing is read anew while a process runs.
+KRaft broker or controller works as it is when it has one role and its own listeners are PLAINTEXT; of [secured
+controllers](../security/README.md) it is a client as the file says. `config.providers` of files, directories and the
+environment are resolved in each value that is used. Keys of Kafka's that are not below are ignored. kjbod's own keys
+begin with `kjbod.`: one that is not below is an error. A value of the wrong type or out of range is an error too, of a
+key on this page. All mistakes are told at once, one line each, with exit code 78. Nothing is read anew while a process
+runs, but certificates.
 
 *Read by*: the agent, the controller, or both: there the key changes what the process does. A key that is set where it
 changes nothing is named in the log at the start (`config.keys.without.effect`), and so are keys of Kafka's quorum, of

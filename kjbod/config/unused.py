@@ -9,6 +9,7 @@ belong to the other role, or to none.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from kjbod.config.endpoints import SECURITY_PROTOCOLS
 from kjbod.config.keys import Config, settings
 
 EVENT: Final = "config.keys.without.effect"
@@ -30,7 +31,8 @@ has no use for:
 * ``controller.performance.*``: how long a controller's turns take is in its metrics.
 """
 GROUPS: Final = ("sasl.", "ssl.", "listener.name.")
-"""Named as a group: a file sets some twenty of them at a time."""
+"""Named as a group: a file sets some twenty of them at a time. A broker whose controllers are secured needs them."""
+PLAINTEXT: Final = SECURITY_PROTOCOLS[0]
 ALONE: Final = frozenset(
     {
         "alter.log.dirs.replication.quota.window.num",
@@ -75,4 +77,5 @@ def _without_effect(config: Config, role: str) -> Iterator[str]:
         elif name in ALONE or name.startswith(ONE_BY_ONE):
             yield name
         else:
-            yield from (f"{group}*" for group in GROUPS if name.startswith(group))
+            secured = role == "broker" and config.controller_protocol not in (None, PLAINTEXT)
+            yield from (f"{group}*" for group in GROUPS if name.startswith(group) and not secured)

@@ -8,12 +8,12 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
 from kjbod.clock import Clock
-from kjbod.errors import LogCorruptError, UnsupportedVersionError
+from kjbod.errors import LogCorruptError, ProtocolError, UnsupportedVersionError
 from kjbod.ids import ZERO, Uuid
 from kjbod.metadata.fetching import (
     MAX_WAIT_MS,
@@ -30,12 +30,14 @@ from kjbod.metadata.fetching import (
 )
 from kjbod.metadata.records import Record
 from kjbod.metadata.snapshot import decode_in_steps
-from kjbod.wire.client import Connection, Disconnected
+from kjbod.wire.client import AuthenticationFailed, Connection, Disconnected, ForeignPeer
 from kjbod.wire.connection_setup import ConnectionSetup
 from kjbod.wire.messages import ApiKey, FetchSnapshotRequest
 
 __all__ = ["Committed", "Leader", "MetadataFollower", "Snapshot"]
 
+REFUSALS_MAX: Final = 100
+"""Servers of which it is kept that they refused us."""
 _log = structlog.get_logger("kjbod.metadata.follower")
 
 
@@ -118,7 +120,10 @@ class MetadataFollower:
         self._connect = connect
         self._connection: Connection | None = None
         self._connected_to: Address | None = None
+        self._asked: Address = ("", 0)
         self._problem: str | None = None
+        self.refusals: dict[Address, str] = {}
+        """Servers that speak another protocol, or do not believe us, and how that showed when they were asked last."""
 
     @property
     def leader(self) -> Leader | None:
@@ -164,14 +169,22 @@ class MetadataFollower:
                     await asyncio.sleep(delay_ms / 1000)
                 try:
                     effects = await self._exchange()
+                    self.refusals.clear()
                 except (Disconnected, UnsupportedVersionError) as error:
                     await self._disconnect()
+                    self._note_refusal(error)
                     effects = self._machine.on_failure(str(error), self._clock.monotonic_ms())
                 self._report()
                 await self._deliver_all(effects)
                 del effects  # or a snapshot, of hundreds of thousands of records, stays until the next answer
         finally:
             await self._disconnect()
+
+    def _note_refusal(self, error: ProtocolError) -> None:
+        if isinstance(error, (AuthenticationFailed, ForeignPeer)):
+            self.refusals[self._asked] = str(error)
+            if len(self.refusals) > REFUSALS_MAX:
+                del self.refusals[next(iter(self.refusals))]
 
     async def _deliver_all(self, effects: list[Effect]) -> None:
         """Hand over what came of an answer; of a function of its own, so that nothing of it is kept."""
@@ -186,7 +199,8 @@ class MetadataFollower:
         """A request and its answer."""
         machine = self._machine
         machine.on_asked(self._clock.monotonic_ms())
-        connection = await self._connection_to(machine.address)
+        self._asked = machine.address
+        connection = await self._connection_to(self._asked)
         request = machine.request(connection.version_of(ApiKey.FETCH))
         timeout_ms = machine.timeout_ms
         if isinstance(request, FetchSnapshotRequest):

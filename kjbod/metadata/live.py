@@ -18,7 +18,8 @@ from kjbod.metadata.follower import MetadataFollower
 from kjbod.metadata.image import MetadataImage, Replayer, image_of
 from kjbod.metadata.reading import Loaded
 from kjbod.metadata.tree import Provenance
-from kjbod.wire.client import Connection, ForeignPeer
+from kjbod.security.channel import NO_SECURITY, Security
+from kjbod.wire.client import opened_with
 from kjbod.wire.codec import MalformedMessageError
 
 CLIENT_ID = "kjbod-metadata"
@@ -40,17 +41,20 @@ class Observer:
         servers: addresses of controllers.
         deliver: gets what is committed, in order, in the observer's thread.
         say: gets a line for whoever waits, once, when nothing comes.
+        security: of the connections.
     """
 
     def __init__(
-        self, servers: Sequence[Address], deliver: Callable[[Delivery], None], say: Callable[[str], None]
+        self,
+        servers: Sequence[Address],
+        deliver: Callable[[Delivery], None],
+        say: Callable[[str], None],
+        security: Security = NO_SECURITY,
     ) -> None:
         self._servers = servers
         self._say: Callable[[str], None] | None = say
         self._deliver = deliver
         self._ended: BaseException | None = None
-        self._foreign: dict[Address, str] = {}
-        """Servers that speak another protocol, and how that showed."""
         self._loop = asyncio.new_event_loop()
         self._task: asyncio.Task[None] | None = None
         self._follower = MetadataFollower(
@@ -60,7 +64,7 @@ class Observer:
             rng=system_random(),
             on_committed=deliver,
             on_snapshot=deliver,
-            connect=self._connect,
+            connect=opened_with(security),
         )
         self._thread = threading.Thread(target=self._run, name="metadata-observer", daemon=True)
 
@@ -96,21 +100,15 @@ class Observer:
         """The first offset that was not delivered."""
         return self._follower.applied_offset
 
-    async def _connect(self, host: str, port: int, **options: Any) -> Connection:
-        try:
-            return await Connection.open(host, port, **options)
-        except ForeignPeer as error:
-            self._foreign[host, port] = str(error)
-            raise
-
     def check(self) -> None:
         """Raises what ended the observer, if anything did.
 
         Raises:
             KjbodError: it cannot go on; one line, or one for each server where none of them is a controller.
         """
-        if self._foreign.keys() >= set(self._servers):
-            raise KjbodError("\n".join(self._foreign[server] for server in dict.fromkeys(self._servers)))
+        refusals = dict(self._follower.refusals)
+        if refusals.keys() >= set(self._servers):
+            raise KjbodError("\n".join(refusals[server] for server in dict.fromkeys(self._servers)))
         if isinstance(self._ended, KjbodError):
             raise self._ended
         if self._ended is not None:
@@ -152,14 +150,16 @@ def explained(problem: str) -> str:
 
 
 class LiveImage:
-    """The image of a running cluster, always the newest one that is whole. Use as a context manager; ``say`` as for
-    :class:`Observer`."""
+    """The image of a running cluster, always the newest one that is whole. Use as a context manager; ``say`` and
+    ``security`` as for :class:`Observer`."""
 
-    def __init__(self, servers: Sequence[Address], say: Callable[[str], None]) -> None:
+    def __init__(
+        self, servers: Sequence[Address], say: Callable[[str], None], security: Security = NO_SECURITY
+    ) -> None:
         self._lock = threading.Lock()
         self._replayer = Replayer()
         self._wall_ms = -1
-        self._observer = Observer(servers, self._apply, say)
+        self._observer = Observer(servers, self._apply, say, security)
 
     def __enter__(self) -> "LiveImage":
         self._observer.__enter__()
@@ -200,15 +200,18 @@ class LiveImage:
             return use(Loaded(image, Provenance(image.offset, image.epoch, self._wall_ms)))
 
 
-def dump_live(servers: Sequence[Address], say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+def dump_live(
+    servers: Sequence[Address], say: Callable[[str], None], security: Security = NO_SECURITY
+) -> Iterator[dict[str, Any]]:
     """As :func:`kjbod.metadata.reading.dump_source`, of a running cluster: what is committed when it is asked. Where
-    the controller has a snapshot, that comes first, without control records. ``say`` as for :class:`Observer`.
+    the controller has a snapshot, that comes first, without control records. ``say`` and ``security`` as for
+    :class:`Observer`.
 
     Raises:
         KjbodError: no controller answers, or it cannot be read.
     """
     queue: SimpleQueue[Delivery] = SimpleQueue()
-    with Observer(servers, queue.put, say) as observer:
+    with Observer(servers, queue.put, say, security) as observer:
         observer.catch_up(lambda: observer.high_watermark >= 0)
         end, reached = observer.high_watermark, 0
         while reached < end:

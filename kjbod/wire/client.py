@@ -6,54 +6,88 @@ is thrown away when it comes.
 
 A request that times out ends the connection, as in Kafka's ``NetworkClient``: answers come in order, so that nothing
 behind it would come either.
+
+A login that holds for a time only (KIP-368) is renewed before the first request behind seventeen twentieths of it, and
+no other request leaves meanwhile: between SaslHandshake and the last SaslAuthenticate a server takes nothing else.
 """
 
 import asyncio
 import contextlib
 import errno
+import functools
 import os
 import re
 import ssl
 from collections import deque
-from typing import Any, Self, cast
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import kjbod
 from kjbod.clock import Clock
-from kjbod.errors import ProtocolError, RemoteProtocolError
+from kjbod.errors import RemoteProtocolError, UnsupportedVersionError
 from kjbod.runtime.names import NAMES, Names, Resolved, UnresolvedError
 from kjbod.wire import connection_setup
 from kjbod.wire.connection import ClientConnection, Features
+from kjbod.wire.disconnections import (
+    WHERE,
+    AuthenticationFailed,
+    Disconnected,
+    ForeignPeer,
+    RequestTimedOut,
+    not_believed,
+    speaks_tls,
+)
+from kjbod.wire.foreign_peers import TLS_QUESTION_TIMEOUT_MS, require_no_tls
 from kjbod.wire.frames import MAX_FRAME_BYTES, TLS_RECORDS
+from kjbod.wire.login import context_of, log_in, mechanisms
 from kjbod.wire.messages import ApiKey, ApiVersionsResponse, RequestBody, ResponseBody, ResponseT
 
+if TYPE_CHECKING:
+    from kjbod.security.channel import Security
+
+__all__ = [
+    "TLS_QUESTION_TIMEOUT_MS",
+    "AuthenticationFailed",
+    "Connection",
+    "Disconnected",
+    "ForeignPeer",
+    "RequestTimedOut",
+    "opened_with",
+]
+
+GREETING_BYTES_MAX: Final = 1024 * 1024
+"""An answer of a peer that we do not know yet: versions take some kilobytes."""
 MAX_IN_FLIGHT = 64
 """Requests of one connection that may wait for answers at a time; further ones wait for their turn."""
 _CLOSE_TIMEOUT_S = 1.0
-TLS_QUESTION_TIMEOUT_MS = 700
-"""How long a peer may take to show that it speaks TLS, connecting included."""
-
-
-class Disconnected(ProtocolError):  # noqa: N818 - what happened, in Kafka's word
-    """There is no connection (any more): refused, reset, closed by either side, or the peer sent garbage. Whether the
-    peer acted on a request in flight is not known."""
-
-
-class ForeignPeer(Disconnected):
-    """The peer speaks another protocol than Kafka's in plain text: to try again is of no use."""
-
-
-class RequestTimedOut(Disconnected):
-    """No answer in time. The connection is closed."""
+_RENEWED_AFTER_MS: Final = 1_100
+"""A server takes no second login within a second (``KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS``)."""
+_RENEWED_AT: Final = 0.85
+"""Of a session's time (``ReauthenticationInfo.calcCompletionTimesAndReturnSessionLifetimeMs``, at the earliest)."""
 
 
 class Connection:
     """A connection that has agreed on versions. Made by :meth:`open`; may be used as an async context manager."""
 
-    def __init__(self, transport: asyncio.Transport, protocol: "_ClientProtocol", clock: Clock, in_flight: int) -> None:
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        protocol: "_ClientProtocol",
+        clock: Clock,
+        in_flight: int,
+        security: "Security | None" = None,
+        session_ms: int = 0,
+    ) -> None:
         self._transport = transport
         self._protocol = protocol
         self._clock = clock
         self._turn = asyncio.Semaphore(in_flight)
+        self._security = security
+        self._renewing = asyncio.Lock()
+        self._closed_here = False
+        self.logins = 0
+        """How often the login was renewed."""
+        self._renew_at_ms = self._renewed_at_ms(session_ms)
 
     @classmethod
     async def open(
@@ -66,41 +100,70 @@ class Connection:
         connect_timeout_ms: int = connection_setup.TIMEOUT_MS,
         max_frame_bytes: int = MAX_FRAME_BYTES,
         max_in_flight: int = MAX_IN_FLIGHT,
-        ssl_context: ssl.SSLContext | None = None,
+        security: "Security | None" = None,
+        address: str | None = None,
         names: Names = NAMES,
     ) -> Self:
-        """Resolve, connect and agree on versions, all within ``connect_timeout_ms``.
+        """Resolve, connect, shake hands, agree on versions and log in, all within ``connect_timeout_ms``.
+
+        ``address`` is connected to, where it is given, and ``host`` only is the name that a certificate must have.
 
         Raises:
-            ForeignPeer: it speaks TLS, HTTP, or anything else that is not Kafka's protocol.
+            AuthenticationFailed: one of both does not believe the other one.
+            ForeignPeer: it speaks TLS and we do not, or the other way round, or HTTP, or anything else.
             Disconnected: no address (yet), refused, unreachable, closed, or no sensible answer.
             UnsupportedVersionError: the peer has no version of ApiVersions that kjbod has.
         """
         deadline_ms = clock.monotonic_ms() + connect_timeout_ms
         try:
-            found = await names.resolve(host, timeout_ms=connect_timeout_ms)
+            found = await names.resolve(address or host, timeout_ms=connect_timeout_ms)
         except UnresolvedError as error:
             raise Disconnected(str(error)) from None
         peer = f"{host}:{port}"
-        machine = ClientConnection(client_id=client_id, software=_software(), max_frame_bytes=max_frame_bytes)
+        greeting_bytes = min(max_frame_bytes, GREETING_BYTES_MAX)
+        machine = ClientConnection(client_id=client_id, software=_software(), max_frame_bytes=greeting_bytes)
         protocol = _ClientProtocol(machine, peer)
+        context: ssl.SSLContext | None = None
         try:
             async with asyncio.timeout(max(1, deadline_ms - clock.monotonic_ms()) / 1000):
-                transport = await _connect(found, port, protocol, ssl_context, host)
+                context = await context_of(security, connect_timeout_ms)
+                transport = await _connect(found, port, protocol, context, host)
                 try:
                     await _negotiate(machine, protocol)
+                    session_ms = 0 if security is None else await log_in(protocol, security)
+                    machine.allow(max_frame_bytes)
                 except BaseException as error:
                     transport.abort()
-                    if ssl_context is None and isinstance(error, Disconnected):
-                        await _require_no_tls(peer, protocol.address)
+                    if context is None and isinstance(error, Disconnected):
+                        await require_no_tls(peer, protocol.address)
                     raise
         except TimeoutError:
-            raise Disconnected(f"{peer} did not answer within {connect_timeout_ms} ms{_doubt(host, found)}") from None
+            words = f"{peer} did not answer within {connect_timeout_ms} ms{_doubt(host, found)}"
+            raise RequestTimedOut(words) from None
+        except ssl.SSLError as error:
+            raise not_believed(peer, error) from None
         except OSError as error:
+            if context is not None and isinstance(error, ConnectionError):
+                left_ms = min(TLS_QUESTION_TIMEOUT_MS, deadline_ms - clock.monotonic_ms())
+                await cls._require_no_plain_text(peer, (found.addresses[-1], port), clock, max(1, left_ms))
             raise Disconnected(f"cannot connect to {peer}: {_reason(error)}{_doubt(host, found)}") from None
         except RemoteProtocolError as error:
             raise Disconnected(f"{peer}: {error}") from error
-        return cls(transport, protocol, clock, max_in_flight)
+        return cls(transport, protocol, clock, max_in_flight, security, session_ms)
+
+    @classmethod
+    async def _require_no_plain_text(cls, peer: str, address: tuple[str, int], clock: Clock, timeout_ms: int) -> None:
+        """Ask a peer that broke off the TLS handshake whether it answers in plain text.
+
+        Raises:
+            ForeignPeer: it does.
+        """
+        plain = ""
+        with contextlib.suppress(Disconnected, UnsupportedVersionError):
+            async with await cls.open(*address, client_id="kjbod", clock=clock, connect_timeout_ms=timeout_ms):
+                plain = f"{peer} speaks plain text, and it was asked in TLS: {WHERE}"
+        if plain:
+            raise ForeignPeer(plain)
 
     @property
     def versions(self) -> dict[int, tuple[int, int]]:
@@ -144,15 +207,71 @@ class Connection:
         try:
             async with asyncio.timeout(timeout_ms / 1000), self._turn:
                 await self._protocol.writable.wait()
+                if self._renew_at_ms is not None:
+                    await self._renew_login()
                 return cast("ResponseT", await self._protocol.exchange(message, version))
         except TimeoutError:
             waited_ms = self._clock.monotonic_ms() - started_ms
             error = RequestTimedOut(f"{self.peer} did not answer {message.API_KEY.name} within {waited_ms} ms")
             self._protocol.fail(error)
             raise error from None
+        except Disconnected:
+            unanswered = self._protocol.answered <= self._protocol.greetings
+            if unanswered and self._security_has_no_login and not self._closed_here:
+                await self._require_no_sasl()
+            raise
+
+    @property
+    def _security_has_no_login(self) -> bool:
+        return self._security is None or self._security.settings.login is None
+
+    async def _require_no_sasl(self) -> None:
+        """Whether a peer that closed the connection at the first request waits for a login, as servers do to who has
+        none (``SaslServerAuthenticator``).
+
+        Raises:
+            ForeignPeer: it asks for SASL.
+        """
+        offered: tuple[str, ...] = ()
+        at, host = self._protocol.address, self.peer.rpartition(":")[0]
+        if at is not None:
+            with contextlib.suppress(Disconnected, UnsupportedVersionError):
+                async with await Connection.open(
+                    host,
+                    at[1],
+                    address=at[0],
+                    client_id="kjbod",
+                    clock=self._clock,
+                    connect_timeout_ms=TLS_QUESTION_TIMEOUT_MS,
+                    security=self._security,
+                ) as connection:
+                    offered = await mechanisms(connection._protocol)
+        if offered:
+            raise ForeignPeer(f"{self.peer} asks for SASL ({', '.join(offered)}), and it was asked without: {WHERE}")
+
+    def _renewed_at_ms(self, session_ms: int) -> int | None:
+        """The monotonic time from which on the login is to be renewed; None: it holds for as long as the connection."""
+        if session_ms <= 0:
+            return None
+        return self._clock.monotonic_ms() + max(_RENEWED_AFTER_MS, int(session_ms * _RENEWED_AT))
+
+    async def _renew_login(self) -> None:
+        """Log in again, where it is time for it; others wait."""
+        async with self._renewing:
+            if self._renew_at_ms is None or self._clock.monotonic_ms() < self._renew_at_ms:
+                return
+            assert self._security is not None
+            try:
+                self._renew_at_ms = self._renewed_at_ms(await log_in(self._protocol, self._security))
+                self.logins += 1
+            except BaseException as error:  # half a login is none
+                broken = Disconnected(f"the login at {self.peer} was not renewed")
+                self._protocol.fail(error if isinstance(error, Disconnected) else broken)
+                raise
 
     async def close(self) -> None:
         """Close the connection. Requests in flight fail with :class:`Disconnected`."""
+        self._closed_here = True
         self._protocol.fail(Disconnected(f"the connection to {self.peer} was closed"))
         # a TLS peer that does not say goodbye, or does not read, is not waited for
         await asyncio.wait({self._protocol.lost}, timeout=_CLOSE_TIMEOUT_S)
@@ -172,6 +291,11 @@ def _reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
+def opened_with(security: "Security") -> "functools.partial[Coroutine[Any, Any, Connection]]":
+    """:meth:`Connection.open` with this security, for those who open connections again and again."""
+    return functools.partial(Connection.open, security=security)
+
+
 async def _connect(
     found: Resolved, port: int, protocol: "_ClientProtocol", ssl_context: ssl.SSLContext | None, host: str
 ) -> asyncio.Transport:
@@ -182,10 +306,16 @@ async def _connect(
     """
     loop = asyncio.get_running_loop()
     server_hostname = None if ssl_context is None else host
+    goodbye_s = None if ssl_context is None else _CLOSE_TIMEOUT_S  # a peer that hangs says none
     for number, address in enumerate(found.addresses, start=1):
         try:
             transport, _ = await loop.create_connection(
-                lambda: protocol, address, port, ssl=ssl_context, server_hostname=server_hostname
+                lambda: protocol,
+                address,
+                port,
+                ssl=ssl_context,
+                server_hostname=server_hostname,
+                ssl_shutdown_timeout=goodbye_s,
             )
         except OSError:
             if number == len(found.addresses):
@@ -206,46 +336,12 @@ def _software() -> tuple[str, str]:
     return "kjbod", re.sub(r"[^a-zA-Z0-9.]", "-", kjbod.__version__).strip("-.") or "0"
 
 
-async def _require_no_tls(peer: str, address: tuple[str, int] | None) -> None:
-    """Ask a peer that closed the connection instead of an answer whether it waits for TLS: most servers say nothing to
-    what is no TLS (asyncio and Kafka among them), and everything to a ClientHello.
-
-    Raises:
-        ForeignPeer: it speaks TLS.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is trusted to what comes
-    hello = ssl.MemoryBIO()
-    with contextlib.suppress(ssl.SSLWantReadError):
-        context.wrap_bio(ssl.MemoryBIO(), hello).do_handshake()
-    if address is not None and await _first_bytes(address, hello.read(), len(TLS_RECORDS[0])) in TLS_RECORDS:
-        raise _speaks_tls(peer)
-
-
-def _speaks_tls(peer: str) -> ForeignPeer:
-    return ForeignPeer(f"{peer} speaks TLS, and kjbod speaks PLAINTEXT alone: name a PLAINTEXT listener")
-
-
-async def _first_bytes(address: tuple[str, int], question: bytes, count: int) -> bytes | None:
-    """The first bytes that a server answers to ``question``; None: fewer, or not in time."""
-    writer = None
-    try:
-        async with asyncio.timeout(TLS_QUESTION_TIMEOUT_MS / 1000):
-            reader, writer = await asyncio.open_connection(*address)
-            writer.write(question)
-            return await reader.readexactly(count)
-    except (OSError, asyncio.IncompleteReadError):  # a TimeoutError is an OSError
-        return None
-    finally:
-        if writer is not None:
-            writer.transport.abort()
-
-
 async def _negotiate(machine: ClientConnection, protocol: "_ClientProtocol") -> None:
     version: int | None = None
     while True:
         answer = await protocol.ask(*machine.hello(version))
         assert isinstance(answer, ApiVersionsResponse)
+        protocol.greetings += 1
         again = machine.negotiated(answer)
         if again is None:
             return
@@ -269,11 +365,15 @@ class _ClientProtocol(asyncio.Protocol):
         self._error: Disconnected | None = None
         self.address: tuple[str, int] | None = None
         """Of the peer, as numbers."""
+        self.answered = 0
+        """Answers that came."""
+        self.greetings = 0
+        """Of them those to the questions that open a connection."""
 
     async def exchange(self, message: RequestBody[Any], version: int | None) -> ResponseBody:
         """The answer to ``message``."""
         if self._error is not None:
-            raise Disconnected(str(self._error))
+            raise type(self._error)(str(self._error))
         return await self.ask(*self.machine.send(message, version))
 
     def ask(self, correlation_id: int, data: bytes) -> asyncio.Future[ResponseBody]:
@@ -315,19 +415,23 @@ class _ClientProtocol(asyncio.Protocol):
         try:
             for response in self.machine.receive(data):
                 answer = self._waiting.popleft()
+                self.answered += 1
                 if not answer.done():  # else its caller has gone
                     answer.set_result(response.message)
         except RemoteProtocolError as error:
             if not self.machine.versions and data[: len(TLS_RECORDS[0])] in TLS_RECORDS:
-                self.fail(_speaks_tls(self.peer))  # an alert, which a busy Kafka has the time to send before it closes
+                self.fail(speaks_tls(self.peer))  # an alert, which a busy Kafka has the time to send before it closes
                 return
             kind = Disconnected if self.machine.versions else ForeignPeer
             self.fail(kind(f"{self.peer} sent what it may not: {error}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        why = "closed the connection" if exc is None else f"is gone: {exc}"
-        self.fail(Disconnected(f"{self.peer} {why}"))
-        self._transport = None
+        self._transport = None  # asyncio's of TLS cannot be asked for anything any more
+        if isinstance(exc, ssl.SSLError):
+            self.fail(not_believed(self.peer, exc))
+        else:
+            why = "closed the connection" if exc is None else f"is gone: {exc}"
+            self.fail(Disconnected(f"{self.peer} {why}"))
         if not self.lost.done():
             self.lost.set_result(None)
 

@@ -81,6 +81,10 @@ class ClientConnection:
         """Lowest and highest version of each API that the server offers, APIs included that kjbod does not know."""
         self.features = Features()
 
+    def allow(self, max_frame_bytes: int) -> None:
+        """Take answers up to another size from now on."""
+        self._splitter.allow(max_frame_bytes)
+
     @property
     def in_flight(self) -> int:
         """Number of requests that wait for their answer."""

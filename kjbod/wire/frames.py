@@ -256,6 +256,10 @@ class FrameSplitter:
         """Bytes that are there of a frame that is not complete."""
         return len(self._buffer)
 
+    def allow(self, max_frame_bytes: int) -> None:
+        """Take frames up to another size from now on."""
+        self._max_frame_bytes = max_frame_bytes
+
     def clear(self) -> None:
         """Let go of what is not a whole frame."""
         self._buffer = bytearray()

@@ -27,6 +27,7 @@ class ApiKey(IntEnum):
 
     FETCH = 1
     METADATA = 3
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -37,6 +38,7 @@ class ApiKey(IntEnum):
     ALTER_CONFIGS = 33
     ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     CREATE_DELEGATION_TOKEN = 38
     RENEW_DELEGATION_TOKEN = 39
@@ -140,6 +142,49 @@ class ApiVersionsRequest(RequestBody[ApiVersionsResponse]):
     API_KEY: ClassVar[ApiKey] = ApiKey.API_VERSIONS
     client_software_name: str = ignorable("")
     client_software_version: str = ignorable("")
+
+
+# ---------------------------------------------------------------- SaslHandshake (17)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslHandshakeResponse(ResponseBody):
+    """Whether the mechanism is offered, and those that are."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.SASL_HANDSHAKE
+    error_code: int = 0
+    mechanisms: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslHandshakeRequest(RequestBody[SaslHandshakeResponse]):
+    """Names the mechanism by which a client authenticates. Version 0 goes on without Kafka's frames: nobody here has
+    it."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.SASL_HANDSHAKE
+    mechanism: str
+
+
+# ---------------------------------------------------------------- SaslAuthenticate (36)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslAuthenticateResponse(ResponseBody):
+    """The server's next message, and in the last one for how long it holds (KIP-368)."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.SASL_AUTHENTICATE
+    error_code: int = 0
+    error_message: str | None = None
+    auth_bytes: bytes = b""
+    session_lifetime_ms: int = ignorable(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslAuthenticateRequest(RequestBody[SaslAuthenticateResponse]):
+    """The client's next message of its mechanism."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.SASL_AUTHENTICATE
+    auth_bytes: bytes
 
 
 # ---------------------------------------------------------------- BrokerRegistration (62)
@@ -1336,12 +1381,14 @@ API: dict[ApiKey, ApiSpec] = api_specs(
     (
         (FetchRequest, FetchResponse, 4, 18),
         (MetadataRequest, MetadataResponse, 0, 13),
+        (SaslHandshakeRequest, SaslHandshakeResponse, 1, 1),
         (ApiVersionsRequest, ApiVersionsResponse, 0, 4),
         (CreateTopicsRequest, CreateTopicsResponse, 2, 7),
         (DeleteTopicsRequest, DeleteTopicsResponse, 1, 6),
         (DescribeConfigsRequest, DescribeConfigsResponse, 1, 4),
         (AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse, 1, 2),
         (DescribeLogDirsRequest, DescribeLogDirsResponse, 1, 5),
+        (SaslAuthenticateRequest, SaslAuthenticateResponse, 0, 2),
         (IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, 0, 1),
         (AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse, 0, 1),
         (ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse, 0, 0),

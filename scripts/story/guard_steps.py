@@ -139,7 +139,7 @@ class GuardStory(Claiming):
         given_up = any(line["outcome"] == "done" for line in guard.events("guard.done", means="fence"))
         self._claim(given_up, f"broker {VICTIM} was given up: {'; '.join(sorted(reasons))}", "by nobody: it is gone")
         self._claim(
-            not any(self.watch.leaders_by_directory().get((VICTIM, one)) for one in self._ids()),
+            not any(self.watch.leaders_by_directory().get((VICTIM, one)) for one in self._ids().values()),
             "other brokers lead what it led",
         )
 

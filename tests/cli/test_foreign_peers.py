@@ -16,7 +16,6 @@ import pytest
 
 from kjbod.cli import main as cli
 from kjbod.clock import SystemClock
-from kjbod.metadata import live
 from kjbod.runtime.loop import run as run_loop
 from kjbod.wire.client import Connection, Disconnected, ForeignPeer
 from scripts.rig.kafka import KafkaKit, controller_properties
@@ -26,7 +25,10 @@ from tests.cli.test_with_agent import ask_status
 
 CERTIFICATE = Path(__file__).parents[1] / "data/localhost.pem"
 """A certificate for localhost and its key, made for this test alone."""
-TLS = "speaks TLS, and kjbod speaks PLAINTEXT alone: name a PLAINTEXT listener"
+TLS = (
+    "speaks TLS, and it was asked in plain text: see security.protocol in the file of --command-config, or "
+    "listener.security.protocol.map"
+)
 
 
 class Refuse(socketserver.BaseRequestHandler):
@@ -101,12 +103,6 @@ COMMANDS = [
     ["features", "upgrade", "--release-version", "4.3"],
     ["features", "downgrade", "--release-version", "4.2"],
 ]
-
-
-@pytest.fixture
-def endless_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits until the time is over never ends."""
-    monkeypatch.setattr(live, "CATCH_UP_TIMEOUT_S", 3600.0)
 
 
 @pytest.mark.usefixtures("world")

@@ -171,7 +171,7 @@ def test_every_key_has_a_meaning_and_every_own_key_a_default() -> None:
         assert setting.key.doc.endswith("."), name
         assert setting.field == name.replace(".", "_")
     own = [name for name in settings() if name.startswith("kjbod.")]
-    assert len(own) == 32
+    assert len(own) == 33
 
 
 @pytest.mark.parametrize(
@@ -447,11 +447,19 @@ def test_all_mistakes_are_told_at_once() -> None:
     ]
 
 
-def test_values_that_need_a_config_provider_are_refused_not_taken_literally() -> None:
-    (line,) = problems(BROKER, "config.providers=env", "broker.rack=${env:RACK}")
-    assert line == (
-        "server.properties: broker.rack=${env:RACK}: expected a plain value, kjbod does not resolve config.providers"
-    )
+def test_a_value_that_no_config_provider_has_is_refused_and_not_taken_literally() -> None:
+    (line,) = problems(BROKER, "config.providers=vault", "broker.rack=${vault:RACK}")
+    assert line.startswith("server.properties: broker.rack=${vault:RACK}: ")
+    assert "config.providers.vault.class is missing" in line
+
+
+def test_a_value_is_taken_from_its_config_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RACK", "r7")
+    provider = "config.providers.env.class=org.apache.kafka.common.config.provider.EnvVarConfigProvider"
+    assert parse(BROKER, "config.providers=env", provider, "broker.rack=${env:RACK}").broker_rack == "r7"
+
+
+def test_without_providers_a_dollar_is_a_dollar() -> None:
     assert parse(BROKER, "broker.rack=${env:RACK}").broker_rack == "${env:RACK}"
 
 
@@ -514,10 +522,10 @@ def test_the_controller_refuses_a_brokers_file() -> None:
         require_controller(parse(BROKER))
 
 
-def test_the_agent_does_not_speak_plaintext_to_a_secure_controller() -> None:
-    config = parse(BROKER, "listener.security.protocol.map=CONTROLLER:SSL,PLAINTEXT:PLAINTEXT")
+def test_what_controllers_ask_for_and_the_file_does_not_have_is_named_to_an_agent_alone() -> None:
+    config = parse(BROKER, "listener.security.protocol.map=CONTROLLER:SASL_SSL,PLAINTEXT:PLAINTEXT")
     (problem,) = agent_problems(config)
-    assert "CONTROLLER:SSL: expected PLAINTEXT for CONTROLLER" in problem
+    assert problem.startswith("server.properties: sasl.mechanism.controller.protocol is missing: expected PLAIN, SCRAM")
     assert broker_problems(config) == []  # who only reads the disks of this host speaks with nobody
 
 

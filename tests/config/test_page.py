@@ -6,15 +6,17 @@ from pathlib import Path
 import pytest
 
 from kjbod.cli import main as cli
-from kjbod.config.keys import AGENT, CONTROLLER, EITHER, GUARD, NOBODY, Config, Setting, settings
+from kjbod.config.keys import AGENT, CONTROLLER, EITHER, GUARD, Config, Setting, settings
 from kjbod.config.page import page
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "kjbod" / "config" / "README.md"
+NONE: frozenset[str] = frozenset()
 GUARDS = "agent/kjbod_agent/guard"
 SHARED = {
     *("process_roles", "listener_security_protocol_map", "max_connections_per_ip_overrides"),  # read by the loader
     *("log_dirs", "controller_quorum_bootstrap_servers"),  # a controller's file is refused without them
+    "kjbod_jaas_file",  # read for those who connect
     *("kjbod_host", "log_segment_delete_delay_ms"),  # in a controller's listeners, and its topics' configurations
 }
 """Fields that both sides depend on although the source of one of them does not name them."""
@@ -53,7 +55,7 @@ def test_the_page_says_who_reads_a_key() -> None:
     def found(setting: Setting) -> frozenset[str]:
         if setting.field in guard:
             return GUARD
-        return (AGENT if setting.field in agent else NOBODY) | (CONTROLLER if setting.field in controller else NOBODY)
+        return (AGENT if setting.field in agent else NONE) | (CONTROLLER if setting.field in controller else NONE)
 
     wrong = {
         one.name: found(one) for one in settings().values() if one.field not in SHARED and one.key.roles != found(one)
@@ -63,4 +65,4 @@ def test_the_page_says_who_reads_a_key() -> None:
 
 def test_who_reads_a_key_is_said_of_keys_that_there_are() -> None:
     assert set(Config.__dataclass_fields__) >= SHARED | set(UNDER_ANOTHER_NAME.values())
-    assert {one.key.roles for one in settings().values()} == {AGENT, CONTROLLER, EITHER, GUARD, NOBODY}
+    assert {one.key.roles for one in settings().values()} == {AGENT, CONTROLLER, EITHER, GUARD}

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import structlog
 
-from kjbod.config import Config
 from kjbod.config.keys import settings
 from kjbod.config.unused import EVENT, NAMES_MAX, STAND_INS, keys_without_effect
 from kjbod.runtime import memory
@@ -135,13 +134,3 @@ def test_a_start_names_them_once_in_one_line(
     told: list[Any] = [line for line in lines if line["event"] == EVENT]
     expected = [line.partition("=")[0] for line in sorted(given.splitlines())]
     assert [(line["source"], line["keys"]) for line in told] == ([(str(path), expected)] if given else [])
-
-
-def test_a_key_that_is_said_to_be_nobodys_is_read_by_nobody() -> None:
-    """A field that is read somewhere has an effect: who gives it one says so in the table."""
-    nobodys = [setting.field for setting in settings().values() if not setting.key.roles]
-    root = Path(__file__).parents[2]
-    sources = [*root.glob("agent/**/*.py"), *root.glob("controller_stub/**/*.py")]
-    assert sources
-    assert not [(path, name) for path in sources for name in nobodys if f".{name}" in path.read_text()]
-    assert all(name in Config.__dataclass_fields__ for name in nobodys)

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from kjbod.clock import SystemClock
+from kjbod.security.channel import NO_SECURITY
 from kjbod_agent.guard.acts import Acts
 from kjbod_agent.guard.binding import Holder
 from kjbod_agent.guard.means import Done, Outcome, Thread
@@ -43,6 +44,8 @@ def acts_with(link: Link) -> Acts:
         SystemClock(),
         cast(Any, None),
         cast(Any, None),
+        security=NO_SECURITY,
+        asked="nobody",
         spawn=lambda coroutine: coroutine.close(),
         review=lambda: None,
         observed=cast(Any, None),

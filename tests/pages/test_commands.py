@@ -58,6 +58,9 @@ QUIET = "tests/system/test_false_positives.py::test_a_few_seconds_of_bad_conditi
 IDLE_GUARDS = "tests/system/test_false_positives.py::test_a_few_seconds_of_bad_conditions_have_no_guard_do_anything"
 SET_UP = "tests/scripts/test_scripts.py::test_who_sets_up_less_than_is_there_changes_nothing"
 STARTS = "tests/scripts/test_replicas.py::test_the_quickest_run_measures_an_agent_on_real_directories_and_one_in_memory"
+SECURED = (
+    "tests/security/test_secured_controller.py::test_an_agent_registers_and_serves_and_commands_read_the_metadata"
+)
 HELD = {
     "scripts/setup --base": SET_UP,
     "scripts/setup --fleet": SET_UP,
@@ -74,6 +77,9 @@ HELD = {
     "kjbod guard restore -c --guard-config": MASKED,
     "kjbod status -c --guard-config": BESIDE,
     "kjbod log-dirs -c --guard-config --replicas": BESIDE,
+    "kjbod features describe --bootstrap-controller --command-config": SECURED,
+    "kjbod metadata shell --bootstrap-controller --command-config": SECURED,
+    "kjbod metadata dump -c": SECURED,
     "kjbod agent -c": "tests/agent/test_daemon.py::test_an_agent_that_starts_registers_once",
     "kjbod features downgrade --bootstrap-controller --feature --unsafe --dry-run": (
         "tests/cli/test_features.py::test_what_would_be_lost_is_named_before_kafka_refuses"

@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,7 +11,9 @@ import pytest
 
 from kjbod.clock import SystemClock
 from kjbod.errors import LocalProtocolError, RemoteProtocolError, UnsupportedVersionError
-from kjbod.wire.client import Connection, Disconnected, RequestTimedOut
+from kjbod.security.channel import Security
+from kjbod.security.keys import SSL, ChannelSettings, Tls
+from kjbod.wire.client import Connection, Disconnected, ForeignPeer, RequestTimedOut
 from kjbod.wire.connection import ClientConnection, Features, ServerConnection, api_versions_response
 from kjbod.wire.frames import Request, encode_response
 from kjbod.wire.messages import (
@@ -371,8 +372,8 @@ def test_a_server_that_goes_away_fails_what_is_in_flight(run: Run[Any], start: S
 def test_a_tls_client_of_a_plain_server_fails_cleanly_on_both_sides(run: Run[Any], start: Serve, log: Lines) -> None:
     async def story() -> None:
         async with await start(answer) as server:
-            with pytest.raises(Disconnected, match="cannot connect"):
-                await connect(server.port, ssl_context=ssl.create_default_context())
+            with pytest.raises(ForeignPeer, match="speaks plain text, and it was asked in TLS"):
+                await connect(server.port, security=Security(ChannelSettings(SSL, Tls("test"))))
             await until(lambda: log.lines != [])
 
     run(story)

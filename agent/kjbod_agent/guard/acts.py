@@ -13,13 +13,15 @@ from kjbod.config import Config
 from kjbod.errors import KjbodError
 from kjbod.metadata.fetching import Leader
 from kjbod.quick_dataclass import dataclass
+from kjbod.security.channel import Security
+from kjbod.wire.client import opened_with
 from kjbod_agent.channel import ControllerChannel
 from kjbod_agent.guard import broker_steps, canary, directory_steps, journal, stuck
 from kjbod_agent.guard.account import Account
 from kjbod_agent.guard.acting import Acting, Known
 from kjbod_agent.guard.binding import Holder
 from kjbod_agent.guard.boots import boot_id
-from kjbod_agent.guard.canary_asking import CanaryAsking, listener_to_ask, ports_of
+from kjbod_agent.guard.canary_asking import Asked, CanaryAsking, ports_of
 from kjbod_agent.guard.hand_link import Facts as HandFacts
 from kjbod_agent.guard.hand_link import HandLink, Started
 from kjbod_agent.guard.holding import Holding
@@ -35,6 +37,8 @@ from kjbod_agent.reporter import Log
 THREADS_EVERY_MS: Final = 250
 IDLE_MS: Final = 250
 JOURNAL_TIMEOUT_MS: Final = 5_000
+SECURITY_TIMEOUT_MS: Final = 30_000
+"""The first look at keystores."""
 
 
 class NoJournalError(KjbodError):
@@ -95,6 +99,12 @@ async def load_journal(config: Config, files: FileProcess, clock: Clock) -> Jour
         raise NoJournalError(f"{path}: {error.strerror}: {remedy}") from error
 
 
+async def _prepared(security: Security) -> None:
+    """Have the files of a security read; whoever connects tells what is wrong with them."""
+    with contextlib.suppress(KjbodError):
+        await security.context(timeout_ms=SECURITY_TIMEOUT_MS)
+
+
 class Acts:
     """Parts of a guard that acts.
 
@@ -103,6 +113,8 @@ class Acts:
         clock: the time.
         log: for what is missing.
         account: tells what is done.
+        security: of connections to the controllers.
+        asked: the broker's listener that is asked in doubt, or why there is none.
         spawn: runs a coroutine for as long as the guard.
         review: looks at everything again.
         observed: the metadata as they are.
@@ -119,6 +131,8 @@ class Acts:
         log: Log,
         account: Account,
         *,
+        security: Security,
+        asked: Asked | str,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         review: Callable[[], None],
         observed: Callable[[], Observed],
@@ -154,9 +168,20 @@ class Acts:
         self._stuck_in: tuple[int, int] | None = None
         """The process in which that was seen: what is said of one that has gone says nothing of the next."""
         self._silent_of: tuple[int, int] | None = None
+        self._security, self._asked_listener = security, asked
         client_id = f"kjbod-guard-{config.node_id}"
-        self._channels = [ControllerChannel(client_id=client_id, clock=clock, spawn=spawn) for _ in range(2)]
+        self._channels = [
+            ControllerChannel(client_id=client_id, clock=clock, spawn=spawn, connect=opened_with(security))
+            for _ in range(2)
+        ]
         self.acting: Acting
+
+    def _doubts_canary(self, problem: str | None) -> None:
+        """Say that the broker cannot be asked, or can be again: meanwhile it is not judged by what it answers."""
+        if problem is None:
+            self._log.info("guard.broker.asked")
+        else:
+            self._log.warning("guard.broker.not.asked", reason=problem)
 
     async def open(
         self,
@@ -195,11 +220,13 @@ class Acts:
                 self._log.warning("guard.hand.missing", reason=line)
         else:
             self._hand_lost(no_hand)
-        listener = listener_to_ask(config)
-        if isinstance(listener, str):
-            self._log.warning("guard.hand.missing", reason=listener)
+        if isinstance(self._asked_listener, str):
+            self._log.warning("guard.hand.missing", reason=self._asked_listener)
         else:
-            self._asking = CanaryAsking(listener.host, listener.port, clock=clock)
+            self._asking = CanaryAsking(self._asked_listener, clock=clock, told=self._doubts_canary)
+            # A first look at a keystore may take Java's own tool, which is not to be waited for in doubt.
+            self._spawn(_prepared(self._asked_listener.security))
+        self._spawn(_prepared(self._security))
         claims_max = broker_steps.CLAIMS_MAX if "controller" in config.process_roles else 0
         self.acting = Acting(
             node=config.node_id,

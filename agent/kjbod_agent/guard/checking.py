@@ -14,7 +14,6 @@ from typing import Final
 
 from kjbod.clock import Clock, SystemClock, system_random
 from kjbod.config import Config
-from kjbod.config.load import protocol_problems
 from kjbod.errors import KjbodError, StorageError
 from kjbod.metadata import versions
 from kjbod.metadata.fetching import Committed, Snapshot
@@ -22,14 +21,16 @@ from kjbod.metadata.follower import MetadataFollower
 from kjbod.permissions import DENIED, explain, user_name
 from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.control_socket import ControlClient
+from kjbod.security.channel import Security
 from kjbod.wire.client import Connection
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.messages import DescribeQuorumRequest
 from kjbod_agent.ending import first_of
 from kjbod_agent.guard import rights, surroundings
 from kjbod_agent.guard.binding import Heads, Holder, Owned, heads, why_not_ours, why_not_registered
+from kjbod_agent.guard.canary_asking import CanaryAsking, listener_to_ask
 from kjbod_agent.guard.daemon import ROLE
-from kjbod_agent.guard.following import observer
+from kjbod_agent.guard.following import observer, security_to_controllers
 from kjbod_agent.guard.majority import Quorum, heard, unanswered, why_needed
 from kjbod_agent.guard.observing import Observed
 from kjbod_agent.guard.processes import Processes
@@ -256,10 +257,11 @@ class _Check:
     # ---- the controllers
 
     async def _metadata(self, found: Heads) -> None:
-        if problems := protocol_problems(self._config, "kjbod guard"):
-            self._say("missing", problems[0], "a guard watches the disks without the metadata")
+        security = security_to_controllers(self._config)
+        if isinstance(security, str):
+            self._say("missing", security, "a guard watches the disks without the metadata")
             return
-        observed, follower, trouble = await self._observe(found.cluster_id)
+        observed, follower, trouble = await self._observe(found.cluster_id, security)
         leader = follower.leader
         if not observed.complete or leader is None:
             where = ", ".join(f"{host}:{port}" for host, port in servers(self._config))
@@ -274,7 +276,8 @@ class _Check:
             self._say("missing", text, remedy)
         else:
             self._say("ok", text)
-        for line in await self._voters(leader.host, leader.port):
+        await self._listener()
+        for line in await self._voters(leader.host, leader.port, security):
             self._say(*line)
         reason = why_not_registered(
             observed, [one.directory_id for one in found.owned.values()], len(self._paths) - len(found.owned)
@@ -292,7 +295,24 @@ class _Check:
             for path in offline:
                 self._say("note", f"{path} is offline for Kafka", "the broker takes it up when it starts")
 
-    async def _observe(self, cluster_id: str | None) -> tuple[Observed, MetadataFollower, str | None]:
+    async def _listener(self) -> None:
+        """Whether the broker can be asked, as it is in doubt."""
+        asked = listener_to_ask(self._config)
+        if isinstance(asked, str):
+            self._say("note", asked, "whether it is crippled is seen by its threads alone")
+            return
+        asking = CanaryAsking(asked, clock=self._clock)
+        await asking.ask()
+        await asking.close()
+        text = f"the broker's listener {asked.listener}"
+        if asking.problem is None:
+            self._say("ok", f"{text} answers")
+        else:
+            self._say("note", f"{text} cannot be asked: {asking.problem}", "it is asked where threads are in doubt")
+
+    async def _observe(
+        self, cluster_id: str | None, security: Security
+    ) -> tuple[Observed, MetadataFollower, str | None]:
         """The metadata, as far as they were read in time, and what ended the reading."""
         observed = Observed(self._config.node_id)
         complete = asyncio.Event()
@@ -310,6 +330,7 @@ class _Check:
             self._config,
             self._clock,
             self._rng,
+            security=security,
             client_id=f"kjbod-guard-check-{self._config.node_id}",
             cluster_id=cluster_id,
             on_committed=on_committed,
@@ -327,13 +348,18 @@ class _Check:
             trouble = str(first_of(errors))
         return observed, follower, trouble
 
-    async def _voters(self, host: str, port: int) -> list[tuple[str, str, str]]:
+    async def _voters(self, host: str, port: int, security: Security) -> list[tuple[str, str, str]]:
         """Lines about the voters of the quorum, and whether it needs this node where that is a controller too."""
         is_controller = "controller" in self._config.process_roles
         quorum = Quorum(self._clock.monotonic_ms())
         try:
             async with await Connection.open(
-                host, port, client_id="kjbod-guard-check", clock=self._clock, connect_timeout_ms=ASK_MS
+                host,
+                port,
+                client_id="kjbod-guard-check",
+                clock=self._clock,
+                connect_timeout_ms=ASK_MS,
+                security=security,
             ) as connection:
                 # Whether a voter fetches is seen by what has changed meanwhile.
                 for _ in range(QUESTIONS if is_controller else 1):

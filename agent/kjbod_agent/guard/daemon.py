@@ -26,6 +26,8 @@ from kjbod.runtime import systemd
 from kjbod.runtime.control_socket import ControlServer
 from kjbod.runtime.logging import get_logger
 from kjbod.runtime.usage_meter import UsageMeter
+from kjbod.security.channel import NO_SECURITY, Security
+from kjbod.wire.client import opened_with
 from kjbod_agent.channel import ControllerChannel
 from kjbod_agent.condition import Condition
 from kjbod_agent.directories.start_up import Remembering
@@ -37,9 +39,10 @@ from kjbod_agent.guard.acts import Acts, NoJournalError, load_journal
 from kjbod_agent.guard.answers import Answers
 from kjbod_agent.guard.binding import Holder, moved
 from kjbod_agent.guard.broker_steps import State
+from kjbod_agent.guard.canary_asking import listener_to_ask
 from kjbod_agent.guard.deciding import Deciding, Seen
 from kjbod_agent.guard.finding import Finding
-from kjbod_agent.guard.following import Following
+from kjbod_agent.guard.following import Following, security_to_controllers
 from kjbod_agent.guard.hand_link import Started
 from kjbod_agent.guard.journal import NAME as JOURNAL_NAME
 from kjbod_agent.guard.journal import Journal
@@ -93,6 +96,9 @@ class Guard:
         self._source = source
         self._clock = clock
         self._rng = rng
+        # Before there is a loop: logins may stand in files of their own.
+        self._security = security_to_controllers(config)
+        self._asked = listener_to_ask(config)
         self._hand = hand
         self._mode = "observe" if hand is None else "act"
         self._acts: Acts | None = None
@@ -125,6 +131,7 @@ class Guard:
             config,
             clock,
             rng,
+            security=self._security,
             cluster_id=lambda: self._watching.cluster_id,
             evicted=lambda: (self._journal if self._acts is None else self._acts.acting.journal).evicted,
             registered_anew=self._prospects.registered_anew,
@@ -133,7 +140,12 @@ class Guard:
         )
         self._voters: VotersAsking | None = None
         if "controller" in config.process_roles:
-            channel = ControllerChannel(client_id=f"kjbod-guard-{config.node_id}", clock=clock, spawn=self._spawn)
+            channel = ControllerChannel(
+                client_id=f"kjbod-guard-{config.node_id}",
+                clock=clock,
+                spawn=self._spawn,
+                connect=opened_with(self._security if isinstance(self._security, Security) else NO_SECURITY),
+            )
             self._voters = VotersAsking(channel, clock, self._in_doubt)
 
     async def run(self) -> int:
@@ -262,6 +274,8 @@ class Guard:
             self._clock,
             self._log,
             self._reporting.account,
+            security=self._security if isinstance(self._security, Security) else NO_SECURITY,
+            asked=self._asked,
             spawn=self._spawn,
             review=self.review,
             observed=lambda: self._following.observed,

@@ -11,13 +11,15 @@ from typing import Final
 
 from kjbod.clock import Clock
 from kjbod.config import Config
-from kjbod.config.load import protocol_problems
-from kjbod.errors import KjbodError
+from kjbod.errors import ConfigError, KjbodError
 from kjbod.metadata.fetching import Committed, Leader, Snapshot
 from kjbod.metadata.follower import MetadataFollower
 from kjbod.metadata.image import BrokerRegistration
 from kjbod.metadata.records import Record
 from kjbod.runtime import memory
+from kjbod.security.channel import Security
+from kjbod.security.opening import security_of
+from kjbod.wire.client import opened_with
 from kjbod.wire.codec import MalformedMessageError
 from kjbod_agent.guard.observing import Key, Observed
 from kjbod_agent.quorum import connection_setup, quorum, servers, voter_addresses
@@ -32,11 +34,20 @@ NO_ANSWER: Final = "no answer yet"
 BEING_READ: Final = "they are being read"
 
 
+def security_to_controllers(config: Config) -> Security | str:
+    """Security of connections to the controllers, or why there can be none: disks are watched all the same."""
+    try:
+        return security_of(config)
+    except ConfigError as error:
+        return error.problems[0]
+
+
 def observer(
     config: Config,
     clock: Clock,
     rng: random.Random,
     *,
+    security: Security,
     client_id: str,
     cluster_id: str | None,
     on_committed: Callable[[Committed], None],
@@ -58,6 +69,7 @@ def observer(
         voters=voter_addresses(config),
         quorum=quorum(config),
         setup=connection_setup(config, rng),
+        connect=opened_with(security),
     )
 
 
@@ -68,6 +80,7 @@ class Following:
         config: of the broker.
         clock: the time.
         rng: chance.
+        security: of connections to the controllers, or why there are none.
         cluster_id: of the log directories; None: none could be read.
         evicted: partitions that are followed although the broker is no replica of them.
         registered_anew: called when the broker has registered with another epoch.
@@ -85,6 +98,7 @@ class Following:
         clock: Clock,
         rng: random.Random,
         *,
+        security: Security | str,
         cluster_id: Callable[[], str | None],
         evicted: Callable[[], Collection[Key]],
         registered_anew: Callable[[], None],
@@ -94,6 +108,7 @@ class Following:
         self._config = config
         self._clock = clock
         self._rng = rng
+        self._security = security
         self._cluster_id = cluster_id
         self._evicted = evicted
         self._registered_anew = registered_anew
@@ -132,8 +147,8 @@ class Following:
 
     async def run(self) -> None:
         """Follow the metadata for as long as the guard runs."""
-        if problems := protocol_problems(self._config, "kjbod guard"):
-            self._missing = problems[0]
+        if isinstance(self._security, str):
+            self._missing = self._security
             return
         while True:
             while self._cluster_id() is None:
@@ -145,6 +160,7 @@ class Following:
                 self._config,
                 self._clock,
                 self._rng,
+                security=self._security,
                 client_id=f"kjbod-guard-{self._config.node_id}",
                 cluster_id=self._cluster_id(),
                 on_committed=self._on_committed,

@@ -1,0 +1,179 @@
+"""Security of connections to one kind of server, as a connection asks for it: TLS made of files that may change, and a
+login that may be needed again.
+
+Files are read in a thread of their own, never on the event loop: they may lie on a disk that hangs. While they cannot
+be read, or are half written, the certificates from before go on to be used.
+"""
+
+import asyncio
+import os
+import ssl
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from kjbod.clock import Clock, SystemClock, system_random
+from kjbod.errors import KjbodError
+from kjbod.security.keys import PLAIN_TEXT, ChannelSettings, Tls
+from kjbod.security.sasl import ClientMechanism, client_mechanism
+
+if TYPE_CHECKING:
+    import random
+
+PATIENCE_MS: Final = 100
+"""How long files that were read before may take to be looked at again: a fence waits for it."""
+EXPIRES_SOON: Final = timedelta(days=30)
+"""Before the end of its time a certificate of ours is named."""
+_NONCE_BYTES: Final = 24
+_log = structlog.get_logger("kjbod.security")
+
+Stamp = tuple[tuple[int, int, int, int] | None, ...]
+"""Device, inode, size and time of change of each file; None: it is not there."""
+
+
+class Security:
+    """Security of the connections to one kind of server.
+
+    Args:
+        settings: of them.
+        rng: for nonces.
+        make: TLS from its settings; blocks.
+        clock: tells how long certificates are valid.
+
+    Attributes:
+        expires_at: until when our own certificate is valid; None: there is none, or it was not read yet.
+    """
+
+    def __init__(
+        self,
+        settings: ChannelSettings = PLAIN_TEXT,
+        rng: "random.Random | None" = None,
+        make: Callable[[Tls], ssl.SSLContext] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.settings = settings
+        self.expires_at: datetime | None = None
+        self._rng = rng or system_random()
+        self._make = make or _client_context
+        self._clock = clock or SystemClock()
+        self._context: ssl.SSLContext | None = None
+        self._stamp: Stamp | None = None
+        self._under_way: Future[ssl.SSLContext] | None = None
+        self._failing = False
+
+    @property
+    def protocol(self) -> str:
+        """The security protocol."""
+        return self.settings.protocol
+
+    def load(self) -> None:
+        """Read the files, for a start. Blocks.
+
+        Raises:
+            KjbodError: one cannot be used; one line.
+        """
+        if self.settings.tls is not None:
+            self._renew(self.settings.tls)
+
+    async def context(self, *, timeout_ms: int) -> ssl.SSLContext | None:
+        """TLS as the files have it now; None where the protocol has none.
+
+        Raises:
+            KjbodError: a file cannot be used, or was not read in time, and none could before.
+        """
+        tls = self.settings.tls
+        if tls is None:
+            return None
+        if self._under_way is None or self._under_way.done():
+            self._under_way = _in_thread(lambda: self._renew(tls))
+        patience_ms = timeout_ms if self._context is None else min(PATIENCE_MS, timeout_ms)
+        try:
+            async with asyncio.timeout(patience_ms / 1000):
+                context = await asyncio.shield(asyncio.wrap_future(self._under_way))
+        except TimeoutError:
+            if self._context is None:
+                stores = [store.key for store in (tls.keystore, tls.truststore) if store is not None and store.path]
+                raise KjbodError(f"{tls.source}: {' and '.join(stores)} not read within {timeout_ms} ms") from None
+            return self._context  # the look goes on
+        except KjbodError as error:
+            if self._context is None:
+                raise
+            if not self._failing:
+                self._failing = True
+                _log.warning("security.not.renewed", reason=str(error))
+            return self._context
+        self._failing = False
+        return context
+
+    def mechanism(self) -> ClientMechanism | None:
+        """The machine for one login; None where the protocol has no SASL."""
+        login = self.settings.login
+        return None if login is None else client_mechanism(login, self._rng.randbytes(_NONCE_BYTES).hex())
+
+    def _renew(self, tls: Tls) -> ssl.SSLContext:
+        """TLS, made anew where a file has changed."""
+        from kjbod.security.contexts import expiry_of, files_of
+
+        stamp = tuple(map(_stamp, files_of(tls)))
+        if self._context is None or stamp != self._stamp:
+            again = self._context is not None
+            self._context, self._stamp = self._make(tls), stamp
+            self.expires_at = expiry_of(tls)
+            if again:
+                _log.info("security.renewed", files=list(files_of(tls)))
+            if self.expires_at is not None and tls.keystore is not None and self._is_near(self.expires_at):
+                _log.warning(
+                    "security.certificate.expires",
+                    key=tls.keystore.key,
+                    path=tls.keystore.path,
+                    expires_at=self.expires_at.isoformat(),
+                )
+        return self._context
+
+    def _is_near(self, moment: datetime) -> bool:
+        return moment.timestamp() * 1000 - self._clock.wall_ms() < EXPIRES_SOON.total_seconds() * 1000
+
+
+def _client_context(tls: Tls) -> ssl.SSLContext:
+    from kjbod.security.contexts import client_context
+
+    return client_context(tls)
+
+
+def _stamp(path: str) -> tuple[int, int, int, int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _in_thread(work: Callable[[], ssl.SSLContext]) -> Future[ssl.SSLContext]:
+    """The result of ``work``, or the reason why there is none as a :class:`KjbodError`, in a thread that nobody waits
+    for at the end of the process."""
+    answer: Future[ssl.SSLContext] = Future()
+    answer.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            found = work()
+        except KjbodError as error:
+            answer.set_exception(error)
+        except BaseException as error:  # noqa: BLE001  no file, no memory, a library in trouble: all may pass
+            answer.set_exception(KjbodError(f"TLS cannot be set up: {type(error).__name__}: {error}"))
+        else:
+            answer.set_result(found)
+
+    try:
+        threading.Thread(target=run, name="kjbod-security", daemon=True).start()
+    except RuntimeError as error:
+        answer.set_exception(KjbodError(f"there is no room for a thread ({error})"))
+    return answer
+
+
+NO_SECURITY: Final = Security()
+"""Of plain text."""

@@ -1,0 +1,205 @@
+"""JAAS configuration: the login modules that ``sasl.jaas.config`` or a login configuration file names, with their
+options.
+
+Both are read by a ``java.io.StreamTokenizer``, each with rules of its own; sources: ``common.security.JaasConfig`` of
+4.3.1 for the key (KIP-85), ``sun.security.provider.ConfigFile`` of Java 17 for the file. Common to both: a quoted text
+has escapes and ends with its line at the latest; a ``/`` outside of quotes begins a comment, also a single one; ``#``
+begins none; a number is no word, so it needs quotes. Options have passwords, so no message shows a part of the text.
+"""
+
+import re
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import field
+
+from kjbod.quick_dataclass import dataclass
+
+TEXT_CHARS_MAX = 64 * 1024
+FLAGS = ("required", "requisite", "sufficient", "optional")
+"""``LoginModuleControlFlag``."""
+
+_TOKEN = r"""
+[\x00-\x20]+ | /\*.*?(?:\*/|\Z) | /(?:[^*][^\r\n]*)?
+| "(?P<double>(?:\\.|[^"\\\r\n])*)"?
+| '(?P<single>(?:\\.|[^'\\\r\n])*)'?
+| (?P<word>[a-zA-Z\xa0-\U0010ffffMARKS][a-zA-Z0-9.\-\xa0-\U0010ffffMARKS]*)
+| (?P<sign>.)
+"""
+_ESCAPE = re.compile(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)", re.DOTALL)
+_ESCAPES: Mapping[str, str] = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_END = "end"
+_QUOTED = 'the value in double quotes unless it is a plain word, with a backslash before each " and backslash in it'
+
+
+@dataclass(frozen=True, slots=True)
+class LoginModule:
+    """A login module (``AppConfigurationEntry``).
+
+    Attributes:
+        name: its class: ``org.apache.kafka.common.security.plain.PlainLoginModule``.
+        flag: of :data:`FLAGS`.
+        options: by their names.
+    """
+
+    name: str
+    flag: str
+    options: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Syntax:
+    """Rules of a tokenizer.
+
+    Attributes:
+        tokens: matches a token, or what is between two.
+        texts: kinds of tokens that can be a name or a value.
+        expands: whether Java puts system properties into values.
+    """
+
+    tokens: re.Pattern[str]
+    texts: tuple[str, ...]
+    expands: bool
+
+
+def _tokens(marks: str) -> re.Pattern[str]:
+    return re.compile(_TOKEN.replace("MARKS", re.escape(marks)), re.DOTALL | re.VERBOSE)
+
+
+_LOGIN = _Syntax(_tokens("$_"), texts=("word", "double", "single"), expands=False)
+_FILE = _Syntax(_tokens("$_*"), texts=("word", "double"), expands=True)
+
+
+def parse_login(text: str) -> tuple[LoginModule, ...]:
+    """Login modules of a ``sasl.jaas.config``: ``class flag option="value" ...;``, at least one.
+
+    Raises:
+        ValueError: which login module is wrong, and what was expected.
+    """
+    tokens = _Tokens(text, _LOGIN)
+    modules: list[LoginModule] = []
+    while tokens.kind != _END:
+        try:
+            modules.append(_module(tokens))
+        except ValueError as error:
+            raise ValueError(f"login module {len(modules) + 1}: {error}") from None
+    if not modules:
+        raise ValueError('expected a login module: class required option="value";')
+    return tuple(modules)
+
+
+def parse_sections(text: str) -> Mapping[str, tuple[LoginModule, ...]]:
+    """Login modules in a login configuration file, by section: ``Name { class flag option="value" ...; };``.
+
+    Raises:
+        ValueError: which line is wrong, and what was expected.
+    """
+    tokens = _Tokens(text, _FILE)
+    sections: dict[str, tuple[LoginModule, ...]] = {}
+    try:
+        while tokens.kind != _END:
+            name = _section_name(tokens, sections)
+            sections[name] = tuple(_section(tokens))
+    except ValueError as error:
+        raise ValueError(f"line {tokens.line}: {error}") from None
+    return sections
+
+
+class _Tokens:
+    """Tokens of a text, the current one in ``kind`` and ``text``."""
+
+    def __init__(self, source: str, syntax: _Syntax) -> None:
+        if len(source) > TEXT_CHARS_MAX:
+            raise ValueError(f"expected at most {TEXT_CHARS_MAX} characters")
+        self.syntax = syntax
+        self._source = source
+        self._start = self._end = 0
+        self.advance()
+
+    @property
+    def line(self) -> int:
+        """Number of the line with the current token."""
+        return self._source.count("\n", 0, self._start) + 1
+
+    def advance(self) -> None:
+        """Go to the next token; after the last one there is one of the kind ``end``."""
+        self.kind, self.text = _END, ""
+        while self.kind == _END and (match := self.syntax.tokens.match(self._source, self._end)):
+            self._start, self._end = match.span()
+            if match.lastgroup is not None:
+                self.kind, self.text = match.lastgroup, match[match.lastgroup]
+        if self.kind in ("double", "single"):
+            self.text = _ESCAPE.sub(_unescaped, self.text)
+
+    def is_sign(self, sign: str) -> bool:
+        """Whether the current token is a character that stands for itself."""
+        return self.kind == "sign" and self.text == sign
+
+    def take_sign(self, sign: str, expected: str) -> None:
+        """Go past ``sign``."""
+        if not self.is_sign(sign):
+            raise ValueError(expected)
+        self.advance()
+
+    def take_text(self, expected: str) -> str:
+        """A name or a value."""
+        if self.kind not in self.syntax.texts:
+            raise ValueError(expected)
+        text = self.text
+        self.advance()
+        return text
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    escape = match[1]
+    return chr(int(escape, 8)) if escape in "01234567" or len(escape) > 1 else _ESCAPES.get(escape, escape)
+
+
+def _section_name(tokens: _Tokens, taken: Container[str]) -> str:
+    if tokens.kind not in ("word", "double", "single"):  # Java takes single quotes in a file here alone
+        raise ValueError("expected the name of a section; a comment begins with //")
+    name = tokens.text
+    if name in taken:
+        raise ValueError("expected a different name for each section")
+    tokens.advance()
+    return name
+
+
+def _section(tokens: _Tokens) -> Iterator[LoginModule]:
+    tokens.take_sign("{", "expected { after the name of a section")
+    while not tokens.is_sign("}"):
+        yield _module(tokens)
+    tokens.advance()
+    tokens.take_sign(";", "expected ; after the } of a section")
+
+
+def _module(tokens: _Tokens) -> LoginModule:
+    name = tokens.take_text("expected the class of a login module")
+    if not name:
+        raise ValueError("expected the class of a login module, not an empty text")
+    flags = f"expected {', '.join(FLAGS[:-1])} or {FLAGS[-1]} after the class"
+    flag = tokens.take_text(flags).upper().lower()  # compared in upper case, as in Java: a dotless i is an i, too
+    if flag not in FLAGS:
+        raise ValueError(flags)
+    options: dict[str, str] = {}
+    while not tokens.is_sign(";"):
+        if tokens.kind == _END:
+            raise ValueError("expected ; after its options")
+        key = tokens.take_text(f'expected ; or name="value" after {len(options)} options, {_QUOTED}')
+        options[key] = _value(tokens, f'option {len(options) + 1}: expected name="value", {_QUOTED}')
+    tokens.advance()
+    return LoginModule(name, flag, options)
+
+
+def _value(tokens: _Tokens, expected: str) -> str:
+    tokens.take_sign("=", expected)
+    if tokens.syntax.expands and _is_expanded(tokens.text):
+        raise ValueError("expected no ${...} in a value: kjbod knows no system properties of Java")
+    return tokens.take_text(expected)
+
+
+def _is_expanded(value: str) -> bool:
+    """Whether Java looks for system properties in ``value``: it leaves ``${{...}}`` alone (``PropertyExpander``)."""
+    at = value.find("${")
+    while at >= 0 and value.startswith("${{", at):
+        end = value.find("}}", at)
+        at = value.find("${", end + 2) if end >= 0 else -1
+    return at >= 0 and "}" in value[at:]

@@ -1,0 +1,94 @@
+"""Values of Kafka's ``ssl.*`` and ``sasl.*`` keys, read and checked (``SslConfigs``, ``SaslConfigs`` of 4.3.1)."""
+
+from dataclasses import field
+from typing import Final
+
+from kjbod.config.endpoints import SECURITY_PROTOCOLS as SECURITY_PROTOCOLS
+from kjbod.quick_dataclass import dataclass
+
+PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL = SECURITY_PROTOCOLS
+PEM, PKCS12, JKS = STORE_TYPES = ("PEM", "PKCS12", "JKS")
+NO_CLIENT, WANTED, REQUIRED = CLIENT_AUTH = ("none", "requested", "required")
+"""``ssl.client.auth``."""
+DEFAULT_TLS_PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A keystore or a truststore.
+
+    Attributes:
+        key: the key of the file that names it, for messages: ``listener.name.controller.ssl.keystore.location``.
+        kind: of :data:`STORE_TYPES`.
+        path: its file, absolute; None where the file of properties has the PEM text itself.
+        password: of the store; None: it has none.
+        pem: that text: certificates of a truststore, or the certificate chain of a keystore.
+        key_pem: the private key that belongs to ``pem``, of a keystore.
+        key_password: of the private key; None: it has none, or the store's.
+    """
+
+    key: str
+    kind: str = JKS
+    path: str | None = None
+    password: str | None = field(default=None, repr=False)
+    pem: str | None = field(default=None, repr=False)
+    key_pem: str | None = field(default=None, repr=False)
+    key_password: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Settings of TLS.
+
+    Attributes:
+        source: the file that they are from, for messages.
+        keystore: who we are; None: nobody.
+        truststore: who is believed; None: whom the system believes.
+        checks_name: whether a server must have the host name that was asked for
+            (``ssl.endpoint.identification.algorithm=https``).
+        protocols: ``ssl.enabled.protocols``.
+        cipher_suites: ``ssl.cipher.suites``, by their names in RFCs, as Java has them; empty: the library's.
+        client_auth: ``ssl.client.auth``, of a server.
+    """
+
+    source: str
+    keystore: Store | None = None
+    truststore: Store | None = None
+    checks_name: bool = True
+    protocols: tuple[str, ...] = DEFAULT_TLS_PROTOCOLS
+    cipher_suites: tuple[str, ...] = ()
+    client_auth: str = NO_CLIENT
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Name and password for a server that asks by SASL.
+
+    Attributes:
+        mechanism: ``PLAIN``, ``SCRAM-SHA-256`` or ``SCRAM-SHA-512``.
+        username: of the JAAS entry.
+        password: of it.
+    """
+
+    mechanism: str
+    username: str
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSettings:
+    """Security of connections to one kind of server.
+
+    Attributes:
+        protocol: of :data:`SECURITY_PROTOCOLS`.
+        tls: where the protocol has it.
+        login: where it has SASL.
+    """
+
+    protocol: str = PLAINTEXT
+    tls: Tls | None = None
+    login: Login | None = None
+
+
+PLAIN_TEXT: Final = ChannelSettings()
+"""Nothing is secured."""

@@ -1,0 +1,114 @@
+"""The client's half of SASL mechanisms as machines without I/O: PLAIN (RFC 4616) and SCRAM (RFC 5802, 7677), as Kafka
+speaks them (``PlainSaslServer``, ``ScramSaslServer``, ``ScramFormatter`` of 4.3.1, KIP-43, KIP-84).
+
+A machine gives the first message, and then the answer to each of the server's, until it says that it is done. SCRAM
+proves both ends to each other: a server that does not know the password is found out by its last message.
+
+Kafka takes names and passwords as the bytes of their UTF-8, without the preparation (SASLprep) that libraries of SCRAM
+do: a password that it changes would be another one. So the few lines of SCRAM are here, and the hashes are Python's.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+from typing import Final, Protocol
+
+from kjbod.errors import RemoteProtocolError
+from kjbod.scram import ITERATIONS_MAX, MECHANISMS
+from kjbod.security.keys import Login
+
+_PLAIN: Final = "PLAIN"
+_GS2_HEADER: Final = "n,,"
+"""No channel binding, no other identity."""
+
+
+class ClientMechanism(Protocol):
+    """The client's half of one exchange."""
+
+    def first(self) -> bytes:
+        """The message to begin with."""
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        """The answer to a message of the server; None: that was the last one.
+
+        Raises:
+            RemoteProtocolError: it is not what the mechanism has there, or the server does not know the password.
+        """
+
+
+def client_mechanism(login: Login, nonce: str) -> ClientMechanism:
+    """The machine for one exchange; ``nonce``: printable, without commas, never used before."""
+    return _Plain(login) if login.mechanism == _PLAIN else _Scram(login, nonce)
+
+
+class _Plain:
+    """PLAIN: name and password in one message."""
+
+    def __init__(self, login: Login) -> None:
+        self._login = login
+
+    def first(self) -> bytes:
+        return f"\0{self._login.username}\0{self._login.password}".encode()
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        if challenge:
+            raise RemoteProtocolError("the server asks on after PLAIN")
+        return None
+
+
+class _Scram:
+    """SCRAM: two messages each; neither has the password."""
+
+    def __init__(self, login: Login, nonce: str) -> None:
+        self._login = login
+        self._mechanism = MECHANISMS[login.mechanism]
+        self._nonce = nonce
+        self._bare = f"n={sasl_name(login.username)},r={nonce}"
+        self._server_signature: bytes | None = None
+
+    def first(self) -> bytes:
+        return f"{_GS2_HEADER}{self._bare}".encode()
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        try:
+            text = challenge.decode()
+            fields = dict(part.split("=", 1) for part in text.split(","))
+            if self._server_signature is None:
+                return self._prove(text, fields)
+            self._check(fields, self._server_signature)
+        except (ValueError, KeyError, binascii.Error):
+            raise RemoteProtocolError(f"the server sent what is no {self._login.mechanism}") from None
+        return None
+
+    def _prove(self, server_first: str, fields: dict[str, str]) -> bytes:
+        """The client's final message."""
+        nonce, salt, iterations = fields["r"], base64.b64decode(fields["s"], validate=True), int(fields["i"])
+        if not nonce.startswith(self._nonce) or nonce == self._nonce:
+            raise RemoteProtocolError(f"the server sent an old message of {self._login.mechanism}")
+        if not self._mechanism.iterations_min <= iterations <= ITERATIONS_MAX:
+            # Fewer would help whoever pretends to be the server to the password, more keep us busy.
+            raise RemoteProtocolError(
+                f"the server wants {iterations} iterations of {self._login.mechanism}: expected "
+                f"{self._mechanism.iterations_min} to {ITERATIONS_MAX}"
+            )
+        name = self._mechanism.hash
+        salted = hashlib.pbkdf2_hmac(name, self._login.password.encode(), salt, iterations)
+        bare_final = f"c={base64.b64encode(_GS2_HEADER.encode()).decode()},r={nonce}"
+        message = f"{self._bare},{server_first},{bare_final}".encode()
+        client_key = hmac.digest(salted, b"Client Key", name)
+        signature = hmac.digest(hashlib.new(name, client_key).digest(), message, name)
+        self._server_signature = hmac.digest(hmac.digest(salted, b"Server Key", name), message, name)
+        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        return f"{bare_final},p={base64.b64encode(proof).decode()}".encode()
+
+    def _check(self, fields: dict[str, str], signature: bytes) -> None:
+        if "e" in fields:
+            raise RemoteProtocolError(f"the server refused {self._login.mechanism}")
+        if not hmac.compare_digest(base64.b64decode(fields["v"], validate=True), signature):
+            raise RemoteProtocolError("the server does not know the password: it is not who it should be")
+
+
+def sasl_name(name: str) -> str:
+    """A user's name as SCRAM writes it (RFC 5802, ``saslname``)."""
+    return name.replace("=", "=3D").replace(",", "=2C")

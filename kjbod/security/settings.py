@@ -1,0 +1,302 @@
+"""Security of connections as files say it: a ``server.properties`` of those to its controllers, and a file of
+``--command-config`` of those to a cluster (``ChannelBuilders.clientChannelBuilder``, ``JaasContext``,
+``DefaultSslEngineFactory`` of 4.3.1).
+
+A broker's connection to controllers is one of their listener: ``listener.name.controller.ssl.keystore.location`` comes
+before ``ssl.keystore.location``, the mechanism is ``sasl.mechanism.controller.protocol``, and the login is
+``listener.name.controller.scram-sha-512.sasl.jaas.config`` or the section ``KafkaServer`` of the JAAS file. A client's
+are ``security.protocol``, ``sasl.mechanism`` and ``sasl.jaas.config``, or the section ``KafkaClient``.
+
+Only what the protocol needs is read, so that a file whose secrets somebody may not read serves for all else. A mistake
+is one line with file, key and what was expected, and never has the value of a secret.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from kjbod.errors import ConfigError
+from kjbod.security.jaas import LoginModule, parse_login
+from kjbod.security.keys import (
+    CLIENT_AUTH,
+    DEFAULT_TLS_PROTOCOLS,
+    JKS,
+    NO_CLIENT,
+    PEM,
+    PLAIN_TEXT,
+    PLAINTEXT,
+    SASL_PLAINTEXT,
+    SASL_SSL,
+    SECURITY_PROTOCOLS,
+    SSL,
+    STORE_TYPES,
+    ChannelSettings,
+    Login,
+    Store,
+    Tls,
+)
+
+Sections = Callable[[], Mapping[str, Sequence[LoginModule]]]
+"""Gives the sections of the JAAS file by their names, none where there is no file; raises :class:`ConfigError`. It is
+asked only where a login is to be in it."""
+Resolve = Callable[[str], str]
+"""Replaces what ``config.providers`` stand for in a value; raises ``ValueError`` with the reason where that fails."""
+
+MECHANISMS: Final[Mapping[str, str]] = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+"""Mechanisms of SASL that kjbod has, and Kafka's login module of each."""
+DEFAULT_MECHANISM: Final = "GSSAPI"
+"""Kafka's default of ``sasl.mechanism`` and of ``sasl.mechanism.controller.protocol``."""
+_JAVA_CLASSES: Final[Mapping[str, Sequence[str]]] = {
+    "SSL": ("ssl.engine.factory.class",),
+    "SASL": ("sasl.client.callback.handler.class", "sasl.login.class", "sasl.login.callback.handler.class"),
+}
+_SHOWN_MAX: Final = 120
+_SECRETS: Final = ("password", "jaas.config", "keystore.key", "keystore.certificate.chain", "truststore.certificates")
+
+
+def of_listener(
+    properties: Mapping[str, str],
+    source: str,
+    listener: str,
+    protocol: str,
+    mechanism_key: str,
+    resolve: Resolve,
+    sections: Sections = dict,
+) -> ChannelSettings:
+    """Settings of a node's connections to others of its kind.
+
+    Args:
+        properties: of its ``server.properties``.
+        source: the name of that file, for messages.
+        listener: the others' listener: the first of ``controller.listener.names``.
+        protocol: of that listener.
+        mechanism_key: of the mechanism: ``sasl.mechanism.controller.protocol``.
+        resolve: for ``config.providers``.
+        sections: of its JAAS file.
+
+    Raises:
+        ConfigError: with every mistake.
+    """
+    if protocol == PLAINTEXT:
+        return PLAIN_TEXT
+    reader = _Reader(properties, source, resolve, f"listener.name.{listener.lower()}.")
+    general = _Reader(properties, source, resolve, problems=reader.problems)
+
+    def login() -> Login | None:
+        mechanism = general.mechanism(mechanism_key)
+        if mechanism is None:
+            return None
+        # Kafka ignores a login without the listener's prefix (ChannelBuilders.channelBuilderConfigs).
+        named = [f"{listener.lower()}.KafkaServer", "KafkaServer"]
+        return general.login(mechanism, f"{reader.prefix}{mechanism.lower()}.sasl.jaas.config", named, sections)
+
+    return _settings(reader, protocol, login)
+
+
+def of_client(
+    properties: Mapping[str, str], source: str, resolve: Resolve, sections: Sections = dict
+) -> ChannelSettings:
+    """Settings of a client, from the file of ``--command-config``.
+
+    Raises:
+        ConfigError: with every mistake.
+    """
+    reader = _Reader(properties, source, resolve)
+    protocol = (reader.text("security.protocol") or PLAINTEXT).upper()
+    if protocol not in SECURITY_PROTOCOLS:
+        reader.wrong("security.protocol", f"expected one of {', '.join(SECURITY_PROTOCOLS)}")
+        raise ConfigError(*reader.problems)
+
+    def login() -> Login | None:
+        mechanism = reader.mechanism("sasl.mechanism")
+        if mechanism is None:
+            return None
+        return reader.login(mechanism, "sasl.jaas.config", ["KafkaClient"], sections)
+
+    return _settings(reader, protocol, login)
+
+
+def _settings(reader: "_Reader", protocol: str, login: Callable[[], Login | None]) -> ChannelSettings:
+    for part, names in _JAVA_CLASSES.items():
+        for name in names if part in protocol else ():
+            if reader.text(name):
+                reader.wrong(name, "expected nothing: kjbod runs no Java classes")
+    tls = reader.tls() if protocol in (SSL, SASL_SSL) else None
+    who = login() if protocol in (SASL_PLAINTEXT, SASL_SSL) else None
+    if reader.problems:
+        raise ConfigError(*reader.problems)
+    return ChannelSettings(protocol, tls, who)
+
+
+class _Reader:
+    """Keys of one file, those with ``prefix`` before those without; collects the problems."""
+
+    def __init__(
+        self,
+        properties: Mapping[str, str],
+        source: str,
+        resolve: Resolve,
+        prefix: str = "",
+        problems: list[str] | None = None,
+    ) -> None:
+        self._properties = properties
+        self._source = source
+        self._resolve = resolve
+        self.prefix = prefix
+        self.problems: list[str] = [] if problems is None else problems
+
+    def key(self, name: str) -> str:
+        """The key that is meant by ``name``: that of the listener, where the file has it."""
+        return f"{self.prefix}{name}" if f"{self.prefix}{name}" in self._properties else name
+
+    def text(self, name: str) -> str | None:
+        """The value, without blanks around it; None where it is not there, or cannot be resolved."""
+        value = self._properties.get(self.key(name))
+        if value is None:
+            return None
+        try:
+            return self._resolve(value).strip()
+        except ValueError as error:
+            self.problems.append(f"{self._source}: {self.key(name)}: {error}")
+            return None
+
+    def wrong(self, name: str, expected: str) -> None:
+        """Note that a value is not as expected."""
+        key = self.key(name)
+        value = self._properties.get(key)
+        if value is None:
+            self.problems.append(f"{self._source}: {name} is missing: {expected}")
+        elif key.endswith(_SECRETS):
+            self.problems.append(f"{self._source}: {key}: {expected}")
+        else:
+            self.problems.append(f"{self._source}: {key}={_shown(value)}: {expected}")
+
+    # ---- TLS
+
+    def tls(self) -> Tls:
+        """Settings of TLS."""
+        algorithm = self.text("ssl.endpoint.identification.algorithm")
+        return Tls(
+            source=self._source,
+            keystore=self._keystore(),
+            truststore=self._truststore(),
+            checks_name=algorithm is None or algorithm != "",
+            protocols=self._list("ssl.enabled.protocols") or DEFAULT_TLS_PROTOCOLS,
+            cipher_suites=self._list("ssl.cipher.suites"),
+            client_auth=self._choice("ssl.client.auth", CLIENT_AUTH, NO_CLIENT),
+        )
+
+    def _keystore(self) -> Store | None:
+        location = self._path("ssl.keystore.location")
+        chain, key = self.text("ssl.keystore.certificate.chain"), self.text("ssl.keystore.key")
+        if not location and chain is None and key is None:
+            return None
+        if not location and (chain is None or key is None):
+            missing = "ssl.keystore.key" if key is None else "ssl.keystore.certificate.chain"
+            self.wrong(missing, "expected the PEM text of it, as its other half is there")
+            return None
+        named = "ssl.keystore.location" if location else "ssl.keystore.certificate.chain"
+        return Store(
+            self.key(named),
+            self._kind("ssl.keystore.type", PEM if not location else JKS),
+            path=location or None,
+            password=self.text("ssl.keystore.password"),
+            pem=chain if not location else None,
+            key_pem=key if not location else None,
+            key_password=self.text("ssl.key.password"),
+        )
+
+    def _truststore(self) -> Store | None:
+        location, certificates = self._path("ssl.truststore.location"), self.text("ssl.truststore.certificates")
+        if not location and not certificates:
+            return None
+        return Store(
+            self.key("ssl.truststore.location" if location else "ssl.truststore.certificates"),
+            self._kind("ssl.truststore.type", PEM if not location else JKS),
+            path=location or None,
+            password=self.text("ssl.truststore.password"),
+            pem=None if location else certificates,
+        )
+
+    def _path(self, name: str) -> str | None:
+        """A path; one that is there and blank is a template that nobody has filled in, and must not mean any."""
+        text = self.text(name)
+        if text == "":
+            self.wrong(name, "expected the path of a file")
+        return text or None
+
+    def _kind(self, name: str, default: str) -> str:
+        return self._choice(name, STORE_TYPES, default, str.upper)
+
+    def _choice(self, name: str, choices: Sequence[str], default: str, fold: Callable[[str], str] = str.lower) -> str:
+        text = self.text(name)
+        if not text:
+            return default
+        if fold(text) not in choices:
+            self.wrong(name, f"expected {' or '.join(choices)}")
+            return default
+        return fold(text)
+
+    def _list(self, name: str) -> tuple[str, ...]:
+        return tuple(entry.strip() for entry in (self.text(name) or "").split(",") if entry.strip())
+
+    # ---- SASL
+
+    def mechanism(self, name: str) -> str | None:
+        """The mechanism that a key names; None where kjbod has it not."""
+        mechanism = self.text(name) or DEFAULT_MECHANISM
+        if mechanism in MECHANISMS:
+            return mechanism
+        self.wrong(name, f"expected {', '.join(MECHANISMS)}, which is what kjbod has (Kafka's default is GSSAPI)")
+        return None
+
+    def login(self, mechanism: str, key: str, names: Sequence[str], sections: Sections) -> Login | None:
+        """Name and password, from the value of ``key``, or from the first of the sections ``names`` that is there."""
+        if self.key(key) in self._properties:
+            modules = self._modules(key)
+            where = self.key(key)
+        else:
+            found = sections()
+            modules = next((found[name] for name in names if found.get(name)), ())
+            where = f"section {names[-1]} of the JAAS file"
+            if not modules:
+                self.problems.append(
+                    f"{self._source}: {self.prefix}{key} is missing: expected the login of {mechanism}, or a section "
+                    f"{names[-1]} in the file of kjbod.jaas.file"
+                )
+        if not modules:
+            return None
+        module = next((one for one in modules if one.name == MECHANISMS[mechanism]), modules[0])
+        if module.options.get("tokenauth", "").lower() == "true":
+            self.problems.append(
+                f"{self._source}: {where}: tokenauth=true: expected a user, kjbod has no use for tokens"
+            )
+            return None
+        username, password = module.options.get("username"), module.options.get("password")
+        if username is None or password is None:
+            lacking = "username" if username is None else "password"
+            self.problems.append(f"{self._source}: {where}: {lacking} is missing, which {mechanism} needs")
+            return None
+        return Login(mechanism, username, password)
+
+    def _modules(self, key: str) -> Sequence[LoginModule]:
+        text = self.text(key)
+        if text is None:
+            return ()
+        try:
+            modules = parse_login(text)
+        except ValueError as error:
+            self.wrong(key, f"expected a JAAS login module: {error}")
+            return ()
+        if len(modules) != 1:
+            self.wrong(key, f"expected one JAAS login module, not {len(modules)}")
+            return ()
+        return modules
+
+
+def _shown(value: str) -> str:
+    text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in value)
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."

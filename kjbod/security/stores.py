@@ -1,0 +1,399 @@
+"""Keystores and truststores as Kafka's brokers and clients have them (``DefaultSslEngineFactory`` of 4.3.1; KIP-651 for
+PEM; ``KeyStore`` of Java). Blocking code.
+
+PEM is read by Python's ssl alone. PKCS12 needs the package ``cryptography``, which is imported when there is one to
+read. JKS, a format of Java's own, is brought into PKCS12 by the host's ``keytool``: a host that runs Kafka has it. As
+in Java (``keystore.type.compat``), JKS and PKCS12 are told apart by how the file begins, whatever the type given is.
+
+A PKCS12 or JKS keystore is expected to have one private key.
+"""
+
+import contextlib
+import os
+import re
+import secrets
+import shlex
+import shutil
+import signal
+import ssl
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kjbod.errors import KjbodError
+from kjbod.files import read_file
+from kjbod.quick_dataclass import dataclass
+from kjbod.security.keys import PEM, Store
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates
+    from cryptography.x509 import Certificate
+
+STORE_BYTES_MAX: Final = 4 << 20
+"""Java's own ``cacerts`` has a sixteenth of it."""
+KEYTOOL_DEADLINE_S: Final = 20.0
+"""A start of Java takes a second, on a busy host some."""
+
+_KEYSTORE, _TRUSTSTORE = "keystore", "truststore"
+_IN_MEMORY = ("/dev/shm", "/run")
+"""Where most hosts have a tmpfs: nothing that is written there reaches a disk."""
+_JKS_MAGIC, _JCEKS_MAGIC = b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce"
+_PFX = re.compile(rb"0(?:[\x00-\x80]|\x81.|\x82..|\x83...|\x84....)\x02\x01\x03", re.DOTALL)
+"""A PKCS12 file begins so: a sequence, and in it version 3 (RFC 7292)."""
+_PEM_BLOCK = re.compile(
+    r"-BEGIN\s+(?P<label>[A-Z0-9]+(?:\s+[A-Z0-9]+){0,4})-+\s*"
+    r"(?P<headers>(?:[A-Za-z0-9-]+:[^\r\n]*[\r\n]+)*)(?P<body>[A-Za-z0-9/+=\s]*)-+END"
+)
+"""As ``PemParser`` has it: line ends may be spaces, since a value of a properties file is one line."""
+_SOURCE_PASSWORD, _TARGET_PASSWORD = "KJBOD_SOURCE_PASSWORD", "KJBOD_TARGET_PASSWORD"
+"""Environment variables of keytool: its arguments are for all users of the host to see."""
+
+
+class StoreError(KjbodError):
+    """A keystore or a truststore cannot be used: its key, its file and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A private key and the certificates that show whose it is, all PEM.
+
+    Attributes:
+        chain_pem: the leaf first.
+        password: of ``key_pem``, where that is encrypted.
+    """
+
+    chain_pem: bytes
+    key_pem: bytes = field(repr=False)
+    password: str | None = field(default=None, repr=False)
+
+    def load_into(self, context: ssl.SSLContext) -> None:
+        """Let ``context`` show this identity. The private key reaches no disk.
+
+        Raises:
+            ssl.SSLError: the key is not that of the leaf, or cannot be decrypted, or is too weak for OpenSSL.
+        """
+        with _memory_file(self.chain_pem + self.key_pem) as name:
+            # None would let OpenSSL ask on the terminal.
+            context.load_cert_chain(name, password="" if self.password is None else self.password)
+
+
+def read_identity(store: Store, source: str) -> Identity:
+    """The private key and the certificate chain of a keystore; that they belong together is checked.
+
+    Raises:
+        StoreError: it cannot be used.
+    """
+    place = _Place(store, source, _KEYSTORE)
+    identity = _pem_identity(place) if store.kind == PEM else _pkcs12_identity(place)
+    _check_certificates(place, identity.chain_pem.decode())
+    try:
+        identity.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+    except ValueError:
+        raise place.error(f"password too long for OpenSSL ({place.key_of('key.password')})") from None
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise place.error("key does not match certificate") from None
+        if b" ENCRYPTED " in identity.key_pem:
+            raise place.error(f"wrong password ({place.key_of('key.password')})") from None
+        raise place.error(f"private key or certificate not usable ({_words(error)})") from None
+    return identity
+
+
+def read_authorities(store: Store, source: str) -> str:
+    """All certificates of a truststore, as PEM text.
+
+    Of a PKCS12 or JKS file with a private key, Java trusts its certificate, and not those that vouch for it unless they
+    have entries of their own. Those are known by their alias here: others have no name (OpenSSL), or the subject's
+    (keytool).
+
+    Raises:
+        StoreError: it cannot be used.
+    """
+    place = _Place(store, source, _TRUSTSTORE)
+    if store.kind == PEM:
+        pem = "".join(text for label, text in _pem_blocks(_pem_text(place)) if label == "CERTIFICATE")
+    else:
+        pem = _pkcs12_authorities(place)
+    if not pem:
+        raise place.error("no certificate in it")
+    _check_certificates(place, pem)
+    return pem
+
+
+class _Place:
+    """A store, and what messages say of it."""
+
+    def __init__(self, store: Store, source: str, part: str) -> None:
+        self.store = store
+        self.source = source
+        self.part = part
+
+    def key_of(self, name: str) -> str:
+        """``ssl.<name>`` with the prefix that the store's own key has."""
+        return f"{self.store.key[: max(self.store.key.rfind('ssl.'), 0)]}ssl.{name}"
+
+    @property
+    def password_key(self) -> str:
+        return self.key_of(f"{self.part}.password")
+
+    def error(self, text: str) -> StoreError:
+        value = "" if self.store.path is None else f"={self.store.path}"
+        return StoreError(f"{self.source}: {self.store.key}{value}: {text}")
+
+    def read(self) -> bytes:
+        """Bytes of its file.
+
+        Raises:
+            StoreError: they cannot be read.
+        """
+        if self.store.path is None:
+            raise self.error(f"no file is named ({self.key_of(f'{self.part}.location')})")
+        try:
+            return read_file(Path(self.store.path), bytes_max=STORE_BYTES_MAX)
+        except OSError as error:
+            raise self.error(f"not readable: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def _memory_file(data: bytes) -> Iterator[str]:
+    """Name of a file that is nowhere but in memory, for libraries that read files only."""
+    descriptor = os.memfd_create("kjbod-identity", os.MFD_CLOEXEC)
+    with open(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        yield f"/proc/self/fd/{descriptor}"
+
+
+def _check_certificates(place: _Place, pem: str) -> None:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=pem)
+    except (ssl.SSLError, ValueError) as error:
+        raise place.error(f"certificate not readable ({_words(error)})") from None
+
+
+def _words(error: Exception) -> str:
+    """OpenSSL's reason, ``EE_KEY_TOO_SMALL``, for a person."""
+    reason = error.reason if isinstance(error, ssl.SSLError) else None
+    return reason.replace("_", " ").lower() if reason else "malformed"
+
+
+# PEM
+
+
+def _pem_identity(place: _Place) -> Identity:
+    store = place.store
+    key_place = place
+    if store.path is None:
+        key_place = _Place(Store(place.key_of("keystore.key")), place.source, _KEYSTORE)
+    chain_blocks = list(_pem_blocks(_pem_text(place)))
+    key_blocks = chain_blocks if store.path is not None else list(_pem_blocks(store.key_pem or ""))
+    chain = "".join(text for label, text in chain_blocks if label == "CERTIFICATE")
+    keys = [text for label, text in key_blocks if label.endswith("PRIVATE KEY")]
+    if not keys:
+        raise key_place.error("no private key in it")
+    if len(keys) > 1:
+        raise key_place.error(f"expected one private key, and it has {len(keys)}")
+    if not chain:
+        raise place.error("no certificate in it")
+    if " ENCRYPTED " in keys[0] and store.key_password is None:
+        raise key_place.error(f"key encrypted and {place.key_of('key.password')} missing")
+    return Identity(chain.encode(), keys[0].encode(), store.key_password)
+
+
+def _pem_text(place: _Place) -> str:
+    if place.store.path is None:
+        return place.store.pem or ""
+    data = place.read()
+    if data.startswith(_JKS_MAGIC) or _PFX.match(data):
+        raise place.error(f"not PEM, but a keystore of Java ({place.key_of(f'{place.part}.type')})")
+    return data.decode("latin-1")
+
+
+def _pem_blocks(text: str) -> Iterator[tuple[str, str]]:
+    """Label and PEM text, with its line ends, of all that is in ``text``."""
+    for match in _PEM_BLOCK.finditer(text):
+        label = " ".join(match["label"].split())
+        label = "CERTIFICATE" if label == "X509 CERTIFICATE" else label
+        body = "".join(match["body"].split())
+        lines = [f"-----BEGIN {label}-----", *(body[at : at + 64] for at in range(0, len(body), 64))]
+        yield label, "\n".join([*lines, f"-----END {label}-----", ""])
+
+
+# PKCS12
+
+
+def _pkcs12_identity(place: _Place) -> Identity:
+    content = _pkcs12_content(place)
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    if content.key is None:
+        raise place.error("no private key in it")
+    if content.cert is None:
+        raise place.error("no certificate in it")
+    try:
+        chain = _chain(content.cert.certificate, [other.certificate for other in content.additional_certs])
+        chain_pem = b"".join(certificate.public_bytes(Encoding.PEM) for certificate in chain)
+    except ValueError:
+        raise place.error("certificate not readable (malformed)") from None
+    return Identity(chain_pem, content.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+
+
+def _chain(leaf: "Certificate", others: "list[Certificate]") -> "list[Certificate]":
+    """The leaf, who has signed it, who has signed that: files have them in any order."""
+    chain = [leaf]
+    while issuer := next((one for one in others if one.subject == chain[-1].issuer and one not in chain), None):
+        chain.append(issuer)
+    return chain
+
+
+def _pkcs12_authorities(place: _Place) -> str:
+    content = _pkcs12_content(place)
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    others = content.additional_certs
+    if content.key is not None:
+        others = [other for other in others if other.friendly_name and b"=" not in other.friendly_name]
+    trusted = [content.cert, *others] if content.cert is not None else others
+    return "".join(each.certificate.public_bytes(Encoding.PEM).decode() for each in trusted)
+
+
+def _pkcs12_content(place: _Place) -> "PKCS12KeyAndCertificates":
+    store, data = place.store, place.read()
+    if data.startswith(_JKS_MAGIC):
+        return _parse_pkcs12(place, *_pkcs12_of_jks(place, data))
+    if data.startswith(_JCEKS_MAGIC):
+        raise place.error("a JCEKS keystore: expected PKCS12, JKS or PEM")
+    if not _PFX.match(data):
+        of_text = f" (PEM? {place.key_of(f'{place.part}.type')}=PEM)" if b"-----BEGIN " in data else ""
+        raise place.error(f"not a keystore{of_text}")
+    if place.part == _KEYSTORE and store.key_password is not None and store.key_password != store.password:
+        both = f"{place.key_of('key.password')} and {place.password_key}"
+        raise place.error(f"{both} differ: a PKCS12 keystore has one password")
+    return _parse_pkcs12(place, data, store.password)
+
+
+def _parse_pkcs12(place: _Place, data: bytes, password: str | None) -> "PKCS12KeyAndCertificates":
+    try:
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.serialization import pkcs12
+    except ImportError:
+        raise place.error("PKCS12 and JKS need the Python package cryptography: install it, or use PEM") from None
+    try:
+        return pkcs12.load_pkcs12(data, None if password is None else password.encode())
+    except UnsupportedAlgorithm as error:
+        raise place.error(f"made with an algorithm that OpenSSL has not: {error.args[0]}") from None
+    except ValueError:  # cryptography knows no difference to a damaged file
+        wrong = "password missing" if password is None else "wrong password"
+        raise place.error(f"{wrong} ({place.password_key})") from None
+
+
+# JKS
+
+
+def _pkcs12_of_jks(place: _Place, data: bytes) -> tuple[bytes, str]:
+    """A JKS file as PKCS12, and the password of that."""
+    if place.part == _KEYSTORE and place.store.password is None:
+        raise place.error(f"password missing ({place.password_key})")
+    keytool = _find_keytool(os.environ)
+    if keytool is None:
+        raise place.error(_without_keytool(place))
+    password = secrets.token_hex(16)
+    with _private_directory() as name:
+        directory = Path(name)
+        try:
+            (directory / "store.jks").write_bytes(data)
+            said = _run_keytool(keytool, place, directory, password)
+            converted = directory / "store.p12"
+            if not converted.exists():
+                raise place.error(_keytool_words(place, said))
+            return read_file(converted), password
+        except OSError as error:
+            raise place.error(f"{keytool} cannot be run: {error.strerror}") from None
+
+
+def _find_keytool(environ: Mapping[str, str]) -> str | None:
+    if home := environ.get("JAVA_HOME"):
+        keytool = Path(home) / "bin/keytool"
+        if os.access(keytool, os.X_OK):
+            return str(keytool)
+    return shutil.which("keytool", path=environ.get("PATH"))
+
+
+def _without_keytool(place: _Place) -> str:
+    path = Path(place.store.path or "")
+    converted = shlex.quote(str(path.with_suffix(".p12")))
+    return (
+        "a JKS keystore needs Java's keytool, which is neither in JAVA_HOME nor in PATH; on a host with Java, run:"
+        f" keytool -importkeystore -srckeystore {shlex.quote(str(path))} -destkeystore {converted}"
+        f" -deststoretype PKCS12, and name {converted} instead"
+    )
+
+
+def _private_directory() -> "tempfile.TemporaryDirectory[str]":
+    """A directory for us alone (mode 0700), in memory where the host allows."""
+    for parent in _IN_MEMORY:
+        with contextlib.suppress(OSError):
+            return tempfile.TemporaryDirectory(prefix="kjbod-", dir=parent)
+    return tempfile.TemporaryDirectory(prefix="kjbod-")
+
+
+def _run_keytool(keytool: str, place: _Place, directory: Path, target_password: str) -> str:
+    """Import all of the store into ``store.p12``; the answer is what keytool wrote.
+
+    A password of the key alone can be given for a named alias only: otherwise keytool asks for it, on its input, as it
+    does for that of a store without.
+    """
+    store = place.store
+    # UsePerfData would leave a file in /tmp.
+    command = [keytool, "-J-XX:-UsePerfData", "-J-Duser.language=en", "-importkeystore", "-noprompt"]
+    command += ["-srckeystore", "store.jks", "-srcstoretype", "JKS"]
+    command += ["-destkeystore", "store.p12", "-deststoretype", "PKCS12", "-deststorepass:env", _TARGET_PASSWORD]
+    environment = {"LC_ALL": "C.UTF-8", "PATH": os.environ.get("PATH", os.defpath), _TARGET_PASSWORD: target_password}
+    if store.password is not None:
+        command += ["-srcstorepass:env", _SOURCE_PASSWORD]
+        environment[_SOURCE_PASSWORD] = store.password
+    if home := os.environ.get("JAVA_HOME"):
+        environment["JAVA_HOME"] = home
+    asked_for = store.key_password if store.password is not None else ""
+    text = "" if asked_for is None else f"{asked_for}\n"
+    with open(directory / "said", "w+b") as said:
+        process = subprocess.Popen(
+            command,
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # no terminal to ask on
+        )
+        try:
+            process.communicate(text.encode(), timeout=KEYTOOL_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            raise place.error(f"{keytool} was not done within {KEYTOOL_DEADLINE_S:g} s") from None
+        finally:
+            _end(process)
+        said.seek(0)
+        return said.read().decode(errors="replace")
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _keytool_words(place: _Place, said: str) -> str:
+    """Reason why keytool has imported nothing."""
+    key_password = place.key_of("key.password")
+    if "password was incorrect" in said:
+        return f"wrong password ({place.password_key})"
+    if "UnrecoverableKey" in said or "Too many failures" in said:
+        if place.store.key_password is None:
+            return f"key encrypted and {key_password} missing"
+        return f"wrong password ({key_password})"
+    match = re.search(r"keytool error: (?:java[\w.]*: )?([^\r\n]{1,200})", said)
+    return f"not readable: keytool says {match[1] if match else 'nothing'}"

@@ -1,0 +1,116 @@
+"""A secured cluster's side of ``server.properties``: certificates of an authority of its own, users and mechanisms.
+
+Everything is Kafka's own keys, with PEM stores, so that the same lines secure real nodes and kjbod's.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from scripts.rig.certificates import Authority, Certified
+from scripts.rig.cluster import Properties
+from scripts.rig.kafka import render_properties
+
+USER: Final = "kafka"
+"""Principal of brokers and controllers."""
+PASSWORD: Final = "kafka-secret=;'"
+"""Of that, with what JAAS has to quote."""
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+HOST: Final = "127.0.0.1"
+_PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
+_SCRAM: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+
+def jaas(mechanism: str, username: str = USER, password: str = PASSWORD, **others: str) -> str:
+    """A value of ``sasl.jaas.config`` as a line of a file has it; ``others``: further options."""
+    options = {"username": username, "password": password, **others}
+    module = _PLAIN if mechanism == "PLAIN" else _SCRAM
+    return f"{module} required {' '.join(f'{name}={_quoted(value)}' for name, value in options.items())};"
+
+
+def _quoted(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'.replace("\\", "\\\\")  # once for JAAS, and once for the file of properties
+
+
+class Secured:
+    """An authority, the nodes' certificate, and what files say of them.
+
+    Args:
+        base: for the stores.
+        hosts: names and addresses that the nodes' certificate has.
+        authority: its name.
+    """
+
+    def __init__(self, base: Path, *hosts: str, authority: str = "Test CA") -> None:
+        self.base = base
+        base.mkdir(parents=True, exist_ok=True)
+        self.authority = Authority.make(authority)
+        self.put(self.authority.leaf(*(hosts or (HOST, "localhost")), common_name="kafka"))
+        self.authority.truststore(base, "truststore.pem")
+
+    def put(self, certified: Certified) -> None:
+        """Make this the nodes' certificate, in one step as a tool that rotates certificates does."""
+        certified.keystore(self.base, "keystore.pem.new")
+        (self.base / "keystore.pem.new").replace(self.base / "keystore.pem")
+
+    def stores(self, *, keystore: bool = True) -> dict[str, object]:
+        """The ``ssl.*`` keys of a node, or of a client without a certificate."""
+        trust: dict[str, object] = {
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": self.base / "truststore.pem",
+        }
+        own = {"ssl.keystore.type": "PEM", "ssl.keystore.location": self.base / "keystore.pem"}
+        return trust | own if keystore else trust
+
+    def node(self, protocol: str, mechanism: str = MECHANISMS[-1]) -> dict[str, object]:
+        """Lines of a node whose controllers have a listener of this protocol; brokers stay in plain text."""
+        return {
+            "listener.security.protocol.map": f"CONTROLLER:{protocol},PLAINTEXT:PLAINTEXT",
+            "sasl.mechanism.controller.protocol": mechanism,
+            **self._listener("CONTROLLER", protocol),
+        }
+
+    def broker(self, protocol: str, port: int, mechanism: str = MECHANISMS[-1]) -> dict[str, object]:
+        """Lines of a broker with a single listener of this protocol, on this port, as its controllers have one."""
+        return {
+            **self.node(protocol, mechanism),
+            "listeners": f"INTERNAL://{HOST}:{port}",
+            "listener.security.protocol.map": f"CONTROLLER:{protocol},INTERNAL:{protocol}",
+            "inter.broker.listener.name": "INTERNAL",
+            "sasl.mechanism.inter.broker.protocol": mechanism,
+            **self._listener("INTERNAL", protocol),
+        }
+
+    def _listener(self, listener: str, protocol: str) -> dict[str, object]:
+        """Lines of a listener, and of those who connect to it with the same file."""
+        name = f"listener.name.{listener.lower()}"
+        lines: dict[str, object] = self.stores() if protocol.endswith("SSL") else {}
+        if protocol == "SSL":
+            lines |= {f"{name}.ssl.client.auth": "required"}
+        if protocol.startswith("SASL"):
+            lines |= {
+                f"{name}.sasl.enabled.mechanisms": ",".join(MECHANISMS),
+                f"{name}.plain.sasl.jaas.config": jaas("PLAIN", **{f"user_{USER}": PASSWORD}),
+            }
+            lines |= {f"{name}.{one.lower()}.sasl.jaas.config": jaas(one) for one in MECHANISMS[1:]}
+        return lines
+
+    def client(self, protocol: str, mechanism: str = MECHANISMS[-1], password: str = PASSWORD) -> Properties:
+        """Lines of a ``--command-config`` file."""
+        lines: dict[str, object] = {"security.protocol": protocol}
+        if protocol.endswith("SSL"):
+            lines |= self.stores(keystore=protocol == "SSL")
+        if protocol.startswith("SASL"):
+            lines |= {"sasl.mechanism": mechanism, "sasl.jaas.config": jaas(mechanism, password=password)}
+        return lines
+
+    def client_file(self, path: Path, lines: Properties) -> Path:
+        """Write such a file."""
+        path.write_text(render_properties(lines))
+        return path
+
+
+def scram_options() -> list[str]:
+    """Options of ``kafka-storage format`` with which the nodes' user can log in from the first start on."""
+    users = [f'{one}=[name={USER},password="{PASSWORD}"]' for one in MECHANISMS[1:]]
+    return [option for user in users for option in ("--add-scram", user)]

@@ -1,0 +1,122 @@
+"""Security as files say it: which keys count, those of a listener before the general ones, and what is named that is
+missing or wrong, without a secret."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from kjbod.errors import ConfigError
+from kjbod.security.jaas import parse_sections
+from kjbod.security.keys import JKS, PEM, ChannelSettings
+from kjbod.security.settings import of_client, of_listener
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+KEY = "listener.name.controller.scram-sha-512.sasl.jaas.config"
+LOGIN = f'{SCRAM} username="kafka" password="hunter2";'
+
+
+def no_sections() -> Mapping[str, object]:
+    raise AssertionError("nobody needs the JAAS file")
+
+
+def node(lines: Mapping[str, str], protocol: str = "SASL_SSL", sections: str | None = None) -> ChannelSettings:
+    """Settings of connections to controllers; ``sections``: text of the JAAS file."""
+    mechanism = {"sasl.mechanism.controller.protocol": "SCRAM-SHA-512"}
+    found = no_sections if sections is None else lambda: parse_sections(sections)
+    return of_listener(
+        {**mechanism, **lines}, "server.properties", "CONTROLLER", protocol, "sasl.mechanism.controller.protocol", str,
+        found,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def problems(lines: Mapping[str, str], protocol: str = "SASL_SSL", sections: str | None = None) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        node(lines, protocol, sections)
+    assert "hunter2" not in str(caught.value)
+    return caught.value.problems
+
+
+def client(lines: Mapping[str, str]) -> ChannelSettings:
+    return of_client(lines, "client.properties", str, no_sections)  # type: ignore[arg-type]
+
+
+def test_what_is_of_the_listener_comes_before_what_is_of_all() -> None:
+    found = node(
+        {
+            KEY: LOGIN,
+            "ssl.truststore.location": "/all.p12",
+            "listener.name.controller.ssl.truststore.location": "/own.pem",
+            "listener.name.controller.ssl.truststore.type": "pem",
+            "ssl.truststore.password": "hunter2",
+        }
+    )
+    assert found.tls is not None and found.tls.truststore is not None and found.login is not None
+    assert (found.tls.truststore.path, found.tls.truststore.kind) == ("/own.pem", PEM)
+    assert found.tls.truststore.key == "listener.name.controller.ssl.truststore.location"
+    assert (found.login.mechanism, found.login.username, found.login.password) == ("SCRAM-SHA-512", "kafka", "hunter2")
+    assert "hunter2" not in repr(found)
+
+
+def test_a_login_without_the_prefix_of_the_listener_is_not_taken_as_kafka_does_not() -> None:
+    sections = f'KafkaServer {{ {SCRAM} username="section" password="hunter2"; }};'
+    lines = {"scram-sha-512.sasl.jaas.config": LOGIN, "sasl.jaas.config": LOGIN}
+    found = node(lines, sections=sections)
+    assert found.login is not None and found.login.username == "section"
+    (problem,) = problems(lines, sections="")
+    assert problem.startswith(f"server.properties: {KEY} is missing: expected the login of SCRAM-SHA-512")
+
+
+def test_the_section_of_the_listener_comes_before_that_of_all() -> None:
+    sections = "".join(
+        f'{name} {{ {PLAIN} username="p" password="x"; {SCRAM} username="{name}" password="x"; }};'
+        for name in ("KafkaServer", "controller.KafkaServer")
+    )
+    found = node({}, sections=sections)
+    assert found.login is not None and found.login.username == "controller.KafkaServer"
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ({KEY: "hunter2"}, f"{KEY}: expected a JAAS login module: "),
+        ({KEY: f'{LOGIN} {PLAIN} username="a" password="hunter2";'}, f"{KEY}: expected one JAAS login module, not 2"),
+        ({KEY: f'{SCRAM} username="a";'}, f"{KEY}: password is missing, which SCRAM-SHA-512 needs"),
+        ({KEY: f'{SCRAM} password="hunter2";'}, f"{KEY}: username is missing, which SCRAM-SHA-512 needs"),
+        ({KEY: f'{SCRAM} tokenauth="true" username="a" password="hunter2";'}, f"{KEY}: tokenauth=true: "),
+        (
+            {"sasl.mechanism.controller.protocol": "GSSAPI"},
+            "sasl.mechanism.controller.protocol=GSSAPI: expected PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
+        ),
+        ({KEY: LOGIN, "ssl.truststore.location": ""}, "ssl.truststore.location=: expected the path of a file"),
+        ({KEY: LOGIN, "ssl.keystore.location": " "}, "ssl.keystore.location= : expected the path of a file"),
+        ({KEY: LOGIN, "ssl.keystore.type": "BKS", "ssl.keystore.location": "/k"}, "ssl.keystore.type=BKS: "),
+        ({KEY: LOGIN, "ssl.keystore.key": "hunter2"}, "ssl.keystore.certificate.chain is missing: "),
+        ({KEY: LOGIN, "ssl.engine.factory.class": "a.B"}, "ssl.engine.factory.class=a.B: "),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_with_file_and_key(lines: dict[str, str], problem: str) -> None:
+    (line,) = problems(lines)
+    assert line.startswith(f"server.properties: {problem}"), line
+
+
+def test_what_the_protocol_does_not_need_is_not_looked_at() -> None:
+    wrong = {KEY: "hunter2", "ssl.truststore.location": "", "sasl.login.class": "a.B"}
+    assert node(wrong, "PLAINTEXT") == ChannelSettings()
+    assert node({**wrong, "ssl.truststore.location": "/t"}, "SSL").login is None
+    assert client({"sasl.jaas.config": "hunter2", "ssl.keystore.type": "no"}) == ChannelSettings()
+
+
+def test_a_client_says_its_protocol_mechanism_and_login() -> None:
+    lines = {"security.protocol": "sasl_ssl", "sasl.mechanism": "PLAIN"}
+    found = client({**lines, "sasl.jaas.config": f'{PLAIN} username="a" password="hunter2";'})
+    assert found.protocol == "SASL_SSL" and found.login is not None and found.login.mechanism == "PLAIN"
+    assert found.tls is not None and found.tls.checks_name and found.tls.truststore is None
+    assert client({"security.protocol": "SSL", "ssl.keystore.location": "k"}).tls.keystore.kind == JKS  # type: ignore[union-attr]
+    with pytest.raises(ConfigError, match=r"security.protocol=TLS: expected one of PLAINTEXT, SSL"):
+        client({"security.protocol": "TLS"})
+
+
+def test_names_are_not_checked_only_where_the_file_says_so() -> None:
+    lines = {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": ""}
+    assert client(lines).tls.checks_name is False  # type: ignore[union-attr]
