@@ -12,6 +12,8 @@ from kjbod_controller_stub.log import voters
 _BY_THE_SERVER = frozenset(
     {
         ApiKey.API_VERSIONS,
+        ApiKey.SASL_HANDSHAKE,
+        ApiKey.SASL_AUTHENTICATE,
         ApiKey.FETCH,
         ApiKey.FETCH_SNAPSHOT,
         ApiKey.DESCRIBE_QUORUM,

@@ -40,6 +40,8 @@ from kjbod.metadata.snapshot import SnapshotId
 from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.logging import get_logger
 from kjbod.runtime.waiting import is_done_in_time
+from kjbod.security.credentials import credentials_of
+from kjbod.security.opening import listener_security
 from kjbod.wire.admin_messages import CreatePartitionsResponse, DescribeAclsRequest, ListConfigResourcesRequest
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.connection import Features, api_versions_response
@@ -426,9 +428,11 @@ class ControllerServer:
     async def _listen(self) -> None:
         names = self._config.controller_listener_names
         limits = await limits_of(self._config)
+        credentials = credentials_of(lambda: self.controller.image)
         for listener in sorted(
             (one for one in self._config.listeners if one.name in names), key=lambda one: names.index(one.name)
         ):
+            security = await listener_security(self._config, listener, credentials, self._ready.wait)
             self.servers.append(
                 await serve(
                     listener.host,
@@ -440,6 +444,7 @@ class ControllerServer:
                     log=_log,
                     reader=self._turns.thread,
                     shortcut=self._steady_heartbeats,
+                    security=security,
                 )
             )
         advertised = self._config.advertised_controller_listeners[0]

@@ -154,7 +154,8 @@ def agent_problems(config: Config) -> list[str]:
 
 def controller_problems(config: Config) -> list[str]:
     """Reasons why the controller stub cannot run with a configuration."""
-    problems = _role_problems(config, "controller", "kjbod controller") + plain_problems(config, "kjbod controller")
+    problems = _role_problems(config, "controller", "kjbod controller")
+    problems += own_listener_problems(config, one_of_controllers=True)
     for name in POLICY_CLASSES:
         if policy := config.properties.get(name, "").strip():
             problems.append(
@@ -196,15 +197,12 @@ def _role_problems(config: Config, role: str, command: str) -> list[str]:
     return problems
 
 
-def plain_problems(config: Config, command: str) -> list[str]:
-    """Reasons why ``command`` cannot listen as a controller."""
-    if config.controller_protocol in (None, "PLAINTEXT"):
-        return []
-    name = config.controller_listener_names[0]
-    return [
-        f"{config.source}: listener.security.protocol.map={name}:{config.controller_protocol}: "
-        f"expected PLAINTEXT for {name}, {command} serves no other protocol yet"
-    ]
+def own_listener_problems(config: Config, *, one_of_controllers: bool) -> list[str]:
+    """Reasons why listeners of this node, of controllers or all others, cannot be secured as the file says."""
+    from kjbod.security.opening import listener_problems
+
+    names = config.controller_listener_names
+    return listener_problems(config, [one for one in config.listeners if (one.name in names) == one_of_controllers])
 
 
 def _shown(value: str) -> str:

@@ -1,10 +1,12 @@
 """Values of Kafka's ``ssl.*`` and ``sasl.*`` keys, read and checked (``SslConfigs``, ``SaslConfigs`` of 4.3.1)."""
 
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Final
 
 from kjbod.config.endpoints import SECURITY_PROTOCOLS as SECURITY_PROTOCOLS
 from kjbod.quick_dataclass import dataclass
+from kjbod.security.principals import Rule
 
 PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL = SECURITY_PROTOCOLS
 PEM, PKCS12, JKS = STORE_TYPES = ("PEM", "PKCS12", "JKS")
@@ -88,6 +90,25 @@ class ChannelSettings:
     protocol: str = PLAINTEXT
     tls: Tls | None = None
     login: Login | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSettings:
+    """Security of the connections that a listener takes.
+
+    Attributes:
+        protocol: of :data:`SECURITY_PROTOCOLS`.
+        tls: where the protocol has it.
+        mechanisms: of SASL, where the protocol has it; of PLAIN with the passwords of its users by name.
+        reauthentication_ms: ``connections.max.reauth.ms``.
+        principal_rules: ``ssl.principal.mapping.rules``.
+    """
+
+    protocol: str = PLAINTEXT
+    tls: Tls | None = None
+    mechanisms: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+    reauthentication_ms: int = 0
+    principal_rules: tuple[Rule, ...] = ()
 
 
 PLAIN_TEXT: Final = ChannelSettings()

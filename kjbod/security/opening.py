@@ -1,20 +1,23 @@
 """Security of connections as files of configuration say: resolves ``config.providers``, and reads the JAAS file."""
 
+import asyncio
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from kjbod.config.endpoints import Listener
 from kjbod.config.keys import Config
 from kjbod.config.properties import parse_properties
 from kjbod.config.providers import Variables
 from kjbod.errors import ConfigError
+from kjbod.security import settings
 from kjbod.security.channel import Security
 from kjbod.security.jaas import TEXT_CHARS_MAX, LoginModule, parse_sections
-from kjbod.security.keys import PLAINTEXT, ChannelSettings
-from kjbod.security.settings import of_client, of_listener
+from kjbod.security.keys import PLAINTEXT, ChannelSettings, ListenerSettings
+from kjbod.security.listener import Credentials, ListenerSecurity, no_credentials, nothing
 
 JAAS_PROPERTY: Final = "java.security.auth.login.config"
 """The Java property that names the JAAS file; Kafka's scripts take it from ``KAFKA_OPTS``."""
@@ -42,6 +45,55 @@ def of_brokers(config: Config, listener: str) -> ChannelSettings:
     """
     protocol = config.listener_security_protocol_map.get(listener, PLAINTEXT)
     return _of_listener(config, listener, protocol, INTER_BROKER_MECHANISM)
+
+
+def of_own_listener(config: Config, listener: Listener) -> ListenerSettings:
+    """Settings of a listener of this node.
+
+    Raises:
+        ConfigError: with every mistake.
+    """
+    if listener.protocol == PLAINTEXT:
+        return ListenerSettings()
+    return settings.of_own_listener(
+        config.properties,
+        config.source,
+        listener.name,
+        listener.protocol,
+        Variables(config.properties, os.environ).resolve,
+        lambda: _sections(config.kjbod_jaas_file, os.environ),
+    )
+
+
+def listener_problems(config: Config, listeners: Iterable[Listener]) -> list[str]:
+    """Reasons why these cannot be listened on as the file says."""
+    found: list[str] = []
+    for listener in listeners:
+        try:
+            of_own_listener(config, listener)
+        except ConfigError as error:
+            found += error.problems
+    return list(dict.fromkeys(found))
+
+
+async def listener_security(
+    config: Config,
+    listener: Listener,
+    credentials: Credentials = no_credentials,
+    ready: Callable[[], Awaitable[object]] = nothing,
+) -> ListenerSecurity | None:
+    """Security of a listener of this node, its files read; None: plain text. ``credentials`` and ``ready`` are
+    those of :class:`ListenerSecurity`.
+
+    Raises:
+        ConfigError: with every mistake.
+        KjbodError: a keystore or truststore cannot be used.
+    """
+    if listener.protocol == PLAINTEXT:
+        return None
+    found = ListenerSecurity(await asyncio.to_thread(of_own_listener, config, listener), credentials, ready)
+    await asyncio.to_thread(found.load)
+    return found
 
 
 def problems(config: Config) -> list[str]:
@@ -73,7 +125,7 @@ def client_security(path: Path | None, environment: Mapping[str, str] = os.envir
         return Security()
     properties = _properties(path)
     variables = Variables(properties, environment)
-    found = Security(of_client(properties, str(path), variables.resolve, lambda: _sections(None, environment)))
+    found = Security(settings.of_client(properties, str(path), variables.resolve, lambda: _sections(None, environment)))
     found.load()
     return found
 
@@ -82,7 +134,7 @@ def _of_listener(config: Config, listener: str, protocol: str, mechanism_key: st
     if protocol == PLAINTEXT:
         return ChannelSettings()
     variables = Variables(config.properties, os.environ)
-    return of_listener(
+    return settings.of_listener(
         config.properties,
         config.source,
         listener,

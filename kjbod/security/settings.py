@@ -11,9 +11,11 @@ Only what the protocol needs is read, so that a file whose secrets somebody may 
 is one line with file, key and what was expected, and never has the value of a secret.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from kjbod.config.keys import LONG_MAX
 from kjbod.errors import ConfigError
 from kjbod.security.jaas import LoginModule, parse_login
 from kjbod.security.keys import (
@@ -30,10 +32,14 @@ from kjbod.security.keys import (
     SSL,
     STORE_TYPES,
     ChannelSettings,
+    ListenerSettings,
     Login,
     Store,
     Tls,
 )
+from kjbod.security.principals import DEFAULT as DEFAULT_RULE
+from kjbod.security.principals import Rule, parse_rules
+from kjbod.security.sasl_server import plain_users
 
 Sections = Callable[[], Mapping[str, Sequence[LoginModule]]]
 """Gives the sections of the JAAS file by their names, none where there is no file; raises :class:`ConfigError`. It is
@@ -47,6 +53,7 @@ MECHANISMS: Final[Mapping[str, str]] = {
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
 """Mechanisms of SASL that kjbod has, and Kafka's login module of each."""
+PLAIN: Final = "PLAIN"
 DEFAULT_MECHANISM: Final = "GSSAPI"
 """Kafka's default of ``sasl.mechanism`` and of ``sasl.mechanism.controller.protocol``."""
 _JAVA_CLASSES: Final[Mapping[str, Sequence[str]]] = {
@@ -119,11 +126,44 @@ def of_client(
     return _settings(reader, protocol, login)
 
 
+def of_own_listener(
+    properties: Mapping[str, str],
+    source: str,
+    listener: str,
+    protocol: str,
+    resolve: Resolve,
+    sections: Sections = dict,
+) -> ListenerSettings:
+    """Settings of a listener of this node's own; arguments as :func:`of_listener`.
+
+    Raises:
+        ConfigError: with every mistake.
+    """
+    if protocol == PLAINTEXT:
+        return ListenerSettings()
+    reader = _Reader(properties, source, resolve, f"listener.name.{listener.lower()}.")
+    reader.refuse_java(protocol)
+    tls = reader.tls() if protocol in (SSL, SASL_SSL) else None
+    if tls is not None and tls.keystore is None:
+        reader.wrong("ssl.keystore.location", f"expected a keystore, as the listener {listener} has TLS")
+    if tls is not None and protocol == SASL_SSL and reader.key("ssl.client.auth") == "ssl.client.auth":
+        # Who logs in by SASL needs no certificate, unless that is said of this listener (ChannelBuilders.create).
+        tls = dataclasses.replace(tls, client_auth=NO_CLIENT)
+    has_sasl = protocol in (SASL_PLAINTEXT, SASL_SSL)
+    found = ListenerSettings(
+        protocol,
+        tls,
+        reader.enabled_mechanisms(listener, sections) if has_sasl else {},
+        reader.milliseconds("connections.max.reauth.ms") if has_sasl else 0,
+        reader.principal_rules(),
+    )
+    if reader.problems:
+        raise ConfigError(*reader.problems)
+    return found
+
+
 def _settings(reader: "_Reader", protocol: str, login: Callable[[], Login | None]) -> ChannelSettings:
-    for part, names in _JAVA_CLASSES.items():
-        for name in names if part in protocol else ():
-            if reader.text(name):
-                reader.wrong(name, "expected nothing: kjbod runs no Java classes")
+    reader.refuse_java(protocol)
     tls = reader.tls() if protocol in (SSL, SASL_SSL) else None
     who = login() if protocol in (SASL_PLAINTEXT, SASL_SSL) else None
     if reader.problems:
@@ -173,6 +213,13 @@ class _Reader:
             self.problems.append(f"{self._source}: {key}: {expected}")
         else:
             self.problems.append(f"{self._source}: {key}={_shown(value)}: {expected}")
+
+    def refuse_java(self, protocol: str) -> None:
+        """Note the classes that a protocol would need."""
+        for part, names in _JAVA_CLASSES.items():
+            for name in names if part in protocol else ():
+                if self.text(name):
+                    self.wrong(name, "expected nothing: kjbod runs no Java classes")
 
     # ---- TLS
 
@@ -281,6 +328,48 @@ class _Reader:
             self.problems.append(f"{self._source}: {where}: {lacking} is missing, which {mechanism} needs")
             return None
         return Login(mechanism, username, password)
+
+    def enabled_mechanisms(self, listener: str, sections: Sections) -> Mapping[str, Mapping[str, str]]:
+        """Mechanisms of a listener that kjbod has, with the users of PLAIN."""
+        name = "sasl.enabled.mechanisms"
+        enabled = self._list(name) or (DEFAULT_MECHANISM,)
+        known = [one for one in enabled if one in MECHANISMS]
+        if not known:
+            self.wrong(
+                name, f"expected one of {', '.join(MECHANISMS)}, which is what kjbod has (Kafka's default is GSSAPI)"
+            )
+        return {one: self._plain_users(listener, sections) if one == PLAIN else {} for one in known}
+
+    def _plain_users(self, listener: str, sections: Sections) -> Mapping[str, str]:
+        key = f"{self.prefix}{PLAIN.lower()}.sasl.jaas.config"
+        if key in self._properties:
+            modules = self._modules(key)
+        else:
+            found = sections()
+            named = (f"{listener.lower()}.KafkaServer", "KafkaServer")
+            modules = next((found[one] for one in named if found.get(one)), ())
+        module = next((one for one in modules if one.name == MECHANISMS[PLAIN]), None)
+        if module is None:
+            self.problems.append(f"{self._source}: {key} is missing: expected the users of PLAIN as options user_NAME")
+            return {}
+        return plain_users(module)
+
+    def milliseconds(self, name: str) -> int:
+        """A period; 0 where it is not there."""
+        text = self.text(name) or "0"
+        if not text.isascii() or not text.isdigit() or int(text) > LONG_MAX:
+            self.wrong(name, f"expected a whole number from 0 to {LONG_MAX} (ms)")
+            return 0
+        return int(text)
+
+    def principal_rules(self) -> tuple[Rule, ...]:
+        """Rules that make a principal of a certificate's name."""
+        name = "ssl.principal.mapping.rules"
+        try:
+            return parse_rules(self.text(name) or DEFAULT_RULE)
+        except ValueError as error:
+            self.wrong(name, str(error))
+            return ()
 
     def _modules(self, key: str) -> Sequence[LoginModule]:
         text = self.text(key)

@@ -136,6 +136,10 @@ class Connection:
                     transport.abort()
                     if context is None and isinstance(error, Disconnected):
                         await require_no_tls(peer, protocol.address)
+                    if type(error) is Disconnected and not protocol.answered and _shows_no_certificate(security):
+                        raise Disconnected(
+                            f"{error}: does it want a certificate of ours (ssl.keystore.location)?"
+                        ) from None
                     raise
         except TimeoutError:
             words = f"{peer} did not answer within {connect_timeout_ms} ms{_doubt(host, found)}"
@@ -289,6 +293,11 @@ def _reason(error: OSError) -> str:
     if error.errno and not isinstance(error, ssl.SSLError):
         return os.strerror(error.errno)
     return error.strerror or str(error)
+
+
+def _shows_no_certificate(security: "Security | None") -> bool:
+    """Whether TLS is spoken without a certificate of ours: a server that wants one may just close the connection."""
+    return security is not None and security.settings.tls is not None and security.settings.tls.keystore is None
 
 
 def opened_with(security: "Security") -> "functools.partial[Coroutine[Any, Any, Connection]]":

@@ -200,6 +200,10 @@ class ServerConnection:
         self._splitter = FrameSplitter(max_frame_bytes)
         self._slots: deque[Slot] = deque()
 
+    def allow(self, max_frame_bytes: int) -> None:
+        """Take requests up to another size from now on."""
+        self._splitter.allow(max_frame_bytes)
+
     @property
     def outstanding(self) -> int:
         """Number of answers that have not been given out."""

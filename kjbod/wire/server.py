@@ -10,6 +10,8 @@ Each connection is a task with its own ``TaskGroup``: it reads requests and star
 * large requests that are being read or handled take at most ``max_queued_bytes`` together, the next ones wait;
 * unread answers of all connections take at most ``max_unread_bytes``, from when they are made and with what the kernel
   holds for their readers, else the slowest reader is cut off;
+* a secured listener takes small frames, and ``max_logging_in`` connections, for ``login_timeout_ms`` at most, until
+  their clients have shown who they are (:mod:`kjbod.wire.server_login`);
 * connections above ``max_connections``, or ``max_connections_per_ip`` from one address, are closed as they come, and
   those that come faster than ``max_connection_creation_rate`` wait;
 * a connection whose client has used up a quota is muted for as long as the handler says, at most ``idle_timeout_ms``;
@@ -33,7 +35,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from kjbod.clock import Clock
 from kjbod.errors import KjbodError, ProtocolError
@@ -43,12 +45,22 @@ from kjbod.wire.connection import ServerConnection, Slot
 from kjbod.wire.frames import MAX_FRAME_BYTES, EncodedResponse, Request, VersionRanges, preload
 from kjbod.wire.messages import ApiKey, ResponseBody
 from kjbod.wire.pressure import NO_LIMIT, Addresses, Pace, Rate, Room, Unread
+from kjbod.wire.server_login import Reply, ServerLogin
+
+if TYPE_CHECKING:
+    from kjbod.security.listener import ListenerSecurity
 
 LOG_LINES_PER_SECOND = 20
 DECODED_AT_ONCE_BYTES = 16 * 1024
 """A request up to this size takes at most some milliseconds to decode."""
 IDLE_MS_MAX = 365 * 24 * 3_600 * 1_000
 """Where ``connections.max.idle.ms`` says never, or much later."""
+LOGIN_BYTES_MAX = 512 * 1024
+"""Of a request before the login (``sasl.server.max.receive.size``)."""
+ACCEPT_AGAIN_MS = 100
+"""After a connection that could not be accepted."""
+REFUSAL_DELAY_MS = 100
+"""Kafka's default of ``connection.failed.authentication.delay.ms``."""
 URGENT_PER_SECOND = 100
 """A broker sends a heartbeat every two seconds; who sends very many waits for its turn with them, too."""
 _READ_BYTES = 65_536
@@ -102,6 +114,10 @@ class Limits:
     """Begun in one turn of the event loop, over all connections."""
     urgent: frozenset[ApiKey] = frozenset()
     """Begun in the turn in which they come, :data:`URGENT_PER_SECOND` of one connection."""
+    max_logging_in: int = 500
+    """Connections that have not logged in, where the listener asks for TLS or SASL."""
+    login_timeout_ms: int = 30_000
+    """How long the TLS handshake and the login may take together."""
     listen_backlog: int = 50
     """``socket.listen.backlog.size``."""
     max_in_flight: int = 16
@@ -155,7 +171,7 @@ async def serve(
     clock: Clock,
     log: Logger,
     limits: Limits | None = None,
-    ssl_context: ssl.SSLContext | None = None,
+    security: "ListenerSecurity | None" = None,
     preloaded: VersionRanges | None = None,
     reader: Executor | None = None,
     shortcut: Callable[[Peer], Shortcut] | None = None,
@@ -173,9 +189,9 @@ async def serve(
         UnresolvedError: the name has no address.
     """
     preload(apis if preloaded is None else preloaded)
-    server = Server(handler, apis, limits or Limits(), clock, log, reader, shortcut)
+    server = Server(handler, apis, limits or Limits(), clock, log, reader, shortcut, security)
     try:
-        await server.listen(host, port, ssl_context)
+        await server.listen(host, port)
     except OSError as error:
         raise KjbodError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
     return server
@@ -193,8 +209,12 @@ class Server:
         log: Logger,
         reader: Executor | None = None,
         shortcut: Callable[[Peer], Shortcut] | None = None,
+        security: "ListenerSecurity | None" = None,
     ) -> None:
         self.handler = handler
+        self.security = security
+        self.logging_in = 0
+        """Connections of a secured listener whose clients have not shown who they are."""
         self.reader = reader
         self.shortcut = shortcut
         self.apis = apis
@@ -211,6 +231,8 @@ class Server:
         self._connection_rate = Rate(limits.max_connection_creation_rate)
         self._listening: asyncio.Server | None = None
         self._connections: set[asyncio.Task[Any]] = set()
+        self._accepting: list[asyncio.Task[None]] = []
+        self._shaking_hands: set[asyncio.Task[None]] = set()
         self.closing = False
 
     @property
@@ -224,7 +246,7 @@ class Server:
         """Number of open connections."""
         return len(self._connections)
 
-    async def listen(self, host: str, port: int, ssl_context: ssl.SSLContext | None) -> None:
+    async def listen(self, host: str, port: int) -> None:
         """Start to accept connections.
 
         Raises:
@@ -233,14 +255,81 @@ class Server:
         """
         loop = asyncio.get_running_loop()
         self._listening = await loop.create_server(
-            lambda: _Protocol(asyncio.StreamReader(_READ_BYTES, loop), self._accepted, loop),
+            self._protocol,
             await listening_addresses(host, self.log) if host else None,
             port,
-            ssl=ssl_context,
             backlog=self.limits.listen_backlog,
+            start_serving=not self._has_tls,
         )
         for listening in self._listening.sockets:
             self._set_buffers(listening.fileno())
+        if self._has_tls:
+            for listening in self._listening.sockets:
+                accepting = socket.socket(fileno=os.dup(listening.fileno()))
+                accepting.setblocking(False)
+                accepting.listen(self.limits.listen_backlog)
+                self._accepting.append(loop.create_task(self._accept(accepting)))
+
+    def _protocol(self, place: "_Place | None" = None) -> "_Protocol":
+        loop = asyncio.get_running_loop()
+        return _Protocol(asyncio.StreamReader(_READ_BYTES, loop), self._accepted, loop, place)
+
+    @property
+    def _has_tls(self) -> bool:
+        return self.security is not None and self.security.settings.tls is not None
+
+    async def _accept(self, accepting: socket.socket) -> None:
+        """Accept connections for TLS. The event loop would do it, and not say how many there are that have not shaken
+        hands."""
+        loop = asyncio.get_running_loop()
+        with accepting:
+            while True:
+                try:
+                    accepted, address = await loop.sock_accept(accepting)
+                except OSError as error:  # no file is left for it, or it was gone before
+                    self.complaints.add("connection.refused", Peer("unknown", 0), str(error))
+                    await asyncio.sleep(ACCEPT_AGAIN_MS / 1000)
+                    continue
+                peer = Peer(str(address[0]), int(address[1]))
+                if self._has_no_place(peer):
+                    accepted.close()
+                    continue
+                task = loop.create_task(self._shake_hands(accepted, peer, _Place(self)))
+                self._shaking_hands.add(task)
+                task.add_done_callback(self._shaking_hands.discard)
+
+    def _has_no_place(self, peer: Peer) -> bool:
+        if self.logging_in < self.limits.max_logging_in:
+            return False
+        self.complaints.add("connection.refused", peer, f"{self.logging_in} others have not logged in yet")
+        return True
+
+    async def _shake_hands(self, accepted: socket.socket, peer: Peer, place: "_Place") -> None:
+        """TLS on a connection that was accepted; its life goes on in :meth:`_accepted`."""
+        assert self.security is not None
+        timeout_ms = self.limits.login_timeout_ms
+        try:
+            context = await self.security.context(timeout_ms=timeout_ms)
+        except BaseException as error:
+            place.leave()
+            accepted.close()
+            if not isinstance(error, KjbodError):
+                raise
+            self.complaints.add("connection.refused", peer, f"TLS: {error}")
+            return
+        try:  # from here on the socket is the event loop's to close
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: self._protocol(place), accepted, ssl=context, ssl_handshake_timeout=timeout_ms / 1000
+            )
+        except ssl.SSLError as error:
+            place.leave()
+            self.complaints.add("connection.refused", peer, f"TLS: {_words(error)}")
+        except OSError as error:
+            place.leave()
+            self.complaints.add("connection.refused", peer, f"no TLS handshake: {str(error) or 'it took too long'}")
+        except BaseException:
+            place.leave()
+            raise
 
     def _set_buffers(self, listening: int) -> None:
         """Set the buffers of a listening socket, which are those of all connections that it accepts (``socket(7)``,
@@ -256,7 +345,7 @@ class Server:
         self.closing = True
         if self._listening is not None:
             self._listening.close()
-        tasks = set(self._connections)
+        tasks = {*self._connections, *self._accepting, *self._shaking_hands}
         for task in tasks:
             task.cancel()
         if tasks:
@@ -286,6 +375,9 @@ class Server:
             self.complaints.add("connection.refused", peer, f"more than {most} connections a second come for long")
             writer.transport.abort()
             return
+        if self.security is not None and not self._has_tls and self._has_no_place(peer):
+            writer.transport.abort()
+            return
         if not self._addresses.enter(peer.host):
             most = self._addresses.at_most(peer.host)
             self.complaints.add("connection.refused", peer, f"there are {most} connections from {peer.host} already")
@@ -298,7 +390,10 @@ class Server:
         try:
             if wait_ms:
                 await asyncio.sleep(wait_ms / 1000)
-            await _Session(self, reader, writer, peer).run()
+            if self.security is None:
+                await _Session(self, reader, writer, peer, ServerLogin({})).run()
+            else:
+                await self._secured(self.security, reader, writer, peer)
             await self._flush_and_close(writer)
         except asyncio.CancelledError:
             pass  # by close(). The task ends here either way; asyncio 3.11 logs a cancelled one as an error
@@ -306,6 +401,33 @@ class Server:
             self._connections.discard(task)
             self._addresses.leave(peer.host)
             writer.transport.abort()  # no effect where it is closed already
+
+    async def _secured(
+        self, security: "ListenerSecurity", reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer
+    ) -> None:
+        """The life of a connection whose client has to show who it is."""
+        place = self._place_of(writer)
+        try:
+            tls = writer.get_extra_info("ssl_object")
+            certificate = None if tls is None else tls.getpeercert(binary_form=True)
+            shown = dataclasses.replace(peer, principal=security.principal_of(certificate))
+        except ValueError as error:
+            self.complaints.add("connection.refused", peer, f"its certificate: {error}")
+            return
+        login = security.login()
+        if login.is_in:
+            place.leave()
+        else:
+            await security.ready()
+        await _Session(self, reader, writer, shown, login, place.leave).run()
+
+    def _place_of(self, writer: asyncio.StreamWriter) -> "_Place":
+        """The place among those that have not logged in; without TLS it begins here."""
+        protocol = writer.transport.get_protocol()
+        assert isinstance(protocol, _Protocol)
+        if protocol.place is None:
+            protocol.place = _Place(self)
+        return protocol.place
 
     def make_room_for_answers(self) -> None:
         """Cut off the slowest readers until unread answers take no more than they may."""
@@ -327,6 +449,21 @@ class _Protocol(asyncio.StreamReaderProtocol):
     session: "_Session | None" = None
     """None before it begins and after its end."""
 
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        accepted: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+        loop: asyncio.AbstractEventLoop,
+        place: "_Place | None",
+    ) -> None:
+        super().__init__(reader, accepted, loop)
+        self.place = place
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.place is not None:
+            self.place.leave()
+        super().connection_lost(exc)
+
     def data_received(self, data: bytes) -> None:
         if self.session is None or not self.session.answer_at_once(data):
             super().data_received(data)
@@ -339,15 +476,26 @@ class _Ended(Exception):  # noqa: N818 - not an error, the way out of a TaskGrou
 class _Session:
     """A connection: a reader, a handler per request, and the gate that holds the reader back."""
 
-    def __init__(self, server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer) -> None:
+    def __init__(
+        self,
+        server: Server,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        peer: Peer,
+        login: ServerLogin,
+        logged_in: Callable[[], None] = lambda: None,
+    ) -> None:
         self._server = server
+        self._login = login
+        self._logged_in = logged_in
+        self._patience: asyncio.Timeout | None = None
         self._limits = server.limits
         self._reader = reader
         self._writer = writer
         self._peer = peer
         self._machine = ServerConnection(
             server.apis,
-            max_frame_bytes=server.limits.max_frame_bytes,
+            max_frame_bytes=server.limits.max_frame_bytes if login.is_in else LOGIN_BYTES_MAX,
             max_frame_bytes_of=server.limits.max_frame_bytes_of,
             decoded_at_once_bytes=_NOTHING_AT_ONCE,
         )
@@ -358,7 +506,7 @@ class _Session:
         self._gate = asyncio.Semaphore(server.limits.max_in_flight)
         self._muted_until_ms = 0
         self._complained = False
-        self._shortcut = None if server.shortcut is None else server.shortcut(peer)
+        self._shortcut = None if server.shortcut is None or not login.is_in else server.shortcut(peer)
         self._loop = asyncio.get_running_loop()
         self._at_rest = False
         """Whether it waits for the beginning of a request, and nothing of one is in its stream."""
@@ -371,14 +519,18 @@ class _Session:
         assert isinstance(protocol, _Protocol)
         protocol.session = self
         try:
-            async with asyncio.timeout(None) as patience, asyncio.TaskGroup() as handlers:
+            async with asyncio.timeout(self._login_timeout_s()) as patience, asyncio.TaskGroup() as handlers:
+                self._patience = patience
                 try:
                     await self._read_requests(handlers)
                 except ProtocolError as error:
                     self._complain(str(error))
                     linger_s = self._limits.linger_timeout_ms / 1000
                     patience.reschedule(asyncio.get_running_loop().time() + linger_s)
-        except* (_Ended, TimeoutError, ConnectionError):
+        except* TimeoutError:
+            if not self._login.is_in:
+                self._complain(f"no login within {self._limits.login_timeout_ms} ms")
+        except* (_Ended, ConnectionError):
             pass
         except* OSError as errors:
             self._complain(str(errors.exceptions[0]))
@@ -389,6 +541,9 @@ class _Session:
             self._server.pending_bytes -= self._held_bytes
             self._leave_queue(self._queued_bytes)  # of handlers that never began
             self._server.unread.forget(self)
+
+    def _login_timeout_s(self) -> float | None:
+        return None if self._login.is_in else self._limits.login_timeout_ms / 1000
 
     def answer_at_once(self, data: bytes) -> bool:
         """Whether ``data`` was a whole request, and has its answer; else nothing has happened yet."""
@@ -402,6 +557,8 @@ class _Session:
         if server.closing or transport.is_closing() or transport.get_write_buffer_size():
             return False
         now_ms = server.clock.monotonic_ms()
+        if not self._login.serves(now_ms):
+            return False
         if now_ms < self._muted_until_ms or not (self._rate.has_place(now_ms) and self._urgent_rate.has_place(now_ms)):
             return False
         answer = self._shortcut(data)
@@ -422,12 +579,33 @@ class _Session:
                     self._leave_queue(queued_bytes)
                     self._made(slot)
                     await self._flush()
+                elif (reply := self._login.take(slot.request, self._server.clock.monotonic_ms())) is not None:
+                    self._leave_queue(queued_bytes)
+                    await self._reply(slot, reply)
                 else:
                     handlers.create_task(self._handle(slot, queued_bytes))
             self._hold(self._machine.pending_bytes)
         if self._machine.pending_bytes:
             self._complain(f"closed in the middle of a request, {self._machine.pending_bytes} bytes of it had come")
         raise _Ended
+
+    async def _reply(self, slot: Slot, reply: Reply) -> None:
+        """Answer a step of the login; the connection of one who was refused ends behind it."""
+        if reply.refused:
+            self._complain(reply.refused)
+            await asyncio.sleep(REFUSAL_DELAY_MS / 1000)  # who tries passwords has to wait
+        self._machine.answer(slot, reply.message)
+        self._made(slot)
+        await self._flush()
+        if reply.refused:
+            raise _Ended
+        user = self._login.user
+        if self._login.is_in and user is not None and self._patience is not None:
+            self._patience.reschedule(None)
+            self._machine.allow(self._limits.max_frame_bytes)
+            self._peer = dataclasses.replace(self._peer, principal=f"User:{user}")
+            self._shortcut = None if self._server.shortcut is None else self._server.shortcut(self._peer)
+            self._logged_in()
 
     async def _admit(self, slot: Slot) -> int:
         """Wait until it is this request's turn, and read it; how much room it takes, to be given back."""
@@ -571,6 +749,20 @@ class _Session:
             self._server.complaints.add("connection.closed", self._peer, reason)
 
 
+class _Place:
+    """The place of a connection among those that have not logged in, until it has, or ends."""
+
+    def __init__(self, server: Server) -> None:
+        self._server: Server | None = server
+        server.logging_in += 1
+
+    def leave(self) -> None:
+        """Give it to others."""
+        if self._server is not None:
+            self._server.logging_in -= 1
+            self._server = None
+
+
 class _Complaints:
     """A log line for each connection that went wrong, up to a rate."""
 
@@ -597,6 +789,12 @@ class _Complaints:
     def add_bug(self, peer: Peer, request: Request) -> None:
         """A handler's fault, with its traceback."""
         self._log.exception("request.failed", peer=str(peer), api=request.api_key.name, version=request.version)
+
+
+def _words(error: Exception) -> str:
+    """A failure of TLS, without the place in OpenSSL's source."""
+    reason = getattr(error, "reason", None)
+    return str(reason).replace("_", " ").lower() if reason else str(error)
 
 
 def _peer_of(writer: asyncio.StreamWriter) -> Peer:

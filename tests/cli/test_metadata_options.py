@@ -135,12 +135,12 @@ def test_controllers_are_named_as_voters_or_by_a_file(
         assert run(capsys, "shell", *source, "ls", "/image/cluster/controllers") == (0, ["3000"], [])
 
 
-def test_a_file_whose_controllers_speak_tls_is_refused_at_once(
+def test_a_file_without_the_login_that_its_controllers_want_is_refused_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "secured.properties"
-    secured = "listener.security.protocol.map=CONTROLLER:SSL\n"
+    secured = "listener.security.protocol.map=CONTROLLER:SASL_SSL\n"
     config.write_text(controller_properties(3000, free_port(), tmp_path / "x") + secured)
     code, out, err = run(capsys, "shell", "-c", str(config), "ls")
     assert (code, out) == (78, [])
-    assert "CONTROLLER:SSL: expected PLAINTEXT for CONTROLLER, kjbod metadata speaks no other protocol" in err[0]
+    assert "sasl.mechanism.controller.protocol is missing: expected PLAIN, SCRAM-SHA-256, SCRAM-SHA-512" in err[0]

@@ -58,9 +58,7 @@ QUIET = "tests/system/test_false_positives.py::test_a_few_seconds_of_bad_conditi
 IDLE_GUARDS = "tests/system/test_false_positives.py::test_a_few_seconds_of_bad_conditions_have_no_guard_do_anything"
 SET_UP = "tests/scripts/test_scripts.py::test_who_sets_up_less_than_is_there_changes_nothing"
 STARTS = "tests/scripts/test_replicas.py::test_the_quickest_run_measures_an_agent_on_real_directories_and_one_in_memory"
-SECURED = (
-    "tests/security/test_secured_controller.py::test_an_agent_registers_and_serves_and_commands_read_the_metadata"
-)
+SECURED = "tests/security/test_secured_controller.py::test_an_agent_registers_and_serves_and_commands_read_the_metadata"
 HELD = {
     "scripts/setup --base": SET_UP,
     "scripts/setup --fleet": SET_UP,
@@ -120,7 +118,7 @@ HELD = {
     "scripts/bench/guard --for": REACH,
     "scripts/bench/guard --forms --faults --hung --n": REACH,
     "scripts/bench/guard --forms --faults --hung --watch": REACH,
-    "scripts/bench/guard --forms --n --watch --for": REACH,
+    "scripts/bench/guard --faults --hung --n --watch": REACH,
     "scripts/bench/replicas": STARTS,
     "scripts/bench/replicas --quick": STARTS,
     "scripts/bench/replicas --replicas --memory-replicas": STARTS,

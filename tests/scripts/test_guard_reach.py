@@ -28,7 +28,7 @@ from scripts.bench.guard_reach_plan import (
 )
 from scripts.bench.guard_reach_report import REACHES, reach_table, spread, summary
 from scripts.bench.guard_trials import keep, kept
-from scripts.rig.pauses import CLASSES, LED_BAD, LED_HEALTHY, Pause
+from scripts.rig.pauses import CLASSES, FOLLOWED_HEALTHY, LED_BAD, LED_HEALTHY, Pause
 from tests.depth import only_deep
 
 
@@ -126,6 +126,8 @@ def test_times_count_from_the_verdict_and_from_the_end_of_the_old_process_where_
     recorded = outcome("guard", "hung", 0, 300, verdict_ms=2700.0, recorded_ms=2850.0)
     assert line([recorded], "hung: directory recorded offline, after the verdict")[1] == "0.15 (n 1) ✓"
     fenced = outcome("fence", "hung", 0, 400, verdict_ms=2700.0)
+    assert line([fenced], "hung: all written again, after the verdict")[2] == "0.40 (n 1) ✓"
+    fenced.pauses[FOLLOWED_HEALTHY] = Pause(60, 9_000, True)  # as there are without any fault
     assert line([fenced], "hung: all written again, after the verdict")[2] == "0.40 (n 1) ✓"
     restarted = outcome("guard", "restart", 0, 400, ended_ms=6100.0, served_ms=17_100.0)
     name = "restart beside the hung disk: serves, after the old process ended"

@@ -31,6 +31,7 @@ from kjbod.clock import Clock
 from kjbod.config import Config
 from kjbod.config.endpoints import Listener
 from kjbod.config.hosts import connections_by_address
+from kjbod.config.load import own_listener_problems
 from kjbod.errors import KjbodError
 from kjbod.metadata import describing
 from kjbod.metadata.acls import AclIndex, Acls, Operation, ResourceType, Rules
@@ -39,6 +40,8 @@ from kjbod.metadata.refusals import refusal
 from kjbod.metadata.versions import KRAFT_VERSION, SUPPORTED_FEATURES
 from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.names import UnresolvedError
+from kjbod.security.credentials import credentials_of
+from kjbod.security.opening import listener_security
 from kjbod.wire.admin_messages import (
     DescribeAclsRequest,
     DescribeClientQuotasRequest,
@@ -76,6 +79,8 @@ SERVED: Final[VersionRanges] = {
         *FORWARDED,
         ApiKey.METADATA,
         ApiKey.API_VERSIONS,
+        ApiKey.SASL_HANDSHAKE,
+        ApiKey.SASL_AUTHENTICATE,
         ApiKey.DESCRIBE_ACLS,
         ApiKey.DESCRIBE_CONFIGS,
         ApiKey.ALTER_REPLICA_LOG_DIRS,
@@ -168,14 +173,10 @@ def broker_listeners(config: Config) -> tuple[Listener, ...]:
 
 
 def listener_problems(config: Config) -> list[str]:
-    """Demands of ``listeners`` that cannot be met: a security protocol that is not offered, or port 0, at which nobody
-    could find it."""
+    """Demands of ``listeners`` that cannot be met: security that kjbod does not have, or port 0, at which nobody could
+    find it."""
     listeners = broker_listeners(config)
-    problems = [
-        f"{config.source}: listeners: {one}: {one.protocol} is not offered by this version: use PLAINTEXT"
-        for one in listeners
-        if one.protocol != "PLAINTEXT"
-    ]
+    problems = own_listener_problems(config, one_of_controllers=False)
     problems += [
         f"{config.source}: listeners: {one}: clients cannot find a port of 0: give it a number"
         for one in listeners
@@ -253,6 +254,7 @@ class Listeners:
     async def _serve(self, listener: Listener, overrides: Mapping[str, int]) -> Server:
         config = self._config
         me = Self(node_id=config.node_id, cluster_id=self._parts.cluster_id, listener=listener.name)
+        credentials = credentials_of(lambda: self._parts.broker.image)
         return await serve(
             listener.host,
             listener.port,
@@ -261,6 +263,7 @@ class Listeners:
             clock=self._clock,
             log=self._log,
             preloaded=PRELOADED,
+            security=await listener_security(config, listener, credentials, self._parts.broker.caught_up.wait),
             limits=Limits(
                 max_frame_bytes=min(FRAME_BYTES_MAX, config.socket_request_max_bytes),
                 max_frame_bytes_of=FRAME_BYTES_MAX_OF,

@@ -20,7 +20,9 @@ ANONYMOUS = "User:ANONYMOUS"
 
 REQUIRED: Mapping[ApiKey, Operation | None] = MappingProxyType(
     {
-        ApiKey.API_VERSIONS: None,  # asked before anybody has a name
+        ApiKey.API_VERSIONS: None,  # asked before anybody has a name, and so are these
+        ApiKey.SASL_HANDSHAKE: None,
+        ApiKey.SASL_AUTHENTICATE: None,
         ApiKey.FETCH: Operation.CLUSTER_ACTION,
         ApiKey.FETCH_SNAPSHOT: Operation.CLUSTER_ACTION,
         ApiKey.VOTE: Operation.CLUSTER_ACTION,

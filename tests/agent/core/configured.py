@@ -21,7 +21,6 @@ from kjbod.config import Config
 from kjbod.config.load import agent_problems, parse_config
 from kjbod.ids import METADATA_TOPIC_ID, UNASSIGNED, Uuid
 from kjbod.metadata.batches import encode_batch
-from kjbod.metadata.follower import MetadataFollower
 from kjbod.metadata.records import FeatureLevelRecord, PartitionRecord, Record, TopicRecord, encode_record
 from kjbod.metadata.versions import METADATA_VERSION, SUPPORTED_FEATURES
 from kjbod.wire import messages as wire
@@ -30,7 +29,6 @@ from kjbod.wire.server import Handler, Limits
 from kjbod_agent import daemon
 from kjbod_agent.admin import listener
 from kjbod_agent.admin.listener import Listeners, Parts, listener_problems
-from kjbod_agent.channel import ControllerChannel
 from kjbod_agent.directories.start_up import open_directories
 from kjbod_agent.directories.start_up_rules import Memory
 from kjbod_agent.health.monitor import HealthMonitor
@@ -238,8 +236,7 @@ class Agent:
         self.sources = Sources(self.disks)
         self._tasks: set[asyncio.Task[None]] = set()
         for name, replacement in {
-            "ControllerChannel": partial(ControllerChannel, connect=self.quorum.open),
-            "MetadataFollower": partial(MetadataFollower, connect=self.quorum.open),
+            "opened_with": lambda _security: self.quorum.open,
             "HealthMonitor": partial(HealthMonitor, sources=self.sources),
             "linux_sources": lambda: (),
             "Listeners": self._listeners,

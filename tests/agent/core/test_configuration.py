@@ -9,6 +9,7 @@ import inspect
 import random
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
@@ -414,7 +415,12 @@ async def a_report_of_half_an_hour_is_finished(agent: Agent) -> bool:
 # ------------------------------------------------------------------------------------------------------------- the keys
 
 RATE = "1000"
-SECURE = "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SSL"
+SECURE = "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL"
+LOGIN = (
+    "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:SASL_PLAINTEXT\n"
+    "sasl.mechanism.controller.protocol=PLAIN"
+)
+JAAS = Path(__file__).parents[2] / "data/kafka_server_jaas.conf"
 ACLS = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 LONG = "controller.socket.timeout.ms=1000000"
 
@@ -567,6 +573,7 @@ ROWS = {
         "kjbod.move.concurrency=2", moves_at_a_time, 1, 2, base=f"kjbod.move.bytes.per.second={RATE}"
     ),
     "kjbod.storage.agent": Row("kjbod.storage.agent=memory", made_storage_agent, "posix", "memory"),
+    "kjbod.jaas.file": Row(f"kjbod.jaas.file={JAAS}", is_taken, False, True, base=LOGIN),
     "kjbod.state.dir": Row("kjbod.state.dir=/other", state_file, "/state", "/other"),
     "kjbod.reports.dir": Row("kjbod.reports.dir=/other", where_reports_go, "/state/reports", "/other"),
     "kjbod.reports.interval.ms": Row("kjbod.reports.interval.ms=10000", samples_in_five_minutes, 10, 60),

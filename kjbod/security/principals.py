@@ -1,0 +1,374 @@
+"""Principals of clients by their certificates: the distinguished name as Java writes it, and
+``ssl.principal.mapping.rules`` (KIP-371; ``SslPrincipalMapper`` of 4.3.1, ``X500Principal.getName``, RFC 2253).
+
+A rule is an expression of Java's. Those that Python reads in the same way are translated; any other is refused, since
+an expression that is read in another way is a client that gets another's rights.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from kjbod.quick_dataclass import dataclass
+
+# ---- Rules
+
+DEFAULT: Final = "DEFAULT"
+"""The rule that takes the distinguished name as it is, and Kafka's default of the key."""
+_LINE_ENDS: Final = r"\n\r\x85\u2028\u2029"
+_SPLITTER: Final = re.compile(
+    rf"""
+    \s* (?P<rule> DEFAULT
+      | RULE: (?:\\[^{_LINE_ENDS}]|[^\\/])* / (?:\\[^{_LINE_ENDS}]|[^\\/])* / [LU]? [^{_LINE_ENDS}]*?
+      | [^{_LINE_ENDS}]*? )
+    \s* (?:,\s* | (?=[{_LINE_ENDS}]?\Z))
+    """,
+    re.ASCII | re.VERBOSE,
+)
+"""A rule and the comma after it. Commas are parts of expressions, too: the rule ends where the shortest one does."""
+_RULE: Final = re.compile(
+    r"RULE:(?P<pattern>(?:\\.|[^\\/])*)/(?P<replacement>(?:\\.|[^\\/])*)/(?P<fold>[LU]?)", re.ASCII
+)
+_TRIMMED: Final = "".join(map(chr, range(0x21)))
+"""Of ``String.trim``."""
+_EXPECTED: Final = "expected DEFAULT or RULE:pattern/replacement/, with L or U after it for lower or upper case"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule of ``ssl.principal.mapping.rules``.
+
+    Attributes:
+        pattern: must match the whole distinguished name; None: the rule is ``DEFAULT``.
+        replacement: what each match in it becomes: texts, and the numbers of groups.
+        fold: ``L`` or ``U``: in lower or upper case; empty: as it is.
+    """
+
+    pattern: re.Pattern[str] | None = None
+    replacement: tuple[str | int, ...] = ()
+    fold: str = ""
+
+
+def parse_rules(text: str) -> tuple[Rule, ...]:
+    """Rules in the order in which they are tried.
+
+    Raises:
+        ValueError: which rule is wrong, and what was expected.
+    """
+    found = (match["rule"] for match in _SPLITTER.finditer(text.strip(_TRIMMED)))
+    return tuple(_rule(each) for each in found if each)
+
+
+def _rule(text: str) -> Rule:
+    if text == DEFAULT:
+        return Rule()
+    parts = _RULE.fullmatch(text)
+    if parts is None:
+        raise ValueError(f"{text}: {_EXPECTED}")
+    try:
+        pattern = _compiled(parts["pattern"])
+        return Rule(pattern, tuple(_replacement(parts["replacement"], pattern)), parts["fold"])
+    except ValueError as error:
+        raise ValueError(f"{text}: {error}") from None
+
+
+def principal_name(dn: str, rules: Sequence[Rule]) -> str:
+    """The name that the first rule that applies makes of a distinguished name.
+
+    Raises:
+        ValueError: none applies (``NoMatchingRule``).
+    """
+    for rule in rules:
+        if rule.pattern is None:
+            return dn
+        if rule.pattern.fullmatch(dn):
+            name = _replaced(dn, rule.pattern, rule.replacement)
+            return name.lower() if rule.fold == "L" else name.upper() if rule.fold == "U" else name
+    raise ValueError(f"no rule of ssl.principal.mapping.rules applies to {dn!r}")
+
+
+def _replaced(dn: str, pattern: re.Pattern[str], replacement: Sequence[str | int]) -> str:
+    """All matches replaced (``String.replaceAll``); Python's ``sub`` goes on in another way after an empty one."""
+    parts: list[str] = []
+    start = end = 0
+    while start <= len(dn) and (match := pattern.search(dn, start)):
+        parts.append(dn[end : match.start()])
+        parts.extend(each if isinstance(each, str) else match[each] or "" for each in replacement)
+        end = match.end()
+        start = end + (match.start() == end)
+    return "".join(parts) + dn[end:]
+
+
+# ---- Expressions of Java
+
+_SAME: Final = r"\\[tnrfadDsSwW] | \\x[0-9a-fA-F]{2} | \\u(?![dD][89a-fA-F])[0-9a-fA-F]{4} | \\[^a-zA-Z0-9]"
+"""Escapes that are read alike, in and out of a class."""
+_TOKEN: Final = re.compile(
+    rf"""
+    (?P<same> {_SAME} | \\[1-9](?![0-9]) | \\A | \((?!\?) | \(\?(?:[:=!]|<[=!]|i:) | [^\\\[(*+?{{$.]
+      | [*+?](?:\?|(?!\+)) | \{{[0-9]{{1,9}}(?:,[0-9]{{0,9}})?\}}(?![+?]) )
+    | (?P<flags> \A\(\?i\) )
+    | (?P<dot> \. )
+    | (?P<dollar> \$ | \\Z )
+    | (?P<end> \\z )
+    | \(\?<(?P<name>[a-zA-Z][a-zA-Z0-9]*)>
+    | \\k<(?P<named>[a-zA-Z][a-zA-Z0-9]*)>
+    | \[(?P<negated>\^?)(?P<members>(?:{_SAME} | [^\\\[\]])+)\]
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+"""Of an expression. No possessive quantifier, atomic group or lazy number is here: what those do with a group that can
+be empty is not the same. A word ends elsewhere from one Java to the next, so ``\\b`` is not here either.
+"""
+_MEMBER: Final = re.compile(rf"(?P<kind>\\[dDsSwW])-? | (?P<same>{_SAME} | -) | (?P<other>.)", re.VERBOSE | re.DOTALL)
+_DOUBLED: Final = re.compile(r"&&|--")
+_DOLLAR: Final = r"(?=(?:\r\n|(?<!\r)\n|[\r\x85\u2028\u2029])?\Z)"
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """An expression of Java's as Python's.
+
+    Raises:
+        ValueError: Python has not the same.
+    """
+    translated: list[str] = []
+    at = 0
+    while at < len(pattern):
+        token = _TOKEN.match(pattern, at)
+        if token is None:
+            raise ValueError(f"expected an expression that Python reads as Java does, not {pattern[at : at + 3]} in it")
+        translated.append(_translated(token))
+        at = token.end()
+    try:
+        return re.compile("".join(translated), re.ASCII)
+    except re.error as error:
+        raise ValueError(f"expected an expression that Python reads as Java does: {error.msg}") from None
+    except (OverflowError, RecursionError):
+        raise ValueError("expected a smaller expression") from None
+
+
+def _translated(token: re.Match[str]) -> str:
+    match token.lastgroup:
+        case "dot":
+            return f"[^{_LINE_ENDS}]"
+        case "dollar":
+            return _DOLLAR
+        case "end":
+            return r"\Z"
+        case "name":
+            return f"(?P<{token['name']}>"
+        case "named":
+            return f"(?P={token['named']})"
+        case "members":
+            return f"[{token['negated']}{_members(token['members'])}]"
+        case _:
+            return token[0]
+
+
+def _members(members: str) -> str:
+    """The inside of a class; a ``-`` after a class of its own stands for itself, and so does ``&``."""
+    if _DOUBLED.search(members):
+        raise ValueError("expected an expression that Python reads as Java does, without && or -- between [ and ]")
+    parts = []
+    for member in _MEMBER.finditer(members):
+        if kind := member["kind"]:
+            parts.append(kind + member[0].removeprefix(kind).replace("-", r"\-"))
+        else:
+            parts.append(member["same"] or re.escape(member["other"]))
+    return "".join(parts)
+
+
+# ---- Replacements of Java
+
+_REFERENCE: Final = re.compile(r"\$(?P<number>[0-9]+)")
+_PART: Final = re.compile(
+    r"\\(?P<escaped>.) | \$(?P<number>[0-9]+) | \$\{(?P<name>[a-zA-Z][a-zA-Z0-9]*)\} | (?P<text>[^\\$]+)",
+    re.VERBOSE | re.DOTALL,
+)
+_NUMBER_DIGITS_MAX: Final = 9
+
+
+def _replacement(text: str, pattern: re.Pattern[str]) -> Iterator[str | int]:
+    """Parts of a replacement (``Matcher.appendReplacement``).
+
+    Raises:
+        ValueError: it refers to no group of ``pattern``.
+    """
+    text = _with_literal_references(text, pattern.groups)
+    at = 0
+    while at < len(text):
+        part = _PART.match(text, at)
+        if part is None:
+            raise ValueError("expected a digit or {name} after $ in the replacement, and a character after a backslash")
+        at = part.end()
+        if part["number"]:
+            number, digits = _group(part["number"], pattern.groups)
+            yield number
+            at = part.start("number") + digits
+        elif part["name"]:
+            if part["name"] not in pattern.groupindex:
+                raise ValueError(f"expected the name of a group of the pattern, not ${{{part['name']}}}")
+            yield pattern.groupindex[part["name"]]
+        else:
+            yield part["escaped"] or part["text"]
+
+
+def _group(text: str, groups: int) -> tuple[int, int]:
+    """The number of a group, and how many of the digits it has: as many as make one that there is."""
+    digits = 1
+    while digits < len(text) and int(text[: digits + 1]) <= groups:
+        digits += 1
+    number = int(text[:digits])
+    if number > groups:
+        raise ValueError(f"expected the number of a group of the pattern, not ${number}")
+    return number, digits
+
+
+def _with_literal_references(text: str, groups: int) -> str:
+    """The replacement with a backslash before what Kafka takes for a text: ``$4``, where there are 3 groups.
+
+    From the second of them on Kafka puts it where it would belong if there were no backslashes yet.
+    """
+    escaped = text
+    for reference in _REFERENCE.finditer(text) if groups else ():
+        number = reference["number"]
+        if len(number) > _NUMBER_DIGITS_MAX:
+            raise ValueError(f"expected at most {_NUMBER_DIGITS_MAX} digits after $ in the replacement")
+        index = int(number)
+        while index > groups and index >= 10:
+            index //= 10
+        if not number.startswith("0") and index > groups:
+            escaped = f"{escaped[: reference.start()]}\\{escaped[reference.start() :]}"
+    return escaped
+
+
+# ---- Distinguished names
+
+_KEYWORDS: Final[Mapping[str, str]] = {
+    "2.5.4.3": "CN",
+    "2.5.4.6": "C",
+    "2.5.4.7": "L",
+    "2.5.4.8": "ST",
+    "2.5.4.9": "STREET",
+    "2.5.4.10": "O",
+    "2.5.4.11": "OU",
+    "0.9.2342.19200300.100.1.1": "UID",
+    "0.9.2342.19200300.100.1.25": "DC",
+}
+"""Attributes that RFC 2253 has a keyword for; of any other the OID is written."""
+_CHARSETS: Final[Mapping[int, str]] = {
+    0x0C: "utf-8",  # UTF8String
+    0x13: "ascii",  # PrintableString
+    0x14: "latin-1",  # T61String
+    0x16: "ascii",  # IA5String
+    0x1B: "latin-1",  # GeneralString
+    0x1E: "utf-16-be",  # BMPString
+}
+"""Tags of what is written as a text; of any other value the DER is written."""
+_ESCAPED: Final = re.compile(r'[,=+<>#;"\\]')
+_BLANKS: Final = " \r"
+_VERSION: Final = 0xA0
+_SUBJECT: Final = 4
+"""Of a certificate without its version: serial number, algorithm, issuer, validity, subject."""
+_LENGTH_BYTES_MAX: Final = 4
+_NO_CERTIFICATE: Final = "expected a certificate in DER"
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A value in DER: its tag, what is in it, and all of it."""
+
+    tag: int
+    content: bytes
+    der: bytes
+
+
+def _values(data: bytes) -> Iterator[_Value]:
+    """Values one after the other.
+
+    Raises:
+        ValueError: one ends early, or has a length or a tag that no certificate needs.
+    """
+    at = 0
+    while at < len(data):
+        header = data[at : at + 2]
+        start = at + 2
+        length = header[-1]
+        if length >= 0x80:
+            size = length - 0x80
+            length = int.from_bytes(data[start : start + size], "big") if size <= _LENGTH_BYTES_MAX else len(data)
+            start += size
+        if len(header) < 2 or start + length > len(data):
+            raise ValueError(_NO_CERTIFICATE)
+        yield _Value(header[0], data[start : start + length], data[at : start + length])
+        at = start + length
+
+
+def rfc2253(certificate_der: bytes) -> str:
+    """The distinguished name of a certificate's subject as ``X500Principal.getName()`` of Java 25 writes it.
+
+    Neither of the texts that the cryptography library has is that one: Java escapes ``=`` and ``#`` wherever they are,
+    knows fewer keywords, and writes the DER of a value that has none. Java 17 writes nonsense for a BMPString and for a
+    T61String beyond ASCII. A text that does not decode is refused, where Java puts one sign for whatever it was.
+
+    Raises:
+        ValueError: it is no certificate.
+    """
+    certificate = _first(certificate_der)
+    fields = [each for each in _values(_first(certificate.content).content) if each.tag != _VERSION]
+    if len(fields) <= _SUBJECT:
+        raise ValueError(_NO_CERTIFICATE)
+    names = [
+        "+".join(_attribute(each.content) for each in _values(relative.content))
+        for relative in _values(fields[_SUBJECT].content)
+    ]
+    return ",".join(reversed(names))
+
+
+def _first(data: bytes) -> _Value:
+    first = next(_values(data), None)
+    if first is None:
+        raise ValueError(_NO_CERTIFICATE)
+    return first
+
+
+def _attribute(content: bytes) -> str:
+    """``CN=alice`` of one attribute; the DER of what has no keyword or is no text."""
+    parts = tuple(_values(content))
+    if len(parts) != 2:
+        raise ValueError(_NO_CERTIFICATE)
+    kind, value = parts
+    oid = _oid(kind.content)
+    keyword = _KEYWORDS.get(oid)
+    charset = _CHARSETS.get(value.tag)
+    if keyword is None or charset is None:
+        return f"{keyword or oid}=#{value.der.hex()}"
+    try:
+        return f"{keyword}={_escaped(value.content.decode(charset))}"
+    except UnicodeDecodeError:
+        raise ValueError(f"expected a certificate whose {keyword} is the text that it says it is") from None
+
+
+def _escaped(text: str) -> str:
+    text = _ESCAPED.sub(r"\\\g<0>", text).replace("\0", r"\00")
+    middle = text.strip(_BLANKS)
+    start = len(text) - len(text.lstrip(_BLANKS))
+    before, after = text[:start], text[start + len(middle) :]
+    return f"{_each_escaped(before)}{middle}{_each_escaped(after)}"
+
+
+def _each_escaped(text: str) -> str:
+    return "".join(f"\\{character}" for character in text)
+
+
+def _oid(content: bytes) -> str:
+    """The dotted form of an object identifier."""
+    arcs = [0]
+    for byte in content:
+        arcs[-1] = arcs[-1] << 7 | byte & 0x7F
+        if byte < 0x80:
+            arcs.append(0)
+    if len(arcs) == 1 or content[-1] >= 0x80:
+        raise ValueError(_NO_CERTIFICATE)
+    first = min(arcs[0] // 40, 2)
+    return ".".join(map(str, (first, arcs[0] - 40 * first, *arcs[1:-1])))

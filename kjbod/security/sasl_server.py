@@ -1,0 +1,220 @@
+"""The server's half of SASL mechanisms as machines without I/O: PLAIN (RFC 4616) and SCRAM (RFC 5802, 7677), as Kafka
+speaks them (``PlainSaslServer``, ``PlainServerCallbackHandler``, ``ScramSaslServer`` of 4.3.1, KIP-43, KIP-84).
+
+A machine answers each message of the client until it says who the client is, or refuses it. Nothing may be sent to a
+machine after that. How long a message may be is the caller's to check (``sasl.server.max.receive.size``); what a
+machine does with it takes time in proportion to its length.
+
+Names and passwords are the bytes of their UTF-8, as in :mod:`kjbod.security.sasl`. Stricter than Kafka, SCRAM takes no
+channel binding but the one that was agreed on, and does not tell that an identity which was asked for is another one:
+Kafka does, for names that it knows. Kafka's SCRAM takes names in ASCII alone; here any are.
+"""
+
+import base64
+import hashlib
+import hmac
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from typing import Final, Protocol
+
+from kjbod.errors import KjbodError
+from kjbod.quick_dataclass import dataclass
+from kjbod.scram import MECHANISMS
+from kjbod.security.jaas import LoginModule
+
+_USER_OPTION: Final = "user_"
+_PLAIN_FIELDS: Final = 3
+_TOKEN_EXTENSION: Final = "tokenauth=true"
+_NAME: Final = "(?:[^=,\\0]|=2C|=3D)+"
+_NONCE: Final = r"[\x21-\x2b\x2d-\x7e]+"
+_EXTENSIONS: Final = r"(?P<extensions>(?:,[A-Za-z]+=[^,\0]+)*)"
+_CLIENT_FIRST: Final = re.compile(
+    rf"(?P<header>n,(?:a=(?P<authorization>{_NAME}))?,)(?P<bare>n=(?P<name>{_NAME}),r=(?P<nonce>{_NONCE}){_EXTENSIONS})"
+)
+_CLIENT_FINAL: Final = re.compile(
+    rf"(?P<unproved>c=(?P<header>[^,]+),r=(?P<nonce>{_NONCE}){_EXTENSIONS}),p=(?P<proof>[^,]+)"
+)
+
+
+class Refused(KjbodError):  # noqa: N818 - an answer of the protocol
+    """A client is not let in. The text is Kafka's to the client: it has no secret, nor whether a name is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The server's answer to one message.
+
+    Attributes:
+        reply: the message to send back; it may be empty.
+        user: who the client has proved to be; None: that is not done yet.
+    """
+
+    reply: bytes
+    user: str | None = None
+
+
+class ServerMechanism(Protocol):
+    """The server's half of one exchange."""
+
+    def answer(self, message: bytes) -> Answer:
+        """The answer to a message of the client.
+
+        Raises:
+            Refused: it is wrong in whatever way.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredential:
+    """The part of a password that a server keeps (``ScramCredential``)."""
+
+    salt: bytes
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+    iterations: int
+
+
+def plain_users(module: LoginModule) -> Mapping[str, str]:
+    """Passwords by user name: the options ``user_NAME=password`` of a ``PlainLoginModule``."""
+    options = module.options.items()
+    return {name.removeprefix(_USER_OPTION): password for name, password in options if name.startswith(_USER_OPTION)}
+
+
+def plain(users: Mapping[str, str]) -> ServerMechanism:
+    """The machine for one exchange by PLAIN; ``users``: passwords by name."""
+    return _Plain(users)
+
+
+def scram(mechanism: str, credential: Callable[[str], ScramCredential | None], nonce: str) -> ServerMechanism:
+    """The machine for one exchange by SCRAM.
+
+    Args:
+        mechanism: ``SCRAM-SHA-256`` or ``SCRAM-SHA-512``.
+        credential: that of a user; None: there is no such user.
+        nonce: printable, without commas, never used before.
+    """
+    return _Scram(mechanism, credential, nonce)
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """An exchange after its first two messages; ``signed`` is what both ends sign of them."""
+
+    user: str
+    credential: ScramCredential
+    nonce: str
+    header: str
+    signed: str
+
+
+class _Plain:
+    """PLAIN: all in one message."""
+
+    def __init__(self, users: Mapping[str, str]) -> None:
+        self._users = users
+        self._asked = False
+
+    def answer(self, message: bytes) -> Answer:
+        if self._asked:
+            raise Refused("Authentication failed: unexpected message after the exchange")
+        self._asked = True
+        fields = message.split(b"\0", _PLAIN_FIELDS)
+        if len(fields) != _PLAIN_FIELDS:
+            raise Refused(f"Invalid SASL/PLAIN response: expected {_PLAIN_FIELDS} tokens, got {len(fields)}")
+        authorization_id, username, password = fields
+        if not username:
+            raise Refused("Authentication failed: username not specified")
+        if not password:
+            raise Refused("Authentication failed: password not specified")
+        user = self._authenticated(username, password)
+        if user is None:
+            raise Refused("Authentication failed: Invalid username or password")
+        if authorization_id not in (b"", username):
+            raise Refused("Authentication failed: Client requested an authorization id that is different from username")
+        return Answer(b"", user)
+
+    def _authenticated(self, username: bytes, password: bytes) -> str | None:
+        try:
+            user = username.decode()
+            password.decode()
+        except UnicodeDecodeError:
+            return None
+        known = self._users.get(user)
+        # Takes as long for a name that nobody has. A surrogate of a file is nothing that a client could send as UTF-8.
+        expected = (known or "").encode(errors="surrogatepass")
+        matches = hmac.compare_digest(expected, password)
+        return user if matches and known is not None else None
+
+
+class _Scram:
+    """SCRAM: two messages each. Kafka refuses a name that it does not know after the first of the client's."""
+
+    def __init__(self, mechanism: str, credential: Callable[[str], ScramCredential | None], nonce: str) -> None:
+        self._name = mechanism
+        self._mechanism = MECHANISMS[mechanism]
+        self._credential = credential
+        self._nonce = nonce
+        self._begun: _Begun | None = None
+        self._next: Callable[[str], Answer] | None = self._first
+
+    def answer(self, message: bytes) -> Answer:
+        step, self._next = self._next, None  # none follows one that fails
+        if step is None:
+            raise self._refused()
+        try:
+            text = message.decode()
+        except UnicodeDecodeError:
+            raise self._refused() from None
+        return step(text)
+
+    def _first(self, message: str) -> Answer:
+        parts = _CLIENT_FIRST.fullmatch(message)
+        if parts is None:
+            raise self._refused()
+        if _TOKEN_EXTENSION in parts["extensions"].split(","):
+            raise Refused("Authentication failed: this server knows no delegation tokens (tokenauth=true)")
+        user = _user(parts["name"])
+        credential = self._credential(user)
+        if credential is None or credential.iterations < self._mechanism.iterations_min:
+            raise self._refused()
+        if parts["authorization"] is not None and _user(parts["authorization"]) != user:
+            raise self._refused()
+        nonce = parts["nonce"] + self._nonce
+        reply = f"r={nonce},s={base64.b64encode(credential.salt).decode()},i={credential.iterations}"
+        self._begun = _Begun(user, credential, nonce, parts["header"], f"{parts['bare']},{reply}")
+        self._next = self._final
+        return Answer(reply.encode())
+
+    def _final(self, message: str) -> Answer:
+        begun, parts = self._begun, _CLIENT_FINAL.fullmatch(message)
+        assert begun is not None
+        if parts is None or parts["nonce"] != begun.nonce or _decoded(parts["header"]) != begun.header.encode():
+            raise self._refused()
+        known, proof = begun.credential, _decoded(parts["proof"])
+        signed = f"{begun.signed},{parts['unproved']}".encode()
+        signature = hmac.digest(known.stored_key, signed, self._mechanism.hash)
+        if proof is None or len(proof) != len(signature):
+            raise self._refused()
+        client_key = bytes(a ^ b for a, b in zip(signature, proof, strict=True))
+        if not hmac.compare_digest(hashlib.new(self._mechanism.hash, client_key).digest(), known.stored_key):
+            raise self._refused()
+        proved = hmac.digest(known.server_key, signed, self._mechanism.hash)
+        return Answer(f"v={base64.b64encode(proved).decode()}".encode(), begun.user)
+
+    def _refused(self) -> Refused:
+        # Of ``SaslServerAuthenticator``, which tells a client of SCRAM no more than this.
+        return Refused(
+            f"Authentication failed during authentication due to invalid credentials with SASL mechanism {self._name}"
+        )
+
+
+def _user(name: str) -> str:
+    return name.replace("=2C", ",").replace("=3D", "=")
+
+
+def _decoded(text: str) -> bytes | None:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        return None

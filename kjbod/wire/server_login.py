@@ -1,0 +1,157 @@
+"""The server's half of a login over Kafka's own requests, as a machine without I/O (``SaslServerAuthenticator`` of
+4.3.1, KIP-43, KIP-152, KIP-368).
+
+======================  ======================================  =====================================================
+state                   takes                                   and then
+======================  ======================================  =====================================================
+``GREETING``            ApiVersions                             ``HANDSHAKE``; answered by the handler
+``GREETING, HANDSHAKE`` SaslHandshake of a mechanism we have    ``PROVING``
+``GREETING, HANDSHAKE`` SaslHandshake of another one            error 33 with ours, end
+``PROVING``             SaslAuthenticate                        ``PROVING``, or ``IN`` where the client has proved who
+                                                                it is, or error 58, end
+``IN``                  SaslHandshake, a second after the last  ``RENEWING``, with the same mechanism
+``IN``                  any other one                           handler; the end where the login has expired
+``RENEWING``            SaslAuthenticate                        as ``PROVING``; the client must be the same
+======================  ======================================  =====================================================
+
+Whatever is not in the table ends the connection. A listener without SASL is ``IN`` from the start, and answers
+SaslHandshake with ILLEGAL_SASL_STATE, as Kafka does.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+from typing import Final
+
+from kjbod.errors import RemoteProtocolError
+from kjbod.quick_dataclass import dataclass
+from kjbod.security.sasl_server import Refused, ServerMechanism
+from kjbod.wire.error_codes import ErrorCode
+from kjbod.wire.frames import Request
+from kjbod.wire.messages import (
+    ApiKey,
+    ApiVersionsRequest,
+    ResponseBody,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+
+AGAIN_AFTER_MS: Final = 1_000
+"""Between the begins of two logins of a connection (``KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS``)."""
+SASL_APIS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+
+
+class State(Enum):
+    """State of a login; the table above has what follows."""
+
+    GREETING = auto()
+    HANDSHAKE = auto()
+    PROVING = auto()
+    IN = auto()
+    RENEWING = auto()
+    REFUSED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer that no handler gives.
+
+    Attributes:
+        message: to send.
+        refused: why the connection ends behind it, for the log; empty: it goes on.
+    """
+
+    message: ResponseBody
+    refused: str = ""
+
+
+class ServerLogin:
+    """The login of one connection.
+
+    Args:
+        mechanisms: makes a machine for one exchange, by the name of the mechanism; none: the listener has no SASL.
+        lifetime_ms: ``connections.max.reauth.ms``; 0: a login holds for as long as its connection.
+
+    Attributes:
+        state: where it stands.
+        user: who the client has proved to be.
+    """
+
+    def __init__(self, mechanisms: Mapping[str, Callable[[], ServerMechanism]], lifetime_ms: int = 0) -> None:
+        self._mechanisms = mechanisms
+        self._lifetime_ms = max(0, lifetime_ms)
+        self._chosen = ""
+        self._machine: ServerMechanism | None = None
+        self._began_ms: int | None = None
+        self._expires_ms: int | None = None
+        self.state = State.GREETING if mechanisms else State.IN
+        self.user: str | None = None
+
+    @property
+    def is_in(self) -> bool:
+        """Whether requests go to the handler."""
+        return self.state is State.IN
+
+    def serves(self, now_ms: int) -> bool:
+        """Whether a request of the handler's would be taken."""
+        return self.state is State.IN and (self._expires_ms is None or now_ms < self._expires_ms)
+
+    def take(self, request: Request, now_ms: int) -> Reply | None:
+        """Take a request; None: it is the handler's.
+
+        Raises:
+            RemoteProtocolError: it has no place here; the connection is to be closed without an answer.
+        """
+        message = request.message
+        if self.state is State.IN and not isinstance(message, (SaslHandshakeRequest, SaslAuthenticateRequest)):
+            if self._expires_ms is not None and now_ms >= self._expires_ms:
+                raise RemoteProtocolError("its login has expired, and was not renewed")
+            return None
+        match message:
+            case ApiVersionsRequest() if self.state is State.GREETING:
+                self.state = State.HANDSHAKE
+                return None
+            case SaslHandshakeRequest() if self.state in (State.GREETING, State.HANDSHAKE, State.IN):
+                return self._shake_hands(message, now_ms)
+            case SaslAuthenticateRequest() if self.state in (State.PROVING, State.RENEWING):
+                return self._prove(message, now_ms)
+            case SaslAuthenticateRequest() if self.state is State.IN:
+                return Reply(_refusal(ErrorCode.ILLEGAL_SASL_STATE, "SaslAuthenticate without a SaslHandshake"))
+        raise RemoteProtocolError(f"{request.api_key.name} before a login")
+
+    def _shake_hands(self, message: SaslHandshakeRequest, now_ms: int) -> Reply:
+        ours = tuple(self._mechanisms)
+        early = self._began_ms is not None and now_ms - self._began_ms < AGAIN_AFTER_MS
+        if not ours or (self.state is State.IN and early):
+            return Reply(SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=ours))
+        offered = (self._chosen,) if self.state is State.IN else ours
+        if message.mechanism not in offered:
+            self.state = State.REFUSED
+            answer = SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=offered)
+            return Reply(answer, "it asked for a mechanism of SASL that is not offered")
+        self._chosen = message.mechanism
+        self._machine = self._mechanisms[message.mechanism]()
+        self._began_ms = now_ms
+        self.state = State.RENEWING if self.state is State.IN else State.PROVING
+        return Reply(SaslHandshakeResponse(mechanisms=ours))
+
+    def _prove(self, message: SaslAuthenticateRequest, now_ms: int) -> Reply:
+        assert self._machine is not None
+        try:
+            answer = self._machine.answer(message.auth_bytes)
+            if answer.user is not None and self.state is State.RENEWING and answer.user != self.user:
+                raise Refused("Cannot change principals during re-authentication")
+        except Refused as error:
+            self.state = State.REFUSED
+            refusal = _refusal(ErrorCode.SASL_AUTHENTICATION_FAILED, str(error))
+            return Reply(refusal, f"{self._chosen}: {error}")
+        if answer.user is None:
+            return Reply(SaslAuthenticateResponse(auth_bytes=answer.reply))
+        self.user, self._machine, self.state = answer.user, None, State.IN
+        self._expires_ms = now_ms + self._lifetime_ms if self._lifetime_ms else None
+        return Reply(SaslAuthenticateResponse(auth_bytes=answer.reply, session_lifetime_ms=self._lifetime_ms))
+
+
+def _refusal(code: ErrorCode, words: str) -> SaslAuthenticateResponse:
+    return SaslAuthenticateResponse(error_code=code, error_message=words)

@@ -1,0 +1,349 @@
+"""A secured listener on real sockets: TLS, SASL, who the client is then, and what it costs who never logs in."""
+
+import asyncio
+import dataclasses
+import hashlib
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kjbod.clock import SystemClock
+from kjbod.errors import RemoteProtocolError
+from kjbod.scram import MECHANISMS, credential
+from kjbod.security.channel import Security
+from kjbod.security.keys import REQUIRED, ChannelSettings, ListenerSettings, Login, Tls
+from kjbod.security.listener import ListenerSecurity
+from kjbod.security.principals import parse_rules
+from kjbod.security.sasl_server import ScramCredential
+from kjbod.wire.client import AuthenticationFailed, Connection, Disconnected, ForeignPeer
+from kjbod.wire.connection import api_versions_response
+from kjbod.wire.frames import Request, encode_request
+from kjbod.wire.messages import (
+    API,
+    ApiKey,
+    ApiVersionsRequest,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    ResponseBody,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from kjbod.wire.server import LOGIN_BYTES_MAX, Limits, Peer, Server, serve
+from kjbod.wire.server_login import Reply, ServerLogin, State
+from scripts.rig.certificates import Authority
+from tests.wire.conftest import SERVED, Lines, Run, until
+
+HEARTBEAT = BrokerHeartbeatRequest(broker_id=1)
+APIS = {**SERVED, ApiKey.SASL_HANDSHAKE: (1, 1), ApiKey.SASL_AUTHENTICATE: (0, 2)}
+PASSWORD = "p=ä\u00a0,ss"
+USERS = {"kafka": PASSWORD, "other": "x"}
+Start = Callable[..., Coroutine[Any, Any, Server]]
+
+
+class Site:
+    """An authority, a listener's settings and a client's."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self.authority = Authority.make()
+        self.trust = self.authority.truststore(base)
+        self.tls = Tls("server", self.authority.leaf("127.0.0.1").keystore(base), self.trust)
+        self.seen: list[str] = []
+
+    def listener(self, protocol: str, **changes: Any) -> ListenerSecurity:
+        settings = ListenerSettings(
+            protocol,
+            dataclasses.replace(self.tls, client_auth=REQUIRED if protocol == "SSL" else "none")
+            if protocol.endswith("SSL")
+            else None,
+            {"PLAIN": USERS, **{name: {} for name in MECHANISMS}} if protocol.startswith("SASL") else {},
+            principal_rules=parse_rules("RULE:^CN=(.*?),.*$/$1/,DEFAULT"),
+        )
+        return ListenerSecurity(dataclasses.replace(settings, **changes), self.credential)
+
+    def credential(self, mechanism: str, user: str) -> ScramCredential | None:
+        if user not in USERS:
+            return None
+        kind, salt = MECHANISMS[mechanism], b"salt-of-some-length"
+        salted = hashlib.pbkdf2_hmac(kind.hash, USERS[user].encode(), salt, 4096)
+        made = credential(user, kind, salt=salt, salted_password=salted, iterations=4096)
+        return ScramCredential(made.salt, made.stored_key, made.server_key, made.iterations)
+
+    def client(
+        self, protocol: str, mechanism: str = "PLAIN", user: str = "kafka", password: str = PASSWORD
+    ) -> Security:
+        tls = None
+        if protocol.endswith("SSL"):
+            own = self.authority.client("alice", "ops").keystore(self.base, "client.pem") if protocol == "SSL" else None
+            tls = Tls("client", own, self.trust)
+        login = Login(mechanism, user, password) if protocol.startswith("SASL") else None
+        return Security(ChannelSettings(protocol, tls, login))
+
+    async def answer(self, request: Request, peer: Peer) -> ResponseBody | None:
+        self.seen.append(peer.principal)
+        match request.message:
+            case ApiVersionsRequest():
+                return api_versions_response(request, APIS)
+            case BrokerHeartbeatRequest():
+                return BrokerHeartbeatResponse(is_caught_up=True)
+        raise AssertionError(request)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+@pytest.fixture
+def start(log: Lines, site: Site) -> Start:
+    async def start(security: ListenerSecurity, **limits: Any) -> Server:
+        clock = SystemClock()
+        return await serve(
+            "127.0.0.1", 0, site.answer, apis=APIS, clock=clock, log=log, limits=Limits(**limits), security=security
+        )
+
+    return start
+
+
+async def beat(server: Server, security: Security) -> None:
+    async with await Connection.open(
+        "127.0.0.1", server.port, client_id="t", clock=SystemClock(), security=security
+    ) as connection:
+        for _ in range(3):
+            assert (await connection.request(HEARTBEAT, timeout_ms=20_000)).is_caught_up
+
+
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+@pytest.mark.parametrize("mechanism", ["PLAIN", *MECHANISMS])
+def test_a_client_is_known_by_its_login_or_its_certificate(
+    run: Run[Any], start: Start, site: Site, log: Lines, protocol: str, mechanism: str
+) -> None:
+    async def story() -> None:
+        async with await start(site.listener(protocol)) as server:
+            await beat(server, site.client(protocol, mechanism))
+            assert server.logging_in == 0
+
+    run(story)
+    known = "User:alice" if protocol == "SSL" else "User:kafka"
+    assert site.seen[1:] == [known] * 3 and not log.lines
+    assert site.seen[0] == ("User:alice" if protocol == "SSL" else "User:ANONYMOUS")
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", *MECHANISMS])
+@pytest.mark.parametrize(("user", "password"), [("kafka", "wrong"), ("nobody", PASSWORD), ("kafka", "x"), ("", "")])
+def test_who_has_not_the_password_gets_nowhere(
+    run: Run[Any], start: Start, site: Site, log: Lines, mechanism: str, user: str, password: str
+) -> None:
+    async def story() -> None:
+        async with await start(site.listener("SASL_SSL")) as server:
+            with pytest.raises(AuthenticationFailed, match=f"does not believe {mechanism} of {user}: "):
+                await beat(server, site.client("SASL_SSL", mechanism, user, password))
+
+    run(story)
+    assert site.seen == ["User:ANONYMOUS"]  # ApiVersions
+    (line,) = log.lines
+    assert line["reason"].startswith(f"{mechanism}: ") and PASSWORD not in str(line)
+
+
+@pytest.mark.parametrize(
+    ("listens", "asks", "error"),
+    [
+        ("SASL_SSL", "SSL", ForeignPeer),
+        ("SASL_SSL", "SASL_PLAINTEXT", ForeignPeer),
+        ("SASL_SSL", "PLAINTEXT", ForeignPeer),
+        ("SASL_PLAINTEXT", "PLAINTEXT", ForeignPeer),
+        ("SASL_PLAINTEXT", "SASL_SSL", ForeignPeer),
+        ("SSL", "SASL_SSL", Disconnected),  # which says that a certificate may be wanted
+        ("SSL", "PLAINTEXT", ForeignPeer),
+    ],
+)
+def test_who_comes_with_another_protocol_learns_which_and_changes_nothing(
+    run: Run[Any], start: Start, site: Site, listens: str, asks: str, error: type[Disconnected]
+) -> None:
+    async def story() -> None:
+        async with await start(site.listener(listens)) as server:
+            with pytest.raises(error):
+                await beat(server, site.client(asks))
+
+    run(story)
+    assert set(site.seen) <= {"User:ANONYMOUS"} and len(site.seen) <= 3  # ApiVersions, also of the question why
+
+
+def test_a_certificate_of_another_authority_or_none_is_refused_where_one_is_required(
+    run: Run[Any], start: Start, site: Site, tmp_path: Path
+) -> None:
+    stranger = Authority.make("Another CA").client("mallory").keystore(tmp_path, "stranger.pem")
+
+    async def story() -> None:
+        async with await start(site.listener("SSL")) as server:
+            for own, words in (
+                (stranger, f":{server.port} "),
+                (None, "does it want a certificate|certificate required"),
+            ):
+                security = Security(ChannelSettings("SSL", Tls("client", own, site.trust)))
+                with pytest.raises(Disconnected, match=words):
+                    await beat(server, security)
+            await until(lambda: server.logging_in == 0)
+
+    run(story)
+    assert site.seen == []
+
+
+def test_a_login_that_holds_for_a_time_is_renewed_and_one_that_is_not_ends_the_connection(
+    run: Run[Any], start: Start, site: Site, log: Lines
+) -> None:
+    async def story() -> None:
+        server = await start(site.listener("SASL_SSL", reauthentication_ms=1_300))
+        connection = await Connection.open(
+            "127.0.0.1", server.port, client_id="t", clock=SystemClock(), security=site.client("SASL_SSL")
+        )
+        async with server, connection:
+            while connection.logins < 2:
+                await connection.request(HEARTBEAT, timeout_ms=20_000)
+            connection._renew_at_ms = None  # a client that forgets it
+            with pytest.raises(Disconnected):
+                while True:
+                    await connection.request(HEARTBEAT, timeout_ms=20_000)
+
+    run(story)
+    assert log.reasons() == ["its login has expired, and was not renewed"]
+
+
+def test_who_never_logs_in_is_let_go_and_keeps_no_other_out(
+    run: Run[Any], start: Start, site: Site, log: Lines
+) -> None:
+    async def story() -> None:
+        async with await start(site.listener("SASL_SSL"), max_logging_in=3, login_timeout_ms=1_500) as server:
+            silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
+            await until(lambda: server.logging_in == 3)
+            with pytest.raises(Disconnected):
+                await beat(server, site.client("SASL_SSL"))
+            for reader, _ in silent:
+                assert await reader.read() == b""
+            for _, writer in silent:
+                writer.transport.abort()
+            await beat(server, site.client("SASL_SSL"))
+            assert server.logging_in == 0
+
+    run(story)
+    assert any("others have not logged in yet" in reason for reason in log.reasons())
+
+
+def test_before_a_login_a_frame_is_small(run: Run[Any], start: Start, site: Site, log: Lines) -> None:
+    async def story() -> None:
+        async with await start(site.listener("SASL_PLAINTEXT")) as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write((LOGIN_BYTES_MAX + 1).to_bytes(4, "big"))
+            assert await reader.read() == b""
+            writer.transport.abort()
+
+    run(story)
+    assert len(log.lines) == 1 and site.seen == []
+
+
+def test_what_is_no_tls_is_told_and_ends(run: Run[Any], start: Start, site: Site, log: Lines) -> None:
+    async def story() -> None:
+        async with await start(site.listener("SSL")) as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(encode_request(HEARTBEAT, 1, 5, "me"))
+            await reader.read()
+            writer.transport.abort()
+
+    run(story)
+    assert len(log.lines) == 1 and site.seen == []
+
+
+# ---------------------------------------------------------------- the machine alone
+
+
+def request(message: Any) -> Request:
+    return Request(message.API_KEY, API[message.API_KEY].max_version, 1, "c", message)
+
+
+def plain_login(lifetime_ms: int = 0) -> ServerLogin:
+    security = ListenerSecurity(ListenerSettings("SASL_PLAINTEXT", mechanisms={"PLAIN": USERS}))
+    return ServerLogin(security._mechanisms, lifetime_ms)
+
+
+def reply(login: ServerLogin, message: Any, now_ms: int = 0) -> Any:
+    found = login.take(request(message), now_ms)
+    assert isinstance(found, Reply)
+    return found.message
+
+
+ALICE = SaslAuthenticateRequest(auth_bytes=f"\0kafka\0{PASSWORD}".encode())
+BOB = SaslAuthenticateRequest(auth_bytes=b"\0other\0x")
+
+
+def logged_in(lifetime_ms: int = 0) -> ServerLogin:
+    login = plain_login(lifetime_ms)
+    assert reply(login, SaslHandshakeRequest(mechanism="PLAIN")) == SaslHandshakeResponse(mechanisms=("PLAIN",))
+    assert reply(login, ALICE).error_code == 0
+    assert login.user == "kafka" and login.is_in
+    return login
+
+
+@pytest.mark.parametrize("message", [HEARTBEAT, ALICE])
+def test_nothing_but_the_login_has_a_place_before_it(message: Any) -> None:
+    login = plain_login()
+    with pytest.raises(RemoteProtocolError, match="before a login"):
+        login.take(request(message), 0)
+
+
+def test_versions_are_asked_once_before_the_login_as_in_kafka() -> None:
+    login = plain_login()
+    assert login.take(request(ApiVersionsRequest()), 0) is None
+    with pytest.raises(RemoteProtocolError):
+        login.take(request(ApiVersionsRequest()), 0)
+
+
+def test_between_handshake_and_proof_nothing_else_is_taken() -> None:
+    login = plain_login()
+    reply(login, SaslHandshakeRequest(mechanism="PLAIN"))
+    for message in (HEARTBEAT, ApiVersionsRequest(), SaslHandshakeRequest(mechanism="PLAIN")):
+        with pytest.raises(RemoteProtocolError):
+            login.take(request(message), 0)
+
+
+def test_a_refused_client_is_refused_for_good() -> None:
+    login = plain_login()
+    reply(login, SaslHandshakeRequest(mechanism="PLAIN"))
+    assert reply(login, SaslAuthenticateRequest(auth_bytes=b"\0kafka\0no")).error_code == 58
+    assert login.state is State.REFUSED
+    for message in (ALICE, SaslHandshakeRequest(mechanism="PLAIN"), HEARTBEAT, ApiVersionsRequest()):
+        with pytest.raises(RemoteProtocolError):
+            login.take(request(message), 0)
+
+
+def test_another_mechanism_is_refused_with_those_that_there_are() -> None:
+    answer = reply(plain_login(), SaslHandshakeRequest(mechanism="GSSAPI"))
+    assert answer == SaslHandshakeResponse(error_code=33, mechanisms=("PLAIN",))
+
+
+def test_a_client_that_is_in_may_not_become_another_one() -> None:
+    login = logged_in(lifetime_ms=5_000)
+    reply(login, SaslHandshakeRequest(mechanism="PLAIN"), 2_000)
+    answer = reply(login, BOB, 2_000)
+    assert (answer.error_code, answer.error_message) == (58, "Cannot change principals during re-authentication")
+    assert login.state is State.REFUSED
+
+
+def test_a_second_login_within_a_second_is_not_taken_and_the_first_one_holds() -> None:
+    login = logged_in(lifetime_ms=5_000)
+    assert reply(login, SaslHandshakeRequest(mechanism="PLAIN"), 999).error_code == 34
+    assert login.is_in and login.take(request(HEARTBEAT), 4_999) is None
+    with pytest.raises(RemoteProtocolError, match="expired"):
+        login.take(request(HEARTBEAT), 5_000)
+
+
+def test_without_sasl_a_handshake_is_answered_as_kafka_does() -> None:
+    login = ServerLogin({})
+    assert reply(login, SaslHandshakeRequest(mechanism="PLAIN")).error_code == 34
+    assert reply(login, ALICE) == SaslAuthenticateResponse(
+        error_code=34, error_message="SaslAuthenticate without a SaslHandshake"
+    )
+    assert login.take(request(HEARTBEAT), 0) is None
