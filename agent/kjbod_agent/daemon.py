@@ -118,10 +118,10 @@ def main(config_path: Path) -> int:
         config = load_config(config_path, agent_problems, listener_problems, _registration_problems)
         listeners = registered_listeners(config)
         security = security_of(config)
-        security.load()
         directories = len({*config.log_dirs, config.metadata_log_dir})
         require_room(tasks=START_TASKS + directories, files=START_FILES + FILES_OF_DIRECTORY * directories)
         configure_logging("agent")
+        security.load()
         name_keys_without_effect(config, "broker", get_logger().info)
         memory.economize()
         # The watchdog ends a loop that hangs with SIGABRT: where it hung is then in the log.

@@ -255,6 +255,7 @@ class ControllerServer:
             "controller.started",
             host=endpoint.host,
             port=endpoint.port,
+            protocol=config.controller_protocol,
             node_id=config.node_id,
             epoch=server.quorum.epoch,
             rules=config.kjbod_controller_rules,

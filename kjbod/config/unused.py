@@ -31,22 +31,22 @@ has no use for:
 * ``controller.performance.*``: how long a controller's turns take is in its metrics.
 """
 GROUPS: Final = ("sasl.", "ssl.", "listener.name.")
-"""Named as a group: a file sets some twenty of them at a time. A broker whose controllers are secured needs them."""
+"""Named as a group: a file sets some twenty of them at a time. Where something is secured they count."""
 PLAINTEXT: Final = SECURITY_PROTOCOLS[0]
 ALONE: Final = frozenset(
     {
         "alter.log.dirs.replication.quota.window.num",
         "alter.log.dirs.replication.quota.window.size.seconds",
-        "connections.max.reauth.ms",
         "early.start.listeners",
         "num.recovery.threads.per.data.dir",
         "num.replica.alter.log.dirs.threads",
-        "principal.builder.class",
         "security.providers",
         "server.max.startup.time.ms",
     }
 )
 """Others of directories, security and start-up."""
+OF_SECURED: Final = frozenset({"connections.max.reauth.ms", "principal.builder.class"})
+"""These count where something is secured."""
 
 
 def name_keys_without_effect(config: Config, role: str, log: Callable[..., object]) -> None:
@@ -74,8 +74,15 @@ def _without_effect(config: Config, role: str) -> Iterator[str]:
         if known is not None:
             if role not in known.key.roles:
                 yield name
+        elif name in OF_SECURED:
+            yield from () if _is_secured(config) else (name,)
         elif name in ALONE or name.startswith(ONE_BY_ONE):
             yield name
         else:
-            secured = role == "broker" and config.controller_protocol not in (None, PLAINTEXT)
-            yield from (f"{group}*" for group in GROUPS if name.startswith(group) and not secured)
+            yield from (f"{group}*" for group in GROUPS if name.startswith(group) and not _is_secured(config))
+
+
+def _is_secured(config: Config) -> bool:
+    """Whether something else than plain text is spoken."""
+    protocols = {config.controller_protocol or PLAINTEXT, *(one.protocol for one in config.listeners)}
+    return protocols != {PLAINTEXT}

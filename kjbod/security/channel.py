@@ -19,10 +19,11 @@ import structlog
 from kjbod.clock import Clock, SystemClock, system_random
 from kjbod.errors import KjbodError
 from kjbod.security.keys import PLAIN_TEXT, ChannelSettings, Tls
-from kjbod.security.sasl import ClientMechanism, client_mechanism
 
 if TYPE_CHECKING:
     import random
+
+    from kjbod.security.sasl import ClientMechanism
 
 PATIENCE_MS: Final = 100
 """How long files that were read before may take to be looked at again: a fence waits for it."""
@@ -63,7 +64,7 @@ class Security:
         self._context: ssl.SSLContext | None = None
         self._stamp: Stamp | None = None
         self._under_way: Future[ssl.SSLContext] | None = None
-        self._failing = False
+        self._failed_stamp: Stamp | None = None
 
     @property
     def protocol(self) -> str:
@@ -99,49 +100,75 @@ class Security:
                 stores = [store.key for store in (tls.keystore, tls.truststore) if store is not None and store.path]
                 raise KjbodError(f"{tls.source}: {' and '.join(stores)} not read within {timeout_ms} ms") from None
             return self._context  # the look goes on
-        except KjbodError as error:
+        except KjbodError:
             if self._context is None:
                 raise
-            if not self._failing:
-                self._failing = True
-                _log.warning("security.not.renewed", reason=str(error))
-            return self._context
-        self._failing = False
+            return self._context  # why was said when it was found out
         return context
 
-    def mechanism(self) -> ClientMechanism | None:
+    def mechanism(self) -> "ClientMechanism | None":
         """The machine for one login; None where the protocol has no SASL."""
         login = self.settings.login
-        return None if login is None else client_mechanism(login, self._rng.randbytes(_NONCE_BYTES).hex())
+        if login is None:
+            return None
+        from kjbod.security.sasl import client_mechanism
+
+        return client_mechanism(login, self._rng.randbytes(_NONCE_BYTES).hex())
 
     def _renew(self, tls: Tls) -> ssl.SSLContext:
-        """TLS, made anew where a file has changed."""
-        from kjbod.security.contexts import expiry_of, files_of
+        """TLS, made anew where a file has changed; what cannot be used is told and read once."""
+        from kjbod.security.contexts import files_of
 
         stamp = tuple(map(_stamp, files_of(tls)))
-        if self._context is None or stamp != self._stamp:
-            again = self._context is not None
-            self._context, self._stamp = self._make(tls), stamp
-            self.expires_at = expiry_of(tls)
+        if self._context is not None and stamp in (self._stamp, self._failed_stamp):
+            return self._context
+        again = self._context is not None
+        try:
+            self._context, self.expires_at = self._made(tls)
+        except KjbodError as error:
             if again:
-                _log.info("security.renewed", files=list(files_of(tls)))
-            if self.expires_at is not None and tls.keystore is not None and self._is_near(self.expires_at):
-                _log.warning(
-                    "security.certificate.expires",
-                    key=tls.keystore.key,
-                    path=tls.keystore.path,
-                    expires_at=self.expires_at.isoformat(),
-                )
+                self._failed_stamp = stamp
+                _log.warning("security.not.renewed", reason=str(error))
+            raise
+        self._stamp, self._failed_stamp = stamp, None
+        if again:
+            _log.info("security.renewed", files=list(files_of(tls)), expires_at=_iso(self.expires_at))
+        self._warn_of_end(tls)
         return self._context
 
-    def _is_near(self, moment: datetime) -> bool:
-        return moment.timestamp() * 1000 - self._clock.wall_ms() < EXPIRES_SOON.total_seconds() * 1000
+    def _made(self, tls: Tls) -> tuple[ssl.SSLContext, datetime | None]:
+        """TLS, and until when our certificate is valid; one that has ended does not take the place of another one.
+
+        Raises:
+            KjbodError: a file cannot be used.
+        """
+        from kjbod.security.contexts import expiry_of
+
+        context, expires_at = self._make(tls), expiry_of(tls)
+        if self._context is not None and expires_at is not None and self._left(expires_at) <= timedelta():
+            assert tls.keystore is not None
+            raise KjbodError(f"{tls.source}: {tls.keystore.key}: its certificate has ended, {expires_at.isoformat()}")
+        return context, expires_at
+
+    def _warn_of_end(self, tls: Tls) -> None:
+        if self.expires_at is None or tls.keystore is None or self._left(self.expires_at) > EXPIRES_SOON:
+            return
+        ended = self._left(self.expires_at) <= timedelta()
+        event = "security.certificate.expired" if ended else "security.certificate.expires"
+        _log.warning(event, key=tls.keystore.key, path=tls.keystore.path, expires_at=_iso(self.expires_at))
+
+    def _left(self, moment: datetime) -> timedelta:
+        return timedelta(milliseconds=moment.timestamp() * 1000 - self._clock.wall_ms())
 
 
 def _client_context(tls: Tls) -> ssl.SSLContext:
     from kjbod.security.contexts import client_context
 
     return client_context(tls)
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()
 
 
 def _stamp(path: str) -> tuple[int, int, int, int] | None:

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kjbod.config.endpoints import SECURITY_PROTOCOLS as SECURITY_PROTOCOLS
 from kjbod.quick_dataclass import dataclass
-from kjbod.security.principals import Rule
+
+if TYPE_CHECKING:
+    from kjbod.security.principals import Rule
 
 PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL = SECURITY_PROTOCOLS
 PEM, PKCS12, JKS = STORE_TYPES = ("PEM", "PKCS12", "JKS")
@@ -100,15 +102,17 @@ class ListenerSettings:
         protocol: of :data:`SECURITY_PROTOCOLS`.
         tls: where the protocol has it.
         mechanisms: of SASL, where the protocol has it; of PLAIN with the passwords of its users by name.
-        reauthentication_ms: ``connections.max.reauth.ms``.
+        reauthentication_ms: ``connections.max.reauth.ms`` by mechanism, where there is one.
+        refusal_delay_ms: ``connection.failed.authentication.delay.ms``.
         principal_rules: ``ssl.principal.mapping.rules``.
     """
 
     protocol: str = PLAINTEXT
     tls: Tls | None = None
     mechanisms: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
-    reauthentication_ms: int = 0
-    principal_rules: tuple[Rule, ...] = ()
+    reauthentication_ms: Mapping[str, int] = field(default_factory=dict)
+    refusal_delay_ms: int = 100
+    principal_rules: "tuple[Rule, ...]" = ()
 
 
 PLAIN_TEXT: Final = ChannelSettings()

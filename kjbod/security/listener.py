@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from kjbod.clock import system_random
+from kjbod.errors import ConfigError
 from kjbod.scram import MECHANISMS
 from kjbod.security.channel import Security
-from kjbod.security.keys import ChannelSettings, ListenerSettings, Tls
+from kjbod.security.keys import REQUIRED, ChannelSettings, ListenerSettings, Tls
 from kjbod.security.principals import principal_name, rfc2253
 from kjbod.security.sasl_server import ScramCredential, ServerMechanism, plain, scram
 from kjbod.wire.server_login import ServerLogin
@@ -50,6 +51,8 @@ class ListenerSecurity:
         ready: Callable[[], Awaitable[object]] = nothing,
         rng: "random.Random | None" = None,
     ) -> None:
+        if settings.protocol.startswith("SASL") and not settings.mechanisms:
+            raise ConfigError("a listener with SASL has no mechanism: everybody would be let in")
         self.settings = settings
         self._credentials = credentials
         self.ready = ready
@@ -83,8 +86,12 @@ class ListenerSecurity:
         """The principal of a client that has shown this certificate (DER), before any login.
 
         Raises:
-            ValueError: no rule of ``ssl.principal.mapping.rules`` is for it.
+            ValueError: it has shown none where one is required, or no rule of
+                ``ssl.principal.mapping.rules`` is for it.
         """
+        tls = self.settings.tls
+        if certificate is None and tls is not None and tls.client_auth == REQUIRED:
+            raise ValueError("it has shown none")
         if certificate is None or self.settings.mechanisms:
             return ANONYMOUS
         return f"User:{principal_name(rfc2253(certificate), self.settings.principal_rules)}"

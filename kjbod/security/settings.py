@@ -12,7 +12,7 @@ is one line with file, key and what was expected, and never has the value of a s
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from kjbod.config.keys import LONG_MAX
@@ -56,6 +56,8 @@ MECHANISMS: Final[Mapping[str, str]] = {
 PLAIN: Final = "PLAIN"
 DEFAULT_MECHANISM: Final = "GSSAPI"
 """Kafka's default of ``sasl.mechanism`` and of ``sasl.mechanism.controller.protocol``."""
+_PRINCIPALS: Final = "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"
+_SERVER_CALLBACK: Final = "sasl.server.callback.handler.class"
 _JAVA_CLASSES: Final[Mapping[str, Sequence[str]]] = {
     "SSL": ("ssl.engine.factory.class",),
     "SASL": ("sasl.client.callback.handler.class", "sasl.login.class", "sasl.login.callback.handler.class"),
@@ -142,7 +144,7 @@ def of_own_listener(
     if protocol == PLAINTEXT:
         return ListenerSettings()
     reader = _Reader(properties, source, resolve, f"listener.name.{listener.lower()}.")
-    reader.refuse_java(protocol)
+    reader.refuse_classes_of_listeners(protocol)
     tls = reader.tls() if protocol in (SSL, SASL_SSL) else None
     if tls is not None and tls.keystore is None:
         reader.wrong("ssl.keystore.location", f"expected a keystore, as the listener {listener} has TLS")
@@ -150,11 +152,13 @@ def of_own_listener(
         # Who logs in by SASL needs no certificate, unless that is said of this listener (ChannelBuilders.create).
         tls = dataclasses.replace(tls, client_auth=NO_CLIENT)
     has_sasl = protocol in (SASL_PLAINTEXT, SASL_SSL)
+    mechanisms = reader.enabled_mechanisms(listener, sections) if has_sasl else {}
     found = ListenerSettings(
         protocol,
         tls,
-        reader.enabled_mechanisms(listener, sections) if has_sasl else {},
-        reader.milliseconds("connections.max.reauth.ms") if has_sasl else 0,
+        mechanisms,
+        reader.lifetimes_ms(mechanisms),
+        reader.milliseconds("connection.failed.authentication.delay.ms", default=100),
         reader.principal_rules(),
     )
     if reader.problems:
@@ -220,6 +224,17 @@ class _Reader:
             for name in names if part in protocol else ():
                 if self.text(name):
                     self.wrong(name, "expected nothing: kjbod runs no Java classes")
+
+    def refuse_classes_of_listeners(self, protocol: str) -> None:
+        """Note classes that would decide who a client is: without them others would be let in, or as somebody else."""
+        names = ["ssl.engine.factory.class"] if SSL in protocol else []
+        if protocol != SSL:
+            names += [f"{mechanism.lower()}.{_SERVER_CALLBACK}" for mechanism in MECHANISMS] + [_SERVER_CALLBACK]
+        for name in names:
+            if self.text(name):
+                self.wrong(name, "expected nothing: kjbod runs no Java classes")
+        if self.text("principal.builder.class") not in (None, "", _PRINCIPALS):
+            self.wrong("principal.builder.class", f"expected {_PRINCIPALS} or nothing: kjbod runs no Java classes")
 
     # ---- TLS
 
@@ -354,9 +369,16 @@ class _Reader:
             return {}
         return plain_users(module)
 
-    def milliseconds(self, name: str) -> int:
-        """A period; 0 where it is not there."""
-        text = self.text(name) or "0"
+    def lifetimes_ms(self, mechanisms: Iterable[str]) -> Mapping[str, int]:
+        """For how long a login holds, by its mechanism; a key of the mechanism comes before that of all."""
+        name = "connections.max.reauth.ms"
+        own = {one: f"{one.lower()}.{name}" for one in mechanisms}
+        found = {one: self.milliseconds(key if self.key(key) in self._properties else name) for one, key in own.items()}
+        return {one: lifetime_ms for one, lifetime_ms in found.items() if lifetime_ms}
+
+    def milliseconds(self, name: str, default: int = 0) -> int:
+        """A period, or the default where it is not there."""
+        text = self.text(name) or str(default)
         if not text.isascii() or not text.isdigit() or int(text) > LONG_MAX:
             self.wrong(name, f"expected a whole number from 0 to {LONG_MAX} (ms)")
             return 0

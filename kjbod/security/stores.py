@@ -23,7 +23,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kjbod.errors import KjbodError
+from kjbod.errors import EXIT_CONFIG, KjbodError
 from kjbod.files import read_file
 from kjbod.quick_dataclass import dataclass
 from kjbod.security.keys import PEM, Store
@@ -53,7 +53,9 @@ _SOURCE_PASSWORD, _TARGET_PASSWORD = "KJBOD_SOURCE_PASSWORD", "KJBOD_TARGET_PASS
 
 
 class StoreError(KjbodError):
-    """A keystore or a truststore cannot be used: its key, its file and why."""
+    """A keystore or a truststore cannot be used: its key, its file and why. No restart mends that."""
+
+    exit_code = EXIT_CONFIG
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +288,7 @@ def _parse_pkcs12(place: _Place, data: bytes, password: str | None) -> "PKCS12Ke
     except UnsupportedAlgorithm as error:
         raise place.error(f"made with an algorithm that OpenSSL has not: {error.args[0]}") from None
     except ValueError:  # cryptography knows no difference to a damaged file
-        wrong = "password missing" if password is None else "wrong password"
+        wrong = "password missing" if password is None else "wrong password, or the file is damaged or incomplete"
         raise place.error(f"{wrong} ({place.password_key})") from None
 
 

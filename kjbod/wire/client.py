@@ -136,10 +136,8 @@ class Connection:
                     transport.abort()
                     if context is None and isinstance(error, Disconnected):
                         await require_no_tls(peer, protocol.address)
-                    if type(error) is Disconnected and not protocol.answered and _shows_no_certificate(security):
-                        raise Disconnected(
-                            f"{error}: does it want a certificate of ours (ssl.keystore.location)?"
-                        ) from None
+                    if type(error) is Disconnected and not protocol.answered and context is not None:
+                        raise Disconnected(f"{error}{_of_our_certificate(security)}") from None
                     raise
         except TimeoutError:
             words = f"{peer} did not answer within {connect_timeout_ms} ms{_doubt(host, found)}"
@@ -295,9 +293,16 @@ def _reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def _shows_no_certificate(security: "Security | None") -> bool:
-    """Whether TLS is spoken without a certificate of ours: a server that wants one may just close the connection."""
-    return security is not None and security.settings.tls is not None and security.settings.tls.keystore is None
+def _of_our_certificate(security: "Security | None") -> str:
+    """Doubt about a server that has closed the connection right behind the TLS handshake, as many do to a client whose
+    certificate they do not take."""
+    tls = None if security is None else security.settings.tls
+    if security is None or tls is None:
+        return ""
+    if tls.keystore is None:
+        return ": does it want a certificate of ours (ssl.keystore.location)?"
+    until = f", valid until {security.expires_at:%Y-%m-%d}" if security.expires_at else ""
+    return f" right behind the TLS handshake: does it believe our certificate ({tls.keystore.key}{until})?"
 
 
 def opened_with(security: "Security") -> "functools.partial[Coroutine[Any, Any, Connection]]":

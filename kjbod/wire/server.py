@@ -33,36 +33,52 @@ import dataclasses
 import os
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from kjbod.clock import Clock
-from kjbod.errors import KjbodError, ProtocolError
+from kjbod.errors import KjbodError, ProtocolError, RemoteProtocolError
 from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.names import listening_addresses
+from kjbod.wire.admission import Admission, Admissions
 from kjbod.wire.connection import ServerConnection, Slot
-from kjbod.wire.frames import MAX_FRAME_BYTES, EncodedResponse, Request, VersionRanges, preload
-from kjbod.wire.messages import ApiKey, ResponseBody
-from kjbod.wire.pressure import NO_LIMIT, Addresses, Pace, Rate, Room, Unread
-from kjbod.wire.server_login import Reply, ServerLogin
+from kjbod.wire.frames import EncodedResponse, Request, VersionRanges, preload
+from kjbod.wire.limits import (
+    DECODED_AT_ONCE_BYTES,
+    IDLE_MS_MAX,
+    URGENT_PER_SECOND,
+    Limits,
+    idle_limit_ms,
+    queued_limit_bytes,
+)
+from kjbod.wire.messages import ResponseBody
+from kjbod.wire.pressure import Pace, Rate, Room, Unread
+from kjbod.wire.server_login import BEFORE_LOGIN, SASL_APIS, Reply, ServerLogin, State
 
 if TYPE_CHECKING:
     from kjbod.security.listener import ListenerSecurity
 
+__all__ = [
+    "DECODED_AT_ONCE_BYTES",
+    "IDLE_MS_MAX",
+    "URGENT_PER_SECOND",
+    "Handler",
+    "Limits",
+    "Logger",
+    "Peer",
+    "Server",
+    "Shortcut",
+    "idle_limit_ms",
+    "queued_limit_bytes",
+    "serve",
+]
+
 LOG_LINES_PER_SECOND = 20
-DECODED_AT_ONCE_BYTES = 16 * 1024
-"""A request up to this size takes at most some milliseconds to decode."""
-IDLE_MS_MAX = 365 * 24 * 3_600 * 1_000
-"""Where ``connections.max.idle.ms`` says never, or much later."""
-LOGIN_BYTES_MAX = 512 * 1024
-"""Of a request before the login (``sasl.server.max.receive.size``)."""
+LOGIN_BYTES_MAX = 64 * 1024
+"""Of a request before the login. Kafka takes 512 KiB (``sasl.server.max.receive.size``), for tickets of Kerberos."""
 ACCEPT_AGAIN_MS = 100
 """After a connection that could not be accepted."""
-REFUSAL_DELAY_MS = 100
-"""Kafka's default of ``connection.failed.authentication.delay.ms``."""
-URGENT_PER_SECOND = 100
-"""A broker sends a heartbeat every two seconds; who sends very many waits for its turn with them, too."""
 _READ_BYTES = 65_536
 _API_KEY_BYTES = 2
 _NOTHING_AT_ONCE = -1
@@ -76,68 +92,6 @@ class Logger(Protocol):
     def warning(self, event: str, **fields: Any) -> Any: ...
 
     def exception(self, event: str, **fields: Any) -> Any: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Limits of what a peer may cost. Names and defaults are Kafka's where Kafka has them."""
-
-    max_frame_bytes: int = MAX_FRAME_BYTES
-    """``socket.request.max.bytes``. A decoded message takes some fifty times its frame: a controller sets it lower."""
-    max_frame_bytes_of: Mapping[ApiKey, int] = dataclasses.field(default_factory=dict)
-    """Less, for some APIs: decoding is a matter of seconds where a frame has room for millions of elements."""
-    max_pending_bytes: int = 4 * MAX_FRAME_BYTES
-    """What incomplete requests of all connections may take together (compare ``queued.max.request.bytes``); the
-    connection whose piece goes beyond is closed."""
-    max_queued_bytes: int = 2**63 - 1
-    """``queued.max.request.bytes``: what requests above :data:`DECODED_AT_ONCE_BYTES` take at most, all connections
-    together, from their decoding to their answer. Further ones wait; one that is larger waits for all others."""
-    max_unread_bytes: int = 256 * 1024 * 1024
-    """Answers that were made and not taken by their readers, over all connections, and ``send_buffer_bytes`` for each
-    of these; beyond it the reader that has made no progress for longest is cut off."""
-    send_buffer_bytes: int = 102_400
-    """``socket.send.buffer.bytes``: what the kernel holds of a connection's answers, in its own counting up to twice as
-    much; -1: as the system has it, megabytes for a reader that does not read, which are not counted then."""
-    receive_buffer_bytes: int = 102_400
-    """``socket.receive.buffer.bytes``: the same for requests that are not read yet."""
-    max_connections: int = 1_000
-    max_connections_per_ip: int = NO_LIMIT
-    """``max.connections.per.ip``."""
-    max_connections_per_ip_overrides: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """``max.connections.per.ip.overrides``, by address."""
-    max_connection_creation_rate: int = NO_LIMIT
-    """``max.connection.creation.rate``: per second; connections that come faster wait before they are read from, up to
-    ``stall_timeout_ms``: those that would wait longer are closed."""
-    max_requests_per_second: int = NO_LIMIT
-    """Of one connection, a second's worth at once; what is above waits."""
-    requests_at_once: int = 16
-    """Begun in one turn of the event loop, over all connections."""
-    urgent: frozenset[ApiKey] = frozenset()
-    """Begun in the turn in which they come, :data:`URGENT_PER_SECOND` of one connection."""
-    max_logging_in: int = 500
-    """Connections that have not logged in, where the listener asks for TLS or SASL."""
-    login_timeout_ms: int = 30_000
-    """How long the TLS handshake and the login may take together."""
-    listen_backlog: int = 50
-    """``socket.listen.backlog.size``."""
-    max_in_flight: int = 16
-    """Requests of one connection that are handled or answered at a time."""
-    idle_timeout_ms: int = 600_000
-    """``connections.max.idle.ms``."""
-    stall_timeout_ms: int = 30_000
-    """How long a client may neither read its answers nor finish its request."""
-    linger_timeout_ms: int = 5_000
-    """How long answers may take that were due when a connection went bad."""
-
-
-def idle_limit_ms(connections_max_idle_ms: int) -> int:
-    """``connections.max.idle.ms`` as a timer takes it: negative is never."""
-    return min(IDLE_MS_MAX, connections_max_idle_ms) if connections_max_idle_ms >= 0 else IDLE_MS_MAX
-
-
-def queued_limit_bytes(queued_max_request_bytes: int, own: int) -> int:
-    """``queued.max.request.bytes``: what is not positive leaves it to the server, whose ``own`` limit is given."""
-    return queued_max_request_bytes if queued_max_request_bytes > 0 else own
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +167,6 @@ class Server:
     ) -> None:
         self.handler = handler
         self.security = security
-        self.logging_in = 0
-        """Connections of a secured listener whose clients have not shown who they are."""
         self.reader = reader
         self.shortcut = shortcut
         self.apis = apis
@@ -227,8 +179,7 @@ class Server:
         self.queued = Room(limits.max_queued_bytes)
         self.unread: Unread[_Session] = Unread(per_reader_bytes=max(0, limits.send_buffer_bytes))
         self.clock = clock
-        self._addresses = Addresses(limits.max_connections_per_ip, limits.max_connections_per_ip_overrides)
-        self._connection_rate = Rate(limits.max_connection_creation_rate)
+        self.admissions = Admissions(limits, clock, secured=security is not None)
         self._listening: asyncio.Server | None = None
         self._connections: set[asyncio.Task[Any]] = set()
         self._accepting: list[asyncio.Task[None]] = []
@@ -270,17 +221,16 @@ class Server:
                 accepting.listen(self.limits.listen_backlog)
                 self._accepting.append(loop.create_task(self._accept(accepting)))
 
-    def _protocol(self, place: "_Place | None" = None) -> "_Protocol":
+    def _protocol(self, admission: Admission | None = None) -> "_Protocol":
         loop = asyncio.get_running_loop()
-        return _Protocol(asyncio.StreamReader(_READ_BYTES, loop), self._accepted, loop, place)
+        return _Protocol(asyncio.StreamReader(_READ_BYTES, loop), self._accepted, loop, admission)
 
     @property
     def _has_tls(self) -> bool:
         return self.security is not None and self.security.settings.tls is not None
 
     async def _accept(self, accepting: socket.socket) -> None:
-        """Accept connections for TLS. The event loop would do it, and not say how many there are that have not shaken
-        hands."""
+        """Accept connections for TLS. The event loop would do it, and have the limits count what has shaken hands."""
         loop = asyncio.get_running_loop()
         with accepting:
             while True:
@@ -291,45 +241,48 @@ class Server:
                     await asyncio.sleep(ACCEPT_AGAIN_MS / 1000)
                     continue
                 peer = Peer(str(address[0]), int(address[1]))
-                if self._has_no_place(peer):
+                admission = self._admit(peer)
+                if admission is None:
                     accepted.close()
                     continue
-                task = loop.create_task(self._shake_hands(accepted, peer, _Place(self)))
+                task = loop.create_task(self._shake_hands(accepted, peer, admission))
                 self._shaking_hands.add(task)
                 task.add_done_callback(self._shaking_hands.discard)
 
-    def _has_no_place(self, peer: Peer) -> bool:
-        if self.logging_in < self.limits.max_logging_in:
-            return False
-        self.complaints.add("connection.refused", peer, f"{self.logging_in} others have not logged in yet")
-        return True
+    def _admit(self, peer: Peer) -> Admission | None:
+        """A place for a connection; None: there is none, and that was said."""
+        found = self.admissions.enter(peer.host)
+        if isinstance(found, Admission):
+            return found
+        self.complaints.add("connection.refused", peer, found)
+        return None
 
-    async def _shake_hands(self, accepted: socket.socket, peer: Peer, place: "_Place") -> None:
+    def _left_s(self, admission: Admission) -> float:
+        return max(0.001, (admission.deadline_ms - self.clock.monotonic_ms()) / 1000)
+
+    async def _shake_hands(self, accepted: socket.socket, peer: Peer, admission: Admission) -> None:
         """TLS on a connection that was accepted; its life goes on in :meth:`_accepted`."""
         assert self.security is not None
-        timeout_ms = self.limits.login_timeout_ms
+        handed_over = False
         try:
-            context = await self.security.context(timeout_ms=timeout_ms)
-        except BaseException as error:
-            place.leave()
-            accepted.close()
-            if not isinstance(error, KjbodError):
-                raise
-            self.complaints.add("connection.refused", peer, f"TLS: {error}")
-            return
-        try:  # from here on the socket is the event loop's to close
+            await asyncio.sleep(admission.wait_ms / 1000)
+            context = await self.security.context(timeout_ms=int(self._left_s(admission) * 1000))
+            handed_over = True  # from here on the socket is the event loop's to close
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: self._protocol(place), accepted, ssl=context, ssl_handshake_timeout=timeout_ms / 1000
+                lambda: self._protocol(admission), accepted, ssl=context, ssl_handshake_timeout=self._left_s(admission)
             )
-        except ssl.SSLError as error:
-            place.leave()
+        except (KjbodError, ssl.SSLError) as error:
+            admission.leave()
             self.complaints.add("connection.refused", peer, f"TLS: {_words(error)}")
         except OSError as error:
-            place.leave()
-            self.complaints.add("connection.refused", peer, f"no TLS handshake: {str(error) or 'it took too long'}")
+            admission.leave()
+            self.complaints.add("connection.refused", peer, f"no TLS handshake: {_reason(error)}")
         except BaseException:
-            place.leave()
+            admission.leave()
             raise
+        finally:
+            if not handed_over:
+                accepted.close()
 
     def _set_buffers(self, listening: int) -> None:
         """Set the buffers of a listening socket, which are those of all connections that it accepts (``socket(7)``,
@@ -365,69 +318,49 @@ class Server:
         if self.closing:
             writer.transport.abort()
             return
-        if len(self._connections) >= self.limits.max_connections:
-            self.complaints.add("connection.refused", peer, f"there are {len(self._connections)} connections already")
+        protocol = writer.transport.get_protocol()
+        assert isinstance(protocol, _Protocol)
+        admission = protocol.admission or self._admit(peer)
+        if admission is None:
             writer.transport.abort()
             return
-        now_ms = self.clock.monotonic_ms()
-        if self._connection_rate.wait_ms(now_ms) > self.limits.stall_timeout_ms:
-            most = self.limits.max_connection_creation_rate
-            self.complaints.add("connection.refused", peer, f"more than {most} connections a second come for long")
-            writer.transport.abort()
-            return
-        if self.security is not None and not self._has_tls and self._has_no_place(peer):
-            writer.transport.abort()
-            return
-        if not self._addresses.enter(peer.host):
-            most = self._addresses.at_most(peer.host)
-            self.complaints.add("connection.refused", peer, f"there are {most} connections from {peer.host} already")
-            writer.transport.abort()
-            return
-        wait_ms = self._connection_rate.take(now_ms)
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
         try:
-            if wait_ms:
-                await asyncio.sleep(wait_ms / 1000)
+            if protocol.admission is None and admission.wait_ms:
+                await asyncio.sleep(admission.wait_ms / 1000)
             if self.security is None:
-                await _Session(self, reader, writer, peer, ServerLogin({})).run()
+                await _Session(self, reader, writer, peer, ServerLogin({}), admission).run()
             else:
-                await self._secured(self.security, reader, writer, peer)
+                await self._secured(self.security, reader, writer, peer, admission)
             await self._flush_and_close(writer)
         except asyncio.CancelledError:
             pass  # by close(). The task ends here either way; asyncio 3.11 logs a cancelled one as an error
         finally:
             self._connections.discard(task)
-            self._addresses.leave(peer.host)
+            admission.leave()
             writer.transport.abort()  # no effect where it is closed already
 
     async def _secured(
-        self, security: "ListenerSecurity", reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer
+        self,
+        security: "ListenerSecurity",
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        peer: Peer,
+        admission: Admission,
     ) -> None:
         """The life of a connection whose client has to show who it is."""
-        place = self._place_of(writer)
+        tls = writer.get_extra_info("ssl_object")
+        if tls is None and self._has_tls:
+            raise AssertionError("a listener with TLS has a connection without")
         try:
-            tls = writer.get_extra_info("ssl_object")
             certificate = None if tls is None else tls.getpeercert(binary_form=True)
             shown = dataclasses.replace(peer, principal=security.principal_of(certificate))
         except ValueError as error:
             self.complaints.add("connection.refused", peer, f"its certificate: {error}")
             return
-        login = security.login()
-        if login.is_in:
-            place.leave()
-        else:
-            await security.ready()
-        await _Session(self, reader, writer, shown, login, place.leave).run()
-
-    def _place_of(self, writer: asyncio.StreamWriter) -> "_Place":
-        """The place among those that have not logged in; without TLS it begins here."""
-        protocol = writer.transport.get_protocol()
-        assert isinstance(protocol, _Protocol)
-        if protocol.place is None:
-            protocol.place = _Place(self)
-        return protocol.place
+        await _Session(self, reader, writer, shown, security.login(), admission, security).run()
 
     def make_room_for_answers(self) -> None:
         """Cut off the slowest readers until unread answers take no more than they may."""
@@ -454,15 +387,10 @@ class _Protocol(asyncio.StreamReaderProtocol):
         reader: asyncio.StreamReader,
         accepted: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
         loop: asyncio.AbstractEventLoop,
-        place: "_Place | None",
+        admission: Admission | None,
     ) -> None:
         super().__init__(reader, accepted, loop)
-        self.place = place
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self.place is not None:
-            self.place.leave()
-        super().connection_lost(exc)
+        self.admission = admission
 
     def data_received(self, data: bytes) -> None:
         if self.session is None or not self.session.answer_at_once(data):
@@ -483,12 +411,16 @@ class _Session:
         writer: asyncio.StreamWriter,
         peer: Peer,
         login: ServerLogin,
-        logged_in: Callable[[], None] = lambda: None,
+        admission: Admission,
+        security: "ListenerSecurity | None" = None,
     ) -> None:
         self._server = server
         self._login = login
-        self._logged_in = logged_in
+        self._admission = admission
+        self._security = security
         self._patience: asyncio.Timeout | None = None
+        if login.is_in:
+            admission.logged_in()
         self._limits = server.limits
         self._reader = reader
         self._writer = writer
@@ -543,7 +475,7 @@ class _Session:
             self._server.unread.forget(self)
 
     def _login_timeout_s(self) -> float | None:
-        return None if self._login.is_in else self._limits.login_timeout_ms / 1000
+        return None if self._login.is_in else self._server._left_s(self._admission)
 
     def answer_at_once(self, data: bytes) -> bool:
         """Whether ``data`` was a whole request, and has its answer; else nothing has happened yet."""
@@ -574,12 +506,12 @@ class _Session:
         while data := await self._read():
             for slot in self._machine.receive(data):
                 await self._gate.acquire()
-                queued_bytes = await self._admit(slot)
+                queued_bytes = await self._admit(slot) if self._login.is_in else self._admit_stranger(slot)
                 if slot.request is None:
                     self._leave_queue(queued_bytes)
                     self._made(slot)
                     await self._flush()
-                elif (reply := self._login.take(slot.request, self._server.clock.monotonic_ms())) is not None:
+                elif (reply := await self._greeted(slot.request)) is not None:
                     self._leave_queue(queued_bytes)
                     await self._reply(slot, reply)
                 else:
@@ -589,23 +521,47 @@ class _Session:
             self._complain(f"closed in the middle of a request, {self._machine.pending_bytes} bytes of it had come")
         raise _Ended
 
+    def _admit_stranger(self, slot: Slot) -> int:
+        """Read a request of who has not logged in: one that may come then, and no other is even decoded, nor is it the
+        turn of anybody else's."""
+        assert slot.frame is not None
+        key = int.from_bytes(slot.frame[:_API_KEY_BYTES])
+        if key not in BEFORE_LOGIN:
+            raise RemoteProtocolError(f"a request of API {key} before a login")
+        self._machine.decode(slot)
+        return 0
+
+    async def _greeted(self, request: Request) -> Reply | None:
+        """A step of the login; None: the request is the handler's."""
+        if self._security is not None and request.api_key in SASL_APIS:
+            await self._security.ready()
+        return self._login.take(request, self._server.clock.monotonic_ms())
+
     async def _reply(self, slot: Slot, reply: Reply) -> None:
         """Answer a step of the login; the connection of one who was refused ends behind it."""
         if reply.refused:
             self._complain(reply.refused)
-            await asyncio.sleep(REFUSAL_DELAY_MS / 1000)  # who tries passwords has to wait
+            assert self._security is not None
+            await asyncio.sleep(self._security.settings.refusal_delay_ms / 1000)  # who tries passwords has to wait
         self._machine.answer(slot, reply.message)
         self._made(slot)
         await self._flush()
         if reply.refused:
             raise _Ended
-        user = self._login.user
-        if self._login.is_in and user is not None and self._patience is not None:
-            self._patience.reschedule(None)
-            self._machine.allow(self._limits.max_frame_bytes)
-            self._peer = dataclasses.replace(self._peer, principal=f"User:{user}")
-            self._shortcut = None if self._server.shortcut is None else self._server.shortcut(self._peer)
-            self._logged_in()
+        assert self._patience is not None
+        if not self._login.is_in:
+            if self._login.state is State.RENEWING:
+                self._patience.reschedule(self._loop.time() + self._limits.login_timeout_ms / 1000)
+        elif self._login.user is not None:
+            self._enter(self._login.user, self._patience)
+
+    def _enter(self, user: str, patience: asyncio.Timeout) -> None:
+        """The client has logged in, or again."""
+        patience.reschedule(None)
+        self._machine.allow(self._limits.max_frame_bytes)
+        self._peer = dataclasses.replace(self._peer, principal=f"User:{user}")
+        self._shortcut = None if self._server.shortcut is None else self._server.shortcut(self._peer)
+        self._admission.logged_in()
 
     async def _admit(self, slot: Slot) -> int:
         """Wait until it is this request's turn, and read it; how much room it takes, to be given back."""
@@ -655,7 +611,10 @@ class _Session:
         self._writer.transport.abort()
 
     def _hold(self, pending_bytes: int) -> None:
-        """Count what waits for the rest of its request, or for its turn."""
+        """Count what waits for the rest of its request, or for its turn. Of who has not logged in it is little, and
+        takes nothing from the others."""
+        if not self._login.is_in:
+            return
         self._server.pending_bytes += pending_bytes - self._held_bytes
         self._held_bytes = pending_bytes
         if self._server.pending_bytes > self._limits.max_pending_bytes:
@@ -749,20 +708,6 @@ class _Session:
             self._server.complaints.add("connection.closed", self._peer, reason)
 
 
-class _Place:
-    """The place of a connection among those that have not logged in, until it has, or ends."""
-
-    def __init__(self, server: Server) -> None:
-        self._server: Server | None = server
-        server.logging_in += 1
-
-    def leave(self) -> None:
-        """Give it to others."""
-        if self._server is not None:
-            self._server.logging_in -= 1
-            self._server = None
-
-
 class _Complaints:
     """A log line for each connection that went wrong, up to a rate."""
 
@@ -795,6 +740,12 @@ def _words(error: Exception) -> str:
     """A failure of TLS, without the place in OpenSSL's source."""
     reason = getattr(error, "reason", None)
     return str(reason).replace("_", " ").lower() if reason else str(error)
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return "it took too long"
+    return str(error) or "the client has gone"
 
 
 def _peer_of(writer: asyncio.StreamWriter) -> Peer:

@@ -10,6 +10,7 @@ state                   takes                                   and then
 ``PROVING``             SaslAuthenticate                        ``PROVING``, or ``IN`` where the client has proved who
                                                                 it is, or error 58, end
 ``IN``                  SaslHandshake, a second after the last  ``RENEWING``, with the same mechanism
+                        renewal
 ``IN``                  any other one                           handler; the end where the login has expired
 ``RENEWING``            SaslAuthenticate                        as ``PROVING``; the client must be the same
 ======================  ======================================  =====================================================
@@ -20,6 +21,7 @@ SaslHandshake with ILLEGAL_SASL_STATE, as Kafka does.
 
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
+from types import MappingProxyType
 from typing import Final
 
 from kjbod.errors import RemoteProtocolError
@@ -38,7 +40,9 @@ from kjbod.wire.messages import (
 )
 
 AGAIN_AFTER_MS: Final = 1_000
-"""Between the begins of two logins of a connection (``KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS``)."""
+"""Between the begins of two renewals of a login (``KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS``)."""
+BEFORE_LOGIN: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+"""All that a stranger may ask."""
 SASL_APIS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
 
@@ -71,19 +75,23 @@ class ServerLogin:
 
     Args:
         mechanisms: makes a machine for one exchange, by the name of the mechanism; none: the listener has no SASL.
-        lifetime_ms: ``connections.max.reauth.ms``; 0: a login holds for as long as its connection.
+        lifetimes_ms: ``connections.max.reauth.ms`` by mechanism; not there: a login holds for good.
 
     Attributes:
         state: where it stands.
         user: who the client has proved to be.
     """
 
-    def __init__(self, mechanisms: Mapping[str, Callable[[], ServerMechanism]], lifetime_ms: int = 0) -> None:
+    def __init__(
+        self,
+        mechanisms: Mapping[str, Callable[[], ServerMechanism]],
+        lifetimes_ms: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         self._mechanisms = mechanisms
-        self._lifetime_ms = max(0, lifetime_ms)
+        self._lifetimes_ms = lifetimes_ms
         self._chosen = ""
         self._machine: ServerMechanism | None = None
-        self._began_ms: int | None = None
+        self._renewed_ms: int | None = None
         self._expires_ms: int | None = None
         self.state = State.GREETING if mechanisms else State.IN
         self.user: str | None = None
@@ -122,7 +130,7 @@ class ServerLogin:
 
     def _shake_hands(self, message: SaslHandshakeRequest, now_ms: int) -> Reply:
         ours = tuple(self._mechanisms)
-        early = self._began_ms is not None and now_ms - self._began_ms < AGAIN_AFTER_MS
+        early = self._renewed_ms is not None and now_ms - self._renewed_ms < AGAIN_AFTER_MS
         if not ours or (self.state is State.IN and early):
             return Reply(SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=ours))
         offered = (self._chosen,) if self.state is State.IN else ours
@@ -132,7 +140,8 @@ class ServerLogin:
             return Reply(answer, "it asked for a mechanism of SASL that is not offered")
         self._chosen = message.mechanism
         self._machine = self._mechanisms[message.mechanism]()
-        self._began_ms = now_ms
+        if self.state is State.IN:
+            self._renewed_ms = now_ms
         self.state = State.RENEWING if self.state is State.IN else State.PROVING
         return Reply(SaslHandshakeResponse(mechanisms=ours))
 
@@ -149,8 +158,9 @@ class ServerLogin:
         if answer.user is None:
             return Reply(SaslAuthenticateResponse(auth_bytes=answer.reply))
         self.user, self._machine, self.state = answer.user, None, State.IN
-        self._expires_ms = now_ms + self._lifetime_ms if self._lifetime_ms else None
-        return Reply(SaslAuthenticateResponse(auth_bytes=answer.reply, session_lifetime_ms=self._lifetime_ms))
+        lifetime_ms = self._lifetimes_ms.get(self._chosen, 0)
+        self._expires_ms = now_ms + lifetime_ms if lifetime_ms else None
+        return Reply(SaslAuthenticateResponse(auth_bytes=answer.reply, session_lifetime_ms=lifetime_ms))
 
 
 def _refusal(code: ErrorCode, words: str) -> SaslAuthenticateResponse:

@@ -74,10 +74,6 @@ def _pause(*classes: str) -> Callable[[Outcome], Value | None]:
     return of
 
 
-USUAL_PAUSE_MS = 100
-"""The longest pause without any fault is shorter, but in one of 15 trials."""
-
-
 def _after_verdict(outcome: Outcome) -> Value | None:
     """From the verdict to the end of the last pause, of every class; one such as there are in good times is none."""
     worst = outcome.worst(CLASSES)

@@ -1,6 +1,7 @@
 """``scripts/real-brokers``: unmodified Kafka brokers, clients and tools on kjbod's controller, and on Kafka's."""
 
 import argparse
+import logging
 import os
 import random
 import shutil
@@ -11,8 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.faults.disks import require_real_disks
+from scripts.brokers import secured
 from scripts.brokers.agreement import disagreements
 from scripts.brokers.cluster import Kind, RealCluster
 from scripts.brokers.deeds import LOADED, Story
@@ -71,6 +75,11 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--deeds", default="", metavar="WORDS", help="under load only the deeds with these words in their name (all)"
     )
+    parser.add_argument(
+        "--secured",
+        action="store_true",
+        help="another story: TLS and SASL in both directions, and every API by each kind of peer; needs no root",
+    )
     parser.add_argument("--plain", action="store_true", help="no real disks, and so none breaks: needs no root")
     parser.add_argument("--rules", choices=("kip-858", "kafka"), default="kip-858", help="of kjbod's (kip-858)")
     parser.add_argument(
@@ -85,6 +94,8 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     options = arguments(argv)
     try:
+        if options.secured:
+            return _secured(options.out.resolve())
         if not options.plain:
             require_real_disks()
             namespaces.reexec()
@@ -94,6 +105,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (KjbodError, AssertionError) as error:
         print(f"real-brokers: {error}", file=sys.stderr)
         return EXIT_FAILURE
+
+
+def _secured(out: Path) -> int:
+    """The exit code: 0 when everybody was let in who should be, and nobody else."""
+    out.mkdir(parents=True, exist_ok=True)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    began_s = time.monotonic()
+    problems = secured.run(
+        KafkaKit.find(), out, lambda text: print(f"{time.monotonic() - began_s:7.1f} s  {text}", flush=True)
+    )
+    for problem in problems:
+        print(f"real-brokers: {problem}", file=sys.stderr)
+    print(f"{len(problems)} problems; tables of peers and APIs: {out}")
+    return EXIT_FAILURE if problems else 0
 
 
 class Run:

@@ -110,7 +110,8 @@ class Secured:
         return path
 
 
-def scram_options() -> list[str]:
-    """Options of ``kafka-storage format`` with which the nodes' user can log in from the first start on."""
-    users = [f'{one}=[name={USER},password="{PASSWORD}"]' for one in MECHANISMS[1:]]
-    return [option for user in users for option in ("--add-scram", user)]
+def scram_options(*users: str) -> list[str]:
+    """Options of ``kafka-storage format`` with which these users can log in from the first start on; the nodes' user
+    alone where none is named."""
+    given = [f'{one}=[name={user},password="{PASSWORD}"]' for user in users or (USER,) for one in MECHANISMS[1:]]
+    return [option for user in given for option in ("--add-scram", user)]

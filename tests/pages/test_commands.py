@@ -126,6 +126,10 @@ HELD = {
     "scripts/fuzz": FUZZED,
     "scripts/fuzz --frames --seed": FUZZED,
     "scripts/real-brokers": BROKERS,
+    "scripts/real-brokers --secured": (
+        "tests/security/test_peers_kafka.py::"
+        "test_no_peer_gets_further_than_at_kafkas_controller_and_none_without_rights_changes_anything"
+    ),
     "scripts/real-brokers --controller --parts --minutes --seed": BROKERS,
     "scripts/real-brokers --parts --deeds": BROKERS,
 }

@@ -7,6 +7,7 @@ import pytest
 
 from kjbod.errors import KjbodError
 from kjbod.security.channel import Security
+from kjbod.security.contexts import client_context
 from kjbod.security.keys import SSL, ChannelSettings, Tls
 from scripts.rig.certificates import Authority
 
@@ -65,3 +66,28 @@ async def test_trouble_that_passes_is_forgotten() -> None:
         with pytest.raises(KjbodError, match=f"TLS cannot be set up: {kind}"):
             await security.context(timeout_ms=TIMEOUT_MS)
     assert await security.context(timeout_ms=TIMEOUT_MS) is not None
+
+
+async def test_a_certificate_that_has_ended_does_not_take_the_place_of_a_good_one(tmp_path: Path) -> None:
+    authority = Authority.make()
+    security = Security(settings(tmp_path, authority))
+    first = await security.context(timeout_ms=TIMEOUT_MS)
+    authority.expired("localhost").keystore(tmp_path)
+    assert await security.context(timeout_ms=TIMEOUT_MS) is first
+    authority.leaf("localhost").keystore(tmp_path)
+    assert await security.context(timeout_ms=TIMEOUT_MS) is not first
+
+
+async def test_a_broken_file_is_told_and_read_once(tmp_path: Path) -> None:
+    made: list[Tls] = []
+
+    def make(tls: Tls) -> ssl.SSLContext:
+        made.append(tls)
+        return client_context(tls)
+
+    security = Security(settings(tmp_path, Authority.make()), make=make)
+    await security.context(timeout_ms=TIMEOUT_MS)
+    (tmp_path / "keystore.pem").write_text("broken")
+    for _ in range(3):
+        await security.context(timeout_ms=TIMEOUT_MS)
+    assert len(made) == 2

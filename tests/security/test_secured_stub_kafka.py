@@ -7,36 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 
-from scripts.rig.cluster import Cluster, wait_until_serving
+from scripts.brokers.peers import AUTHORIZER
+from scripts.brokers.secured import PROTOCOLS, librdkafka, serve_with_a_broker
+from scripts.rig.cluster import Cluster
 from scripts.rig.kafka import TOPICS, KafkaKit
-from scripts.rig.processes import Processes, free_port, wait_until
+from scripts.rig.processes import Processes, free_port
 from scripts.rig.secured import PASSWORD, USER, Secured, scram_options
 from tests.agent.daemon_cluster import CLUSTER_ID
 
 pytestmark = pytest.mark.usefixtures("kafka_kit")
-PROTOCOLS = ("SASL_SSL", "SSL", "SASL_PLAINTEXT")
-AUTHORIZER = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": f"User:{USER};User:CN=kafka",
-}
-
-
-def librdkafka(secured: Secured, protocol: str, port: int, **changes: Any) -> dict[str, Any]:
-    """Its own names of the same settings."""
-    common = {"bootstrap.servers": f"127.0.0.1:{port}", "security.protocol": protocol, "socket.timeout.ms": 10_000}
-    if protocol.endswith("SSL"):
-        common |= {"ssl.ca.location": str(secured.base / "truststore.pem")}
-    if protocol == "SSL":
-        keystore = str(secured.base / "keystore.pem")
-        common |= {"ssl.certificate.location": keystore, "ssl.key.location": keystore}
-    if protocol.startswith("SASL"):
-        common |= {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": USER, "sasl.password": PASSWORD}
-    return common | changes
 
 
 @pytest.fixture(scope="module")
@@ -60,44 +44,8 @@ def test_an_unmodified_broker_serves_on_a_secured_controller_of_ours(
     tmp_path: Path, kafka_kit: KafkaKit, secured: Secured, protocol: str
 ) -> None:
     with controller(tmp_path, kafka_kit, secured, protocol) as cluster:
-        port = free_port()
-        lines = {**secured.broker(protocol, port), **AUTHORIZER}
-        config = cluster.configure_broker(1, [tmp_path / "d1", tmp_path / "d2"], lines)
-        for name in ("d1", "d2"):
-            (tmp_path / name).mkdir()
-        cluster.format_broker(config)
-        broker = cluster.launch_broker(kafka_kit, config, name="broker")
-        wait_until_serving(broker)
-        client = str(secured.client_file(tmp_path / "client.properties", secured.client(protocol)))
-        server = ["--bootstrap-server", f"127.0.0.1:{port}", "--command-config", client]
-        kafka_kit.run(TOPICS, *server, "--create", "--topic", "t", "--partitions", "2", "--replication-factor", "1")
-        _write_and_read(librdkafka(secured, protocol, port))
-        broker.stop(60)
+        serve_with_a_broker(cluster, kafka_kit, secured, protocol)
         cluster.stop_controller()
-
-
-def _write_and_read(client: dict[str, Any]) -> None:
-    failed: list[KafkaError] = []
-    producer = Producer({**client, "message.timeout.ms": 60_000})
-    for number in range(20):
-        producer.produce(
-            "t", str(number).encode(), on_delivery=lambda error, _: failed.append(error) if error else None
-        )
-    assert producer.flush(60) == 0 and not failed
-    consumer = Consumer({**client, "group.id": "g", "auto.offset.reset": "earliest"})
-    consumer.subscribe(["t"])
-    read: set[bytes] = set()
-
-    def all_read() -> bool:
-        message = consumer.poll(0.2)
-        if message is not None and message.error() is None:
-            read.add(message.value() or b"")
-        return len(read) == 20
-
-    try:
-        wait_until(all_read, 60, "records")
-    finally:
-        consumer.close()
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -7,8 +7,8 @@ import pytest
 
 from kjbod.errors import ConfigError
 from kjbod.security.jaas import parse_sections
-from kjbod.security.keys import JKS, PEM, ChannelSettings
-from kjbod.security.settings import of_client, of_listener
+from kjbod.security.keys import JKS, PEM, ChannelSettings, ListenerSettings
+from kjbod.security.settings import of_client, of_listener, of_own_listener
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
@@ -120,3 +120,51 @@ def test_a_client_says_its_protocol_mechanism_and_login() -> None:
 def test_names_are_not_checked_only_where_the_file_says_so() -> None:
     lines = {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": ""}
     assert client(lines).tls.checks_name is False  # type: ignore[union-attr]
+
+
+# ---------------------------------------------------------------- listeners of our own
+
+USERS = f'{PLAIN} username="kafka" password="x" user_alice="hunter2";'
+
+
+def listener(lines: Mapping[str, str], protocol: str = "SASL_PLAINTEXT") -> ListenerSettings:
+    base = {"listener.name.b.plain.sasl.jaas.config": USERS, "sasl.enabled.mechanisms": "GSSAPI,PLAIN,SCRAM-SHA-512"}
+    return of_own_listener({**base, **lines}, "s", "B", protocol, str, no_sections)  # type: ignore[arg-type]
+
+
+def test_a_listener_has_the_mechanisms_of_the_file_that_kjbod_has_and_the_users_of_plain() -> None:
+    found = listener({})
+    assert found.mechanisms == {"PLAIN": {"alice": "hunter2"}, "SCRAM-SHA-512": {}} and "hunter2" not in repr(found)
+    assert found.reauthentication_ms == {} and found.refusal_delay_ms == 100
+
+
+def test_how_long_a_login_holds_may_be_said_for_a_mechanism_a_listener_or_all() -> None:
+    key = "connections.max.reauth.ms"
+    assert listener({key: "5000"}).reauthentication_ms == {"PLAIN": 5000, "SCRAM-SHA-512": 5000}
+    own = {key: "5000", f"listener.name.b.{key}": "4000", f"listener.name.b.plain.{key}": "1000"}
+    assert listener(own).reauthentication_ms == {"PLAIN": 1000, "SCRAM-SHA-512": 4000}
+
+
+@pytest.mark.parametrize(
+    ("lines", "protocol", "problem"),
+    [
+        ({"listener.name.b.plain.sasl.server.callback.handler.class": "a.Ldap"}, "SASL_PLAINTEXT", "plain.sasl.server"),
+        ({"principal.builder.class": "a.Builder"}, "SASL_PLAINTEXT", "principal.builder.class=a.Builder: expected org"),
+        ({"listener.name.b.plain.sasl.jaas.config": f'{SCRAM} username="a";'}, "SASL_PLAINTEXT", "expected the users"),
+        ({"sasl.enabled.mechanisms": "GSSAPI"}, "SASL_PLAINTEXT", "sasl.enabled.mechanisms=GSSAPI: expected one of"),
+        ({}, "SSL", "ssl.keystore.location is missing: expected a keystore, as the listener B has TLS"),
+        ({"connections.max.reauth.ms": "soon"}, "SASL_PLAINTEXT", "connections.max.reauth.ms=soon: expected a whole"),
+    ],
+)
+def test_what_would_let_others_in_than_in_kafka_is_refused(lines: dict[str, str], protocol: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        listener(lines, protocol)
+    assert problem in str(caught.value) and "hunter2" not in str(caught.value)
+
+
+def test_who_logs_in_needs_a_certificate_only_where_that_is_said_of_the_listener() -> None:
+    stores = {"ssl.keystore.location": "/k", "ssl.client.auth": "required"}
+    assert listener(stores, "SASL_SSL").tls.client_auth == "none"  # type: ignore[union-attr]
+    assert listener(stores, "SSL").tls.client_auth == "required"  # type: ignore[union-attr]
+    own = {**stores, "listener.name.b.ssl.client.auth": "requested"}
+    assert listener(own, "SASL_SSL").tls.client_auth == "requested"  # type: ignore[union-attr]

@@ -190,10 +190,12 @@ def test_a_password_of_a_pkcs12_file_that_is_wrong_or_missing_is_named_with_its_
 ) -> None:
     path, content = tmp_path / "k.p12", leaf.pkcs12(SECRET)
     wrong = problem_of_identity(keystore(path, content, PKCS12, password="wrong-one"))
-    assert wrong == "wrong password (ssl.keystore.password)"
+    assert wrong == "wrong password, or the file is damaged or incomplete (ssl.keystore.password)"
     assert problem_of_identity(keystore(path, content, PKCS12)) == "password missing (ssl.keystore.password)"
     trusted = keystore(path, leaf.trusted_pkcs12(SECRET), PKCS12, password="wrong-one")
-    assert problem_of_authorities(trusted) == "wrong password (ssl.truststore.password)"
+    assert problem_of_authorities(trusted) == (
+        "wrong password, or the file is damaged or incomplete (ssl.truststore.password)"
+    )
     differ = problem_of_identity(keystore(path, content, PKCS12, password=SECRET, key_password="other-one"))
     expected = "ssl.key.password and ssl.keystore.password differ: a PKCS12 keystore has one password"
     assert differ == expected

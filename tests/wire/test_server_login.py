@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import hashlib
+import struct
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from kjbod.clock import SystemClock
-from kjbod.errors import RemoteProtocolError
+from kjbod.errors import ConfigError, RemoteProtocolError
 from kjbod.scram import MECHANISMS, credential
 from kjbod.security.channel import Security
 from kjbod.security.keys import REQUIRED, ChannelSettings, ListenerSettings, Login, Tls
@@ -125,7 +126,7 @@ def test_a_client_is_known_by_its_login_or_its_certificate(
     async def story() -> None:
         async with await start(site.listener(protocol)) as server:
             await beat(server, site.client(protocol, mechanism))
-            assert server.logging_in == 0
+            assert server.admissions.logging_in == 0
 
     run(story)
     known = "User:alice" if protocol == "SSL" else "User:kafka"
@@ -187,7 +188,7 @@ def test_a_certificate_of_another_authority_or_none_is_refused_where_one_is_requ
                 security = Security(ChannelSettings("SSL", Tls("client", own, site.trust)))
                 with pytest.raises(Disconnected, match=words):
                     await beat(server, security)
-            await until(lambda: server.logging_in == 0)
+            await until(lambda: server.admissions.logging_in == 0)
 
     run(story)
     assert site.seen == []
@@ -197,7 +198,7 @@ def test_a_login_that_holds_for_a_time_is_renewed_and_one_that_is_not_ends_the_c
     run: Run[Any], start: Start, site: Site, log: Lines
 ) -> None:
     async def story() -> None:
-        server = await start(site.listener("SASL_SSL", reauthentication_ms=1_300))
+        server = await start(site.listener("SASL_SSL", reauthentication_ms={"PLAIN": 1_300}))
         connection = await Connection.open(
             "127.0.0.1", server.port, client_id="t", clock=SystemClock(), security=site.client("SASL_SSL")
         )
@@ -219,7 +220,7 @@ def test_who_never_logs_in_is_let_go_and_keeps_no_other_out(
     async def story() -> None:
         async with await start(site.listener("SASL_SSL"), max_logging_in=3, login_timeout_ms=1_500) as server:
             silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
-            await until(lambda: server.logging_in == 3)
+            await until(lambda: server.admissions.logging_in == 3)
             with pytest.raises(Disconnected):
                 await beat(server, site.client("SASL_SSL"))
             for reader, _ in silent:
@@ -227,10 +228,75 @@ def test_who_never_logs_in_is_let_go_and_keeps_no_other_out(
             for _, writer in silent:
                 writer.transport.abort()
             await beat(server, site.client("SASL_SSL"))
-            assert server.logging_in == 0
+            assert server.admissions.logging_in == 0
 
     run(story)
     assert any("others have not logged in yet" in reason for reason in log.reasons())
+
+
+def test_a_request_of_who_has_not_logged_in_is_not_even_decoded(
+    run: Run[Any], start: Start, site: Site, log: Lines
+) -> None:
+    async def story() -> None:
+        async with await start(site.listener("SASL_PLAINTEXT")) as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(struct.pack(">ihhih", 10, ApiKey.METADATA, 0, 7, -1))  # no body: it could not be decoded
+            assert await reader.read() == b""
+            writer.transport.abort()
+
+    run(story)
+    assert log.reasons() == ["a request of API 3 before a login"] and site.seen == []
+
+
+def test_strangers_do_not_fill_the_room_of_those_who_have_logged_in(
+    run: Run[Any], start: Start, site: Site, log: Lines
+) -> None:
+    async def story() -> None:
+        async with await start(site.listener("SASL_PLAINTEXT"), max_pending_bytes=100_000) as server:
+            strangers = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(8)]
+            for _, writer in strangers:
+                writer.write(LOGIN_BYTES_MAX.to_bytes(4, "big") + bytes([0, 17]) + bytes(LOGIN_BYTES_MAX - 3))
+                await writer.drain()
+            await beat(server, site.client("SASL_PLAINTEXT"))
+            assert server.pending_bytes == 0
+            for _, writer in strangers:
+                writer.transport.abort()
+
+    run(story)
+
+
+def test_who_leaves_while_nothing_is_ready_gives_its_place_back(run: Run[Any], site: Site, log: Lines) -> None:
+    async def story() -> None:
+        ready = asyncio.Event()
+        listener = site.listener("SASL_PLAINTEXT")
+        listener.ready = ready.wait
+        limits = Limits(login_timeout_ms=300)
+        async with await serve(
+            "127.0.0.1", 0, site.answer, apis=APIS, clock=SystemClock(), log=log, limits=limits, security=listener
+        ) as server:
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(encode_request(SaslHandshakeRequest(mechanism="PLAIN"), 1, 1, "c"))
+            await until(lambda: server.admissions.logging_in == 1)
+            writer.transport.abort()
+            await until(lambda: server.admissions.count == 0 and server.admissions.logging_in == 0)
+
+    run(story)
+
+
+def test_connections_of_one_address_are_counted_from_the_first_byte_of_the_handshake(
+    run: Run[Any], start: Start, site: Site, log: Lines
+) -> None:
+    async def story() -> None:
+        async with await start(site.listener("SASL_SSL"), max_connections_per_ip=2) as server:
+            silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
+            await until(lambda: bool(log.lines))
+            assert server.admissions.count == 2
+            for _, writer in silent:
+                writer.transport.abort()
+            await until(lambda: server.admissions.count == 0)
+
+    run(story)
+    assert "2 connections from 127.0.0.1 already" in log.reasons()[0]
 
 
 def test_before_a_login_a_frame_is_small(run: Run[Any], start: Start, site: Site, log: Lines) -> None:
@@ -266,7 +332,7 @@ def request(message: Any) -> Request:
 
 def plain_login(lifetime_ms: int = 0) -> ServerLogin:
     security = ListenerSecurity(ListenerSettings("SASL_PLAINTEXT", mechanisms={"PLAIN": USERS}))
-    return ServerLogin(security._mechanisms, lifetime_ms)
+    return ServerLogin(security._mechanisms, {"PLAIN": lifetime_ms} if lifetime_ms else {})
 
 
 def reply(login: ServerLogin, message: Any, now_ms: int = 0) -> Any:
@@ -332,12 +398,25 @@ def test_a_client_that_is_in_may_not_become_another_one() -> None:
     assert login.state is State.REFUSED
 
 
-def test_a_second_login_within_a_second_is_not_taken_and_the_first_one_holds() -> None:
+def test_a_second_renewal_within_a_second_is_not_taken_and_the_first_one_holds() -> None:
     login = logged_in(lifetime_ms=5_000)
-    assert reply(login, SaslHandshakeRequest(mechanism="PLAIN"), 999).error_code == 34
-    assert login.is_in and login.take(request(HEARTBEAT), 4_999) is None
+    assert reply(login, SaslHandshakeRequest(mechanism="PLAIN"), 100).error_code == 0
+    assert reply(login, ALICE, 100).session_lifetime_ms == 5_000
+    assert reply(login, SaslHandshakeRequest(mechanism="PLAIN"), 1_099).error_code == 34
+    assert login.is_in and login.take(request(HEARTBEAT), 5_099) is None
     with pytest.raises(RemoteProtocolError, match="expired"):
-        login.take(request(HEARTBEAT), 5_000)
+        login.take(request(HEARTBEAT), 5_100)
+
+
+def test_a_listener_with_sasl_and_no_mechanism_is_not_opened() -> None:
+    with pytest.raises(ConfigError, match="everybody would be let in"):
+        ListenerSecurity(ListenerSettings("SASL_SSL"))
+
+
+def test_a_client_without_the_certificate_that_is_required_is_nobody() -> None:
+    listener = ListenerSecurity(ListenerSettings("SSL", Tls("server", client_auth=REQUIRED)))
+    with pytest.raises(ValueError, match="shown none"):
+        listener.principal_of(None)
 
 
 def test_without_sasl_a_handshake_is_answered_as_kafka_does() -> None:

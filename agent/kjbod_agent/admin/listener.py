@@ -11,7 +11,7 @@ DescribeLogDirs               from :mod:`.view`, in bounded time whatever a disk
 AlterReplicaLogDirs           to the mover, replica by replica; ALTER on CLUSTER
 CreateTopics and the like     all that a broker forwards: authorized here, carried out by the controller
                               (:mod:`.forwarding`)
-delegation tokens             refused, as on any PLAINTEXT listener
+delegation tokens             refused, on every listener as on a PLAINTEXT one
 ============================  ==========================================================================================
 
 What is not served is not offered: clients see it in ApiVersions, and say so. Every entry of ``listeners`` that is not a

@@ -21,7 +21,7 @@ from kjbod.metadata.follower import MetadataFollower
 from kjbod.permissions import DENIED, explain, user_name
 from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.control_socket import ControlClient
-from kjbod.security.channel import Security
+from kjbod.security.channel import EXPIRES_SOON, Security
 from kjbod.wire.client import Connection
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.messages import DescribeQuorumRequest
@@ -261,8 +261,13 @@ class _Check:
         if isinstance(security, str):
             self._say("missing", security, "a guard watches the disks without the metadata")
             return
+        await self._certificate(security)
         observed, follower, trouble = await self._observe(found.cluster_id, security)
         leader = follower.leader
+        if follower.denied:
+            text = "the controllers answer, and this user may not read the metadata"
+            self._say("missing", text, "it takes CLUSTER_ACTION on the cluster; to act, DESCRIBE and ALTER too")
+            return
         if not observed.complete or leader is None:
             where = ", ".join(f"{host}:{port}" for host, port in servers(self._config))
             why = trouble or follower.problem or "no answer"
@@ -294,6 +299,24 @@ class _Check:
             self._say("ok", f"broker {now.id} is registered, epoch {now.epoch}, {state}, {count}")
             for path in offline:
                 self._say("note", f"{path} is offline for Kafka", "the broker takes it up when it starts")
+
+    async def _certificate(self, security: Security) -> None:
+        """Until when our own certificate is valid, where there is one."""
+        try:
+            await security.context(timeout_ms=READ_TIMEOUT_MS)
+        except KjbodError as error:
+            self._say("missing", str(error), "a guard watches the disks without the metadata")
+            return
+        if security.expires_at is None:
+            return
+        left = security.expires_at.timestamp() - self._clock.wall_ms() / 1000
+        text = f"our certificate is valid until {security.expires_at:%Y-%m-%d %H:%M} UTC"
+        if left <= 0:
+            self._say("missing", text, "replace it: nobody believes it any more")
+        elif left < EXPIRES_SOON.total_seconds():
+            self._say("note", text, "replace it: the guard takes the new one without a restart")
+        else:
+            self._say("ok", text)
 
     async def _listener(self) -> None:
         """Whether the broker can be asked, as it is in doubt."""

@@ -1,0 +1,167 @@
+"""``scripts/real-brokers --secured``: secured listeners in both directions. Unmodified brokers on kjbod's controller,
+and agents on Kafka's, in each security protocol; clients and tools with their own names for the same settings; and
+every API by each kind of peer (:mod:`scripts.brokers.peers`)."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, Producer
+
+from scripts.brokers.peers import ALL_RIGHTS, AUTHORIZER, KEPT_OUT, Matrix, differences, lines_of, matrix, peers, start
+from scripts.rig.cluster import Cluster, wait_until_serving
+from scripts.rig.kafka import TOPICS, KafkaKit
+from scripts.rig.processes import Processes, free_port, wait_until
+from scripts.rig.rig_error import RigError
+from scripts.rig.secured import PASSWORD, USER, Secured
+
+PROTOCOLS: Final = ("SASL_SSL", "SSL", "SASL_PLAINTEXT")
+RECORDS: Final = 20
+TOPIC: Final = "secured"
+_TIMEOUT_S: Final = 60.0
+_ASKED: Final = ("SASL_SSL", "SSL")
+"""Protocols at which every API is asked."""
+
+
+def librdkafka(secured: Secured, protocol: str, port: int) -> dict[str, Any]:
+    """Settings of a client, by librdkafka's names."""
+    found: dict[str, Any] = {"bootstrap.servers": f"127.0.0.1:{port}", "security.protocol": protocol}
+    if protocol.endswith("SSL"):
+        found |= {"ssl.ca.location": str(secured.base / "truststore.pem")}
+    if protocol == "SSL":
+        keystore = str(secured.base / "keystore.pem")
+        found |= {"ssl.certificate.location": keystore, "ssl.key.location": keystore}
+    if protocol.startswith("SASL"):
+        found |= {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": USER, "sasl.password": PASSWORD}
+    return found | {"socket.timeout.ms": 10_000}
+
+
+def write_and_read(client: dict[str, Any]) -> None:
+    """Records to the topic and back, by a consumer group.
+
+    Raises:
+        RigError: not all were acknowledged, or read.
+    """
+    failed: list[KafkaError] = []
+
+    def told(error: KafkaError | None, _: object) -> None:
+        failed.extend([error] if error is not None else [])
+
+    producer = Producer({**client, "message.timeout.ms": int(_TIMEOUT_S * 1000)})
+    for number in range(RECORDS):
+        producer.produce(TOPIC, str(number).encode(), on_delivery=told)
+    if producer.flush(_TIMEOUT_S) or failed:
+        raise RigError(f"records were not acknowledged: {failed[:1]}")
+    consumer = Consumer({**client, "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer.subscribe([TOPIC])
+    read: set[bytes] = set()
+
+    def all_read() -> bool:
+        message = consumer.poll(0.2)
+        if message is not None and message.error() is None:
+            read.add(message.value() or b"")
+        return len(read) == RECORDS
+
+    try:
+        wait_until(all_read, _TIMEOUT_S, "records")
+    finally:
+        consumer.close()
+
+
+def serve_with_a_broker(cluster: Cluster, kit: KafkaKit, secured: Secured, protocol: str) -> None:
+    """An unmodified broker with a secured listener alone: it registers, a topic is made with Kafka's tool, and clients
+    write and read.
+
+    Raises:
+        RigError: any of it fails.
+    """
+    base, port = cluster.base, free_port()
+    disks = [base / "broker" / name for name in ("d1", "d2")]
+    for disk in disks:
+        disk.mkdir(parents=True)
+    lines = {**secured.broker(protocol, port), **AUTHORIZER}
+    config = cluster.configure_broker(1, disks, lines, config=base / "broker" / "server.properties")
+    cluster.format_broker(config)
+    broker = cluster.launch_broker(kit, config, name="broker")
+    wait_until_serving(broker)
+    client = str(secured.client_file(base / "client.properties", secured.client(protocol)))
+    server = ["--bootstrap-server", f"127.0.0.1:{port}", "--command-config", client]
+    kit.run(TOPICS, *server, "--create", "--topic", TOPIC, "--partitions", "2", "--replication-factor", "1")
+    write_and_read(librdkafka(secured, protocol, port))
+    broker.stop(_TIMEOUT_S)
+
+
+def serve_with_an_agent(cluster: Cluster, kit: KafkaKit, secured: Secured, protocol: str) -> None:
+    """An agent with a secured listener alone: it registers, and Kafka's tool asks it.
+
+    Raises:
+        RigError: any of it fails.
+    """
+    base, port = cluster.base, free_port()
+    disk = base / "agent" / "d1"
+    disk.mkdir(parents=True)
+    lines = {**secured.broker(protocol, port), **AUTHORIZER, "kjbod.state.dir": base / "state"}
+    config = cluster.configure_broker(2, [disk], lines, config=base / "agent" / "server.properties")
+    cluster.format_broker(config)
+    agent = cluster.start_agent(config)
+    agent.wait_for_event("agent.unfenced")
+    client = str(secured.client_file(base / "client.properties", secured.client(protocol)))
+    kit.run(TOPICS, "--bootstrap-server", f"127.0.0.1:{port}", "--command-config", client, "--list")
+    if code := agent.stop(_TIMEOUT_S):
+        raise RigError(f"the agent ended with {code}:\n{agent.tail()}")
+
+
+def run(kit: KafkaKit, out: Path, say: Callable[[str], None]) -> list[str]:
+    """All of it; the problems, a line each. Tables of peers and APIs are left in ``out``."""
+    problems: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="kjbod-secured-") as name:
+        secured = Secured(Path(name) / "stores")
+        for protocol in PROTOCOLS:
+            found: dict[bool, Matrix] = {}
+            for kafka in (False, True):
+                whose = "Kafka's" if kafka else "kjbod's"
+                base = Path(name) / f"{protocol}-{'kafka' if kafka else 'kjbod'}"
+                base.mkdir()
+                try:
+                    found[kafka] = _one(kit, base, secured, protocol, kafka, out)
+                except (RigError, AssertionError) as error:
+                    problems.append(f"{protocol} on {whose} controller: {error}")
+                say(f"{protocol}, {whose} controller: every API by each peer, a broker, an agent, clients, tools")
+            if protocol in _ASKED and len(found) > 1:
+                problems += [f"{protocol}: {each}" for each in differences(found[False], found[True])]
+    return problems
+
+
+def _one(kit: KafkaKit, base: Path, secured: Secured, protocol: str, kafka: bool, out: Path) -> Matrix:
+    with Processes(base / "logs") as processes:
+        cluster = start(base, processes, kit, secured, protocol, kafka=kafka)
+        outcomes: Matrix = {}
+        # Before there are brokers, which are fenced when their time has come.
+        if protocol in _ASKED:
+            outcomes = ask_all(cluster.port, secured, protocol, base)
+            whose = "kafka" if kafka else "kjbod"
+            (out / f"peers-{protocol}-{whose}.md").write_text("\n".join(lines_of(outcomes)) + "\n")
+        serve_with_a_broker(cluster, kit, secured, protocol)
+        serve_with_an_agent(cluster, kit, secured, protocol)
+        cluster.stop_controller()
+    return outcomes
+
+
+def ask_all(port: int, secured: Secured, protocol: str, base: Path) -> Matrix:
+    """Every API by each peer.
+
+    Raises:
+        RigError: one without a login was answered, or one without rights has changed something.
+    """
+    by_name = peers(secured, protocol, base)
+    outcomes, written = matrix(port, by_name)
+    *strangers, _, _ = by_name
+    for (key, name), outcome in outcomes.items():
+        if name in strangers and outcome not in KEPT_OUT:
+            raise RigError(f"{key.name}, {name}: {outcome}")
+    if changed := {name: count for name, count in written.items() if count and name != ALL_RIGHTS}:
+        raise RigError(f"records were written for peers without rights: {changed}")
+    if all(outcome in KEPT_OUT for (_, name), outcome in outcomes.items() if name == ALL_RIGHTS):
+        raise RigError("nobody was let in")
+    return outcomes
