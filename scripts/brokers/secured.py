@@ -148,14 +148,14 @@ def _one(kit: KafkaKit, base: Path, secured: Secured, protocol: str, kafka: bool
     return outcomes
 
 
-def ask_all(port: int, secured: Secured, protocol: str, base: Path) -> Matrix:
-    """Every API by each peer.
+def ask_all(port: int, secured: Secured, protocol: str, base: Path, every: int = 1) -> Matrix:
+    """Every API by each peer; ``every``: see :func:`.peers.matrix`.
 
     Raises:
         RigError: one without a login was answered, or one without rights has changed something.
     """
     by_name = peers(secured, protocol, base)
-    outcomes, written = matrix(port, by_name)
+    outcomes, written = matrix(port, by_name, every)
     *strangers, _, _ = by_name
     for (key, name), outcome in outcomes.items():
         if name in strangers and outcome not in KEPT_OUT:

@@ -11,6 +11,7 @@ from scripts.brokers.secured import ask_all
 from scripts.rig.kafka import KafkaKit
 from scripts.rig.processes import Processes
 from scripts.rig.secured import Secured
+from tests.depth import at
 
 pytestmark = pytest.mark.usefixtures("kafka_kit")
 APIS_MIN = 30
@@ -27,7 +28,7 @@ def test_no_peer_gets_further_than_at_kafkas_controller_and_none_without_rights_
         base.mkdir()
         with Processes(base / "logs") as processes:
             cluster = start(base, processes, kafka_kit, secured, protocol, kafka=kafka)
-            found[kafka] = ask_all(cluster.port, secured, protocol, base)
+            found[kafka] = ask_all(cluster.port, secured, protocol, base, at(quick=8, ci=8, deep=1))
             cluster.stop_controller()
     assert len({key for key, _ in found[False]}) >= APIS_MIN
     assert differences(found[False], found[True]) == []
