@@ -27,13 +27,15 @@ if TYPE_CHECKING:
 
 PATIENCE_MS: Final = 100
 """How long files that were read before may take to be looked at again: a fence waits for it."""
+FAILED_FOR_MS: Final = 60_000
+"""After so long files that could not be used are read again, although they look as they did."""
 EXPIRES_SOON: Final = timedelta(days=30)
 """Before the end of its time a certificate of ours is named."""
 _NONCE_BYTES: Final = 24
 _log = structlog.get_logger("kjbod.security")
 
-Stamp = tuple[tuple[int, int, int, int] | None, ...]
-"""Device, inode, size and time of change of each file; None: it is not there."""
+Stamp = tuple[tuple[int, int, int, int, int] | None, ...]
+"""Device, inode, size and both times of change of each file; None: it is not there."""
 
 
 class Security:
@@ -65,6 +67,8 @@ class Security:
         self._stamp: Stamp | None = None
         self._under_way: Future[ssl.SSLContext] | None = None
         self._failed_stamp: Stamp | None = None
+        self._failure = ""
+        self._failed_ms = 0
 
     @property
     def protocol(self) -> str:
@@ -120,21 +124,29 @@ class Security:
         from kjbod.security.contexts import files_of
 
         stamp = tuple(map(_stamp, files_of(tls)))
-        if self._context is not None and stamp in (self._stamp, self._failed_stamp):
+        if self._context is not None and (stamp == self._stamp or self._has_just_failed(stamp)):
             return self._context
         again = self._context is not None
         try:
             self._context, self.expires_at = self._made(tls)
-        except KjbodError as error:
+        except Exception as error:
             if again:
-                self._failed_stamp = stamp
-                _log.warning("security.not.renewed", reason=str(error))
+                self._note_failure(stamp, str(error) or type(error).__name__)
             raise
-        self._stamp, self._failed_stamp = stamp, None
+        self._stamp, self._failed_stamp, self._failure = stamp, None, ""
         if again:
             _log.info("security.renewed", files=list(files_of(tls)), expires_at=_iso(self.expires_at))
         self._warn_of_end(tls)
         return self._context
+
+    def _has_just_failed(self, stamp: Stamp) -> bool:
+        age_ms = self._clock.monotonic_ms() - self._failed_ms
+        return stamp == self._failed_stamp and age_ms < FAILED_FOR_MS
+
+    def _note_failure(self, stamp: Stamp, reason: str) -> None:
+        if (stamp, reason) != (self._failed_stamp, self._failure):
+            _log.warning("security.not.renewed", reason=reason)
+        self._failed_stamp, self._failure, self._failed_ms = stamp, reason, self._clock.monotonic_ms()
 
     def _made(self, tls: Tls) -> tuple[ssl.SSLContext, datetime | None]:
         """TLS, and until when our certificate is valid; one that has ended does not take the place of another one.
@@ -145,7 +157,8 @@ class Security:
         from kjbod.security.contexts import expiry_of
 
         context, expires_at = self._make(tls), expiry_of(tls)
-        if self._context is not None and expires_at is not None and self._left(expires_at) <= timedelta():
+        is_good = self.expires_at is not None and self._left(self.expires_at) > timedelta()
+        if is_good and expires_at is not None and self._left(expires_at) <= timedelta():
             assert tls.keystore is not None
             raise KjbodError(f"{tls.source}: {tls.keystore.key}: its certificate has ended, {expires_at.isoformat()}")
         return context, expires_at
@@ -171,12 +184,12 @@ def _iso(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat()
 
 
-def _stamp(path: str) -> tuple[int, int, int, int] | None:
+def _stamp(path: str) -> tuple[int, int, int, int, int] | None:
     try:
         found = os.stat(path)  # noqa: PTH116
     except (OSError, ValueError):
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _in_thread(work: Callable[[], ssl.SSLContext]) -> Future[ssl.SSLContext]:

@@ -229,7 +229,8 @@ class _Reader:
         """Note classes that would decide who a client is: without them others would be let in, or as somebody else."""
         names = ["ssl.engine.factory.class"] if SSL in protocol else []
         if protocol != SSL:
-            names += [f"{mechanism.lower()}.{_SERVER_CALLBACK}" for mechanism in MECHANISMS] + [_SERVER_CALLBACK]
+            enabled = [one for one in self._list("sasl.enabled.mechanisms") if one in MECHANISMS]
+            names += [f"{mechanism.lower()}.{_SERVER_CALLBACK}" for mechanism in enabled]
         for name in names:
             if self.text(name):
                 self.wrong(name, "expected nothing: kjbod runs no Java classes")

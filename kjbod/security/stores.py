@@ -23,7 +23,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kjbod.errors import EXIT_CONFIG, KjbodError
+from kjbod.errors import EXIT_CONFIG, EXIT_FAILURE, KjbodError
 from kjbod.files import read_file
 from kjbod.quick_dataclass import dataclass
 from kjbod.security.keys import PEM, Store
@@ -56,6 +56,12 @@ class StoreError(KjbodError):
     """A keystore or a truststore cannot be used: its key, its file and why. No restart mends that."""
 
     exit_code = EXIT_CONFIG
+
+
+class StoreOutOfReach(StoreError):  # noqa: N818 - what happened
+    """A store cannot be read now, as before its disk is mounted, or on a host that is busy: a restart may mend that."""
+
+    exit_code = EXIT_FAILURE
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +147,9 @@ class _Place:
     def password_key(self) -> str:
         return self.key_of(f"{self.part}.password")
 
-    def error(self, text: str) -> StoreError:
+    def error(self, text: str, kind: type[StoreError] = StoreError) -> StoreError:
         value = "" if self.store.path is None else f"={self.store.path}"
-        return StoreError(f"{self.source}: {self.store.key}{value}: {text}")
+        return kind(f"{self.source}: {self.store.key}{value}: {text}")
 
     def read(self) -> bytes:
         """Bytes of its file.
@@ -156,7 +162,7 @@ class _Place:
         try:
             return read_file(Path(self.store.path), bytes_max=STORE_BYTES_MAX)
         except OSError as error:
-            raise self.error(f"not readable: {error.strerror}") from None
+            raise self.error(f"not readable: {error.strerror}", StoreOutOfReach) from None
 
 
 @contextlib.contextmanager
@@ -313,7 +319,7 @@ def _pkcs12_of_jks(place: _Place, data: bytes) -> tuple[bytes, str]:
                 raise place.error(_keytool_words(place, said))
             return read_file(converted), password
         except OSError as error:
-            raise place.error(f"{keytool} cannot be run: {error.strerror}") from None
+            raise place.error(f"{keytool} cannot be run: {error.strerror}", StoreOutOfReach) from None
 
 
 def _find_keytool(environ: Mapping[str, str]) -> str | None:
@@ -374,7 +380,7 @@ def _run_keytool(keytool: str, place: _Place, directory: Path, target_password: 
         try:
             process.communicate(text.encode(), timeout=KEYTOOL_DEADLINE_S)
         except subprocess.TimeoutExpired:
-            raise place.error(f"{keytool} was not done within {KEYTOOL_DEADLINE_S:g} s") from None
+            raise place.error(f"{keytool} was not done within {KEYTOOL_DEADLINE_S:g} s", StoreOutOfReach) from None
         finally:
             _end(process)
         said.seek(0)

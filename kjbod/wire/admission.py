@@ -73,7 +73,8 @@ class Admissions:
             return f"there are {self._addresses.at_most(host)} connections from {host} already"
         self.count += 1
         self.logging_in += 1
-        made = Admission(self, host, self._rate.take(now_ms), now_ms + limits.login_timeout_ms)
+        wait_ms = self._rate.take(now_ms)
+        made = Admission(self, host, wait_ms, now_ms + int(wait_ms) + limits.login_timeout_ms)
         if not self._secured:
             made.logged_in()
         return made

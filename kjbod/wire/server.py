@@ -244,6 +244,7 @@ class Server:
                 admission = self._admit(peer)
                 if admission is None:
                     accepted.close()
+                    await asyncio.sleep(0)  # a flood of them is not all there is
                     continue
                 task = loop.create_task(self._shake_hands(accepted, peer, admission))
                 self._shaking_hands.add(task)
@@ -506,7 +507,7 @@ class _Session:
         while data := await self._read():
             for slot in self._machine.receive(data):
                 await self._gate.acquire()
-                queued_bytes = await self._admit(slot) if self._login.is_in else self._admit_stranger(slot)
+                queued_bytes = self._admit_stranger(slot) if self._login.is_stranger else await self._admit(slot)
                 if slot.request is None:
                     self._leave_queue(queued_bytes)
                     self._made(slot)
@@ -550,7 +551,8 @@ class _Session:
             raise _Ended
         assert self._patience is not None
         if not self._login.is_in:
-            if self._login.state is State.RENEWING:
+            # What is before it may take its time, and so its answer.
+            if self._login.state is State.RENEWING and not self._machine.outstanding:
                 self._patience.reschedule(self._loop.time() + self._limits.login_timeout_ms / 1000)
         elif self._login.user is not None:
             self._enter(self._login.user, self._patience)
@@ -613,7 +615,7 @@ class _Session:
     def _hold(self, pending_bytes: int) -> None:
         """Count what waits for the rest of its request, or for its turn. Of who has not logged in it is little, and
         takes nothing from the others."""
-        if not self._login.is_in:
+        if self._login.is_stranger:
             return
         self._server.pending_bytes += pending_bytes - self._held_bytes
         self._held_bytes = pending_bytes

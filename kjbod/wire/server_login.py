@@ -101,6 +101,11 @@ class ServerLogin:
         """Whether requests go to the handler."""
         return self.state is State.IN
 
+    @property
+    def is_stranger(self) -> bool:
+        """Whether the client has never shown who it is, where it has to."""
+        return self.user is None and bool(self._mechanisms)
+
     def serves(self, now_ms: int) -> bool:
         """Whether a request of the handler's would be taken."""
         return self.state is State.IN and (self._expires_ms is None or now_ms < self._expires_ms)

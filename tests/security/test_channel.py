@@ -91,3 +91,31 @@ async def test_a_broken_file_is_told_and_read_once(tmp_path: Path) -> None:
     for _ in range(3):
         await security.context(timeout_ms=TIMEOUT_MS)
     assert len(made) == 2
+
+
+async def test_a_file_that_was_not_readable_for_a_moment_is_read_when_it_is(tmp_path: Path) -> None:
+    authority = Authority.make()
+    security = Security(settings(tmp_path, authority))
+    first = await security.context(timeout_ms=TIMEOUT_MS)
+    moments = [OSError(24, "Too many open files")]
+
+    def make(tls: Tls) -> ssl.SSLContext:
+        if moments:
+            raise moments.pop()
+        return client_context(tls)
+
+    security._make = make
+    authority.leaf("localhost").keystore(tmp_path)
+    assert await security.context(timeout_ms=TIMEOUT_MS) is first
+    (tmp_path / "keystore.pem").chmod(0o600)  # as a tool that rotates does behind the copy
+    assert await security.context(timeout_ms=TIMEOUT_MS) is not first
+
+
+async def test_where_ours_has_ended_anyway_new_authorities_are_taken(tmp_path: Path) -> None:
+    authority = Authority.make()
+    found = settings(tmp_path, authority)
+    authority.expired("localhost").keystore(tmp_path)
+    security = Security(found)
+    first = await security.context(timeout_ms=TIMEOUT_MS)
+    Authority.make("Another CA").truststore(tmp_path)
+    assert await security.context(timeout_ms=TIMEOUT_MS) is not first

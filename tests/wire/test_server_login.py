@@ -408,6 +408,14 @@ def test_a_second_renewal_within_a_second_is_not_taken_and_the_first_one_holds()
         login.take(request(HEARTBEAT), 5_100)
 
 
+def test_a_client_that_renews_its_login_is_no_stranger() -> None:
+    login = plain_login(5_000)
+    assert login.is_stranger and not ServerLogin({}).is_stranger
+    login = logged_in(5_000)
+    reply(login, SaslHandshakeRequest(mechanism="PLAIN"), 2_000)
+    assert not login.is_in and not login.is_stranger
+
+
 def test_a_listener_with_sasl_and_no_mechanism_is_not_opened() -> None:
     with pytest.raises(ConfigError, match="everybody would be let in"):
         ListenerSecurity(ListenerSettings("SASL_SSL"))
