@@ -9,6 +9,7 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Mapping
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from kjbod.errors import KjbodError
@@ -71,15 +72,31 @@ def credential(
     user: str, mechanism: Mechanism, *, salt: bytes, salted_password: bytes, iterations: int
 ) -> UserScramCredentialRecord:
     """The record of a salted password (``ScramFormatter``)."""
-    client_key = hmac.digest(salted_password, b"Client Key", mechanism.hash)
+    found = keys_of(salted_password, mechanism)
     return UserScramCredentialRecord(
         name=user,
         mechanism=mechanism.id,
         salt=salt,
-        stored_key=hashlib.new(mechanism.hash, client_key).digest(),
-        server_key=hmac.digest(salted_password, b"Server Key", mechanism.hash),
+        stored_key=found.stored,
+        server_key=found.server,
         iterations=iterations,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Keys that follow from a salted password (RFC 5802, section 3)."""
+
+    client: bytes = field(repr=False)
+    stored: bytes = field(repr=False)
+    server: bytes = field(repr=False)
+
+
+def keys_of(salted_password: bytes, mechanism: Mechanism) -> Keys:
+    """The keys of a salted password."""
+    client = hmac.digest(salted_password, b"Client Key", mechanism.hash)
+    server = hmac.digest(salted_password, b"Server Key", mechanism.hash)
+    return Keys(client, hashlib.new(mechanism.hash, client).digest(), server)
 
 
 def _split(argument: str) -> tuple[str, Mechanism, dict[str, str]]:

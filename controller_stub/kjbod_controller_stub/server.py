@@ -47,6 +47,7 @@ from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.connection import Features, api_versions_response
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.frames import EncodedResponse, Request, encode_response
+from kjbod.wire.limits import DECODED_AT_ONCE_BYTES
 from kjbod.wire.messages import (
     ApiKey,
     BrokerHeartbeatRequest,
@@ -67,7 +68,7 @@ from kjbod.wire.messages import (
 )
 from kjbod.wire.pressure import Room
 from kjbod.wire.principals import host_of_acls
-from kjbod.wire.server import DECODED_AT_ONCE_BYTES, Peer, Server, serve
+from kjbod.wire.server import Peer, Server, serve
 from kjbod_controller_stub.access.authorizer import Authorizer, Permissions, is_authorized
 from kjbod_controller_stub.access.envelope import unwrap, wrap
 from kjbod_controller_stub.access.request_screening import screen

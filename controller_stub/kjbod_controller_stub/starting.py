@@ -22,7 +22,7 @@ from kjbod.metadata.records import (
     Record,
 )
 from kjbod.runtime.logging import get_logger
-from kjbod.wire.server import Limits, idle_limit_ms, queued_limit_bytes
+from kjbod.wire.limits import Limits, idle_limit_ms, queued_limit_bytes
 from kjbod_controller_stub.brokers.cluster import SUPPORTED_FEATURES
 from kjbod_controller_stub.context import Settings
 from kjbod_controller_stub.controller import Controller

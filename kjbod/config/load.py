@@ -34,13 +34,15 @@ from kjbod.config.properties import parse_properties
 from kjbod.config.providers import Variables
 from kjbod.errors import ConfigError
 from kjbod.metadata.acls import STANDARD_AUTHORIZER
+from kjbod.printable import printable
 
 FILE_BYTES_MAX = 1024 * 1024
 DEFAULT_LOG_DIR = "/tmp/kafka-logs"
 """Kafka's default of ``log.dir``."""
 POLICY_CLASSES = ("create.topic.policy.class.name", "alter.config.policy.class.name")
 """Keys of classes that a controller asks before it acts."""
-_SHOWN_MAX = 120
+SHOWN_MAX = 120
+"""Characters of a value in a line about it."""
 _NOT_ROUTABLE = "0.0.0.0"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 
@@ -206,8 +208,7 @@ def own_listener_problems(config: Config, *, one_of_controllers: bool) -> list[s
 
 
 def _shown(value: str) -> str:
-    text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in value)
-    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
+    return printable(value, SHOWN_MAX)
 
 
 def _range(setting: Setting) -> str:
@@ -432,13 +433,13 @@ class _Loader:
         may hold. A controller reads its metadata directory only."""
         for outer in log_dirs:
             for inner in log_dirs:
-                if _is_below(inner, outer) and not _is_same(inner, outer):
+                if is_below(inner, outer) and not _is_same(inner, outer):
                     self._wrong(name, f"expected directories beside each other, {inner} lies in {outer}")
             if metadata != outer and _is_same(metadata, outer):
                 self._wrong("metadata.log.dir", f"expected {outer}, as it is spelled in {name}")
-            elif metadata not in log_dirs and _is_below(metadata, outer):
+            elif metadata not in log_dirs and is_below(metadata, outer):
                 self._wrong("metadata.log.dir", f"expected one of {name}, or a directory beside them, not in {outer}")
-            elif metadata not in log_dirs and _is_below(outer, metadata):
+            elif metadata not in log_dirs and is_below(outer, metadata):
                 self._wrong(
                     "metadata.log.dir", f"expected one of {name}, or a directory beside them, not around {outer}"
                 )
@@ -449,7 +450,7 @@ class _Loader:
         log_dirs = values["log_dirs"]
         assert isinstance(log_dirs, tuple)
         for name, path in (("kjbod.state.dir", state), ("kjbod.reports.dir", reports)):
-            inside = [one for one in log_dirs if path and _is_below(path, one)]
+            inside = [one for one in log_dirs if path and is_below(path, one)]
             with_state = name == "kjbod.reports.dir" and name not in self._properties
             if "broker" in roles and inside and path and not with_state:
                 expected = f"expected a directory outside the disks that are watched, not below {inside[0]}"
@@ -587,7 +588,8 @@ def _is_same(path: str, other: str) -> bool:
     return os.path.normpath(path) == os.path.normpath(other)
 
 
-def _is_below(path: str, directory: str) -> bool:
+def is_below(path: str, directory: str) -> bool:
+    """Whether a path is that of the directory or leads into it, by the text of both."""
     path, directory = os.path.normpath(path), os.path.normpath(directory)
     return path == directory or path.startswith(f"{directory.rstrip('/')}/")
 

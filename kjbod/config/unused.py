@@ -9,7 +9,7 @@ belong to the other role, or to none.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from kjbod.config.endpoints import SECURITY_PROTOCOLS
+from kjbod.config.endpoints import PLAINTEXT
 from kjbod.config.keys import Config, settings
 
 EVENT: Final = "config.keys.without.effect"
@@ -32,7 +32,6 @@ has no use for:
 """
 GROUPS: Final = ("sasl.", "ssl.", "listener.name.")
 """Named as a group: a file sets some twenty of them at a time. Where something is secured they count."""
-PLAINTEXT: Final = SECURITY_PROTOCOLS[0]
 ALONE: Final = frozenset(
     {
         "alter.log.dirs.replication.quota.window.num",
@@ -74,9 +73,7 @@ def _without_effect(config: Config, role: str) -> Iterator[str]:
         if known is not None:
             if role not in known.key.roles:
                 yield name
-        elif name in OF_SECURED:
-            yield from () if _is_secured(config) else (name,)
-        elif name in ALONE or name.startswith(ONE_BY_ONE):
+        elif (name in OF_SECURED and not _is_secured(config)) or name in ALONE or name.startswith(ONE_BY_ONE):
             yield name
         else:
             yield from (f"{group}*" for group in GROUPS if name.startswith(group) and not _is_secured(config))

@@ -120,7 +120,6 @@ class MetadataFollower:
         self._connect = connect
         self._connection: Connection | None = None
         self._connected_to: Address | None = None
-        self._asked: Address = ("", 0)
         self._problem: str | None = None
         self.refusals: dict[Address, str] = {}
         """Servers that speak another protocol, or do not believe us, and how that showed when they were asked last."""
@@ -182,7 +181,7 @@ class MetadataFollower:
 
     def _note_refusal(self, error: ProtocolError) -> None:
         if isinstance(error, (AuthenticationFailed, ForeignPeer)):
-            self.refusals[self._asked] = str(error)
+            self.refusals[self._machine.address] = str(error)
             if len(self.refusals) > REFUSALS_MAX:
                 del self.refusals[next(iter(self.refusals))]
 
@@ -199,8 +198,7 @@ class MetadataFollower:
         """A request and its answer."""
         machine = self._machine
         machine.on_asked(self._clock.monotonic_ms())
-        self._asked = machine.address
-        connection = await self._connection_to(self._asked)
+        connection = await self._connection_to(machine.address)
         request = machine.request(connection.version_of(ApiKey.FETCH))
         timeout_ms = machine.timeout_ms
         if isinstance(request, FetchSnapshotRequest):

@@ -70,11 +70,6 @@ class Security:
         self._failure = ""
         self._failed_ms = 0
 
-    @property
-    def protocol(self) -> str:
-        """The security protocol."""
-        return self.settings.protocol
-
     def load(self) -> None:
         """Read the files, for a start. Blocks.
 

@@ -4,13 +4,16 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
+from kjbod.config.endpoints import PLAINTEXT as PLAINTEXT
+from kjbod.config.endpoints import SASL_PLAINTEXT as SASL_PLAINTEXT
+from kjbod.config.endpoints import SASL_SSL as SASL_SSL
 from kjbod.config.endpoints import SECURITY_PROTOCOLS as SECURITY_PROTOCOLS
+from kjbod.config.endpoints import SSL as SSL
 from kjbod.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kjbod.security.principals import Rule
 
-PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL = SECURITY_PROTOCOLS
 PEM, PKCS12, JKS = STORE_TYPES = ("PEM", "PKCS12", "JKS")
 NO_CLIENT, WANTED, REQUIRED = CLIENT_AUTH = ("none", "requested", "required")
 """``ssl.client.auth``."""

@@ -10,12 +10,13 @@ from typing import Final
 
 from kjbod.config.endpoints import Listener
 from kjbod.config.keys import Config
+from kjbod.config.load import is_below
 from kjbod.config.properties import parse_properties
 from kjbod.config.providers import Variables
 from kjbod.errors import ConfigError
 from kjbod.security import settings
 from kjbod.security.jaas import TEXT_CHARS_MAX, LoginModule, parse_sections
-from kjbod.security.keys import ChannelSettings, ListenerSettings
+from kjbod.security.keys import ChannelSettings, ListenerSettings, Tls
 
 JAAS_PROPERTY: Final = "java.security.auth.login.config"
 """The Java property that names the JAAS file; Kafka's scripts take it from ``KAFKA_OPTS``."""
@@ -28,7 +29,7 @@ def of_listener(config: Config, listener: str, protocol: str, mechanism_key: str
     Raises:
         ConfigError: with every mistake.
     """
-    return settings.of_listener(
+    found = settings.of_listener(
         config.properties,
         config.source,
         listener,
@@ -37,6 +38,8 @@ def of_listener(config: Config, listener: str, protocol: str, mechanism_key: str
         Variables(config.properties, os.environ).resolve,
         lambda: _sections(config.kjbod_jaas_file, os.environ),
     )
+    _require_elsewhere(config, found.tls)
+    return found
 
 
 def of_own_listener(config: Config, listener: Listener) -> ListenerSettings:
@@ -45,7 +48,7 @@ def of_own_listener(config: Config, listener: Listener) -> ListenerSettings:
     Raises:
         ConfigError: with every mistake.
     """
-    return settings.of_own_listener(
+    found = settings.of_own_listener(
         config.properties,
         config.source,
         listener.name,
@@ -53,6 +56,8 @@ def of_own_listener(config: Config, listener: Listener) -> ListenerSettings:
         Variables(config.properties, os.environ).resolve,
         lambda: _sections(config.kjbod_jaas_file, os.environ),
     )
+    _require_elsewhere(config, found.tls)
+    return found
 
 
 def of_client(path: Path, environment: Mapping[str, str]) -> ChannelSettings:
@@ -64,6 +69,27 @@ def of_client(path: Path, environment: Mapping[str, str]) -> ChannelSettings:
     properties = _properties(path)
     variables = Variables(properties, environment)
     return settings.of_client(properties, str(path), variables.resolve, lambda: _sections(None, environment))
+
+
+def _require_elsewhere(config: Config, tls: Tls | None) -> None:
+    """Require that stores lie on no disk that a broker's process watches: a thread that waits for one that hangs would
+    keep the process, its port and its locks, also when it is killed.
+
+    Raises:
+        ConfigError: one does.
+    """
+    if tls is None or "broker" not in config.process_roles:
+        return
+    problems = [
+        f"{config.source}: {store.key}={store.path}: expected a file outside the disks that are watched, not below "
+        f"{inside}"
+        for store in (tls.keystore, tls.truststore)
+        if store is not None and store.path is not None
+        for inside in config.directories
+        if is_below(os.path.abspath(store.path), inside)  # noqa: PTH100  the text alone
+    ]
+    if problems:
+        raise ConfigError(*problems)
 
 
 def _sections(path: str | None, environment: Mapping[str, str]) -> Mapping[str, Sequence[LoginModule]]:

@@ -15,7 +15,7 @@ import hmac
 from typing import Final, Protocol
 
 from kjbod.errors import RemoteProtocolError
-from kjbod.scram import ITERATIONS_MAX, MECHANISMS
+from kjbod.scram import ITERATIONS_MAX, MECHANISMS, keys_of
 from kjbod.security.keys import Login
 
 _PLAIN: Final = "PLAIN"
@@ -96,10 +96,10 @@ class _Scram:
         salted = hashlib.pbkdf2_hmac(name, self._login.password.encode(), salt, iterations)
         bare_final = f"c={base64.b64encode(_GS2_HEADER.encode()).decode()},r={nonce}"
         message = f"{self._bare},{server_first},{bare_final}".encode()
-        client_key = hmac.digest(salted, b"Client Key", name)
-        signature = hmac.digest(hashlib.new(name, client_key).digest(), message, name)
-        self._server_signature = hmac.digest(hmac.digest(salted, b"Server Key", name), message, name)
-        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        keys = keys_of(salted, self._mechanism)
+        signature = hmac.digest(keys.stored, message, name)
+        self._server_signature = hmac.digest(keys.server, message, name)
+        proof = bytes(a ^ b for a, b in zip(keys.client, signature, strict=True))
         return f"{bare_final},p={base64.b64encode(proof).decode()}".encode()
 
     def _check(self, fields: dict[str, str], signature: bytes) -> None:

@@ -17,6 +17,7 @@ from typing import Final
 
 from kjbod.config.keys import LONG_MAX
 from kjbod.errors import ConfigError
+from kjbod.printable import printable
 from kjbod.security.jaas import LoginModule, parse_login
 from kjbod.security.keys import (
     CLIENT_AUTH,
@@ -56,13 +57,14 @@ MECHANISMS: Final[Mapping[str, str]] = {
 PLAIN: Final = "PLAIN"
 DEFAULT_MECHANISM: Final = "GSSAPI"
 """Kafka's default of ``sasl.mechanism`` and of ``sasl.mechanism.controller.protocol``."""
+_OURS: Final = f"{', '.join(MECHANISMS)}, which is what kjbod has (Kafka's default is {DEFAULT_MECHANISM})"
 _PRINCIPALS: Final = "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"
 _SERVER_CALLBACK: Final = "sasl.server.callback.handler.class"
-_JAVA_CLASSES: Final[Mapping[str, Sequence[str]]] = {
-    "SSL": ("ssl.engine.factory.class",),
-    "SASL": ("sasl.client.callback.handler.class", "sasl.login.class", "sasl.login.callback.handler.class"),
-}
-_SHOWN_MAX: Final = 120
+_CLIENT_CLASSES: Final = ("sasl.client.callback.handler.class", "sasl.login.class", "sasl.login.callback.handler.class")
+_ENGINE: Final = "ssl.engine.factory.class"
+_ENABLED: Final = "sasl.enabled.mechanisms"
+SHOWN_MAX: Final = 120
+"""Characters of a value in a line about it."""
 _SECRETS: Final = ("password", "jaas.config", "keystore.key", "keystore.certificate.chain", "truststore.certificates")
 
 
@@ -99,8 +101,8 @@ def of_listener(
         if mechanism is None:
             return None
         # Kafka ignores a login without the listener's prefix (ChannelBuilders.channelBuilderConfigs).
-        named = [f"{listener.lower()}.KafkaServer", "KafkaServer"]
-        return general.login(mechanism, f"{reader.prefix}{mechanism.lower()}.sasl.jaas.config", named, sections)
+        key = f"{reader.prefix}{mechanism.lower()}.sasl.jaas.config"
+        return general.login(mechanism, key, _server_sections(listener), sections)
 
     return _settings(reader, protocol, login)
 
@@ -166,8 +168,13 @@ def of_own_listener(
     return found
 
 
+def _server_sections(listener: str) -> Sequence[str]:
+    """Sections of a JAAS file with the login of a node (``JaasContext.loadServerContext``), the first one counts."""
+    return f"{listener.lower()}.KafkaServer", "KafkaServer"
+
+
 def _settings(reader: "_Reader", protocol: str, login: Callable[[], Login | None]) -> ChannelSettings:
-    reader.refuse_java(protocol)
+    reader.refuse_classes(protocol, _CLIENT_CLASSES)
     tls = reader.tls() if protocol in (SSL, SASL_SSL) else None
     who = login() if protocol in (SASL_PLAINTEXT, SASL_SSL) else None
     if reader.problems:
@@ -216,24 +223,18 @@ class _Reader:
         elif key.endswith(_SECRETS):
             self.problems.append(f"{self._source}: {key}: {expected}")
         else:
-            self.problems.append(f"{self._source}: {key}={_shown(value)}: {expected}")
+            self.problems.append(f"{self._source}: {key}={printable(value, SHOWN_MAX)}: {expected}")
 
-    def refuse_java(self, protocol: str) -> None:
-        """Note the classes that a protocol would need."""
-        for part, names in _JAVA_CLASSES.items():
-            for name in names if part in protocol else ():
-                if self.text(name):
-                    self.wrong(name, "expected nothing: kjbod runs no Java classes")
+    def refuse_classes(self, protocol: str, of_sasl: Iterable[str]) -> None:
+        """Note the classes that a protocol would need; ``of_sasl``: keys of those that SASL would."""
+        for name in (*([_ENGINE] if SSL in protocol else []), *(of_sasl if protocol != SSL else [])):
+            if self.text(name):
+                self.wrong(name, "expected nothing: kjbod runs no Java classes")
 
     def refuse_classes_of_listeners(self, protocol: str) -> None:
         """Note classes that would decide who a client is: without them others would be let in, or as somebody else."""
-        names = ["ssl.engine.factory.class"] if SSL in protocol else []
-        if protocol != SSL:
-            enabled = [one for one in self._list("sasl.enabled.mechanisms") if one in MECHANISMS]
-            names += [f"{mechanism.lower()}.{_SERVER_CALLBACK}" for mechanism in enabled]
-        for name in names:
-            if self.text(name):
-                self.wrong(name, "expected nothing: kjbod runs no Java classes")
+        enabled = [one for one in self._list(_ENABLED) if one in MECHANISMS]
+        self.refuse_classes(protocol, [f"{one.lower()}.{_SERVER_CALLBACK}" for one in enabled])
         if self.text("principal.builder.class") not in (None, "", _PRINCIPALS):
             self.wrong("principal.builder.class", f"expected {_PRINCIPALS} or nothing: kjbod runs no Java classes")
 
@@ -313,24 +314,19 @@ class _Reader:
         mechanism = self.text(name) or DEFAULT_MECHANISM
         if mechanism in MECHANISMS:
             return mechanism
-        self.wrong(name, f"expected {', '.join(MECHANISMS)}, which is what kjbod has (Kafka's default is GSSAPI)")
+        self.wrong(name, f"expected {_OURS}")
         return None
 
     def login(self, mechanism: str, key: str, names: Sequence[str], sections: Sections) -> Login | None:
         """Name and password, from the value of ``key``, or from the first of the sections ``names`` that is there."""
-        if self.key(key) in self._properties:
-            modules = self._modules(key)
-            where = self.key(key)
-        else:
-            found = sections()
-            modules = next((found[name] for name in names if found.get(name)), ())
-            where = f"section {names[-1]} of the JAAS file"
-            if not modules:
-                self.problems.append(
-                    f"{self._source}: {self.prefix}{key} is missing: expected the login of {mechanism}, or a section "
-                    f"{names[-1]} in the file of kjbod.jaas.file"
-                )
+        modules = self._modules(key, names, sections)
+        where = key if key in self._properties else f"section {names[-1]} of the JAAS file"
         if not modules:
+            if key not in self._properties:
+                self.problems.append(
+                    f"{self._source}: {key} is missing: expected the login of {mechanism}, or a section {names[-1]} in "
+                    "the file of kjbod.jaas.file"
+                )
             return None
         module = next((one for one in modules if one.name == MECHANISMS[mechanism]), modules[0])
         if module.options.get("tokenauth", "").lower() == "true":
@@ -347,23 +343,15 @@ class _Reader:
 
     def enabled_mechanisms(self, listener: str, sections: Sections) -> Mapping[str, Mapping[str, str]]:
         """Mechanisms of a listener that kjbod has, with the users of PLAIN."""
-        name = "sasl.enabled.mechanisms"
-        enabled = self._list(name) or (DEFAULT_MECHANISM,)
+        enabled = self._list(_ENABLED) or (DEFAULT_MECHANISM,)
         known = [one for one in enabled if one in MECHANISMS]
         if not known:
-            self.wrong(
-                name, f"expected one of {', '.join(MECHANISMS)}, which is what kjbod has (Kafka's default is GSSAPI)"
-            )
+            self.wrong(_ENABLED, f"expected one of {_OURS}")
         return {one: self._plain_users(listener, sections) if one == PLAIN else {} for one in known}
 
     def _plain_users(self, listener: str, sections: Sections) -> Mapping[str, str]:
         key = f"{self.prefix}{PLAIN.lower()}.sasl.jaas.config"
-        if key in self._properties:
-            modules = self._modules(key)
-        else:
-            found = sections()
-            named = (f"{listener.lower()}.KafkaServer", "KafkaServer")
-            modules = next((found[one] for one in named if found.get(one)), ())
+        modules = self._modules(key, _server_sections(listener), sections)
         module = next((one for one in modules if one.name == MECHANISMS[PLAIN]), None)
         if module is None:
             self.problems.append(f"{self._source}: {key} is missing: expected the users of PLAIN as options user_NAME")
@@ -394,7 +382,11 @@ class _Reader:
             self.wrong(name, str(error))
             return ()
 
-    def _modules(self, key: str) -> Sequence[LoginModule]:
+    def _modules(self, key: str, names: Sequence[str], sections: Sections) -> Sequence[LoginModule]:
+        """Login modules of a key's value, or, where it is not there, of the first of these sections that is."""
+        if key not in self._properties:
+            found = sections()
+            return next((found[name] for name in names if found.get(name)), ())
         text = self.text(key)
         if text is None:
             return ()
@@ -407,8 +399,3 @@ class _Reader:
             self.wrong(key, f"expected one JAAS login module, not {len(modules)}")
             return ()
         return modules
-
-
-def _shown(value: str) -> str:
-    text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in value)
-    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."

@@ -22,6 +22,10 @@ class Admission:
         self.wait_ms = wait_ms
         self.deadline_ms = deadline_ms
 
+    def left_s(self, now_ms: int) -> float:
+        """Seconds until that moment; never none, which would be for ever to some."""
+        return max(0.001, (self.deadline_ms - now_ms) / 1000)
+
     def logged_in(self) -> None:
         """Its client has shown who it is: the place among those who have not is another one's."""
         if self._is_logging_in:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kjbod.errors import ProtocolError
+from kjbod.printable import printable
 
 WHERE: Final = "see security.protocol in the file of --command-config, or listener.security.protocol.map"
 """Where a wrong security protocol is mended."""
@@ -49,8 +50,7 @@ _NO_TLS: Final = frozenset(
 
 def said(text: str) -> str:
     """Text of a peer that may be anybody, for a line."""
-    shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text[:SAID_MAX])
-    return shown if len(text) <= SAID_MAX else f"{shown}..."
+    return printable(text[: SAID_MAX + 1], SAID_MAX)
 
 
 def not_believed(peer: str, error: ssl.SSLError) -> Disconnected:

@@ -58,7 +58,7 @@ async def log_in(server: Peer, security: "Security") -> int:
     hands = await server.exchange(SaslHandshakeRequest(mechanism=login.mechanism), None)
     assert isinstance(hands, SaslHandshakeResponse)
     if hands.error_code == ErrorCode.ILLEGAL_SASL_STATE:
-        raise AuthenticationFailed(f"{server.peer} asks for no SASL, and {security.protocol} does: {WHERE}")
+        raise AuthenticationFailed(f"{server.peer} asks for no SASL, and {security.settings.protocol} does: {WHERE}")
     if hands.error_code:
         offered = said(", ".join(sorted(hands.mechanisms)) or "none")
         raise AuthenticationFailed(f"{server.peer} does not offer {login.mechanism}: its mechanisms are {offered}")

@@ -30,6 +30,7 @@ counted instead. What came before the fault is still answered.
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import os
 import socket
 import ssl
@@ -44,35 +45,13 @@ from kjbod.runtime.names import listening_addresses
 from kjbod.wire.admission import Admission, Admissions
 from kjbod.wire.connection import ServerConnection, Slot
 from kjbod.wire.frames import EncodedResponse, Request, VersionRanges, preload
-from kjbod.wire.limits import (
-    DECODED_AT_ONCE_BYTES,
-    IDLE_MS_MAX,
-    URGENT_PER_SECOND,
-    Limits,
-    idle_limit_ms,
-    queued_limit_bytes,
-)
+from kjbod.wire.limits import DECODED_AT_ONCE_BYTES, URGENT_PER_SECOND, Limits
 from kjbod.wire.messages import ResponseBody
 from kjbod.wire.pressure import Pace, Rate, Room, Unread
 from kjbod.wire.server_login import BEFORE_LOGIN, SASL_APIS, Reply, ServerLogin, State
 
 if TYPE_CHECKING:
     from kjbod.security.listener import ListenerSecurity
-
-__all__ = [
-    "DECODED_AT_ONCE_BYTES",
-    "IDLE_MS_MAX",
-    "URGENT_PER_SECOND",
-    "Handler",
-    "Limits",
-    "Logger",
-    "Peer",
-    "Server",
-    "Shortcut",
-    "idle_limit_ms",
-    "queued_limit_bytes",
-    "serve",
-]
 
 LOG_LINES_PER_SECOND = 20
 LOGIN_BYTES_MAX = 64 * 1024
@@ -223,7 +202,8 @@ class Server:
 
     def _protocol(self, admission: Admission | None = None) -> "_Protocol":
         loop = asyncio.get_running_loop()
-        return _Protocol(asyncio.StreamReader(_READ_BYTES, loop), self._accepted, loop, admission)
+        accepted = functools.partial(self._accepted, shaken=admission)
+        return _Protocol(asyncio.StreamReader(_READ_BYTES, loop), accepted, loop)
 
     @property
     def _has_tls(self) -> bool:
@@ -258,19 +238,20 @@ class Server:
         self.complaints.add("connection.refused", peer, found)
         return None
 
-    def _left_s(self, admission: Admission) -> float:
-        return max(0.001, (admission.deadline_ms - self.clock.monotonic_ms()) / 1000)
-
     async def _shake_hands(self, accepted: socket.socket, peer: Peer, admission: Admission) -> None:
         """TLS on a connection that was accepted; its life goes on in :meth:`_accepted`."""
         assert self.security is not None
         handed_over = False
         try:
             await asyncio.sleep(admission.wait_ms / 1000)
-            context = await self.security.context(timeout_ms=int(self._left_s(admission) * 1000))
+            left_s = admission.left_s(self.clock.monotonic_ms())
+            context = await self.security.context(timeout_ms=int(left_s * 1000))
             handed_over = True  # from here on the socket is the event loop's to close
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: self._protocol(admission), accepted, ssl=context, ssl_handshake_timeout=self._left_s(admission)
+                lambda: self._protocol(admission),
+                accepted,
+                ssl=context,
+                ssl_handshake_timeout=admission.left_s(self.clock.monotonic_ms()),
             )
         except (KjbodError, ssl.SSLError) as error:
             admission.leave()
@@ -313,15 +294,15 @@ class Server:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """The life of one connection; asyncio makes a task of it."""
+    async def _accepted(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, shaken: Admission | None
+    ) -> None:
+        """The life of one connection; asyncio makes a task of it. ``shaken``: its place since before the handshake."""
         peer = _peer_of(writer)
         if self.closing:
             writer.transport.abort()
             return
-        protocol = writer.transport.get_protocol()
-        assert isinstance(protocol, _Protocol)
-        admission = protocol.admission or self._admit(peer)
+        admission = shaken or self._admit(peer)
         if admission is None:
             writer.transport.abort()
             return
@@ -329,7 +310,7 @@ class Server:
         assert task is not None
         self._connections.add(task)
         try:
-            if protocol.admission is None and admission.wait_ms:
+            if shaken is None and admission.wait_ms:
                 await asyncio.sleep(admission.wait_ms / 1000)
             if self.security is None:
                 await _Session(self, reader, writer, peer, ServerLogin({}), admission).run()
@@ -382,16 +363,6 @@ class _Protocol(asyncio.StreamReaderProtocol):
 
     session: "_Session | None" = None
     """None before it begins and after its end."""
-
-    def __init__(
-        self,
-        reader: asyncio.StreamReader,
-        accepted: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
-        loop: asyncio.AbstractEventLoop,
-        admission: Admission | None,
-    ) -> None:
-        super().__init__(reader, accepted, loop)
-        self.admission = admission
 
     def data_received(self, data: bytes) -> None:
         if self.session is None or not self.session.answer_at_once(data):
@@ -476,7 +447,7 @@ class _Session:
             self._server.unread.forget(self)
 
     def _login_timeout_s(self) -> float | None:
-        return None if self._login.is_in else self._server._left_s(self._admission)
+        return None if self._login.is_in else self._admission.left_s(self._server.clock.monotonic_ms())
 
     def answer_at_once(self, data: bytes) -> bool:
         """Whether ``data`` was a whole request, and has its answer; else nothing has happened yet."""

@@ -54,7 +54,7 @@ def test_a_listener_of_the_broker_is_asked_in_plain_text_where_it_can_be_and_nev
     config = load_config(path)
     found = listener_to_ask(config)
     assert not isinstance(found, str) and str(found.listener) == asked
-    assert found.security.protocol == found.listener.protocol
+    assert found.security.settings.protocol == found.listener.protocol
     assert ports_of(config) == ports
 
 

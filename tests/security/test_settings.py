@@ -2,12 +2,15 @@
 missing or wrong, without a secret."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
+from kjbod.config import load_config
 from kjbod.errors import ConfigError
 from kjbod.security.jaas import parse_sections
 from kjbod.security.keys import JKS, PEM, ChannelSettings, ListenerSettings
+from kjbod.security.opening import problems as problems_of
 from kjbod.security.settings import of_client, of_listener, of_own_listener
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
@@ -120,6 +123,22 @@ def test_a_client_says_its_protocol_mechanism_and_login() -> None:
 def test_names_are_not_checked_only_where_the_file_says_so() -> None:
     lines = {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": ""}
     assert client(lines).tls.checks_name is False  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("roles", "refused"), [("broker", 2), ("controller", 0)])
+def test_stores_on_a_disk_that_is_watched_are_refused(tmp_path: Path, roles: str, refused: int) -> None:
+    """A thread that waits for a disk that hangs keeps a killed process alive."""
+    path = tmp_path / "server.properties"
+    listeners = "CONTROLLER://:9093" if roles == "controller" else "PLAINTEXT://:9092"
+    path.write_text(
+        f"process.roles={roles}\nnode.id=1\nlog.dirs=/mnt/d1,/mnt/d2\nlisteners={listeners}\n"
+        "controller.quorum.bootstrap.servers=h:1\ncontroller.listener.names=CONTROLLER\n"
+        "listener.security.protocol.map=CONTROLLER:SSL,PLAINTEXT:PLAINTEXT\n"
+        "ssl.keystore.location=/mnt/d1/a/../k.p12\nssl.truststore.location=/mnt/d2/t.p12\n"
+    )
+    found = problems_of(load_config(path))
+    assert len(found) == refused
+    assert all("expected a file outside the disks that are watched, not below /mnt/d" in line for line in found)
 
 
 # ---------------------------------------------------------------- listeners of our own

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kjbod.errors import EXIT_CONFIG, EXIT_FAILURE
 from kjbod.security.keys import JKS, PEM, PKCS12, Store
 from kjbod.security.stores import STORE_BYTES_MAX, StoreError, read_authorities, read_identity
 from scripts.rig.certificates import Authority, Certified
@@ -344,3 +345,14 @@ def test_keytools_arguments_have_no_secret_and_its_directory_is_ours_alone_and_g
     mode, _, directory = (tmp_path / "where").read_text().strip().partition(" ")
     assert mode == "700"
     assert not os.path.exists(directory)
+
+
+def test_only_what_a_restart_cannot_mend_keeps_a_unit_down(tmp_path: Path) -> None:
+    """systemd starts nothing again that ended with 78: a disk that is not mounted yet is not such a fault."""
+    with pytest.raises(StoreError) as caught:
+        read_identity(Store(KEYSTORE, PEM, str(tmp_path / "not-mounted-yet.pem")), "s")
+    assert caught.value.exit_code == EXIT_FAILURE
+    (tmp_path / "broken.pem").write_text("no store")
+    with pytest.raises(StoreError) as caught:
+        read_identity(Store(KEYSTORE, PEM, str(tmp_path / "broken.pem")), "s")
+    assert caught.value.exit_code == EXIT_CONFIG

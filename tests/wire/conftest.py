@@ -10,8 +10,9 @@ import uvloop
 import kjbod.wire.admin_messages  # noqa: F401  enters its messages into API
 from kjbod.clock import Clock, SystemClock
 from kjbod.wire.frames import Request, VersionRanges
+from kjbod.wire.limits import Limits
 from kjbod.wire.messages import API, ApiKey, ResponseBody
-from kjbod.wire.server import Limits, Peer, Server, serve
+from kjbod.wire.server import Peer, Server, serve
 
 T = TypeVar("T")
 Run = Callable[[Callable[[], Coroutine[Any, Any, T]]], T]

@@ -14,6 +14,7 @@ from kjbod.errors import KjbodError
 from kjbod.wire.connection import Features, api_versions_response
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.frames import EncodedResponse, Request, decode_response, encode_request, encode_response
+from kjbod.wire.limits import Limits
 from kjbod.wire.messages import (
     ApiKey,
     ApiVersionsRequest,
@@ -31,7 +32,7 @@ from kjbod.wire.messages import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
-from kjbod.wire.server import LOG_LINES_PER_SECOND, Limits, Peer, Server, serve
+from kjbod.wire.server import LOG_LINES_PER_SECOND, Peer, Server, serve
 from tests.wire.conftest import SERVED, Lines, Run, Serve, until
 
 HELLO = ApiVersionsRequest(client_software_name="test", client_software_version="1")

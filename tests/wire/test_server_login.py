@@ -21,6 +21,7 @@ from kjbod.security.sasl_server import ScramCredential
 from kjbod.wire.client import AuthenticationFailed, Connection, Disconnected, ForeignPeer
 from kjbod.wire.connection import api_versions_response
 from kjbod.wire.frames import Request, encode_request
+from kjbod.wire.limits import Limits
 from kjbod.wire.messages import (
     API,
     ApiKey,
@@ -33,7 +34,7 @@ from kjbod.wire.messages import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from kjbod.wire.server import LOGIN_BYTES_MAX, Limits, Peer, Server, serve
+from kjbod.wire.server import LOGIN_BYTES_MAX, Peer, Server, serve
 from kjbod.wire.server_login import Reply, ServerLogin, State
 from scripts.rig.certificates import Authority
 from tests.wire.conftest import SERVED, Lines, Run, until

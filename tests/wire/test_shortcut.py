@@ -9,8 +9,9 @@ import pytest
 from kjbod.clock import Clock, SystemClock
 from kjbod.wire import server as wire_server
 from kjbod.wire.frames import EncodedResponse, Request, decode_response, encode_request, encode_response
+from kjbod.wire.limits import URGENT_PER_SECOND, Limits
 from kjbod.wire.messages import ApiKey, BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from kjbod.wire.server import URGENT_PER_SECOND, Limits, Peer, Server, serve
+from kjbod.wire.server import Peer, Server, serve
 from tests.wire.conftest import SERVED, Lines, Run, until
 from tests.wire.test_server import HandClock, Wire, heartbeat
 

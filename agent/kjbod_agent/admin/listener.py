@@ -52,6 +52,7 @@ from kjbod.wire.admin_messages import (
 from kjbod.wire.connection import Features, api_versions_response
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.frames import Request, VersionRanges
+from kjbod.wire.limits import Limits, idle_limit_ms, queued_limit_bytes
 from kjbod.wire.messages import (
     API,
     AlterReplicaLogDirsRequest,
@@ -67,7 +68,7 @@ from kjbod.wire.messages import (
     MetadataRequest,
     ResponseBody,
 )
-from kjbod.wire.server import Limits, Logger, Peer, Server, idle_limit_ms, queued_limit_bytes, serve
+from kjbod.wire.server import Logger, Peer, Server, serve
 from kjbod_agent.admin import answers, listings
 from kjbod_agent.admin.answers import Self
 from kjbod_agent.admin.forwarding import FORWARDED, Forwarder, Sender, screen

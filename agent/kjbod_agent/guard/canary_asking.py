@@ -151,7 +151,7 @@ class CanaryAsking:
         """Whether a failure says nothing of the broker's health; that is told once."""
         if isinstance(error, RequestTimedOut):
             return False
-        if not isinstance(error, (AuthenticationFailed, ForeignPeer)) and self._security.protocol == PLAINTEXT:
+        if not isinstance(error, (AuthenticationFailed, ForeignPeer)) and self._security.settings.protocol == PLAINTEXT:
             return False
         if not self._doubtful:
             self._doubtful = True

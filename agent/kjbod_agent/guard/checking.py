@@ -261,7 +261,8 @@ class _Check:
         if isinstance(security, str):
             self._say("missing", security, "a guard watches the disks without the metadata")
             return
-        await self._certificate(security)
+        if not await self._certificate(security):
+            return
         observed, follower, trouble = await self._observe(found.cluster_id, security)
         leader = follower.leader
         if follower.denied:
@@ -300,15 +301,15 @@ class _Check:
             for path in offline:
                 self._say("note", f"{path} is offline for Kafka", "the broker takes it up when it starts")
 
-    async def _certificate(self, security: Security) -> None:
-        """Until when our own certificate is valid, where there is one."""
+    async def _certificate(self, security: Security) -> bool:
+        """Say until when our own certificate is valid, where there is one; whether the stores can be used at all."""
         try:
             await security.context(timeout_ms=READ_TIMEOUT_MS)
         except KjbodError as error:
             self._say("missing", str(error), "a guard watches the disks without the metadata")
-            return
+            return False
         if security.expires_at is None:
-            return
+            return True
         left = security.expires_at.timestamp() - self._clock.wall_ms() / 1000
         text = f"our certificate is valid until {security.expires_at:%Y-%m-%d %H:%M} UTC"
         if left <= 0:
@@ -317,6 +318,7 @@ class _Check:
             self._say("note", text, "replace it: the guard takes the new one without a restart")
         else:
             self._say("ok", text)
+        return True
 
     async def _listener(self) -> None:
         """Whether the broker can be asked, as it is in doubt."""

@@ -26,7 +26,7 @@ from kjbod.runtime import systemd
 from kjbod.runtime.control_socket import ControlServer
 from kjbod.runtime.logging import get_logger
 from kjbod.runtime.usage_meter import UsageMeter
-from kjbod.security.channel import NO_SECURITY, Security
+from kjbod.security.channel import NO_SECURITY
 from kjbod.wire.client import opened_with
 from kjbod_agent.channel import ControllerChannel
 from kjbod_agent.condition import Condition
@@ -97,7 +97,9 @@ class Guard:
         self._clock = clock
         self._rng = rng
         # Before there is a loop: logins may stand in files of their own.
-        self._security = security_to_controllers(config)
+        security = security_to_controllers(config)
+        # Where there can be none no controller is ever known, and so none is connected to.
+        self._to_controllers = NO_SECURITY if isinstance(security, str) else security
         self._asked = listener_to_ask(config)
         self._hand = hand
         self._mode = "observe" if hand is None else "act"
@@ -131,7 +133,7 @@ class Guard:
             config,
             clock,
             rng,
-            security=self._security,
+            security=security,
             cluster_id=lambda: self._watching.cluster_id,
             evicted=lambda: (self._journal if self._acts is None else self._acts.acting.journal).evicted,
             registered_anew=self._prospects.registered_anew,
@@ -144,7 +146,7 @@ class Guard:
                 client_id=f"kjbod-guard-{config.node_id}",
                 clock=clock,
                 spawn=self._spawn,
-                connect=opened_with(self._security if isinstance(self._security, Security) else NO_SECURITY),
+                connect=opened_with(self._to_controllers),
             )
             self._voters = VotersAsking(channel, clock, self._in_doubt)
 
@@ -274,7 +276,7 @@ class Guard:
             self._clock,
             self._log,
             self._reporting.account,
-            security=self._security if isinstance(self._security, Security) else NO_SECURITY,
+            security=self._to_controllers,
             asked=self._asked,
             spawn=self._spawn,
             review=self.review,

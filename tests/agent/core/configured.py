@@ -25,7 +25,8 @@ from kjbod.metadata.records import FeatureLevelRecord, PartitionRecord, Record, 
 from kjbod.metadata.versions import METADATA_VERSION, SUPPORTED_FEATURES
 from kjbod.wire import messages as wire
 from kjbod.wire.client import Disconnected, RequestTimedOut
-from kjbod.wire.server import Handler, Limits
+from kjbod.wire.limits import Limits
+from kjbod.wire.server import Handler
 from kjbod_agent import daemon
 from kjbod_agent.admin import listener
 from kjbod_agent.admin.listener import Listeners, Parts, listener_problems

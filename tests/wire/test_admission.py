@@ -1,0 +1,67 @@
+"""Places of a listener: who has one, until when, and that each is given back once."""
+
+from typing import Any
+
+from kjbod.clock import SystemClock
+from kjbod.wire.admission import Admission, Admissions
+from kjbod.wire.limits import Limits
+
+
+class ManualClock(SystemClock):
+    """A clock that a test moves."""
+
+    now_ms = 0
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+
+def admissions(*, secured: bool = True, **limits: Any) -> Admissions:
+    return Admissions(Limits(**limits), ManualClock(), secured=secured)
+
+
+def entered(places: Admissions, host: str = "h") -> Admission:
+    found = places.enter(host)
+    assert isinstance(found, Admission), found
+    return found
+
+
+def test_a_place_is_given_back_once_however_often_its_connection_ends() -> None:
+    places = admissions()
+    first, second = entered(places), entered(places)
+    first.logged_in()
+    assert (places.count, places.logging_in) == (2, 1)
+    for _ in range(3):
+        first.leave()
+    assert (places.count, places.logging_in) == (1, 1)
+    second.leave()
+    assert (places.count, places.logging_in) == (0, 0)
+
+
+def test_who_has_not_logged_in_takes_at_most_half_of_all_places() -> None:
+    places = admissions(max_connections=4, max_logging_in=100)
+    entered(places), entered(places)
+    assert places.enter("h") == "2 others have not logged in yet"
+
+
+def test_without_a_login_to_wait_for_only_all_of_them_count() -> None:
+    places = admissions(secured=False, max_connections=2)
+    entered(places), entered(places)
+    assert places.logging_in == 0 and places.enter("h") == "there are 2 connections already"
+
+
+def test_an_address_has_its_places_again_when_its_connections_have_ended() -> None:
+    places = admissions(max_connections_per_ip=1)
+    first = entered(places, "a")
+    assert places.enter("a") == "there are 1 connections from a already"
+    entered(places, "b")
+    first.leave()
+    entered(places, "a")
+
+
+def test_the_time_for_a_login_begins_when_our_own_rate_lets_the_connection_go_on() -> None:
+    places = admissions(max_connection_creation_rate=10, login_timeout_ms=1_000, max_logging_in=100)
+    last = [entered(places) for _ in range(15)][-1]
+    assert last.wait_ms > 0
+    assert last.deadline_ms == int(last.wait_ms) + 1_000
+    assert last.left_s(last.deadline_ms + 5_000) > 0
