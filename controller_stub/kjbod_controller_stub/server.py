@@ -40,6 +40,8 @@ from kjbod.metadata.snapshot import SnapshotId
 from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.logging import get_logger
 from kjbod.runtime.waiting import is_done_in_time
+from kjbod.security.certificates import Certificates
+from kjbod.security.channel import look_again
 from kjbod.security.credentials import credentials_of
 from kjbod.security.opening import listener_security
 from kjbod.wire.admin_messages import CreatePartitionsResponse, DescribeAclsRequest, ListConfigResourcesRequest
@@ -206,6 +208,7 @@ class ControllerServer:
         self.log: MetadataLog
         self.snapshots = Snapshots(directory.log_path, snapshot_limits_of(config), clock)
         self.servers: list[Server] = []
+        self.certificates = Certificates()
         self._ready = asyncio.Event()
         self._advanced = asyncio.Event()
         self._ended = asyncio.Event()
@@ -296,6 +299,7 @@ class ControllerServer:
         try:
             async with asyncio.TaskGroup() as tasks:
                 beside = [tasks.create_task(self._beside(lambda: self.snapshots.run(self.log, self._state)))]
+                beside.append(tasks.create_task(self._beside(lambda: look_again(self.certificates))))
                 if watch is not None:
                     beside.append(tasks.create_task(self._beside(lambda: watch.run(self.log))))
                 try:
@@ -435,6 +439,8 @@ class ControllerServer:
             (one for one in self._config.listeners if one.name in names), key=lambda one: names.index(one.name)
         ):
             security = await listener_security(self._config, listener, credentials, self._ready.wait)
+            if security is not None:
+                self.certificates.add(f"listener {listener.name}", security)
             self.servers.append(
                 await serve(
                     listener.host,

@@ -6,6 +6,7 @@ be read, or are half written, the certificates from before go on to be used.
 """
 
 import asyncio
+import contextlib
 import os
 import ssl
 import threading
@@ -18,6 +19,7 @@ import structlog
 
 from kjbod.clock import Clock, SystemClock, system_random
 from kjbod.errors import KjbodError
+from kjbod.security.certificates import Certificate, Certificates
 from kjbod.security.keys import PLAIN_TEXT, ChannelSettings, Tls
 
 if TYPE_CHECKING:
@@ -31,6 +33,10 @@ FAILED_FOR_MS: Final = 60_000
 """After so long files that could not be used are read again, although they look as they did."""
 EXPIRES_SOON: Final = timedelta(days=30)
 """Before the end of its time a certificate of ours is named."""
+NAMED_EVERY_MS: Final = 24 * 3_600_000
+"""And then again."""
+LOOK_INTERVAL_S: Final = 3600.0
+LOOK_TIMEOUT_MS: Final = 60_000
 _NONCE_BYTES: Final = 24
 _log = structlog.get_logger("kjbod.security")
 
@@ -69,6 +75,7 @@ class Security:
         self._failed_stamp: Stamp | None = None
         self._failure = ""
         self._failed_ms = 0
+        self._named_ms: int | None = None
 
     def load(self) -> None:
         """Read the files, for a start. Blocks.
@@ -105,6 +112,26 @@ class Security:
             return self._context  # why was said when it was found out
         return context
 
+    @property
+    def certificate(self) -> Certificate | None:
+        """Our certificate, or what we trust where there is none; None: there is no TLS."""
+        tls = self.settings.tls
+        store = None if tls is None else tls.keystore or tls.truststore
+        if store is None:
+            return None
+        ends = None if self.expires_at is None else round(self.expires_at.timestamp() * 1000)
+        return Certificate(store.key, store.path or "", ends, self._failure)
+
+    async def look(self, *, timeout_ms: int) -> None:
+        """Find out whether the files have changed, and name a certificate that is near its end.
+
+        Raises:
+            KjbodError: as :meth:`context`.
+        """
+        await self.context(timeout_ms=timeout_ms)
+        if self.settings.tls is not None:
+            self._warn_of_end(self.settings.tls)
+
     def mechanism(self) -> "ClientMechanism | None":
         """The machine for one login; None where the protocol has no SASL."""
         login = self.settings.login
@@ -119,7 +146,10 @@ class Security:
         from kjbod.security.contexts import files_of
 
         stamp = tuple(map(_stamp, files_of(tls)))
-        if self._context is not None and (stamp == self._stamp or self._has_just_failed(stamp)):
+        if self._context is not None and stamp == self._stamp:
+            self._failed_stamp, self._failure = None, ""  # what could not be used was put back
+            return self._context
+        if self._context is not None and self._has_just_failed(stamp):
             return self._context
         again = self._context is not None
         try:
@@ -128,7 +158,7 @@ class Security:
             if again:
                 self._note_failure(stamp, str(error) or type(error).__name__)
             raise
-        self._stamp, self._failed_stamp, self._failure = stamp, None, ""
+        self._stamp, self._failed_stamp, self._failure, self._named_ms = stamp, None, "", None
         if again:
             _log.info("security.renewed", files=list(files_of(tls)), expires_at=_iso(self.expires_at))
         self._warn_of_end(tls)
@@ -161,12 +191,29 @@ class Security:
     def _warn_of_end(self, tls: Tls) -> None:
         if self.expires_at is None or tls.keystore is None or self._left(self.expires_at) > EXPIRES_SOON:
             return
+        now_ms = self._clock.monotonic_ms()
+        if self._named_ms is not None and now_ms - self._named_ms < NAMED_EVERY_MS:
+            return
+        self._named_ms = now_ms
         ended = self._left(self.expires_at) <= timedelta()
         event = "security.certificate.expired" if ended else "security.certificate.expires"
         _log.warning(event, key=tls.keystore.key, path=tls.keystore.path, expires_at=_iso(self.expires_at))
 
     def _left(self, moment: datetime) -> timedelta:
         return timedelta(milliseconds=moment.timestamp() * 1000 - self._clock.wall_ms())
+
+
+async def look_again(certificates: Certificates) -> None:
+    """Look at all certificates, again and again; what is to be said is said where it is found.
+
+    A process that nobody connects to anew reads no file: it would neither take a renewed certificate nor name one that
+    ends.
+    """
+    while True:
+        await asyncio.sleep(LOOK_INTERVAL_S)
+        for security in certificates:
+            with contextlib.suppress(KjbodError):
+                await security.look(timeout_ms=LOOK_TIMEOUT_MS)
 
 
 def _client_context(tls: Tls) -> ssl.SSLContext:

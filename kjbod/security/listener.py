@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from kjbod.clock import system_random
 from kjbod.errors import ConfigError
 from kjbod.scram import MECHANISMS
+from kjbod.security.certificates import Certificate
 from kjbod.security.channel import Security
 from kjbod.security.keys import REQUIRED, ChannelSettings, ListenerSettings, Tls
 from kjbod.security.principals import principal_name, rfc2253
@@ -77,6 +78,15 @@ class ListenerSecurity:
             KjbodError: a file cannot be used, and none could before.
         """
         return await self._tls.context(timeout_ms=timeout_ms)
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """Certificate of the listener; None: it has no TLS."""
+        return self._tls.certificate
+
+    async def look(self, *, timeout_ms: int) -> None:
+        """As :meth:`.channel.Security.look`."""
+        await self._tls.look(timeout_ms=timeout_ms)
 
     def login(self) -> ServerLogin:
         """The machine for a connection's login."""

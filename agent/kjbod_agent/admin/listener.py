@@ -40,6 +40,7 @@ from kjbod.metadata.refusals import refusal
 from kjbod.metadata.versions import KRAFT_VERSION, SUPPORTED_FEATURES
 from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.names import UnresolvedError
+from kjbod.security.certificates import Certificates
 from kjbod.security.credentials import credentials_of
 from kjbod.security.opening import listener_security
 from kjbod.wire.admin_messages import (
@@ -211,13 +212,15 @@ class Listeners:
     Args:
         config: addresses, limits, authorizer.
         parts: the agent.
+        certificates: those of the listeners are added.
         clock: the time.
         log: for peers that send what they may not.
     """
 
-    def __init__(self, config: Config, parts: Parts, *, clock: Clock, log: Logger) -> None:
+    def __init__(self, config: Config, parts: Parts, certificates: Certificates, *, clock: Clock, log: Logger) -> None:
         self._config = config
         self._parts = parts
+        self._certificates = certificates
         self._clock = clock
         self._log = log
         self._servers: list[Server] = []
@@ -256,6 +259,9 @@ class Listeners:
         config = self._config
         me = Self(node_id=config.node_id, cluster_id=self._parts.cluster_id, listener=listener.name)
         credentials = credentials_of(lambda: self._parts.broker.image)
+        security = await listener_security(config, listener, credentials, self._parts.broker.caught_up.wait)
+        if security is not None:
+            self._certificates.add(f"listener {listener.name}", security)
         return await serve(
             listener.host,
             listener.port,
@@ -264,7 +270,7 @@ class Listeners:
             clock=self._clock,
             log=self._log,
             preloaded=PRELOADED,
-            security=await listener_security(config, listener, credentials, self._parts.broker.caught_up.wait),
+            security=security,
             limits=Limits(
                 max_frame_bytes=min(FRAME_BYTES_MAX, config.socket_request_max_bytes),
                 max_frame_bytes_of=FRAME_BYTES_MAX_OF,
