@@ -396,6 +396,8 @@ class Guard:
             directory_id = self._watching.directory_id(verdict.path)
             held = self._following.observed.held() if self._following.is_followed else {}
             self._reporting.account.failure(verdict, None if directory_id is None else held.get(directory_id))
+        if verdict.state is Health.SUSPECT and self._acts is not None:
+            self._acts.in_doubt()
         if verdict.state is not Health.FAILED:
             self._telling.forget(verdict.path)
         self.review()
