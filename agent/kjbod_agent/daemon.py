@@ -461,6 +461,7 @@ class Daemon:
         )
         self._listeners_open = Listeners(self._config, parts, self._certificates, clock=self._clock, log=self._log)
         await self._listeners_open.open()
+        self._spawn(self._listeners_open.stores.run())
 
     async def _open_control(self, broker: Broker, monitor: HealthMonitor, opened: Opened) -> None:
         """Open the control socket. An agent without one still watches its disks: why there is none is only said."""

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
@@ -40,6 +40,7 @@ LOOK_TIMEOUT_MS: Final = 60_000
 _NONCE_BYTES: Final = 24
 _log = structlog.get_logger("kjbod.security")
 
+T = TypeVar("T")
 Stamp = tuple[tuple[int, int, int, int, int] | None, ...]
 """Device, inode, size and both times of change of each file; None: it is not there."""
 
@@ -96,7 +97,7 @@ class Security:
         if tls is None:
             return None
         if self._under_way is None or self._under_way.done():
-            self._under_way = _in_thread(lambda: self._renew(tls))
+            self._under_way = in_thread(lambda: self._renew(tls))
         patience_ms = timeout_ms if self._context is None else min(PATIENCE_MS, timeout_ms)
         try:
             async with asyncio.timeout(patience_ms / 1000):
@@ -234,10 +235,10 @@ def _stamp(path: str) -> tuple[int, int, int, int, int] | None:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def _in_thread(work: Callable[[], ssl.SSLContext]) -> Future[ssl.SSLContext]:
+def in_thread(work: Callable[[], T]) -> Future[T]:
     """The result of ``work``, or the reason why there is none as a :class:`KjbodError`, in a thread that nobody waits
     for at the end of the process."""
-    answer: Future[ssl.SSLContext] = Future()
+    answer: Future[T] = Future()
     answer.set_running_or_notify_cancel()
 
     def run() -> None:

@@ -1,6 +1,8 @@
 """Security of a listener: its TLS, the logins that it takes, and who a client is to an authorizer
 (``DefaultKafkaPrincipalBuilder`` of 4.3.1)."""
 
+import asyncio
+import dataclasses
 import functools
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final
@@ -9,7 +11,7 @@ from kjbod.clock import system_random
 from kjbod.errors import ConfigError
 from kjbod.scram import MECHANISMS
 from kjbod.security.certificates import Certificate
-from kjbod.security.channel import Security
+from kjbod.security.channel import Security, in_thread
 from kjbod.security.keys import REQUIRED, ChannelSettings, ListenerSettings, Tls
 from kjbod.security.principals import principal_name, rfc2253
 from kjbod.security.sasl_server import ScramCredential, ServerMechanism, plain, scram
@@ -91,6 +93,22 @@ class ListenerSecurity:
     def login(self) -> ServerLogin:
         """The machine for a connection's login."""
         return ServerLogin(self._mechanisms, self.settings.reauthentication_ms)
+
+    async def reconfigure(self, read: Callable[[], ListenerSettings]) -> None:
+        """Take other stores for the connections from now on. ``read`` may block.
+
+        Raises:
+            KjbodError: they cannot be used; those from before are.
+        """
+
+        def load() -> tuple[ListenerSettings, Security]:
+            found = read()
+            tls = Security(ChannelSettings(found.protocol, found.tls), make=_server_context)
+            tls.load()
+            return found, tls
+
+        found, self._tls = await asyncio.wrap_future(in_thread(load))
+        self.settings = dataclasses.replace(self.settings, tls=found.tls)
 
     def principal_of(self, certificate: bytes | None) -> str:
         """The principal of a client that has shown this certificate (DER), before any login.

@@ -2,6 +2,8 @@
 on that controller, and clients of Kafka, librdkafka and kafka-python are let in, or not."""
 
 import contextlib
+import socket
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,9 @@ from kafka import errors as kafka_errors
 
 from scripts.brokers.peers import AUTHORIZER
 from scripts.brokers.secured import PROTOCOLS, librdkafka, serve_with_a_broker
-from scripts.rig.cluster import Cluster
-from scripts.rig.kafka import TOPICS, KafkaKit
-from scripts.rig.processes import Processes, free_port
+from scripts.rig.cluster import CONTROLLER_ID, Cluster
+from scripts.rig.kafka import CONFIGS, TOPICS, KafkaKit
+from scripts.rig.processes import Processes, free_port, wait_until
 from scripts.rig.secured import PASSWORD, USER, Secured, scram_options
 from tests.agent.daemon_cluster import CLUSTER_ID
 
@@ -95,3 +97,38 @@ def _kafka_python(secured: Secured, protocol: str, port: int) -> None:
     if protocol.startswith("SASL"):
         with pytest.raises(kafka_errors.KafkaError):
             KafkaAdminClient(**options | {"sasl_plain_password": "wrong"}, bootstrap_timeout_ms=3_000)
+
+
+def served_certificate(port: int, secured: Secured) -> bytes:
+    """The certificate of who listens there, DER."""
+    context = ssl.create_default_context(cafile=str(secured.base / "truststore.pem"))
+    context.load_cert_chain(str(secured.base / "keystore.pem"))
+    plain = socket.create_connection(("127.0.0.1", port), timeout=20)
+    with context.wrap_socket(plain, server_hostname="127.0.0.1") as secure:
+        found = secure.getpeercert(binary_form=True)
+    assert found is not None
+    return found
+
+
+def test_a_keystore_that_is_altered_in_the_metadata_counts_at_once_and_the_one_of_the_file_when_it_is_taken_away(
+    tmp_path: Path, kafka_kit: KafkaKit, secured: Secured
+) -> None:
+    with controller(tmp_path, kafka_kit, secured, "SSL") as cluster:
+        assert cluster.controller is not None
+        client = str(secured.client_file(tmp_path / "client.properties", secured.client("SSL")))
+        node = ["--bootstrap-controller", f"127.0.0.1:{cluster.port}", "--command-config", client]
+        alter = [*node, "--entity-type", "brokers", "--entity-name", str(CONTROLLER_ID), "--alter"]
+        key = "listener.name.controller.ssl.keystore.location"
+        before = served_certificate(cluster.port, secured)
+        secured.authority.leaf("127.0.0.1").keystore(tmp_path, "renewed.pem")
+        kafka_kit.run(CONFIGS, *alter, "--add-config", f"{key}={tmp_path / 'renewed.pem'}")
+        cluster.controller.wait_for_event("security.reconfigured", listener="CONTROLLER")
+        altered = served_certificate(cluster.port, secured)
+        assert altered != before
+        kafka_kit.run(CONFIGS, *alter, "--add-config", f"{key}={tmp_path / 'none.pem'}")
+        refused = cluster.controller.wait_for_event("security.not.reconfigured", listener="CONTROLLER")
+        assert "none.pem: " in refused["reason"]
+        assert served_certificate(cluster.port, secured) == altered
+        kafka_kit.run(CONFIGS, *alter, "--delete-config", key)
+        wait_until(lambda: served_certificate(cluster.port, secured) == before, 20, "the certificate of the file")
+        cluster.stop_controller()
