@@ -1,0 +1,62 @@
+"""Which log directory has which ``directory.id``, found out without reading a disk. Pure.
+
+No answer of a broker up to Kafka 4.3.1 has both the path and the id: DescribeLogDirs has the replicas of a path, the
+metadata log has the replicas of an id (KIP-858). So a path has the id that all its replicas are assigned to, where no
+other path of that broker has a replica of that id; and the last path of a broker has its last id. Replicas that are on
+their way to another directory do not count: they are assigned to that one before they are there. Where replicas do not
+agree, or none lies there, nothing is told: there is no majority, and no guess.
+"""
+
+from collections.abc import Collection, Mapping, Set
+from typing import Final
+
+from kjbod.ids import Uuid
+from kjbod.quick_dataclass import dataclass
+
+BY_REPLICAS: Final = "replicas"
+BY_ELIMINATION: Final = "elimination"
+
+
+@dataclass(frozen=True, slots=True)
+class Inferred:
+    """An id, and how it was found; or the reason why it was not."""
+
+    directory_id: Uuid | None
+    by: str | None = None
+    reason: str | None = None
+
+
+def infer(
+    online: Mapping[str, Set[Uuid]], offline: Collection[str], registered: Collection[Uuid], gone: Collection[Uuid]
+) -> dict[str, Inferred]:
+    """The id of each log directory of one broker.
+
+    Args:
+        online: paths, and the ids to which the metadata assign the replicas that lie there.
+        offline: paths of directories that are offline.
+        registered: ids that the broker has registered, which are online for the controller.
+        gone: other ids to which replicas of this broker are assigned.
+    """
+    named = {path: ids & set(registered) for path, ids in online.items()}
+    found = {
+        path: Inferred(next(iter(ids)), BY_REPLICAS)
+        for path, ids in named.items()
+        if len(ids) == 1 and not any(ids & others for other, others in named.items() if other != path)
+    }
+    silent = [path for path, ids in named.items() if not ids]
+    left = set(registered).difference(*named.values())
+    if len(online) == len(registered) == len(found) + 1 and len(silent) == len(left) == 1:
+        found[silent[0]] = Inferred(left.pop(), BY_ELIMINATION)
+    if len(found) == len(online) and len(offline) == 1:
+        left = (set(registered) | set(gone)).difference(each.directory_id for each in found.values())
+        if len(left) == 1:
+            found[next(iter(offline))] = Inferred(left.pop(), BY_ELIMINATION)
+    return {path: found.get(path) or _unknown(path, named) for path in (*online, *offline)}
+
+
+def _unknown(path: str, named: Mapping[str, Set[Uuid]]) -> Inferred:
+    ids = named.get(path, ())
+    if not ids:
+        return Inferred(None, reason="no replica tells which of several ids it has")
+    shared = " and ".join(map(str, sorted(ids)))
+    return Inferred(None, reason=f"replicas of {shared} do not lie in one directory each: is something being moved?")
