@@ -121,7 +121,7 @@ def log_dirs(
         out.json(as_document(members.cluster_id, known, found))
     else:
         out(*table_of(found, ids=known.image is not None), "", summary(found, known))
-        for note in notes(found, asked=controllers is not None):
+        for note in notes(found, known, asked=controllers is not None):
             complain(note)
     return EXIT_FAILURE if problem or any(broker.error for broker in found) else 0
 
@@ -158,7 +158,7 @@ async def _survey(
 
 
 async def _known(connection: Connection, image: MetadataImage | None, topics: Collection[str] | None) -> Known:
-    """What the cluster tells of its partitions.
+    """Partitions, and what goes with them, as the cluster tells.
 
     Raises:
         KjbodError: no answer, or an unknown topic.
@@ -237,7 +237,7 @@ def _registered_in(image: MetadataImage, broker_id: int) -> Standing:
 
 
 async def _told_of(servers: Sequence[Address], security: Security, broker_id: int) -> Standing:
-    """What brokers say of it.
+    """The standing of a broker as brokers tell it.
 
     Raises:
         KjbodError: no answer.

@@ -79,8 +79,8 @@ def summary(brokers: Sequence[BrokerDirs], known: Known) -> str:
     return "; ".join(parts)
 
 
-def notes(brokers: Sequence[BrokerDirs], *, asked: bool) -> list[str]:
-    """What a reader has to know of where the numbers come from; ``asked``: a controller was named."""
+def notes(brokers: Sequence[BrokerDirs], known: Known, *, asked: bool) -> list[str]:
+    """Lines about where the numbers come from, and which are not known; ``asked``: a controller was named."""
     sums, found = totals(brokers), []
     if not asked:
         found.append(
@@ -93,6 +93,10 @@ def notes(brokers: Sequence[BrokerDirs], *, asked: bool) -> list[str]:
     if sums.ids_unknown:
         count = plural(sums.ids_unknown, "directory", "directories")
         found.append(f"directory.id of {count} cannot be inferred: --json says why of each")
+    if unknown := len(known.partitions.keys() - known.min_isrs.keys()):
+        found.append(
+            f"min.insync.replicas of {plural(unknown, 'topic')} is not known: it takes DESCRIBE_CONFIGS on the topic"
+        )
     if sums.untold:
         found.append(
             f"{plural(sums.untold, 'replica')} of partitions of which the cluster tells nothing count as no leader: "

@@ -1,4 +1,4 @@
-"""Which log directory has which ``directory.id``, found out without reading a disk. Pure.
+"""The ``directory.id`` of each log directory, found out without reading a disk. Pure.
 
 No answer of a broker up to Kafka 4.3.1 has both the path and the id: DescribeLogDirs has the replicas of a path, the
 metadata log has the replicas of an id (KIP-858). So a path has the id that all its replicas are assigned to, where no
@@ -51,6 +51,9 @@ def infer(
         left = (set(registered) | set(gone)).difference(each.directory_id for each in found.values())
         if len(left) == 1:
             found[next(iter(offline))] = Inferred(left.pop(), BY_ELIMINATION)
+    if not registered and not gone:
+        unregistered = Inferred(None, reason="the broker has registered no directory.id (KIP-858: metadata.version 17)")
+        return dict.fromkeys((*online, *offline), unregistered)
     return {path: found.get(path) or _unknown(path, named) for path in (*online, *offline)}
 
 

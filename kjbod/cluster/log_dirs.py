@@ -89,14 +89,14 @@ class BrokerDirs:
     log_dirs: Sequence[LogDir] = ()
     error: str | None = None
     share: Share = dataclasses.field(default_factory=Share)
-    """What the cluster says that it has."""
+    """Replicas that the cluster says it has."""
     unplaced: Unplaced | None = None
     """None: the metadata were not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What is known of the cluster when its brokers are asked for their directories.
+    """Facts about the cluster when its brokers are asked for their directories.
 
     Attributes:
         partitions: of the topics that are looked at.

@@ -38,7 +38,7 @@ MinIsrs: TypeAlias = Mapping[str, int]
 
 
 class Loss(NamedTuple):
-    """What becomes of a partition when a broker loses its replica."""
+    """Changes to a partition when a broker loses its replica."""
 
     moves: bool = False
     """Another broker leads it."""
