@@ -83,7 +83,15 @@ def _ids(ctx: click.Context, param: click.Parameter, text: str | None) -> frozen
 
 
 def _names(ctx: click.Context, param: click.Parameter, text: str | None) -> frozenset[str] | None:
-    return None if text is None else frozenset(name.strip() for name in text.split(","))
+    """Names of topics.
+
+    Raises:
+        click.BadParameter: one is empty.
+    """
+    found = None if text is None else frozenset(name.strip() for name in text.split(","))
+    if found is not None and "" in found:
+        raise click.BadParameter(f"not names of topics, as a,b: {safe(text)}")
+    return found
 
 
 @cluster.command("log-dirs")

@@ -22,6 +22,7 @@ from kjbod.wire.admin_messages import (
 )
 from kjbod.wire.client import Connection
 from kjbod.wire.error_codes import ErrorCode, name_of
+from kjbod.wire.frames import MAX_FRAME_BYTES
 from kjbod.wire.messages import (
     ApiKey,
     DescribeClusterRequest,
@@ -46,6 +47,8 @@ CONNECTIONS_MAX: Final = 256
 """To brokers, at a time."""
 ANSWERS_MAX: Final = 16
 """Brokers that are asked for their replicas at a time, so that few such answers are in memory."""
+ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Of one of them: more than a million replicas."""
 TOPICS_MAX: Final = 500
 """Of one DescribeConfigs: an agent takes a request of 256 KiB."""
 BROKERS: Final = 1
@@ -76,9 +79,11 @@ class Members:
         return next((node for node in self.nodes if node.id == node_id), None)
 
 
-async def _open(address: Address, security: Security) -> Connection:
+async def _open(address: Address, security: Security, max_frame_bytes: int = MAX_FRAME_BYTES) -> Connection:
     host, port = address
-    return await Connection.open(host, port, client_id=CLIENT_ID, clock=SystemClock(), security=security)
+    return await Connection.open(
+        host, port, client_id=CLIENT_ID, clock=SystemClock(), security=security, max_frame_bytes=max_frame_bytes
+    )
 
 
 @contextlib.asynccontextmanager
@@ -254,7 +259,7 @@ async def log_dirs(nodes: Sequence[Node], security: Security, known: Known) -> l
             async with (
                 asyncio.timeout_at(deadline),
                 connecting,
-                await _open((node.host, node.port), security) as connection,
+                await _open((node.host, node.port), security, ANSWER_BYTES_MAX) as connection,
                 answering,
             ):
                 version = connection.version_of(ApiKey.DESCRIBE_LOG_DIRS)

@@ -9,7 +9,7 @@ import pytest
 
 from kjbod.config import load_config
 from scripts.rig.cluster import Cluster, directory_id, wait_until_serving
-from scripts.rig.kafka import CLUSTER, LOG_DIRS, KafkaKit
+from scripts.rig.kafka import CLUSTER, CONFIGS, LOG_DIRS, KafkaKit
 from scripts.rig.processes import ManagedProcess, Processes, wait_until
 from tests.depth import only_deep
 from tests.kafka_pair import KafkaPair
@@ -94,6 +94,10 @@ def test_what_a_failure_would_move_is_what_kafka_then_does(
     site.cluster.create_topic("orders", 4, brokers=(1, 2), in_turns=True, configs={"min.insync.replicas": 2})
     site.cluster.create_topic("single", 2, brokers=(2,))
     wait_until(lambda: all(_is_placed(broker) for broker in site.ask()["brokers"]), 60, "all ids")
+    cordoned = ("--alter", "--entity-type", "brokers", "--entity-name", "1", "--add-config")
+    server = ("--bootstrap-server", f"127.0.0.1:{site.ports[1]}")
+    kafka_kit.run(CONFIGS, *server, *cordoned, f"cordoned.log.dirs={site.path(1, 2)}")
+    wait_until(lambda: site.log_dir(site.ask(), site.path(1, 2))["cordoned"], 60, "a cordon")
     path = site.path(2, 2)
     before = site.log_dir(site.ask(*TOPICS_LOOKED_AT), path)
     foreseen, known = before["failure"], directory_id(path)
