@@ -19,7 +19,7 @@ from kjbod.cli.output import Printer, complain, plural, safe
 from kjbod.cli.storage import StorageCommand
 from kjbod.cluster import asking
 from kjbod.cluster.asking import CONTROLLERS, Members
-from kjbod.cluster.log_dirs import BrokerDirs, Known, is_another_cluster
+from kjbod.cluster.log_dirs import BrokerDirs, Known, is_another_cluster, withdraw_ids
 from kjbod.cluster.partitions import Share, partitions_of, shares_of, trouble_of, unplaced_in
 from kjbod.cluster.unregistering import Standing, objections
 from kjbod.errors import EXIT_FAILURE, KjbodError
@@ -122,6 +122,9 @@ def log_dirs(
         problem = (
             "the metadata are those of another cluster: none of these brokers is registered there with its address"
         )
+    elif image is not None:
+        again, problem = _image(controllers, security)
+        withdraw_ids(found, image, again)
     if problem is not None:
         complain(problem)
     out = Printer()

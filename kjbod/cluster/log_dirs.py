@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from kjbod.cluster.directory_ids import Inferred, infer
+from kjbod.cluster.directory_ids import MOVED, UNCHECKED, Inferred, infer, moved_between
 from kjbod.cluster.partitions import MinIsrs, Partitions, Share, Trouble, Unplaced, loss_of
 from kjbod.ids import ZERO, Uuid
 from kjbod.metadata.image import MetadataImage
@@ -223,6 +223,15 @@ def _replicas(
         for topic in result.topics:
             for replica in topic.partitions:
                 yield result.log_dir, topic.name, replica
+
+
+def withdraw_ids(brokers: Iterable[BrokerDirs], before: MetadataImage, after: MetadataImage | None) -> None:
+    """Take back the ids of brokers whose replicas were moved between both images; None: of all, since who knows."""
+    moved = None if after is None else moved_between(before, after)
+    for broker in brokers:
+        if moved is None or broker.node.id in moved:
+            for each in broker.log_dirs:
+                each.directory = each.directory and Inferred(None, reason=MOVED if moved else UNCHECKED)
 
 
 def is_another_cluster(image: MetadataImage, nodes: Iterable[Node]) -> bool:

@@ -13,6 +13,7 @@ from kjbod.cluster.log_dirs import (
     is_another_cluster,
     totals,
     unanswered,
+    withdraw_ids,
 )
 from kjbod.cluster.partitions import MinIsrs, Partition, partitions_of, shares_of, trouble_of, unplaced_in
 from kjbod.ids import UNASSIGNED, Uuid
@@ -178,6 +179,31 @@ def test_an_offline_directory_has_the_id_that_is_left() -> None:
     found = answered(NODE, answer, 5, read(image(D1, D3, registered=(D1,))))
     assert ids(found) == {"/d1": D1, "/d2": D3}
     assert found.log_dirs[1].replicas == 1
+
+
+def test_ids_are_taken_back_where_a_replica_was_moved_meanwhile() -> None:
+    answer, before = told(directory("/d1", replica(0)), directory("/d2", replica(1), replica(2))), image(D1, D2, D2)
+    moved, same = "replicas of this broker moved", None
+    for after, reason in ((image(D1, D1, D2), moved), (image(D1, D2, D2), same), (image(D1, D2), same)):
+        found = answered(NODE, answer, 5, read(before))
+        withdraw_ids([found], before, after)
+        assert ids(found) == ({"/d1": None, "/d2": None} if reason else {"/d1": D1, "/d2": D2})
+        assert all(reason is None or reason in str(each.directory) for each in found.log_dirs)
+
+
+def test_a_replica_that_got_a_directory_meanwhile_has_misled_nobody() -> None:
+    answer, before = told(directory("/d1", replica(0)), directory("/d2", replica(1))), image(D1, UNASSIGNED)
+    found = answered(NODE, answer, 5, read(before))
+    withdraw_ids([found], before, image(D1, D2))
+    assert ids(found) == {"/d1": D1, "/d2": D2}
+
+
+def test_ids_are_taken_back_where_nobody_knows_what_was_moved_meanwhile() -> None:
+    before = image(D1, D2)
+    found = answered(NODE, told(directory("/d1", replica(0)), directory("/d2", replica(1))), 5, read(before))
+    withdraw_ids([found], before, None)
+    assert ids(found) == {"/d1": None, "/d2": None}
+    assert "could not be read again" in str(found.log_dirs[0].directory)
 
 
 def test_a_broker_that_registered_since_has_no_ids() -> None:
