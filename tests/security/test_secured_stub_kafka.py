@@ -14,9 +14,10 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 
+from kjbod.cli import main as cli
 from scripts.brokers.peers import AUTHORIZER
 from scripts.brokers.secured import PROTOCOLS, librdkafka, serve_with_a_broker
-from scripts.rig.cluster import CONTROLLER_ID, Cluster
+from scripts.rig.cluster import CONTROLLER_ID, Cluster, directory_id
 from scripts.rig.kafka import CONFIGS, TOPICS, KafkaKit
 from scripts.rig.processes import Processes, free_port, wait_until
 from scripts.rig.secured import PASSWORD, USER, Secured, scram_options
@@ -52,7 +53,7 @@ def test_an_unmodified_broker_serves_on_a_secured_controller_of_ours(
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_the_listener_of_an_agent_lets_clients_in_and_keeps_strangers_out(
-    tmp_path: Path, kafka_kit: KafkaKit, secured: Secured, protocol: str
+    tmp_path: Path, kafka_kit: KafkaKit, secured: Secured, protocol: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with controller(tmp_path, kafka_kit, secured, protocol) as cluster:
         port = free_port()
@@ -70,6 +71,9 @@ def test_the_listener_of_an_agent_lets_clients_in_and_keeps_strangers_out(
         client = str(secured.client_file(tmp_path / "client.properties", secured.client(protocol)))
         server = ["--bootstrap-server", f"127.0.0.1:{port}", "--command-config", client]
         assert kafka_kit.run(TOPICS, *server, "--list").stdout.strip() == ""
+        capsys.readouterr()
+        assert cli.run(["cluster", "log-dirs", *server, "--bootstrap-controller", f"127.0.0.1:{cluster.port}"]) == 0
+        assert str(directory_id(tmp_path / "b1" / "d1")) in capsys.readouterr().out
         _kafka_python(secured, protocol, port)
         with pytest.raises(KafkaException):
             wrong = librdkafka(secured, "PLAINTEXT", port)
