@@ -40,7 +40,7 @@ from kjbod.metadata.refusals import refusal
 from kjbod.metadata.versions import KRAFT_VERSION, SUPPORTED_FEATURES
 from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.names import UnresolvedError
-from kjbod.security.credentials import credentials_of
+from kjbod.security.credentials import MetadataCredentials
 from kjbod.security.opening import listener_security
 from kjbod.wire.admin_messages import (
     DescribeAclsRequest,
@@ -255,7 +255,7 @@ class Listeners:
     async def _serve(self, listener: Listener, overrides: Mapping[str, int]) -> Server:
         config = self._config
         me = Self(node_id=config.node_id, cluster_id=self._parts.cluster_id, listener=listener.name)
-        credentials = credentials_of(lambda: self._parts.broker.image)
+        credentials = MetadataCredentials(lambda: self._parts.broker.image, config.delegation_token_secret_key)
         return await serve(
             listener.host,
             listener.port,
@@ -316,7 +316,7 @@ class Listeners:
         screened = screen(message, image, acls, request.version)
         if screened.allowed is None:
             return screened.merge(None)
-        sender = Sender(peer.principal, peer.host, request.client_id, request.version)
+        sender = Sender(peer.principal, peer.host, request.client_id, request.version, peer.token_authenticated)
         return screened.merge(await self._parts.forwarder.send(screened.allowed, sender))
 
     def _listed(self, request: Request, image: MetadataImage, acls: Acls, peer: Peer, me: Self) -> ResponseBody:
