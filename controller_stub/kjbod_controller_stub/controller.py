@@ -52,6 +52,7 @@ from kjbod.metadata.records import (
     UnregisterBrokerRecord,
 )
 from kjbod.metadata.snapshot import SnapshotId
+from kjbod.metadata.token_requests import Requester, refuse
 from kjbod.wire.admin_messages import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -89,6 +90,7 @@ from kjbod.wire.messages import (
     IncrementalAlterConfigsRequest,
     ListPartitionReassignmentsRequest,
     MetadataRequest,
+    ResponseBody,
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
@@ -101,7 +103,7 @@ from kjbod_controller_stub.access.mutation_quotas import (
     Charge,
     MutationQuotas,
 )
-from kjbod_controller_stub.access.tokens import DelegationTokens, Requester
+from kjbod_controller_stub.access.tokens import DelegationTokens
 from kjbod_controller_stub.brokers.cluster import SUPPORTED_FEATURES, Cluster
 from kjbod_controller_stub.brokers.heartbeats import Heartbeats
 from kjbod_controller_stub.brokers.sessions import BrokerSessions
@@ -574,24 +576,23 @@ class Controller:
         return Result(answer=describe_acls(self.acl_index, request))
 
     def _create_token(self, request: CreateDelegationTokenRequest, context: Context, now_ms: int) -> Result:
-        draft = self._draft()
-        return draft.result(self.tokens.create(draft, request, self._requester(context)))
+        return self._with_tokens(self.tokens.create, request, context)
 
     def _renew_token(self, request: RenewDelegationTokenRequest, context: Context, now_ms: int) -> Result:
-        draft = self._draft()
-        return draft.result(self.tokens.renew(draft, request, self._requester(context)))
+        return self._with_tokens(self.tokens.renew, request, context)
 
     def _expire_token(self, request: ExpireDelegationTokenRequest, context: Context, now_ms: int) -> Result:
-        draft = self._draft()
-        return draft.result(self.tokens.expire(draft, request, self._requester(context)))
+        return self._with_tokens(self.tokens.expire, request, context)
 
-    def _requester(self, context: Context) -> Requester:
-        return Requester(
+    def _with_tokens(self, handle: Callable[[Draft, Any, str], ResponseBody], request: Any, context: Context) -> Result:
+        asks = Requester(
             context.principal,
             self.permissions(context.principal, context.host),
             forwarded=context.forwarded,
             token_authenticated=context.token_authenticated,
         )
+        draft = self._draft()
+        return draft.result(refuse(request, asks) or handle(draft, request, context.principal))
 
     def _update_features(self, request: UpdateFeaturesRequest, context: Context, now_ms: int) -> Result:
         finalized = Finalized(

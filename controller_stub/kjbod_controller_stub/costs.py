@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 LARGE_PARTITIONS: Final = 500
 """From so many partitions on a change is large: it takes two milliseconds or more."""
-TOKENS_PER_PARTITION: Final = 20
-"""So many delegation tokens are looked at in the time that a partition takes."""
 LARGE_FRAME_BYTES: Final = 8 * 1024
 """A request of this size is large, whatever it asks for."""
 
@@ -59,8 +57,8 @@ def are_timers_large(controller: "Controller", now_ms: int) -> bool:
     """Whether what is due by the clock may take more than some milliseconds."""
     stale = controller.heartbeats.find_one_stale(now_ms)
     moved = 0 if stale is None else controller.index.concerns(stale)
-    tokens = len(controller.image.delegation_tokens) // TOKENS_PER_PARTITION
-    return moved + controller.index.unsettled() + tokens >= LARGE_PARTITIONS
+    removed = len(controller.image.delegation_tokens)  # each takes as long as a partition
+    return moved + controller.index.unsettled() + removed >= LARGE_PARTITIONS
 
 
 def _heartbeat(controller: "Controller", request: BrokerHeartbeatRequest) -> int:

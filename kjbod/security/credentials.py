@@ -28,7 +28,7 @@ class Token:
 
 
 class Credentials(Protocol):
-    """Whom a listener knows by SCRAM."""
+    """Users and tokens that a listener knows by SCRAM."""
 
     def of_user(self, mechanism: str, user: str) -> ScramCredential | None:
         """The credential of a user; None: there is none."""
@@ -50,7 +50,7 @@ class NoCredentials:
 
 
 class MetadataCredentials:
-    """Those in the metadata.
+    """Credentials in the metadata.
 
     Args:
         image: the metadata as they are then.

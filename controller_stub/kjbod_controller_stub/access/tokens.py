@@ -1,12 +1,12 @@
 """Delegation tokens: create, renew, expire, and the removal of those whose time is over
-(``DelegationTokenControlManager``, ``ControllerApis``, KIP-48, KIP-373, KIP-900). Pure.
+(``DelegationTokenControlManager``, KIP-48, KIP-373, KIP-900). Pure. Who may ask for what is decided before, in
+:mod:`kjbod.metadata.token_requests`.
 
 A token's secret is in no record: it follows from the token's id and ``delegation.token.secret.key``
 (:mod:`kjbod.security.tokens`). Without that key there are no tokens.
 
-Kafka has no limit for what one client may ask for here, and needs no right for it; :data:`RENEWERS_MAX`,
-:data:`TOKENS_MAX` and :data:`TOKENS_OF_ONE_MAX` are kjbod's own. Brokers compute the passwords of each token that they
-read, which takes them some ten milliseconds.
+Kafka needs no right for a token of one's own, and has no limits here; :data:`RENEWERS_MAX`, :data:`TOKENS_MAX` and
+:data:`TOKENS_OF_ONE_MAX` are kjbod's. Each broker keeps all tokens, and computes two passwords for each at its start.
 """
 
 import dataclasses
@@ -19,9 +19,9 @@ from typing import Final
 from kjbod.config.keys import LONG_MAX
 from kjbod.ids import Uuid
 from kjbod.metadata import versions
-from kjbod.metadata.acls import Operation, ResourceType
 from kjbod.metadata.image import Change, MetadataImage, OtherChange
 from kjbod.metadata.records import DelegationTokenRecord, RemoveDelegationTokenRecord
+from kjbod.metadata.token_requests import not_created, owner_of
 from kjbod.quick_dataclass import dataclass
 from kjbod.security.tokens import hmac_of
 from kjbod.wire.admin_messages import (
@@ -33,7 +33,6 @@ from kjbod.wire.admin_messages import (
     RenewDelegationTokenResponse,
 )
 from kjbod.wire.error_codes import ErrorCode
-from kjbod_controller_stub.access.authorizer import ANONYMOUS, Permissions
 from kjbod_controller_stub.results import Draft
 
 RENEWERS_MAX: Final = 1_000
@@ -46,8 +45,6 @@ PRINCIPAL_BYTES_MAX: Final = 32_767
 REMOVED_AT_ONCE_MAX: Final = 1_000
 """Expired tokens that one pass removes (``sweepExpiredDelegationTokens``)."""
 _USER: Final = "User"
-_NO_MOMENT: Final = -1
-"""Stands for a time in the refusals of ``ControllerApis``; in those of the manager it is 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,33 +62,6 @@ class TokenSettings:
     max_lifetime_ms: int = 604_800_000
     expiry_time_ms: int = 86_400_000
     check_interval_ms: int = 3_600_000
-
-
-@dataclass(frozen=True, slots=True)
-class Requester:
-    """Who asks, and how.
-
-    Attributes:
-        principal: ``User:alice``.
-        permissions: of it.
-        forwarded: whether a broker forwards the request.
-        token_authenticated: whether it has shown a token.
-    """
-
-    principal: str
-    permissions: Permissions
-    forwarded: bool = False
-    token_authenticated: bool = False
-
-    @property
-    def may_ask(self) -> bool:
-        """Whether it may ask for tokens at all: nobody by a token, and nobody without a name who comes straight
-        (``allowTokenRequests``)."""
-        return not self.token_authenticated and (self.forwarded or self.principal != ANONYMOUS)
-
-    def may_create_for(self, owner: str) -> bool:
-        """Whether it may have a token of this owner."""
-        return owner == self.principal or self.permissions.allow(Operation.CREATE_TOKENS, ResourceType.USER, owner)
 
 
 class DelegationTokens:
@@ -146,32 +116,17 @@ class DelegationTokens:
     # ---- create
 
     def create(
-        self, draft: Draft, request: CreateDelegationTokenRequest, asks: Requester
+        self, draft: Draft, request: CreateDelegationTokenRequest, requester: str
     ) -> CreateDelegationTokenResponse:
-        """A new token, of who asks or of another owner (KIP-373)."""
-        if request.owner_principal_name and request.owner_principal_type is None:
-            # Where Java finds a null, and its refusal names nobody.
-            return _not_created(ErrorCode.UNKNOWN_SERVER_ERROR, ANONYMOUS, ANONYMOUS)
-        owner = asks.principal
-        if request.owner_principal_name:
-            owner = f"{request.owner_principal_type}:{request.owner_principal_name}"
-        if not asks.may_ask:
-            return _not_created(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, owner, asks.principal)
-        if not asks.may_create_for(owner):
-            return _not_created(ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED, owner, asks.principal)
-        code = self._disabled() or self._excess(request, owner, asks.principal)
-        secret_key = self._settings.secret_key
+        """A new token, of who asks for it or of another owner (KIP-373)."""
+        owner, secret_key = owner_of(request, requester), self._settings.secret_key
+        code = self._disabled() or self._excess(request, owner, requester)
         if code is not None or secret_key is None:
-            return dataclasses.replace(
-                _not_created(code or ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, owner, asks.principal),
-                issue_timestamp=0,
-                expiry_timestamp=0,
-                max_timestamp=0,
-            )
-        record = self._record(request, owner, asks.principal)
+            return not_created(code or ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, owner, requester, moment=0)
+        record = self._record(request, owner, requester)
         draft.add(record)
         return dataclasses.replace(
-            _not_created(ErrorCode.NONE, owner, asks.principal),
+            not_created(ErrorCode.NONE, owner, requester),
             issue_timestamp=record.issue_timestamp,
             expiry_timestamp=record.expiration_timestamp,
             max_timestamp=record.max_timestamp,
@@ -180,7 +135,7 @@ class DelegationTokens:
         )
 
     def _excess(self, request: CreateDelegationTokenRequest, owner: str, requester: str) -> ErrorCode | None:
-        """Why a request is more than may be; None: it is not."""
+        """The error of a request for more than may be; None: it is not."""
         if any(renewer.principal_type != _USER for renewer in request.renewers):
             return ErrorCode.INVALID_PRINCIPAL_TYPE
         if (
@@ -211,17 +166,15 @@ class DelegationTokens:
 
     # ---- renew, expire
 
-    def renew(
-        self, draft: Draft, request: RenewDelegationTokenRequest, asks: Requester
-    ) -> RenewDelegationTokenResponse:
+    def renew(self, draft: Draft, request: RenewDelegationTokenRequest, requester: str) -> RenewDelegationTokenResponse:
         """Have a token expire later, but not beyond its lifetime."""
-        found = self._find(request.hmac, asks)
+        found = self._find(request.hmac)
         if isinstance(found, ErrorCode):
-            return RenewDelegationTokenResponse(error_code=found, expiry_timestamp=_moment(found))
+            return RenewDelegationTokenResponse(error_code=found)
         now_ms, period_ms = self._wall_ms(), self._settings.expiry_time_ms
         if _is_over(found, now_ms):
             return RenewDelegationTokenResponse(error_code=ErrorCode.DELEGATION_TOKEN_EXPIRED)
-        if not _may_change(found, asks.principal):
+        if not _may_change(found, requester):
             return RenewDelegationTokenResponse(error_code=ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH)
         if request.renew_period_ms > 0:
             period_ms = min(period_ms, request.renew_period_ms)
@@ -230,14 +183,14 @@ class DelegationTokens:
         return RenewDelegationTokenResponse(expiry_timestamp=expires_ms)
 
     def expire(
-        self, draft: Draft, request: ExpireDelegationTokenRequest, asks: Requester
+        self, draft: Draft, request: ExpireDelegationTokenRequest, requester: str
     ) -> ExpireDelegationTokenResponse:
         """Have a token expire at another time, or at once with a negative period."""
-        found = self._find(request.hmac, asks)
+        found = self._find(request.hmac)
         if isinstance(found, ErrorCode):
-            return ExpireDelegationTokenResponse(error_code=found, expiry_timestamp=_moment(found))
+            return ExpireDelegationTokenResponse(error_code=found)
         now_ms = self._wall_ms()
-        if not _may_change(found, asks.principal):
+        if not _may_change(found, requester):
             return ExpireDelegationTokenResponse(error_code=ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH)
         if request.expiry_time_period_ms < 0:
             draft.add(RemoveDelegationTokenRecord(token_id=found.token_id))
@@ -260,40 +213,18 @@ class DelegationTokens:
         return len(removed) == REMOVED_AT_ONCE_MAX
 
     def _disabled(self) -> ErrorCode | None:
-        """Why there are no tokens; None: there are."""
+        """The error where there are no tokens; None: there are."""
         if self._settings.secret_key is None:
             return ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
         if self._image.metadata_version < versions.DELEGATION_TOKENS:
             return ErrorCode.UNSUPPORTED_VERSION
         return None
 
-    def _find(self, hmac: bytes, asks: Requester) -> DelegationTokenRecord | ErrorCode:
-        if not asks.may_ask:
-            return ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+    def _find(self, hmac: bytes) -> DelegationTokenRecord | ErrorCode:
         if (code := self._disabled()) is not None:
             return code
         token = self._image.delegation_tokens.get(self._ids.get(hmac, ""))
         return ErrorCode.DELEGATION_TOKEN_NOT_FOUND if token is None else token
-
-
-def _not_created(code: ErrorCode, owner: str, requester: str) -> CreateDelegationTokenResponse:
-    """An answer without a token."""
-    owner_type, _, owner_name = owner.partition(":")
-    requester_type, _, requester_name = requester.partition(":")
-    return CreateDelegationTokenResponse(
-        error_code=code,
-        principal_type=owner_type,
-        principal_name=owner_name,
-        token_requester_principal_type=requester_type,
-        token_requester_principal_name=requester_name,
-        issue_timestamp=_NO_MOMENT,
-        expiry_timestamp=_NO_MOMENT,
-        max_timestamp=_NO_MOMENT,
-    )
-
-
-def _moment(code: ErrorCode) -> int:
-    return _NO_MOMENT if code is ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED else 0
 
 
 def _renewers(request: CreateDelegationTokenRequest) -> tuple[str, ...]:
