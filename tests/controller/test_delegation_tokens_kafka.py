@@ -31,6 +31,7 @@ from tests.controller.random_requests import update
 from tests.controller.test_acls import acl
 from tests.controller.test_administration_kafka import LOCALHOST
 from tests.controller.test_differential import both
+from tests.depth import only_deep
 
 SECRET = "a secret key ✓"
 HOUR_MS = 3_600_000
@@ -239,3 +240,23 @@ async def test_tokens_are_made_renewed_and_ended_as_by_kafka(
         images = [told.side.view.image.delegation_tokens for told in sides]
     assert not found, "\n".join(found)
     assert len(images[0]) == len(images[1]) == len(sides[0].hmacs) - 2 > 10
+
+
+@pytest.mark.usefixtures("kafka_kit")
+@only_deep("another pair of controllers")
+async def test_expired_tokens_are_removed_as_by_kafka(
+    tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
+) -> None:
+    extra = f"delegation.token.secret.key={SECRET}\ndelegation.token.expiry.check.interval.ms=500\n"
+    written: list[list[Any]] = []
+    async with both(kafka_kit, processes, tmp_path / "expired", extra=extra.replace("✓", "\\u2713")) as pair:
+        for side in (pair.real, pair.ours):
+            told = Told(side)
+            for step in (create(), create(max_lifetime_ms=1)):
+                await step.of(told)
+            found: list[Any] = []
+            async with asyncio.timeout(SETTLED_S):
+                while not found:
+                    found = [told.plain(record, 0) for record, _, _ in await side._read_fresh()]
+            written.append(found)
+    assert written[0] == written[1] == [{"type": "RemoveDelegationTokenRecord", "token_id": "token 1"}]
