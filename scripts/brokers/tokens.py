@@ -58,7 +58,7 @@ class TokenStory:
         """The broker and the agent, which serve."""
         cluster, base = self._cluster, self._cluster.base
         broker = cluster.launch_broker(self._kit, self._node(11, self._broker_port), name="broker")
-        agent = cluster.start_agent(self._node(12, self._agent_port, {"kjbod.state.dir": base / "state"}))
+        agent = cluster.start_agent(self._node(12, self._agent_port, {"kjbod.state.dir": base / "b12" / "state"}))
         wait_until_serving(broker)
         agent.wait_for_event("agent.unfenced")
         return [broker, agent]
