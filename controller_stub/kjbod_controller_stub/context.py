@@ -7,6 +7,7 @@ from kjbod.metadata.acls import Rules as AclRules
 from kjbod.quick_dataclass import dataclass
 from kjbod_controller_stub.access.authorizer import ANONYMOUS
 from kjbod_controller_stub.access.mutation_quotas import WINDOW_NUM, WINDOW_SIZE_S
+from kjbod_controller_stub.access.tokens import TokenSettings
 from kjbod_controller_stub.partitions.topics import TopicDefaults
 from kjbod_controller_stub.rules import KIP_858, Rules
 
@@ -27,6 +28,7 @@ class Settings:
     delete_topic_enable: bool = True
     unclean_election: bool = False
     acl_rules: AclRules = field(default_factory=AclRules)
+    tokens: TokenSettings = field(default_factory=TokenSettings)
     min_isr: int = 1
     leader_imbalance_check_ms: int | None = 300_000
     """None: leadership is not given back to preferred replicas by itself."""

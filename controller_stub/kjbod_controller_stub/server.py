@@ -42,7 +42,7 @@ from kjbod.runtime.logging import get_logger
 from kjbod.runtime.waiting import is_done_in_time
 from kjbod.security.certificates import Certificates
 from kjbod.security.channel import look_again
-from kjbod.security.credentials import credentials_of
+from kjbod.security.credentials import MetadataCredentials
 from kjbod.security.dynamic import DynamicStores
 from kjbod.security.opening import listener_security, of_own_listener
 from kjbod.wire.admin_messages import CreatePartitionsResponse, DescribeAclsRequest, ListConfigResourcesRequest
@@ -203,7 +203,7 @@ class ControllerServer:
         self._directory = directory
         self._clock = clock
         self._rng = rng
-        self.controller = controller_of(config, directory, rng)
+        self.controller = controller_of(config, directory, rng, clock)
         self._authorizer = authorizer or self.controller.permissions
         self.quorum: Quorum
         self.log: MetadataLog
@@ -438,7 +438,7 @@ class ControllerServer:
     async def _listen(self) -> None:
         names = self._config.controller_listener_names
         limits = await limits_of(self._config)
-        credentials = credentials_of(lambda: self.controller.image)
+        credentials = MetadataCredentials(lambda: self.controller.image, self._config.delegation_token_secret_key)
         for listener in sorted(
             (one for one in self._config.listeners if one.name in names), key=lambda one: names.index(one.name)
         ):
@@ -739,7 +739,13 @@ class ControllerServer:
         await self._ready.wait()
         if self._failure is not None:
             return None
-        context = Context(request.version, peer.principal, host_of_acls(peer.host), client_id=request.client_id or "")
+        context = Context(
+            request.version,
+            peer.principal,
+            host_of_acls(peer.host),
+            token_authenticated=peer.token_authenticated,
+            client_id=request.client_id or "",
+        )
         try:
             if isinstance(request.message, EnvelopeRequest):
                 return await self._forwarded(request, request.message, context)

@@ -261,6 +261,7 @@ class _Loader:
                 values[setting.field] = self._read_simple(setting)
         values["node_id"] = self._read_node_id()
         values["process_roles"] = roles = self._read_roles()
+        values["delegation_token_secret_key"] = self._text("delegation.token.secret.key") or None
         values |= self._read_directories(roles or frozenset())
         values |= self._read_own(roles or frozenset(), values)
         values |= self._read_endpoints(roles, values)
@@ -282,7 +283,13 @@ class _Loader:
         if value is None:
             self._problems.append(f"{source}: {name} is missing: {expected}")
         else:
-            self._problems.append(f"{source}: {name}={_shown(value)}: {expected}")
+            shown = name if self._is_secret(name) else f"{name}={_shown(value)}"
+            self._problems.append(f"{source}: {shown}: {expected}")
+
+    @staticmethod
+    def _is_secret(name: str) -> bool:
+        setting = settings().get(name)
+        return setting is not None and setting.key.secret
 
     def _check_unknown(self) -> None:
         own = [name for name in settings() if name.startswith(OWN_PREFIX)]

@@ -28,6 +28,7 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "max_connections_per_ip_overrides": "(none)",
     "authorizer_class_name": "(none)",
     "super_users": "(none)",
+    "delegation_token_secret_key": "(none)",
     "kjbod_host": "(host name)",
     "kjbod_reports_dir": "`<kjbod.state.dir>/reports`",
     "kjbod_metrics_listener": "(off)",

@@ -75,11 +75,13 @@ class Login:
         mechanism: ``PLAIN``, ``SCRAM-SHA-256`` or ``SCRAM-SHA-512``.
         username: of the JAAS entry.
         password: of it.
+        is_token: whether they are the id and the HMAC of a delegation token (``tokenauth``), by SCRAM alone.
     """
 
     mechanism: str
     username: str
     password: str = field(repr=False)
+    is_token: bool = False
 
 
 @dataclass(frozen=True, slots=True)

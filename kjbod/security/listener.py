@@ -4,17 +4,19 @@
 import asyncio
 import dataclasses
 import functools
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from kjbod.clock import system_random
 from kjbod.errors import ConfigError
-from kjbod.scram import MECHANISMS
+from kjbod.scram import MECHANISMS, keys_of
 from kjbod.security.certificates import Certificate
 from kjbod.security.channel import Security, in_thread
+from kjbod.security.credentials import Credentials, NoCredentials
 from kjbod.security.keys import REQUIRED, ChannelSettings, ListenerSettings, Tls
 from kjbod.security.principals import principal_name, rfc2253
-from kjbod.security.sasl_server import ScramCredential, ServerMechanism, plain, scram
+from kjbod.security.sasl_server import ScramCredential, ServerMechanism, TokenCredential, plain, scram
 from kjbod.wire.server_login import ServerLogin
 
 if TYPE_CHECKING:
@@ -23,14 +25,9 @@ if TYPE_CHECKING:
 
 ANONYMOUS: Final = "User:ANONYMOUS"
 _NONCE_BYTES: Final = 24
-
-Credentials = Callable[[str, str], ScramCredential | None]
-"""The credential of a user for a mechanism; None: there is none."""
-
-
-def no_credentials(_mechanism: str, _user: str) -> ScramCredential | None:
-    """Nobody's."""
-    return None
+_SALT_BYTES: Final = 24
+TOKENS_KEPT_MAX: Final = 1_000
+"""Credentials of delegation tokens that are kept: each takes two milliseconds to make."""
 
 
 async def nothing() -> None:
@@ -42,22 +39,23 @@ class ListenerSecurity:
 
     Args:
         settings: of it.
-        credentials: of SCRAM, as the metadata have them.
+        credentials: of SCRAM, as the metadata have them; None: nobody's.
         ready: returns when they are there; logins wait for it.
-        rng: for nonces.
+        rng: for nonces and salts.
     """
 
     def __init__(
         self,
         settings: ListenerSettings,
-        credentials: Credentials = no_credentials,
+        credentials: Credentials | None = None,
         ready: Callable[[], Awaitable[object]] = nothing,
         rng: "random.Random | None" = None,
     ) -> None:
         if settings.protocol.startswith("SASL") and not settings.mechanisms:
             raise ConfigError("a listener with SASL has no mechanism: everybody would be let in")
         self.settings = settings
-        self._credentials = credentials
+        self._credentials = credentials or NoCredentials()
+        self._of_password = functools.lru_cache(TOKENS_KEPT_MAX)(self._make_credential)
         self.ready = ready
         self._rng = rng or system_random()
         self._tls = Security(ChannelSettings(settings.protocol, settings.tls), make=_server_context)
@@ -127,7 +125,25 @@ class ListenerSecurity:
     def _machine(self, name: str) -> ServerMechanism:
         if name not in MECHANISMS:
             return plain(self.settings.mechanisms[name])
-        return scram(name, lambda user: self._credentials(name, user), self._rng.randbytes(_NONCE_BYTES).hex())
+        return scram(
+            name,
+            lambda user: self._credentials.of_user(name, user),
+            self._rng.randbytes(_NONCE_BYTES).hex(),
+            lambda token_id: self._token(name, token_id),
+        )
+
+    def _token(self, name: str, token_id: str) -> TokenCredential | None:
+        token = self._credentials.of_token(token_id)
+        if token is None:
+            return None
+        return TokenCredential(self._of_password(name, token.password), token.owner, token.expires_ms)
+
+    def _make_credential(self, name: str, password: str) -> ScramCredential:
+        """A credential as for a user, with the iterations that Kafka takes for tokens."""
+        mechanism, salt = MECHANISMS[name], self._rng.randbytes(_SALT_BYTES)
+        iterations = mechanism.iterations_min
+        keys = keys_of(hashlib.pbkdf2_hmac(mechanism.hash, password.encode(), salt, iterations), mechanism)
+        return ScramCredential(salt, keys.stored, keys.server, iterations)
 
 
 def _server_context(tls: Tls) -> "ssl.SSLContext":

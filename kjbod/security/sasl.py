@@ -1,5 +1,5 @@
 """The client's half of SASL mechanisms as machines without I/O: PLAIN (RFC 4616) and SCRAM (RFC 5802, 7677), as Kafka
-speaks them (``PlainSaslServer``, ``ScramSaslServer``, ``ScramFormatter`` of 4.3.1, KIP-43, KIP-84).
+speaks them (``PlainSaslServer``, ``ScramSaslServer``, ``ScramFormatter`` of 4.3.1, KIP-43, KIP-48, KIP-84).
 
 A machine gives the first message, and then the answer to each of the server's, until it says that it is done. SCRAM
 proves both ends to each other: a server that does not know the password is found out by its last message.
@@ -21,6 +21,8 @@ from kjbod.security.keys import Login
 _PLAIN: Final = "PLAIN"
 _GS2_HEADER: Final = "n,,"
 """No channel binding, no other identity."""
+_TOKEN_EXTENSION: Final = ",tokenauth=true"
+"""Says that name and password are those of a delegation token (``ScramLoginModule``, KIP-48)."""
 
 
 class ClientMechanism(Protocol):
@@ -64,7 +66,7 @@ class _Scram:
         self._login = login
         self._mechanism = MECHANISMS[login.mechanism]
         self._nonce = nonce
-        self._bare = f"n={sasl_name(login.username)},r={nonce}"
+        self._bare = f"n={sasl_name(login.username)},r={nonce}{_TOKEN_EXTENSION if login.is_token else ''}"
         self._server_signature: bytes | None = None
 
     def first(self) -> bytes:

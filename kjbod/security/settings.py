@@ -329,17 +329,13 @@ class _Reader:
                 )
             return None
         module = next((one for one in modules if one.name == MECHANISMS[mechanism]), modules[0])
-        if module.options.get("tokenauth", "").lower() == "true":
-            self.problems.append(
-                f"{self._source}: {where}: tokenauth=true: expected a user, kjbod has no use for tokens"
-            )
-            return None
         username, password = module.options.get("username"), module.options.get("password")
         if username is None or password is None:
             lacking = "username" if username is None else "password"
             self.problems.append(f"{self._source}: {where}: {lacking} is missing, which {mechanism} needs")
             return None
-        return Login(mechanism, username, password)
+        is_token = mechanism != PLAIN and module.options.get("tokenauth", "").lower() == "true"
+        return Login(mechanism, username, password, is_token)
 
     def enabled_mechanisms(self, listener: str, sections: Sections) -> Mapping[str, Mapping[str, str]]:
         """Mechanisms of a listener that kjbod has, with the users of PLAIN."""

@@ -81,6 +81,8 @@ class Peer:
     port: int
     principal: str = "User:ANONYMOUS"
     """Who it is to an authorizer (``KafkaPrincipal``)."""
+    token_authenticated: bool = False
+    """Whether it has shown a delegation token."""
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -507,7 +509,8 @@ class _Session:
         """A step of the login; None: the request is the handler's."""
         if self._security is not None and request.api_key in SASL_APIS:
             await self._security.ready()
-        return self._login.take(request, self._server.clock.monotonic_ms())
+        clock = self._server.clock
+        return self._login.take(request, clock.monotonic_ms(), clock.wall_ms())
 
     async def _reply(self, slot: Slot, reply: Reply) -> None:
         """Answer a step of the login; the connection of one who was refused ends behind it."""
@@ -532,7 +535,8 @@ class _Session:
         """The client has logged in, or again."""
         patience.reschedule(None)
         self._machine.allow(self._limits.max_frame_bytes)
-        self._peer = dataclasses.replace(self._peer, principal=f"User:{user}")
+        by_token = self._login.token_authenticated
+        self._peer = dataclasses.replace(self._peer, principal=f"User:{user}", token_authenticated=by_token)
         self._shortcut = None if self._server.shortcut is None else self._server.shortcut(self._peer)
         self._admission.logged_in()
 

@@ -1,6 +1,9 @@
 """The server's half of a login over Kafka's own requests, as a machine without I/O (``SaslServerAuthenticator`` of
 4.3.1, KIP-43, KIP-152, KIP-368).
 
+A login by a delegation token holds until that expires. Kafka lets an expired one in that is still in the metadata, and
+closes the connection at its first request; here it is refused at once.
+
 ======================  ======================================  =====================================================
 state                   takes                                   and then
 ======================  ======================================  =====================================================
@@ -80,6 +83,7 @@ class ServerLogin:
     Attributes:
         state: where it stands.
         user: who the client has proved to be.
+        token_authenticated: whether it was by a delegation token.
     """
 
     def __init__(
@@ -95,6 +99,7 @@ class ServerLogin:
         self._expires_ms: int | None = None
         self.state = State.GREETING if mechanisms else State.IN
         self.user: str | None = None
+        self.token_authenticated = False
 
     @property
     def is_in(self) -> bool:
@@ -110,8 +115,8 @@ class ServerLogin:
         """Whether a request of the handler's would be taken."""
         return self.state is State.IN and (self._expires_ms is None or now_ms < self._expires_ms)
 
-    def take(self, request: Request, now_ms: int) -> Reply | None:
-        """Take a request; None: it is the handler's.
+    def take(self, request: Request, now_ms: int, wall_ms: int) -> Reply | None:
+        """Take a request; None: it is the handler's. ``wall_ms``: now since 1970, by which delegation tokens expire.
 
         Raises:
             RemoteProtocolError: it has no place here; the connection is to be closed without an answer.
@@ -128,7 +133,7 @@ class ServerLogin:
             case SaslHandshakeRequest() if self.state in (State.GREETING, State.HANDSHAKE, State.IN):
                 return self._shake_hands(message, now_ms)
             case SaslAuthenticateRequest() if self.state in (State.PROVING, State.RENEWING):
-                return self._prove(message, now_ms)
+                return self._prove(message, now_ms, wall_ms)
             case SaslAuthenticateRequest() if self.state is State.IN:
                 return Reply(_refusal(ErrorCode.ILLEGAL_SASL_STATE, "SaslAuthenticate without a SaslHandshake"))
         raise RemoteProtocolError(f"{request.api_key.name} before a login")
@@ -150,12 +155,14 @@ class ServerLogin:
         self.state = State.RENEWING if self.state is State.IN else State.PROVING
         return Reply(SaslHandshakeResponse(mechanisms=ours))
 
-    def _prove(self, message: SaslAuthenticateRequest, now_ms: int) -> Reply:
+    def _prove(self, message: SaslAuthenticateRequest, now_ms: int, wall_ms: int) -> Reply:
         assert self._machine is not None
         try:
             answer = self._machine.answer(message.auth_bytes)
             if answer.user is not None and self.state is State.RENEWING and answer.user != self.user:
                 raise Refused("Cannot change principals during re-authentication")
+            if answer.token_expires_ms is not None and answer.token_expires_ms <= wall_ms:
+                raise Refused("Authentication failed: the delegation token has expired")
         except Refused as error:
             self.state = State.REFUSED
             refusal = _refusal(ErrorCode.SASL_AUTHENTICATION_FAILED, str(error))
@@ -163,7 +170,11 @@ class ServerLogin:
         if answer.user is None:
             return Reply(SaslAuthenticateResponse(auth_bytes=answer.reply))
         self.user, self._machine, self.state = answer.user, None, State.IN
-        lifetime_ms = self._lifetimes_ms.get(self._chosen, 0)
+        self.token_authenticated = answer.token_expires_ms is not None
+        limits_ms = [self._lifetimes_ms.get(self._chosen, 0)]
+        if answer.token_expires_ms is not None:
+            limits_ms.append(answer.token_expires_ms - wall_ms)
+        lifetime_ms = min(filter(None, limits_ms), default=0)
         self._expires_ms = now_ms + lifetime_ms if lifetime_ms else None
         return Reply(SaslAuthenticateResponse(auth_bytes=answer.reply, session_lifetime_ms=lifetime_ms))
 

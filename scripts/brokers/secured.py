@@ -1,6 +1,6 @@
 """``scripts/real-brokers --secured``: secured listeners in both directions. Unmodified brokers on kjbod's controller,
 and agents on Kafka's, in each security protocol; clients and tools with their own names for the same settings; and
-every API by each kind of peer (:mod:`scripts.brokers.peers`)."""
+every API by each kind of peer (:mod:`scripts.brokers.peers`); delegation tokens (:mod:`scripts.brokers.tokens`)."""
 
 import tempfile
 from collections.abc import Callable
@@ -10,6 +10,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, Producer
 
 from scripts.brokers.peers import ALL_RIGHTS, AUTHORIZER, KEPT_OUT, Matrix, differences, lines_of, matrix, peers, start
+from scripts.brokers.tokens import TokenStory
 from scripts.rig.cluster import Cluster, wait_until_serving
 from scripts.rig.kafka import TOPICS, KafkaKit
 from scripts.rig.processes import Processes, free_port, wait_until
@@ -119,33 +120,48 @@ def run(kit: KafkaKit, out: Path, say: Callable[[str], None]) -> list[str]:
         secured = Secured(Path(name) / "stores")
         for protocol in PROTOCOLS:
             found: dict[bool, Matrix] = {}
+            told: dict[bool, str] = {}
             for kafka in (False, True):
                 whose = "Kafka's" if kafka else "kjbod's"
                 base = Path(name) / f"{protocol}-{'kafka' if kafka else 'kjbod'}"
                 base.mkdir()
                 try:
-                    found[kafka] = _one(kit, base, secured, protocol, kafka, out)
+                    found[kafka], told[kafka] = _one(kit, base, secured, protocol, kafka, out)
                 except (RigError, AssertionError) as error:
                     problems.append(f"{protocol} on {whose} controller: {error}")
-                say(f"{protocol}, {whose} controller: every API by each peer, a broker, an agent, clients, tools")
+                say(f"{protocol}, {whose} controller: every API by each peer, broker, agent, clients, tools, tokens")
             if protocol in _ASKED and len(found) > 1:
                 problems += [f"{protocol}: {each}" for each in differences(found[False], found[True])]
+            if len(set(told.values())) > 1:
+                problems.append(f"{protocol}: tools say something else of delegation tokens: diff {out}/tokens-*")
     return problems
 
 
-def _one(kit: KafkaKit, base: Path, secured: Secured, protocol: str, kafka: bool, out: Path) -> Matrix:
+def _one(kit: KafkaKit, base: Path, secured: Secured, protocol: str, kafka: bool, out: Path) -> tuple[Matrix, str]:
+    """Outcomes of every API by each peer, and what tools say of delegation tokens."""
+    whose = "kafka" if kafka else "kjbod"
     with Processes(base / "logs") as processes:
         cluster = start(base, processes, kit, secured, protocol, kafka=kafka)
         outcomes: Matrix = {}
         # Before there are brokers, which are fenced when their time has come.
         if protocol in _ASKED:
             outcomes = ask_all(cluster.port, secured, protocol, base)
-            whose = "kafka" if kafka else "kjbod"
             (out / f"peers-{protocol}-{whose}.md").write_text("\n".join(lines_of(outcomes)) + "\n")
         serve_with_a_broker(cluster, kit, secured, protocol)
         serve_with_an_agent(cluster, kit, secured, protocol)
-        cluster.stop_controller()
-    return outcomes
+        told = _tell_of_tokens(cluster, kit, secured, protocol) if protocol.startswith("SASL") else ""
+        (out / f"tokens-{protocol}-{whose}.txt").write_text(told)
+        cluster.stop()
+    return outcomes, told
+
+
+def _tell_of_tokens(cluster: Cluster, kit: KafkaKit, secured: Secured, protocol: str) -> str:
+    story = TokenStory(cluster, kit, secured, protocol)
+    story.start()
+    with kit.one_java():
+        story.tell()
+        story.tell_after_a_restart()
+    return story.transcript()
 
 
 def ask_all(port: int, secured: Secured, protocol: str, base: Path, every: int = 1) -> Matrix:

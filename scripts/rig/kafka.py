@@ -48,11 +48,12 @@ CONFIGS = "kafka.admin.ConfigCommand"
 JMX = "org.apache.kafka.tools.JmxTool"
 LEADER_ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
 QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
+DELEGATION_TOKENS = "org.apache.kafka.tools.DelegationTokenCommand"
 
 _LEAVES_NOTHING = frozenset(
     {
         *(STORAGE, TOPICS, DUMP_LOG, LOG_DIRS, REASSIGN_PARTITIONS, CLUSTER, FEATURES),
-        *(ACLS, API_VERSIONS, CONFIGS, JMX, LEADER_ELECTION, QUORUM),
+        *(ACLS, API_VERSIONS, CONFIGS, DELEGATION_TOKENS, JMX, LEADER_ELECTION, QUORUM),
     }
 )
 """Tools that can share a Java with others: they close what they open, and end only by ``Exit.exit``."""

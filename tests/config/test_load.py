@@ -646,3 +646,19 @@ def test_a_name_that_the_servers_cannot_look_up_now_is_no_mistake_of_the_configu
     with pytest.raises(UnresolvedError, match="cannot resolve tools: Temporary failure") as caught:
         asyncio.run(connections_by_address(parse(CONTROLLER, "max.connections.per.ip.overrides=tools:5"), Names()))
     assert caught.value.exit_code != EXIT_CONFIG
+
+
+def test_the_secret_key_of_delegation_tokens_is_resolved_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    key, provider = "delegation.token.secret.key", "org.apache.kafka.common.config.provider.EnvVarConfigProvider"
+    monkeypatch.setenv("TOKENS", "hush")
+    lines = ("config.providers=env", f"config.providers.env.class={provider}")
+    config = parse(BROKER, *lines, f"{key}=${{env:TOKENS}}")
+    assert config.delegation_token_secret_key == "hush"
+    assert "hush" not in repr(config)
+    (line,) = problems(BROKER, *lines, f"{key}=hush${{env:NONE}}")
+    assert line == "server.properties: delegation.token.secret.key: ${env:NONE}: the environment has no NONE"
+
+
+@pytest.mark.parametrize("line", [(), ("delegation.token.secret.key=",), ("delegation.token.secret.key=  ",)])
+def test_without_a_secret_key_there_are_no_delegation_tokens(line: tuple[str, ...]) -> None:
+    assert parse(BROKER, *line).delegation_token_secret_key is None

@@ -85,6 +85,10 @@ HELD = {
     "kafka-configs.sh --bootstrap-server --alter --entity-type --entity-name --add-config": (
         "tests/controller/test_administration_kafka.py::test_users_of_real_brokers_have_passwords_quotas_and_rights"
     ),
+    "kafka-delegation-tokens.sh --bootstrap-server --command-config --create --max-life-time-period": (
+        "tests/security/test_delegation_tokens_kafka.py::"
+        "test_tokens_that_kafkas_tool_makes_are_logins_everywhere_and_kafka_reads_them"
+    ),
     "kjbod fleet report --reports --out": (
         "tests/fleet/test_report.py::test_the_command_leaves_a_report_says_where_and_cleans_up"
     ),

@@ -14,10 +14,11 @@ from kjbod.clock import SystemClock
 from kjbod.errors import ConfigError, RemoteProtocolError
 from kjbod.scram import MECHANISMS, credential
 from kjbod.security.channel import Security
+from kjbod.security.credentials import Token
 from kjbod.security.keys import REQUIRED, ChannelSettings, ListenerSettings, Login, Tls
 from kjbod.security.listener import ListenerSecurity
 from kjbod.security.principals import parse_rules
-from kjbod.security.sasl_server import ScramCredential
+from kjbod.security.sasl_server import Answer, ScramCredential, plain
 from kjbod.wire.client import AuthenticationFailed, Connection, Disconnected, ForeignPeer
 from kjbod.wire.connection import api_versions_response
 from kjbod.wire.frames import Request, encode_request
@@ -43,6 +44,7 @@ HEARTBEAT = BrokerHeartbeatRequest(broker_id=1)
 APIS = {**SERVED, ApiKey.SASL_HANDSHAKE: (1, 1), ApiKey.SASL_AUTHENTICATE: (0, 2)}
 PASSWORD = "p=ä\u00a0,ss"
 USERS = {"kafka": PASSWORD, "other": "x"}
+TOKEN_ID = "a token's id"
 Start = Callable[..., Coroutine[Any, Any, Server]]
 
 
@@ -55,6 +57,8 @@ class Site:
         self.trust = self.authority.truststore(base)
         self.tls = Tls("server", self.authority.leaf("127.0.0.1").keystore(base), self.trust)
         self.seen: list[str] = []
+        self.tokens: list[tuple[str, bool]] = []
+        self.token_expires_ms = 2**62
 
     def listener(self, protocol: str, **changes: Any) -> ListenerSecurity:
         settings = ListenerSettings(
@@ -65,9 +69,9 @@ class Site:
             {"PLAIN": USERS, **{name: {} for name in MECHANISMS}} if protocol.startswith("SASL") else {},
             principal_rules=parse_rules("RULE:^CN=(.*?),.*$/$1/,DEFAULT"),
         )
-        return ListenerSecurity(dataclasses.replace(settings, **changes), self.credential)
+        return ListenerSecurity(dataclasses.replace(settings, **changes), self)
 
-    def credential(self, mechanism: str, user: str) -> ScramCredential | None:
+    def of_user(self, mechanism: str, user: str) -> ScramCredential | None:
         if user not in USERS:
             return None
         kind, salt = MECHANISMS[mechanism], b"salt-of-some-length"
@@ -75,18 +79,28 @@ class Site:
         made = credential(user, kind, salt=salt, salted_password=salted, iterations=4096)
         return ScramCredential(made.salt, made.stored_key, made.server_key, made.iterations)
 
+    def of_token(self, token_id: str) -> Token | None:
+        return Token("secret", "owner", self.token_expires_ms) if token_id == TOKEN_ID else None
+
     def client(
-        self, protocol: str, mechanism: str = "PLAIN", user: str = "kafka", password: str = PASSWORD
+        self,
+        protocol: str,
+        mechanism: str = "PLAIN",
+        user: str = "kafka",
+        password: str = PASSWORD,
+        *,
+        is_token: bool = False,
     ) -> Security:
         tls = None
         if protocol.endswith("SSL"):
             own = self.authority.client("alice", "ops").keystore(self.base, "client.pem") if protocol == "SSL" else None
             tls = Tls("client", own, self.trust)
-        login = Login(mechanism, user, password) if protocol.startswith("SASL") else None
+        login = Login(mechanism, user, password, is_token) if protocol.startswith("SASL") else None
         return Security(ChannelSettings(protocol, tls, login))
 
     async def answer(self, request: Request, peer: Peer) -> ResponseBody | None:
         self.seen.append(peer.principal)
+        self.tokens.append((peer.principal, peer.token_authenticated))
         match request.message:
             case ApiVersionsRequest():
                 return api_versions_response(request, APIS)
@@ -133,6 +147,34 @@ def test_a_client_is_known_by_its_login_or_its_certificate(
     known = "User:alice" if protocol == "SSL" else "User:kafka"
     assert site.seen[1:] == [known] * 3 and not log.lines
     assert site.seen[0] == ("User:alice" if protocol == "SSL" else "User:ANONYMOUS")
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_client_with_a_delegation_token_is_its_owner(run: Run[Any], start: Start, site: Site, mechanism: str) -> None:
+    async def story() -> None:
+        async with await start(site.listener("SASL_PLAINTEXT")) as server:
+            for _ in range(2):
+                await beat(server, site.client("SASL_PLAINTEXT", mechanism, TOKEN_ID, "secret", is_token=True))
+            await beat(server, site.client("SASL_PLAINTEXT", mechanism))
+
+    run(story)
+    owner, user, nobody = ("User:owner", True), ("User:kafka", False), ("User:ANONYMOUS", False)
+    assert site.tokens == [*([nobody, *[owner] * 3] * 2), nobody, *[user] * 3]
+
+
+@pytest.mark.parametrize(
+    ("user", "password", "is_token"),
+    [(TOKEN_ID, "wrong", True), ("another", "secret", True), (TOKEN_ID, "secret", False), ("kafka", PASSWORD, True)],
+)
+def test_a_token_and_a_user_are_not_taken_for_each_other(
+    run: Run[Any], start: Start, site: Site, user: str, password: str, is_token: bool
+) -> None:
+    async def story() -> None:
+        async with await start(site.listener("SASL_PLAINTEXT")) as server:
+            with pytest.raises(AuthenticationFailed, match="invalid credentials"):
+                await beat(server, site.client("SASL_PLAINTEXT", "SCRAM-SHA-256", user, password, is_token=is_token))
+
+    run(story)
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", *MECHANISMS])
@@ -336,8 +378,8 @@ def plain_login(lifetime_ms: int = 0) -> ServerLogin:
     return ServerLogin(security._mechanisms, {"PLAIN": lifetime_ms} if lifetime_ms else {})
 
 
-def reply(login: ServerLogin, message: Any, now_ms: int = 0) -> Any:
-    found = login.take(request(message), now_ms)
+def reply(login: ServerLogin, message: Any, now_ms: int = 0, wall_ms: int = 0) -> Any:
+    found = login.take(request(message), now_ms, wall_ms)
     assert isinstance(found, Reply)
     return found.message
 
@@ -358,14 +400,14 @@ def logged_in(lifetime_ms: int = 0) -> ServerLogin:
 def test_nothing_but_the_login_has_a_place_before_it(message: Any) -> None:
     login = plain_login()
     with pytest.raises(RemoteProtocolError, match="before a login"):
-        login.take(request(message), 0)
+        login.take(request(message), 0, 0)
 
 
 def test_versions_are_asked_once_before_the_login_as_in_kafka() -> None:
     login = plain_login()
-    assert login.take(request(ApiVersionsRequest()), 0) is None
+    assert login.take(request(ApiVersionsRequest()), 0, 0) is None
     with pytest.raises(RemoteProtocolError):
-        login.take(request(ApiVersionsRequest()), 0)
+        login.take(request(ApiVersionsRequest()), 0, 0)
 
 
 def test_between_handshake_and_proof_nothing_else_is_taken() -> None:
@@ -373,7 +415,7 @@ def test_between_handshake_and_proof_nothing_else_is_taken() -> None:
     reply(login, SaslHandshakeRequest(mechanism="PLAIN"))
     for message in (HEARTBEAT, ApiVersionsRequest(), SaslHandshakeRequest(mechanism="PLAIN")):
         with pytest.raises(RemoteProtocolError):
-            login.take(request(message), 0)
+            login.take(request(message), 0, 0)
 
 
 def test_a_refused_client_is_refused_for_good() -> None:
@@ -383,7 +425,7 @@ def test_a_refused_client_is_refused_for_good() -> None:
     assert login.state is State.REFUSED
     for message in (ALICE, SaslHandshakeRequest(mechanism="PLAIN"), HEARTBEAT, ApiVersionsRequest()):
         with pytest.raises(RemoteProtocolError):
-            login.take(request(message), 0)
+            login.take(request(message), 0, 0)
 
 
 def test_another_mechanism_is_refused_with_those_that_there_are() -> None:
@@ -399,14 +441,58 @@ def test_a_client_that_is_in_may_not_become_another_one() -> None:
     assert login.state is State.REFUSED
 
 
+class ByToken:
+    """A machine that lets in whoever has a token that expires then."""
+
+    def __init__(self, expires_ms: int) -> None:
+        self._expires_ms = expires_ms
+
+    def answer(self, message: bytes) -> Answer:
+        return Answer(b"", message.decode(), self._expires_ms)
+
+
+def token_login(expires_ms: int, wall_ms: int, lifetime_ms: int = 0) -> tuple[ServerLogin, Any]:
+    """A login by a token, and the answer to it."""
+    login = ServerLogin({"X": lambda: ByToken(expires_ms)}, {"X": lifetime_ms} if lifetime_ms else {})
+    reply(login, SaslHandshakeRequest(mechanism="X"))
+    return login, reply(login, SaslAuthenticateRequest(auth_bytes=b"alice"), 100, wall_ms)
+
+
+@pytest.mark.parametrize(("lifetime_ms", "holds_ms"), [(0, 2_000), (500, 500), (5_000, 2_000)])
+def test_a_login_by_a_token_holds_until_that_expires_and_no_longer_than_any(lifetime_ms: int, holds_ms: int) -> None:
+    login, answer = token_login(12_000, 10_000, lifetime_ms)
+    assert answer.session_lifetime_ms == holds_ms
+    assert login.user == "alice" and login.token_authenticated
+    assert login.take(request(HEARTBEAT), 99 + holds_ms, 0) is None
+    with pytest.raises(RemoteProtocolError, match="expired"):
+        login.take(request(HEARTBEAT), 100 + holds_ms, 0)
+
+
+def test_a_token_that_has_expired_is_no_login_and_that_is_said() -> None:
+    login, answer = token_login(10_000, 10_000)
+    assert (answer.error_code, answer.error_message) == (58, "Authentication failed: the delegation token has expired")
+    assert login.state is State.REFUSED and not login.token_authenticated
+
+
+def test_who_logs_in_again_without_a_token_is_no_longer_one_by_a_token() -> None:
+    machines = iter([ByToken(12_000), plain({"alice": "x"})])
+    login = ServerLogin({"X": lambda: next(machines)})
+    reply(login, SaslHandshakeRequest(mechanism="X"))
+    reply(login, SaslAuthenticateRequest(auth_bytes=b"alice"))
+    assert login.token_authenticated
+    reply(login, SaslHandshakeRequest(mechanism="X"), 2_000)
+    reply(login, SaslAuthenticateRequest(auth_bytes=b"\0alice\0x"), 2_000)
+    assert login.is_in and not login.token_authenticated
+
+
 def test_a_second_renewal_within_a_second_is_not_taken_and_the_first_one_holds() -> None:
     login = logged_in(lifetime_ms=5_000)
     assert reply(login, SaslHandshakeRequest(mechanism="PLAIN"), 100).error_code == 0
     assert reply(login, ALICE, 100).session_lifetime_ms == 5_000
     assert reply(login, SaslHandshakeRequest(mechanism="PLAIN"), 1_099).error_code == 34
-    assert login.is_in and login.take(request(HEARTBEAT), 5_099) is None
+    assert login.is_in and login.take(request(HEARTBEAT), 5_099, 0) is None
     with pytest.raises(RemoteProtocolError, match="expired"):
-        login.take(request(HEARTBEAT), 5_100)
+        login.take(request(HEARTBEAT), 5_100, 0)
 
 
 def test_a_client_that_renews_its_login_is_no_stranger() -> None:
@@ -434,4 +520,4 @@ def test_without_sasl_a_handshake_is_answered_as_kafka_does() -> None:
     assert reply(login, ALICE) == SaslAuthenticateResponse(
         error_code=34, error_message="SaslAuthenticate without a SaslHandshake"
     )
-    assert login.take(request(HEARTBEAT), 0) is None
+    assert login.take(request(HEARTBEAT), 0, 0) is None
