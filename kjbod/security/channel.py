@@ -8,7 +8,6 @@ be read, or are half written, the certificates from before go on to be used.
 import asyncio
 import os
 import ssl
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import datetime, timedelta
@@ -18,11 +17,13 @@ import structlog
 
 from kjbod.clock import Clock, SystemClock, system_random
 from kjbod.errors import KjbodError
+from kjbod.security.aside import Aside, T, in_thread
 from kjbod.security.keys import PLAIN_TEXT, ChannelSettings, Tls
 
 if TYPE_CHECKING:
     import random
 
+    from kjbod.security.kerberos_login import Tickets
     from kjbod.security.sasl import ClientMechanism
 
 PATIENCE_MS: Final = 100
@@ -69,6 +70,8 @@ class Security:
         self._failed_stamp: Stamp | None = None
         self._failure = ""
         self._failed_ms = 0
+        self._aside: Aside | None = None
+        self._tickets: Tickets | None = None
 
     def load(self) -> None:
         """Read the files, for a start. Blocks.
@@ -89,7 +92,7 @@ class Security:
         if tls is None:
             return None
         if self._under_way is None or self._under_way.done():
-            self._under_way = _in_thread(lambda: self._renew(tls))
+            self._under_way = in_thread(lambda: self._renew(tls), "TLS cannot be set up")
         patience_ms = timeout_ms if self._context is None else min(PATIENCE_MS, timeout_ms)
         try:
             async with asyncio.timeout(patience_ms / 1000):
@@ -105,14 +108,33 @@ class Security:
             return self._context  # why was said when it was found out
         return context
 
-    def mechanism(self) -> "ClientMechanism | None":
-        """The machine for one login; None where the protocol has no SASL."""
+    def mechanism(self, host: str) -> "ClientMechanism | None":
+        """The machine for one login at this host; None where the protocol has no SASL."""
         login = self.settings.login
         if login is None:
             return None
+        if login.kerberos is not None:
+            from kjbod.security.kerberos import GssapiClient
+            from kjbod.security.kerberos_login import Tickets
+
+            tickets = self._tickets = self._tickets or Tickets(login.kerberos, self._clock, self._rng)
+            return GssapiClient(lambda: tickets.context(host))
         from kjbod.security.sasl import client_mechanism
 
         return client_mechanism(login, self._rng.randbytes(_NONCE_BYTES).hex())
+
+    async def step(self, mechanism: "ClientMechanism", work: Callable[[], T]) -> T:
+        """The result of a step of a mechanism; of one that blocks in a thread.
+
+        Raises:
+            KjbodError: of the step, or it took too long.
+        """
+        if not mechanism.blocks:
+            return work()
+        from kjbod.security.kerberos_login import KDC_TIMEOUT_MS, TROUBLE
+
+        aside = self._aside = self._aside or Aside()
+        return await aside.run(work, TROUBLE, timeout_ms=KDC_TIMEOUT_MS)
 
     def _renew(self, tls: Tls) -> ssl.SSLContext:
         """TLS, made anew where a file has changed; what cannot be used is told and read once."""
@@ -185,29 +207,6 @@ def _stamp(path: str) -> tuple[int, int, int, int, int] | None:
     except (OSError, ValueError):
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-
-def _in_thread(work: Callable[[], ssl.SSLContext]) -> Future[ssl.SSLContext]:
-    """The result of ``work``, or the reason why there is none as a :class:`KjbodError`, in a thread that nobody waits
-    for at the end of the process."""
-    answer: Future[ssl.SSLContext] = Future()
-    answer.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            found = work()
-        except KjbodError as error:
-            answer.set_exception(error)
-        except BaseException as error:  # noqa: BLE001  no file, no memory, a library in trouble: all may pass
-            answer.set_exception(KjbodError(f"TLS cannot be set up: {type(error).__name__}: {error}"))
-        else:
-            answer.set_result(found)
-
-    try:
-        threading.Thread(target=run, name="kjbod-security", daemon=True).start()
-    except RuntimeError as error:
-        answer.set_exception(KjbodError(f"there is no room for a thread ({error})"))
-    return answer
 
 
 NO_SECURITY: Final = Security()

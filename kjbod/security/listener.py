@@ -1,14 +1,18 @@
 """Security of a listener: its TLS, the logins that it takes, and who a client is to an authorizer
 (``DefaultKafkaPrincipalBuilder`` of 4.3.1)."""
 
+import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from kjbod.clock import system_random
-from kjbod.errors import ConfigError
+from kjbod.errors import ConfigError, KjbodError
 from kjbod.scram import MECHANISMS
+from kjbod.security.aside import Aside
 from kjbod.security.channel import Security
+from kjbod.security.kerberos_names import short_name
+from kjbod.security.kerberos_settings import GSSAPI
 from kjbod.security.keys import REQUIRED, ChannelSettings, ListenerSettings, Tls
 from kjbod.security.principals import principal_name, rfc2253
 from kjbod.security.sasl_server import ScramCredential, ServerMechanism, plain, scram
@@ -58,6 +62,8 @@ class ListenerSecurity:
         self.ready = ready
         self._rng = rng or system_random()
         self._tls = Security(ChannelSettings(settings.protocol, settings.tls), make=_server_context)
+        self._aside = Aside()
+        self._realm = ""
         self._mechanisms: Mapping[str, Callable[[], ServerMechanism]] = {
             name: functools.partial(self._machine, name) for name in settings.mechanisms
         }
@@ -69,6 +75,11 @@ class ListenerSecurity:
             KjbodError: one cannot be used; one line.
         """
         self._tls.load()
+        if self.settings.kerberos is not None:
+            from kjbod.security.kerberos_login import Acceptor, default_realm
+
+            self._realm = default_realm()
+            Acceptor(self.settings.kerberos).context()
 
     async def context(self, *, timeout_ms: int) -> "ssl.SSLContext | None":
         """TLS as the files have it now; None where the listener has none.
@@ -81,6 +92,13 @@ class ListenerSecurity:
     def login(self) -> ServerLogin:
         """The machine for a connection's login."""
         return ServerLogin(self._mechanisms, self.settings.reauthentication_ms)
+
+    async def work(self, work: Callable[[], None]) -> None:
+        """Do what a step of a login needs, and may block."""
+        from kjbod.security.kerberos_login import ACCEPT_TIMEOUT_MS, TROUBLE
+
+        with contextlib.suppress(KjbodError):  # then the step has no answer
+            await self._aside.run(work, TROUBLE, timeout_ms=ACCEPT_TIMEOUT_MS)
 
     def principal_of(self, certificate: bytes | None) -> str:
         """The principal of a client that has shown this certificate (DER), before any login.
@@ -97,9 +115,22 @@ class ListenerSecurity:
         return f"User:{principal_name(rfc2253(certificate), self.settings.principal_rules)}"
 
     def _machine(self, name: str) -> ServerMechanism:
+        if name == GSSAPI:
+            return self._gssapi()
         if name not in MECHANISMS:
             return plain(self.settings.mechanisms[name])
         return scram(name, lambda user: self._credentials(name, user), self._rng.randbytes(_NONCE_BYTES).hex())
+
+    def _gssapi(self) -> ServerMechanism:
+        from kjbod.security.kerberos import GssapiServer
+        from kjbod.security.kerberos_login import Acceptor
+
+        settings = self.settings
+        assert settings.kerberos is not None
+        acceptor = Acceptor(settings.kerberos)
+        return GssapiServer(
+            acceptor.context, lambda principal: short_name(principal, settings.kerberos_rules, self._realm)
+        )
 
 
 def _server_context(tls: Tls) -> "ssl.SSLContext":

@@ -16,7 +16,7 @@ from kjbod.config.providers import Variables
 from kjbod.errors import ConfigError
 from kjbod.security import settings
 from kjbod.security.jaas import TEXT_CHARS_MAX, LoginModule, parse_sections
-from kjbod.security.keys import ChannelSettings, ListenerSettings, Tls
+from kjbod.security.keys import ChannelSettings, Kerberos, ListenerSettings, Tls
 
 JAAS_PROPERTY: Final = "java.security.auth.login.config"
 """The Java property that names the JAAS file; Kafka's scripts take it from ``KAFKA_OPTS``."""
@@ -38,7 +38,8 @@ def of_listener(config: Config, listener: str, protocol: str, mechanism_key: str
         Variables(config.properties, os.environ).resolve,
         lambda: _sections(config.kjbod_jaas_file, os.environ),
     )
-    _require_elsewhere(config, found.tls)
+    _require_usable(found.login.kerberos if found.login is not None else None)
+    _require_elsewhere(config, found.tls, found.login.kerberos if found.login is not None else None)
     return found
 
 
@@ -56,7 +57,8 @@ def of_own_listener(config: Config, listener: Listener) -> ListenerSettings:
         Variables(config.properties, os.environ).resolve,
         lambda: _sections(config.kjbod_jaas_file, os.environ),
     )
-    _require_elsewhere(config, found.tls)
+    _require_usable(found.kerberos)
+    _require_elsewhere(config, found.tls, found.kerberos)
     return found
 
 
@@ -68,25 +70,37 @@ def of_client(path: Path, environment: Mapping[str, str]) -> ChannelSettings:
     """
     properties = _properties(path)
     variables = Variables(properties, environment)
-    return settings.of_client(properties, str(path), variables.resolve, lambda: _sections(None, environment))
+    found = settings.of_client(properties, str(path), variables.resolve, lambda: _sections(None, environment))
+    _require_usable(found.login.kerberos if found.login is not None else None)
+    return found
 
 
-def _require_elsewhere(config: Config, tls: Tls | None) -> None:
+def _require_usable(kerberos: Kerberos | None) -> None:
+    if kerberos is not None:
+        from kjbod.security.kerberos_login import require
+
+        require(kerberos.where)
+
+
+def _require_elsewhere(config: Config, tls: Tls | None, kerberos: Kerberos | None) -> None:
     """Require that stores lie on no disk that a broker's process watches: a thread that waits for one that hangs would
     keep the process, its port and its locks, also when it is killed.
 
     Raises:
         ConfigError: one does.
     """
-    if tls is None or "broker" not in config.process_roles:
+    if "broker" not in config.process_roles:
         return
+    stores = [] if tls is None else [store for store in (tls.keystore, tls.truststore) if store is not None]
+    files = [(f"{config.source}: {store.key}", store.path) for store in stores]
+    if kerberos is not None:
+        files += [(f"{kerberos.where}: keyTab", kerberos.keytab), (f"{kerberos.where}: ticketCache", kerberos.cache)]
     problems = [
-        f"{config.source}: {store.key}={store.path}: expected a file outside the disks that are watched, not below "
-        f"{inside}"
-        for store in (tls.keystore, tls.truststore)
-        if store is not None and store.path is not None
+        f"{name}={path}: expected a file outside the disks that are watched, not below {inside}"
+        for name, path in files
+        if path is not None
         for inside in config.directories
-        if is_below(os.path.abspath(store.path), inside)  # noqa: PTH100  the text alone
+        if is_below(os.path.abspath(path), inside)  # noqa: PTH100  the text alone
     ]
     if problems:
         raise ConfigError(*problems)

@@ -507,6 +507,8 @@ class _Session:
         """A step of the login; None: the request is the handler's."""
         if self._security is not None and request.api_key in SASL_APIS:
             await self._security.ready()
+            if work := self._login.work(request):
+                await self._security.work(work)
         return self._login.take(request, self._server.clock.monotonic_ms())
 
     async def _reply(self, slot: Slot, reply: Reply) -> None:
