@@ -79,7 +79,7 @@ def require(where: str) -> None:
         import gssapi  # noqa: F401
     except ImportError as error:
         raise ConfigError(
-            f"{where}: GSSAPI needs the Python package gssapi ({error}): pip install 'kjbod[kerberos]'"
+            f"{where}: GSSAPI needs the Python package gssapi ({error}): run scripts/setup --kerberos in kjbod's clone"
         ) from None
 
 

@@ -2,7 +2,6 @@
 file. Whoever has PLAINTEXT alone does without this module, and what it loads (:mod:`kjbod.security.opening`)."""
 
 import os
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,10 @@ from kjbod.security.keys import ChannelSettings, Kerberos, ListenerSettings, Tls
 
 JAAS_PROPERTY: Final = "java.security.auth.login.config"
 """The Java property that names the JAAS file; Kafka's scripts take it from ``KAFKA_OPTS``."""
+KRB5_PROPERTY: Final = "java.security.krb5.conf"
+"""The Java property that names ``krb5.conf``."""
+KRB5_VARIABLE: Final = "KRB5_CONFIG"
+"""The variable of MIT's library that does."""
 FILE_BYTES_MAX: Final = 1024 * 1024
 
 
@@ -71,15 +74,24 @@ def of_client(path: Path, environment: Mapping[str, str]) -> ChannelSettings:
     properties = _properties(path)
     variables = Variables(properties, environment)
     found = settings.of_client(properties, str(path), variables.resolve, lambda: _sections(None, environment))
-    _require_usable(found.login.kerberos if found.login is not None else None)
+    _require_usable(found.login.kerberos if found.login is not None else None, environment)
     return found
 
 
-def _require_usable(kerberos: Kerberos | None) -> None:
-    if kerberos is not None:
-        from kjbod.security.kerberos_login import require
+def _require_usable(kerberos: Kerberos | None, environment: Mapping[str, str] = os.environ) -> None:
+    """Require the library of Kerberos, and show it the ``krb5.conf`` of Java's, where it has none of its own.
 
-        require(kerberos.where)
+    Raises:
+        ConfigError: it is not there.
+    """
+    if kerberos is None:
+        return
+    from kjbod.security.kerberos_login import require
+
+    require(kerberos.where)
+    given = _from_options(environment, KRB5_PROPERTY)
+    if given and not environment.get(KRB5_VARIABLE):
+        os.environ[KRB5_VARIABLE] = given
 
 
 def _require_elsewhere(config: Config, tls: Tls | None, kerberos: Kerberos | None) -> None:
@@ -125,16 +137,14 @@ def _sections(path: str | None, environment: Mapping[str, str]) -> Mapping[str, 
         raise ConfigError(f"{named}: expected a JAAS file: {error}") from None
 
 
-def _from_options(environment: Mapping[str, str]) -> str | None:
-    """The JAAS file that is given to Java by ``KAFKA_OPTS``."""
+def _from_options(environment: Mapping[str, str], name: str = JAAS_PROPERTY) -> str | None:
+    """The value of a property that is given to Java by ``KAFKA_OPTS``."""
     given = environment.get("KAFKA_OPTS", "")
     try:
         options = shlex.split(given)
     except ValueError:
         options = given.split()
-    found = [
-        re.sub(f"^-D{re.escape(JAAS_PROPERTY)}=", "", one) for one in options if one.startswith(f"-D{JAAS_PROPERTY}=")
-    ]
+    found = [one.removeprefix(f"-D{name}=") for one in options if one.startswith(f"-D{name}=")]
     return found[-1] if found else None
 
 

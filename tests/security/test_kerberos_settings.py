@@ -1,6 +1,7 @@
 """Logins by Kerberos as files say them."""
 
 import builtins
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,17 @@ def test_a_keytab_on_a_disk_that_is_watched_is_refused(tmp_path: Path) -> None:
     assert "keyTab=/mnt/d2/../d1/kafka.keytab: expected a file outside the disks that are watched" in line
 
 
+def test_the_krb5_conf_of_java_is_taken_where_the_library_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config(server_properties(tmp_path / "server.properties", "/etc/kafka.keytab"))
+    monkeypatch.setenv("KAFKA_OPTS", "-Dx=y -Djava.security.krb5.conf=/etc/kafka/krb5.conf")
+    monkeypatch.setenv("KRB5_CONFIG", "/own/krb5.conf")
+    assert problems(config) == [] and os.environ["KRB5_CONFIG"] == "/own/krb5.conf"
+    monkeypatch.delenv("KRB5_CONFIG")
+    assert problems(config) == [] and os.environ["KRB5_CONFIG"] == "/etc/kafka/krb5.conf"
+
+
 def test_a_host_without_the_package_is_told_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
@@ -149,7 +161,8 @@ def test_a_host_without_the_package_is_told_what_to_install(tmp_path: Path, monk
         return real(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    needs = "GSSAPI needs the Python package gssapi (No module named 'gssapi'): pip install 'kjbod[kerberos]'"
+    said = "GSSAPI needs the Python package gssapi (No module named 'gssapi'): run scripts/setup --kerberos in "
+    needs = f"{said}kjbod's clone"
     path = server_properties(tmp_path / "server.properties", "/etc/kafka.keytab")
     assert problems(load_config(path)) == [f"{path}: listener.name.controller.gssapi.sasl.jaas.config: {needs}"]
     file = tmp_path / "client.properties"
