@@ -40,6 +40,9 @@ _ERROR_BASE: Final = -1765328384
 """Of MIT's errors ``KRB5KDC_ERR_...``, ``KRB5KRB_AP_ERR_...``, ``KRB5_...`` (``ERROR_TABLE_BASE_krb5``)."""
 _KEYTAB_NO_MATCH: Final = 39756033 - _ERROR_BASE
 """``KG_KEYTAB_NOMATCH``, of another table."""
+_CREDENTIALS_EXPIRED: Final = 11
+"""``GSS_S_CREDENTIALS_EXPIRED``, whose number of MIT's says nothing."""
+_TICKET_EXPIRED: Final = 32
 _OLD_KEY: Final = "a key of the keytab is not that of the KDC any more: see keyTab"
 _CLOCKS: Final = "the clocks of this host, of its peer and of the KDC are too far apart"
 _NO_KEY: Final = "the keytab has no key of this principal: see keyTab and principal"
@@ -50,7 +53,7 @@ _HINTS: Final[Mapping[int, str]] = {
     23: "the KDC says that the key has expired",
     24: _OLD_KEY,
     31: _OLD_KEY,
-    32: "a ticket has ended, or the clocks of two hosts differ",
+    _TICKET_EXPIRED: "a ticket has ended, or the clocks of two hosts differ",
     33: _CLOCKS,
     37: _CLOCKS,
     41: _OLD_KEY,
@@ -236,10 +239,10 @@ class _in_words:  # noqa: N801  a context manager
 
 def _words(error: Any) -> str:
     """The library's words, and ours, where the error is a known one."""
-    number = (int(error.min_code) - _ERROR_BASE) & 0xFFFF_FFFF
-    said = error.get_all_statuses(error.min_code, False) if error.min_code else []
-    said = said or error.get_all_statuses(error.maj_code, True)
-    text = printable("; ".join(said), _WORDS_MAX)
+    has_ended = error.maj_code >> 16 == _CREDENTIALS_EXPIRED
+    number = _TICKET_EXPIRED if has_ended else (int(error.min_code) - _ERROR_BASE) & 0xFFFF_FFFF
+    said = [] if has_ended else error.get_all_statuses(error.min_code, False)
+    text = printable("; ".join(said or error.get_all_statuses(error.maj_code, True)), _WORDS_MAX)
     return f"{_HINTS[number]} ({text})" if number in _HINTS else text
 
 

@@ -137,8 +137,19 @@ class Kdc:
             "listener.security.protocol.map": "CONTROLLER:SASL_PLAINTEXT,PLAINTEXT:PLAINTEXT",
             "sasl.mechanism.controller.protocol": "GSSAPI",
             "sasl.kerberos.service.name": SERVICE,
-            "listener.name.controller.sasl.enabled.mechanisms": "GSSAPI",
+            "sasl.enabled.mechanisms": "GSSAPI",
             "listener.name.controller.gssapi.sasl.jaas.config": jaas(keytab, principal),
+        }
+
+    def broker(self, keytab: Path, port: int, principal: str = SERVER) -> dict[str, object]:
+        """Lines of a broker with a single listener with GSSAPI, on this port, as its controllers have one."""
+        return {
+            **self.node(keytab, principal),
+            "listeners": f"INTERNAL://127.0.0.1:{port}",
+            "listener.security.protocol.map": "CONTROLLER:SASL_PLAINTEXT,INTERNAL:SASL_PLAINTEXT",
+            "inter.broker.listener.name": "INTERNAL",
+            "sasl.mechanism.inter.broker.protocol": "GSSAPI",
+            "listener.name.internal.gssapi.sasl.jaas.config": jaas(keytab, principal),
         }
 
     def client(self, keytab: Path, principal: str) -> dict[str, object]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kafka import KafkaAdminClient
 
 from kjbod.cli import main as cli
 from kjbod.clock import SystemClock
@@ -17,7 +18,8 @@ from kjbod.wire.messages import DescribeClusterRequest
 from scripts.brokers.peers import AUTHORIZER
 from scripts.rig.cluster import Cluster, wait_until_serving
 from scripts.rig.kafka import FEATURES, SERVER, KafkaKit, render_properties
-from scripts.rig.processes import Processes
+from scripts.rig.kdc import SERVICE
+from scripts.rig.processes import Processes, free_port
 from tests.agent.daemon_cluster import CLUSTER_ID
 from tests.security.conftest import Realm
 
@@ -51,7 +53,8 @@ def test_an_agent_and_commands_log_in_at_a_controller_by_their_keytab_and_renew_
     tmp_path: Path, kafka_kit: KafkaKit, realm: Realm, capsys: pytest.CaptureFixture[str], kafka: bool
 ) -> None:
     with controller(tmp_path, kafka_kit, realm, kafka=kafka) as cluster:
-        lines = {**realm.kdc.node(realm.server), "kjbod.state.dir": tmp_path / "state"}
+        port = free_port()
+        lines = {**realm.kdc.broker(realm.server, port), **AUTHORIZER, "kjbod.state.dir": tmp_path / "state"}
         config = cluster.configure_broker(1, [tmp_path / "b1" / "d1"], lines)
         (tmp_path / "b1" / "d1").mkdir()
         cluster.format_broker(config)
@@ -62,8 +65,24 @@ def test_an_agent_and_commands_log_in_at_a_controller_by_their_keytab_and_renew_
         where = ["--bootstrap-controller", f"localhost:{cluster.port}", "--command-config", client]
         assert cli.run(["metadata", "shell", *where, "ls", "/image/cluster/brokers"]) == 0
         assert capsys.readouterr().out.split() == ["1"]
+        realm.kdc.kinit(realm.alice, "alice", Path(realm.kdc.environment["KRB5CCNAME"].removeprefix("FILE:")))
         asyncio.run(_ask_until_renewed(cluster.port, client))
+        assert _brokers_by_kafka_python(port) == [1]
         assert agent.stop(60) == 0
+
+
+def _brokers_by_kafka_python(port: int) -> list[int]:
+    """Brokers that a stranger's client is told of, with the ticket cache of the environment."""
+    found = KafkaAdminClient(
+        bootstrap_servers=f"localhost:{port}",
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="GSSAPI",
+        sasl_kerberos_service_name=SERVICE,
+    )
+    try:
+        return [broker["broker_id"] for broker in found.describe_cluster()["brokers"]]
+    finally:
+        found.close()
 
 
 async def _ask_until_renewed(port: int, client: str) -> None:

@@ -4,6 +4,9 @@ wrong."""
 import asyncio
 import contextlib
 import dataclasses
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -34,6 +37,7 @@ from kjbod.wire.messages import (
     SaslHandshakeRequest,
 )
 from kjbod.wire.server import Peer, Server, serve
+from scripts.bench.false_positives_conditions import find_libfaketime
 from scripts.rig.kdc import REALM, SERVER, SERVICE
 from tests.security.conftest import Realm
 from tests.wire.conftest import SERVED, Lines
@@ -219,6 +223,46 @@ async def test_a_kdc_that_hangs_holds_up_no_event_loop(realm: Realm, monkeypatch
             await beat(server, client(login(realm.alice, "alice")))
         assert asked.is_set()
         gone.set()
+
+
+_ACCEPT = """
+import sys
+from kjbod.security.kerberos import GssapiServer
+from kjbod.security.kerberos_login import Acceptor
+from kjbod.security.keys import Kerberos
+machine = GssapiServer(Acceptor(Kerberos("server", sys.argv[1], sys.argv[2])).context, str)
+token = bytes.fromhex(sys.stdin.read())
+machine.work(token)
+try:
+    machine.answer(token)
+except Exception as error:
+    print(error.why)
+"""
+
+
+@pytest.mark.parametrize(
+    ("offset", "said"),
+    [
+        ("+0", ""),
+        ("+20m", "the clocks of this host, of its peer and of the KDC are too far apart (Clock skew too great)"),
+        ("-20m", "the clocks of this host, of its peer and of the KDC are too far apart (Ticket not yet valid)"),
+        ("+3h", "a ticket has ended, or the clocks of two hosts differ (Ticket expired)"),
+    ],
+)
+def test_a_listener_whose_clock_is_wrong_says_so_in_its_log(
+    realm: Realm, machine_can: Callable[[Callable[[], object]], None], offset: str, said: str
+) -> None:
+    machine_can(find_libfaketime)
+    token = step(Tickets(login(realm.alice, "alice")))
+    done = subprocess.run(
+        [sys.executable, "-c", _ACCEPT, SERVER, str(realm.server)],
+        input=token.hex(),
+        env={**os.environ, "LD_PRELOAD": str(find_libfaketime()), "FAKETIME": offset},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == said
 
 
 def test_a_listener_does_not_start_without_the_key_of_its_principal(realm: Realm) -> None:
