@@ -123,6 +123,11 @@ class Security:
 
         return client_mechanism(login, self._rng.randbytes(_NONCE_BYTES).hex())
 
+    def doubt(self) -> None:
+        """Note that a server has refused our login."""
+        if self._tickets is not None:
+            self._tickets.doubt()
+
     async def step(self, mechanism: "ClientMechanism", work: Callable[[], T]) -> T:
         """The result of a step of a mechanism; of one that blocks in a thread.
 

@@ -25,7 +25,7 @@ from kjbod.security.sasl_server import Answer, Refused
 _NO_LAYER: Final = 1
 _LAYER_BYTES: Final = 4
 """A mask of layers, and the size of a message with one."""
-_NO_ANSWER: Final = "Kerberos has not answered in time"
+_NO_ANSWER: Final = "Kerberos has failed, or not answered in time"
 
 
 class GssError(KjbodError):

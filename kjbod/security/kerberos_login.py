@@ -10,6 +10,7 @@ import itertools
 import subprocess
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -112,9 +113,14 @@ class Tickets:
         self._rng = rng or system_random()
         self._lock = threading.Lock()
         self._credentials: gssapi.Credentials | None = None
-        self._renew_at_ms = self._ends_at_ms = 0
-        self._renewing = False
+        self._taken_at_ms = self._renew_at_ms = self._ends_at_ms = 0
+        self._renewal: Future[None] | None = None
+        self._doubted = False
         self._failure = ""
+
+    def doubt(self) -> None:
+        """A server has refused us, whose key may be another one than that of our ticket. Does not block."""
+        self._doubted = True
 
     def context(self, host: str) -> Context:
         """A security context with the service on this host.
@@ -124,34 +130,37 @@ class Tickets:
         """
         import gssapi
 
-        name = gssapi.Name(f"{self.settings.service}@{host}", gssapi.NameType.hostbased_service)
-        flag = gssapi.RequirementFlag
-        return _Context(
-            gssapi.SecurityContext(
-                name=name,
-                creds=self._current(),
-                usage="initiate",
-                mech=gssapi.MechType.kerberos,
-                flags=flag.mutual_authentication | flag.integrity | flag.out_of_sequence_detection,
+        credentials, flag = self._current(), gssapi.RequirementFlag
+        with _in_words():
+            return _Context(
+                gssapi.SecurityContext(
+                    name=gssapi.Name(f"{self.settings.service}@{host}", gssapi.NameType.hostbased_service),
+                    creds=credentials,
+                    usage="initiate",
+                    mech=gssapi.MechType.kerberos,
+                    flags=flag.mutual_authentication | flag.integrity | flag.out_of_sequence_detection,
+                )
             )
-        )
 
     def _current(self) -> "gssapi.Credentials":
         with self._lock:
             now_ms = self._clock.monotonic_ms()
-            if self._credentials is None or now_ms >= self._ends_at_ms:
+            if self._credentials is None or now_ms >= self._ends_at_ms or not _left_ms(self._credentials):
                 self._take(_acquired(self.settings))
-            elif now_ms >= self._renew_at_ms and not self._renewing:
-                self._renewing = True
-                in_thread(self._renew, TROUBLE)
+            elif self._is_due(now_ms) and (self._renewal is None or self._renewal.done()):
+                self._renewal = in_thread(self._renew, TROUBLE)
             assert self._credentials is not None
             return self._credentials
 
+    def _is_due(self, now_ms: int) -> bool:
+        again_ms = self._taken_at_ms + self.settings.renew_pause_ms
+        return now_ms >= (min(again_ms, self._renew_at_ms) if self._doubted else self._renew_at_ms)
+
     def _take(self, found: "gssapi.Credentials") -> None:
-        now_ms, lifetime_ms = self._clock.monotonic_ms(), found.lifetime * 1000
+        now_ms, lifetime_ms = self._clock.monotonic_ms(), _left_ms(found)
         chance = self._rng.uniform(0, self.settings.renew_jitter)
         factor, pause_ms = self.settings.renew_factor, self.settings.renew_pause_ms
-        self._credentials = found
+        self._credentials, self._taken_at_ms, self._doubted = found, now_ms, False
         self._renew_at_ms = renewal_ms(now_ms, lifetime_ms, factor, chance, pause_ms)
         self._ends_at_ms = now_ms + lifetime_ms
 
@@ -165,10 +174,10 @@ class Tickets:
         except KjbodError as error:
             failure = str(error)
         with self._lock:
-            self._renewing = False
             if not failure:
                 self._take(found)
             else:
+                self._doubted = False
                 self._renew_at_ms = self._clock.monotonic_ms() + self.settings.renew_pause_ms
         if failure and failure != self._failure:
             _log.warning("security.ticket.not.renewed", reason=failure)
@@ -189,7 +198,9 @@ class Acceptor:
         """
         import gssapi
 
-        return _Context(gssapi.SecurityContext(creds=_acquired(self._settings, usage="accept"), usage="accept"))
+        keys = _acquired(self._settings, usage="accept")
+        with _in_words():
+            return _Context(gssapi.SecurityContext(creds=keys, usage="accept"))
 
 
 class _Context:
@@ -275,6 +286,16 @@ def _of_store(settings: Kerberos, usage: str, store: dict[bytes | str, bytes | s
         if usage == "initiate" and found.lifetime <= 0:
             raise GssError(f"{settings.where}: the ticket of the ticket cache has ended: see kinit")
         return found
+
+
+def _left_ms(credentials: "gssapi.Credentials") -> int:
+    """For how long a ticket is good; 0: for no time any more. Time that a host has slept counts, too."""
+    import gssapi
+
+    try:
+        return credentials.lifetime * 1000
+    except gssapi.raw.GSSError:
+        return 0
 
 
 def _require_readable(settings: Kerberos, keytab: str) -> None:

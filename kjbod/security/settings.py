@@ -368,7 +368,10 @@ class _Reader:
         module = next((one for one in modules if one.name.endswith(KRB5)), None)
         where = f"{self._source}: {key}"
         if module is None:
-            self.problems.append(f"{where} is missing: expected the keytab of this host, by {MODULE}")
+            self.problems.append(
+                f"{where} is missing: expected the keytab of this host, by {MODULE}, or {_ENABLED} without {GSSAPI}, "
+                "its default"
+            )
             return None
         try:
             return kerberos_of(module, where, self.text, accepts=True)

@@ -89,7 +89,7 @@ def test_an_answer_that_was_not_found_in_time_is_a_refusal() -> None:
     machine = server(Standing())
     with pytest.raises(Refused) as caught:
         machine.answer(b"token")
-    assert caught.value.why == "Kerberos has not answered in time"
+    assert caught.value.why == "Kerberos has failed, or not answered in time"
 
 
 def test_a_server_that_wants_a_layer_or_asks_on_is_not_believed() -> None:

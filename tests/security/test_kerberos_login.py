@@ -341,6 +341,23 @@ def test_a_kdc_that_is_away_is_told_once_and_asked_again_after_a_pause(realm: Re
     assert step(tickets) and tickets._credentials is not first
 
 
+async def test_a_server_with_another_key_is_believed_again_without_the_end_of_our_ticket(
+    realm: Realm, renewals: Renewals
+) -> None:
+    kerberos = dataclasses.replace(login(realm.alice, "alice"), renew_pause_ms=0)
+    security, site = client(kerberos), Site(realm)
+    async with site.serving() as server:
+        await beat(server, security)
+        realm.server.unlink()
+        realm.kdc.admin(f"cpw -randkey {SERVER}")
+        realm.kdc.admin(f"ktadd -norandkey -k {realm.server} {SERVER}")
+        for _ in range(2):  # the second one asks for another ticket, and goes on with the old one meanwhile
+            with pytest.raises(AuthenticationFailed, match="invalid credentials with SASL mechanism GSSAPI"):
+                await beat(server, security)
+        assert await asyncio.to_thread(renewals.count) == 1
+        await beat(server, security)
+
+
 def test_a_ticket_of_the_ticket_cache_serves_and_kinit_renews_it(
     realm: Realm, renewals: Renewals, tmp_path: Path
 ) -> None:
