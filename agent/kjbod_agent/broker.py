@@ -41,6 +41,7 @@ from kjbod.metadata.records import NO_LEADER
 from kjbod.metadata.versions import CORDONED_LOG_DIRS, DIRECTORY_ASSIGNMENT
 from kjbod.quick_dataclass import dataclass
 from kjbod.runtime import systemd
+from kjbod.security.certificates import NO_CERTIFICATES, Certificates
 from kjbod.wire.client import Connection, Disconnected
 from kjbod.wire.messages import (
     ApiKey,
@@ -219,8 +220,9 @@ class Broker:
         self.clean_shutdown: CleanShutdown | None = None
         self.monitor: Monitor | None = None
         self.directory_states: Callable[[], DirectoryStates] = DirectoryStates
-        self.unfollowed: Callable[[], Unfollowed | None] = lambda: None
         """The state of each directory, as ``kjbod status`` shows it."""
+        self.unfollowed: Callable[[], Unfollowed | None] = lambda: None
+        self.certificates: Certificates = NO_CERTIFICATES
         self.fencing = self._make_fencing(multiple)
         self._replayer = Replayer(self.image)
         self._paths = dict(paths)
@@ -995,6 +997,7 @@ class Broker:
             unrecorded=sum(not failure.settled for failure in self.failures.failed),
             stuck=self.fencing.stuck,
             unfollowed=self.unfollowed(),
+            certificates=self.certificates.reasons(self._clock.wall_ms()),
             ago=ago,
         )
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
 from kjbod.clock import Clock
+from kjbod.errors import KjbodError
 from kjbod.metadata.fetching import Leader
 from kjbod.wire.client import Connection, Disconnected
 from kjbod.wire.connection_setup import ConnectionSetup
@@ -95,6 +96,13 @@ class ControllerChannel:
         connection, self._connection = self._connection, None
         if connection is not None:
             self._spawn(_close(connection))
+
+    async def open_ahead(self, *, timeout_ms: int) -> None:
+        """Open the connection to the controller that is known, so that no request waits for TLS and a login; what is
+        wrong, the next request tells."""
+        if self._leader is not None:
+            with contextlib.suppress(KjbodError):
+                await self._connected(self._leader, min(timeout_ms, self._timeout_max_ms))
 
     async def request(
         self, prepare: "Prepare[ResponseT]", *, timeout_ms: int, wanted: Callable[[], bool] = lambda: True

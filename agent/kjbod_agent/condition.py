@@ -8,7 +8,8 @@ CRITICAL   the broker serves nothing: fenced by its controller after it has run,
            start; no directory is online
 DEGRADED   it serves, and somebody should look: no controller answers, or it refuses; the metadata could not be
            fetched for :data:`UNFOLLOWED_MS`; a directory is not online (failed, unreadable, loading, slow, full, held,
-           suspect); assignments are stuck; it starts or stops
+           suspect); assignments are stuck; a certificate of ours ends within a week, or its
+           file cannot be used; it starts or stops
 OK         none of these
 =========  ============================================================================================================
 
@@ -151,6 +152,7 @@ def condition(
     unrecorded: int = 0,
     stuck: int = 0,
     unfollowed: Unfollowed | None = None,
+    certificates: Sequence[str] = (),
     ago: bool = True,
 ) -> Condition:
     """The condition.
@@ -163,6 +165,7 @@ def condition(
         unrecorded: how many failed directories the controller has not acknowledged.
         stuck: assignments that the controller refuses or does not answer.
         unfollowed: the metadata, where no fetch of them brings anything.
+        certificates: what is wrong with ours.
         ago: see :meth:`Contact.reason`.
     """
     words = list(directories.log_dirs.values())
@@ -187,6 +190,7 @@ def condition(
         found.append((Level.DEGRADED, f"the directory of the metadata (metadata.log.dir) is {directories.metadata}"))
     if stuck:
         found.append((Level.DEGRADED, f"{stuck:,} assignment{'' if stuck == 1 else 's'} not recorded"))
+    found += [(Level.DEGRADED, reason) for reason in certificates]
     found.sort(key=lambda one: -one[0])
     count = len(words)
     well = f"{life.state.name.lower()}, unfenced, {count} director{'y' if count == 1 else 'ies'} online"

@@ -38,7 +38,8 @@ from kjbod.runtime.logging import configure_logging, get_logger
 from kjbod.runtime.loop import run_daemon
 from kjbod.runtime.room import require_room
 from kjbod.runtime.usage_meter import UsageMeter
-from kjbod.security.channel import NO_SECURITY, Security
+from kjbod.security.certificates import Certificates
+from kjbod.security.channel import NO_SECURITY, Security, look_again
 from kjbod.security.opening import security_of
 from kjbod.wire.client import opened_with
 from kjbod.wire.connection_setup import ConnectionSetup
@@ -170,6 +171,8 @@ class Daemon:
         self._config = config
         self._listeners = listeners
         self._security = security
+        self._certificates = Certificates()
+        self._certificates.add("controllers", security)
         self._clock = clock
         self._rng = rng
         self._stray_memory = StrayMemory(Path(config.kjbod_state_dir), config.node_id)
@@ -417,6 +420,8 @@ class Daemon:
         self._forward_channel = self._channel()
         self._metadata = self._follower(broker, opened)
         broker.unfollowed = self._unfollowed
+        broker.certificates = self._certificates
+        self._spawn(look_again(self._certificates))
         self._spawn(self._metadata.run())
         self._spawn(monitor.run())
         self._spawn(broker.placement.run())
@@ -454,8 +459,9 @@ class Daemon:
             forwarder=Forwarder(self._forward_channel, self._clock, self._config.request_timeout_ms),
             cluster_id=opened.start_up.cluster_id,
         )
-        self._listeners_open = Listeners(self._config, parts, clock=self._clock, log=self._log)
+        self._listeners_open = Listeners(self._config, parts, self._certificates, clock=self._clock, log=self._log)
         await self._listeners_open.open()
+        self._spawn(self._listeners_open.stores.run())
 
     async def _open_control(self, broker: Broker, monitor: HealthMonitor, opened: Opened) -> None:
         """Open the control socket. An agent without one still watches its disks: why there is none is only said."""
@@ -717,6 +723,7 @@ def _snapshot(broker: Broker, monitor: HealthMonitor, opened: Opened) -> "Snapsh
         fenced=broker.life.fenced,
         last_heartbeat_ms=broker.contact.last_answer_ms or 0,
         metadata_offset=broker.life.metadata_offset,
+        certificates=tuple(broker.certificates.ends()),
         unfollowed_ms=0 if (silence := broker.unfollowed()) is None else silence.for_ms,
         queued_assignments=broker.fencing.unrecorded,
         offline={d.path: d.path in failed for d in start_up.log_dirs} | dict.fromkeys(unreadable, True),

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from kjbod.metrics.certificates import ends_of_certificates
 from kjbod.metrics.mbeans import MBean, Reading, families
 from kjbod.quick_dataclass import dataclass
 from kjbod_agent.health.state import Health
@@ -139,6 +140,8 @@ class Snapshot:
     strays: int = 0
     last_heartbeat_ms: int = 0
     """When the controller last acknowledged one, wall clock; 0: never."""
+    certificates: Sequence[tuple[str, str, int]] = ()
+    """What each is for, its store, and its end in milliseconds since 1970."""
     cordoned: Mapping[str, bool] = field(default_factory=dict)
     """By path of each directory that is registered."""
     disks: Mapping[str, Disk] = field(default_factory=dict)
@@ -308,6 +311,7 @@ class AgentCollector(Collector):
         yield GaugeMetricFamily("kjbod_metadata_offset", "Last metadata offset applied.", now.metadata_offset)
         failing = "Since when no fetch of the metadata brings anything; 0: the last one did."
         yield GaugeMetricFamily("kjbod_metadata_fetch_failing_seconds", failing, now.unfollowed_ms / 1000)
+        yield ends_of_certificates(now.certificates)
         yield directory_gauge("kjbod_log_directory_replicas", "Replicas.", now.replicas.items())
         yield directory_gauge("kjbod_log_directory_leaders", "Replicas that lead.", now.leaders.items())
         yield from _replica_work(now)

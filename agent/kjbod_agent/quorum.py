@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from kjbod.config.endpoints import PLAINTEXT
 from kjbod.config.keys import Config
-from kjbod.metadata.fetching import Address, Quorum
+from kjbod.metadata.fetching import SEARCH_MS, SECURED_SEARCH_MS, Address, Quorum
 from kjbod.wire.connection_setup import ConnectionSetup
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def quorum(config: Config) -> Quorum:
         request_timeout_ms=config.controller_quorum_request_timeout_ms,
         fetch_timeout_ms=config.controller_quorum_fetch_timeout_ms,
         retry_backoff_ms=config.controller_quorum_retry_backoff_ms,
+        search_ms=SEARCH_MS if config.controller_protocol in (None, PLAINTEXT) else SECURED_SEARCH_MS,
         fetch_max_bytes=config.controller_quorum_fetch_max_bytes,
         fetch_snapshot_max_bytes=config.controller_quorum_fetch_snapshot_max_bytes,
     )

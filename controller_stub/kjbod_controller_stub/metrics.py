@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from kjbod.metadata.image import BrokerRegistration
+from kjbod.metrics.certificates import ends_of_certificates
 from kjbod.metrics.distribution import Durations
 from kjbod.metrics.mbeans import MBean, Reading, families, histogram, readings_of
 from kjbod.quick_dataclass import dataclass
@@ -111,6 +112,8 @@ class Snapshot:
     """Of MBeans that are there once."""
     brokers: Mapping[int, BrokerFigures]
     features: Mapping[str, int]
+    certificates: Sequence[tuple[str, str, int]]
+    """What each is for, its store, and its end in milliseconds since 1970."""
     waiting: int
     """Answers that wait for the log to be durable, and requests that wait for their turn."""
     queued: Durations
@@ -152,6 +155,7 @@ def snapshot(server: "ControllerServer", times: "TurnTimes", *, now_ms: int, wal
         values=values,
         brokers={broker.id: _figures(server, broker, now_ms) for broker in brokers},
         features=controller.cluster.finalized_features(),
+        certificates=tuple(server.certificates.ends()),
         waiting=server.waiting,
         queued=queued,
         worked=times.worked.now(),
@@ -170,6 +174,7 @@ def metrics(now: Snapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "kjbod_controller_requests_waiting", "Requests that wait for their turn or for the log.", now.waiting
     )
+    yield ends_of_certificates(now.certificates)
     for name, text, durations in (
         ("queue", "How long requests and timers waited for their turn.", now.queued),
         ("turn", "How long their turns took.", now.worked),

@@ -21,6 +21,7 @@ _HELP = frozenset(("-h", "--help", "--version"))
 
 _COMMANDS = {
     "agent": "kjbod.cli.agent",
+    "cluster": "kjbod.cli.cluster",
     "config": "kjbod.cli.config",
     "controller": "kjbod.cli.controller",
     "dirs": "kjbod.cli.dirs",

@@ -113,6 +113,7 @@ def lines(answer: dict[str, Any], columns: int | None) -> list[str]:
         ("broker epoch", _epoch(answer["broker_epoch"])),
         ("metadata offset", f"{answer['metadata_offset']}{'' if answer['published'] else ', not yet complete'}"),
         *_history(answer.get("metadata_history")),
+        *((name, cut(text, columns and columns - _NAME_COLUMNS - 2)) for name, text in _certificates(answer)),
         *([("placement", safe(answer["admission"]))] if answer.get("admission") else []),
         ("assignments", f"{answer['queued_assignments']} queued{_stuck(answer['stuck_assignments'])}"),
         # An agent that was started before this command was installed does not tell.
@@ -146,6 +147,7 @@ def guard_lines(answer: dict[str, Any], columns: int | None) -> list[str]:
         ("registration", registered),
         ("controller", safe(answer["controller"] or "none is known")),
         ("metadata", followed if missing is None else f"NOT FOLLOWED: {safe(missing)}"),
+        *_certificates(answer),
         *((("guard's own" if name == "agent" else name), told) for name, told in _processes(answer)),
     ]
     head = [f"{name:<{_NAME_COLUMNS}}  {cut(text, columns and columns - _NAME_COLUMNS - 2)}" for name, text in facts]
@@ -259,6 +261,13 @@ def _history(told: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
         )
     if told["behind"] is not None:
         yield "metadata", f"NOT FOLLOWED: {safe(told['behind'])}; if it was set back for good, restart the agent"
+
+
+def _certificates(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """A line for each certificate; a daemon that was started before this command was installed does not tell."""
+    for row in answer.get("certificates", ()):
+        end = "" if row["not_after_ms"] is None else f"valid until {moment(row['not_after_ms'])}, "
+        yield "certificate", safe(f"{end}{row['path'] or row['key']} ({', '.join(row['uses'])})")
 
 
 def _stuck(count: int) -> str:

@@ -18,10 +18,12 @@ no error, SnapshotId                       FetchSnapshot from position 0 until t
 anything else, time-out, disconnect        back off, ask any server
 =========================================  ==========================================================================
 
-Back-off starts at 20 ms and doubles up to a second, with a fifth of jitter; any progress resets it. A leader that is
-named again while it does not answer is asked again after the back-off, not at once. A leader epoch never goes back.
-When nothing was fetched for :attr:`Quorum.fetch_timeout_ms`, of the time in which this process ran, who has just failed
-is not the next one to be asked, where there are others.
+Whoever looks for the leader asks each server once, in any order, before it asks one again: one that is dead or stopped
+holds it up once a round. Back-off starts at 20 ms and doubles from round to round up to a second, with a fifth of
+jitter; a server has :attr:`Quorum.search_ms` to answer, and twice as long in each round after the third, up to
+:attr:`Quorum.request_timeout_ms`. Any progress resets both. So after an election the leader is found in a part of the
+time that the election took. A leader that is named again while it does not answer is asked again after the back-off,
+not at once. A leader epoch never goes back.
 
 What was below the high watermark never diverges: a leader that says so is of another history (its log was lost, or an
 older copy of it was put back), and everything is read again from the start. Consumers do not see a half-read state
@@ -46,7 +48,6 @@ from kjbod.metadata.control_records import KRaftVersion
 from kjbod.metadata.image import MetadataImage, Replayer, image_of
 from kjbod.metadata.records import Record
 from kjbod.metadata.snapshot import SnapshotId
-from kjbod.observed import ObservedTimeout
 from kjbod.quick_dataclass import dataclass
 from kjbod.wire import messages as wire
 from kjbod.wire.codec import MalformedMessageError
@@ -63,6 +64,11 @@ _DENIED = frozenset({ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUT
 MAX_WAIT_MS = 500
 """``KafkaRaftClient.MAX_FETCH_WAIT_MS``: how long a leader parks a fetch that finds nothing."""
 RETRY_BACKOFF_MAX_MS = 1000
+SEARCH_MS = 500
+SECURED_SEARCH_MS = 1000
+"""Where a connection is not for nothing: many nodes that give up TLS handshakes under way only make more of them."""
+SEARCH_ROUNDS = 3
+"""With the same patience."""
 ASKED_BYTES_MAX = 64 * 1024 * 1024
 """Of what one answer is asked to have, whatever is configured: it is held in memory, and must fit into a frame."""
 ADDRESSES_MAX = 1_000
@@ -71,6 +77,7 @@ SNAPSHOT_BYTES_MAX = 1024 * 1024 * 1024
 SET_BACK_AFTER_MS = 10_000
 """Servers that know only older leader epochs for so long have not merely missed an election."""
 _JITTER = 0.2
+_DOUBLED_MAX = 16
 _REPLICA_STATE_SINCE = 15
 """Fetch version from which the replica id is a tagged struct."""
 
@@ -81,8 +88,10 @@ class Quorum:
 
     Attributes:
         request_timeout_ms: how long an answer may take, beyond what the leader may park it.
-        fetch_timeout_ms: without a successful fetch for so long, another controller is looked for.
+        fetch_timeout_ms: a leader that is silent for so long beyond what it may park is looked for elsewhere.
         retry_backoff_ms: between a failure and the next request, at first.
+        search_ms: to connect to a server that may know the leader, and again for its answer, in the first rounds of a
+            search.
         fetch_max_bytes: of records in one answer; a batch that is larger comes whole.
         fetch_snapshot_max_bytes: of a snapshot in one answer.
     """
@@ -90,6 +99,7 @@ class Quorum:
     request_timeout_ms: int = 2000
     fetch_timeout_ms: int = 2000
     retry_backoff_ms: int = 20
+    search_ms: int = SEARCH_MS
     fetch_max_bytes: int = 1024 * 1024
     fetch_snapshot_max_bytes: int = 1024 * 1024
 
@@ -314,9 +324,9 @@ class FetchMachine:
         self._addresses: dict[int, Address] = dict(voters or {})
         self._max_wait_ms = max_wait_ms
         self._quorum = quorum
-        self._silence: ObservedTimeout | None = None
-        """With what was asked since the last success; None: nothing was."""
         self._failures = 0
+        self._asked_in_vain: set[Address] = set()
+        """In this round of the search."""
         self._ever_fetched = False
         self._log = _Log()
         self._download: _Download | None = None
@@ -357,12 +367,22 @@ class FetchMachine:
     @property
     def timeout_ms(self) -> int:
         """Milliseconds to wait for the answer to :meth:`request`."""
-        quorum = self._quorum
         # Who answered the last time is waited for no longer than it may be silent.
-        limit_ms = (
-            quorum.request_timeout_ms if self._failures else min(quorum.request_timeout_ms, quorum.fetch_timeout_ms)
-        )
+        limit_ms = self.patience_ms if self._failures else min(self.patience_ms, self._quorum.fetch_timeout_ms)
         return limit_ms + (0 if self._download else self._max_wait_ms)
+
+    @property
+    def patience_ms(self) -> int:
+        """Milliseconds for one server to take a connection."""
+        limit_ms = self._quorum.request_timeout_ms
+        searching = self._failures and len(self._servers) > 1
+        doubled = min(max(0, self._rounds - SEARCH_ROUNDS + 1), _DOUBLED_MAX)
+        return min(limit_ms, self._quorum.search_ms << doubled) if searching else limit_ms
+
+    @property
+    def _rounds(self) -> int:
+        """Rounds of the search that are over."""
+        return max(0, self._failures - 1) // len(self._servers)
 
     def request(self, fetch_version: int) -> wire.FetchRequest | wire.FetchSnapshotRequest:
         """The next request; ``fetch_version`` is that of Fetch on this connection."""
@@ -404,36 +424,31 @@ class FetchMachine:
 
     # ---- what happened
 
-    def on_asked(self, now_ms: int) -> None:
-        """A request is on its way, connecting included. What this process does between two of them is nobody's
-        silence."""
-        if self._silence is None:
-            step_ms = self._quorum.request_timeout_ms + self._max_wait_ms
-            self._silence = ObservedTimeout(self._quorum.fetch_timeout_ms, now_ms, step_ms)
-
     def on_connected(self) -> None:
         """The next request goes to what may be another process than the last one, with another history."""
         self._log.rewind()
 
     def on_failure(self, why: str, now_ms: int, then: Address | None = None) -> list[Effect]:
-        """No connection, no answer in time, or an answer that makes no sense: back off and ask ``then`` or else any
-        server."""
+        """No connection, no answer in time, or an answer that makes no sense: back off and ask ``then`` or else the
+        next server."""
         self.problem = why
         if self.failing_since_ms is None:
             self.failing_since_ms = now_ms
         self._failures += 1
         first_ms = max(1, self._quorum.retry_backoff_ms)
-        backoff = min(first_ms << min(self._failures - 1, 16), max(first_ms, RETRY_BACKOFF_MAX_MS))
+        backoff = min(first_ms << min(self._rounds, _DOUBLED_MAX), max(first_ms, RETRY_BACKOFF_MAX_MS))
         self.not_before_ms = now_ms + int(backoff * self._rng.uniform(1 - _JITTER, 1 + _JITTER))
-        others = self._to_ask(now_ms)
-        self.address = then or self._rng.choice(others)
+        self.address = then or self._next_server()
         return []
 
-    def _to_ask(self, now_ms: int) -> Sequence[Address]:
-        """Servers that may know the leader: all, or, after the fetch timeout, all but the one that has just failed."""
-        if self._silence is None or not self._silence.is_over(now_ms):
-            return self._servers
-        return [server for server in self._servers if server != self.address] or self._servers
+    def _next_server(self) -> Address:
+        """Server that was not asked in this round; where all were, any but the last one begins the next."""
+        self._asked_in_vain.add(self.address)
+        left = [server for server in self._servers if server not in self._asked_in_vain]
+        if not left:
+            self._asked_in_vain.clear()
+            left = [server for server in self._servers if server != self.address]
+        return self._rng.choice(left or self._servers)
 
     def on_fetch(self, response: wire.FetchResponse, now_ms: int) -> list[Effect]:
         """An answer to a Fetch.
@@ -548,7 +563,7 @@ class FetchMachine:
         self.problem = self.set_back = self._behind_since_ms = self.failing_since_ms = None
         self.denied = False
         self._failures = 0
-        self._silence = None
+        self._asked_in_vain.clear()
         self.not_before_ms = now_ms
 
     def _on_error(self, code: int, now_ms: int, told: wire.LeaderIdAndEpoch | None = None) -> list[Effect]:

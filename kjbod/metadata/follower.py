@@ -107,7 +107,6 @@ class MetadataFollower:
             max_wait_ms=max_wait_ms,
             quorum=quorum,
         )
-        self._request_timeout_ms = quorum.request_timeout_ms
         self._setup = setup or ConnectionSetup()
         self._client_id = client_id
         self._clock = clock
@@ -197,7 +196,6 @@ class MetadataFollower:
     async def _exchange(self) -> list[Effect]:
         """A request and its answer."""
         machine = self._machine
-        machine.on_asked(self._clock.monotonic_ms())
         connection = await self._connection_to(machine.address)
         request = machine.request(connection.version_of(ApiKey.FETCH))
         timeout_ms = machine.timeout_ms
@@ -232,7 +230,7 @@ class MetadataFollower:
                     port,
                     client_id=self._client_id,
                     clock=self._clock,
-                    connect_timeout_ms=min(setup_ms, self._request_timeout_ms),
+                    connect_timeout_ms=min(setup_ms, self._machine.patience_ms),
                 )
             self._connected_to = address
             self._machine.on_connected()

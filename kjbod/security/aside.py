@@ -15,7 +15,7 @@ CALLS_MAX: Final = 16
 """Calls at a time, those that nobody waits for any more included; others wait for their turn."""
 
 
-def in_thread(work: Callable[[], T], trouble: str) -> Future[T]:
+def in_thread(work: Callable[[], T], trouble: str = "TLS cannot be set up") -> Future[T]:
     """The result of ``work``, or the reason why there is none as a :class:`KjbodError`; ``trouble``: what goes wrong
     where the reason is another one, no memory for example."""
     answer: Future[T] = Future()

@@ -6,6 +6,7 @@ be read, or are half written, the certificates from before go on to be used.
 """
 
 import asyncio
+import contextlib
 import os
 import ssl
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import structlog
 from kjbod.clock import Clock, SystemClock, system_random
 from kjbod.errors import KjbodError
 from kjbod.security.aside import Aside, T, in_thread
+from kjbod.security.certificates import Certificate, Certificates
 from kjbod.security.keys import PLAIN_TEXT, ChannelSettings, Tls
 
 if TYPE_CHECKING:
@@ -32,6 +34,10 @@ FAILED_FOR_MS: Final = 60_000
 """After so long files that could not be used are read again, although they look as they did."""
 EXPIRES_SOON: Final = timedelta(days=30)
 """Before the end of its time a certificate of ours is named."""
+NAMED_EVERY_MS: Final = 24 * 3_600_000
+"""And then again."""
+LOOK_INTERVAL_S: Final = 3600.0
+LOOK_TIMEOUT_MS: Final = 60_000
 _NONCE_BYTES: Final = 24
 _log = structlog.get_logger("kjbod.security")
 
@@ -70,6 +76,7 @@ class Security:
         self._failed_stamp: Stamp | None = None
         self._failure = ""
         self._failed_ms = 0
+        self._named_ms: int | None = None
         self._aside: Aside | None = None
         self._tickets: Tickets | None = None
 
@@ -92,7 +99,7 @@ class Security:
         if tls is None:
             return None
         if self._under_way is None or self._under_way.done():
-            self._under_way = in_thread(lambda: self._renew(tls), "TLS cannot be set up")
+            self._under_way = in_thread(lambda: self._renew(tls))
         patience_ms = timeout_ms if self._context is None else min(PATIENCE_MS, timeout_ms)
         try:
             async with asyncio.timeout(patience_ms / 1000):
@@ -107,6 +114,26 @@ class Security:
                 raise
             return self._context  # why was said when it was found out
         return context
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """Our certificate, or what we trust where there is none; None: there is no TLS."""
+        tls = self.settings.tls
+        store = None if tls is None else tls.keystore or tls.truststore
+        if store is None:
+            return None
+        ends = None if self.expires_at is None else round(self.expires_at.timestamp() * 1000)
+        return Certificate(store.key, store.path or "", ends, self._failure)
+
+    async def look(self, *, timeout_ms: int) -> None:
+        """Find out whether the files have changed, and name a certificate that is near its end.
+
+        Raises:
+            KjbodError: as :meth:`context`.
+        """
+        await self.context(timeout_ms=timeout_ms)
+        if self.settings.tls is not None:
+            self._warn_of_end(self.settings.tls)
 
     def mechanism(self, host: str) -> "ClientMechanism | None":
         """The machine for one login at this host; None where the protocol has no SASL."""
@@ -123,7 +150,7 @@ class Security:
 
         return client_mechanism(login, self._rng.randbytes(_NONCE_BYTES).hex())
 
-    def doubt(self) -> None:
+    def not_believed(self) -> None:
         """Note that a server has refused our login."""
         if self._tickets is not None:
             self._tickets.doubt()
@@ -146,7 +173,10 @@ class Security:
         from kjbod.security.contexts import files_of
 
         stamp = tuple(map(_stamp, files_of(tls)))
-        if self._context is not None and (stamp == self._stamp or self._has_just_failed(stamp)):
+        if self._context is not None and stamp == self._stamp:
+            self._failed_stamp, self._failure = None, ""  # what could not be used was put back
+            return self._context
+        if self._context is not None and self._has_just_failed(stamp):
             return self._context
         again = self._context is not None
         try:
@@ -155,7 +185,7 @@ class Security:
             if again:
                 self._note_failure(stamp, str(error) or type(error).__name__)
             raise
-        self._stamp, self._failed_stamp, self._failure = stamp, None, ""
+        self._stamp, self._failed_stamp, self._failure, self._named_ms = stamp, None, "", None
         if again:
             _log.info("security.renewed", files=list(files_of(tls)), expires_at=_iso(self.expires_at))
         self._warn_of_end(tls)
@@ -188,12 +218,29 @@ class Security:
     def _warn_of_end(self, tls: Tls) -> None:
         if self.expires_at is None or tls.keystore is None or self._left(self.expires_at) > EXPIRES_SOON:
             return
+        now_ms = self._clock.monotonic_ms()
+        if self._named_ms is not None and now_ms - self._named_ms < NAMED_EVERY_MS:
+            return
+        self._named_ms = now_ms
         ended = self._left(self.expires_at) <= timedelta()
         event = "security.certificate.expired" if ended else "security.certificate.expires"
         _log.warning(event, key=tls.keystore.key, path=tls.keystore.path, expires_at=_iso(self.expires_at))
 
     def _left(self, moment: datetime) -> timedelta:
         return timedelta(milliseconds=moment.timestamp() * 1000 - self._clock.wall_ms())
+
+
+async def look_again(certificates: Certificates) -> None:
+    """Look at all certificates, again and again; what is to be said is said where it is found.
+
+    A process that nobody connects to anew reads no file: it would neither take a renewed certificate nor name one that
+    ends.
+    """
+    while True:
+        await asyncio.sleep(LOOK_INTERVAL_S)
+        for security in certificates:
+            with contextlib.suppress(KjbodError):
+                await security.look(timeout_ms=LOOK_TIMEOUT_MS)
 
 
 def _client_context(tls: Tls) -> ssl.SSLContext:

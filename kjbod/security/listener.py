@@ -1,7 +1,9 @@
 """Security of a listener: its TLS, the logins that it takes, and who a client is to an authorizer
 (``DefaultKafkaPrincipalBuilder`` of 4.3.1)."""
 
+import asyncio
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final
@@ -9,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 from kjbod.clock import system_random
 from kjbod.errors import ConfigError, KjbodError
 from kjbod.scram import MECHANISMS
-from kjbod.security.aside import Aside
+from kjbod.security.aside import Aside, in_thread
+from kjbod.security.certificates import Certificate
 from kjbod.security.channel import Security
 from kjbod.security.kerberos_names import short_name
 from kjbod.security.kerberos_settings import GSSAPI
@@ -89,6 +92,15 @@ class ListenerSecurity:
         """
         return await self._tls.context(timeout_ms=timeout_ms)
 
+    @property
+    def certificate(self) -> Certificate | None:
+        """Certificate of the listener; None: it has no TLS."""
+        return self._tls.certificate
+
+    async def look(self, *, timeout_ms: int) -> None:
+        """As :meth:`.channel.Security.look`."""
+        await self._tls.look(timeout_ms=timeout_ms)
+
     def login(self) -> ServerLogin:
         """The machine for a connection's login."""
         return ServerLogin(self._mechanisms, self.settings.reauthentication_ms)
@@ -99,6 +111,22 @@ class ListenerSecurity:
 
         with contextlib.suppress(KjbodError):  # then the step has no answer
             await self._aside.run(work, TROUBLE, timeout_ms=ACCEPT_TIMEOUT_MS)
+
+    async def reconfigure(self, read: Callable[[], ListenerSettings]) -> None:
+        """Take other stores for the connections from now on. ``read`` may block.
+
+        Raises:
+            KjbodError: they cannot be used; those from before are.
+        """
+
+        def load() -> tuple[ListenerSettings, Security]:
+            found = read()
+            tls = Security(ChannelSettings(found.protocol, found.tls), make=_server_context)
+            tls.load()
+            return found, tls
+
+        found, self._tls = await asyncio.wrap_future(in_thread(load))
+        self.settings = dataclasses.replace(self.settings, tls=found.tls)
 
     def principal_of(self, certificate: bytes | None) -> str:
         """The principal of a client that has shown this certificate (DER), before any login.

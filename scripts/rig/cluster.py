@@ -101,13 +101,16 @@ def directory_id(log_dir: Path) -> Uuid:
     return found
 
 
-def ask(port: int, request: RequestBody[ResponseT], *, version: int | None = None) -> ResponseT:
+def ask(
+    port: int, request: RequestBody[ResponseT], *, version: int | None = None, host: str = "127.0.0.1"
+) -> ResponseT:
     """A controller's answer to a request, as an admin client gets it. Blocks, also where a loop runs in this thread.
 
     Args:
         port: of the controller.
         request: what to send.
         version: of the request; the highest common one where not given.
+        host: where it is.
 
     Raises:
         ProtocolError: it did not answer.
@@ -115,7 +118,7 @@ def ask(port: int, request: RequestBody[ResponseT], *, version: int | None = Non
     """
 
     async def exchange() -> ResponseT:
-        async with await Connection.open("127.0.0.1", port, client_id="kjbod-rig", clock=SystemClock()) as connection:
+        async with await Connection.open(host, port, client_id="kjbod-rig", clock=SystemClock()) as connection:
             return await connection.request(request, timeout_ms=_ASK_TIMEOUT_MS, version=version)
 
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
@@ -161,6 +164,7 @@ class Cluster:
         jvm: further options of its Java.
 
     Attributes:
+        host: of the controller.
         port: of the controller.
         controller_config: its ``server.properties``.
         controller_dir: its log directory.
@@ -183,6 +187,7 @@ class Cluster:
         self.processes = processes
         self.kafka = kafka
         self.cluster_id = str(random_uuid(system_random())) if cluster_id is None else cluster_id
+        self.host = "127.0.0.1"
         self.port = free_port()
         self.controller_config = base / f"{name}.properties"
         self.controller_dir = base / name
@@ -343,13 +348,15 @@ class Cluster:
             topic = CreateTopicsRequestTopic(
                 name=name, num_partitions=partitions, replication_factor=replication_factor, configs=own
             )
-        answer = ask(self.port, CreateTopicsRequest(topics=(topic,), timeout_ms=_ASK_TIMEOUT_MS))
+        answer = ask(self.port, CreateTopicsRequest(topics=(topic,), timeout_ms=_ASK_TIMEOUT_MS), host=self.host)
         _require_granted(f"topic {name} was not created", [created.error_code for created in answer.topics])
 
     def delete_topics(self, *names: str) -> None:
         """Delete topics. Raises :class:`RigError` when the controller refuses one."""
         # In the last version that goes by names alone.
-        answer = ask(self.port, DeleteTopicsRequest(topic_names=names, timeout_ms=_ASK_TIMEOUT_MS), version=5)
+        answer = ask(
+            self.port, DeleteTopicsRequest(topic_names=names, timeout_ms=_ASK_TIMEOUT_MS), version=5, host=self.host
+        )
         _require_granted(f"not deleted: {', '.join(names)}", [deleted.error_code for deleted in answer.responses])
 
 

@@ -5,10 +5,11 @@ import dataclasses
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kjbod.clock import SystemClock, system_random
 from kjbod.ids import UNASSIGNED, Uuid
+from kjbod.metadata.fetching import Address
 from kjbod.metadata.follower import Committed, MetadataFollower, Snapshot
 from kjbod.metadata.image import MetadataImage, PartitionRegistration, Replayer
 from kjbod.metadata.records import BrokerRegistrationChangeRecord, Record
@@ -24,13 +25,19 @@ class Seen:
 
 
 class ClusterWatch:
-    """Follows the metadata log in a thread of its own; ask it from any thread."""
+    """Follows the metadata log in a thread of its own; ask it from any thread.
 
-    def __init__(self, port: int, cluster_id: str) -> None:
+    Args:
+        port: of the controller on this machine; where there are others, ``servers``.
+        cluster_id: of the cluster.
+        servers: addresses of the controllers.
+    """
+
+    def __init__(self, port: int, cluster_id: str, *, servers: Sequence[Address] = ()) -> None:
         self._lock = threading.Lock()
         self._replayer = Replayer()
         self._seen: list[Seen] = []
-        self._port = port
+        self._servers = servers or [("127.0.0.1", port)]
         self._cluster_id = cluster_id
         self._loop = asyncio.new_event_loop()
         self._task: asyncio.Task[None] | None = None
@@ -46,7 +53,7 @@ class ClusterWatch:
 
     def _run(self) -> None:
         follower = MetadataFollower(
-            [("127.0.0.1", self._port)],
+            self._servers,
             client_id="kjbod-demo-observer",
             clock=SystemClock(),
             rng=system_random(),

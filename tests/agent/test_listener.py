@@ -28,6 +28,7 @@ from kjbod.metadata.records import (
     RegisterBrokerRecord,
     TopicRecord,
 )
+from kjbod.security.certificates import Certificates
 from kjbod.wire.admin_messages import (
     AddRaftVoterRequest,
     AlterClientQuotasRequest,
@@ -225,7 +226,7 @@ class FakeAgent:
                 forwarder=Forwarder(channel, clock),
                 cluster_id=CLUSTER_ID,
             )
-            listeners = Listeners(self.config, parts, clock=clock, log=self.log)
+            listeners = Listeners(self.config, parts, Certificates(), clock=clock, log=self.log)
             try:
                 await listeners.open()
                 yield listeners

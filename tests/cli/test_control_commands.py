@@ -77,6 +77,15 @@ STATUS: dict[str, Any] = {
     "published": True,
     "queued_assignments": 2,
     "stuck_assignments": 1,
+    "certificates": [
+        {
+            "key": "ssl.keystore.location",
+            "path": "/etc/kafka/host.pem",
+            "not_after_ms": 1763744232000,
+            "not_renewed": None,
+            "uses": ["controllers", "listener SSL"],
+        }
+    ],
     "unmade": ["orders-7 cannot be made since 2025-11-21T16:57:12Z: /mnt/d1: ENOSPC at mkdir of orders-7"],
     "creating": 3,
     "moves": 1,
@@ -117,6 +126,7 @@ def test_status_is_one_screen(
         "controller       host3:9093, last answer 1 s ago",
         "broker epoch     12",
         "metadata offset  345",
+        "certificate      valid until 2025-11-21 16:57:12Z, /etc/kafka/host.pem (controllers, listener SSL)",
         "assignments      2 queued, 1 of them stuck: the agent's log names them",
         "not made         orders-7 cannot be made since 2025-11-21T16:57:12Z: /mnt/d1: ENOSPC at mkdir of orders-7",
         "replicas         2408, and 3 to create",

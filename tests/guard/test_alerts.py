@@ -11,11 +11,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kjbod.metrics.listener import render
+from kjbod.security.certificates import Certificate, Certificates
 from kjbod_agent.guard import effects
 from kjbod_agent.guard.metrics import MEANS, metrics_of
 from kjbod_agent.guard.picture import Deeds, Picture
 from tests.guard.test_answers import NOW, ROW
 from tests.pages.markdown import ROOT
+from tests.security.ending import Ending
 
 RULES = ROOT / "systemd" / "examples" / "kjbod-guard.rules.yml"
 NOW_S = 2_000_000
@@ -84,9 +86,9 @@ class Scrapes:
         return tuple(pair for pair in labels if pair[0] in names)
 
     def _compare(self, expression: str) -> Vector:
-        shape = re.fullmatch(r"(.+?) (==|>) (\d+)", expression)
+        shape = re.fullmatch(r"(.+?) (==|>|<) (\d+)", expression)
         assert shape, expression
-        holds: Callable[[float, float], bool] = {"==": operator.eq, ">": operator.gt}[shape[2]]
+        holds: Callable[[float, float], bool] = {"==": operator.eq, ">": operator.gt, "<": operator.lt}[shape[2]]
         return {labels: value for labels, value in self._values(shape[1]).items() if holds(value, float(shape[3]))}
 
     def _values(self, term: str) -> Vector:
@@ -95,6 +97,8 @@ class Scrapes:
             return {labels: value - before[labels] for labels, value in now.items() if labels in before}
         if since := re.fullmatch(r"time\(\) - (\w+)", term):
             return {labels: NOW_S - value for labels, value in self._select(since[1], self._scrapes[1]).items()}
+        if until := re.fullmatch(r"(\w+) - time\(\)", term):
+            return {labels: value - NOW_S for labels, value in self._select(until[1], self._scrapes[1]).items()}
         return self._select(term, self._scrapes[1])
 
     @staticmethod
@@ -115,6 +119,13 @@ WELL = replace(
 def first(**changes: Any) -> Picture:
     """The first directory is another one."""
     return replace(WELL, directories=[WELL_ROW | changes, OTHER_ROW])
+
+
+def ending(days: int) -> Certificates:
+    """A certificate that ends in so many days."""
+    found = Certificates()
+    found.add("controllers", Ending(Certificate("ssl.keystore.location", "/k.pem", (NOW_S + days * DAY_S) * 1000)))
+    return found
 
 
 SITUATIONS: dict[str, tuple[Picture | None, set[str]]] = {
@@ -168,6 +179,8 @@ SITUATIONS: dict[str, tuple[Picture | None, set[str]]] = {
         ),
         {"KjbodBrokerGivenUp"},
     ),
+    "its certificate ends in six days": (replace(WELL, certificates=ending(6)), {"KjbodCertificateEnds"}),
+    "its certificate ends in eight days": (replace(WELL, certificates=ending(8)), set()),
     "the guard is down": (None, {"KjbodGuardGone"}),
     "no metadata": (replace(WELL, blind="no controller answers"), {"KjbodGuardBlind"}),
 }

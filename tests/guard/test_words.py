@@ -67,6 +67,8 @@ def test_the_condition_is_critical_only_where_kafka_goes_on_with_a_dead_disk_or_
     assert uncertain.line == (
         "CRITICAL: /d1 has failed, and nobody knows whether Kafka has noticed; the metadata are not followed: TLS"
     )
+    ends = condition({"/d1": "online"}, unnoticed=(), unbound=None, blind=None, certificates=["k.pem ends soon"])
+    assert ends.line == "DEGRADED: k.pem ends soon"
     left = condition({"/d1": "online"}, unnoticed=(), unbound=None, blind=None, left="2 partitions evicted")
     assert left.line == "DEGRADED: 2 partitions evicted"
     assert condition({"/d1": "unwatched"}, unnoticed=(), unbound="no broker runs", blind=None).level is Level.CRITICAL

@@ -22,6 +22,7 @@ from kjbod.ids import Uuid
 from kjbod.metadata.image import MetadataImage
 from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.control_socket import ControlError, Handler
+from kjbod.security.certificates import Certificates
 from kjbod.usage import Usage
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_agent import lifecycle as life
@@ -187,6 +188,9 @@ class Broker(Protocol):
     def history(self) -> History: ...
 
     @property
+    def certificates(self) -> Certificates: ...
+
+    @property
     def cordoning(self) -> Cordoning: ...
 
     @property
@@ -288,6 +292,7 @@ class Commands:
             "queued_assignments": broker.fencing.unrecorded,
             "unmade": broker.fencing.unmade_words(),
             "metadata_history": broker.history.as_json(),
+            "certificates": broker.certificates.as_json(),
             "admission": broker.cordoning.admission.text,
             "stuck_assignments": broker.fencing.stuck,
             "creating": len(broker.placement.inventory.creating),

@@ -35,13 +35,15 @@ from kjbod.config.load import own_listener_problems
 from kjbod.errors import KjbodError
 from kjbod.metadata import describing
 from kjbod.metadata.acls import AclIndex, Acls, Operation, ResourceType, Rules
-from kjbod.metadata.image import MetadataImage
+from kjbod.metadata.image import BROKER, MetadataImage
 from kjbod.metadata.refusals import refusal
 from kjbod.metadata.versions import KRAFT_VERSION, SUPPORTED_FEATURES
 from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.names import UnresolvedError
+from kjbod.security.certificates import Certificates
 from kjbod.security.credentials import credentials_of
-from kjbod.security.opening import listener_security
+from kjbod.security.dynamic import DynamicStores
+from kjbod.security.opening import listener_security, of_own_listener
 from kjbod.wire.admin_messages import (
     DescribeAclsRequest,
     DescribeClientQuotasRequest,
@@ -211,13 +213,18 @@ class Listeners:
     Args:
         config: addresses, limits, authorizer.
         parts: the agent.
+        certificates: those of the listeners are added.
         clock: the time.
         log: for peers that send what they may not.
     """
 
-    def __init__(self, config: Config, parts: Parts, *, clock: Clock, log: Logger) -> None:
+    def __init__(self, config: Config, parts: Parts, certificates: Certificates, *, clock: Clock, log: Logger) -> None:
         self._config = config
         self._parts = parts
+        self._certificates = certificates
+        node = (BROKER, str(config.node_id))
+        self.stores = DynamicStores(config, lambda: parts.broker.image.configs.get(node, {}), of_own_listener, log)
+        """Stores that are altered in the metadata; to be run."""
         self._clock = clock
         self._log = log
         self._servers: list[Server] = []
@@ -256,6 +263,10 @@ class Listeners:
         config = self._config
         me = Self(node_id=config.node_id, cluster_id=self._parts.cluster_id, listener=listener.name)
         credentials = credentials_of(lambda: self._parts.broker.image)
+        security = await listener_security(config, listener, credentials, self._parts.broker.caught_up.wait)
+        if security is not None:
+            self._certificates.add(f"listener {listener.name}", security)
+            self.stores.add(listener, security)
         return await serve(
             listener.host,
             listener.port,
@@ -264,7 +275,7 @@ class Listeners:
             clock=self._clock,
             log=self._log,
             preloaded=PRELOADED,
-            security=await listener_security(config, listener, credentials, self._parts.broker.caught_up.wait),
+            security=security,
             limits=Limits(
                 max_frame_bytes=min(FRAME_BYTES_MAX, config.socket_request_max_bytes),
                 max_frame_bytes_of=FRAME_BYTES_MAX_OF,

@@ -37,6 +37,7 @@ from kjbod_agent.reporter import Log
 THREADS_EVERY_MS: Final = 250
 IDLE_MS: Final = 250
 JOURNAL_TIMEOUT_MS: Final = 5_000
+OPEN_AHEAD_TIMEOUT_MS: Final = 5_000
 SECURITY_TIMEOUT_MS: Final = 30_000
 """The first look at keystores."""
 
@@ -182,6 +183,11 @@ class Acts:
             self._log.info("guard.broker.asked")
         else:
             self._log.warning("guard.broker.not.asked", reason=problem)
+
+    def in_doubt(self) -> None:
+        """A disk may be failing: have the connections to the controller open when there is something to say."""
+        for channel in self._channels:
+            self._spawn(channel.open_ahead(timeout_ms=OPEN_AHEAD_TIMEOUT_MS))
 
     async def open(
         self,

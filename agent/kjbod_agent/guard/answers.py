@@ -148,6 +148,7 @@ class Answers:
             "fenced": now.fenced,
             "controller": now.controller,
             "metadata_missing": now.blind,
+            "certificates": now.certificates.as_json(),
             "metadata_offset": now.metadata_offset,
             "metadata_version": now.metadata_version,
             "processes": None if usage is None else asdict(usage),

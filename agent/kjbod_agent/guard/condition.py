@@ -5,7 +5,8 @@ CRITICAL   a disk has failed and Kafka has not noticed, or nobody knows whether 
            can be done about it; no directory can be watched; the broker is lost, or must be given up and may not be
 DEGRADED   a directory is not online, for the guard or for Kafka, or is not watched; no broker runs here that is that of
            the file; the metadata are not followed, so nobody knows what Kafka has noticed; what is done cannot be
-           written down; a guard that acted has left something that this one, which observes, does not undo
+           written down; a guard that acted has left something that this one, which observes, does not undo; a
+           certificate ends within a week, or its file cannot be used
 OK         none of these
 =========  ============================================================================================================
 """
@@ -28,6 +29,7 @@ def condition(
     helpless: Collection[str] = (),
     uncertain: Collection[str] = (),
     left: str = "",
+    certificates: Collection[str] = (),
 ) -> Condition:
     """The condition.
 
@@ -42,6 +44,7 @@ def condition(
         helpless: paths that are not watched since they do not answer, and that Kafka may work on.
         uncertain: paths that have failed, and of which nobody knows whether Kafka has noticed.
         left: what a guard before this one has done, and this one, which observes, does not undo.
+        certificates: what is wrong with ours.
     """
     found = [(Level.CRITICAL, f"{path} has failed, and Kafka has not noticed") for path in sorted(unnoticed)]
     found += [
@@ -71,6 +74,7 @@ def condition(
         found.append((Level.DEGRADED, left))
     if unwritten:
         found.append((Level.DEGRADED, f"nothing can be evicted or demoted, replica lists are not kept: {unwritten}"))
+    found += [(Level.DEGRADED, reason) for reason in certificates]
     found.sort(key=lambda one: -one[0])
     count = len(states)
     well = f"watching, {count} director{'y' if count == 1 else 'ies'} online"

@@ -26,7 +26,8 @@ from kjbod.runtime import systemd
 from kjbod.runtime.control_socket import ControlServer
 from kjbod.runtime.logging import get_logger
 from kjbod.runtime.usage_meter import UsageMeter
-from kjbod.security.channel import NO_SECURITY
+from kjbod.security.certificates import Certificates
+from kjbod.security.channel import NO_SECURITY, look_again
 from kjbod.wire.client import opened_with
 from kjbod_agent.channel import ControllerChannel
 from kjbod_agent.condition import Condition
@@ -101,6 +102,10 @@ class Guard:
         # Where there can be none no controller is ever known, and so none is connected to.
         self._to_controllers = NO_SECURITY if isinstance(security, str) else security
         self._asked = listener_to_ask(config)
+        self._certificates = Certificates()
+        self._certificates.add("controllers", self._to_controllers)
+        if not isinstance(self._asked, str):
+            self._certificates.add(f"listener {self._asked.name}", self._asked.security)
         self._hand = hand
         self._mode = "observe" if hand is None else "act"
         self._acts: Acts | None = None
@@ -267,7 +272,7 @@ class Guard:
             review=self.review,
         )
         self._telling = Telling(self._reporting.account, watching, deciding, clock)
-        self._showing = Showing(config, self._mode, watching, monitor, deciding, clock, left)
+        self._showing = Showing(config, self._mode, watching, monitor, deciding, clock, left, self._certificates)
 
     async def _open_acts(self, hand: Started | str) -> None:
         """Open what a guard that acts has beside the rest. The hand may wait for a disk; all are watched meanwhile."""
@@ -320,6 +325,7 @@ class Guard:
             self._spawn(self._voters.run())
         self._spawn(self._rounds(systemd.watchdog_interval_ms()))
         self._spawn(self._usage.run())
+        self._spawn(look_again(self._certificates))
         self._spawn(self._reporting.sample(self._watching, self._monitor, self._following))
         self._spawn(self._remembering.keep_current(self._read_status, self._clock))
         answers = Answers(self.picture, self._usage.read, self._replicas, self._acting, self._let_go)
@@ -390,6 +396,8 @@ class Guard:
             directory_id = self._watching.directory_id(verdict.path)
             held = self._following.observed.held() if self._following.is_followed else {}
             self._reporting.account.failure(verdict, None if directory_id is None else held.get(directory_id))
+        if verdict.state is Health.SUSPECT and self._acts is not None:
+            self._acts.in_doubt()
         if verdict.state is not Health.FAILED:
             self._telling.forget(verdict.path)
         self.review()

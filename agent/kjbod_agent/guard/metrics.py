@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from kjbod.metrics.certificates import ends_of_certificates
 from kjbod_agent.guard import broker_steps
 from kjbod_agent.guard.directory_steps import RELEASED, State
 from kjbod_agent.guard.ladder import KafkaView, Step
@@ -38,6 +39,7 @@ def metrics_of(now: Picture) -> Iterator[Metric]:
         now.blind is None,
     )
     yield GaugeMetricFamily("kjbod_metadata_offset", "Last metadata offset applied.", now.metadata_offset)
+    yield ends_of_certificates(now.certificates.ends())
     rows = now.directories
     yield directory_gauge("kjbod_log_directory_replicas", "Replicas.", ((r["path"], r["replicas"]) for r in rows))
     yield directory_gauge(

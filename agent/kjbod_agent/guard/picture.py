@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kjbod.ids import Uuid
 from kjbod.quick_dataclass import dataclass
+from kjbod.security.certificates import NO_CERTIFICATES, Certificates
 from kjbod_agent.condition import Condition
 from kjbod_agent.guard.binding import Owned
 from kjbod_agent.guard.directory_steps import Standing
@@ -67,6 +68,7 @@ class Picture:
         fenced: whether the broker is.
         directories: a row for each, as ``kjbod status`` gets it.
         disks: what the monitor knows, by path.
+        certificates: of the guard.
     """
 
     node_id: int
@@ -87,6 +89,7 @@ class Picture:
     fenced: bool | None
     directories: Sequence[dict[str, Any]]
     disks: Mapping[str, "DirectoryStatus"]
+    certificates: Certificates = NO_CERTIFICATES
 
 
 def rows(

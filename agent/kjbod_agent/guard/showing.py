@@ -3,6 +3,7 @@
 from kjbod.clock import Clock
 from kjbod.config import Config
 from kjbod.metadata.fetching import Leader
+from kjbod.security.certificates import NO_CERTIFICATES, Certificates
 from kjbod_agent.condition import Condition
 from kjbod_agent.guard import broker_steps
 from kjbod_agent.guard.condition import condition
@@ -25,6 +26,7 @@ class Showing:
         deciding: what would be done.
         clock: the time.
         left: what a guard before this one has done, and this one, which observes, does not undo, in words.
+        certificates: of the guard.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class Showing:
         deciding: Deciding,
         clock: Clock,
         left: str = "",
+        certificates: Certificates = NO_CERTIFICATES,
     ) -> None:
         self._config = config
         self._mode = mode
@@ -44,6 +47,7 @@ class Showing:
         self._deciding = deciding
         self._clock = clock
         self._left = left
+        self._certificates = certificates
 
     def condition(self, seen: Seen) -> Condition:
         """The condition of the guard in one line."""
@@ -63,6 +67,7 @@ class Showing:
             ],
             unwritten="" if seen.acts is None else seen.acts.acting.unwritten,
             left=self._left,
+            certificates=self._certificates.reasons(self._clock.wall_ms()),
         )
 
     def picture(self, seen: Seen, leader: Leader | None) -> Picture:
@@ -101,4 +106,5 @@ class Showing:
                 wall_of=lambda ms: self._clock.wall_ms() - (self._clock.monotonic_ms() - ms),
             ),
             disks=statuses,
+            certificates=self._certificates,
         )

@@ -23,6 +23,7 @@ from kjbod.ids import METADATA_TOPIC_ID, UNASSIGNED, Uuid
 from kjbod.metadata.batches import encode_batch
 from kjbod.metadata.records import FeatureLevelRecord, PartitionRecord, Record, TopicRecord, encode_record
 from kjbod.metadata.versions import METADATA_VERSION, SUPPORTED_FEATURES
+from kjbod.security.certificates import Certificates
 from kjbod.wire import messages as wire
 from kjbod.wire.client import Disconnected, RequestTimedOut
 from kjbod.wire.limits import Limits
@@ -248,9 +249,9 @@ class Agent:
         monkeypatch.setattr("kjbod.metrics.listener.MetricsListener", lambda *_: self.metrics)
         monkeypatch.setattr(daemon.Daemon, "_open_control", self._nothing)
 
-    def _listeners(self, config: Config, parts: Parts, **options: Any) -> Listeners:
+    def _listeners(self, config: Config, parts: Parts, certificates: Certificates, **options: Any) -> Listeners:
         self.parts = parts
-        return Listeners(config, parts, **options)
+        return Listeners(config, parts, certificates, **options)
 
     async def _serve(self, host: str, port: int, handler: Handler, *, limits: Limits, **_: object) -> Any:
         self.served.append((host, port, limits))

@@ -12,6 +12,7 @@ from kjbod.errors import StorageError
 from kjbod.ids import Uuid
 from kjbod.metadata.image import MetadataImage
 from kjbod.runtime.control_socket import ControlError
+from kjbod.security.certificates import Certificates
 from kjbod.usage import Usage
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_agent import lifecycle
@@ -130,6 +131,7 @@ class FakeMover:
 class FakeBroker:
     def __init__(self) -> None:
         self.history = History()
+        self.certificates = Certificates()
         self.cordoning = Cordoning(broker_id=1, accept="auto", path=lambda directory: None)
         self.image = MetadataImage(topic_ids={"orders": TOPIC, "pay": OTHER})
         self.placement = FakePlacement()

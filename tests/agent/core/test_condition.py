@@ -31,7 +31,7 @@ RUNNING = Lifecycle(
 
 def at(now_ms: int, words: tuple[str, ...] = ("online",) * 12, *, ago: bool = True, **changes: Any) -> Condition:
     """The condition ``now_ms`` after the start; ``changes`` of the lifecycle, or what else is told."""
-    told = {key: changes.pop(key) for key in ("unrecorded", "stuck", "unfollowed") if key in changes}
+    told = {key: changes.pop(key) for key in ("unrecorded", "stuck", "unfollowed", "certificates") if key in changes}
     metadata = changes.pop("metadata", "online")
     life = dataclasses.replace(RUNNING, **changes)
     states = DirectoryStates({f"/d{number}": word for number, word in enumerate(words)}, metadata)
@@ -42,6 +42,12 @@ def at(now_ms: int, words: tuple[str, ...] = ("online",) * 12, *, ago: bool = Tr
 def test_all_is_well() -> None:
     assert at(101_000).line == "OK: running, unfenced, 12 directories online"
     assert at(101_000, ("online",)).line == "OK: running, unfenced, 1 directory online"
+
+
+def test_a_certificate_that_ends_is_a_reason_to_look() -> None:
+    assert at(101_000, certificates=["the certificate of k.pem ends soon"]).line == (
+        "DEGRADED: the certificate of k.pem ends soon"
+    )
 
 
 def test_the_line_names_every_reason() -> None:

@@ -1,0 +1,102 @@
+"""Certificates of a process: until when each is valid, and whether its files can still be read. Pure."""
+
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from typing import Any, Final, Protocol
+
+from kjbod.quick_dataclass import dataclass
+from kjbod.units import moment
+
+ENDS_SOON: Final = timedelta(days=7)
+"""Who has not renewed a certificate by then should look why: what renews them does so weeks before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate of ours, or the certificates that we trust where there is none.
+
+    Attributes:
+        key: of its store, as ``ssl.keystore.location``.
+        path: of its file; empty where it stands in the configuration.
+        not_after_ms: its end, milliseconds since 1970; None: there is none of ours, or it was not read yet.
+        not_renewed: why its file, as it is now, is not in use; empty: it is.
+    """
+
+    key: str
+    path: str
+    not_after_ms: int | None
+    not_renewed: str = ""
+
+    @property
+    def name(self) -> str:
+        """``ssl.keystore.location=/etc/kafka/host.pem``, or the key alone."""
+        return f"{self.key}={self.path}" if self.path else self.key
+
+
+class HasCertificate(Protocol):
+    """Security of connections, as it is looked at."""
+
+    @property
+    def certificate(self) -> Certificate | None: ...
+
+    async def look(self, *, timeout_ms: int) -> None: ...
+
+
+class Certificates:
+    """All certificates of a process, by what they are for."""
+
+    def __init__(self) -> None:
+        self._all: list[tuple[str, HasCertificate]] = []
+
+    def add(self, use: str, security: HasCertificate) -> None:
+        """Look at these too: ``use`` is ``controllers``, or the name of a listener."""
+        self._all.append((use, security))
+
+    def now(self) -> dict[Certificate, list[str]]:
+        """Certificates, and what each is for; those of the same file once."""
+        found: dict[Certificate, list[str]] = {}
+        for use, security in self._all:
+            if (certificate := security.certificate) is not None:
+                found.setdefault(certificate, []).append(use)
+        return found
+
+    def reasons(self, wall_ms: int) -> list[str]:
+        """Reasons why somebody should look, for the condition of a daemon."""
+        return [reason for certificate in self.now() for reason in _reasons(certificate, wall_ms)]
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """For ``kjbod status``, the first to end first."""
+        rows = [
+            {
+                "key": one.key,
+                "path": one.path,
+                "not_after_ms": one.not_after_ms,
+                "not_renewed": one.not_renewed or None,
+                "uses": uses,
+            }
+            for one, uses in self.now().items()
+        ]
+        return sorted(rows, key=lambda row: (row["not_after_ms"] is None, row["not_after_ms"] or 0))
+
+    def ends(self) -> Iterator[tuple[str, str, int]]:
+        """Use, store and end in milliseconds since 1970 of each that has one."""
+        for one, uses in self.now().items():
+            if one.not_after_ms is not None:
+                yield from ((use, one.name, one.not_after_ms) for use in uses)
+
+    def __iter__(self) -> Iterator[HasCertificate]:
+        """Everything that was added."""
+        return iter([security for _, security in self._all])
+
+
+NO_CERTIFICATES: Final = Certificates()
+"""Of a process without TLS."""
+
+
+def _reasons(one: Certificate, wall_ms: int) -> Iterable[str]:
+    if one.not_after_ms is not None and one.not_after_ms <= wall_ms:
+        yield f"the certificate of {one.name} has ended, on {moment(one.not_after_ms)}"
+    elif one.not_after_ms is not None and one.not_after_ms - wall_ms <= ENDS_SOON.total_seconds() * 1000:
+        yield f"the certificate of {one.name} ends on {moment(one.not_after_ms)}"
+    if one.not_renewed:
+        yield f"{one.name} has changed and cannot be used, the one before it still is: {one.not_renewed}"
