@@ -9,22 +9,23 @@ import asyncio
 import contextlib
 import os
 import ssl
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from kjbod.clock import Clock, SystemClock, system_random
 from kjbod.errors import KjbodError
+from kjbod.security.aside import Aside, T, in_thread
 from kjbod.security.certificates import Certificate, Certificates
 from kjbod.security.keys import PLAIN_TEXT, ChannelSettings, Tls
 
 if TYPE_CHECKING:
     import random
 
+    from kjbod.security.kerberos_login import Tickets
     from kjbod.security.sasl import ClientMechanism
 
 PATIENCE_MS: Final = 100
@@ -40,7 +41,6 @@ LOOK_TIMEOUT_MS: Final = 60_000
 _NONCE_BYTES: Final = 24
 _log = structlog.get_logger("kjbod.security")
 
-T = TypeVar("T")
 Stamp = tuple[tuple[int, int, int, int, int] | None, ...]
 """Device, inode, size and both times of change of each file; None: it is not there."""
 
@@ -77,6 +77,8 @@ class Security:
         self._failure = ""
         self._failed_ms = 0
         self._named_ms: int | None = None
+        self._aside: Aside | None = None
+        self._tickets: Tickets | None = None
 
     def load(self) -> None:
         """Read the files, for a start. Blocks.
@@ -133,14 +135,38 @@ class Security:
         if self.settings.tls is not None:
             self._warn_of_end(self.settings.tls)
 
-    def mechanism(self) -> "ClientMechanism | None":
-        """The machine for one login; None where the protocol has no SASL."""
+    def mechanism(self, host: str) -> "ClientMechanism | None":
+        """The machine for one login at this host; None where the protocol has no SASL."""
         login = self.settings.login
         if login is None:
             return None
+        if login.kerberos is not None:
+            from kjbod.security.kerberos import GssapiClient
+            from kjbod.security.kerberos_login import Tickets
+
+            tickets = self._tickets = self._tickets or Tickets(login.kerberos, self._clock, self._rng)
+            return GssapiClient(lambda: tickets.context(host))
         from kjbod.security.sasl import client_mechanism
 
         return client_mechanism(login, self._rng.randbytes(_NONCE_BYTES).hex())
+
+    def not_believed(self) -> None:
+        """Note that a server has refused our login."""
+        if self._tickets is not None:
+            self._tickets.doubt()
+
+    async def step(self, mechanism: "ClientMechanism", work: Callable[[], T]) -> T:
+        """The result of a step of a mechanism; of one that blocks in a thread.
+
+        Raises:
+            KjbodError: of the step, or it took too long.
+        """
+        if not mechanism.blocks:
+            return work()
+        from kjbod.security.kerberos_login import KDC_TIMEOUT_MS, TROUBLE
+
+        aside = self._aside = self._aside or Aside()
+        return await aside.run(work, TROUBLE, timeout_ms=KDC_TIMEOUT_MS)
 
     def _renew(self, tls: Tls) -> ssl.SSLContext:
         """TLS, made anew where a file has changed; what cannot be used is told and read once."""
@@ -233,29 +259,6 @@ def _stamp(path: str) -> tuple[int, int, int, int, int] | None:
     except (OSError, ValueError):
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-
-def in_thread(work: Callable[[], T]) -> Future[T]:
-    """The result of ``work``, or the reason why there is none as a :class:`KjbodError`, in a thread that nobody waits
-    for at the end of the process."""
-    answer: Future[T] = Future()
-    answer.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            found = work()
-        except KjbodError as error:
-            answer.set_exception(error)
-        except BaseException as error:  # noqa: BLE001  no file, no memory, a library in trouble: all may pass
-            answer.set_exception(KjbodError(f"TLS cannot be set up: {type(error).__name__}: {error}"))
-        else:
-            answer.set_result(found)
-
-    try:
-        threading.Thread(target=run, name="kjbod-security", daemon=True).start()
-    except RuntimeError as error:
-        answer.set_exception(KjbodError(f"there is no room for a thread ({error})"))
-    return answer
 
 
 NO_SECURITY: Final = Security()

@@ -2,6 +2,7 @@
 (``DefaultKafkaPrincipalBuilder`` of 4.3.1)."""
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -9,11 +10,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from kjbod.clock import system_random
-from kjbod.errors import ConfigError
+from kjbod.errors import ConfigError, KjbodError
 from kjbod.scram import MECHANISMS, keys_of
+from kjbod.security.aside import Aside, in_thread
 from kjbod.security.certificates import Certificate
-from kjbod.security.channel import Security, in_thread
+from kjbod.security.channel import Security
 from kjbod.security.credentials import Credentials, NoCredentials
+from kjbod.security.kerberos_names import short_name
+from kjbod.security.kerberos_settings import GSSAPI
 from kjbod.security.keys import REQUIRED, ChannelSettings, ListenerSettings, Tls
 from kjbod.security.principals import principal_name, rfc2253
 from kjbod.security.sasl_server import ScramCredential, ServerMechanism, TokenCredential, plain, scram
@@ -59,6 +63,8 @@ class ListenerSecurity:
         self.ready = ready
         self._rng = rng or system_random()
         self._tls = Security(ChannelSettings(settings.protocol, settings.tls), make=_server_context)
+        self._aside = Aside()
+        self._realm = ""
         self._mechanisms: Mapping[str, Callable[[], ServerMechanism]] = {
             name: functools.partial(self._machine, name) for name in settings.mechanisms
         }
@@ -70,6 +76,11 @@ class ListenerSecurity:
             KjbodError: one cannot be used; one line.
         """
         self._tls.load()
+        if self.settings.kerberos is not None:
+            from kjbod.security.kerberos_login import Acceptor, default_realm
+
+            self._realm = default_realm()
+            Acceptor(self.settings.kerberos).context()
 
     async def context(self, *, timeout_ms: int) -> "ssl.SSLContext | None":
         """TLS as the files have it now; None where the listener has none.
@@ -91,6 +102,13 @@ class ListenerSecurity:
     def login(self) -> ServerLogin:
         """The machine for a connection's login."""
         return ServerLogin(self._mechanisms, self.settings.reauthentication_ms)
+
+    async def work(self, work: Callable[[], None]) -> None:
+        """Do what a step of a login needs, and may block."""
+        from kjbod.security.kerberos_login import ACCEPT_TIMEOUT_MS, TROUBLE
+
+        with contextlib.suppress(KjbodError):  # then the step has no answer
+            await self._aside.run(work, TROUBLE, timeout_ms=ACCEPT_TIMEOUT_MS)
 
     async def reconfigure(self, read: Callable[[], ListenerSettings]) -> None:
         """Take other stores for the connections from now on. ``read`` may block.
@@ -123,6 +141,8 @@ class ListenerSecurity:
         return f"User:{principal_name(rfc2253(certificate), self.settings.principal_rules)}"
 
     def _machine(self, name: str) -> ServerMechanism:
+        if name == GSSAPI:
+            return self._gssapi()
         if name not in MECHANISMS:
             return plain(self.settings.mechanisms[name])
         return scram(
@@ -144,6 +164,17 @@ class ListenerSecurity:
         iterations = mechanism.iterations_min
         keys = keys_of(hashlib.pbkdf2_hmac(mechanism.hash, password.encode(), salt, iterations), mechanism)
         return ScramCredential(salt, keys.stored, keys.server, iterations)
+
+    def _gssapi(self) -> ServerMechanism:
+        from kjbod.security.kerberos import GssapiServer
+        from kjbod.security.kerberos_login import Acceptor
+
+        settings = self.settings
+        assert settings.kerberos is not None
+        acceptor = Acceptor(settings.kerberos)
+        return GssapiServer(
+            acceptor.context, lambda principal: short_name(principal, settings.kerberos_rules, self._realm)
+        )
 
 
 def _server_context(tls: Tls) -> "ssl.SSLContext":

@@ -26,7 +26,13 @@ _TOKEN_EXTENSION: Final = ",tokenauth=true"
 
 
 class ClientMechanism(Protocol):
-    """The client's half of one exchange."""
+    """The client's half of one exchange.
+
+    Attributes:
+        blocks: whether its steps may take long: each is to be taken in a thread.
+    """
+
+    blocks: bool
 
     def first(self) -> bytes:
         """The message to begin with."""
@@ -47,6 +53,8 @@ def client_mechanism(login: Login, nonce: str) -> ClientMechanism:
 class _Plain:
     """PLAIN: name and password in one message."""
 
+    blocks = False
+
     def __init__(self, login: Login) -> None:
         self._login = login
 
@@ -61,6 +69,8 @@ class _Plain:
 
 class _Scram:
     """SCRAM: two messages each; neither has the password."""
+
+    blocks = False
 
     def __init__(self, login: Login, nonce: str) -> None:
         self._login = login

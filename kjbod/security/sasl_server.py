@@ -17,7 +17,7 @@ import hmac
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from kjbod.errors import KjbodError
 from kjbod.quick_dataclass import dataclass
@@ -39,7 +39,15 @@ _CLIENT_FINAL: Final = re.compile(
 
 
 class Refused(KjbodError):  # noqa: N818 - an answer of the protocol
-    """A client is not let in. The text is Kafka's to the client: it has no secret, nor whether a name is known."""
+    """A client is not let in. The text is Kafka's to the client: it has no secret, nor whether a name is known.
+
+    Attributes:
+        why: for the log; empty: the same.
+    """
+
+    def __init__(self, text: str, why: str = "") -> None:
+        super().__init__(text)
+        self.why = why
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,14 @@ class ServerMechanism(Protocol):
         Raises:
             Refused: it is wrong in whatever way.
         """
+
+
+@runtime_checkable
+class SlowMechanism(ServerMechanism, Protocol):
+    """A mechanism whose answers may take long to find."""
+
+    def work(self, message: bytes) -> None:
+        """Find the answer to a message, for :meth:`answer`. Blocks, and is to be called in a thread."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,10 @@ from kjbod.config.keys import LONG_MAX
 from kjbod.errors import ConfigError
 from kjbod.printable import printable
 from kjbod.security.jaas import LoginModule, parse_login
+from kjbod.security.kerberos_names import KEY as KERBEROS_RULES
+from kjbod.security.kerberos_names import KerberosRule
+from kjbod.security.kerberos_names import parse_rules as parse_kerberos_rules
+from kjbod.security.kerberos_settings import GSSAPI, KRB5, MODULE, Text, kerberos_of
 from kjbod.security.keys import (
     CLIENT_AUTH,
     DEFAULT_TLS_PROTOCOLS,
@@ -33,6 +37,7 @@ from kjbod.security.keys import (
     SSL,
     STORE_TYPES,
     ChannelSettings,
+    Kerberos,
     ListenerSettings,
     Login,
     Store,
@@ -52,10 +57,11 @@ MECHANISMS: Final[Mapping[str, str]] = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    GSSAPI: MODULE,
 }
 """Mechanisms of SASL that kjbod has, and Kafka's login module of each."""
 PLAIN: Final = "PLAIN"
-DEFAULT_MECHANISM: Final = "GSSAPI"
+DEFAULT_MECHANISM: Final = GSSAPI
 """Kafka's default of ``sasl.mechanism`` and of ``sasl.mechanism.controller.protocol``."""
 _OURS: Final = f"{', '.join(MECHANISMS)}, which is what kjbod has (Kafka's default is {DEFAULT_MECHANISM})"
 _PRINCIPALS: Final = "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"
@@ -102,7 +108,7 @@ def of_listener(
             return None
         # Kafka ignores a login without the listener's prefix (ChannelBuilders.channelBuilderConfigs).
         key = f"{reader.prefix}{mechanism.lower()}.sasl.jaas.config"
-        return general.login(mechanism, key, _server_sections(listener), sections)
+        return general.login(mechanism, key, _server_sections(listener), sections, reader.text)
 
     return _settings(reader, protocol, login)
 
@@ -125,7 +131,7 @@ def of_client(
         mechanism = reader.mechanism("sasl.mechanism")
         if mechanism is None:
             return None
-        return reader.login(mechanism, "sasl.jaas.config", ["KafkaClient"], sections)
+        return reader.login(mechanism, "sasl.jaas.config", ["KafkaClient"], sections, reader.text)
 
     return _settings(reader, protocol, login)
 
@@ -162,6 +168,8 @@ def of_own_listener(
         reader.lifetimes_ms(mechanisms),
         reader.milliseconds("connection.failed.authentication.delay.ms", default=100),
         reader.principal_rules(),
+        reader.acceptor(listener, sections) if GSSAPI in mechanisms else None,
+        reader.kerberos_rules() if GSSAPI in mechanisms else (),
     )
     if reader.problems:
         raise ConfigError(*reader.problems)
@@ -317,18 +325,22 @@ class _Reader:
         self.wrong(name, f"expected {_OURS}")
         return None
 
-    def login(self, mechanism: str, key: str, names: Sequence[str], sections: Sections) -> Login | None:
-        """Name and password, from the value of ``key``, or from the first of the sections ``names`` that is there."""
+    def login(self, mechanism: str, key: str, names: Sequence[str], sections: Sections, kerberos: Text) -> Login | None:
+        """Name and password, from the value of ``key``, or from the first of the sections ``names`` that is there;
+        ``kerberos``: values of ``sasl.kerberos.*``."""
         modules = self._modules(key, names, sections)
         where = key if key in self._properties else f"section {names[-1]} of the JAAS file"
         if not modules:
             if key not in self._properties:
+                default = " (Kafka's default of the mechanism)" if mechanism == DEFAULT_MECHANISM else ""
                 self.problems.append(
-                    f"{self._source}: {key} is missing: expected the login of {mechanism}, or a section {names[-1]} in "
-                    "the file of kjbod.jaas.file"
+                    f"{self._source}: {key} is missing: expected the login of {mechanism}{default}, or a section "
+                    f"{names[-1]} in the file of kjbod.jaas.file"
                 )
             return None
         module = next((one for one in modules if one.name == MECHANISMS[mechanism]), modules[0])
+        if mechanism == GSSAPI:
+            return self._kerberos_login(module, where, kerberos)
         username, password = module.options.get("username"), module.options.get("password")
         if username is None or password is None:
             lacking = "username" if username is None else "password"
@@ -336,6 +348,32 @@ class _Reader:
             return None
         is_token = mechanism != PLAIN and module.options.get("tokenauth", "").lower() == "true"
         return Login(mechanism, username, password, is_token)
+
+    def _kerberos_login(self, module: LoginModule, where: str, text: Text) -> Login | None:
+        try:
+            found = kerberos_of(module, f"{self._source}: {where}", text)
+        except ConfigError as error:
+            self.problems.extend(error.problems)
+            return None
+        return Login(GSSAPI, found.principal or "the ticket cache", kerberos=found)
+
+    def acceptor(self, listener: str, sections: Sections) -> Kerberos | None:
+        """The login of a listener's own principal."""
+        key = f"{self.prefix}{GSSAPI.lower()}.sasl.jaas.config"
+        modules = self._modules(key, _server_sections(listener), sections)
+        module = next((one for one in modules if one.name.endswith(KRB5)), None)
+        where = f"{self._source}: {key}"
+        if module is None:
+            self.problems.append(
+                f"{where} is missing: expected the keytab of this host, by {MODULE}, or {_ENABLED} without {GSSAPI}, "
+                "its default"
+            )
+            return None
+        try:
+            return kerberos_of(module, where, self.text, accepts=True)
+        except ConfigError as error:
+            self.problems.extend(error.problems)
+            return None
 
     def enabled_mechanisms(self, listener: str, sections: Sections) -> Mapping[str, Mapping[str, str]]:
         """Mechanisms of a listener that kjbod has, with the users of PLAIN."""
@@ -376,6 +414,15 @@ class _Reader:
             return parse_rules(self.text(name) or DEFAULT_RULE)
         except ValueError as error:
             self.wrong(name, str(error))
+            return ()
+
+    def kerberos_rules(self) -> tuple[KerberosRule, ...]:
+        """Rules that make a principal of a Kerberos name."""
+        text = self.text(KERBEROS_RULES)
+        try:
+            return parse_kerberos_rules(DEFAULT_RULE if text is None else text)
+        except ValueError as error:
+            self.wrong(KERBEROS_RULES, str(error))
             return ()
 
     def _modules(self, key: str, names: Sequence[str], sections: Sections) -> Sequence[LoginModule]:

@@ -1,6 +1,7 @@
 """The client's login: TLS as it is to be, and SASL over Kafka's own requests (KIP-43, KIP-152, KIP-368)."""
 
-from collections.abc import Awaitable
+import functools
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kjbod.errors import KjbodError, RemoteProtocolError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import ssl
 
     from kjbod.security.channel import Security
+    from kjbod.security.sasl import ClientMechanism
 
 
 class Peer(Protocol):
@@ -52,7 +54,7 @@ async def log_in(server: Peer, security: "Security") -> int:
         AuthenticationFailed: the server does not have the mechanism, or does not believe us, or we not it.
         Disconnected: the connection broke.
     """
-    mechanism, login = security.mechanism(), security.settings.login
+    mechanism, login = security.mechanism(server.peer.rpartition(":")[0]), security.settings.login
     if mechanism is None or login is None:
         return 0
     hands = await server.exchange(SaslHandshakeRequest(mechanism=login.mechanism), None)
@@ -62,20 +64,36 @@ async def log_in(server: Peer, security: "Security") -> int:
     if hands.error_code:
         offered = said(", ".join(sorted(hands.mechanisms)) or "none")
         raise AuthenticationFailed(f"{server.peer} does not offer {login.mechanism}: its mechanisms are {offered}")
-    message: bytes | None = mechanism.first()
+    message = await _step(server, security, mechanism, mechanism.first)
     lifetime_ms = 0
     while message is not None:
         answer = await server.exchange(SaslAuthenticateRequest(auth_bytes=message), None)
         assert isinstance(answer, SaslAuthenticateResponse)
         if answer.error_code:
+            security.not_believed()
             why = said(answer.error_message or error_codes.name_of(answer.error_code))
             raise AuthenticationFailed(f"{server.peer} does not believe {login.mechanism} of {login.username}: {why}")
         lifetime_ms = answer.session_lifetime_ms
-        try:
-            message = mechanism.answer(answer.auth_bytes)
-        except RemoteProtocolError as error:
-            raise AuthenticationFailed(f"{server.peer} is not believed: {error}") from None
+        message = await _step(server, security, mechanism, functools.partial(mechanism.answer, answer.auth_bytes))
     return lifetime_ms
+
+
+async def _step(
+    server: Peer, security: "Security", mechanism: "ClientMechanism", work: Callable[[], bytes | None]
+) -> bytes | None:
+    """A message for the server.
+
+    Raises:
+        AuthenticationFailed: there is none.
+    """
+    try:
+        return await security.step(mechanism, work)
+    except RemoteProtocolError as error:
+        raise AuthenticationFailed(f"{server.peer} is not believed: {error}") from None
+    except KjbodError as error:
+        login = security.settings.login
+        assert login is not None
+        raise AuthenticationFailed(f"no {login.mechanism} of {login.username} at {server.peer}: {error}") from None
 
 
 async def mechanisms(server: Peer) -> tuple[str, ...]:

@@ -509,6 +509,8 @@ class _Session:
         """A step of the login; None: the request is the handler's."""
         if self._security is not None and request.api_key in SASL_APIS:
             await self._security.ready()
+            if work := self._login.work(request):
+                await self._security.work(work)
         clock = self._server.clock
         return self._login.take(request, clock.monotonic_ms(), clock.wall_ms())
 

@@ -22,6 +22,7 @@ Whatever is not in the table ends the connection. A listener without SASL is ``I
 SaslHandshake with ILLEGAL_SASL_STATE, as Kafka does.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from types import MappingProxyType
@@ -29,7 +30,7 @@ from typing import Final
 
 from kjbod.errors import RemoteProtocolError
 from kjbod.quick_dataclass import dataclass
-from kjbod.security.sasl_server import Refused, ServerMechanism
+from kjbod.security.sasl_server import Refused, ServerMechanism, SlowMechanism
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.frames import Request
 from kjbod.wire.messages import (
@@ -115,6 +116,13 @@ class ServerLogin:
         """Whether a request of the handler's would be taken."""
         return self.state is State.IN and (self._expires_ms is None or now_ms < self._expires_ms)
 
+    def work(self, request: Request) -> Callable[[], None] | None:
+        """Work that is to be done in a thread before a request is taken; None: there is none."""
+        message, machine = request.message, self._machine
+        if not isinstance(message, SaslAuthenticateRequest) or not isinstance(machine, SlowMechanism):
+            return None
+        return functools.partial(machine.work, message.auth_bytes)
+
     def take(self, request: Request, now_ms: int, wall_ms: int) -> Reply | None:
         """Take a request; None: it is the handler's. ``wall_ms``: now since 1970, by which delegation tokens expire.
 
@@ -166,7 +174,7 @@ class ServerLogin:
         except Refused as error:
             self.state = State.REFUSED
             refusal = _refusal(ErrorCode.SASL_AUTHENTICATION_FAILED, str(error))
-            return Reply(refusal, f"{self._chosen}: {error}")
+            return Reply(refusal, f"{self._chosen}: {error.why or error}")
         if answer.user is None:
             return Reply(SaslAuthenticateResponse(auth_bytes=answer.reply))
         self.user, self._machine, self.state = answer.user, None, State.IN

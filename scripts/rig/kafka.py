@@ -21,9 +21,9 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.java import JAVA_VERSION_MIN, find_java
@@ -31,6 +31,7 @@ from scripts.rig.processes import ManagedProcess, Processes, free_port
 from scripts.rig.rig_error import RigError
 from scripts.rig.toolbox import GATEWAY, GATEWAY_ARGUMENTS, Toolbox, gateway_jar
 
+T = TypeVar("T")
 VERSION = "4.3.1"
 
 SERVER = "kafka.Kafka"
@@ -172,6 +173,13 @@ class KafkaKit:
                 yield
             finally:
                 self._toolbox = None
+
+    def ask(self, question: Callable[[Any], T]) -> T:
+        """The answer to a question to Kafka's own classes, as py4j shows them, within :meth:`one_java`. Raises
+        :class:`RigError` where py4j is not installed."""
+        if self._toolbox is None:
+            raise RigError("py4j: not installed: run scripts/setup --fleet")
+        return self._toolbox.ask(question)
 
     def format(self, config: Path, cluster_id: str, *options: str) -> str:
         """``kafka-storage format``; a controller needs ``--standalone`` or its like. Its standard output."""

@@ -525,7 +525,9 @@ def test_the_controller_refuses_a_brokers_file() -> None:
 def test_what_controllers_ask_for_and_the_file_does_not_have_is_named_to_an_agent_alone() -> None:
     config = parse(BROKER, "listener.security.protocol.map=CONTROLLER:SASL_SSL,PLAINTEXT:PLAINTEXT")
     (problem,) = agent_problems(config)
-    assert problem.startswith("server.properties: sasl.mechanism.controller.protocol is missing: expected PLAIN, SCRAM")
+    assert problem.startswith(
+        "server.properties: listener.name.controller.gssapi.sasl.jaas.config is missing: expected the login of GSSAPI"
+    )
     assert broker_problems(config) == []  # who only reads the disks of this host speaks with nobody
 
 
