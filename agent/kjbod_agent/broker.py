@@ -55,6 +55,7 @@ from kjbod_agent.assignments import TIMEOUT_MS as ASSIGNMENT_TIMEOUT_MS
 from kjbod_agent.assignments import Assignments, Outcome
 from kjbod_agent.broker_features import registered_features
 from kjbod_agent.channel import ControllerChannel
+from kjbod_agent.companion import ALONE, Companion
 from kjbod_agent.condition import Condition, Contact, DirectoryStates, Unfollowed, condition, contact
 from kjbod_agent.cordoning import Cordoning
 from kjbod_agent.cordons import why_cordoned
@@ -220,6 +221,7 @@ class Broker:
         self.monitor: Monitor | None = None
         self.directory_states: Callable[[], DirectoryStates] = DirectoryStates
         self.unfollowed: Callable[[], Unfollowed | None] = lambda: None
+        self.companion: Companion = ALONE
         """The state of each directory, as ``kjbod status`` shows it."""
         self.fencing = self._make_fencing(multiple)
         self._replayer = Replayer(self.image)
@@ -1029,6 +1031,7 @@ class Broker:
             f"{failure.path} failed since {failure.since}{'' if failure.settled else ', not yet recorded'}"
             for failure in self.failures.failed
         )
+        parts.extend(self.companion.words())
         return ", ".join(parts)
 
 

@@ -163,6 +163,7 @@ class Controller:
             settings.rules,
             cluster_id=settings.cluster_id,
             node_id=settings.node_id,
+            also_broker=settings.also_broker,
             undecided=self.index.undecided,
         )
         configs = EffectiveConfigs(

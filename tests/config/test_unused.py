@@ -107,7 +107,7 @@ def start_agent(path: Path, patched: pytest.MonkeyPatch) -> int:
 
 
 def start_controller(path: Path, patched: pytest.MonkeyPatch) -> int:
-    for name in ("configure_logging", "require_room", "_raise_files_limit"):
+    for name in ("configure_logging", "require_room", "raise_files_limit"):
         patched.setattr(process, name, lambda *_, **__: None)
     patched.setattr(memory, "economize", lambda: None)
     patched.setattr(faulthandler, "enable", lambda **_: None)

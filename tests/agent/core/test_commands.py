@@ -219,6 +219,7 @@ class World:
         self.tasks: list[asyncio.Task[None]] = []
         self.added: list[str] = []
         self.used: Usage | None = None
+        self.own_controller: dict[str, Any] | None = None
         self.control = Commands(
             CommandParts(
                 broker=self.broker,
@@ -227,6 +228,7 @@ class World:
                 causes=lambda: {"/mnt/d1": "none", "/mnt/d2": "slow"},
                 log_dirs=lambda: self.entries,
                 add_directory=self.add_directory,
+                companion=lambda: self.own_controller,
                 usage=self.usage,
                 spawn=self.spawn,
             )
