@@ -1,5 +1,5 @@
-"""The other half of a combined node (``process.roles=broker,controller``, Kafka's ``KafkaRaftServer``), which shares the
-agent's process: what the agent asks of it.
+"""The other half of a combined node (``process.roles=broker,controller``, Kafka's ``KafkaRaftServer``), which shares
+the agent's process: what the agent asks of it.
 
 It is started first, because the agent registers with it, and closed last, because a controlled shutdown asks it. When
 it ends by itself the agent ends with it. What the agent shows of itself (status line, ``kjbod status``, metrics) has it
@@ -44,10 +44,10 @@ class Companion(Protocol):
         """End it, started or not. Nothing more is said by it then. A second call does nothing."""
 
     def words(self) -> list[str]:
-        """How it is, for the status line of the service manager."""
+        """Words about it for the status line of the service manager."""
 
     def as_json(self) -> dict[str, Any] | None:
-        """How it is, for ``kjbod status``; None: there is nothing to tell."""
+        """Figures for ``kjbod status``; None: there is nothing to tell."""
 
     def process_ids(self) -> tuple[int, ...]:
         """Processes of its own that touch a disk."""

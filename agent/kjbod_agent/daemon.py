@@ -207,6 +207,7 @@ class Daemon:
         self._log = get_logger()
         self._broker: Broker | None = None
         self._ending = Ending("agent", clock)
+        self._ending.lets_go = companion is not ALONE
         self._main: asyncio.Task[Any] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._group: asyncio.TaskGroup
@@ -256,6 +257,8 @@ class Daemon:
         """Close it after a start that was not completed. Its disk may keep a thread, and that the process."""
         if self._companion is not ALONE:
             self._ending.limit(ended, END_TIMEOUT_MS)
+            await self._storage.close()
+            self.remembering.close()
             await self._companion.close()
 
     async def add_directory(self, path: str) -> str:
@@ -352,6 +355,8 @@ class Daemon:
         await storage.close()
         reporter.stopped(ended.exit_code, ended.reason)
         await reports.close(END_REPORTS_TIMEOUT_MS if ended.exit_code == 0 else HALT_REPORTS_TIMEOUT_MS)
+        self.remembering.close()
+        # Last: a thread of it may be stuck in the kernel, which would keep whatever is open in this process.
         await self._companion.close()
 
     def _make_broker(self, opened: Opened, incarnation_id: Uuid, reporter: Reporter) -> Broker:

@@ -1,5 +1,5 @@
-"""``kjbod server``: what ``process.roles`` says, as ``kafka-server-start.sh``. A combined node is put together here: its
-halves do not know each other."""
+"""``kjbod server``: what ``process.roles`` says, as ``kafka-server-start.sh``. A combined node is put together here:
+its halves do not know each other."""
 
 from collections.abc import Iterable
 from pathlib import Path

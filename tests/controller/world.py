@@ -94,6 +94,8 @@ class World:
     static_configs: dict[str, str] = field(default_factory=dict)
     """The controller's ``server.properties``."""
     delete_topic_enable: bool = True
+    also_broker: bool = False
+    """Whether it is that of a combined node."""
     now_ms: int = 1_000_000
     log: list[Written] = field(default_factory=list)
     last: list[Record] = field(default_factory=list)
@@ -119,6 +121,7 @@ class World:
             acl_rules=self.acl_rules,
             static_configs=self.static_configs,
             delete_topic_enable=self.delete_topic_enable,
+            also_broker=self.also_broker,
         )
         return Controller(settings, draw_id=lambda: Uuid(rng.randbytes(16)), shuffle=rng.shuffle)
 

@@ -272,8 +272,8 @@ class Quorum:
         return (FetchResponseNodeEndpoint(node_id=self._node_id, host=self._endpoint.host, port=self._endpoint.port),)
 
     def saw_fetch(self, request: FetchRequest, version: int, wall_ms: int) -> None:
-        """Remember how far an observer is; its fetch offset is its log's end. The broker of a combined node is none, as in
-        Kafka, where it reads the controller's own log."""
+        """Remember how far an observer is; its fetch offset is its log's end. The broker of a combined node is none, as
+        in Kafka, where it reads the controller's own log."""
         replica_id = request.replica_state.replica_id if version >= _REPLICA_STATE_SINCE else request.replica_id
         if replica_id < 0:
             return

@@ -761,3 +761,11 @@ async def test_a_directory_is_added(world: World) -> None:
     assert world.added == ["/mnt/d9"]
     with pytest.raises(ControlError, match="path: expected a text"):
         await world.ask("dirs-add")
+
+
+async def test_status_has_the_controller_of_a_combined_node(world: World) -> None:
+    (status,) = await world.ask("status")
+    assert status["own_controller"] is None
+    world.own_controller = {"epoch": 3}
+    (status,) = await world.ask("status")
+    assert status["own_controller"] == {"epoch": 3}
