@@ -285,6 +285,33 @@ def test_a_hung_disk_of_the_metadata_ends_both_roles_and_frees_ports_and_state_w
     assert server.wait(END_S) == 74
 
 
+def test_a_start_on_a_hung_disk_can_be_stopped(on_disk: OnDisk) -> None:
+    on_disk.disk.set(FaultMode.HANG)
+    server = on_disk.node.start()
+    in_the_way = f"/proc/{server.pid}/task"
+
+    def is_stuck() -> bool:
+        states = [(task / "status").read_text() for task in Path(in_the_way).iterdir()]
+        return any("State:\tD" in state for state in states)
+
+    wait_until(is_stuck, END_S, "a thread that waits for the disk")
+    server.signal(signal.SIGTERM)
+    assert server.wait_for_event("agent.stopped", END_S)["exit_code"] == 0
+    on_disk.disk.set(FaultMode.OK)
+    assert server.wait(END_S) == 0
+
+
+def test_another_disk_than_that_of_the_metadata_is_reported_and_the_node_goes_on(node: Node, tmp_path: Path) -> None:
+    second = tmp_path / "second"
+    node.add(log_dirs=f"{node.log_dir},{second}", **QUICK)
+    format_node(node.config, CLUSTER_ID, again=True)
+    server = node.serving()
+    second.rename(tmp_path / "away")
+    failed = server.wait_for_event("directory.failed", path=str(second))
+    server.wait_for_event("directory.offline.acknowledged", directory_ids=[failed["directory_id"]])
+    assert server.stop() == 0
+
+
 def test_a_second_sigterm_ends_it_at_once_while_its_metadata_log_hangs(on_disk: OnDisk) -> None:
     on_disk.node.add(**PATIENT)
     server = on_disk.node.serving()
@@ -305,6 +332,7 @@ def test_a_second_sigterm_ends_it_at_once_while_its_metadata_log_hangs(on_disk: 
 def test_a_real_broker_joins_its_controller(
     node: Node, tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
 ) -> None:
+    node.add(kjbod_placement_accept="always")  # beside a real broker it takes nothing else
     server = node.serving()
     cluster = Cluster(tmp_path, processes)
     cluster.port = node.controller_port
@@ -314,7 +342,7 @@ def test_a_real_broker_joins_its_controller(
     wait_until_serving(broker)
     kafka_kit.run(
         TOPICS,
-        *("--bootstrap-server", f"127.0.0.1:{node.port},127.0.0.1:{node.controller_port}", "--create", "--topic", "t"),
+        *("--bootstrap-server", f"127.0.0.1:{node.port}", "--create", "--topic", "t"),
         *("--partitions", "4", "--replication-factor", "2"),
     )
     wait_until(lambda: len(list(tmp_path.glob("b2-d*/t-*"))) == 4, 30, "the broker's replicas")
