@@ -15,7 +15,7 @@ from kjbod.ids import Uuid, is_reserved
 
 COMMANDS = [
     *("agent", "config", "controller", "dirs", "faults", "feature-dependencies", "features", "fleet", "format"),
-    *("guard", "info", "log-dirs", "metadata", "move", "random-uuid", "status", "strays", "version-mapping"),
+    *("guard", "info", "log-dirs", "metadata", "move", "random-uuid", "server", "status", "strays", "version-mapping"),
 ]
 HEAVY = ("kjbod_agent", "kjbod_controller_stub", "pyspark", "kio", "structlog", "asyncio", "uvloop")
 BROKER = """\
