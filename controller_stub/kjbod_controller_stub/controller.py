@@ -303,7 +303,8 @@ class Controller:
 
     def activate(self, now_ms: int) -> Result:
         """Begin to serve after recovery: unfenced brokers get a session; a transaction that a crash cut is aborted."""
-        self.heartbeats.activate(self.image.brokers.values(), now_ms)
+        own = self.settings.node_id if self.settings.also_broker else None
+        self.heartbeats.activate(self.image.brokers.values(), now_ms, ended=own)
         self.sessions.activate()
         self.sessions.registration_end_offsets = dict.fromkeys(self.image.brokers, 0)
         self.periodic.activate(now_ms)
