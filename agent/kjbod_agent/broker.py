@@ -56,6 +56,7 @@ from kjbod_agent.assignments import TIMEOUT_MS as ASSIGNMENT_TIMEOUT_MS
 from kjbod_agent.assignments import Assignments, Outcome
 from kjbod_agent.broker_features import registered_features
 from kjbod_agent.channel import ControllerChannel
+from kjbod_agent.companion import ALONE, Companion
 from kjbod_agent.condition import Condition, Contact, DirectoryStates, Unfollowed, condition, contact
 from kjbod_agent.cordoning import Cordoning
 from kjbod_agent.cordons import why_cordoned
@@ -221,6 +222,7 @@ class Broker:
         self.monitor: Monitor | None = None
         self.directory_states: Callable[[], DirectoryStates] = DirectoryStates
         """The state of each directory, as ``kjbod status`` shows it."""
+        self.companion: Companion = ALONE
         self.unfollowed: Callable[[], Unfollowed | None] = lambda: None
         self.certificates: Certificates = NO_CERTIFICATES
         self.fencing = self._make_fencing(multiple)
@@ -1032,6 +1034,7 @@ class Broker:
             f"{failure.path} failed since {failure.since}{'' if failure.settled else ', not yet recorded'}"
             for failure in self.failures.failed
         )
+        parts.extend(self.companion.words())
         return ", ".join(parts)
 
 

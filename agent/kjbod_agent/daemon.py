@@ -6,12 +6,16 @@ the replicas (:mod:`.directories.loading`). Directories may be added later (:mod
 tasks of one TaskGroup. When one of them ends with an error the process ends with its reason: half an agent is worse
 than none, because the half that heartbeats keeps partitions on the half that is dead.
 
+On a combined node the controller is a :class:`~.companion.Companion` in this process: it serves before any of that, and
+closes after all of it.
+
 End: the broker's :attr:`~kjbod_agent.broker.Broker.ended` says how, and :mod:`.ending` sees to it: after a disk failure
 within :data:`~.ending.HALT_TIMEOUT_MS`. The service manager's status text says so first.
 
 What that thread cannot end is a process of which another thread is stuck in the kernel: not even SIGKILL does, and its
 ports stay taken. All that touches a log directory, ``kjbod.state.dir`` or ``kjbod.reports.dir`` is in other processes
-(:mod:`.storage`, :mod:`.host_files`); in this one is stderr, which must not be a file on a disk that may hang.
+(:mod:`.storage`, :mod:`.host_files`); in this one is stderr, which must not be a file on a disk that may hang, and the
+writer of a companion's log: its sockets are closed before the end.
 """
 
 import asyncio
@@ -26,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from kjbod.clock import Clock, SystemClock, system_random
 from kjbod.config import Config, load_config
 from kjbod.config.endpoints import SECURITY_PROTOCOLS
-from kjbod.config.load import agent_problems
+from kjbod.config.load import Check, agent_problems
 from kjbod.config.unused import name_keys_without_effect
 from kjbod.errors import KjbodError
 from kjbod.ids import Uuid, random_agent_incarnation
@@ -52,13 +56,14 @@ from kjbod_agent.admin.listener import PRELOADED, Listeners, Parts, listener_pro
 from kjbod_agent.admin.view import DirectoryViews, log_directories, metadata_directory
 from kjbod_agent.broker import FAREWELL_TIMEOUT_MS, Broker
 from kjbod_agent.channel import ControllerChannel
+from kjbod_agent.companion import ALONE, Companion
 from kjbod_agent.condition import Unfollowed
 from kjbod_agent.directories.additions import AdditionError, Additions
 from kjbod_agent.directories.clean_shutdown import CleanShutdown
 from kjbod_agent.directories.loading import Loading
 from kjbod_agent.directories.start_up import Opened, Remembering, mark_clean, open_directories
 from kjbod_agent.directories.start_up_rules import StartUpError
-from kjbod_agent.ending import DEATHS, Ended, Ending, first_of, second_signal
+from kjbod_agent.ending import DEATHS, END_TIMEOUT_MS, Ended, Ending, first_of, second_signal
 from kjbod_agent.endpoints import open_control, open_metrics
 from kjbod_agent.failures import Failures
 from kjbod_agent.health.monitor import HealthMonitor
@@ -84,6 +89,8 @@ if TYPE_CHECKING:
     from kjbod_agent.metrics import Disk, Snapshot
     from kjbod_agent.metrics import Move as MoveMetric
 
+    Picture = tuple[Snapshot, Callable[[], Iterable[Metric]]]
+
 START_TASKS: Final = 16
 """Threads and processes of a start, a worker for each directory aside: log, end, uvloop's four and what runs beside the
 loop; zygote, keeper, files; and some to spare."""
@@ -106,30 +113,39 @@ _SPOKEN: Final = (
 )
 
 
-def main(config_path: Path) -> int:
+def main(
+    config_path: Path,
+    problems: Check = agent_problems,
+    companion_of: Callable[[Config], Companion] = lambda _: ALONE,
+) -> int:
     """Run the agent with the ``server.properties`` at ``config_path`` until it ends; gives the exit code.
 
     0 after SIGTERM, 74 when it gave up because of failed log directories, 78 when the configuration cannot work, 1
     otherwise. Logs go to stderr as JSON lines.
 
+    Args:
+        config_path: of the file.
+        problems: what is asked of its roles.
+        companion_of: makes the other half of the node.
+
     Raises:
         KjbodError: the agent could not start; one line says why, nothing was changed.
     """
     try:
-        config = load_config(config_path, agent_problems, listener_problems, _registration_problems)
+        config = load_config(config_path, problems, *CHECKS)
         listeners = registered_listeners(config)
         security = security_of(config)
-        directories = len({*config.log_dirs, config.metadata_log_dir})
-        require_room(tasks=START_TASKS + directories, files=START_FILES + FILES_OF_DIRECTORY * directories)
+        companion = companion_of(config)
+        _require_room(config, companion)
         configure_logging("agent")
         security.load()
-        name_keys_without_effect(config, "broker", get_logger().info)
+        name_keys_without_effect(config, ",".join(config.process_roles), get_logger().info)
         memory.economize()
         # The watchdog ends a loop that hangs with SIGABRT: where it hung is then in the log.
         faulthandler.enable(file=2)
         # On a busy host this takes seconds, in which an event loop would neither heartbeat nor judge a disk.
         preload({key: (API[key].max_version, API[key].max_version) for key in _SPOKEN} | dict(PRELOADED))
-        return run_daemon(lambda: Daemon(config, listeners, SystemClock(), system_random(), security).run())
+        return run_daemon(lambda: Daemon(config, listeners, SystemClock(), system_random(), security, companion).run())
     except KjbodError as error:
         systemd.notify_stopping(str(error))
         raise
@@ -157,6 +173,18 @@ def _registration_problems(config: Config) -> list[str]:
     ]
 
 
+CHECKS: Final[tuple[Check, ...]] = (listener_problems, _registration_problems)
+"""What is asked of the file of any node that runs an agent."""
+
+
+def _require_room(config: Config, companion: Companion) -> None:
+    directories = len({*config.log_dirs, config.metadata_log_dir})
+    require_room(
+        tasks=START_TASKS + directories + companion.start_tasks,
+        files=START_FILES + FILES_OF_DIRECTORY * directories + companion.start_files,
+    )
+
+
 class Daemon:
     """A run of the agent."""
 
@@ -167,8 +195,10 @@ class Daemon:
         clock: Clock,
         rng: random.Random,
         security: Security = NO_SECURITY,
+        companion: Companion = ALONE,
     ) -> None:
         self._config = config
+        self._companion = companion
         self._listeners = listeners
         self._security = security
         self._certificates = Certificates()
@@ -180,6 +210,7 @@ class Daemon:
         self._log = get_logger()
         self._broker: Broker | None = None
         self._ending = Ending("agent", clock)
+        self._ending.lets_go = companion is not ALONE
         self._main: asyncio.Task[Any] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._group: asyncio.TaskGroup
@@ -207,18 +238,31 @@ class Daemon:
         self.remembering = Remembering(self._config, self._log)
         try:
             await storage.start()
+            await self._companion.start()
             opened = await open_directories(self._config, storage, self._clock, self._rng, self._log, self.remembering)
             return await self._serve(storage, opened)
         except asyncio.CancelledError:
             if not self._ending.signals:
                 raise
             ended = Ended(0, "asked to stop before the directories were loaded", clean=False)
+            await self._close_companion(ended)
             self._ending.leave(ended)
             return ended.exit_code
+        except KjbodError as error:
+            await self._close_companion(Ended(error.exit_code, str(error), clean=False))
+            raise
         finally:
             self._ending.pass_over_signals()
             self.remembering.close()
             await storage.close()
+
+    async def _close_companion(self, ended: Ended) -> None:
+        """Close it after a start that was not completed. Its disk may keep a thread, and that the process."""
+        if self._companion is not ALONE:
+            self._ending.limit(ended, END_TIMEOUT_MS)
+            await self._storage.close()
+            self.remembering.close()
+            await self._companion.close()
 
     async def add_directory(self, path: str) -> str:
         """Add a directory of ``log.dirs`` while the agent runs, see :mod:`kjbod_agent.directories.additions`; one
@@ -314,6 +358,9 @@ class Daemon:
         await storage.close()
         reporter.stopped(ended.exit_code, ended.reason)
         await reports.close(END_REPORTS_TIMEOUT_MS if ended.exit_code == 0 else HALT_REPORTS_TIMEOUT_MS)
+        self.remembering.close()
+        # Last: a thread of it may be stuck in the kernel, which would keep whatever is open in this process.
+        await self._companion.close()
 
     def _make_broker(self, opened: Opened, incarnation_id: Uuid, reporter: Reporter) -> Broker:
         config, start_up = self._config, opened.start_up
@@ -388,7 +435,7 @@ class Daemon:
 
     async def _start_parts(
         self, broker: Broker, opened: Opened, reporter: Reporter
-    ) -> "MetricsListener[Snapshot] | None":
+    ) -> "MetricsListener[Picture] | None":
         """:meth:`_run_parts`, until it is done or the broker ends: a listener may wait for its name for a minute."""
         starting = self._group.create_task(self._run_parts(broker, opened, reporter))
         waited: set[asyncio.Future[Any]] = {starting, broker.ended}
@@ -398,10 +445,10 @@ class Daemon:
         starting.cancel()
         return None
 
-    async def _run_parts(
-        self, broker: Broker, opened: Opened, reporter: Reporter
-    ) -> "MetricsListener[Snapshot] | None":
+    async def _run_parts(self, broker: Broker, opened: Opened, reporter: Reporter) -> "MetricsListener[Picture] | None":
         """Start all that runs for as long as the agent."""
+        self._spawn(self._companion.run())
+        broker.companion = self._companion
         self._usage = UsageMeter(self._clock, workers=self._worker_ids, helpers=self._helper_ids)
         monitor = self._monitor(broker, opened)
         broker.monitor = monitor
@@ -434,9 +481,10 @@ class Daemon:
         self._spawn(self._sample(broker, monitor, reporter, opened))
         await self._listen(broker, monitor, opened)
         await self._open_control(broker, monitor, opened)
+        beside = self._companion.pictures()
         return await open_metrics(
             self._config.kjbod_metrics_listener,
-            lambda: _snapshot(broker, monitor, opened),
+            lambda: (_snapshot(broker, monitor, opened), beside()),
             _load_metrics,
             self._usage.read,
         )
@@ -472,6 +520,7 @@ class Daemon:
             causes=lambda: {status.path: str(status.health.cause) for status in monitor.status()},
             log_dirs=lambda: log_directories(opened, self.remembering.memory),
             add_directory=self.add_directory,
+            companion=self._companion.as_json,
             usage=self._usage.read,
             spawn=self._spawn,
         )
@@ -575,7 +624,8 @@ class Daemon:
 
     def _worker_ids(self) -> tuple[int, ...]:
         storage = self._storage
-        return storage.worker_ids() if isinstance(storage, HasProcesses) else ()
+        of_storage = storage.worker_ids() if isinstance(storage, HasProcesses) else ()
+        return (*of_storage, *self._companion.process_ids())
 
     def _helper_ids(self) -> tuple[int, ...]:
         """Zygote and keeper, and what does the file calls of state and reports."""
@@ -747,10 +797,10 @@ def _unread_disk(directory_id: Uuid | None) -> "Disk":
     return Disk(directory_id="" if directory_id is None else str(directory_id))
 
 
-def _load_metrics() -> "Callable[[Snapshot], Iterable[Metric]]":
+def _load_metrics() -> "Callable[[Picture], Iterable[Metric]]":
     from kjbod_agent.metrics import AgentCollector
 
-    return lambda now: AgentCollector(lambda: now).collect()
+    return lambda now: (*AgentCollector(lambda: now[0]).collect(), *now[1]())
 
 
 def _moves(broker: Broker, paths: Mapping[Uuid, str]) -> "list[MoveMetric]":

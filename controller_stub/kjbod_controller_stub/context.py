@@ -18,6 +18,8 @@ class Settings:
 
     node_id: int
     cluster_id: str
+    also_broker: bool = False
+    """Whether this node is a broker too, which registers with the same id."""
     rules: Rules = KIP_858
     session_timeout_ms: int = 9_000
     assignment_timeout_ms: int = 120_000

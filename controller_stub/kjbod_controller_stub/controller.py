@@ -168,6 +168,7 @@ class Controller:
             settings.rules,
             cluster_id=settings.cluster_id,
             node_id=settings.node_id,
+            also_broker=settings.also_broker,
             undecided=self.index.undecided,
         )
         configs = EffectiveConfigs(
@@ -311,7 +312,8 @@ class Controller:
 
     def activate(self, now_ms: int) -> Result:
         """Begin to serve after recovery: unfenced brokers get a session; a transaction that a crash cut is aborted."""
-        self.heartbeats.activate(self.image.brokers.values(), now_ms)
+        own = self.settings.node_id if self.settings.also_broker else None
+        self.heartbeats.activate(self.image.brokers.values(), now_ms, ended=own)
         self.sessions.activate()
         self.sessions.registration_end_offsets = dict.fromkeys(self.image.brokers, 0)
         self.periodic.activate(now_ms)

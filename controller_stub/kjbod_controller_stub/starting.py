@@ -59,6 +59,7 @@ def controller_of(config: Config, directory: ControllerDirectory, rng: random.Ra
     settings = Settings(
         node_id=config.node_id,
         cluster_id=directory.cluster_id,
+        also_broker="broker" in config.process_roles,
         rules=RULES[config.kjbod_controller_rules],
         session_timeout_ms=config.broker_session_timeout_ms,
         assignment_timeout_ms=config.kjbod_assignment_timeout_ms,

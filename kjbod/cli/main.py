@@ -36,6 +36,7 @@ _COMMANDS = {
     "metadata": "kjbod.cli.metadata",
     "move": "kjbod.cli.move",
     "random-uuid": "kjbod.cli.storage",
+    "server": "kjbod.cli.server",
     "status": "kjbod.cli.status",
     "strays": "kjbod.cli.strays",
     "version-mapping": "kjbod.cli.storage",

@@ -914,4 +914,6 @@ def test_a_listener_that_cannot_be_secured_is_refused_before_anything_is_touched
     assert agent.wait() == 78
     said = agent.stderr_path.read_text()
     assert "ssl.keystore.location is missing: expected a keystore, as the listener PLAINTEXT has TLS" in said
-    assert "expected the keytab of this host" in said and "or sasl.enabled.mechanisms without GSSAPI, its default" in said
+    assert (
+        "expected the keytab of this host" in said and "or sasl.enabled.mechanisms without GSSAPI, its default" in said
+    )

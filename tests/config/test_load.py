@@ -17,7 +17,14 @@ from kjbod.config import (
 )
 from kjbod.config.hosts import connections_by_address
 from kjbod.config.keys import settings
-from kjbod.config.load import FILE_BYTES_MAX, agent_problems, broker_problems
+from kjbod.config.load import (
+    FILE_BYTES_MAX,
+    Check,
+    agent_problems,
+    broker_problems,
+    controller_problems,
+    server_problems,
+)
 from kjbod.errors import EXIT_CONFIG, ConfigError
 from kjbod.runtime.names import Names, UnresolvedError
 
@@ -664,3 +671,43 @@ def test_the_secret_key_of_delegation_tokens_is_resolved_and_never_shown(monkeyp
 @pytest.mark.parametrize("line", [(), ("delegation.token.secret.key=",), ("delegation.token.secret.key=  ",)])
 def test_without_a_secret_key_there_are_no_delegation_tokens(line: tuple[str, ...]) -> None:
     assert parse(BROKER, *line).delegation_token_secret_key is None
+
+
+# Combined nodes
+
+
+KAFKAS_OWN = (Path(__file__).parents[1] / "data" / "kafka_server.properties").read_text()
+"""``process.roles=broker,controller``"""
+
+
+def own(*lines: str) -> Config:
+    text = "\n".join((KAFKAS_OWN, *lines, ""))
+    return parse_config(text.encode(), source="server.properties", working_directory="/", host="host1")
+
+
+def test_kafkas_own_server_properties_is_one_that_a_server_can_run() -> None:
+    config = own()
+    assert server_problems(config) == []
+    require_controller(config)
+    assert config.metadata_log_dir == "/tmp/kraft-combined-logs" == config.log_dirs[0]
+    assert [one.name for one in config.advertised_broker_listeners] == ["PLAINTEXT"]
+    assert [one.port for one in config.advertised_controller_listeners] == [9093]
+
+
+@pytest.mark.parametrize(("check", "role"), [(agent_problems, "broker"), (controller_problems, "controller")])
+def test_half_a_server_refuses_a_combined_file_and_names_the_command_for_it(check: Check, role: str) -> None:
+    command = {"broker": "agent"}.get(role, role)
+    assert list(check(own())) == [
+        f"server.properties: process.roles=broker,controller: expected {role}, which is what kjbod {command} runs; "
+        "kjbod server runs both"
+    ]
+
+
+def test_a_server_asks_of_a_file_what_each_of_its_roles_asks() -> None:
+    assert server_problems(parse(BROKER)) == server_problems(parse(CONTROLLER)) == []
+    small = ("queued.max.request.bytes=1", "create.topic.policy.class.name=com.example.Policy")
+    (size, policy) = server_problems(own(*small))
+    assert "queued.max.request.bytes=1: expected at least" in size
+    assert "create.topic.policy.class.name=com.example.Policy: expected no policy" in policy
+    with pytest.raises(ConfigError, match="expected no policy"):
+        require_controller(own(*small))

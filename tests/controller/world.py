@@ -96,6 +96,8 @@ class World:
     """The controller's ``server.properties``."""
     delete_topic_enable: bool = True
     tokens: TokenSettings = field(default_factory=TokenSettings)
+    also_broker: bool = False
+    """Whether it is that of a combined node."""
     now_ms: int = 1_000_000
     """Of both clocks."""
     log: list[Written] = field(default_factory=list)
@@ -123,6 +125,7 @@ class World:
             static_configs=self.static_configs,
             tokens=self.tokens,
             delete_topic_enable=self.delete_topic_enable,
+            also_broker=self.also_broker,
         )
         return Controller(
             settings, draw_id=lambda: Uuid(rng.randbytes(16)), shuffle=rng.shuffle, wall_ms=lambda: self.now_ms
