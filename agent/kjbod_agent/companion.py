@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from kjbod.security.certificates import NO_CERTIFICATES, Certificates
+
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
@@ -49,6 +51,10 @@ class Companion(Protocol):
     def as_json(self) -> dict[str, Any] | None:
         """Figures for ``kjbod status``; None: there is nothing to tell."""
 
+    @property
+    def certificates(self) -> Certificates:
+        """Certificates of it, once it serves."""
+
     def process_ids(self) -> tuple[int, ...]:
         """Processes of its own that touch a disk."""
 
@@ -60,6 +66,7 @@ class NoCompanion:
     """Of an agent that has the process to itself."""
 
     start_tasks = start_files = 0
+    certificates = NO_CERTIFICATES
 
     async def start(self) -> None:
         return

@@ -449,6 +449,7 @@ class Daemon:
         """Start all that runs for as long as the agent."""
         self._spawn(self._companion.run())
         broker.companion = self._companion
+        self._certificates.include(self._companion.certificates)
         self._usage = UsageMeter(self._clock, workers=self._worker_ids, helpers=self._helper_ids)
         monitor = self._monitor(broker, opened)
         broker.monitor = monitor

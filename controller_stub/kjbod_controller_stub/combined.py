@@ -15,6 +15,7 @@ from kjbod.clock import SystemClock, system_random
 from kjbod.config.keys import Config
 from kjbod.errors import EXIT_DISK_FAILURE, KjbodError, StorageError
 from kjbod.runtime.logging import get_logger
+from kjbod.security.certificates import Certificates
 from kjbod_controller_stub import process
 from kjbod_controller_stub.log.directory_watch import DirectoryWatch
 from kjbod_controller_stub.server import ControllerServer
@@ -137,6 +138,12 @@ class CombinedController:
             "offline_partitions": controller.index.leaderless_count,
         }
 
+    @property
+    def certificates(self) -> Certificates:
+        """Certificates of its listener."""
+        assert self._server is not None, "it serves"
+        return self._server.certificates
+
     def process_ids(self) -> tuple[int, ...]:
         """The child that probes its directory, while there is one."""
         return () if self._watch is None else self._watch.process_ids()
@@ -152,6 +159,6 @@ class CombinedController:
 
         def picture() -> "Callable[[], Iterable[Metric]]":
             now = take()
-            return lambda: metrics(now)
+            return lambda: metrics(now, certificates=False)  # the agent shows them with its own
 
         return picture
