@@ -8,7 +8,6 @@ be read, or are half written, the certificates from before go on to be used.
 import asyncio
 import os
 import ssl
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import datetime, timedelta
@@ -19,10 +18,13 @@ import structlog
 from kjbod.clock import Clock, SystemClock, system_random
 from kjbod.errors import KjbodError
 from kjbod.security.keys import PLAIN_TEXT, ChannelSettings, Tls
+from kjbod.security.threads import in_thread, on_this_loop
 
 if TYPE_CHECKING:
     import random
 
+    from kjbod.security.oauthbearer.keys import TokenSettings
+    from kjbod.security.oauthbearer.login import Tokens
     from kjbod.security.sasl import ClientMechanism
 
 PATIENCE_MS: Final = 100
@@ -69,6 +71,7 @@ class Security:
         self._failed_stamp: Stamp | None = None
         self._failure = ""
         self._failed_ms = 0
+        self._tokens: Tokens | None = None
 
     def load(self) -> None:
         """Read the files, for a start. Blocks.
@@ -89,11 +92,11 @@ class Security:
         if tls is None:
             return None
         if self._under_way is None or self._under_way.done():
-            self._under_way = _in_thread(lambda: self._renew(tls))
+            self._under_way = in_thread(lambda: self._renew(tls), "TLS cannot be set up")
         patience_ms = timeout_ms if self._context is None else min(PATIENCE_MS, timeout_ms)
         try:
             async with asyncio.timeout(patience_ms / 1000):
-                context = await asyncio.shield(asyncio.wrap_future(self._under_way))
+                context = await asyncio.shield(on_this_loop(self._under_way))
         except TimeoutError:
             if self._context is None:
                 stores = [store.key for store in (tls.keystore, tls.truststore) if store is not None and store.path]
@@ -105,14 +108,32 @@ class Security:
             return self._context  # why was said when it was found out
         return context
 
-    def mechanism(self) -> "ClientMechanism | None":
-        """The machine for one login; None where the protocol has no SASL."""
+    async def mechanism(self, *, timeout_ms: int) -> "ClientMechanism | None":
+        """The machine for one login; None where the protocol has no SASL.
+
+        Raises:
+            LoginUnavailable: a token is needed, and there is none now, or none in time.
+            KjbodError: there will be none before somebody has changed something.
+        """
         login = self.settings.login
         if login is None:
             return None
+        if login.token is not None:
+            from kjbod.security.oauthbearer.exchange import Client
+
+            return Client(
+                (await self._tokens_of(login.token).current(timeout_ms=timeout_ms)).value, login.token.extensions
+            )
         from kjbod.security.sasl import client_mechanism
 
         return client_mechanism(login, self._rng.randbytes(_NONCE_BYTES).hex())
+
+    def _tokens_of(self, settings: "TokenSettings") -> "Tokens":
+        if self._tokens is None:
+            from kjbod.security.oauthbearer.login import Tokens
+
+            self._tokens = Tokens(settings, self._clock, self._rng)
+        return self._tokens
 
     def _renew(self, tls: Tls) -> ssl.SSLContext:
         """TLS, made anew where a file has changed; what cannot be used is told and read once."""
@@ -185,29 +206,6 @@ def _stamp(path: str) -> tuple[int, int, int, int, int] | None:
     except (OSError, ValueError):
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-
-def _in_thread(work: Callable[[], ssl.SSLContext]) -> Future[ssl.SSLContext]:
-    """The result of ``work``, or the reason why there is none as a :class:`KjbodError`, in a thread that nobody waits
-    for at the end of the process."""
-    answer: Future[ssl.SSLContext] = Future()
-    answer.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            found = work()
-        except KjbodError as error:
-            answer.set_exception(error)
-        except BaseException as error:  # noqa: BLE001  no file, no memory, a library in trouble: all may pass
-            answer.set_exception(KjbodError(f"TLS cannot be set up: {type(error).__name__}: {error}"))
-        else:
-            answer.set_result(found)
-
-    try:
-        threading.Thread(target=run, name="kjbod-security", daemon=True).start()
-    except RuntimeError as error:
-        answer.set_exception(KjbodError(f"there is no room for a thread ({error})"))
-    return answer
 
 
 NO_SECURITY: Final = Security()

@@ -12,6 +12,7 @@ from kjbod.config.endpoints import SSL as SSL
 from kjbod.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
+    from kjbod.security.oauthbearer.keys import TokenSettings, ValidatorSettings
     from kjbod.security.principals import Rule
 
 PEM, PKCS12, JKS = STORE_TYPES = ("PEM", "PKCS12", "JKS")
@@ -69,17 +70,24 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Name and password for a server that asks by SASL.
+    """Name and password, or a token, for a server that asks by SASL.
 
     Attributes:
-        mechanism: ``PLAIN``, ``SCRAM-SHA-256`` or ``SCRAM-SHA-512``.
-        username: of the JAAS entry.
+        mechanism: ``PLAIN``, ``SCRAM-SHA-256``, ``SCRAM-SHA-512`` or ``OAUTHBEARER``.
+        username: of the JAAS entry; of OAUTHBEARER whose token it is, for messages.
         password: of it.
+        token: how one is got, of OAUTHBEARER; None: there is a password.
     """
 
     mechanism: str
     username: str
-    password: str = field(repr=False)
+    password: str = field(default="", repr=False)
+    token: "TokenSettings | None" = None
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the server, and without TLS everybody on the way, gets what it could log in with itself."""
+        return self.mechanism in ("PLAIN", "OAUTHBEARER")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +116,7 @@ class ListenerSettings:
         reauthentication_ms: ``connections.max.reauth.ms`` by mechanism, where there is one.
         refusal_delay_ms: ``connection.failed.authentication.delay.ms``.
         principal_rules: ``ssl.principal.mapping.rules``.
+        tokens: of OAUTHBEARER: which are taken.
     """
 
     protocol: str = PLAINTEXT
@@ -116,6 +125,7 @@ class ListenerSettings:
     reauthentication_ms: Mapping[str, int] = field(default_factory=dict)
     refusal_delay_ms: int = 100
     principal_rules: "tuple[Rule, ...]" = ()
+    tokens: "ValidatorSettings | None" = None
 
 
 PLAIN_TEXT: Final = ChannelSettings()

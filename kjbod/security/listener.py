@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     import random
     import ssl
 
+    from kjbod.security.oauthbearer.jwks import Validator
+
 ANONYMOUS: Final = "User:ANONYMOUS"
+OAUTHBEARER: Final = "OAUTHBEARER"
 _NONCE_BYTES: Final = 24
 
 Credentials = Callable[[str, str], ScramCredential | None]
@@ -55,7 +58,8 @@ class ListenerSecurity:
             raise ConfigError("a listener with SASL has no mechanism: everybody would be let in")
         self.settings = settings
         self._credentials = credentials
-        self.ready = ready
+        self._ready = ready
+        self._validator: Validator | None = None
         self._rng = rng or system_random()
         self._tls = Security(ChannelSettings(settings.protocol, settings.tls), make=_server_context)
         self._mechanisms: Mapping[str, Callable[[], ServerMechanism]] = {
@@ -63,12 +67,23 @@ class ListenerSecurity:
         }
 
     def load(self) -> None:
-        """Read the files, for a start. Blocks.
+        """Read the files, and the keys of those who sign tokens, for a start. Blocks.
 
         Raises:
-            KjbodError: one cannot be used; one line.
+            KjbodError: a file cannot be used; one line.
         """
         self._tls.load()
+        if self.settings.tokens is not None:
+            from kjbod.security.oauthbearer.jwks import Validator
+
+            self._validator = Validator(self.settings.tokens)
+            self._validator.load()
+
+    async def ready(self) -> None:
+        """Wait until a login can be judged: by the metadata, and by keys that are not old."""
+        await self._ready()
+        if self._validator is not None:
+            await self._validator.ready()
 
     async def context(self, *, timeout_ms: int) -> "ssl.SSLContext | None":
         """TLS as the files have it now; None where the listener has none.
@@ -97,6 +112,11 @@ class ListenerSecurity:
         return f"User:{principal_name(rfc2253(certificate), self.settings.principal_rules)}"
 
     def _machine(self, name: str) -> ServerMechanism:
+        if name == OAUTHBEARER:
+            from kjbod.security.oauthbearer.exchange import Server
+
+            assert self._validator is not None, "load() comes before logins"
+            return Server(self._validator.verify)
         if name not in MECHANISMS:
             return plain(self.settings.mechanisms[name])
         return scram(name, lambda user: self._credentials(name, user), self._rng.randbytes(_NONCE_BYTES).hex())

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kjbod.config.endpoints import Listener
 from kjbod.config.keys import Config
@@ -17,6 +17,9 @@ from kjbod.errors import ConfigError
 from kjbod.security import settings
 from kjbod.security.jaas import TEXT_CHARS_MAX, LoginModule, parse_sections
 from kjbod.security.keys import ChannelSettings, ListenerSettings, Tls
+
+if TYPE_CHECKING:
+    from kjbod.security.oauthbearer.keys import TokenSettings, ValidatorSettings
 
 JAAS_PROPERTY: Final = "java.security.auth.login.config"
 """The Java property that names the JAAS file; Kafka's scripts take it from ``KAFKA_OPTS``."""
@@ -38,7 +41,7 @@ def of_listener(config: Config, listener: str, protocol: str, mechanism_key: str
         Variables(config.properties, os.environ).resolve,
         lambda: _sections(config.kjbod_jaas_file, os.environ),
     )
-    _require_elsewhere(config, found.tls)
+    _require_elsewhere(config, found.tls, None if found.login is None else found.login.token)
     return found
 
 
@@ -56,7 +59,7 @@ def of_own_listener(config: Config, listener: Listener) -> ListenerSettings:
         Variables(config.properties, os.environ).resolve,
         lambda: _sections(config.kjbod_jaas_file, os.environ),
     )
-    _require_elsewhere(config, found.tls)
+    _require_elsewhere(config, found.tls, found.tokens)
     return found
 
 
@@ -71,22 +74,27 @@ def of_client(path: Path, environment: Mapping[str, str]) -> ChannelSettings:
     return settings.of_client(properties, str(path), variables.resolve, lambda: _sections(None, environment))
 
 
-def _require_elsewhere(config: Config, tls: Tls | None) -> None:
-    """Require that stores lie on no disk that a broker's process watches: a thread that waits for one that hangs would
-    keep the process, its port and its locks, also when it is killed.
+def _require_elsewhere(config: Config, tls: Tls | None, tokens: "TokenSettings | ValidatorSettings | None") -> None:
+    """Require that stores, and files of tokens, lie on no disk that a broker's process watches: a thread that waits for
+    one that hangs would keep the process, its port and its locks, also when it is killed.
 
     Raises:
         ConfigError: one does.
     """
-    if tls is None or "broker" not in config.process_roles:
+    if "broker" not in config.process_roles:
         return
+    stores = () if tls is None else (tls.keystore, tls.truststore)
+    files = {store.key: store.path for store in stores if store is not None and store.path is not None}
+    if tokens is not None:
+        from kjbod.security.oauthbearer.keys import files_of
+
+        files |= files_of(tokens)
     problems = [
-        f"{config.source}: {store.key}={store.path}: expected a file outside the disks that are watched, not below "
-        f"{inside}"
-        for store in (tls.keystore, tls.truststore)
-        if store is not None and store.path is not None
+        f"{config.source}: {key.removeprefix(f'{config.source}: ')}={path}: expected a file outside the disks that are "
+        f"watched, not below {inside}"
+        for key, path in files.items()
         for inside in config.directories
-        if is_below(os.path.abspath(store.path), inside)  # noqa: PTH100  the text alone
+        if is_below(os.path.abspath(path), inside)  # noqa: PTH100  the text alone
     ]
     if problems:
         raise ConfigError(*problems)

@@ -38,7 +38,15 @@ _CLIENT_FINAL: Final = re.compile(
 
 
 class Refused(KjbodError):  # noqa: N818 - an answer of the protocol
-    """A client is not let in. The text is Kafka's to the client: it has no secret, nor whether a name is known."""
+    """A client is not let in. The text is Kafka's to the client: it has no secret, nor whether a name is known.
+
+    Attributes:
+        reason: for our log.
+    """
+
+    def __init__(self, words: str, reason: str = "") -> None:
+        super().__init__(words)
+        self.reason = reason or words
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +56,12 @@ class Answer:
     Attributes:
         reply: the message to send back; it may be empty.
         user: who the client has proved to be; None: that is not done yet.
+        lifetime_ms: how long the proof holds; None: for good.
     """
 
     reply: bytes
     user: str | None = None
+    lifetime_ms: int | None = None
 
 
 class ServerMechanism(Protocol):

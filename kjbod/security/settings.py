@@ -13,7 +13,7 @@ is one line with file, key and what was expected, and never has the value of a s
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final, Self
 
 from kjbod.config.keys import LONG_MAX
 from kjbod.errors import ConfigError
@@ -42,6 +42,9 @@ from kjbod.security.principals import DEFAULT as DEFAULT_RULE
 from kjbod.security.principals import Rule, parse_rules
 from kjbod.security.sasl_server import plain_users
 
+if TYPE_CHECKING:
+    from kjbod.security.oauthbearer.keys import ValidatorSettings
+
 Sections = Callable[[], Mapping[str, Sequence[LoginModule]]]
 """Gives the sections of the JAAS file by their names, none where there is no file; raises :class:`ConfigError`. It is
 asked only where a login is to be in it."""
@@ -52,20 +55,31 @@ MECHANISMS: Final[Mapping[str, str]] = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
 }
 """Mechanisms of SASL that kjbod has, and Kafka's login module of each."""
 PLAIN: Final = "PLAIN"
+OAUTHBEARER: Final = "OAUTHBEARER"
 DEFAULT_MECHANISM: Final = "GSSAPI"
 """Kafka's default of ``sasl.mechanism`` and of ``sasl.mechanism.controller.protocol``."""
 _OURS: Final = f"{', '.join(MECHANISMS)}, which is what kjbod has (Kafka's default is {DEFAULT_MECHANISM})"
 _PRINCIPALS: Final = "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"
 _SERVER_CALLBACK: Final = "sasl.server.callback.handler.class"
-_CLIENT_CLASSES: Final = ("sasl.client.callback.handler.class", "sasl.login.class", "sasl.login.callback.handler.class")
+_LOGIN_CALLBACK: Final = "sasl.login.callback.handler.class"
+_CLIENT_CLASSES: Final = ("sasl.client.callback.handler.class", "sasl.login.class", _LOGIN_CALLBACK)
 _ENGINE: Final = "ssl.engine.factory.class"
 _ENABLED: Final = "sasl.enabled.mechanisms"
 SHOWN_MAX: Final = 120
 """Characters of a value in a line about it."""
-_SECRETS: Final = ("password", "jaas.config", "keystore.key", "keystore.certificate.chain", "truststore.certificates")
+_SECRETS: Final = (
+    "password",
+    "jaas.config",
+    "keystore.key",
+    "keystore.certificate.chain",
+    "truststore.certificates",
+    "client.secret",
+    "passphrase",
+)
 
 
 def of_listener(
@@ -102,7 +116,8 @@ def of_listener(
             return None
         # Kafka ignores a login without the listener's prefix (ChannelBuilders.channelBuilderConfigs).
         key = f"{reader.prefix}{mechanism.lower()}.sasl.jaas.config"
-        return general.login(mechanism, key, _server_sections(listener), sections)
+        # What a mechanism has keys of its own for is of the listener, too.
+        return reader.login(mechanism, key, _server_sections(listener), sections)
 
     return _settings(reader, protocol, login)
 
@@ -127,7 +142,8 @@ def of_client(
             return None
         return reader.login(mechanism, "sasl.jaas.config", ["KafkaClient"], sections)
 
-    return _settings(reader, protocol, login)
+    has_handler = reader.text("sasl.mechanism") == OAUTHBEARER
+    return _settings(reader, protocol, login, _CLIENT_CLASSES[:-1] if has_handler else _CLIENT_CLASSES)
 
 
 def of_own_listener(
@@ -162,6 +178,7 @@ def of_own_listener(
         reader.lifetimes_ms(mechanisms),
         reader.milliseconds("connection.failed.authentication.delay.ms", default=100),
         reader.principal_rules(),
+        reader.tokens(listener, sections) if OAUTHBEARER in mechanisms else None,
     )
     if reader.problems:
         raise ConfigError(*reader.problems)
@@ -173,8 +190,10 @@ def _server_sections(listener: str) -> Sequence[str]:
     return f"{listener.lower()}.KafkaServer", "KafkaServer"
 
 
-def _settings(reader: "_Reader", protocol: str, login: Callable[[], Login | None]) -> ChannelSettings:
-    reader.refuse_classes(protocol, _CLIENT_CLASSES)
+def _settings(
+    reader: "_Reader", protocol: str, login: Callable[[], Login | None], classes: Iterable[str] = _CLIENT_CLASSES
+) -> ChannelSettings:
+    reader.refuse_classes(protocol, classes)
     tls = reader.tls() if protocol in (SSL, SASL_SSL) else None
     who = login() if protocol in (SASL_PLAINTEXT, SASL_SSL) else None
     if reader.problems:
@@ -214,6 +233,18 @@ class _Reader:
             self.problems.append(f"{self._source}: {self.key(name)}: {error}")
             return None
 
+    def named(self, name: str) -> str:
+        """A key with its file, for messages."""
+        return f"{self._source}: {self.key(name)}"
+
+    def note(self, words: str) -> None:
+        """Note a problem."""
+        self.problems.append(f"{self._source}: {words}")
+
+    def of_options(self, where: str, options: Mapping[str, str]) -> Self:
+        """A reader of a JAAS entry's options, whose problems are among ours."""
+        return type(self)(options, f"{self._source}: {where}", str, problems=self.problems)
+
     def wrong(self, name: str, expected: str) -> None:
         """Note that a value is not as expected."""
         key = self.key(name)
@@ -233,7 +264,7 @@ class _Reader:
 
     def refuse_classes_of_listeners(self, protocol: str) -> None:
         """Note classes that would decide who a client is: without them others would be let in, or as somebody else."""
-        enabled = [one for one in self._list(_ENABLED) if one in MECHANISMS]
+        enabled = [one for one in self._list(_ENABLED) if one in MECHANISMS and one != OAUTHBEARER]
         self.refuse_classes(protocol, [f"{one.lower()}.{_SERVER_CALLBACK}" for one in enabled])
         if self.text("principal.builder.class") not in (None, "", _PRINCIPALS):
             self.wrong("principal.builder.class", f"expected {_PRINCIPALS} or nothing: kjbod runs no Java classes")
@@ -318,7 +349,7 @@ class _Reader:
         return None
 
     def login(self, mechanism: str, key: str, names: Sequence[str], sections: Sections) -> Login | None:
-        """Name and password, from the value of ``key``, or from the first of the sections ``names`` that is there."""
+        """A login, from the value of ``key``, or from the first of the sections ``names`` that is there."""
         modules = self._modules(key, names, sections)
         where = key if key in self._properties else f"section {names[-1]} of the JAAS file"
         if not modules:
@@ -329,6 +360,10 @@ class _Reader:
                 )
             return None
         module = next((one for one in modules if one.name == MECHANISMS[mechanism]), modules[0])
+        if mechanism == OAUTHBEARER:
+            from kjbod.security.oauthbearer.settings import login_of
+
+            return login_of(self, module, where)
         if module.options.get("tokenauth", "").lower() == "true":
             self.problems.append(
                 f"{self._source}: {where}: tokenauth=true: expected a user, kjbod has no use for tokens"
@@ -357,6 +392,18 @@ class _Reader:
             self.problems.append(f"{self._source}: {key} is missing: expected the users of PLAIN as options user_NAME")
             return {}
         return plain_users(module)
+
+    def tokens(self, listener: str, sections: Sections) -> "ValidatorSettings | None":
+        """Rules of the tokens that a listener takes."""
+        from kjbod.security.oauthbearer.settings import validator_of
+
+        key = f"{self.prefix}{OAUTHBEARER.lower()}.sasl.jaas.config"
+        modules, before = self._modules(key, _server_sections(listener), sections), len(self.problems)
+        module = next((one for one in modules if one.name == MECHANISMS[OAUTHBEARER]), None)
+        if module is None and len(self.problems) == before:
+            self.note(f"{key} is missing: expected {MECHANISMS[OAUTHBEARER]} required;")
+        where = key if key in self._properties else "the JAAS file"
+        return validator_of(self, module, where)
 
     def lifetimes_ms(self, mechanisms: Iterable[str]) -> Mapping[str, int]:
         """For how long a login holds, by its mechanism; a key of the mechanism comes before that of all."""

@@ -159,13 +159,15 @@ class ServerLogin:
         except Refused as error:
             self.state = State.REFUSED
             refusal = _refusal(ErrorCode.SASL_AUTHENTICATION_FAILED, str(error))
-            return Reply(refusal, f"{self._chosen}: {error}")
+            return Reply(refusal, f"{self._chosen}: {error.reason}")
         if answer.user is None:
             return Reply(SaslAuthenticateResponse(auth_bytes=answer.reply))
         self.user, self._machine, self.state = answer.user, None, State.IN
-        lifetime_ms = self._lifetimes_ms.get(self._chosen, 0)
-        self._expires_ms = now_ms + lifetime_ms if lifetime_ms else None
-        return Reply(SaslAuthenticateResponse(auth_bytes=answer.reply, session_lifetime_ms=lifetime_ms))
+        limits_ms = (self._lifetimes_ms.get(self._chosen), answer.lifetime_ms)
+        lifetime_ms = min((one for one in limits_ms if one is not None), default=None)
+        # Nothing may be left of a token that the difference of two clocks saves: then no request is taken.
+        self._expires_ms = None if lifetime_ms is None else now_ms + lifetime_ms
+        return Reply(SaslAuthenticateResponse(auth_bytes=answer.reply, session_lifetime_ms=lifetime_ms or 0))
 
 
 def _refusal(code: ErrorCode, words: str) -> SaslAuthenticateResponse:

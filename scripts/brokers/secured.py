@@ -11,10 +11,11 @@ from confluent_kafka import Consumer, KafkaError, Producer
 
 from scripts.brokers.peers import ALL_RIGHTS, AUTHORIZER, KEPT_OUT, Matrix, differences, lines_of, matrix, peers, start
 from scripts.rig.cluster import Cluster, wait_until_serving
+from scripts.rig.identity_provider import CLIENT_ID, CLIENT_SECRET
 from scripts.rig.kafka import TOPICS, KafkaKit
 from scripts.rig.processes import Processes, free_port, wait_until
 from scripts.rig.rig_error import RigError
-from scripts.rig.secured import PASSWORD, USER, Secured
+from scripts.rig.secured import MECHANISMS, OAUTHBEARER, PASSWORD, USER, Secured
 
 PROTOCOLS: Final = ("SASL_SSL", "SSL", "SASL_PLAINTEXT")
 RECORDS: Final = 20
@@ -24,7 +25,7 @@ _ASKED: Final = ("SASL_SSL", "SSL")
 """Protocols at which every API is asked."""
 
 
-def librdkafka(secured: Secured, protocol: str, port: int) -> dict[str, Any]:
+def librdkafka(secured: Secured, protocol: str, port: int, mechanism: str = MECHANISMS[-1]) -> dict[str, Any]:
     """Settings of a client, by librdkafka's names."""
     found: dict[str, Any] = {"bootstrap.servers": f"127.0.0.1:{port}", "security.protocol": protocol}
     if protocol.endswith("SSL"):
@@ -32,8 +33,17 @@ def librdkafka(secured: Secured, protocol: str, port: int) -> dict[str, Any]:
     if protocol == "SSL":
         keystore = str(secured.base / "keystore.pem")
         found |= {"ssl.certificate.location": keystore, "ssl.key.location": keystore}
-    if protocol.startswith("SASL"):
-        found |= {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": USER, "sasl.password": PASSWORD}
+    if mechanism == OAUTHBEARER and secured.provider is not None:
+        found |= {
+            "sasl.mechanism": OAUTHBEARER,
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.client.id": CLIENT_ID,
+            "sasl.oauthbearer.client.secret": CLIENT_SECRET,
+            "sasl.oauthbearer.token.endpoint.url": secured.provider.token_url,
+            "https.ca.location": str(secured.base / "truststore.pem"),
+        }
+    elif protocol.startswith("SASL"):
+        found |= {"sasl.mechanism": mechanism, "sasl.username": USER, "sasl.password": PASSWORD}
     return found | {"socket.timeout.ms": 10_000}
 
 
@@ -69,7 +79,9 @@ def write_and_read(client: dict[str, Any]) -> None:
         consumer.close()
 
 
-def serve_with_a_broker(cluster: Cluster, kit: KafkaKit, secured: Secured, protocol: str) -> None:
+def serve_with_a_broker(
+    cluster: Cluster, kit: KafkaKit, secured: Secured, protocol: str, mechanism: str = MECHANISMS[-1]
+) -> None:
     """An unmodified broker with a secured listener alone: it registers, a topic is made with Kafka's tool, and clients
     write and read.
 
@@ -80,19 +92,21 @@ def serve_with_a_broker(cluster: Cluster, kit: KafkaKit, secured: Secured, proto
     disks = [base / "broker" / name for name in ("d1", "d2")]
     for disk in disks:
         disk.mkdir(parents=True)
-    lines = {**secured.broker(protocol, port), **AUTHORIZER}
+    lines = {**secured.broker(protocol, port, mechanism), **AUTHORIZER}
     config = cluster.configure_broker(1, disks, lines, config=base / "broker" / "server.properties")
     cluster.format_broker(config)
     broker = cluster.launch_broker(kit, config, name="broker")
     wait_until_serving(broker)
-    client = str(secured.client_file(base / "client.properties", secured.client(protocol)))
+    client = str(secured.client_file(base / "client.properties", secured.client(protocol, mechanism)))
     server = ["--bootstrap-server", f"127.0.0.1:{port}", "--command-config", client]
     kit.run(TOPICS, *server, "--create", "--topic", TOPIC, "--partitions", "2", "--replication-factor", "1")
-    write_and_read(librdkafka(secured, protocol, port))
+    write_and_read(librdkafka(secured, protocol, port, mechanism))
     broker.stop(_TIMEOUT_S)
 
 
-def serve_with_an_agent(cluster: Cluster, kit: KafkaKit, secured: Secured, protocol: str) -> None:
+def serve_with_an_agent(
+    cluster: Cluster, kit: KafkaKit, secured: Secured, protocol: str, mechanism: str = MECHANISMS[-1]
+) -> None:
     """An agent with a secured listener alone: it registers, and Kafka's tool asks it.
 
     Raises:
@@ -101,12 +115,12 @@ def serve_with_an_agent(cluster: Cluster, kit: KafkaKit, secured: Secured, proto
     base, port = cluster.base, free_port()
     disk = base / "agent" / "d1"
     disk.mkdir(parents=True)
-    lines = {**secured.broker(protocol, port), **AUTHORIZER, "kjbod.state.dir": base / "state"}
+    lines = {**secured.broker(protocol, port, mechanism), **AUTHORIZER, "kjbod.state.dir": base / "state"}
     config = cluster.configure_broker(2, [disk], lines, config=base / "agent" / "server.properties")
     cluster.format_broker(config)
     agent = cluster.start_agent(config)
     agent.wait_for_event("agent.unfenced")
-    client = str(secured.client_file(base / "client.properties", secured.client(protocol)))
+    client = str(secured.client_file(base / "client.properties", secured.client(protocol, mechanism)))
     kit.run(TOPICS, "--bootstrap-server", f"127.0.0.1:{port}", "--command-config", client, "--list")
     if code := agent.stop(_TIMEOUT_S):
         raise RigError(f"the agent ended with {code}:\n{agent.tail()}")
