@@ -82,9 +82,18 @@ def _tls_files(secured: Secured, base: Path) -> dict[str, dict[str, object]]:
     }
 
 
-def start(base: Path, processes: Processes, kit: KafkaKit, secured: Secured, protocol: str, *, kafka: bool) -> Cluster:
+def start(
+    base: Path,
+    processes: Processes,
+    kit: KafkaKit,
+    secured: Secured,
+    protocol: str,
+    mechanism: str = MECHANISMS[-1],
+    *,
+    kafka: bool,
+) -> Cluster:
     """A controller, Kafka's or kjbod's, with a listener of this protocol and both users."""
-    lines = {**secured.node(protocol), **AUTHORIZER}
+    lines = {**secured.node(protocol, mechanism), **AUTHORIZER}
     cluster = Cluster(base, processes, kafka=kit if kafka else None, properties=lines)
     kit.format(cluster.controller_config, cluster.cluster_id, "--standalone", *scram_options(USER, STRANGER))
     cluster.start_controller()

@@ -130,34 +130,55 @@ def run(kit: KafkaKit, out: Path, say: Callable[[str], None]) -> list[str]:
     """All of it; the problems, a line each. Tables of peers and APIs are left in ``out``."""
     problems: list[str] = []
     with tempfile.TemporaryDirectory(prefix="kjbod-secured-") as name:
-        secured = Secured(Path(name) / "stores")
+        base = Path(name)
+        secured = Secured(base / "stores")
         for protocol in PROTOCOLS:
-            found: dict[bool, Matrix] = {}
-            for kafka in (False, True):
-                whose = "Kafka's" if kafka else "kjbod's"
-                base = Path(name) / f"{protocol}-{'kafka' if kafka else 'kjbod'}"
-                base.mkdir()
-                try:
-                    found[kafka] = _one(kit, base, secured, protocol, kafka, out)
-                except (RigError, AssertionError) as error:
-                    problems.append(f"{protocol} on {whose} controller: {error}")
-                say(f"{protocol}, {whose} controller: every API by each peer, a broker, an agent, clients, tools")
-            if protocol in _ASKED and len(found) > 1:
-                problems += [f"{protocol}: {each}" for each in differences(found[False], found[True])]
+            problems += _both(kit, base / protocol, secured, protocol, MECHANISMS[-1], out, say)
+        by_token = Secured(base / "stores-of-tokens")
+        with by_token.identity_provider():
+            allowed = kit.with_options(*by_token.java_options())
+            problems += _both(allowed, base / OAUTHBEARER, by_token, "SASL_SSL", OAUTHBEARER, out, say)
     return problems
 
 
-def _one(kit: KafkaKit, base: Path, secured: Secured, protocol: str, kafka: bool, out: Path) -> Matrix:
+def _both(
+    kit: KafkaKit, base: Path, secured: Secured, protocol: str, mechanism: str, out: Path, say: Callable[[str], None]
+) -> list[str]:
+    """The problems on kjbod's controller, and on Kafka's."""
+    problems: list[str] = []
+    found: dict[bool, Matrix] = {}
+    named = f"{protocol} by {mechanism}" if mechanism == OAUTHBEARER else protocol
+    asked = "every API by each peer, " if _is_asked(protocol, mechanism) else ""
+    for kafka in (False, True):
+        whose = "Kafka's" if kafka else "kjbod's"
+        own = base / whose.removesuffix("'s").lower()
+        own.mkdir(parents=True)
+        try:
+            found[kafka] = _one(kit, own, secured, protocol, mechanism, kafka, out)
+        except (RigError, AssertionError) as error:
+            problems.append(f"{named} on {whose} controller: {error}")
+        say(f"{named}, {whose} controller: {asked}a broker, an agent, clients, tools")
+    if _is_asked(protocol, mechanism) and len(found) > 1:
+        problems += [f"{protocol}: {each}" for each in differences(found[False], found[True])]
+    return problems
+
+
+def _is_asked(protocol: str, mechanism: str) -> bool:
+    """Whether every API is asked: who a peer is does not depend on how it has proved that."""
+    return protocol in _ASKED and mechanism != OAUTHBEARER
+
+
+def _one(kit: KafkaKit, base: Path, secured: Secured, protocol: str, mechanism: str, kafka: bool, out: Path) -> Matrix:
     with Processes(base / "logs") as processes:
-        cluster = start(base, processes, kit, secured, protocol, kafka=kafka)
+        cluster = start(base, processes, kit, secured, protocol, mechanism, kafka=kafka)
         outcomes: Matrix = {}
         # Before there are brokers, which are fenced when their time has come.
-        if protocol in _ASKED:
+        if _is_asked(protocol, mechanism):
             outcomes = ask_all(cluster.port, secured, protocol, base)
             whose = "kafka" if kafka else "kjbod"
             (out / f"peers-{protocol}-{whose}.md").write_text("\n".join(lines_of(outcomes)) + "\n")
-        serve_with_a_broker(cluster, kit, secured, protocol)
-        serve_with_an_agent(cluster, kit, secured, protocol)
+        serve_with_a_broker(cluster, kit, secured, protocol, mechanism)
+        serve_with_an_agent(cluster, kit, secured, protocol, mechanism)
         cluster.stop_controller()
     return outcomes
 

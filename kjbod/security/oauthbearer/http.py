@@ -29,15 +29,28 @@ _PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}
 
 
 def ask(
-    endpoint: Endpoint, method: str, headers: Mapping[str, str], body: str | None, clock: Clock | None = None
+    endpoint: Endpoint,
+    what: str,
+    method: str,
+    headers: Mapping[str, str],
+    body: str | None,
+    clock: Clock | None = None,
 ) -> tuple[int, bytes]:
     """Status and body of the answer.
+
+    Args:
+        endpoint: to be asked.
+        what: it is, for messages.
+        method: of HTTP.
+        headers: of the question.
+        body: of it; None: it has none.
+        clock: the time.
 
     Raises:
         LoginUnavailable: there is none, or none in time.
         KjbodError: the endpoint's certificate is not believed, a store cannot be used, or the answer is too large.
     """
-    parts = urlsplit(endpoint.url)
+    parts, named = urlsplit(endpoint.url), f"{what} {endpoint.shown}"
     host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme.lower()]
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
@@ -48,16 +61,16 @@ def ask(
             response = connection.getresponse()
             found = response.read(ANSWER_BYTES_MAX + 1)
             if len(found) > ANSWER_BYTES_MAX:
-                raise KjbodError(f"{endpoint.shown} answers more than {ANSWER_BYTES_MAX} bytes")
+                raise KjbodError(f"{named} answers more than {ANSWER_BYTES_MAX} bytes")
             return response.status, found
     except ssl.SSLCertVerificationError as error:
-        raise KjbodError(str(not_believed(f"{host}:{port} ({endpoint.shown})", error))) from None
+        raise KjbodError(str(not_believed(f"{host}:{port} ({named})", error))) from None
     except TimeoutError:
         took = f"{endpoint.connect_timeout_ms} ms to connect, and {endpoint.read_timeout_ms} ms to read"
-        raise LoginUnavailable(f"{endpoint.shown} did not answer in time: {took}") from None
+        raise LoginUnavailable(f"{named} did not answer in time: {took}") from None
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise LoginUnavailable(f"{endpoint.shown} cannot be asked: {printable(reason, 200)}") from None
+        raise LoginUnavailable(f"{named} cannot be asked: {printable(reason, 200)}") from None
 
 
 def read(key: str, path: str) -> bytes:

@@ -26,13 +26,16 @@ from kjbod.security.oauthbearer.validation import Key, UnknownKey, parse_keys, v
 from kjbod.security.threads import in_thread, on_this_loop
 
 PATIENCE_MS: Final = 2_000
-"""How long a login waits for keys that are old; without any, for as long as a login may take."""
+"""A login waits so long for others than keys that are old."""
+FIRST_PATIENCE_MS: Final = 10_000
+"""And so long where there are none at all."""
 MISSING_FOR_MS: Final = 60_000
 """So long a key that was not found is not asked for again (``MISSING_KEY_ID_CACHE_IN_FLIGHT_MS``)."""
 MISSING_MAX: Final = 16
 """Keys that were not found and are remembered; as in Kafka the oldest one is forgotten for a new one."""
 ASKED_AT_MOST_EVERY_MS: Final = 1_000
 """Whatever strangers ask for, so that they cannot have an endpoint flooded."""
+_WHAT: Final = "the key set"
 _log = structlog.get_logger("kjbod.security")
 
 
@@ -80,7 +83,7 @@ class Validator:
             return
         if not self._is_due:
             return
-        patience_ms = PATIENCE_MS if self._keys else self._settings.jwks.backoff_max_ms
+        patience_ms = PATIENCE_MS if self._keys else FIRST_PATIENCE_MS
         try:
             async with asyncio.timeout(patience_ms / 1000):
                 await asyncio.shield(on_this_loop(self._begin(self._settings.jwks)))
@@ -156,9 +159,9 @@ class Validator:
         if endpoint.path is not None:
             text = read(endpoint.key, endpoint.path)
         else:
-            status, text = ask(endpoint, "GET", {"Accept": "application/json"}, None, self._clock)
+            status, text = ask(endpoint, _WHAT, "GET", {"Accept": "application/json"}, None, self._clock)
             if status != 200:
-                raise LoginUnavailable(f"{endpoint.shown} answers HTTP {status}")
+                raise LoginUnavailable(f"{_WHAT} {endpoint.shown} answers HTTP {status}")
         try:
             return parse_keys(text)
         except ValueError as error:

@@ -39,6 +39,7 @@ AGAIN_AFTER_MS: Final = 10_000
 """After a renewal that failed (``DELAY_SECONDS_BEFORE_NEXT_RETRY_WHEN_RELOGIN_FAILS``)."""
 TIMER_MS_MAX: Final = 24 * 3_600_000
 """Of the event loop: a token may be valid for years."""
+_WHAT: Final = "the token endpoint"
 LOGIN_CLASS: Final = "sasl.login.callback.handler.class"
 _log = structlog.get_logger("kjbod.security")
 
@@ -88,7 +89,9 @@ class Tokens:
     @property
     def _where(self) -> str:
         endpoint = self.settings.endpoint
-        return "nobody" if endpoint is None else endpoint.shown
+        if endpoint is None:
+            return "the JAAS entry"
+        return f"{_WHAT} {endpoint.shown}" if endpoint.path is None else f"{endpoint.key}: {endpoint.path}"
 
     def _plan(self, loop: asyncio.AbstractEventLoop) -> None:
         """Renew in time on this event loop; the one before it may have ended."""
@@ -160,7 +163,7 @@ class Tokens:
         while True:
             try:
                 headers, body = request_of(settings, self._assertion())
-                return parse_answer(endpoint.shown, *ask(endpoint, "POST", headers, body, self._clock))
+                return parse_answer(endpoint.shown, *ask(endpoint, _WHAT, "POST", headers, body, self._clock))
             except LoginUnavailable:
                 pause_ms = next(pauses, None)
                 if pause_ms is None:

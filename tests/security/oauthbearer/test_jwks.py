@@ -120,12 +120,12 @@ async def test_nobody_is_let_in_while_there_are_no_keys_and_that_is_said_once(pr
         listener.load()
         for _ in range(3):
             refused = await verdict(listener, token)
-            assert refused == f"refused: there are no keys yet: {provider.keys_url} answers HTTP 503"
+            assert refused == f"refused: there are no keys yet: the key set {provider.keys_url} answers HTTP 503"
         provider.answers.clear()
         clock.ahead_ms += 1_000
         assert await verdict(listener, token) == "kafka"
     assert [line["event"] for line in lines] == ["security.keys.not.read", "security.keys.read"]
-    assert lines[0]["reason"] == f"{provider.keys_url} answers HTTP 503"
+    assert lines[0]["reason"] == f"the key set {provider.keys_url} answers HTTP 503"
 
 
 async def test_keys_from_before_go_on_to_serve_while_there_are_no_new_ones(provider: IdentityProvider) -> None:

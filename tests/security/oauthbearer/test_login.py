@@ -116,9 +116,9 @@ async def test_an_endpoint_that_fails_is_tried_again_and_then_spared(provider: I
 async def test_nothing_that_an_endpoint_does_takes_longer_than_it_may(provider: IdentityProvider) -> None:
     provider.gate.clear()
     line = await refused(Tokens(settings(provider)), timeout_ms=30)
-    assert line == f"LoginUnavailable: {provider.token_url} gave no token within 30 ms"
+    assert line == f"LoginUnavailable: the token endpoint {provider.token_url} gave no token within 30 ms"
     line = await refused(Tokens(settings(provider, read_timeout_ms=20)))
-    assert line.startswith(f"LoginUnavailable: {provider.token_url} did not answer in time")
+    assert line.startswith(f"LoginUnavailable: the token endpoint {provider.token_url} did not answer in time")
 
 
 async def test_an_answer_has_a_size_at_most(provider: IdentityProvider) -> None:
@@ -147,7 +147,7 @@ async def test_an_endpoint_that_drips_is_not_waited_for() -> None:
         line = await refused(Tokens(TokenSettings(CLIENT_SECRET, endpoint)))
         stop.set()
         thread.join()
-    assert line.startswith(f"LoginUnavailable: {url} did not answer in time")
+    assert line.startswith(f"LoginUnavailable: the token endpoint {url} did not answer in time")
 
 
 async def test_an_endpoint_that_is_not_there_or_speaks_no_http_is_named() -> None:
@@ -155,7 +155,10 @@ async def test_an_endpoint_that_is_not_there_or_speaks_no_http_is_named() -> Non
         port = listening.getsockname()[1]
     endpoint = Endpoint("c: url", f"http://127.0.0.1:{port}/token", backoff_ms=0, backoff_max_ms=0)
     line = await refused(Tokens(TokenSettings(CLIENT_SECRET, endpoint)))
-    assert line == f"LoginUnavailable: http://127.0.0.1:{port}/token cannot be asked: Connection refused"
+    assert (
+        line
+        == f"LoginUnavailable: the token endpoint http://127.0.0.1:{port}/token cannot be asked: Connection refused"
+    )
 
 
 async def test_a_certificate_that_is_not_believed_is_said_and_one_that_is_serves(tmp_path: Path) -> None:

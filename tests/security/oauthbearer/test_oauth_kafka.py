@@ -17,6 +17,7 @@ from scripts.rig.kafka import TOPICS, KafkaKit
 from scripts.rig.processes import Processes, free_port
 from scripts.rig.secured import OAUTHBEARER, Secured, scram_options
 from tests.agent.daemon_cluster import CLUSTER_ID
+from tests.depth import only_deep
 
 pytestmark = pytest.mark.usefixtures("kafka_kit")
 PROTOCOL = "SASL_SSL"
@@ -39,7 +40,13 @@ def controller(base: Path, kit: KafkaKit, secured: Secured, *, kafka: bool) -> I
         yield cluster
 
 
-@pytest.mark.parametrize("kafka", [True, False], ids=["at Kafka's controller", "at ours"])
+@pytest.mark.parametrize(
+    "kafka",
+    [
+        pytest.param(True, id="at Kafka's controller"),
+        pytest.param(False, id="at ours", marks=only_deep("both halves are ours, and each is asked by Kafka's")),
+    ],
+)
 def test_an_agent_lives_by_tokens_and_so_do_commands_and_clients(
     tmp_path: Path, kafka_kit: KafkaKit, secured: Secured, capsys: pytest.CaptureFixture[str], *, kafka: bool
 ) -> None:
@@ -73,6 +80,7 @@ def test_an_agent_lives_by_tokens_and_so_do_commands_and_clients(
         assert agent.stop(60) == 0
 
 
+@only_deep("scripts/real-brokers --secured does it too")
 def test_an_unmodified_broker_serves_on_a_controller_of_ours_by_tokens(
     tmp_path: Path, kafka_kit: KafkaKit, secured: Secured
 ) -> None:

@@ -14,9 +14,10 @@ from kjbod.security.oauthbearer.exchange import Invalid, Verified
 from kjbod.security.oauthbearer.keys import TOKEN_BYTES_MAX, Endpoint, ValidatorSettings
 from kjbod.security.oauthbearer.validation import KEYS_MAX, UnknownKey, parse_keys, validate, validate_unsecured
 from scripts.rig.identity_provider import AUDIENCE, ISSUER, LIFETIME_S, claims, key_set, signed, signing_key
-from tests.security.oauthbearer.cases import CASES, EC, NOW_S, OTHER, RSA, Case
+from tests.security.oauthbearer.cases import CASES, EC, NOW_S, OTHER, RSA, SKEW_S, Case
 
-SETTINGS = ValidatorSettings(Endpoint("k", "file:///keys"), audiences=(AUDIENCE, "another"), issuer=ISSUER)
+JWKS = Endpoint("k", "file:///keys")
+SETTINGS = ValidatorSettings(JWKS, audiences=(AUDIENCE, "another"), issuer=ISSUER, skew_ms=SKEW_S * 1000)
 KEYS = parse_keys(key_set(EC, RSA))
 
 
