@@ -128,6 +128,11 @@ class Security:
 
         return client_mechanism(login, self._rng.randbytes(_NONCE_BYTES).hex())
 
+    def not_believed(self) -> None:
+        """A server has not taken the login: a token is not shown again and again until its end."""
+        if self._tokens is not None:
+            self._tokens.not_believed()
+
     def _tokens_of(self, settings: "TokenSettings") -> "Tokens":
         if self._tokens is None:
             from kjbod.security.oauthbearer.login import Tokens

@@ -88,6 +88,7 @@ async def log_in(server: Peer, security: "Security") -> int:
         answer = await server.exchange(SaslAuthenticateRequest(auth_bytes=message), None)
         assert isinstance(answer, SaslAuthenticateResponse)
         if answer.error_code:
+            security.not_believed()
             why = said(answer.error_message or error_codes.name_of(answer.error_code))
             raise AuthenticationFailed(f"{server.peer} does not believe {login.mechanism} of {login.username}: {why}")
         lifetime_ms = answer.session_lifetime_ms

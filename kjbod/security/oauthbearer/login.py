@@ -58,6 +58,7 @@ class Tokens:
         self._clock = clock or SystemClock()
         self._rng = rng or system_random()
         self._token: Token | None = None
+        self._got_ms = 0
         self._renew_at_ms = 0
         self._not_before_ms = 0
         self._failure: KjbodError | None = None
@@ -85,6 +86,12 @@ class Tokens:
                 raise LoginUnavailable(f"{self._where} gave no token within {timeout_ms} ms") from None
         self._plan(asyncio.get_running_loop())
         return token
+
+    def not_believed(self) -> None:
+        """A server has not taken the token: the next one is got anew, unless this one was just now. Kafka shows it
+        until its end, also where somebody has set right meanwhile what was wrong with it."""
+        if self._clock.monotonic_ms() - self._got_ms >= AGAIN_AFTER_MS:
+            self._token = None
 
     @property
     def _where(self) -> str:
@@ -132,7 +139,7 @@ class Tokens:
         again = self._token is not None
         now_ms = self._clock.wall_ms()
         self._renew_at_ms = renew_at_ms(token, self.settings.refresh, now_ms, self._rng.random())
-        self._token, self._failure = token, None
+        self._token, self._failure, self._got_ms = token, None, self._clock.monotonic_ms()
         if again:
             expires_at = datetime.fromtimestamp(min(token.expires_ms // 1000, 253_402_300_799), UTC).isoformat()
             _log.info("security.token.renewed", subject=printable(token.subject, SAID_MAX), expires_at=expires_at)

@@ -26,11 +26,12 @@ from kjbod.security.oauthbearer.keys import (
     Endpoint,
     TokenSettings,
 )
-from kjbod.security.oauthbearer.login import Tokens
+from kjbod.security.oauthbearer.login import AGAIN_AFTER_MS, Tokens
 from kjbod.security.oauthbearer.tokens import part_of
 from scripts.rig.certificates import Authority
 from scripts.rig.identity_provider import CLIENT_ID, IdentityProvider, signing_key
 from scripts.rig.identity_provider import CLIENT_SECRET as SECRET
+from tests.security.oauthbearer.test_jwks import Later
 from tests.wire.conftest import until
 
 TIMEOUT_MS = 20_000
@@ -75,6 +76,19 @@ async def test_a_token_is_renewed_before_its_end_though_nobody_asks(provider: Id
         assert (await short.current(timeout_ms=0)).value != token.value
     assert [line["event"] for line in lines] == ["security.token.renewed"]
     assert token.value not in str(lines)
+
+
+async def test_a_token_that_a_server_has_not_taken_is_got_anew_and_not_faster_than_that(
+    provider: IdentityProvider,
+) -> None:
+    clock = Later()
+    tokens = Tokens(settings(provider), clock)
+    for ahead_ms, asked in ((0, 1), (AGAIN_AFTER_MS, 2), (AGAIN_AFTER_MS, 2)):
+        clock.ahead_ms = ahead_ms
+        if asked > 1:
+            tokens.not_believed()
+        await tokens.current(timeout_ms=TIMEOUT_MS)
+        assert len(provider.asked) == asked
 
 
 async def test_a_token_from_before_serves_while_there_is_no_new_one(provider: IdentityProvider) -> None:
