@@ -2,6 +2,7 @@
 that hangs, and a host may not answer."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -36,7 +37,24 @@ def in_thread(work: Callable[[], ResultT], words: str) -> Future[ResultT]:
 
 
 def on_this_loop(answer: Future[ResultT]) -> asyncio.Future[ResultT]:
-    """``answer`` for whoever awaits it here, and may give up waiting: a failure that nobody hears is no bug."""
-    found = asyncio.wrap_future(answer)
-    found.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+    """``answer`` for whoever awaits it here, and may give up waiting: a failure that nobody hears is no bug, and a loop
+    that has ended before is none either."""
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[ResultT] = loop.create_future()
+
+    def copy() -> None:
+        if found.done():
+            return
+        error = answer.exception()
+        if error is None:
+            found.set_result(answer.result())
+        else:
+            found.set_exception(error)
+            found.exception()  # else one that nobody awaits any more is logged as a bug
+
+    def tell(_: object) -> None:
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(copy)
+
+    answer.add_done_callback(tell)
     return found

@@ -62,6 +62,8 @@ def ask(
             found = response.read(ANSWER_BYTES_MAX + 1)
             if len(found) > ANSWER_BYTES_MAX:
                 raise KjbodError(f"{named} answers more than {ANSWER_BYTES_MAX} bytes")
+            if response.length:
+                raise http.client.IncompleteRead(b"", response.length)
             return response.status, found
     except ssl.SSLCertVerificationError as error:
         raise KjbodError(str(not_believed(f"{host}:{port} ({named})", error))) from None

@@ -78,7 +78,8 @@ class Tokens:
         token, now_ms = self._token, self._clock.wall_ms()
         if token is None or now_ms >= token.expires_ms:
             if self._failure is not None and self._clock.monotonic_ms() < self._not_before_ms:
-                raise type(self._failure)(str(self._failure))
+                kind = LoginUnavailable if isinstance(self._failure, LoginUnavailable) else KjbodError
+                raise kind(str(self._failure))
             try:
                 async with asyncio.timeout(timeout_ms / 1000):
                     token = await asyncio.shield(on_this_loop(self._begin()))

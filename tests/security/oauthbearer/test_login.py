@@ -3,6 +3,7 @@ renewed in time, and without a secret in what is said."""
 
 import asyncio
 import dataclasses
+import gc
 import json
 import socket
 import threading
@@ -162,6 +163,48 @@ async def test_an_endpoint_that_drips_is_not_waited_for() -> None:
         stop.set()
         thread.join()
     assert line.startswith(f"LoginUnavailable: the token endpoint {url} did not answer in time")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"garbage\r\n\r\n",
+        b"\x15\x03\x03\x00\x02\x02\x28",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 1_000 + b"\r\n",
+        b"HTTP/1.1 " + b"2" * 100_000,
+    ],
+)
+async def test_an_answer_that_is_no_http_is_one_line(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            peer, _ = listening.accept()
+            with peer:
+                peer.recv(65_536)
+                peer.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/token"
+        endpoint = Endpoint("c: url", url, backoff_ms=0, backoff_max_ms=0)
+        line = await refused(Tokens(TokenSettings(CLIENT_SECRET, endpoint)))
+        thread.join()
+    assert line.startswith(f"LoginUnavailable: the token endpoint {url} cannot be asked: ") and len(line) < 400
+
+
+async def test_who_gives_up_waiting_leaves_nothing_to_the_event_loop(provider: IdentityProvider) -> None:
+    heard: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context))
+    provider.gate.clear()
+    tokens = Tokens(settings(provider, secret="hunter2"))
+    assert "gave no token" in await refused(tokens, timeout_ms=1)
+    provider.gate.set()
+    assert "HTTP 401" in await refused(tokens)
+    gc.collect()
+    assert heard == []
 
 
 async def test_an_endpoint_that_is_not_there_or_speaks_no_http_is_named() -> None:

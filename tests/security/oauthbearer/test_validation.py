@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from joserfc import jwk, jws
 
@@ -14,6 +14,7 @@ from kjbod.security.oauthbearer.exchange import Invalid, Verified
 from kjbod.security.oauthbearer.keys import TOKEN_BYTES_MAX, Endpoint, ValidatorSettings
 from kjbod.security.oauthbearer.validation import KEYS_MAX, UnknownKey, parse_keys, validate, validate_unsecured
 from scripts.rig.identity_provider import AUDIENCE, ISSUER, LIFETIME_S, claims, key_set, signed, signing_key
+from tests.depth import examples
 from tests.security.oauthbearer.cases import CASES, EC, NOW_S, OTHER, RSA, SKEW_S, Case
 
 JWKS = Endpoint("k", "file:///keys")
@@ -92,6 +93,7 @@ def test_a_token_that_is_too_long_is_not_even_read() -> None:
     assert f"{TOKEN_BYTES_MAX} bytes at most" in str(verdict(token))
 
 
+@settings(max_examples=examples(200))
 @given(st.text() | st.from_regex(r"\A[-_A-Za-z0-9]*\.[-_A-Za-z0-9]*\.[-_A-Za-z0-9]*\Z"))
 def test_whatever_a_stranger_calls_a_token_is_refused_in_words(token: str) -> None:
     assert isinstance(verdict(token), str)
@@ -102,6 +104,7 @@ def test_whatever_a_stranger_calls_a_token_is_refused_in_words(token: str) -> No
 _JSON: Any = st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), st.lists)
 
 
+@settings(max_examples=examples(100))
 @given(st.dictionaries(st.sampled_from(["sub", "exp", "iat", "nbf", "aud", "iss", "scope"]), _JSON))
 def test_whatever_a_signed_token_claims_is_taken_or_refused_in_words(changes: dict[str, object]) -> None:
     verdict(signed({**claims(now_s=NOW_S), **changes}, EC))
