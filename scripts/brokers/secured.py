@@ -1,6 +1,7 @@
 """``scripts/real-brokers --secured``: secured listeners in both directions. Unmodified brokers on kjbod's controller,
 and agents on Kafka's, in each security protocol; clients and tools with their own names for the same settings; and
-every API by each kind of peer (:mod:`scripts.brokers.peers`)."""
+every API by each kind of peer (:mod:`scripts.brokers.peers`). SASL_SSL comes twice: by SCRAM, and by OAUTHBEARER with
+an identity provider of the rig."""
 
 import tempfile
 from collections.abc import Callable
