@@ -50,29 +50,38 @@ def ask(
         LoginUnavailable: there is none, or none in time.
         KjbodError: the endpoint's certificate is not believed, a store cannot be used, or the answer is too large.
     """
-    parts, named = urlsplit(endpoint.url), f"{what} {endpoint.shown}"
-    host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme.lower()]
-    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    named, parts = f"{what} {endpoint.shown}", urlsplit(endpoint.url)
     try:
-        with _connected(endpoint, host, port) as sock:
-            connection = http.client.HTTPConnection(host, port)
-            connection.sock = cast("socket.socket", _Bounded(sock, clock or SystemClock(), endpoint.read_timeout_ms))
-            connection.request(method, path, None if body is None else body.encode(), dict(headers))
-            response = connection.getresponse()
-            found = response.read(ANSWER_BYTES_MAX + 1)
-            if len(found) > ANSWER_BYTES_MAX:
-                raise KjbodError(f"{named} answers more than {ANSWER_BYTES_MAX} bytes")
-            if response.length:
-                raise http.client.IncompleteRead(b"", response.length)
-            return response.status, found
+        status, found = _exchange(endpoint, method, headers, body, clock or SystemClock())
     except ssl.SSLCertVerificationError as error:
-        raise KjbodError(str(not_believed(f"{host}:{port} ({named})", error))) from None
+        raise KjbodError(str(not_believed(f"{parts.hostname} ({named})", error))) from None
     except TimeoutError:
         took = f"{endpoint.connect_timeout_ms} ms to connect, and {endpoint.read_timeout_ms} ms to read"
         raise LoginUnavailable(f"{named} did not answer in time: {took}") from None
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise LoginUnavailable(f"{named} cannot be asked: {printable(reason, 200)}") from None
+    if len(found) > ANSWER_BYTES_MAX:
+        raise KjbodError(f"{named} answers more than {ANSWER_BYTES_MAX} bytes")
+    return status, found
+
+
+def _exchange(
+    endpoint: Endpoint, method: str, headers: Mapping[str, str], body: str | None, clock: Clock
+) -> tuple[int, bytes]:
+    """Status and body of the answer; of one that is too large a byte more than it may have."""
+    parts = urlsplit(endpoint.url)
+    host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme.lower()]
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    with _connected(endpoint, host, port) as sock:
+        connection = http.client.HTTPConnection(host, port)
+        connection.sock = cast("socket.socket", _Bounded(sock, clock, endpoint.read_timeout_ms))
+        connection.request(method, path, None if body is None else body.encode(), dict(headers))
+        response = connection.getresponse()
+        found = response.read(ANSWER_BYTES_MAX + 1)
+        if response.length and len(found) <= ANSWER_BYTES_MAX:
+            raise http.client.IncompleteRead(b"", response.length)
+        return response.status, found
 
 
 def read(key: str, path: str) -> bytes:

@@ -91,11 +91,7 @@ def login_of(reader: Reader, module: LoginModule, where: str) -> Login | None:
     if handler not in (LOGIN_HANDLER, LOGIN_HANDLER.replace(_PACKAGE, f"{_PACKAGE}.secured")):
         keys.wrong_handler(LOGIN_CLASS, f"expected {LOGIN_HANDLER}")
         return None
-    retriever, validator = keys.text(_RETRIEVER) or _RETRIEVERS[0], keys.text(_VALIDATOR) or _CLIENT_VALIDATORS[0]
-    if retriever not in _RETRIEVERS:
-        keys.wrong(_RETRIEVER, f"expected one of {', '.join(_RETRIEVERS)}: kjbod runs no Java classes")
-    if validator not in (*_CLIENT_VALIDATORS, *_BROKER_VALIDATORS):
-        keys.wrong(_VALIDATOR, f"expected one of {', '.join(_CLIENT_VALIDATORS)}: kjbod runs no Java classes")
+    retriever = _retriever(keys)
     endpoint = keys.endpoint(_TOKEN_URL, "sasl.login", reader.of_options(where, module.options))
     if endpoint is None:
         return None
@@ -117,6 +113,16 @@ def login_of(reader: Reader, module: LoginModule, where: str) -> Login | None:
         refresh=keys.refresh(),
     )
     return Login(MECHANISM, client_id or f"the token of {endpoint.shown}", token=settings)
+
+
+def _retriever(keys: "_Keys") -> str:
+    """The class that gets tokens, which is one of Kafka's own as that is which reads them, or it is noted."""
+    retriever, validator = keys.text(_RETRIEVER) or _RETRIEVERS[0], keys.text(_VALIDATOR) or _CLIENT_VALIDATORS[0]
+    if retriever not in _RETRIEVERS:
+        keys.wrong(_RETRIEVER, f"expected one of {', '.join(_RETRIEVERS)}: kjbod runs no Java classes")
+    if validator not in (*_CLIENT_VALIDATORS, *_BROKER_VALIDATORS):
+        keys.wrong(_VALIDATOR, f"expected one of {', '.join(_CLIENT_VALIDATORS)}: kjbod runs no Java classes")
+    return retriever
 
 
 def _grant(keys: "_Keys", retriever: str, endpoint: Endpoint) -> str:
