@@ -38,6 +38,30 @@ def in_thread(work: Callable[[], T], trouble: str = "TLS cannot be set up") -> F
     return answer
 
 
+def on_this_loop(answer: Future[T]) -> asyncio.Future[T]:
+    """``answer`` for whoever awaits it here, and may give up waiting: a failure that nobody hears is no bug, and a loop
+    that has ended before is none either."""
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[T] = loop.create_future()
+
+    def copy() -> None:
+        if found.done():
+            return
+        error = answer.exception()
+        if error is None:
+            found.set_result(answer.result())
+        else:
+            found.set_exception(error)
+            found.exception()  # else one that nobody awaits any more is logged as a bug
+
+    def tell(_: object) -> None:
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(copy)
+
+    answer.add_done_callback(tell)
+    return found
+
+
 class Aside:
     """Calls of one event loop that may block, at most :data:`CALLS_MAX` at a time."""
 

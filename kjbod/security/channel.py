@@ -18,7 +18,7 @@ import structlog
 
 from kjbod.clock import Clock, SystemClock, system_random
 from kjbod.errors import KjbodError
-from kjbod.security.aside import Aside, T, in_thread
+from kjbod.security.aside import Aside, T, in_thread, on_this_loop
 from kjbod.security.certificates import Certificate, Certificates
 from kjbod.security.keys import PLAIN_TEXT, ChannelSettings, Tls
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import random
 
     from kjbod.security.kerberos_login import Tickets
+    from kjbod.security.oauthbearer.keys import TokenSettings
+    from kjbod.security.oauthbearer.login import Tokens
     from kjbod.security.sasl import ClientMechanism
 
 PATIENCE_MS: Final = 100
@@ -79,6 +81,7 @@ class Security:
         self._named_ms: int | None = None
         self._aside: Aside | None = None
         self._tickets: Tickets | None = None
+        self._tokens: Tokens | None = None
 
     def load(self) -> None:
         """Read the files, for a start. Blocks.
@@ -103,7 +106,7 @@ class Security:
         patience_ms = timeout_ms if self._context is None else min(PATIENCE_MS, timeout_ms)
         try:
             async with asyncio.timeout(patience_ms / 1000):
-                context = await asyncio.shield(asyncio.wrap_future(self._under_way))
+                context = await asyncio.shield(on_this_loop(self._under_way))
         except TimeoutError:
             if self._context is None:
                 stores = [store.key for store in (tls.keystore, tls.truststore) if store is not None and store.path]
@@ -135,11 +138,21 @@ class Security:
         if self.settings.tls is not None:
             self._warn_of_end(self.settings.tls)
 
-    def mechanism(self, host: str) -> "ClientMechanism | None":
-        """The machine for one login at this host; None where the protocol has no SASL."""
+    async def mechanism(self, host: str, *, timeout_ms: int) -> "ClientMechanism | None":
+        """The machine for one login at this host; None where the protocol has no SASL.
+
+        Raises:
+            LoginUnavailable: a token is needed, and there is none now, or none in time.
+            KjbodError: there will be none before somebody has changed something.
+        """
         login = self.settings.login
         if login is None:
             return None
+        if login.token is not None:
+            from kjbod.security.oauthbearer.exchange import Client
+
+            token = await self._tokens_of(login.token).current(timeout_ms=timeout_ms)
+            return Client(token.value, login.token.extensions)
         if login.kerberos is not None:
             from kjbod.security.kerberos import GssapiClient
             from kjbod.security.kerberos_login import Tickets
@@ -151,9 +164,11 @@ class Security:
         return client_mechanism(login, self._rng.randbytes(_NONCE_BYTES).hex())
 
     def not_believed(self) -> None:
-        """Note that a server has refused our login."""
+        """Note that a server has refused our login: neither a token nor a ticket is shown again and again."""
         if self._tickets is not None:
             self._tickets.doubt()
+        if self._tokens is not None:
+            self._tokens.not_believed()
 
     async def step(self, mechanism: "ClientMechanism", work: Callable[[], T]) -> T:
         """The result of a step of a mechanism; of one that blocks in a thread.
@@ -167,6 +182,13 @@ class Security:
 
         aside = self._aside = self._aside or Aside()
         return await aside.run(work, TROUBLE, timeout_ms=KDC_TIMEOUT_MS)
+
+    def _tokens_of(self, settings: "TokenSettings") -> "Tokens":
+        if self._tokens is None:
+            from kjbod.security.oauthbearer.login import Tokens
+
+            self._tokens = Tokens(settings, self._clock, self._rng)
+        return self._tokens
 
     def _renew(self, tls: Tls) -> ssl.SSLContext:
         """TLS, made anew where a file has changed; what cannot be used is told and read once."""

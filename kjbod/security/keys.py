@@ -13,6 +13,7 @@ from kjbod.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kjbod.security.kerberos_names import KerberosRule
+    from kjbod.security.oauthbearer.keys import TokenSettings, ValidatorSettings
     from kjbod.security.principals import Rule
 
 PEM, PKCS12, JKS = STORE_TYPES = ("PEM", "PKCS12", "JKS")
@@ -100,14 +101,15 @@ class Kerberos:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Name and password for a server that asks by SASL.
+    """Name and password, or a token, for a server that asks by SASL.
 
     Attributes:
-        mechanism: ``PLAIN``, ``SCRAM-SHA-256``, ``SCRAM-SHA-512`` or ``GSSAPI``.
-        username: of the JAAS entry, or the principal.
-        password: of it; none with Kerberos.
+        mechanism: ``PLAIN``, ``SCRAM-SHA-256``, ``SCRAM-SHA-512``, ``GSSAPI`` or ``OAUTHBEARER``.
+        username: of the JAAS entry, or the principal; of OAUTHBEARER whose token it is, for messages.
+        password: of it; none with Kerberos or a token of OAUTHBEARER.
         is_token: whether they are the id and the HMAC of a delegation token (``tokenauth``), by SCRAM alone.
         kerberos: with ``GSSAPI``.
+        token: how one is got, with ``OAUTHBEARER``.
     """
 
     mechanism: str
@@ -115,6 +117,12 @@ class Login:
     password: str = field(default="", repr=False)
     is_token: bool = False
     kerberos: Kerberos | None = None
+    token: "TokenSettings | None" = None
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the server, and without TLS everybody on the way, gets what it could log in with itself."""
+        return self.mechanism in ("PLAIN", "OAUTHBEARER")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +153,7 @@ class ListenerSettings:
         principal_rules: ``ssl.principal.mapping.rules``.
         kerberos: the login of this listener's principal, with GSSAPI.
         kerberos_rules: ``sasl.kerberos.principal.to.local.rules``.
+        tokens: of OAUTHBEARER: which are taken.
     """
 
     protocol: str = PLAINTEXT
@@ -155,6 +164,7 @@ class ListenerSettings:
     principal_rules: "tuple[Rule, ...]" = ()
     kerberos: Kerberos | None = None
     kerberos_rules: "tuple[KerberosRule, ...]" = ()
+    tokens: "ValidatorSettings | None" = None
 
 
 PLAIN_TEXT: Final = ChannelSettings()

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     import random
     import ssl
 
+    from kjbod.security.oauthbearer.jwks import Validator
+
 ANONYMOUS: Final = "User:ANONYMOUS"
+OAUTHBEARER: Final = "OAUTHBEARER"
 _NONCE_BYTES: Final = 24
 _SALT_BYTES: Final = 24
 TOKENS_KEPT_MAX: Final = 1_000
@@ -60,7 +63,8 @@ class ListenerSecurity:
         self.settings = settings
         self._credentials = credentials or NoCredentials()
         self._of_password = functools.lru_cache(TOKENS_KEPT_MAX)(self._make_credential)
-        self.ready = ready
+        self._ready = ready
+        self._validator: Validator | None = None
         self._rng = rng or system_random()
         self._tls = Security(ChannelSettings(settings.protocol, settings.tls), make=_server_context)
         self._aside = Aside()
@@ -70,10 +74,10 @@ class ListenerSecurity:
         }
 
     def load(self) -> None:
-        """Read the files, for a start. Blocks.
+        """Read the files, and the keys of those who sign tokens, for a start. Blocks.
 
         Raises:
-            KjbodError: one cannot be used; one line.
+            KjbodError: a file cannot be used; one line.
         """
         self._tls.load()
         if self.settings.kerberos is not None:
@@ -81,6 +85,17 @@ class ListenerSecurity:
 
             self._realm = default_realm()
             Acceptor(self.settings.kerberos).context()
+        if self.settings.tokens is not None:
+            from kjbod.security.oauthbearer.jwks import Validator
+
+            self._validator = Validator(self.settings.tokens)
+            self._validator.load()
+
+    async def ready(self) -> None:
+        """Wait until a login can be judged: by the metadata, and by keys that are not old."""
+        await self._ready()
+        if self._validator is not None:
+            await self._validator.ready()
 
     async def context(self, *, timeout_ms: int) -> "ssl.SSLContext | None":
         """TLS as the files have it now; None where the listener has none.
@@ -143,6 +158,11 @@ class ListenerSecurity:
     def _machine(self, name: str) -> ServerMechanism:
         if name == GSSAPI:
             return self._gssapi()
+        if name == OAUTHBEARER:
+            from kjbod.security.oauthbearer.exchange import Server
+
+            assert self._validator is not None, "load() comes before logins"
+            return Server(self._validator.verify)
         if name not in MECHANISMS:
             return plain(self.settings.mechanisms[name])
         return scram(

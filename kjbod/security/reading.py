@@ -5,7 +5,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kjbod.config.endpoints import Listener
 from kjbod.config.keys import Config
@@ -16,6 +16,9 @@ from kjbod.errors import ConfigError
 from kjbod.security import settings
 from kjbod.security.jaas import TEXT_CHARS_MAX, LoginModule, parse_sections
 from kjbod.security.keys import ChannelSettings, Kerberos, ListenerSettings, Tls
+
+if TYPE_CHECKING:
+    from kjbod.security.oauthbearer.keys import TokenSettings, ValidatorSettings
 
 JAAS_PROPERTY: Final = "java.security.auth.login.config"
 """The Java property that names the JAAS file; Kafka's scripts take it from ``KAFKA_OPTS``."""
@@ -41,8 +44,9 @@ def of_listener(config: Config, listener: str, protocol: str, mechanism_key: str
         Variables(config.properties, os.environ).resolve,
         lambda: _sections(config.kjbod_jaas_file, os.environ),
     )
-    _require_usable(found.login.kerberos if found.login is not None else None)
-    _require_elsewhere(config, found.tls, found.login.kerberos if found.login is not None else None)
+    login = found.login
+    _require_usable(None if login is None else login.kerberos)
+    _require_elsewhere(config, found.tls, None if login is None else login.kerberos or login.token)
     return found
 
 
@@ -61,7 +65,8 @@ def of_own_listener(config: Config, listener: Listener) -> ListenerSettings:
         lambda: _sections(config.kjbod_jaas_file, os.environ),
     )
     _require_usable(found.kerberos)
-    _require_elsewhere(config, found.tls, found.kerberos)
+    for secret in (found.kerberos, found.tokens):
+        _require_elsewhere(config, found.tls, secret)
     return found
 
 
@@ -94,19 +99,26 @@ def _require_usable(kerberos: Kerberos | None, environment: Mapping[str, str] = 
         os.environ[KRB5_VARIABLE] = given
 
 
-def _require_elsewhere(config: Config, tls: Tls | None, kerberos: Kerberos | None) -> None:
-    """Require that stores lie on no disk that a broker's process watches: a thread that waits for one that hangs would
-    keep the process, its port and its locks, also when it is killed.
+def _require_elsewhere(
+    config: Config, tls: Tls | None, login: "Kerberos | TokenSettings | ValidatorSettings | None"
+) -> None:
+    """Require that stores, and files of logins, lie on no disk that a broker's process watches: a thread that waits for
+    one that hangs would keep the process, its port and its locks, also when it is killed.
 
     Raises:
         ConfigError: one does.
     """
     if "broker" not in config.process_roles:
         return
-    stores = [] if tls is None else [store for store in (tls.keystore, tls.truststore) if store is not None]
-    files = [(f"{config.source}: {store.key}", store.path) for store in stores]
-    if kerberos is not None:
-        files += [(f"{kerberos.where}: keyTab", kerberos.keytab), (f"{kerberos.where}: ticketCache", kerberos.cache)]
+    stores = () if tls is None else (tls.keystore, tls.truststore)
+    files = [(f"{config.source}: {store.key}", store.path) for store in stores if store is not None]
+    if isinstance(login, Kerberos):
+        files += [(f"{login.where}: keyTab", login.keytab), (f"{login.where}: ticketCache", login.cache)]
+    elif login is not None:
+        from kjbod.security.oauthbearer.keys import files_of
+
+        named = files_of(login).items()
+        files += [(f"{config.source}: {key.removeprefix(f'{config.source}: ')}", path) for key, path in named]
     problems = [
         f"{name}={path}: expected a file outside the disks that are watched, not below {inside}"
         for name, path in files

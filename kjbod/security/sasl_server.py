@@ -42,12 +42,12 @@ class Refused(KjbodError):  # noqa: N818 - an answer of the protocol
     """A client is not let in. The text is Kafka's to the client: it has no secret, nor whether a name is known.
 
     Attributes:
-        why: for the log; empty: the same.
+        reason: for our log; the same where nothing else is given.
     """
 
-    def __init__(self, text: str, why: str = "") -> None:
-        super().__init__(text)
-        self.why = why
+    def __init__(self, words: str, reason: str = "") -> None:
+        super().__init__(words)
+        self.reason = reason or words
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,13 @@ class Answer:
         reply: the message to send back; it may be empty.
         user: who the client has proved to be; None: that is not done yet.
         token_expires_ms: when the delegation token expires by which it has, since 1970; None: it was by none.
+        lifetime_ms: how long the proof holds; None: for good.
     """
 
     reply: bytes
     user: str | None = None
     token_expires_ms: int | None = None
+    lifetime_ms: int | None = None
 
 
 class ServerMechanism(Protocol):

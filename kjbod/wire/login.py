@@ -4,9 +4,10 @@ import functools
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kjbod.errors import KjbodError, RemoteProtocolError
+from kjbod.errors import KjbodError, LoginUnavailable, RemoteProtocolError
 from kjbod.wire import error_codes
-from kjbod.wire.disconnections import WHERE, AuthenticationFailed, said
+from kjbod.wire.connection_setup import TIMEOUT_MS
+from kjbod.wire.disconnections import WHERE, AuthenticationFailed, Disconnected, said
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     RequestBody,
@@ -34,15 +35,33 @@ class Peer(Protocol):
 
 
 async def context_of(security: "Security | None", timeout_ms: int) -> "ssl.SSLContext | None":
-    """TLS of a connection.
+    """TLS of a connection; a token for the login behind it is there then, too.
 
     Raises:
-        AuthenticationFailed: a keystore or truststore cannot be used, or was not read in time.
+        AuthenticationFailed: a keystore or truststore cannot be used, or was not read in time; there is no token.
+        Disconnected: there is no token yet.
     """
     if security is None:
         return None
+    # Before it is connected: whoever waits for a token is not to be told that the server has not answered.
+    await mechanism_of(security, "", timeout_ms * 9 // 10)
     try:
         return await security.context(timeout_ms=timeout_ms)
+    except KjbodError as error:
+        raise AuthenticationFailed(str(error)) from None
+
+
+async def mechanism_of(security: "Security", host: str, timeout_ms: int) -> "ClientMechanism | None":
+    """The machine for one login at this host, with a token where it has one; None: there is no login.
+
+    Raises:
+        AuthenticationFailed: there is no token before somebody has changed something.
+        Disconnected: there is none yet.
+    """
+    try:
+        return await security.mechanism(host, timeout_ms=timeout_ms)
+    except LoginUnavailable as error:
+        raise Disconnected(str(error)) from None
     except KjbodError as error:
         raise AuthenticationFailed(str(error)) from None
 
@@ -52,9 +71,10 @@ async def log_in(server: Peer, security: "Security") -> int:
 
     Raises:
         AuthenticationFailed: the server does not have the mechanism, or does not believe us, or we not it.
-        Disconnected: the connection broke.
+        Disconnected: the connection broke, or there is no token yet.
     """
-    mechanism, login = security.mechanism(server.peer.rpartition(":")[0]), security.settings.login
+    mechanism = await mechanism_of(security, server.peer.rpartition(":")[0], TIMEOUT_MS)
+    login = security.settings.login
     if mechanism is None or login is None:
         return 0
     hands = await server.exchange(SaslHandshakeRequest(mechanism=login.mechanism), None)

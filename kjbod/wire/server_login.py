@@ -174,17 +174,17 @@ class ServerLogin:
         except Refused as error:
             self.state = State.REFUSED
             refusal = _refusal(ErrorCode.SASL_AUTHENTICATION_FAILED, str(error))
-            return Reply(refusal, f"{self._chosen}: {error.why or error}")
+            return Reply(refusal, f"{self._chosen}: {error.reason}")
         if answer.user is None:
             return Reply(SaslAuthenticateResponse(auth_bytes=answer.reply))
         self.user, self._machine, self.state = answer.user, None, State.IN
         self.token_authenticated = answer.token_expires_ms is not None
-        limits_ms = [self._lifetimes_ms.get(self._chosen, 0)]
-        if answer.token_expires_ms is not None:
-            limits_ms.append(answer.token_expires_ms - wall_ms)
-        lifetime_ms = min(filter(None, limits_ms), default=0)
-        self._expires_ms = now_ms + lifetime_ms if lifetime_ms else None
-        return Reply(SaslAuthenticateResponse(auth_bytes=answer.reply, session_lifetime_ms=lifetime_ms))
+        of_token_ms = None if answer.token_expires_ms is None else answer.token_expires_ms - wall_ms
+        limits_ms = (self._lifetimes_ms.get(self._chosen) or None, answer.lifetime_ms, of_token_ms)
+        lifetime_ms = min((one for one in limits_ms if one is not None), default=None)
+        # Nothing may be left of a token that the difference of two clocks saves: then no request is taken.
+        self._expires_ms = None if lifetime_ms is None else now_ms + lifetime_ms
+        return Reply(SaslAuthenticateResponse(auth_bytes=answer.reply, session_lifetime_ms=lifetime_ms or 0))
 
 
 def _refusal(code: ErrorCode, words: str) -> SaslAuthenticateResponse:

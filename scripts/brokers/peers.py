@@ -89,13 +89,14 @@ def start(
     kit: KafkaKit,
     secured: Secured,
     protocol: str,
+    mechanism: str = MECHANISMS[-1],
     *,
     kafka: bool,
     more: Properties = NOTHING,
 ) -> Cluster:
     """A controller, Kafka's or kjbod's, with a listener of this protocol, both users, and delegation tokens; ``more``:
     further lines of its file."""
-    lines = {**secured.node(protocol), **AUTHORIZER, **SECRET_KEY, **more}
+    lines = {**secured.node(protocol, mechanism), **AUTHORIZER, **SECRET_KEY, **more}
     cluster = Cluster(base, processes, kafka=kit if kafka else None, properties=lines)
     kit.format(cluster.controller_config, cluster.cluster_id, "--standalone", *scram_options(USER, STRANGER))
     cluster.start_controller()

@@ -94,6 +94,7 @@ class KafkaKit:
         # An explicit, sorted list: the class data archive is only valid for the very same class path.
         self._class_path = ":".join(sorted(str(jar) for jar in libs.glob("*.jar")))
         self._archives: Sequence[Path] = ()
+        self._options: tuple[str, ...] = ()
         self._toolbox: Toolbox | None = None
 
     @classmethod
@@ -114,13 +115,19 @@ class KafkaKit:
         kit._archives = kit._class_data_archives()
         return kit
 
+    def with_options(self, *options: str) -> "KafkaKit":
+        """A kit like it, with more for each JVM."""
+        found = KafkaKit(self.libs, self.java)
+        found._archives, found._options = self._archives, (*self._options, *options)
+        return found
+
     def command(
         self, main_class: str, *arguments: str, heap_mib: int = HEAP_MIB, options: Sequence[str] = ()
     ) -> list[str]:
         """The command line that runs one of Kafka's classes; ``options``: more for the JVM."""
         archives = [f"-XX:SharedArchiveFile={':'.join(map(str, self._archives))}"] if self._archives else []
         logging = f"-Dlog4j2.configurationFile={self.libs / 'log4j2.properties'}"
-        jvm = [str(self.java), f"-Xmx{heap_mib}m", *_JVM_OPTIONS, *archives, *options, logging]
+        jvm = [str(self.java), f"-Xmx{heap_mib}m", *_JVM_OPTIONS, *archives, *self._options, *options, logging]
         return [*jvm, "-cp", self._class_path, main_class, *arguments]
 
     def run(

@@ -51,7 +51,7 @@ def said(machine: GssapiServer, message: bytes) -> tuple[bytes, str | None]:
 def refusal(machine: GssapiServer, message: bytes) -> str:
     with pytest.raises(Refused, match="invalid credentials with SASL mechanism GSSAPI") as caught:
         said(machine, message)
-    return caught.value.why
+    return caught.value.reason
 
 
 def test_a_client_that_asks_for_no_proof_of_the_server_gets_the_layers_at_once_as_javas_does() -> None:
@@ -89,7 +89,7 @@ def test_an_answer_that_was_not_found_in_time_is_a_refusal() -> None:
     machine = server(Standing())
     with pytest.raises(Refused) as caught:
         machine.answer(b"token")
-    assert caught.value.why == "Kerberos has failed, or not answered in time"
+    assert caught.value.reason == "Kerberos has failed, or not answered in time"
 
 
 def test_a_server_that_wants_a_layer_or_asks_on_is_not_believed() -> None:

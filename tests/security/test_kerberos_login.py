@@ -236,7 +236,7 @@ machine.work(token)
 try:
     machine.answer(token)
 except Exception as error:
-    print(error.why)
+    print(error.reason)
 """
 
 

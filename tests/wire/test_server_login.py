@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import hashlib
 import struct
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from kjbod.scram import MECHANISMS, credential
 from kjbod.security.channel import Security
 from kjbod.security.credentials import Token
 from kjbod.security.keys import REQUIRED, ChannelSettings, ListenerSettings, Login, Tls
-from kjbod.security.listener import ListenerSecurity
+from kjbod.security.listener import ListenerSecurity, nothing
 from kjbod.security.principals import parse_rules
 from kjbod.security.sasl_server import Answer, ScramCredential, plain
 from kjbod.wire.client import AuthenticationFailed, Connection, Disconnected, ForeignPeer
@@ -60,7 +60,9 @@ class Site:
         self.tokens: list[tuple[str, bool]] = []
         self.token_expires_ms = 2**62
 
-    def listener(self, protocol: str, **changes: Any) -> ListenerSecurity:
+    def listener(
+        self, protocol: str, ready: Callable[[], Awaitable[object]] = nothing, **changes: Any
+    ) -> ListenerSecurity:
         settings = ListenerSettings(
             protocol,
             dataclasses.replace(self.tls, client_auth=REQUIRED if protocol == "SSL" else "none")
@@ -69,7 +71,7 @@ class Site:
             {"PLAIN": USERS, **{name: {} for name in MECHANISMS}} if protocol.startswith("SASL") else {},
             principal_rules=parse_rules("RULE:^CN=(.*?),.*$/$1/,DEFAULT"),
         )
-        return ListenerSecurity(dataclasses.replace(settings, **changes), self)
+        return ListenerSecurity(dataclasses.replace(settings, **changes), self, ready)
 
     def of_user(self, mechanism: str, user: str) -> ScramCredential | None:
         if user not in USERS:
@@ -311,8 +313,7 @@ def test_strangers_do_not_fill_the_room_of_those_who_have_logged_in(
 def test_who_leaves_while_nothing_is_ready_gives_its_place_back(run: Run[Any], site: Site, log: Lines) -> None:
     async def story() -> None:
         ready = asyncio.Event()
-        listener = site.listener("SASL_PLAINTEXT")
-        listener.ready = ready.wait
+        listener = site.listener("SASL_PLAINTEXT", ready.wait)
         limits = Limits(login_timeout_ms=300)
         async with await serve(
             "127.0.0.1", 0, site.answer, apis=APIS, clock=SystemClock(), log=log, limits=limits, security=listener
