@@ -138,6 +138,7 @@ def test_a_history_of_older_epochs_is_not_followed_and_that_is_said(cluster: Clu
     assert agent.stop() == 0
     again = cluster.start_agent(config)
     again.wait_for_event("agent.unfenced", 60)
+    assert "leader epoch 1, and epoch 3 was followed" in again.wait_for_event("metadata.history.lost")["reason"]
     wait_until(lambda: len(names(cluster, "events-*-stray")) == 3, 20, "strays")
 
 
