@@ -543,6 +543,7 @@ class Daemon:
         start = None if keeping is None else await keeping.load()
         broker.known = None if start is None else start.image
         self._metadata = self._follower(broker, opened, start)
+        del start  # or what the leader does not have stays in memory
         if keeping is not None:
             self._spawn(keeping.run())
         await self._metadata.run()

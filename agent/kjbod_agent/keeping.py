@@ -19,8 +19,9 @@ from typing import Any, Final
 
 from kjbod.errors import KjbodError
 from kjbod.metadata.batches import RecordBatch, iter_batches
-from kjbod.metadata.fetching import Committed, Kept, Snapshot, Tail
+from kjbod.metadata.fetching import Committed, Snapshot
 from kjbod.metadata.image import MetadataImage, Replayer
+from kjbod.metadata.kept import Kept, Tail
 from kjbod.metadata.kept_image import KeptHeader, KeptImageError, decode_in_steps, read_header
 from kjbod.metadata.snapshot import SnapshotId
 from kjbod.quick_dataclass import dataclass
@@ -40,8 +41,9 @@ QUEUE_BYTES_MAX: Final = 128 * 1024 * 1024
 """Records and snapshots that wait to be written; a snapshot waits as a whole."""
 PIECE_BYTES: Final = 512 * 1024
 IMAGE_BYTES_MAX: Final = 512 * 1024 * 1024
-FLUSH_MS: Final = 1_000
-"""How long records wait for others to be written with them. What an end loses is fetched again."""
+FLUSH_MS: Final = 5_000
+"""For so long records wait for others to be written with them: an idle cluster has two a second. Those that an end loses
+are fetched again."""
 COMPACT_RECORDS: Final = 20_000
 """After so many records the image is made anew: to read them at a start costs a few tenths of a second."""
 CHECKPOINT_BYTES: Final = 20 * 1024 * 1024

@@ -49,6 +49,7 @@ from kjbod.ids import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, ZERO, Uuid
 from kjbod.metadata.batches import RecordBatch, iter_batches
 from kjbod.metadata.control_records import KRaftVersion
 from kjbod.metadata.image import MetadataImage, Replayer, image_of
+from kjbod.metadata.kept import Kept, Tail
 from kjbod.metadata.records import Record
 from kjbod.metadata.snapshot import SnapshotId
 from kjbod.observed import ObservedTimeout
@@ -190,36 +191,6 @@ class _Download:
 
 class _OtherHistoryError(Exception):
     """The records that were handed over are not in the log of this leader."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """The last batch that was handed over, to know it again: its checksum covers records and timestamps."""
-
-    base_offset: int
-    last_offset: int
-    leader_epoch: int
-    crc: int
-
-    @classmethod
-    def of(cls, batch: RecordBatch) -> "Tail":
-        """Tail of a log that ends with ``batch``."""
-        return cls(batch.base_offset, batch.last_offset, batch.leader_epoch, batch.crc)
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """The log as an earlier process had it: how far it was applied, and by what that is known again."""
-
-    tail: Tail
-    """Its last batch. A log that ends with a snapshot has none, and is not kept: nothing could be compared."""
-    epochs: tuple[tuple[int, int], ...]
-    """Leader epochs and their first offsets, ascending; the last one is the tail's."""
-
-    @property
-    def end_offset(self) -> int:
-        """The first offset that it lacks."""
-        return self.tail.last_offset + 1
 
 
 @dataclass(slots=True)

@@ -24,12 +24,12 @@ from kjbod.metadata.fetching import (
     Downloaded,
     Effect,
     FetchMachine,
-    Kept,
     Leader,
     LeaderChanged,
     Quorum,
     Snapshot,
 )
+from kjbod.metadata.kept import Kept
 from kjbod.metadata.records import Record
 from kjbod.metadata.snapshot import SnapshotId, decode_in_steps
 from kjbod.wire.client import AuthenticationFailed, Connection, Disconnected, ForeignPeer

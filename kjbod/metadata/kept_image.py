@@ -26,8 +26,8 @@ from kjbod.documents import INT32_MAX, INT64_MAX, int_of, parse_document
 from kjbod.errors import KjbodError
 from kjbod.ids import Uuid
 from kjbod.metadata import versions
-from kjbod.metadata.fetching import Kept, Tail
 from kjbod.metadata.image import MetadataImage, PartitionRegistration, Topic, shape_of
+from kjbod.metadata.kept import Kept, Tail
 from kjbod.metadata.records import FeatureLevelRecord, decode_record, encode_record
 from kjbod.quick_dataclass import dataclass
 from kjbod.wire.codec import MalformedMessageError

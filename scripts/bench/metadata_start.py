@@ -1,12 +1,8 @@
-"""How long an agent takes to know the metadata again at its start, with what it kept and without, side by side.
+"""Time that an agent takes to know the metadata again at its start, with what it kept and without, side by side.
 
 A kjbod controller serves a log of very many partitions. What an agent runs for its metadata (:class:`Keeping`,
 :class:`MetadataFollower`, :class:`Replayer`) reads them in turns: without anything kept, which fetches, decodes and
 replays every record, and with what an agent before had kept. Each run counts what came from the controller, too.
-
-::
-
-    .venv/bin/python -m scripts.bench.metadata_start [--records N] [--repeat N] [--alike]
 """
 
 import argparse
@@ -58,6 +54,8 @@ class Reading:
     """Of this process."""
     fetched: int
     """Records that the controller sent and that were handed over."""
+    lacked: int
+    """Offsets behind what was kept, up to all that there was."""
     image: MetadataImage
 
 
@@ -167,7 +165,8 @@ async def read(port: int, directory: Path, state: Path, cluster_id: str, *, use:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     keeping.close()
-    return Reading(took, used, fetched, replayer.image)
+    lacked = replayer.image.offset + 1 - (0 if start is None else start.kept.end_offset)
+    return Reading(took, used, fetched, lacked, replayer.image)
 
 
 def measure(base: Path, count: int, repeat: int, *, alike: bool) -> list[tuple[Reading, Reading]]:
@@ -198,7 +197,9 @@ def measure(base: Path, count: int, repeat: int, *, alike: bool) -> list[tuple[R
 
 def main() -> int:
     """Measure, and say the ratio; 1 where it is out of reach."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench/metadata-start", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("--records", type=positive, default=200_000, help="known to the controller (%(default)s)")
     parser.add_argument("--repeat", type=positive, default=3, help="pairs of starts (%(default)s)")
     parser.add_argument("--alike", action="store_true", help="partitions that are alike, as after a creation")

@@ -106,7 +106,7 @@ def test_status_and_log_dirs_tell_of_a_running_agent_and_of_a_disk_that_died(sit
     shown = site.run("status").stdout
     assert "failed" in shown
     assert re.search(r"^agent +\d+ MiB, .*\d+ descriptors of \d+$", shown, re.MULTILINE)
-    assert re.search(r"^processes +[23] workers .* MiB, 5 helpers .* MiB$", shown, re.MULTILINE)
+    assert re.search(r"^processes +[23] workers .* MiB, 6 helpers .* MiB$", shown, re.MULTILINE)
 
 
 def first_line(site: Site) -> str:

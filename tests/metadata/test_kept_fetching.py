@@ -3,7 +3,8 @@
 import pytest
 
 from kjbod.metadata.batches import read_batch
-from kjbod.metadata.fetching import SET_BACK_AFTER_MS, Confirmed, FetchMachine, Kept, Snapshot, Tail
+from kjbod.metadata.fetching import SET_BACK_AFTER_MS, Confirmed, FetchMachine, Snapshot
+from kjbod.metadata.kept import Kept, Tail
 from kjbod.metadata.snapshot import SnapshotId
 from kjbod.wire import messages as wire
 from kjbod.wire.error_codes import ErrorCode

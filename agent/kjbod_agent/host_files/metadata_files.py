@@ -27,7 +27,7 @@ from kjbod.ids import METADATA_TOPIC_ID
 from kjbod.metadata import clean_stop, epoch_checkpoint
 from kjbod.metadata.batches import iter_batches
 from kjbod.metadata.checkpoint_files import PARTIAL_SUFFIX, checkpoints_in
-from kjbod.metadata.fetching import Tail
+from kjbod.metadata.kept import Tail
 from kjbod.metadata.log_files import (
     DIRECTORY_NAME,
     PARTITION_METADATA,

@@ -14,8 +14,8 @@ from kjbod.files import make_directories, read_file, write_atomically
 from kjbod.metadata.batches import RecordBatch, iter_batches
 from kjbod.metadata.checkpoint_files import read_checkpoint, stream_checkpoint
 from kjbod.metadata.control_records import KRaftVersion, KRaftVoters
-from kjbod.metadata.fetching import Kept, Tail
 from kjbod.metadata.image import MetadataImage, Replayer, image_of
+from kjbod.metadata.kept import Kept, Tail
 from kjbod.metadata.kept_image import KeptHeader, KeptImageError, decode_in_steps, encode_kept_image, read_header
 from kjbod.metadata.log_files import DIRECTORY_NAME, SegmentedLog
 from kjbod.metadata.snapshot import SnapshotId

@@ -19,7 +19,8 @@ from kjbod.ids import Uuid
 from kjbod.metadata.batches import encode_batch, read_batch
 from kjbod.metadata.checkpoint_files import checkpoints_in
 from kjbod.metadata.clean_stop import CleanStop, write_clean_stop
-from kjbod.metadata.fetching import Committed, Snapshot, Tail
+from kjbod.metadata.fetching import Committed, Snapshot
+from kjbod.metadata.kept import Tail
 from kjbod.metadata.log_files import DIRECTORY_NAME
 from kjbod.metadata.quorum_state import QuorumState, read_quorum_state, write_quorum_state
 from kjbod.metadata.reading import load
@@ -512,7 +513,7 @@ def test_an_end_or_a_full_disk_at_any_step_of_a_write_leaves_a_log_that_goes_on(
         for path in (agent.inner, agent.state):
             shutil.rmtree(path, ignore_errors=True)
         agent.state.mkdir()
-        with at_step(monkeypatch, at, what) as calls, contextlib.suppress(Died, OSError):
+        with at_step(monkeypatch, at, what) as calls, contextlib.suppress(Died, OSError, KjbodError):
             write_log(agent, 0, 8)
         write_log(agent, 0, 8)
         found = KeptLog(agent.inner, agent.state / MEMORY_NAME).open(None)
