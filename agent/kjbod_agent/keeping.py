@@ -42,8 +42,8 @@ QUEUE_BYTES_MAX: Final = 128 * 1024 * 1024
 PIECE_BYTES: Final = 512 * 1024
 IMAGE_BYTES_MAX: Final = 512 * 1024 * 1024
 FLUSH_MS: Final = 5_000
-"""For so long records wait for others to be written with them: an idle cluster has two a second. Those that an end loses
-are fetched again."""
+"""For so long records wait for others to be written with them: an idle cluster has two a second. What an end loses is
+fetched again."""
 COMPACT_RECORDS: Final = 20_000
 """After so many records the image is made anew: to read them at a start costs a few tenths of a second."""
 CHECKPOINT_BYTES: Final = 20 * 1024 * 1024

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kjbod.errors import StorageError
 from kjbod.metadata.log_files import DIRECTORY_NAME
 from kjbod.metadata.reading import load
 from scripts.rig.kafka import KafkaKit
@@ -110,7 +111,14 @@ def test_a_history_that_was_set_back_and_has_grown_while_the_agent_was_down_is_s
     cluster.create_topic("late", partitions=6, replication_factor=1)
     wait_assigned(agent, 6)
     log = cluster.directory(1, 1) / DIRECTORY_NAME
-    wait_until(lambda: load(log).image.topic_ids.keys() == {"late"}, 30, "the topic in what is kept")
+
+    def is_kept() -> bool:
+        try:
+            return load(log).image.topic_ids.keys() == {"late"}
+        except StorageError:  # nothing is there yet
+            return False
+
+    wait_until(is_kept, 30, "the topic in what is kept")
     kept_offset = load(log).image.offset
     agent.kill()
     kept = {path: path.read_bytes() for path in log.glob("*.log")}
