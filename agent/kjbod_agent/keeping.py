@@ -13,9 +13,9 @@ for any of that.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kjbod.errors import KjbodError
 from kjbod.metadata.batches import RecordBatch, iter_batches
@@ -30,10 +30,14 @@ from kjbod.wire.crc32c import package_directory
 from kjbod_agent.host_files.file_process import FileProcess
 from kjbod_agent.reporter import Log
 
+T = TypeVar("T")
+
 IMAGE_NAME: Final = "metadata_kept.json"
 MEMORY_NAME: Final = "metadata_files.json"
-LOAD_TIMEOUT_MS: Final = 5_000
-"""For all that is read at the start. Nobody asks for a controller meanwhile."""
+ANSWER_TIMEOUT_MS: Final = 5_000
+"""For each call at the start. Nobody asks for a controller meanwhile."""
+LOAD_TIMEOUT_MS: Final = 15_000
+"""For all that is read at the start, which takes a second for 200,000 records."""
 WRITE_TIMEOUT_MS: Final = 30_000
 """For one call; a disk that takes longer is no place to keep anything."""
 COMPACT_TIMEOUT_MS: Final = 600_000
@@ -156,7 +160,7 @@ class Keeping:
                 start = await self._load()
         except TimeoutError:
             if self._end == 0:
-                self.stop(f"no answer for {LOAD_TIMEOUT_MS} ms")
+                self.stop(f"no answer for {ANSWER_TIMEOUT_MS} ms")
             else:
                 self._log.info("metadata.kept.unused", path=self._directory, reason="reading it takes too long")
             return None
@@ -183,7 +187,7 @@ class Keeping:
         if header is None or not found["has"]:
             if found["start"] == 0 and self._end <= COMPACT_RECORDS:
                 return await self._follow_log(Start(Kept(self._tail, ()), MetadataImage(), 0), 0, epochs)
-            await self._compact()
+            await _soon(self._compact())
             header = await self._header()
             if header is None or not (await self._open(header))["has"]:
                 return None
@@ -196,7 +200,7 @@ class Keeping:
     async def _header(self) -> KeptHeader | None:
         """Head of the kept image; None where there is none, or not one of ours, which is said."""
         try:
-            first = await self._files.call("read_piece", self._image_path, 0, PIECE_BYTES)
+            first = await _soon(self._files.call("read_piece", self._image_path, 0, PIECE_BYTES))
             return read_header(first.partition(b"\n")[0], cluster_id=self._cluster_id, node_id=self._node_id)
         except FileNotFoundError:
             return None
@@ -207,7 +211,7 @@ class Keeping:
     async def _open(self, header: KeptHeader | None) -> dict[str, Any]:
         tail = None if header is None else header.kept.tail
         known = None if tail is None else (tail.base_offset, tail.last_offset, tail.leader_epoch, tail.crc)
-        found: dict[str, Any] = await self._call("metadata_open", self._memory_path, known)
+        found: dict[str, Any] = await _soon(self._call("metadata_open", self._memory_path, known))
         return found
 
     async def _call(self, operation: str, *arguments: Any) -> Any:
@@ -216,7 +220,7 @@ class Keeping:
     async def _image(self) -> MetadataImage | None:
         """The kept image; None where it is damaged, which is said."""
         data = bytearray()
-        while piece := await self._files.call("read_piece", self._image_path, len(data), PIECE_BYTES):
+        while piece := await _soon(self._files.call("read_piece", self._image_path, len(data), PIECE_BYTES)):
             data += piece
             if len(data) > IMAGE_BYTES_MAX:
                 raise KjbodError(f"{self._image_path} has more than {IMAGE_BYTES_MAX} bytes")
@@ -234,7 +238,7 @@ class Keeping:
         replayer, level = Replayer(known.image), known.kraft_version
         tail = known.kept.tail if offset else None
         self._since_image = self._end - offset
-        while data := await self._call("metadata_read", offset, PIECE_BYTES):
+        while data := await _soon(self._call("metadata_read", offset, PIECE_BYTES)):
             for batch in iter_batches(data):
                 await _in_steps(_replay(replayer, batch))
                 offset = batch.next_offset
@@ -382,6 +386,12 @@ def _replay(replayer: Replayer, batch: RecordBatch) -> Generator[None, None, Non
         replayer.replay(offset, batch.leader_epoch, record)
         if number % _RECORDS_PER_STEP == _RECORDS_PER_STEP - 1:
             yield
+
+
+async def _soon(answer: Awaitable[T]) -> T:
+    """An answer of the start, which is not waited for for long."""
+    async with asyncio.timeout(ANSWER_TIMEOUT_MS / 1000):
+        return await answer
 
 
 async def _in_steps(steps: Generator[None, None, Any]) -> Any:

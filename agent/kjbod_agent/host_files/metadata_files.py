@@ -87,13 +87,21 @@ def checked_log(directory: Path) -> tuple[SegmentedLog, SnapshotId | None]:
     newest = newest_checkpoint(directory)
     end = 0 if newest is None else newest.end_offset
     log = open_log(directory, start_offset=end, repair=False)
-    if log.start_offset > end or log.end_offset < end:
-        problem = f"{directory} has offsets {log.start_offset} to {log.end_offset} and a snapshot of {end}: a gap"
+    if log.start_offset > end:
+        problem = f"{directory} begins at offset {log.start_offset}, and its newest snapshot ends at {end}: a gap"
         log.close()
         raise KjbodError(problem)
-    if newest is not None and (not log.epochs or log.epochs[0][0] > newest.epoch):
-        log.epochs.insert(0, (newest.epoch, max(0, newest.end_offset - 1)))
     return log, newest
+
+
+def known_epochs(log: SegmentedLog, newest: SnapshotId | None) -> list[tuple[int, int]]:
+    """Leader epochs of a log and, where it does not begin at 0, of the record before it: who goes back to its first
+    batch has to name one."""
+    epochs, start = list(log.epochs), log.start_offset
+    if start == 0 or newest is None:
+        return epochs
+    before = epochs[0][0] if epochs and newest.end_offset > start else newest.epoch
+    return [(before, start - 1), *(each for each in epochs if each[0] > before)]
 
 
 def tail_of(log: SegmentedLog, at: int | None = None) -> Tail | None:
@@ -194,17 +202,18 @@ class KeptLog:
             found["problem"] = why_not_ours(self._directory)
             if found["problem"] or not has_segments(self._directory):
                 return found
-            log, _ = checked_log(self._directory)
+            log, newest = checked_log(self._directory)
         except KjbodError as error:
             return found | {"problem": str(error)}
         self._log, self._end, self._epochs = log, log.end_offset, list(log.epochs)
-        tail = tail_of(log)
+        # A log that ends before its newest snapshot was about to be replaced by that.
+        tail = tail_of(log) if newest is None or newest.end_offset <= log.end_offset else None
         has = known is not None and tail_of(log, known[0]) == Tail(*known)
         last = None if tail is None else (tail.base_offset, tail.last_offset, tail.leader_epoch, tail.crc)
         return found | {
             "start": log.start_offset,
             "end": log.end_offset,
-            "epochs": list(log.epochs),
+            "epochs": known_epochs(log, newest),
             "tail": last,
             "has": has,
         }
@@ -338,9 +347,9 @@ class KeptLog:
             self._fd = None
         self._forget_log()
         self._own.remove(segments)
-        self._end, self._epochs = snapshot_id.end_offset, [(snapshot_id.epoch, max(0, snapshot_id.end_offset - 1))]
-        self._begin_segment(self._end)
+        self._end, self._epochs = snapshot_id.end_offset, []
         epoch_checkpoint.write_epochs(self._directory, [])
+        self._begin_segment(self._end)
         self._remove_older(snapshot_id)
 
     def cut(self, name: str, keep_from: int) -> None:

@@ -19,7 +19,7 @@ from kjbod.metadata.kept import Kept, Tail
 from kjbod.metadata.kept_image import KeptHeader, KeptImageError, decode_in_steps, encode_kept_image, read_header
 from kjbod.metadata.log_files import DIRECTORY_NAME, SegmentedLog
 from kjbod.metadata.snapshot import SnapshotId
-from kjbod_agent.host_files.metadata_files import checked_log, has_segments, tail_of, why_not_ours
+from kjbod_agent.host_files.metadata_files import checked_log, has_segments, known_epochs, tail_of, why_not_ours
 
 IMAGE_BYTES_MAX = 512 * 1024 * 1024
 """Of a kept image: some ten millions of partitions."""
@@ -63,7 +63,7 @@ def compact(
         header = KeptHeader(
             cluster_id=cluster_id,
             node_id=node_id,
-            kept=Kept(state.tail, _epochs_until(log.epochs, state.tail)),
+            kept=Kept(state.tail, _epochs_until(known_epochs(log, newest), state.tail)),
             kraft_version=state.kraft_version,
         )
     finally:

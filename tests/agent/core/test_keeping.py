@@ -19,13 +19,14 @@ from kjbod.ids import Uuid
 from kjbod.metadata.batches import encode_batch, read_batch
 from kjbod.metadata.checkpoint_files import checkpoints_in
 from kjbod.metadata.clean_stop import CleanStop, write_clean_stop
-from kjbod.metadata.fetching import Committed, Snapshot
+from kjbod.metadata.fetching import Committed, FetchMachine, Snapshot
 from kjbod.metadata.kept import Tail
 from kjbod.metadata.log_files import DIRECTORY_NAME
 from kjbod.metadata.quorum_state import QuorumState, read_quorum_state, write_quorum_state
 from kjbod.metadata.reading import load
 from kjbod.metadata.records import BeginTransactionRecord, EndTransactionRecord, Record, TopicRecord, encode_record
 from kjbod.metadata.snapshot import SnapshotId, encode_checkpoint
+from kjbod.wire.messages import FetchRequest
 from kjbod_agent import keeping as module
 from kjbod_agent.host_files import metadata_image
 from kjbod_agent.host_files.file_worker import OPERATIONS
@@ -269,19 +270,26 @@ def test_what_comes_again_is_not_written_twice(whole: Agent) -> None:
     assert names(whole.start()) == {f"t{number}" for number in range(7)}
 
 
-def test_a_snapshot_of_the_quorum_takes_the_place_of_a_log_that_ends_before_it(agent: Agent) -> None:
+@pytest.mark.parametrize("behind", [1, 7])
+def test_a_snapshot_of_the_quorum_takes_the_place_of_a_log_that_ends_before_it(agent: Agent, behind: int) -> None:
     agent.keep(topics(0, 5))
     data = encode_checkpoint(header_timestamp_ms=1, kraft=None, records=[topic(50)], leader_epoch=1)
 
     async def work(keeping: Keeping, _: Start | None) -> None:
         keeping.downloaded(SnapshotId(100, 1), data)
-        keeping.committed(topics(100, 2))
-        await written(keeping, 101)
+        keeping.committed(topics(100, 1, epoch=behind))
+        await written(keeping, 100)
 
     agent.run(work)
     assert agent.segments == ["00000000000000000100.log"]
     assert (agent.inner / SnapshotId(100, 1).file_name).read_bytes() == data
-    assert names(agent.start()) == {"t50", "t100", "t101"}
+    start = agent.start()
+    assert start is not None and names(start) == {"t50", "t100"}
+    m = FetchMachine([("c1", 9093)], random.Random(1), kept=start.kept)
+    request = m.request(17)
+    assert isinstance(request, FetchRequest)
+    asked = request.topics[0].partitions[0]
+    assert (asked.fetch_offset, asked.last_fetched_epoch) == (100, 1), "that of the snapshot, which the leader knows"
 
 
 def test_after_many_records_image_and_snapshot_are_made_and_what_they_cover_goes(
@@ -460,6 +468,7 @@ class Died(BaseException):
     """The process ends here."""
 
 
+SNAPSHOT = encode_checkpoint(header_timestamp_ms=1, kraft=None, records=[topic(50)], leader_epoch=3)
 STEPS = ("write", "fsync", "fdatasync", "open", "rename", "replace", "mkdir", "ftruncate", "unlink")
 
 
@@ -486,7 +495,8 @@ def write_log(agent: Agent, first: int, count: int) -> None:
     """What the process that writes does, in this one."""
     log = KeptLog(agent.inner, agent.state / MEMORY_NAME, segment_bytes=300)
     found = log.open(None)
-    assert found["problem"] is None
+    if found["problem"]:
+        raise KjbodError(found["problem"])
     for piece in (topics(first, count // 2), topics(first + count // 2, count - count // 2, epoch=2 + first)):
         data = b"".join(batch.raw for batch in piece.batches if batch.base_offset >= found["end"])
         if data:
@@ -519,6 +529,42 @@ def test_an_end_or_a_full_disk_at_any_step_of_a_write_leaves_a_log_that_goes_on(
         found = KeptLog(agent.inner, agent.state / MEMORY_NAME).open(None)
         assert (found["end"], found["epochs"], found["problem"]) == (8, [(1, 0), (2, 4)], None), f"at step {at}"
     assert {"write", "fsync", "fdatasync", "open", "mkdir"} <= set(calls) and at > 30
+
+
+def take_snapshot(agent: Agent) -> None:
+    """What that process does with a snapshot of the quorum, and what comes behind it."""
+    log = KeptLog(agent.inner, agent.state / MEMORY_NAME)
+    found = log.open(None)
+    if found["problem"]:
+        raise KjbodError(found["problem"])
+    if found["end"] < 100:
+        log.take_checkpoint(SnapshotId(100, 3).file_name, 0, SNAPSHOT[:50], last=False)
+        log.take_checkpoint(SnapshotId(100, 3).file_name, 50, SNAPSHOT[50:], last=True)
+    if found["end"] < 102:
+        log.append(b"".join(batch.raw for batch in topics(100, 2, epoch=3).batches[max(0, found["end"] - 100) :]), 1)
+    log.close()
+
+
+@pytest.mark.parametrize("what", [die, refuse])
+def test_an_end_or_a_full_disk_at_any_step_of_a_snapshot_leaves_what_goes_on(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, what: Callable[[], None]
+) -> None:
+    at = 0
+    calls: list[str] = []
+    while len(calls) >= at:
+        at += 1
+        for path in (agent.inner, agent.state):
+            shutil.rmtree(path, ignore_errors=True)
+        agent.state.mkdir()
+        write_log(agent, 0, 8)
+        with at_step(monkeypatch, at, what) as calls, contextlib.suppress(Died, OSError, KjbodError):
+            take_snapshot(agent)
+        start = agent.start()
+        assert start is None or start.kept.end_offset in (8, 101, 102), f"at step {at}"
+        take_snapshot(agent)
+        assert names(agent.start()) == {"t50", "t100", "t101"}, f"at step {at}"
+        assert agent.log.reasons("metadata.kept.stopped") == []
+    assert at > 20
 
 
 def test_a_full_disk_ends_the_keeping_with_one_line_and_what_was_written_counts(agent: Agent) -> None:
@@ -572,7 +618,7 @@ def test_a_disk_that_hangs_at_the_start_is_waited_for_no_longer_than_said(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent.keep(topics(0, 5))
-    monkeypatch.setattr(module, "LOAD_TIMEOUT_MS", 20)
+    monkeypatch.setattr(module, "ANSWER_TIMEOUT_MS", 20)
     monkeypatch.setattr(Here, "call", lambda *_: asyncio.sleep(3600))
     assert agent.start() is None
     assert agent.log.reasons("metadata.kept.stopped") == ["no answer for 20 ms"]
