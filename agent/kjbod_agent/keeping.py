@@ -145,10 +145,7 @@ class Keeping:
         if self.stopped is None:
             self._log.warning("metadata.kept.stopped", path=self._directory, reason=reason)
             self.stopped = reason
-            self._queue.clear()
-            self._queued_bytes = 0
-            self._files.close()
-            self._compactor.close()
+            self.close()
 
     # ------------------------------------------------------------------------------------------------------- the start
 
@@ -184,15 +181,14 @@ class Keeping:
         if self._tail is None:
             return None
         epochs = tuple((epoch, start) for epoch, start in found["epochs"])
-        if header is None or not found["has"]:
-            if found["start"] == 0 and self._end <= COMPACT_RECORDS:
-                return await self._follow_log(Start(Kept(self._tail, ()), MetadataImage(), 0), 0, epochs)
+        image = await self._image() if header is not None and found["has"] else None
+        if image is None and found["start"] == 0 and self._end <= COMPACT_RECORDS:
+            return await self._follow_log(Start(Kept(self._tail, ()), MetadataImage(), 0), 0, epochs)
+        if image is None:
             await _soon(self._compact())
             header = await self._header()
-            if header is None or not (await self._open(header))["has"]:
-                return None
-        image = await self._image()
-        if image is None:
+            image = await self._image() if header is not None and (await self._open(header))["has"] else None
+        if image is None or header is None:
             return None
         known = Start(header.kept, image, header.kraft_version)
         return await self._follow_log(known, header.kept.end_offset, epochs)
@@ -202,6 +198,8 @@ class Keeping:
         try:
             first = await _soon(self._files.call("read_piece", self._image_path, 0, PIECE_BYTES))
             return read_header(first.partition(b"\n")[0], cluster_id=self._cluster_id, node_id=self._node_id)
+        except TimeoutError:
+            raise
         except FileNotFoundError:
             return None
         except (OSError, KeptImageError) as error:

@@ -58,16 +58,13 @@ def compact(
         state = None if due else _known(path, log, cluster_id, node_id)
         state = state or _State.of_checkpoint(inner, newest)
         state.follow(log)
-        if state.tail is None:
-            return None
-        header = KeptHeader(
-            cluster_id=cluster_id,
-            node_id=node_id,
-            kept=Kept(state.tail, _epochs_until(known_epochs(log, newest), state.tail)),
-            kraft_version=state.kraft_version,
-        )
+        epochs = known_epochs(log, newest)
     finally:
         log.close()
+    if state.tail is None:
+        return None
+    kept = Kept(state.tail, tuple(each for each in epochs if each[1] <= state.tail.last_offset))
+    header = KeptHeader(cluster_id=cluster_id, node_id=node_id, kept=kept, kraft_version=state.kraft_version)
     make_directories(path.parent)
     write_atomically(path, encode_kept_image(state.image, header), mode=0o600)
     return {"tail": _fields(state.tail), "checkpoint": state.write_checkpoint(inner) if due else None}
@@ -75,10 +72,6 @@ def compact(
 
 def _fields(tail: Tail) -> tuple[int, int, int, int]:
     return tail.base_offset, tail.last_offset, tail.leader_epoch, tail.crc
-
-
-def _epochs_until(epochs: list[tuple[int, int]], tail: Tail) -> tuple[tuple[int, int], ...]:
-    return tuple((epoch, start) for epoch, start in epochs if start <= tail.last_offset)
 
 
 def _bytes_since(log: SegmentedLog, newest: SnapshotId | None) -> int:
