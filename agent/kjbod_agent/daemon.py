@@ -34,7 +34,7 @@ from kjbod.config.load import Check, agent_problems
 from kjbod.config.unused import name_keys_without_effect
 from kjbod.errors import KjbodError
 from kjbod.ids import Uuid, random_agent_incarnation
-from kjbod.metadata.fetching import Leader
+from kjbod.metadata.fetching import Committed, Leader, Snapshot
 from kjbod.metadata.follower import MetadataFollower
 from kjbod.runtime import memory, systemd
 from kjbod.runtime.control_socket import ControlServer
@@ -70,6 +70,7 @@ from kjbod_agent.health.monitor import HealthMonitor
 from kjbod_agent.health.settings import health_settings
 from kjbod_agent.health.sources.linux import linux_sources
 from kjbod_agent.health.verdict import Health
+from kjbod_agent.keeping import Keeping, Start
 from kjbod_agent.moves.mover import Mover
 from kjbod_agent.quorum import connection_setup, quorum, servers, voter_addresses
 from kjbod_agent.replicas.choice import Capacity, Chooser, Policy, Site
@@ -86,14 +87,15 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from kjbod.metrics.listener import MetricsListener
-    from kjbod_agent.metrics import Disk, Snapshot
+    from kjbod_agent.metrics import Disk
     from kjbod_agent.metrics import Move as MoveMetric
+    from kjbod_agent.metrics import Snapshot as Reading
 
-    Picture = tuple[Snapshot, Callable[[], Iterable[Metric]]]
+    Picture = tuple[Reading, Callable[[], Iterable[Metric]]]
 
-START_TASKS: Final = 16
+START_TASKS: Final = 18
 """Threads and processes of a start, a worker for each directory aside: log, end, uvloop's four and what runs beside the
-loop; zygote, keeper, files; and some to spare."""
+loop; zygote, keeper, files, kept metadata; and some to spare."""
 START_FILES: Final = 64
 FILES_OF_DIRECTORY: Final = 4
 """Sockets and status files of a worker, what is asked of the kernel about its disk, and a move."""
@@ -222,6 +224,7 @@ class Daemon:
         self._control: ControlServer | None = None
         self._forward_channel: ControllerChannel
         self._metadata: MetadataFollower | None = None
+        self._keeping: Keeping | None = None
         self._report_writer: ReportWriter | None = None
         self._usage: UsageMeter
 
@@ -254,6 +257,8 @@ class Daemon:
         finally:
             self._ending.pass_over_signals()
             self.remembering.close()
+            if self._keeping is not None:
+                self._keeping.close()
             await storage.close()
 
     async def _close_companion(self, ended: Ended) -> None:
@@ -466,11 +471,11 @@ class Daemon:
         for directory_id, reason in opened.failed.items():
             broker.directory_failed(directory_id, "error", reason, now_ms)
         self._forward_channel = self._channel()
-        self._metadata = self._follower(broker, opened)
+        self._keeping = self._keeper(opened)
         broker.unfollowed = self._unfollowed
         broker.certificates = self._certificates
         self._spawn(look_again(self._certificates))
-        self._spawn(self._metadata.run())
+        self._spawn(self._follow(broker, opened))
         self._spawn(monitor.run())
         self._spawn(broker.placement.run())
         self._spawn(broker.mover.run())
@@ -485,7 +490,7 @@ class Daemon:
         beside = self._companion.pictures()
         return await open_metrics(
             self._config.kjbod_metrics_listener,
-            lambda: (_snapshot(broker, monitor, opened), beside()),
+            lambda: (_reading(broker, monitor, opened, self._keeping), beside()),
             _load_metrics,
             self._usage.read,
         )
@@ -575,7 +580,50 @@ class Daemon:
             log=self._note,
         )
 
-    def _follower(self, broker: Broker, opened: Opened) -> MetadataFollower:
+    def _keeper(self, opened: Opened) -> Keeping | None:
+        """Keeper of the metadata in ``metadata.log.dir``; None where that is a controller's, or not locked."""
+        config, metadata = self._config, opened.start_up.metadata
+        locked = metadata.directory_id not in opened.failed and metadata.directory_id not in opened.unprepared
+        if "controller" in config.process_roles or not locked:
+            return None
+        return Keeping(
+            metadata.path,
+            Path(config.kjbod_state_dir),
+            cluster_id=opened.start_up.cluster_id,
+            node_id=config.node_id,
+            spawn=self._spawn,
+            log=self._log,
+        )
+
+    async def _follow(self, broker: Broker, opened: Opened) -> None:
+        """Follow the metadata from where an earlier process had come, as far as that is known."""
+        keeping = self._keeping
+        start = None if keeping is None else await keeping.load()
+        broker.known = None if start is None else start.image
+        self._metadata = self._follower(broker, opened, start)
+        del start  # or what the leader does not have stays in memory
+        if keeping is not None:
+            self._spawn(keeping.run())
+        await self._metadata.run()
+
+    def _follower(self, broker: Broker, opened: Opened, start: Start | None) -> MetadataFollower:
+        keeping = self._keeping
+        kept, level = (None, 0) if start is None else (start.kept, start.kraft_version)
+
+        def on_committed(committed: Committed) -> None:
+            broker.on_committed(committed)
+            if keeping is not None:
+                keeping.committed(committed)
+
+        def on_snapshot(snapshot: Snapshot) -> None:
+            broker.on_snapshot(snapshot)
+            if keeping is not None:
+                keeping.replaced(snapshot)
+
+        def on_confirmed() -> None:
+            self._log.info("metadata.kept.confirmed", offset=-1 if broker.known is None else broker.known.offset)
+            broker.on_confirmed(level)
+
         def on_leader(leader: Leader | None) -> None:
             broker.on_leader(leader)
             self._forward_channel.set_leader(leader)
@@ -586,10 +634,13 @@ class Daemon:
             client_id=f"raft-client-{config.node_id}",
             clock=self._clock,
             rng=self._rng,
-            on_committed=broker.on_committed,
-            on_snapshot=broker.on_snapshot,
+            on_committed=on_committed,
+            on_snapshot=on_snapshot,
             on_leader=on_leader,
             on_set_back=broker.on_set_back,
+            kept=kept,
+            on_confirmed=on_confirmed,
+            on_downloaded=(lambda snapshot_id, data: None) if keeping is None else keeping.downloaded,
             cluster_id=opened.start_up.cluster_id,
             replica_id=config.node_id,
             directory_id=opened.start_up.metadata.directory_id,
@@ -634,8 +685,9 @@ class Daemon:
         workers = self._worker_ids()
         of_storage = storage.process_ids() if isinstance(storage, HasProcesses) else ()
         of_reports = () if reports is None else reports.process_ids()
+        of_keeping = () if self._keeping is None else self._keeping.process_ids()
         beside = (pid for pid in of_storage if pid not in workers)
-        return (*beside, *self.remembering.files.process_ids(), *of_reports)
+        return (*beside, *self.remembering.files.process_ids(), *of_reports, *of_keeping)
 
     def _reports(self, incarnation_id: Uuid) -> ReportWriter:
         config = self._config
@@ -756,9 +808,10 @@ def _sites(broker: Broker, monitor: HealthMonitor, opened: Opened, config: Confi
     return sites
 
 
-def _snapshot(broker: Broker, monitor: HealthMonitor, opened: Opened) -> "Snapshot":
+def _reading(broker: Broker, monitor: HealthMonitor, opened: Opened, keeping: Keeping | None) -> "Reading":
     """The agent at this moment, for metrics."""
-    from kjbod_agent.metrics import UNREADABLE, Snapshot, disk_of
+    from kjbod_agent.metrics import UNREADABLE, disk_of
+    from kjbod_agent.metrics import Snapshot as Reading
 
     start_up, placement = opened.start_up, broker.placement
     leaders = placement.leaders() or {}
@@ -768,13 +821,14 @@ def _snapshot(broker: Broker, monitor: HealthMonitor, opened: Opened) -> "Snapsh
     unreadable = {one.path for one in start_up.unreadable}
     own = broker.image.brokers.get(placement.hosting.broker_id)
     cordoned = () if own is None else own.cordoned_log_dirs or ()
-    return Snapshot(
+    return Reading(
         broker_state=int(broker.life.state),
         broker_epoch=broker.life.broker_epoch,
         fenced=broker.life.fenced,
         last_heartbeat_ms=broker.contact.last_answer_ms or 0,
         metadata_offset=broker.life.metadata_offset,
         certificates=tuple(broker.certificates.ends()),
+        kept_offset=-1 if keeping is None or keeping.stopped is not None else keeping.offset,
         unfollowed_ms=0 if (silence := broker.unfollowed()) is None else silence.for_ms,
         queued_assignments=broker.fencing.unrecorded,
         offline={d.path: d.path in failed for d in start_up.log_dirs} | dict.fromkeys(unreadable, True),

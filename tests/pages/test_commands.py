@@ -44,6 +44,7 @@ COST = "tests/scripts/test_agent_cost.py::test_a_short_run_measures_a_real_agent
 COST_OF_GUARD = "tests/scripts/test_agent_cost.py::test_a_short_run_measures_a_guard_beside_a_real_broker"
 FUZZED = "tests/controller/test_fuzz.py::test_a_controller_process_survives_what_may_change_nothing"
 GATE = "tests/guard/test_gate_kafka.py::test_a_broker_starts_beside_disks_that_hang_when_its_unit_has_the_gate"
+KEPT = "tests/scripts/test_metadata_start.py::test_a_start_fetches_only_what_it_lacks_and_knows_the_same"
 MASKED = "tests/guard/test_act_kafka.py::test_a_disk_that_carries_more_is_masked_and_released"
 MATRIX = "tests/system/test_detection_matrix.py::test_every_fault_gets_the_right_verdict_and_no_other_disk_gets_any"
 MEASURED = "tests/scripts/test_controller_bench.py::test_a_run_measures_our_controller_and_tells_what_it_measured"
@@ -123,6 +124,8 @@ HELD = {
     "scripts/bench/guard --forms --faults --hung --n": REACH,
     "scripts/bench/guard --forms --faults --hung --watch": REACH,
     "scripts/bench/guard --faults --hung --n --watch": REACH,
+    "scripts/bench/metadata-start": KEPT,
+    "scripts/bench/metadata-start --alike": KEPT,
     "scripts/bench/replicas": STARTS,
     "scripts/bench/replicas --quick": STARTS,
     "scripts/bench/replicas --replicas --memory-replicas": STARTS,

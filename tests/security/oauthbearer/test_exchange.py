@@ -34,7 +34,7 @@ def test_a_client_that_is_refused_says_that_it_has_heard_it() -> None:
 
 
 def test_a_good_token_lets_its_owner_in_for_as_long_as_it_holds() -> None:
-    assert Server(verify).answer(FIRST) == Answer(b"", "alice", 5_000)
+    assert Server(verify).answer(FIRST) == Answer(b"", "alice", lifetime_ms=5_000)
     assert Server(verify).answer(b"n,a=alice,\x01auth=bEARER  a.b.c\x01x=y\x01\x01").user == "alice"
 
 
