@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 ANONYMOUS: Final = "User:ANONYMOUS"
 _NONCE_BYTES: Final = 24
+FRESH_MS: Final = 1_000
+"""Between two looks at the files of certificates: each takes a thread, and connections may come by the thousand."""
 
 Credentials = Callable[[str, str], ScramCredential | None]
 """The credential of a user for a mechanism; None: there is none."""
@@ -57,7 +59,7 @@ class ListenerSecurity:
         self._credentials = credentials
         self.ready = ready
         self._rng = rng or system_random()
-        self._tls = Security(ChannelSettings(settings.protocol, settings.tls), make=_server_context)
+        self._tls = Security(ChannelSettings(settings.protocol, settings.tls), make=_server_context, fresh_ms=FRESH_MS)
         self._mechanisms: Mapping[str, Callable[[], ServerMechanism]] = {
             name: functools.partial(self._machine, name) for name in settings.mechanisms
         }

@@ -108,7 +108,7 @@ def main() -> int:
     try:
         kit = None if options.no_kafka else KafkaKit.find()
         signal.signal(signal.SIGTERM, interrupt)
-        _raise_files_limit()
+        raise_files_limit()
         options.out.mkdir(parents=True, exist_ok=True)
         samples = _measure(options, kit)
         _write_csv(options.out / "controller.csv", samples)
@@ -123,7 +123,8 @@ def main() -> int:
     return EXIT_FAILURE if misses and not options.quick else 0
 
 
-def _raise_files_limit() -> None:
+def raise_files_limit() -> None:
+    """As many open files as there may be, for a connection of each broker."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

@@ -161,7 +161,7 @@ class Cluster:
 
 
 @contextlib.asynccontextmanager
-async def _cluster(rig: ControllerRig, directories: int, *, brokers: int = 2) -> AsyncIterator[Cluster]:
+async def cluster_of(rig: ControllerRig, directories: int, *, brokers: int = 2) -> AsyncIterator[Cluster]:
     """Start a controller with an empty log, and register the brokers; all have one directory but the first."""
     await asyncio.to_thread(rig.format)
     rig.start()
@@ -257,7 +257,7 @@ def _phases(extent: Extent) -> Iterator[tuple[int, Phase | None]]:
 async def changes(rig: ControllerRig, samples: Samples, parts: str, leaders: int, extent: Extent) -> None:
     """Assignments of ``leaders`` replicas, then the failure of the directory that all of them lead in."""
     rounds = 1 + extent.warm_ups + extent.rounds
-    async with _cluster(rig, directories=1 + rounds) as cluster:
+    async with cluster_of(rig, directories=1 + rounds) as cluster:
         pinger = await LoadProcess.start(rig, _FIRST_OTHER, PAUSE_BROKERS, PAUSE_INTERVAL_MS)
         try:
             if "g" in parts:
@@ -320,7 +320,7 @@ async def _round(
 
 async def creation(rig: ControllerRig, samples: Samples, partitions: int, extent: Extent) -> None:
     """Create so many partitions, which the controller places on three brokers, three replicas each."""
-    async with _cluster(rig, directories=3, brokers=3) as cluster:
+    async with cluster_of(rig, directories=3, brokers=3) as cluster:
         for number, phase in _phases(extent):
             cluster.observer.watch()
             began_s = asyncio.get_running_loop().time()
@@ -338,7 +338,7 @@ async def creation(rig: ControllerRig, samples: Samples, partitions: int, extent
 
 async def restart(rig: ControllerRig, samples: Samples, parts: str, partitions: int, extent: Extent) -> None:
     """Start a controller on a log of so many partitions; its memory; heartbeats while it makes snapshots."""
-    async with _cluster(rig, directories=3) as cluster:
+    async with cluster_of(rig, directories=3) as cluster:
         topics = await cluster.create("kept", partitions, on=(1, 2))
         replicas = _replicas(topics, partitions)
         await cluster.assign(replicas, cluster.brokers[0].directories[0], ASSIGNMENTS_PER_REQUEST)
@@ -407,7 +407,7 @@ async def heartbeats(rig: ControllerRig, samples: Samples, extent: Extent, part:
     """More and more brokers, each with a heartbeat every two seconds, until the p99 is too long."""
     most: dict[Phase, int] = {"cold": 0, "warm": 0}
     loads: list[LoadProcess] = []
-    async with _cluster(rig, directories=3) as cluster:
+    async with cluster_of(rig, directories=3) as cluster:
         try:
             registered = 0
             for brokers in extent.ladder:
@@ -433,7 +433,7 @@ async def heartbeats(rig: ControllerRig, samples: Samples, extent: Extent, part:
 async def logins(rig: ControllerRig, samples: Samples, extent: Extent) -> None:
     """TLS handshakes and logins, some at a time, until as many connections are open as were given."""
     count = extent.ladder[-1]
-    async with _cluster(rig, directories=3):
+    async with cluster_of(rig, directories=3):
         load = await LoadProcess.start(rig, _FIRST_OTHER, 1, 2000.0)
         try:
             await asyncio.sleep(_SETTLE_S)
@@ -451,7 +451,7 @@ async def logins(rig: ControllerRig, samples: Samples, extent: Extent) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """What a window's figures are of."""
+    """A window of time, to which figures belong."""
 
     samples: Samples
     part: str
