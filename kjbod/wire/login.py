@@ -1,7 +1,7 @@
 """The client's login: TLS as it is to be, and SASL over Kafka's own requests (KIP-43, KIP-152, KIP-368)."""
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kjbod.errors import KjbodError, RemoteProtocolError
 from kjbod.wire import error_codes
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     import ssl
 
     from kjbod.security.channel import Security
-
-
-_WITH_REQUESTS: Final = 1
-"""Version of SaslHandshake behind which the messages of the mechanism come in requests."""
 
 
 class Peer(Protocol):
@@ -59,7 +55,7 @@ async def log_in(server: Peer, security: "Security") -> int:
     mechanism, login = security.mechanism(), security.settings.login
     if mechanism is None or login is None:
         return 0
-    hands = await server.exchange(SaslHandshakeRequest(mechanism=login.mechanism), _WITH_REQUESTS)
+    hands = await server.exchange(SaslHandshakeRequest(mechanism=login.mechanism), None)
     assert isinstance(hands, SaslHandshakeResponse)
     if hands.error_code == ErrorCode.ILLEGAL_SASL_STATE:
         raise AuthenticationFailed(f"{server.peer} asks for no SASL, and {security.settings.protocol} does: {WHERE}")
@@ -89,7 +85,7 @@ async def mechanisms(server: Peer) -> tuple[str, ...]:
         Disconnected: the connection broke.
         UnsupportedVersionError: it does not know the question.
     """
-    hands = await server.exchange(SaslHandshakeRequest(mechanism=""), _WITH_REQUESTS)
+    hands = await server.exchange(SaslHandshakeRequest(mechanism=""), None)
     assert isinstance(hands, SaslHandshakeResponse)
     return (
         tuple(sorted(map(said, hands.mechanisms))) if hands.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM else ()

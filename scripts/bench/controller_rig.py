@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, Self
 
 from kjbod.security.keys import PLAINTEXT
 from kjbod.security.opening import client_security
+from kjbod.wire.disconnections import AuthenticationFailed
 from scripts.bench.agent_cost_usage import cpu_s, descendants, usage_of
 from scripts.bench.controller_client import Observer, SimulatedBroker, Wire
 from scripts.rig.cluster import NOTHING, Cluster, Properties
@@ -131,7 +132,9 @@ class ControllerRig(Cluster):
         """A connection, as soon as it listens."""
         end_s = time.perf_counter() + START_TIMEOUT_S
         while True:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(
+                OSError, AuthenticationFailed
+            ):  # Kafka's knows its users some time after it listens
                 return await Wire.open(self.port, self.security)
             self.require_running()
             if time.perf_counter() > end_s:

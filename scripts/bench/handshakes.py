@@ -110,6 +110,7 @@ async def measure(rig: ControllerRig, options: argparse.Namespace, count: int) -
                 found, tenth_mib = await _flood(rig, options, count)
             finally:
                 visiting.cancel()
+                await asyncio.wait([visiting])
             cpu_s, end_mib = rig.cpu_s - cpu_s, rig.memory().rss_mib
             waits, refused = await load.report()
             await asyncio.sleep(IDLE_S)
