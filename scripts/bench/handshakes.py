@@ -39,6 +39,7 @@ BEAT_INTERVAL_MS: Final = 200.0
 IDLE_S: Final = 5.0
 VISIT_INTERVAL_S: Final = 0.5
 VISIT_TIMEOUT_S: Final = 5.0
+_CLOSING_S: Final = 0.1
 _FIRST_BROKER: Final = 10_000
 _ROOT: Final = Path(__file__).parents[2]
 
@@ -233,7 +234,14 @@ def _of(system: System, options: argparse.Namespace, kit: KafkaKit | None) -> Re
             protocol="SASL_SSL",
         ) as rig,
     ):
-        return asyncio.run(measure(rig, options, count))
+        return asyncio.run(_whole(rig, options, count))
+
+
+async def _whole(rig: ControllerRig, options: argparse.Namespace, count: int) -> Result:
+    """Measure, and let the event loop close what was left."""
+    result = await measure(rig, options, count)
+    await asyncio.sleep(_CLOSING_S)
+    return result
 
 
 if __name__ == "__main__":
