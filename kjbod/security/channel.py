@@ -55,6 +55,7 @@ class Security:
         rng: for nonces.
         make: TLS from its settings; blocks.
         clock: tells how long certificates are valid.
+        fresh_ms: for so long after a look at the files nobody looks again.
 
     Attributes:
         expires_at: until when our own certificate is valid; None: there is none, or it was not read yet.
@@ -66,12 +67,15 @@ class Security:
         rng: "random.Random | None" = None,
         make: Callable[[Tls], ssl.SSLContext] | None = None,
         clock: Clock | None = None,
+        fresh_ms: int = 0,
     ) -> None:
         self.settings = settings
         self.expires_at: datetime | None = None
         self._rng = rng or system_random()
         self._make = make or _client_context
         self._clock = clock or SystemClock()
+        self._fresh_ms = fresh_ms
+        self._looked_ms: int | None = None
         self._context: ssl.SSLContext | None = None
         self._stamp: Stamp | None = None
         self._under_way: Future[ssl.SSLContext] | None = None
@@ -101,7 +105,11 @@ class Security:
         tls = self.settings.tls
         if tls is None:
             return None
+        now_ms = self._clock.monotonic_ms()
+        if self._context is not None and self._looked_ms is not None and now_ms - self._looked_ms < self._fresh_ms:
+            return self._context
         if self._under_way is None or self._under_way.done():
+            self._looked_ms = now_ms
             self._under_way = in_thread(lambda: self._renew(tls))
         patience_ms = timeout_ms if self._context is None else min(PATIENCE_MS, timeout_ms)
         try:

@@ -35,6 +35,8 @@ _NONCE_BYTES: Final = 24
 _SALT_BYTES: Final = 24
 TOKENS_KEPT_MAX: Final = 1_000
 """Credentials of delegation tokens that are kept: each takes two milliseconds to make."""
+FRESH_MS: Final = 1_000
+"""Between two looks at the files of certificates: each takes a thread, and connections may come by the thousand."""
 
 
 async def nothing() -> None:
@@ -66,7 +68,7 @@ class ListenerSecurity:
         self._ready = ready
         self._validator: Validator | None = None
         self._rng = rng or system_random()
-        self._tls = Security(ChannelSettings(settings.protocol, settings.tls), make=_server_context)
+        self._tls = Security(ChannelSettings(settings.protocol, settings.tls), make=_server_context, fresh_ms=FRESH_MS)
         self._aside = Aside()
         self._realm = ""
         self._mechanisms: Mapping[str, Callable[[], ServerMechanism]] = {
@@ -134,7 +136,7 @@ class ListenerSecurity:
 
         def load() -> tuple[ListenerSettings, Security]:
             found = read()
-            tls = Security(ChannelSettings(found.protocol, found.tls), make=_server_context)
+            tls = Security(ChannelSettings(found.protocol, found.tls), make=_server_context, fresh_ms=FRESH_MS)
             tls.load()
             return found, tls
 

@@ -161,8 +161,12 @@ class Secured:
         return path
 
 
+def scram_credentials(*users: str) -> list[str]:
+    """Values of ``--add-scram`` with which these users can log in from the first start on; the nodes' user alone where
+    none is named."""
+    return [f'{one}=[name={user},password="{PASSWORD}"]' for user in users or (USER,) for one in MECHANISMS[1:]]
+
+
 def scram_options(*users: str) -> list[str]:
-    """Options of ``kafka-storage format`` with which these users can log in from the first start on; the nodes' user
-    alone where none is named."""
-    given = [f'{one}=[name={user},password="{PASSWORD}"]' for user in users or (USER,) for one in MECHANISMS[1:]]
-    return [option for user in given for option in ("--add-scram", user)]
+    """Options of ``kafka-storage format`` for them."""
+    return [option for user in scram_credentials(*users) for option in ("--add-scram", user)]

@@ -47,6 +47,7 @@ GATE = "tests/guard/test_gate_kafka.py::test_a_broker_starts_beside_disks_that_h
 KEPT = "tests/scripts/test_metadata_start.py::test_a_start_fetches_only_what_it_lacks_and_knows_the_same"
 MASKED = "tests/guard/test_act_kafka.py::test_a_disk_that_carries_more_is_masked_and_released"
 MATRIX = "tests/system/test_detection_matrix.py::test_every_fault_gets_the_right_verdict_and_no_other_disk_gets_any"
+FLOODED = "tests/scripts/test_handshakes_bench.py::test_a_flood_is_survived_and_its_figures_are_told"
 MEASURED = "tests/scripts/test_controller_bench.py::test_a_run_measures_our_controller_and_tells_what_it_measured"
 MEANS = (
     "tests/scripts/test_guard_bench.py::test_a_hung_disk_that_is_cut_and_evicted_costs_clients_a_moment_and_no_record"
@@ -105,6 +106,9 @@ HELD = {
     "scripts/bench/agent-cost --kafka": COST,
     "scripts/bench/agent-cost --guard": COST_OF_GUARD,
     "scripts/bench/controller": MEASURED,
+    "scripts/bench/controller --only": MEASURED,
+    "scripts/bench/handshakes": FLOODED,
+    "scripts/bench/handshakes --count": FLOODED,
     "scripts/bench/controller --no-kafka --only --ladder": MEASURED,
     "scripts/bench/controller --only --sizes --rounds --rules": MEASURED,
     "scripts/bench/controller --quick": MEASURED,

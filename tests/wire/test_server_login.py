@@ -1,6 +1,7 @@
 """A secured listener on real sockets: TLS, SASL, who the client is then, and what it costs who never logs in."""
 
 import asyncio
+import contextlib
 import dataclasses
 import hashlib
 import struct
@@ -18,10 +19,11 @@ from kjbod.security.credentials import Token
 from kjbod.security.keys import REQUIRED, ChannelSettings, ListenerSettings, Login, Tls
 from kjbod.security.listener import ListenerSecurity, nothing
 from kjbod.security.principals import parse_rules
+from kjbod.security.sasl import client_mechanism
 from kjbod.security.sasl_server import Answer, ScramCredential, plain
 from kjbod.wire.client import AuthenticationFailed, Connection, Disconnected, ForeignPeer
 from kjbod.wire.connection import api_versions_response
-from kjbod.wire.frames import Request, encode_request
+from kjbod.wire.frames import Request, decode_response, encode_request
 from kjbod.wire.limits import Limits
 from kjbod.wire.messages import (
     API,
@@ -35,13 +37,13 @@ from kjbod.wire.messages import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from kjbod.wire.server import LOGIN_BYTES_MAX, Peer, Server, serve
-from kjbod.wire.server_login import Reply, ServerLogin, State
+from kjbod.wire.server import Peer, Server, serve
+from kjbod.wire.server_login import LOGIN_BYTES_MAX, Reply, ServerLogin, State
 from scripts.rig.certificates import Authority
 from tests.wire.conftest import SERVED, Lines, Run, until
 
 HEARTBEAT = BrokerHeartbeatRequest(broker_id=1)
-APIS = {**SERVED, ApiKey.SASL_HANDSHAKE: (1, 1), ApiKey.SASL_AUTHENTICATE: (0, 2)}
+APIS = {**SERVED, ApiKey.SASL_HANDSHAKE: (0, 1), ApiKey.SASL_AUTHENTICATE: (0, 2)}
 PASSWORD = "p=ä\u00a0,ss"
 USERS = {"kafka": PASSWORD, "other": "x"}
 TOKEN_ID = "a token's id"
@@ -266,17 +268,17 @@ def test_who_never_logs_in_is_let_go_and_keeps_no_other_out(
         async with await start(site.listener("SASL_SSL"), max_logging_in=3, login_timeout_ms=1_500) as server:
             silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
             await until(lambda: server.admissions.logging_in == 3)
-            with pytest.raises(Disconnected):
-                await beat(server, site.client("SASL_SSL"))
+            await beat(server, site.client("SASL_SSL"))
             for reader, _ in silent:
                 assert await reader.read() == b""
             for _, writer in silent:
                 writer.transport.abort()
-            await beat(server, site.client("SASL_SSL"))
             assert server.admissions.logging_in == 0
 
     run(story)
-    assert any("others have not logged in yet" in reason for reason in log.reasons())
+    gave_way, *late = log.reasons()
+    assert gave_way == "no TLS handshake: it was silent, and its place was needed"
+    assert late == ["no TLS handshake: it took too long"] * 2
 
 
 def test_a_request_of_who_has_not_logged_in_is_not_even_decoded(
@@ -343,6 +345,59 @@ def test_connections_of_one_address_are_counted_from_the_first_byte_of_the_hands
     assert "2 connections from 127.0.0.1 already" in log.reasons()[0]
 
 
+async def ask_raw(stream: tuple[asyncio.StreamReader, asyncio.StreamWriter], data: bytes) -> bytes:
+    """The answer to a frame, without its length; nothing at the end of the connection."""
+    reader, writer = stream
+    writer.write(data)
+    try:
+        return await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
+    except asyncio.IncompleteReadError as error:
+        assert not error.partial
+        return b""
+
+
+def with_length(token: bytes) -> bytes:
+    return len(token).to_bytes(4) + token
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", *MECHANISMS])
+@pytest.mark.parametrize("password", [PASSWORD, "wrong"])
+def test_a_client_of_handshake_0_logs_in_without_requests_around_its_messages(
+    run: Run[Any], start: Start, site: Site, log: Lines, mechanism: str, password: str
+) -> None:
+    async def story() -> None:
+        async with await start(site.listener("SASL_PLAINTEXT", refusal_delay_ms=0)) as server:
+            stream = await asyncio.open_connection("127.0.0.1", server.port)
+            hands = await ask_raw(stream, encode_request(SaslHandshakeRequest(mechanism=mechanism), 0, 1, "c"))
+            assert decode_response(hands, ApiKey.SASL_HANDSHAKE, 0).message.error_code == 0  # type: ignore[attr-defined]
+            client = client_mechanism(Login(mechanism, "kafka", password), "nonce")
+            token: bytes | None = client.first()
+            answers = []
+            while token is not None:
+                answers.append(await ask_raw(stream, with_length(token)))
+                token = client.answer(answers[-1]) if answers[-1] or mechanism == "PLAIN" else None
+            beaten = b""
+            with contextlib.suppress(ConnectionError):
+                beaten = await ask_raw(stream, encode_request(HEARTBEAT, 1, 5, "c"))
+            assert bool(beaten) == (password == PASSWORD)
+            stream[1].transport.abort()
+
+    run(story)
+    assert site.seen == (["User:kafka"] if password == PASSWORD else [])
+    assert PASSWORD not in str(log.lines)
+
+
+def test_a_message_without_a_request_is_as_small_as_one_with() -> None:
+    login = plain_login()
+    assert login.take(request(SaslHandshakeRequest(mechanism="PLAIN"), 0), 0, 0) is not None and login.takes_tokens
+    with pytest.raises(RemoteProtocolError, match="at most 65536"):
+        login.take_token(bytes(LOGIN_BYTES_MAX + 1), 0, 0)
+    assert login.take_token(b"\0kafka\0no", 0, 0) == Reply(
+        b"", "PLAIN: Authentication failed: Invalid username or password"
+    )
+    assert login.state is State.REFUSED and not login.takes_tokens
+
+
 def test_before_a_login_a_frame_is_small(run: Run[Any], start: Start, site: Site, log: Lines) -> None:
     async def story() -> None:
         async with await start(site.listener("SASL_PLAINTEXT")) as server:
@@ -370,8 +425,9 @@ def test_what_is_no_tls_is_told_and_ends(run: Run[Any], start: Start, site: Site
 # ---------------------------------------------------------------- the machine alone
 
 
-def request(message: Any) -> Request:
-    return Request(message.API_KEY, API[message.API_KEY].max_version, 1, "c", message)
+def request(message: Any, version: int | None = None) -> Request:
+    chosen = API[message.API_KEY].max_version if version is None else version
+    return Request(message.API_KEY, chosen, 1, "c", message)
 
 
 def plain_login(lifetime_ms: int = 0) -> ServerLogin:
