@@ -41,6 +41,7 @@ from kjbod.wire.foreign_peers import TLS_QUESTION_TIMEOUT_MS, require_no_tls
 from kjbod.wire.frames import MAX_FRAME_BYTES, TLS_RECORDS
 from kjbod.wire.login import context_of, log_in, mechanisms
 from kjbod.wire.messages import ApiKey, ApiVersionsResponse, RequestBody, ResponseBody, ResponseT
+from kjbod.wire.tls_reading import IntoBuffer
 
 if TYPE_CHECKING:
     from kjbod.security.channel import Security
@@ -122,8 +123,9 @@ class Connection:
         peer = f"{host}:{port}"
         greeting_bytes = min(max_frame_bytes, GREETING_BYTES_MAX)
         machine = ClientConnection(client_id=client_id, software=_software(), max_frame_bytes=greeting_bytes)
-        protocol = _ClientProtocol(machine, peer)
         context: ssl.SSLContext | None = None
+        has_tls = security is not None and security.settings.tls is not None
+        protocol = (_TlsProtocol if has_tls else _ClientProtocol)(machine, peer)
         try:
             async with asyncio.timeout(max(1, deadline_ms - clock.monotonic_ms()) / 1000):
                 context = await context_of(security, connect_timeout_ms)
@@ -454,3 +456,7 @@ class _ClientProtocol(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.writable.set()
+
+
+class _TlsProtocol(_ClientProtocol, IntoBuffer):
+    """Over TLS."""

@@ -50,6 +50,7 @@ from kjbod.wire.limits import DECODED_AT_ONCE_BYTES, URGENT_PER_SECOND, Limits
 from kjbod.wire.messages import ResponseBody, SaslAuthenticateRequest
 from kjbod.wire.pressure import Pace, Rate, Room, Unread
 from kjbod.wire.server_login import LOGIN_BYTES_MAX, SASL_APIS, Reply, ServerLogin, State, require_before_login
+from kjbod.wire.tls_reading import IntoBuffer
 
 if TYPE_CHECKING:
     from kjbod.security.listener import ListenerSecurity
@@ -205,7 +206,8 @@ class Server:
     def _protocol(self, admission: Admission | None = None) -> "_Protocol":
         loop = asyncio.get_running_loop()
         accepted = functools.partial(self._accepted, shaken=admission)
-        return _Protocol(asyncio.StreamReader(_READ_BYTES, loop), accepted, loop)
+        kind = _TlsProtocol if self._has_tls else _Protocol
+        return kind(asyncio.StreamReader(_READ_BYTES, loop), accepted, loop)
 
     @property
     def _has_tls(self) -> bool:
@@ -360,6 +362,10 @@ class _Protocol(asyncio.StreamReaderProtocol):
     def data_received(self, data: bytes) -> None:
         if self.session is None or not self.session.answer_at_once(data):
             super().data_received(data)
+
+
+class _TlsProtocol(_Protocol, IntoBuffer):
+    """Over TLS."""
 
 
 class _Ended(Exception):  # noqa: N818 - not an error, the way out of a TaskGroup
