@@ -124,8 +124,7 @@ class Connection:
         greeting_bytes = min(max_frame_bytes, GREETING_BYTES_MAX)
         machine = ClientConnection(client_id=client_id, software=_software(), max_frame_bytes=greeting_bytes)
         context: ssl.SSLContext | None = None
-        has_tls = security is not None and security.settings.tls is not None
-        protocol = (_TlsProtocol if has_tls else _ClientProtocol)(machine, peer)
+        protocol = _ClientProtocol(machine, peer)
         try:
             async with asyncio.timeout(max(1, deadline_ms - clock.monotonic_ms()) / 1000):
                 context = await context_of(security, connect_timeout_ms)
@@ -326,7 +325,7 @@ async def _connect(
     for number, address in enumerate(found.addresses, start=1):
         try:
             transport, _ = await loop.create_connection(
-                lambda: protocol,
+                lambda: protocol if ssl_context is None else IntoBuffer(protocol),
                 address,
                 port,
                 ssl=ssl_context,
@@ -456,7 +455,3 @@ class _ClientProtocol(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.writable.set()
-
-
-class _TlsProtocol(_ClientProtocol, IntoBuffer):
-    """Over TLS."""

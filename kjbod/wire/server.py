@@ -206,8 +206,7 @@ class Server:
     def _protocol(self, admission: Admission | None = None) -> "_Protocol":
         loop = asyncio.get_running_loop()
         accepted = functools.partial(self._accepted, shaken=admission)
-        kind = _TlsProtocol if self._has_tls else _Protocol
-        return kind(asyncio.StreamReader(_READ_BYTES, loop), accepted, loop)
+        return _Protocol(asyncio.StreamReader(_READ_BYTES, loop), accepted, loop)
 
     @property
     def _has_tls(self) -> bool:
@@ -239,7 +238,7 @@ class Server:
             context = await self.security.context(timeout_ms=int(left_s * 1000))
             handed_over = True  # from here on the socket is the event loop's to close
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: self._protocol(admission),
+                lambda: IntoBuffer(self._protocol(admission)),
                 accepted,
                 ssl=context,
                 ssl_handshake_timeout=admission.left_s(self.clock.monotonic_ms()),
@@ -364,10 +363,6 @@ class _Protocol(asyncio.StreamReaderProtocol):
             super().data_received(data)
 
 
-class _TlsProtocol(_Protocol, IntoBuffer):
-    """Over TLS."""
-
-
 class _Ended(Exception):  # noqa: N818 - not an error, the way out of a TaskGroup
     """The connection is over; nothing to log."""
 
@@ -420,7 +415,8 @@ class _Session:
 
     async def run(self) -> None:
         """Until either side ends it. Raises nothing but cancellation."""
-        protocol = self._writer.transport.get_protocol()
+        protocol: object = self._writer.transport.get_protocol()
+        protocol = protocol.protocol if isinstance(protocol, IntoBuffer) else protocol
         assert isinstance(protocol, _Protocol)
         protocol.session = self
         ended: BaseException | None = None

@@ -21,14 +21,29 @@ def _buffer() -> bytearray:
 
 
 class IntoBuffer(asyncio.BufferedProtocol):
-    """A protocol with ``data_received`` becomes one that is read so."""
+    """A protocol in front of another one, for which it is read so. It must be none of its kind: uvloop passes over the
+    buffer of whatever is an :class:`asyncio.Protocol` too."""
 
-    def data_received(self, data: bytes) -> None:
-        """Take what has come."""
-        raise NotImplementedError
+    def __init__(self, protocol: asyncio.Protocol) -> None:
+        self.protocol = protocol
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return memoryview(_buffer())
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(bytes(memoryview(_buffer())[:nbytes]))
+        self.protocol.data_received(bytes(memoryview(_buffer())[:nbytes]))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.protocol.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.protocol.connection_lost(exc)
+
+    def eof_received(self) -> bool | None:
+        return self.protocol.eof_received()
+
+    def pause_writing(self) -> None:
+        self.protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.protocol.resume_writing()
