@@ -39,6 +39,9 @@ from kjbod_agent.guard.watching import mounts_now
 from kjbod_agent.health import sysfs
 from kjbod_agent.health.mounts import Mount, mount_of
 from kjbod_agent.quorum import servers
+from kjbod_agent.smart.asker import ANYWHERE, find_smartctl
+from kjbod_agent.smart.names import is_physical
+from kjbod_agent.smart.rights import RIGHTS, has_rights
 from kjbod_agent.storage.api import (
     CanSurvey,
     DirectoryError,
@@ -167,6 +170,7 @@ class _Check:
         await self._broker(found)
         await self._metadata(found)
         self._backoff()
+        self._smart(found)
         self._rights()
         self._own_files()
         return self._items
@@ -416,6 +420,28 @@ class _Check:
         if given.isdigit() and int(given) > BACKOFF_MS_GOOD:
             text = f"{BACKOFF_KEY}={given}: some partitions pause for as long when a disk is cut"
             self._say("note", text, f"{BACKOFF_KEY}={BACKOFF_MS_GOOD} on all brokers of the cluster makes it shorter")
+
+    def _smart(self, found: Heads) -> None:
+        """How the disks would be asked for their own health; none is asked here."""
+        mounts = [mount_of(owned.loaded.real_path, self._table) for owned in found.owned.values()]
+        devices = [sysfs.block_device_of(mount) for mount in mounts if mount is not None]
+        disks = sorted({name for device in devices for name in device.disks if is_physical(name)})
+        if not disks or self._config.kjbod_smart_interval_ms == 0:
+            return
+        text = f"SMART and NVMe health of {', '.join(disks)}"
+        helper = self._config.kjbod_smart_socket
+        if os.access(helper, os.R_OK | os.W_OK):
+            self._say("ok", f"{text}: by the helper behind {helper}")
+        elif os.path.lexists(helper):
+            remedy = "give the socket to the guard's user (SocketUser= of kjbod-smart.socket)"
+            self._say("note", f"{text}: {helper} may not be used by who asks", remedy)
+        elif not has_rights():
+            remedy = f"smartctl needs {RIGHTS}: systemctl enable --now kjbod-smart.socket"
+            self._say("note", f"{text}: from sysfs alone, which has little of it", remedy)
+        elif find_smartctl((*os.environ.get("PATH", "").split(":"), *ANYWHERE)) is None:
+            self._say("note", f"{text}: from sysfs alone, which has little of it", "install smartmontools")
+        else:
+            self._say("ok", f"{text}: by smartctl, as long as the guard has the rights of who asks")
 
     # ---- our own
 
