@@ -422,7 +422,7 @@ class _Check:
             self._say("note", text, f"{BACKOFF_KEY}={BACKOFF_MS_GOOD} on all brokers of the cluster makes it shorter")
 
     def _smart(self, found: Heads) -> None:
-        """How the disks would be asked for their own health; none is asked here."""
+        """Say by whom the disks would be asked for their own health. None is asked here."""
         mounts = [mount_of(owned.loaded.real_path, self._table) for owned in found.owned.values()]
         devices = [sysfs.block_device_of(mount) for mount in mounts if mount is not None]
         disks = sorted({name for device in devices for name in device.disks if is_physical(name)})

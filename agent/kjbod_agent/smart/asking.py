@@ -68,7 +68,7 @@ class SmartAsking:
         self._sequences: dict[str, str] = {}
         self._read: dict[str, Smart] = {}
         self._told: dict[str, str] = {}
-        """What was last said of a disk, and (under "") of the source."""
+        """Words that were last said of a disk, and (under "") of the source."""
 
     def of(self, device: BlockDevice) -> Smart | None:
         """The health of the disks that a directory lies on; None: none of them has told it."""
@@ -94,7 +94,7 @@ class SmartAsking:
         return next_disk(disks, self._past, self._clock.monotonic_ms(), self._interval_ms)
 
     def _note_replaced(self, name: str) -> None:
-        """Each disk that is added gets another sequence number, also under the name of one that is gone."""
+        """Forget a disk in whose place there is another one: the kernel gives each that is added a number of its own."""
         try:
             sequence = (self._sys / "block" / name / "diskseq").read_text()
         except OSError:

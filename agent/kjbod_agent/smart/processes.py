@@ -108,7 +108,7 @@ class Processes:
 
 
 async def _content(name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    """All that it says of a disk."""
+    """Words of a process about a disk, to their end."""
     writer.write(f"{name}\n".encode())
     content = bytearray()
     while more := await reader.read(ANSWER_BYTES_MAX):

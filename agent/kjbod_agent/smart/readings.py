@@ -62,7 +62,7 @@ class Smart:
 
 
 def over(facts: Smart, read: Smart | None) -> Smart:
-    """What was read of a disk, and of ``facts`` what that does not say."""
+    """The disk as it was read, and of ``facts`` what that does not say."""
     if read is None:
         return facts
     missing = {one.name: getattr(facts, one.name) for one in fields(Smart) if getattr(read, one.name) in (None, {})}

@@ -1,4 +1,4 @@
-"""Which disk is asked for its health next. Pure.
+"""The disk that is asked for its health next. Pure.
 
 To ask is a command to the disk, so one is only asked while each directory on it is well: never one that is suspect,
 slow, held or failed, whose trouble the question could add to. One that has not answered is left alone for a day.
@@ -12,9 +12,9 @@ from kjbod_agent.health.state import Health
 from kjbod_agent.smart.names import is_physical
 
 ASK_TIMEOUT_MS: Final = 30_000
-"""How long a disk may take to answer; a quarter of a second is usual."""
+"""Time that a disk may take to answer; a quarter of a second is usual."""
 HUNG_PAUSE_MS: Final = 86_400_000
-"""How long a disk that did not answer is not asked."""
+"""Time for which a disk that did not answer is not asked."""
 WELL: Final = frozenset({Health.ONLINE, Health.FULL})
 
 

@@ -96,7 +96,7 @@ def why_unread(document: object) -> str | None:
 
 
 def parse_facts(document: object) -> Smart:
-    """What sysfs says of a disk, as :mod:`.asker` tells it."""
+    """Facts of sysfs about a disk, as :mod:`.asker` tells them."""
     return Smart(
         model=_text(document, "model"),
         serial=_text(document, "serial"),
