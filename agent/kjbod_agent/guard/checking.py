@@ -41,7 +41,8 @@ from kjbod_agent.health.mounts import Mount, mount_of
 from kjbod_agent.quorum import servers
 from kjbod_agent.smart.asker import ANYWHERE, find_smartctl
 from kjbod_agent.smart.names import is_physical
-from kjbod_agent.smart.rights import RIGHTS, has_rights
+from kjbod_agent.smart.rights import has_rights
+from kjbod_agent.smart.words import asked_by
 from kjbod_agent.storage.api import (
     CanSurvey,
     DirectoryError,
@@ -428,20 +429,17 @@ class _Check:
         disks = sorted({name for device in devices for name in device.disks if is_physical(name)})
         if not disks or self._config.kjbod_smart_interval_ms == 0:
             return
-        text = f"SMART and NVMe health of {', '.join(disks)}"
         helper = self._config.kjbod_smart_socket
-        if os.access(helper, os.R_OK | os.W_OK):
-            self._say("ok", f"{text}: by the helper behind {helper}")
-        elif os.path.lexists(helper):
-            remedy = "give the socket to the guard's user (SocketUser= of kjbod-smart.socket)"
-            self._say("note", f"{text}: {helper} may not be used by who asks", remedy)
-        elif not has_rights():
-            remedy = f"smartctl needs {RIGHTS}: systemctl enable --now kjbod-smart.socket"
-            self._say("note", f"{text}: from sysfs alone, which has little of it", remedy)
-        elif find_smartctl((*os.environ.get("PATH", "").split(":"), *ANYWHERE)) is None:
-            self._say("note", f"{text}: from sysfs alone, which has little of it", "install smartmontools")
-        else:
-            self._say("ok", f"{text}: by smartctl, as long as the guard has the rights of who asks")
+        program = find_smartctl((*os.environ.get("PATH", "").split(":"), *ANYWHERE))
+        line = asked_by(
+            disks,
+            helper,
+            is_there=os.path.lexists(helper),
+            is_usable=os.access(helper, os.R_OK | os.W_OK),
+            may=has_rights(),
+            has_smartctl=program is not None,
+        )
+        self._say(*line)
 
     # ---- our own
 

@@ -22,6 +22,7 @@ from kjbod_agent.smart.processes import Answer
 from kjbod_agent.smart.readings import Smart, of_directory, over
 from kjbod_agent.smart.schedule import ASK_TIMEOUT_MS, Lying, Past, next_disk, well_disks
 from kjbod_agent.smart.smartctl import UNREAD_BITS, exit_status, explain, parse_facts, parse_smartctl, why_unread
+from kjbod_agent.smart.words import NOT_INSTALLED
 
 ROUND_MS: Final = 5_000
 """Between two looks whether it is a disk's turn."""
@@ -94,7 +95,7 @@ class SmartAsking:
         return next_disk(disks, self._past, self._clock.monotonic_ms(), self._interval_ms)
 
     def _note_replaced(self, name: str) -> None:
-        """Forget a disk in whose place there is another one: the kernel gives each that is added a number of its own."""
+        """Forget a disk in whose place there is another one: the kernel numbers each that is added."""
         try:
             sequence = (self._sys / "block" / name / "diskseq").read_text()
         except OSError:
@@ -129,7 +130,7 @@ class SmartAsking:
             return
         source, reason = answer.source, answer.reason
         if source != "sysfs" and not facts.get("smartctl"):
-            source, reason = "sysfs", "smartctl is not installed (smartmontools)"
+            source, reason = "sysfs", NOT_INSTALLED
         self._tell_source(source, reason)
         document = None if source == "sysfs" else _parsed(rest)
         unread = None if source == "sysfs" else why_unread(document)

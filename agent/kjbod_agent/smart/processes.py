@@ -17,8 +17,9 @@ from typing import Final
 
 from kjbod.quick_dataclass import dataclass
 from kjbod_agent.smart import asker
-from kjbod_agent.smart.rights import RIGHTS, has_rights
+from kjbod_agent.smart.rights import has_rights
 from kjbod_agent.smart.schedule import ASK_TIMEOUT_MS
+from kjbod_agent.smart.words import NO_RIGHTS
 
 ANSWER_BYTES_MAX: Final = 256 << 10
 """Of what sysfs and smartctl say of a disk; 20 KiB are usual."""
@@ -84,7 +85,7 @@ class Processes:
         source, reason = "smartctl", trouble
         if not has_rights():
             source = "sysfs"
-            reason = trouble or f"smartctl needs {RIGHTS}: systemctl enable --now kjbod-smart.socket"
+            reason = trouble or NO_RIGHTS
         pid, ours = _start(source)
         self._left[pid] = name
         try:

@@ -1,11 +1,9 @@
-"""Rights that smartctl needs, and whether this process has them."""
+"""Whether this process has the rights that smartctl needs (:data:`.words.RIGHTS`)."""
 
 from typing import Final
 
 from kjbod_agent.health.sources.fserror import has_capability
 
-RIGHTS: Final = "CAP_SYS_RAWIO and CAP_SYS_ADMIN"
-"""For ATA pass-through, and for admin commands of NVMe."""
 _NUMBERS: Final = (17, 21)
 """capability.h."""
 
