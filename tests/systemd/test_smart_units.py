@@ -10,6 +10,7 @@ import pytest
 
 from scripts.rig.processes import wait_until
 from scripts.rig.systemd import BootedSystemd, require_systemd
+from tests.pages.markdown import ROOT, shown
 from tests.systemd.conftest import UNITS, Boot
 
 pytestmark = pytest.mark.usefixtures("as_root")
@@ -48,7 +49,6 @@ def start(boot: Boot, smartctl: str) -> BootedSystemd:
         real=True,
         more_files={
             f"{UNIT_D}/test.conf": DROP_IN,
-            "/run/systemd-units/kjbod-smart.socket": (UNITS / "kjbod-smart.socket").read_text(),
             "/usr/local/sbin/smartctl": smartctl,
             "/run/ask.py": ASK,
         },
@@ -56,7 +56,12 @@ def start(boot: Boot, smartctl: str) -> BootedSystemd:
     system.run("chmod", "755", "/usr/local/sbin/smartctl")
     system.run("mkdir", "-p", "/run/block/sda")
     system.run("mount", "--bind", "/run/block", "/sys/block")
-    system.run("systemctl", "start", "kjbod-smart.socket")
+    elsewhere = {"/etc/systemd/system": "/run/systemd-units", "systemctl enable --now": "systemctl start"}
+    for typed in shown("systemd/README.md", "the-health-that-disks-tell-of-themselves"):
+        line = typed.text
+        for written, here in elsewhere.items():
+            line = line.replace(written, here)
+        system.run("sh", "-c", f"cd {ROOT} && {line}")
     return system
 
 
