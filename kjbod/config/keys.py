@@ -531,6 +531,7 @@ class Config:
         Key(
             "Socket of the helper that asks smartctl with rights that nothing else of kjbod has (kjbod-smart.socket). "
             "Without one smartctl is asked only by a process with these rights, else sysfs, which knows less.",
+            pattern="/.{1,106}",
             roles=AGENT,
         ),
     ] = "/run/kjbod-smart.sock"

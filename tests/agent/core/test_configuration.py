@@ -408,7 +408,7 @@ async def samples_in_five_minutes(agent: Agent) -> int:
         return len(agent.reports.samples)
 
 
-async def questions_of_five_minutes(agent: Agent) -> tuple[str, int]:
+async def questions_of_two_minutes(agent: Agent) -> tuple[str, int]:
     """Where a disk is asked for its own health, and how often."""
     asked: list[str] = []
 
@@ -429,7 +429,7 @@ async def questions_of_five_minutes(agent: Agent) -> tuple[str, int]:
         patched.setattr(daemon, "SmartProcesses", Processes)
         patched.setattr(agent.sources, "block_device_of", lambda mount: BlockDevice((), mount.device, disks=("sda",)))
         async with agent:
-            await asyncio.sleep(299)
+            await asyncio.sleep(119)
     return asked[0], len(asked)
 
 
@@ -606,12 +606,12 @@ ROWS = {
     "kjbod.reports.interval.ms": Row("kjbod.reports.interval.ms=10000", samples_in_five_minutes, 10, 60),
     "kjbod.smart.interval.ms": Row(
         "kjbod.smart.interval.ms=60000",
-        questions_of_five_minutes,
+        questions_of_two_minutes,
         ("/run/kjbod-smart.sock", 1),
-        ("/run/kjbod-smart.sock", 5),
+        ("/run/kjbod-smart.sock", 2),
     ),
     "kjbod.smart.socket": Row(
-        "kjbod.smart.socket=/other", questions_of_five_minutes, ("/run/kjbod-smart.sock", 1), ("/other", 1)
+        "kjbod.smart.socket=/other", questions_of_two_minutes, ("/run/kjbod-smart.sock", 1), ("/other", 1)
     ),
     "kjbod.reports.rotate.interval.ms": Row(
         "kjbod.reports.rotate.interval.ms=600000", a_report_of_half_an_hour_is_finished, False, True

@@ -21,13 +21,13 @@ from tests.metrics.exposition import checked, values
 
 PROGRAM = """
 import sys
-from kjbod_agent.health import host
+from kjbod_agent.health import sysfs
 from kjbod_agent.health.block import BlockDevice
-from kjbod_agent.smart import names, schedule
+from kjbod_agent.smart import names, rights
 
-names.is_physical = schedule.is_physical = lambda name: True
-device = BlockDevice((), "0:1", reason="a test", disks=({disk!r},))
-host.LinuxSources.block_device_of = lambda self, mount: device
+names.is_physical = lambda name: True
+rights.has_rights = lambda: True
+sysfs.block_device_of = lambda mount: BlockDevice((), "0:1", reason="a test", disks=({disk!r},))
 from kjbod.cli.main import main
 sys.exit(main())
 """
@@ -58,7 +58,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: None) -> Cal
 
 
 def samples(home: Path) -> list[dict[str, Any]]:
-    """Of a health report, in its open files."""
+    """Lines of a health report, in its open files."""
     files = sorted((home / "state" / "reports" / "samples").rglob(".*.jsonl"))
     return [json.loads(line) for file in files for line in file.read_bytes().splitlines()]
 
@@ -142,7 +142,11 @@ def test_a_guard_asks_too_and_says_so_before(
         kjbod_smart_interval_ms=100,
         kjbod_smart_socket=tmp_path / "smart.sock",
     )
+    cluster.start_controller()
     kjbod = command(f"cat {DATA}/nvme.json")
+    check = processes.start([*kjbod, "guard", "check", "-c", str(config)], name="check")
+    check.wait()
+    assert "by smartctl, as long as the guard has the rights of who asks" in check.stdout()
     guard: ManagedProcess = processes.start([*kjbod, "guard", "run", "-c", str(config)], name="guard")
     assert guard.wait_for_event("smart.source")["source"] == "smartctl"
     wait_until(lambda: told(tmp_path / "b1"), 30, "a sample with what the disk tells")
