@@ -28,6 +28,10 @@ class ConfigError(KjbodError):
         self.problems = problems
 
 
+class LoginUnavailable(KjbodError):  # noqa: N818 - a state of others
+    """Something that a login needs cannot be had now; it may be later."""
+
+
 class StorageError(KjbodError):
     """A log directory, its ``meta.properties`` or a metadata log cannot be used as it is."""
 

@@ -56,6 +56,7 @@ PURE_LIBRARIES = frozenset(
         "zlib",
         "crc32c",
         "javaproperties",
+        "joserfc",
         "kio",
         "prometheus_client",
     ]

@@ -5,7 +5,12 @@ import sys
 
 import pytest
 
-DEAR = frozenset({"crc32c", "javaproperties", "importlib.metadata", "urllib.request", "email", "prometheus_client"})
+DEAR = frozenset(
+    [
+        *("crc32c", "javaproperties", "importlib.metadata", "urllib.request", "email", "prometheus_client"),
+        *("joserfc", "cryptography", "http.client", "kjbod.security.oauthbearer"),
+    ]
+)
 """Packages that take long to import, and which no start needs."""
 
 

@@ -56,6 +56,7 @@ from kjbod_agent.assignments import TIMEOUT_MS as ASSIGNMENT_TIMEOUT_MS
 from kjbod_agent.assignments import Assignments, Outcome
 from kjbod_agent.broker_features import registered_features
 from kjbod_agent.channel import ControllerChannel
+from kjbod_agent.companion import ALONE, Companion
 from kjbod_agent.condition import Condition, Contact, DirectoryStates, Unfollowed, condition, contact
 from kjbod_agent.cordoning import Cordoning
 from kjbod_agent.cordons import why_cordoned
@@ -214,6 +215,9 @@ class Broker:
         self.caught_up = asyncio.Event()
         """Set when the metadata are known for the first time."""
         self.history = History()
+        self.known: MetadataImage | None = None
+        """The metadata as an earlier process of this agent had applied them, which count for nothing until the leader
+        was found to have them; None: nothing is known, or it was."""
         self.cordoning = Cordoning(broker_id=identity.broker_id, accept=accept, path=self._online_path)
         self.placement: Placement
         self.mover: Mover
@@ -221,6 +225,7 @@ class Broker:
         self.monitor: Monitor | None = None
         self.directory_states: Callable[[], DirectoryStates] = DirectoryStates
         """The state of each directory, as ``kjbod status`` shows it."""
+        self.companion: Companion = ALONE
         self.unfollowed: Callable[[], Unfollowed | None] = lambda: None
         self.certificates: Certificates = NO_CERTIFICATES
         self.fencing = self._make_fencing(multiple)
@@ -301,6 +306,16 @@ class Broker:
             self.assignments.retry_now(self._clock.monotonic_ms())
             self._wake.set()
 
+    def on_confirmed(self, kraft_version: int) -> None:
+        """The leader has what was :attr:`known`: it is as good as fetched."""
+        assert self.known is not None
+        self.kraft_version = kraft_version
+        self.image, self.known = self.known, None
+        self._replayer = Replayer(self.image)
+        # Of topics and partitions nobody wants to know before all is published.
+        few = dataclasses.replace(self.image, topics={}, topic_ids={})
+        self._applied(list(changes_between(MetadataImage(), few)))
+
     def on_committed(self, committed: Committed) -> None:
         """Metadata records below the high watermark."""
         if committed.kraft_version is not None:
@@ -318,6 +333,7 @@ class Broker:
         if snapshot.kraft_version is not None:
             self.kraft_version = snapshot.kraft_version
         old = self.image
+        before_it, self.known = self.known or old, None
         self.image = image_of(snapshot.records, offset=snapshot.id.end_offset - 1, epoch=snapshot.id.epoch)
         self._replayer = Replayer(self.image)
         changes = list(changes_between(old, self.image))
@@ -326,6 +342,9 @@ class Broker:
             parted = f"the snapshot of offset {snapshot.id.end_offset} has no controller process that was known before"
         if not self.placement.published or parted is None:
             self._applied(changes)
+            if snapshot.parted is not None:
+                lost = self.history.lost(snapshot.parted, before_it, self.image, kept=0, wall_ms=self._clock.wall_ms())
+                write(self._log, [lost])
             return
         before = len(self.placement.strays)
         self._applied(changes, proven=False)
@@ -1032,6 +1051,7 @@ class Broker:
             f"{failure.path} failed since {failure.since}{'' if failure.settled else ', not yet recorded'}"
             for failure in self.failures.failed
         )
+        parts.extend(self.companion.words())
         return ", ".join(parts)
 
 

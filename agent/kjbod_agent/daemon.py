@@ -6,12 +6,16 @@ the replicas (:mod:`.directories.loading`). Directories may be added later (:mod
 tasks of one TaskGroup. When one of them ends with an error the process ends with its reason: half an agent is worse
 than none, because the half that heartbeats keeps partitions on the half that is dead.
 
+On a combined node the controller is a :class:`~.companion.Companion` in this process: it serves before any of that, and
+closes after all of it.
+
 End: the broker's :attr:`~kjbod_agent.broker.Broker.ended` says how, and :mod:`.ending` sees to it: after a disk failure
 within :data:`~.ending.HALT_TIMEOUT_MS`. The service manager's status text says so first.
 
 What that thread cannot end is a process of which another thread is stuck in the kernel: not even SIGKILL does, and its
 ports stay taken. All that touches a log directory, ``kjbod.state.dir`` or ``kjbod.reports.dir`` is in other processes
-(:mod:`.storage`, :mod:`.host_files`); in this one is stderr, which must not be a file on a disk that may hang.
+(:mod:`.storage`, :mod:`.host_files`); in this one is stderr, which must not be a file on a disk that may hang, and the
+writer of a companion's log: its sockets are closed before the end.
 """
 
 import asyncio
@@ -26,11 +30,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from kjbod.clock import Clock, SystemClock, system_random
 from kjbod.config import Config, load_config
 from kjbod.config.endpoints import SECURITY_PROTOCOLS
-from kjbod.config.load import agent_problems
+from kjbod.config.load import Check, agent_problems
 from kjbod.config.unused import name_keys_without_effect
 from kjbod.errors import KjbodError
 from kjbod.ids import Uuid, random_agent_incarnation
-from kjbod.metadata.fetching import Leader
+from kjbod.metadata.fetching import Committed, Leader, Snapshot
 from kjbod.metadata.follower import MetadataFollower
 from kjbod.runtime import memory, systemd
 from kjbod.runtime.control_socket import ControlServer
@@ -52,19 +56,21 @@ from kjbod_agent.admin.listener import PRELOADED, Listeners, Parts, listener_pro
 from kjbod_agent.admin.view import DirectoryViews, log_directories, metadata_directory
 from kjbod_agent.broker import FAREWELL_TIMEOUT_MS, Broker
 from kjbod_agent.channel import ControllerChannel
+from kjbod_agent.companion import ALONE, Companion
 from kjbod_agent.condition import Unfollowed
 from kjbod_agent.directories.additions import AdditionError, Additions
 from kjbod_agent.directories.clean_shutdown import CleanShutdown
 from kjbod_agent.directories.loading import Loading
 from kjbod_agent.directories.start_up import Opened, Remembering, mark_clean, open_directories
 from kjbod_agent.directories.start_up_rules import StartUpError
-from kjbod_agent.ending import DEATHS, Ended, Ending, first_of, second_signal
+from kjbod_agent.ending import DEATHS, END_TIMEOUT_MS, Ended, Ending, first_of, second_signal
 from kjbod_agent.endpoints import open_control, open_metrics
 from kjbod_agent.failures import Failures
 from kjbod_agent.health.monitor import HealthMonitor
 from kjbod_agent.health.settings import health_settings
 from kjbod_agent.health.sources.linux import linux_sources
 from kjbod_agent.health.verdict import Health
+from kjbod_agent.keeping import Keeping, Start
 from kjbod_agent.moves.mover import Mover
 from kjbod_agent.quorum import connection_setup, quorum, servers, voter_addresses
 from kjbod_agent.replicas.choice import Capacity, Chooser, Policy, Site
@@ -83,12 +89,15 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from kjbod.metrics.listener import MetricsListener
-    from kjbod_agent.metrics import Disk, Snapshot
+    from kjbod_agent.metrics import Disk
     from kjbod_agent.metrics import Move as MoveMetric
+    from kjbod_agent.metrics import Snapshot as Reading
 
-START_TASKS: Final = 16
+    Picture = tuple[Reading, Callable[[], Iterable[Metric]]]
+
+START_TASKS: Final = 18
 """Threads and processes of a start, a worker for each directory aside: log, end, uvloop's four and what runs beside the
-loop; zygote, keeper, files; and some to spare."""
+loop; zygote, keeper, files, kept metadata; and some to spare."""
 START_FILES: Final = 64
 FILES_OF_DIRECTORY: Final = 4
 """Sockets and status files of a worker, what is asked of the kernel about its disk, and a move."""
@@ -108,30 +117,39 @@ _SPOKEN: Final = (
 )
 
 
-def main(config_path: Path) -> int:
+def main(
+    config_path: Path,
+    problems: Check = agent_problems,
+    companion_of: Callable[[Config], Companion] = lambda _: ALONE,
+) -> int:
     """Run the agent with the ``server.properties`` at ``config_path`` until it ends; gives the exit code.
 
     0 after SIGTERM, 74 when it gave up because of failed log directories, 78 when the configuration cannot work, 1
     otherwise. Logs go to stderr as JSON lines.
 
+    Args:
+        config_path: of the file.
+        problems: what is asked of its roles.
+        companion_of: makes the other half of the node.
+
     Raises:
         KjbodError: the agent could not start; one line says why, nothing was changed.
     """
     try:
-        config = load_config(config_path, agent_problems, listener_problems, _registration_problems)
+        config = load_config(config_path, problems, *CHECKS)
         listeners = registered_listeners(config)
         security = security_of(config)
-        directories = len({*config.log_dirs, config.metadata_log_dir})
-        require_room(tasks=START_TASKS + directories, files=START_FILES + FILES_OF_DIRECTORY * directories)
+        companion = companion_of(config)
+        _require_room(config, companion)
         configure_logging("agent")
         security.load()
-        name_keys_without_effect(config, "broker", get_logger().info)
+        name_keys_without_effect(config, ",".join(config.process_roles), get_logger().info)
         memory.economize()
         # The watchdog ends a loop that hangs with SIGABRT: where it hung is then in the log.
         faulthandler.enable(file=2)
         # On a busy host this takes seconds, in which an event loop would neither heartbeat nor judge a disk.
         preload({key: (API[key].max_version, API[key].max_version) for key in _SPOKEN} | dict(PRELOADED))
-        return run_daemon(lambda: Daemon(config, listeners, SystemClock(), system_random(), security).run())
+        return run_daemon(lambda: Daemon(config, listeners, SystemClock(), system_random(), security, companion).run())
     except KjbodError as error:
         systemd.notify_stopping(str(error))
         raise
@@ -159,6 +177,18 @@ def _registration_problems(config: Config) -> list[str]:
     ]
 
 
+CHECKS: Final[tuple[Check, ...]] = (listener_problems, _registration_problems)
+"""What is asked of the file of any node that runs an agent."""
+
+
+def _require_room(config: Config, companion: Companion) -> None:
+    directories = len({*config.log_dirs, config.metadata_log_dir})
+    require_room(
+        tasks=START_TASKS + directories + companion.start_tasks,
+        files=START_FILES + FILES_OF_DIRECTORY * directories + companion.start_files,
+    )
+
+
 class Daemon:
     """A run of the agent."""
 
@@ -169,8 +199,10 @@ class Daemon:
         clock: Clock,
         rng: random.Random,
         security: Security = NO_SECURITY,
+        companion: Companion = ALONE,
     ) -> None:
         self._config = config
+        self._companion = companion
         self._listeners = listeners
         self._security = security
         self._certificates = Certificates()
@@ -182,6 +214,7 @@ class Daemon:
         self._log = get_logger()
         self._broker: Broker | None = None
         self._ending = Ending("agent", clock)
+        self._ending.lets_go = companion is not ALONE
         self._main: asyncio.Task[Any] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._group: asyncio.TaskGroup
@@ -193,6 +226,7 @@ class Daemon:
         self._control: ControlServer | None = None
         self._forward_channel: ControllerChannel
         self._metadata: MetadataFollower | None = None
+        self._keeping: Keeping | None = None
         self._report_writer: ReportWriter | None = None
         self._askers = SmartProcesses(config.kjbod_smart_socket)
         self._usage: UsageMeter
@@ -210,18 +244,33 @@ class Daemon:
         self.remembering = Remembering(self._config, self._log)
         try:
             await storage.start()
+            await self._companion.start()
             opened = await open_directories(self._config, storage, self._clock, self._rng, self._log, self.remembering)
             return await self._serve(storage, opened)
         except asyncio.CancelledError:
             if not self._ending.signals:
                 raise
             ended = Ended(0, "asked to stop before the directories were loaded", clean=False)
+            await self._close_companion(ended)
             self._ending.leave(ended)
             return ended.exit_code
+        except KjbodError as error:
+            await self._close_companion(Ended(error.exit_code, str(error), clean=False))
+            raise
         finally:
             self._ending.pass_over_signals()
             self.remembering.close()
+            if self._keeping is not None:
+                self._keeping.close()
             await storage.close()
+
+    async def _close_companion(self, ended: Ended) -> None:
+        """Close it after a start that was not completed. Its disk may keep a thread, and that the process."""
+        if self._companion is not ALONE:
+            self._ending.limit(ended, END_TIMEOUT_MS)
+            await self._storage.close()
+            self.remembering.close()
+            await self._companion.close()
 
     async def add_directory(self, path: str) -> str:
         """Add a directory of ``log.dirs`` while the agent runs, see :mod:`kjbod_agent.directories.additions`; one
@@ -317,6 +366,9 @@ class Daemon:
         await storage.close()
         reporter.stopped(ended.exit_code, ended.reason)
         await reports.close(END_REPORTS_TIMEOUT_MS if ended.exit_code == 0 else HALT_REPORTS_TIMEOUT_MS)
+        self.remembering.close()
+        # Last: a thread of it may be stuck in the kernel, which would keep whatever is open in this process.
+        await self._companion.close()
 
     def _make_broker(self, opened: Opened, incarnation_id: Uuid, reporter: Reporter) -> Broker:
         config, start_up = self._config, opened.start_up
@@ -391,7 +443,7 @@ class Daemon:
 
     async def _start_parts(
         self, broker: Broker, opened: Opened, reporter: Reporter
-    ) -> "MetricsListener[Snapshot] | None":
+    ) -> "MetricsListener[Picture] | None":
         """:meth:`_run_parts`, until it is done or the broker ends: a listener may wait for its name for a minute."""
         starting = self._group.create_task(self._run_parts(broker, opened, reporter))
         waited: set[asyncio.Future[Any]] = {starting, broker.ended}
@@ -401,10 +453,11 @@ class Daemon:
         starting.cancel()
         return None
 
-    async def _run_parts(
-        self, broker: Broker, opened: Opened, reporter: Reporter
-    ) -> "MetricsListener[Snapshot] | None":
+    async def _run_parts(self, broker: Broker, opened: Opened, reporter: Reporter) -> "MetricsListener[Picture] | None":
         """Start all that runs for as long as the agent."""
+        self._spawn(self._companion.run())
+        broker.companion = self._companion
+        self._certificates.include(self._companion.certificates)
         self._usage = UsageMeter(self._clock, workers=self._worker_ids, helpers=self._helper_ids)
         monitor = self._monitor(broker, opened)
         broker.monitor = monitor
@@ -423,11 +476,11 @@ class Daemon:
         for directory_id, reason in opened.failed.items():
             broker.directory_failed(directory_id, "error", reason, now_ms)
         self._forward_channel = self._channel()
-        self._metadata = self._follower(broker, opened)
+        self._keeping = self._keeper(opened)
         broker.unfollowed = self._unfollowed
         broker.certificates = self._certificates
         self._spawn(look_again(self._certificates))
-        self._spawn(self._metadata.run())
+        self._spawn(self._follow(broker, opened))
         self._spawn(monitor.run())
         self._spawn(broker.placement.run())
         self._spawn(broker.mover.run())
@@ -440,9 +493,10 @@ class Daemon:
         self._spawn(self._sample(broker, monitor, reporter, opened))
         await self._listen(broker, monitor, opened)
         await self._open_control(broker, monitor, opened)
+        beside = self._companion.pictures()
         return await open_metrics(
             self._config.kjbod_metrics_listener,
-            lambda: _snapshot(broker, monitor, opened),
+            lambda: (_reading(broker, monitor, opened, self._keeping), beside()),
             _load_metrics,
             self._usage.read,
         )
@@ -467,6 +521,7 @@ class Daemon:
         )
         self._listeners_open = Listeners(self._config, parts, self._certificates, clock=self._clock, log=self._log)
         await self._listeners_open.open()
+        self._spawn(self._listeners_open.stores.run())
 
     async def _open_control(self, broker: Broker, monitor: HealthMonitor, opened: Opened) -> None:
         """Open the control socket. An agent without one still watches its disks: why there is none is only said."""
@@ -477,6 +532,7 @@ class Daemon:
             causes=lambda: {status.path: str(status.health.cause) for status in monitor.status()},
             log_dirs=lambda: log_directories(opened, self.remembering.memory),
             add_directory=self.add_directory,
+            companion=self._companion.as_json,
             usage=self._usage.read,
             spawn=self._spawn,
         )
@@ -530,7 +586,50 @@ class Daemon:
             log=self._note,
         )
 
-    def _follower(self, broker: Broker, opened: Opened) -> MetadataFollower:
+    def _keeper(self, opened: Opened) -> Keeping | None:
+        """Keeper of the metadata in ``metadata.log.dir``; None where that is a controller's, or not locked."""
+        config, metadata = self._config, opened.start_up.metadata
+        locked = metadata.directory_id not in opened.failed and metadata.directory_id not in opened.unprepared
+        if "controller" in config.process_roles or not locked:
+            return None
+        return Keeping(
+            metadata.path,
+            Path(config.kjbod_state_dir),
+            cluster_id=opened.start_up.cluster_id,
+            node_id=config.node_id,
+            spawn=self._spawn,
+            log=self._log,
+        )
+
+    async def _follow(self, broker: Broker, opened: Opened) -> None:
+        """Follow the metadata from where an earlier process had come, as far as that is known."""
+        keeping = self._keeping
+        start = None if keeping is None else await keeping.load()
+        broker.known = None if start is None else start.image
+        self._metadata = self._follower(broker, opened, start)
+        del start  # or what the leader does not have stays in memory
+        if keeping is not None:
+            self._spawn(keeping.run())
+        await self._metadata.run()
+
+    def _follower(self, broker: Broker, opened: Opened, start: Start | None) -> MetadataFollower:
+        keeping = self._keeping
+        kept, level = (None, 0) if start is None else (start.kept, start.kraft_version)
+
+        def on_committed(committed: Committed) -> None:
+            broker.on_committed(committed)
+            if keeping is not None:
+                keeping.committed(committed)
+
+        def on_snapshot(snapshot: Snapshot) -> None:
+            broker.on_snapshot(snapshot)
+            if keeping is not None:
+                keeping.replaced(snapshot)
+
+        def on_confirmed() -> None:
+            self._log.info("metadata.kept.confirmed", offset=-1 if broker.known is None else broker.known.offset)
+            broker.on_confirmed(level)
+
         def on_leader(leader: Leader | None) -> None:
             broker.on_leader(leader)
             self._forward_channel.set_leader(leader)
@@ -541,10 +640,13 @@ class Daemon:
             client_id=f"raft-client-{config.node_id}",
             clock=self._clock,
             rng=self._rng,
-            on_committed=broker.on_committed,
-            on_snapshot=broker.on_snapshot,
+            on_committed=on_committed,
+            on_snapshot=on_snapshot,
             on_leader=on_leader,
             on_set_back=broker.on_set_back,
+            kept=kept,
+            on_confirmed=on_confirmed,
+            on_downloaded=(lambda snapshot_id, data: None) if keeping is None else keeping.downloaded,
             cluster_id=opened.start_up.cluster_id,
             replica_id=config.node_id,
             directory_id=opened.start_up.metadata.directory_id,
@@ -580,7 +682,8 @@ class Daemon:
 
     def _worker_ids(self) -> tuple[int, ...]:
         storage = self._storage
-        return storage.worker_ids() if isinstance(storage, HasProcesses) else ()
+        of_storage = storage.worker_ids() if isinstance(storage, HasProcesses) else ()
+        return (*of_storage, *self._companion.process_ids())
 
     def _helper_ids(self) -> tuple[int, ...]:
         """Zygote and keeper, and what does the file calls of state and reports."""
@@ -588,8 +691,10 @@ class Daemon:
         workers = self._worker_ids()
         of_storage = storage.process_ids() if isinstance(storage, HasProcesses) else ()
         of_reports = () if reports is None else reports.process_ids()
+        of_keeping = () if self._keeping is None else self._keeping.process_ids()
         beside = (pid for pid in of_storage if pid not in workers)
-        return (*beside, *self.remembering.files.process_ids(), *of_reports, *self._askers.process_ids())
+        files = (*self.remembering.files.process_ids(), *of_reports, *of_keeping)
+        return (*beside, *files, *self._askers.process_ids())
 
     def _reports(self, incarnation_id: Uuid) -> ReportWriter:
         config = self._config
@@ -710,9 +815,10 @@ def _sites(broker: Broker, monitor: HealthMonitor, opened: Opened, config: Confi
     return sites
 
 
-def _snapshot(broker: Broker, monitor: HealthMonitor, opened: Opened) -> "Snapshot":
+def _reading(broker: Broker, monitor: HealthMonitor, opened: Opened, keeping: Keeping | None) -> "Reading":
     """The agent at this moment, for metrics."""
-    from kjbod_agent.metrics import UNREADABLE, Snapshot, disk_of
+    from kjbod_agent.metrics import UNREADABLE, disk_of
+    from kjbod_agent.metrics import Snapshot as Reading
 
     start_up, placement = opened.start_up, broker.placement
     leaders = placement.leaders() or {}
@@ -722,13 +828,14 @@ def _snapshot(broker: Broker, monitor: HealthMonitor, opened: Opened) -> "Snapsh
     unreadable = {one.path for one in start_up.unreadable}
     own = broker.image.brokers.get(placement.hosting.broker_id)
     cordoned = () if own is None else own.cordoned_log_dirs or ()
-    return Snapshot(
+    return Reading(
         broker_state=int(broker.life.state),
         broker_epoch=broker.life.broker_epoch,
         fenced=broker.life.fenced,
         last_heartbeat_ms=broker.contact.last_answer_ms or 0,
         metadata_offset=broker.life.metadata_offset,
         certificates=tuple(broker.certificates.ends()),
+        kept_offset=-1 if keeping is None or keeping.stopped is not None else keeping.offset,
         unfollowed_ms=0 if (silence := broker.unfollowed()) is None else silence.for_ms,
         queued_assignments=broker.fencing.unrecorded,
         offline={d.path: d.path in failed for d in start_up.log_dirs} | dict.fromkeys(unreadable, True),
@@ -752,10 +859,10 @@ def _unread_disk(directory_id: Uuid | None) -> "Disk":
     return Disk(directory_id="" if directory_id is None else str(directory_id))
 
 
-def _load_metrics() -> "Callable[[Snapshot], Iterable[Metric]]":
+def _load_metrics() -> "Callable[[Picture], Iterable[Metric]]":
     from kjbod_agent.metrics import AgentCollector
 
-    return lambda now: AgentCollector(lambda: now).collect()
+    return lambda now: (*AgentCollector(lambda: now[0]).collect(), *now[1]())
 
 
 def _moves(broker: Broker, paths: Mapping[Uuid, str]) -> "list[MoveMetric]":

@@ -7,7 +7,8 @@ whatever the event loop is doing then. Who ends the process says so first, once,
 no signal does from the last line on (:func:`kjbod.runtime.loop.run_daemon`: until the process has gone).
 
 What that thread cannot end is a process of which another thread is stuck in the kernel: not even SIGKILL does. So
-nothing in a daemon touches a disk that may hang.
+nothing in a daemon touches a disk that may hang; but the controller of a combined node does, with a thread for its log:
+there ports and locks are let go of first (:attr:`Ending.lets_go`).
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from typing import Any, Final
 from kjbod.clock import Clock
 from kjbod.errors import EXIT_FAILURE
 from kjbod.quick_dataclass import dataclass
+from kjbod.runtime.descriptors import close_channels
 from kjbod.runtime.logging import flush_logging, get_logger, seal_logging
 from kjbod.runtime.room import no_room
 from kjbod.runtime.signals import ENDING, outlive_signals
@@ -92,6 +94,8 @@ class Ending:
         self._deaf = False
         self.signals = 0
         """SIGTERM and SIGINT so far."""
+        self.lets_go = False
+        """Whether sockets and pipes are closed before the process is ended: it may be kept."""
 
     def start(self, on_signal: Callable[[int], None]) -> None:
         """Start the thread, and take care of signals: ``on_signal`` gets each SIGTERM and SIGINT, on the event loop."""
@@ -154,6 +158,8 @@ class Ending:
         assert self._ended is not None
         self.say_stopped(self._ended)
         flush_logging(EXIT_NOW_FLUSH_TIMEOUT_MS)
+        if self.lets_go:
+            close_channels()
         os._exit((self._said or self._ended).exit_code)
 
 

@@ -125,6 +125,7 @@ class Snapshot:
     broker_epoch: int
     fenced: bool
     metadata_offset: int
+    kept_offset: int
     queued_assignments: int
     offline: Mapping[str, bool]
     """By path of each configured directory."""
@@ -338,6 +339,9 @@ class AgentCollector(Collector):
             now.last_heartbeat_ms / 1000,
         )
         yield GaugeMetricFamily("kjbod_metadata_offset", "Last metadata offset applied.", now.metadata_offset)
+        yield GaugeMetricFamily(
+            "kjbod_metadata_kept_offset", "Last metadata offset kept for the next start, -1: none.", now.kept_offset
+        )
         failing = "Since when no fetch of the metadata brings anything; 0: the last one did."
         yield GaugeMetricFamily("kjbod_metadata_fetch_failing_seconds", failing, now.unfollowed_ms / 1000)
         yield ends_of_certificates(now.certificates)

@@ -99,7 +99,7 @@ def metadata(
     brokers = [
         MetadataResponseBroker(node_id=broker.id, rack=broker.rack, host=controller.host, port=controller.port)
         for broker in image.brokers.values()
-        if not broker.fenced
+        if not broker.fenced and broker.id != node_id
     ]
     brokers.append(MetadataResponseBroker(node_id=node_id, host=controller.host, port=controller.port))
     # A set, as in Kafka: a long list of one large topic's name would make an answer of gigabytes.

@@ -7,6 +7,7 @@ from kjbod.metadata.acls import Rules as AclRules
 from kjbod.quick_dataclass import dataclass
 from kjbod_controller_stub.access.authorizer import ANONYMOUS
 from kjbod_controller_stub.access.mutation_quotas import WINDOW_NUM, WINDOW_SIZE_S
+from kjbod_controller_stub.access.tokens import TokenSettings
 from kjbod_controller_stub.partitions.topics import TopicDefaults
 from kjbod_controller_stub.rules import KIP_858, Rules
 
@@ -17,6 +18,8 @@ class Settings:
 
     node_id: int
     cluster_id: str
+    also_broker: bool = False
+    """Whether this node is a broker too, which registers with the same id."""
     rules: Rules = KIP_858
     session_timeout_ms: int = 9_000
     assignment_timeout_ms: int = 120_000
@@ -27,6 +30,7 @@ class Settings:
     delete_topic_enable: bool = True
     unclean_election: bool = False
     acl_rules: AclRules = field(default_factory=AclRules)
+    tokens: TokenSettings = field(default_factory=TokenSettings)
     min_isr: int = 1
     leader_imbalance_check_ms: int | None = 300_000
     """None: leadership is not given back to preferred replicas by itself."""

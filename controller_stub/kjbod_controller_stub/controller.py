@@ -12,7 +12,8 @@ Three steps, and only the second changes hard state:
 
 Recovery is replay of the log (:meth:`Controller.recover`). Soft state (:mod:`.brokers.heartbeats`) is not in the log.
 
-Everything here is a pure function of (state, request, now_ms); ids and the shuffling of brokers come in from outside.
+Everything here is a pure function of (state, request, now_ms); ids, the shuffling of brokers and the time of day come
+in from outside.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -51,6 +52,7 @@ from kjbod.metadata.records import (
     UnregisterBrokerRecord,
 )
 from kjbod.metadata.snapshot import SnapshotId
+from kjbod.metadata.token_requests import Requester, refuse
 from kjbod.wire.admin_messages import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -65,10 +67,8 @@ from kjbod.wire.admin_messages import (
     ElectLeadersRequest,
     ElectLeadersResponse,
     ExpireDelegationTokenRequest,
-    ExpireDelegationTokenResponse,
     ListConfigResourcesRequest,
     RenewDelegationTokenRequest,
-    RenewDelegationTokenResponse,
     UpdateFeaturesRequest,
 )
 from kjbod.wire.error_codes import ErrorCode
@@ -90,6 +90,7 @@ from kjbod.wire.messages import (
     IncrementalAlterConfigsRequest,
     ListPartitionReassignmentsRequest,
     MetadataRequest,
+    ResponseBody,
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
@@ -102,6 +103,7 @@ from kjbod_controller_stub.access.mutation_quotas import (
     Charge,
     MutationQuotas,
 )
+from kjbod_controller_stub.access.tokens import DelegationTokens
 from kjbod_controller_stub.brokers.cluster import SUPPORTED_FEATURES, Cluster
 from kjbod_controller_stub.brokers.heartbeats import Heartbeats
 from kjbod_controller_stub.brokers.sessions import BrokerSessions
@@ -125,6 +127,7 @@ from kjbod_controller_stub.writing import Write, prepare
 
 _BALANCE = "electPreferred"
 _RESCUE = "electUnclean"
+_REMOVE_EXPIRED = "expireDelegationTokens"
 """Periodic tasks by their names in Kafka."""
 
 
@@ -133,8 +136,9 @@ class Controller:
 
     Args:
         settings: what it was configured with.
-        draw_id: draws ids of topics.
+        draw_id: draws ids of topics, ACLs and delegation tokens.
         shuffle: shuffles brokers and racks, see :mod:`.partitions.replica_placer`.
+        wall_ms: now since 1970, by which delegation tokens expire.
         lock: of the sessions, where they are renewed in another thread than that of a turn (:class:`Heartbeats`).
     """
 
@@ -144,6 +148,7 @@ class Controller:
         *,
         draw_id: Callable[[], Uuid],
         shuffle: Shuffle,
+        wall_ms: Callable[[], int],
         lock: AbstractContextManager[object] | None = None,
     ) -> None:
         self.settings = settings
@@ -163,6 +168,7 @@ class Controller:
             settings.rules,
             cluster_id=settings.cluster_id,
             node_id=settings.node_id,
+            also_broker=settings.also_broker,
             undecided=self.index.undecided,
         )
         configs = EffectiveConfigs(
@@ -181,6 +187,7 @@ class Controller:
         self.reassignments = Reassignments(
             self.image, self.replication, self.partitions, settings.rules.forgets_newcomers
         )
+        self.tokens = DelegationTokens(self.image, settings.tokens, draw_id, wall_ms)
         self.mutation_quotas = MutationQuotas(
             capacity_s=settings.mutation_window_num * settings.mutation_window_size_s,
             bounds_throttle_time=settings.rules.bounds_throttle_time,
@@ -202,6 +209,8 @@ class Controller:
         if settings.leader_imbalance_check_ms is not None:
             self.periodic.add(_BALANCE, settings.leader_imbalance_check_ms, self._balance)
         self.periodic.add(_RESCUE, settings.unclean_election_check_ms, self._rescue)
+        if settings.tokens.secret_key is not None:
+            self.periodic.add(_REMOVE_EXPIRED, settings.tokens.check_interval_ms, self._remove_expired)
         self._replayer = Replayer(self.image)
 
     # ---- state
@@ -283,6 +292,7 @@ class Controller:
         self.topics.apply(change)
         self.configs.apply(change)
         self.reassignments.apply(change)
+        self.tokens.apply(change)
         if isinstance(change, BrokerChange) and not self.settings.rules.keeps_offsets:
             registered = change.old and change.new and change.old.record_offset != change.new.record_offset
             self.heartbeats.forget_offset(change.broker_id, registered=bool(registered))
@@ -302,7 +312,8 @@ class Controller:
 
     def activate(self, now_ms: int) -> Result:
         """Begin to serve after recovery: unfenced brokers get a session; a transaction that a crash cut is aborted."""
-        self.heartbeats.activate(self.image.brokers.values(), now_ms)
+        own = self.settings.node_id if self.settings.also_broker else None
+        self.heartbeats.activate(self.image.brokers.values(), now_ms, ended=own)
         self.sessions.activate()
         self.sessions.registration_end_offsets = dict.fromkeys(self.image.brokers, 0)
         self.periodic.activate(now_ms)
@@ -390,6 +401,12 @@ class Controller:
         draft = self._draft()
         if self.elections.rescue(draft):
             self.periodic.hasten(_RESCUE, now_ms)
+        return draft.result(None, atomic=False) if draft.records else None
+
+    def _remove_expired(self, now_ms: int) -> Result | None:
+        draft = self._draft()
+        if self.tokens.remove_expired(draft):
+            self.periodic.hasten(_REMOVE_EXPIRED, now_ms)
         return draft.result(None, atomic=False) if draft.records else None
 
     def no_op(self) -> Result:
@@ -561,22 +578,23 @@ class Controller:
         return Result(answer=describe_acls(self.acl_index, request))
 
     def _create_token(self, request: CreateDelegationTokenRequest, context: Context, now_ms: int) -> Result:
-        return Result(
-            answer=credentials.token_not_created(request, self._token_error(context), principal=context.principal)
-        )
+        return self._with_tokens(self.tokens.create, request, context)
 
     def _renew_token(self, request: RenewDelegationTokenRequest, context: Context, now_ms: int) -> Result:
-        code = self._token_error(context)
-        moment = credentials.no_moment(code)
-        return Result(answer=RenewDelegationTokenResponse(error_code=code, expiry_timestamp=moment))
+        return self._with_tokens(self.tokens.renew, request, context)
 
     def _expire_token(self, request: ExpireDelegationTokenRequest, context: Context, now_ms: int) -> Result:
-        code = self._token_error(context)
-        moment = credentials.no_moment(code)
-        return Result(answer=ExpireDelegationTokenResponse(error_code=code, expiry_timestamp=moment))
+        return self._with_tokens(self.tokens.expire, request, context)
 
-    def _token_error(self, context: Context) -> ErrorCode:
-        return credentials.token_refusal(forwarded=context.forwarded, token_authenticated=context.token_authenticated)
+    def _with_tokens(self, handle: Callable[[Draft, Any, str], ResponseBody], request: Any, context: Context) -> Result:
+        asks = Requester(
+            context.principal,
+            self.permissions(context.principal, context.host),
+            forwarded=context.forwarded,
+            token_authenticated=context.token_authenticated,
+        )
+        draft = self._draft()
+        return draft.result(refuse(request, asks) or handle(draft, request, context.principal))
 
     def _update_features(self, request: UpdateFeaturesRequest, context: Context, now_ms: int) -> Result:
         finalized = Finalized(

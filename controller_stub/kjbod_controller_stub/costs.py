@@ -57,7 +57,8 @@ def are_timers_large(controller: "Controller", now_ms: int) -> bool:
     """Whether what is due by the clock may take more than some milliseconds."""
     stale = controller.heartbeats.find_one_stale(now_ms)
     moved = 0 if stale is None else controller.index.concerns(stale)
-    return moved + controller.index.unsettled() >= LARGE_PARTITIONS
+    removed = len(controller.image.delegation_tokens)  # each takes as long as a partition
+    return moved + controller.index.unsettled() + removed >= LARGE_PARTITIONS
 
 
 def _heartbeat(controller: "Controller", request: BrokerHeartbeatRequest) -> int:

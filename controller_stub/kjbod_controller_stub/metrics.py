@@ -168,13 +168,14 @@ def _figures(server: "ControllerServer", broker: BrokerRegistration, now_ms: int
     return BrokerFigures(state=state, silent_ms=None if contact is None else max(0, now_ms - contact.last_contact_ms))
 
 
-def metrics(now: Snapshot) -> Iterator[Metric]:
-    """All series of a picture."""
+def metrics(now: Snapshot, *, certificates: bool = True) -> Iterator[Metric]:
+    """All series of a picture; those of ``certificates`` only where nobody else in the process has them."""
     yield from families(_of_kafka(now))
     yield GaugeMetricFamily(
         "kjbod_controller_requests_waiting", "Requests that wait for their turn or for the log.", now.waiting
     )
-    yield ends_of_certificates(now.certificates)
+    if certificates:
+        yield ends_of_certificates(now.certificates)
     for name, text, durations in (
         ("queue", "How long requests and timers waited for their turn.", now.queued),
         ("turn", "How long their turns took.", now.worked),

@@ -48,7 +48,7 @@ _GC_THRESHOLDS = (10_000, 10, 10)
 _log = get_logger()
 
 
-def _raise_files_limit() -> None:
+def raise_files_limit() -> None:
     """As many open files as the system allows: the default of 1,024 is meant for select(2)."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
@@ -62,17 +62,22 @@ def main(config_path: Path) -> int:
         KjbodError: it cannot start, or its log failed; one line.
     """
     config = load_config(config_path, controller_problems)
-    _raise_files_limit()
+    raise_files_limit()
     require_room(tasks=START_TASKS, files=START_FILES)
     configure_logging("controller")
     name_keys_without_effect(config, "controller", _log.info)
     faulthandler.enable(file=2)
     memory.economize()
-    sys.setswitchinterval(_SWITCH_S)
+    share_interpreter()
     return run_daemon(functools.partial(_serve, config))
 
 
-def _settle_memory() -> None:
+def share_interpreter() -> None:
+    """Have the thread with large work give the interpreter to the event loop soon."""
+    sys.setswitchinterval(_SWITCH_S)
+
+
+def settle_memory() -> None:
     """Have the garbage collector look at what comes from here on only: not at the code, nor at the metadata that was
     recovered. A full collection then takes as long as the connections are many, not the partitions."""
     gc.collect()
@@ -83,6 +88,18 @@ def _settle_memory() -> None:
 def _on_signal(stop: Callable[[], object]) -> None:
     for number in ENDING:
         asyncio.get_running_loop().add_signal_handler(number, stop)
+
+
+async def started(starting: "asyncio.Future[ControllerServer]", config: Config) -> ControllerServer:
+    """The server, when it has started; a start that is slow is told meanwhile."""
+    if not (await asyncio.wait({starting}, timeout=SLOW_START_S))[0]:
+        # Whoever looks at a start that takes for ever has no other line to go by.
+        _log.warning(
+            "controller.start.slow",
+            directory=config.metadata_log_dir,
+            reason=f"after {SLOW_START_S:g} s still reading it: its log is large, or its disk does not answer",
+        )
+    return await starting
 
 
 async def _start(config: Config) -> ControllerServer:
@@ -97,14 +114,7 @@ async def _start(config: Config) -> ControllerServer:
 
     _on_signal(stop)
     try:
-        if not (await asyncio.wait({starting}, timeout=SLOW_START_S))[0]:
-            # Whoever looks at a start that takes for ever has no other line to go by.
-            _log.warning(
-                "controller.start.slow",
-                directory=config.metadata_log_dir,
-                reason=f"after {SLOW_START_S:g} s still reading it: its log is large, or its disk does not answer",
-            )
-        server = await starting
+        server = await started(starting, config)
     except asyncio.CancelledError:
         _log.info("controller.stopped", reason="asked to while it started")
         flush_logging()
@@ -134,7 +144,14 @@ def metrics_listener(
     # some MiB, which only those pay who have the listener
     from kjbod.metrics.listener import MetricsListener
     from kjbod.runtime.usage_meter import UsageMeter
-    from kjbod_controller_stub.metrics import metrics, snapshot
+    from kjbod_controller_stub.metrics import metrics
+
+    return MetricsListener(pictures(server), metrics, UsageMeter(server.clock, workers=workers).read)
+
+
+def pictures(server: ControllerServer) -> "Callable[[], Snapshot]":
+    """Takes pictures of a controller that serves, for metrics. Turns are measured from here on."""
+    from kjbod_controller_stub.metrics import snapshot
 
     clock, times = server.clock, server.measure()
     started_ms = clock.monotonic_ms()
@@ -142,10 +159,10 @@ def metrics_listener(
     def take() -> "Snapshot":
         return snapshot(server, times, now_ms=clock.monotonic_ms(), wall_ms=clock.wall_ms(), started_ms=started_ms)
 
-    return MetricsListener(take, metrics, UsageMeter(clock, workers=workers).read)
+    return take
 
 
-async def _give_back(server: ControllerServer) -> None:
+async def give_back(server: ControllerServer) -> None:
     """Give memory back to the system when many connections have gone: what they had lies between what stays, and the C
     library gives back by itself only what lies at the end."""
     most = 0
@@ -166,9 +183,9 @@ async def _serve(config: Config) -> int:
     try:
         watch = server.watch()
         metrics = await _open_metrics(config, server, watch.process_ids)
-        _settle_memory()
+        settle_memory()
         notify_ready(f"controller {config.node_id}, epoch {server.quorum.epoch}")
-        giving_back = asyncio.ensure_future(_give_back(server))
+        giving_back = asyncio.ensure_future(give_back(server))
         try:
             await server.run(watch)
         finally:

@@ -27,7 +27,7 @@ from kjbod.ids import random_uuid
 from kjbod.metadata import versions
 from kjbod.metadata.batches import encode_batch
 from kjbod.metadata.control_records import KRaftVersion, KRaftVoters
-from kjbod.metadata.image import ReplayError
+from kjbod.metadata.image import BROKER, ReplayError
 from kjbod.metadata.log import MetadataLog, OffsetOutOfRangeError
 from kjbod.metadata.quorum_state import FILE_NAME as QUORUM_STATE
 from kjbod.metadata.quorum_state import QuorumState, write_quorum_state
@@ -42,8 +42,9 @@ from kjbod.runtime.logging import get_logger
 from kjbod.runtime.waiting import is_done_in_time
 from kjbod.security.certificates import Certificates
 from kjbod.security.channel import look_again
-from kjbod.security.credentials import credentials_of
-from kjbod.security.opening import listener_security
+from kjbod.security.credentials import MetadataCredentials
+from kjbod.security.dynamic import DynamicStores
+from kjbod.security.opening import listener_security, of_own_listener
 from kjbod.wire.admin_messages import CreatePartitionsResponse, DescribeAclsRequest, ListConfigResourcesRequest
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.connection import Features, api_versions_response
@@ -202,13 +203,15 @@ class ControllerServer:
         self._directory = directory
         self._clock = clock
         self._rng = rng
-        self.controller = controller_of(config, directory, rng)
+        self.controller = controller_of(config, directory, rng, clock)
         self._authorizer = authorizer or self.controller.permissions
         self.quorum: Quorum
         self.log: MetadataLog
         self.snapshots = Snapshots(directory.log_path, snapshot_limits_of(config), clock)
         self.servers: list[Server] = []
         self.certificates = Certificates()
+        node = (BROKER, str(config.node_id))
+        self._stores = DynamicStores(config, lambda: self.controller.image.configs.get(node, {}), of_own_listener, _log)
         self._ready = asyncio.Event()
         self._advanced = asyncio.Event()
         self._ended = asyncio.Event()
@@ -300,6 +303,7 @@ class ControllerServer:
             async with asyncio.TaskGroup() as tasks:
                 beside = [tasks.create_task(self._beside(lambda: self.snapshots.run(self.log, self._state)))]
                 beside.append(tasks.create_task(self._beside(lambda: look_again(self.certificates))))
+                beside.append(tasks.create_task(self._beside(self._stores.run)))
                 if watch is not None:
                     beside.append(tasks.create_task(self._beside(lambda: watch.run(self.log))))
                 try:
@@ -434,13 +438,14 @@ class ControllerServer:
     async def _listen(self) -> None:
         names = self._config.controller_listener_names
         limits = await limits_of(self._config)
-        credentials = credentials_of(lambda: self.controller.image)
+        credentials = MetadataCredentials(lambda: self.controller.image, self._config.delegation_token_secret_key)
         for listener in sorted(
             (one for one in self._config.listeners if one.name in names), key=lambda one: names.index(one.name)
         ):
             security = await listener_security(self._config, listener, credentials, self._ready.wait)
             if security is not None:
                 self.certificates.add(f"listener {listener.name}", security)
+                self._stores.add(listener, security)
             self.servers.append(
                 await serve(
                     listener.host,
@@ -734,7 +739,13 @@ class ControllerServer:
         await self._ready.wait()
         if self._failure is not None:
             return None
-        context = Context(request.version, peer.principal, host_of_acls(peer.host), client_id=request.client_id or "")
+        context = Context(
+            request.version,
+            peer.principal,
+            host_of_acls(peer.host),
+            token_authenticated=peer.token_authenticated,
+            client_id=request.client_id or "",
+        )
         try:
             if isinstance(request.message, EnvelopeRequest):
                 return await self._forwarded(request, request.message, context)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from kjbod.clock import Clock
 from kjbod.config.endpoints import SECURITY_PROTOCOLS, Listener
 from kjbod.config.hosts import connections_by_address
 from kjbod.config.keys import Config
@@ -23,6 +24,7 @@ from kjbod.metadata.records import (
 )
 from kjbod.runtime.logging import get_logger
 from kjbod.wire.limits import Limits, idle_limit_ms, queued_limit_bytes
+from kjbod_controller_stub.access.tokens import TokenSettings
 from kjbod_controller_stub.brokers.cluster import SUPPORTED_FEATURES
 from kjbod_controller_stub.context import Settings
 from kjbod_controller_stub.controller import Controller
@@ -52,11 +54,12 @@ _FILES_RESERVED = 256
 """Open files that connections leave to the log, and to connections that are being refused."""
 
 
-def controller_of(config: Config, directory: ControllerDirectory, rng: random.Random) -> Controller:
+def controller_of(config: Config, directory: ControllerDirectory, rng: random.Random, clock: Clock) -> Controller:
     """A controller with an empty image."""
     settings = Settings(
         node_id=config.node_id,
         cluster_id=directory.cluster_id,
+        also_broker="broker" in config.process_roles,
         rules=RULES[config.kjbod_controller_rules],
         session_timeout_ms=config.broker_session_timeout_ms,
         assignment_timeout_ms=config.kjbod_assignment_timeout_ms,
@@ -67,6 +70,12 @@ def controller_of(config: Config, directory: ControllerDirectory, rng: random.Ra
         delete_topic_enable=config.delete_topic_enable,
         unclean_election=config.unclean_leader_election_enable,
         acl_rules=AclRules.of(config.authorizer_class_name, config.super_users, config.allow_everyone_if_no_acl_found),
+        tokens=TokenSettings(
+            secret_key=config.delegation_token_secret_key,
+            max_lifetime_ms=config.delegation_token_max_lifetime_ms,
+            expiry_time_ms=config.delegation_token_expiry_time_ms,
+            check_interval_ms=config.delegation_token_expiry_check_interval_ms,
+        ),
         min_isr=config.min_insync_replicas,
         leader_imbalance_check_ms=(
             config.leader_imbalance_check_interval_seconds * 1_000 if config.auto_leader_rebalance_enable else None
@@ -76,7 +85,7 @@ def controller_of(config: Config, directory: ControllerDirectory, rng: random.Ra
         mutation_window_size_s=config.controller_quota_window_size_seconds,
     )
     draw_id: Callable[[], Uuid] = functools.partial(random_uuid, rng)
-    return Controller(settings, draw_id=draw_id, shuffle=rng.shuffle, lock=threading.Lock())
+    return Controller(settings, draw_id=draw_id, shuffle=rng.shuffle, wall_ms=clock.wall_ms, lock=threading.Lock())
 
 
 async def limits_of(config: Config) -> Limits:

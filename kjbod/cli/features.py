@@ -91,7 +91,8 @@ def _on_one(servers: Sequence[Address], security: Security, ask: Callable[[Conne
                 return await ask(connection)
         raise KjbodError("\n".join(troubles) or "no server was named")
 
-    return asyncio.run(run())
+    with no_log_lines():
+        return asyncio.run(run())
 
 
 @click.group()

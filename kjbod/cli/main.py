@@ -21,6 +21,7 @@ _HELP = frozenset(("-h", "--help", "--version"))
 
 _COMMANDS = {
     "agent": "kjbod.cli.agent",
+    "cluster": "kjbod.cli.cluster",
     "config": "kjbod.cli.config",
     "controller": "kjbod.cli.controller",
     "dirs": "kjbod.cli.dirs",
@@ -35,6 +36,7 @@ _COMMANDS = {
     "metadata": "kjbod.cli.metadata",
     "move": "kjbod.cli.move",
     "random-uuid": "kjbod.cli.storage",
+    "server": "kjbod.cli.server",
     "status": "kjbod.cli.status",
     "strays": "kjbod.cli.strays",
     "version-mapping": "kjbod.cli.storage",

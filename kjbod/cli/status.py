@@ -110,6 +110,7 @@ def lines(answer: dict[str, Any], columns: int | None) -> list[str]:
         ("node", f"{answer['node']} of cluster {safe(answer['cluster_id'])}, kjbod {answer['version']}"),
         ("state", f"{answer['state']}, {_fenced(answer['fenced'])}"),
         ("controller", _controller(answer["controller"])),
+        *_own_controller(answer.get("own_controller")),
         ("broker epoch", _epoch(answer["broker_epoch"])),
         ("metadata offset", f"{answer['metadata_offset']}{'' if answer['published'] else ', not yet complete'}"),
         *_history(answer.get("metadata_history")),
@@ -243,6 +244,20 @@ def _controller(contact: dict[str, Any]) -> str:
     if contact["last_answer_ms"] is None:
         return f"{where}, has accepted nothing yet"
     return f"{where}, last answer {duration(contact['silent_ms'] / 1000)} ago"
+
+
+def _own_controller(told: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
+    """A line for the controller of a combined node, in the agent's process."""
+    if told is None:
+        return
+    fenced, offline = told["fenced_brokers"], told["offline_partitions"]
+    yield (
+        "own controller",
+        f"active in epoch {told['epoch']}, metadata to offset {told['end_offset']}, "
+        f"{plural(told['brokers'], 'broker')}{f' ({fenced} fenced)' if fenced else ''}, "
+        f"{plural(told['topics'], 'topic')}, {plural(told['partitions'], 'partition')}"
+        f"{f' ({offline} without a leader)' if offline else ''}",
+    )
 
 
 def _epoch(epoch: int) -> str:

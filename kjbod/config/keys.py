@@ -33,7 +33,8 @@ class Key:
     """Facts about one key.
 
     ``pattern`` restricts a text, ``at_least`` and
-    ``at_most`` a number. ``parsed_apart`` marks keys whose meaning depends on others: ``load`` knows them. ``roles``
+    ``at_most`` a number. ``parsed_apart`` marks keys whose meaning depends on others: ``load`` knows them; ``secret``
+    those whose value is never shown. ``roles``
     are those of ``process.roles`` in which it changes what the process does: :data:`AGENT`, :data:`CONTROLLER` or both;
     :data:`GUARD` where it is the guard's alone.
     """
@@ -45,6 +46,7 @@ class Key:
     choices: tuple[str, ...] = ()
     pattern: str = ""
     parsed_apart: bool = False
+    secret: bool = False
     roles: frozenset[str] = EITHER
 
 
@@ -274,6 +276,25 @@ class Config:
     allow_everyone_if_no_acl_found: Annotated[bool, Key("Whether a resource without ACLs is open to everybody.")] = (
         False
     )
+
+    # Delegation tokens
+    delegation_token_secret_key: Annotated[
+        str | None,
+        Key(
+            "The key by which delegation tokens are made and known, one for all nodes (KIP-48); empty: there are none.",
+            parsed_apart=True,
+            secret=True,
+        ),
+    ] = field(default=None, repr=False)
+    delegation_token_max_lifetime_ms: Annotated[
+        int, _ms("How long a token can be renewed at most.", at_most=LONG_MAX, roles=CONTROLLER)
+    ] = 604_800_000
+    delegation_token_expiry_time_ms: Annotated[
+        int, _ms("How long a token holds, and is renewed for, at most.", at_most=LONG_MAX, roles=CONTROLLER)
+    ] = 86_400_000
+    delegation_token_expiry_check_interval_ms: Annotated[
+        int, _ms("How often expired tokens are removed.", at_most=LONG_MAX, roles=CONTROLLER)
+    ] = 3_600_000
 
     # kjbod's own
     kjbod_role: Annotated[

@@ -39,6 +39,8 @@ from kjbod.printable import printable
 FILE_BYTES_MAX = 1024 * 1024
 DEFAULT_LOG_DIR = "/tmp/kafka-logs"
 """Kafka's default of ``log.dir``."""
+BOTH_ROLES = frozenset({"broker", "controller"})
+"""``process.roles`` of a combined node."""
 POLICY_CLASSES = ("create.topic.policy.class.name", "alter.config.policy.class.name")
 """Keys of classes that a controller asks before it acts."""
 SHOWN_MAX = 120
@@ -131,13 +133,14 @@ def _properties(text: bytes, source: str) -> Mapping[str, str]:
 
 
 def require_controller(config: Config) -> None:
-    """The configuration must be one that the controller stub can run.
+    """The configuration must be one that the controller stub can run, alone or as half of a combined node.
 
     Raises:
         ConfigError: not a controller's, or it asks for what the stub does not have.
     """
-    if problems := controller_problems(config):
-        raise ConfigError(*problems)
+    problems = server_problems if config.process_roles == BOTH_ROLES else controller_problems
+    if found := problems(config):
+        raise ConfigError(*found)
 
 
 def broker_problems(config: Config) -> list[str]:
@@ -150,14 +153,32 @@ def broker_problems(config: Config) -> list[str]:
 
 
 def agent_problems(config: Config) -> list[str]:
-    """Reasons why the agent cannot run with a configuration."""
-    return _role_problems(config, "broker", "kjbod agent") + security_problems(config)
+    """Reasons why ``kjbod agent`` cannot run with a configuration."""
+    return [
+        *_role_problems(config, "broker", "kjbod agent"),
+        *_request_size_problems(config),
+        *security_problems(config),
+    ]
 
 
 def controller_problems(config: Config) -> list[str]:
-    """Reasons why the controller stub cannot run with a configuration."""
-    problems = _role_problems(config, "controller", "kjbod controller")
-    problems += own_listener_problems(config, one_of_controllers=True)
+    """Reasons why ``kjbod controller`` cannot run with a configuration."""
+    return [
+        *_role_problems(config, "controller", "kjbod controller"),
+        *_request_size_problems(config),
+        *_stub_problems(config),
+    ]
+
+
+def server_problems(config: Config) -> list[str]:
+    """Reasons why ``kjbod server`` cannot run with a configuration: those of each role that it has."""
+    if config.process_roles == BOTH_ROLES:
+        return [*_request_size_problems(config), *security_problems(config), *_stub_problems(config)]
+    return controller_problems(config) if "controller" in config.process_roles else agent_problems(config)
+
+
+def _stub_problems(config: Config) -> list[str]:
+    problems = own_listener_problems(config, one_of_controllers=True)
     for name in POLICY_CLASSES:
         if policy := config.properties.get(name, "").strip():
             problems.append(
@@ -187,10 +208,15 @@ def security_problems(config: Config) -> list[str]:
 
 
 def _role_problems(config: Config, role: str, command: str) -> list[str]:
+    if not config.process_roles or config.process_roles == {role}:
+        return []
+    roles = ",".join(sorted(config.process_roles))
+    other = "; kjbod server runs both" if config.process_roles == BOTH_ROLES else ""
+    return [f"{config.source}: process.roles={roles}: expected {role}, which is what {command} runs{other}"]
+
+
+def _request_size_problems(config: Config) -> list[str]:
     problems = []
-    if config.process_roles and config.process_roles != {role}:
-        roles = ",".join(sorted(config.process_roles))
-        problems.append(f"{config.source}: process.roles={roles}: expected {role}, which is what {command} runs")
     if 0 < config.queued_max_request_bytes < config.socket_request_max_bytes:  # KafkaConfig.validateValues
         problems.append(
             f"{config.source}: queued.max.request.bytes={config.queued_max_request_bytes}: "
@@ -261,6 +287,7 @@ class _Loader:
                 values[setting.field] = self._read_simple(setting)
         values["node_id"] = self._read_node_id()
         values["process_roles"] = roles = self._read_roles()
+        values["delegation_token_secret_key"] = self._text("delegation.token.secret.key") or None
         values |= self._read_directories(roles or frozenset())
         values |= self._read_own(roles or frozenset(), values)
         values |= self._read_endpoints(roles, values)
@@ -282,7 +309,13 @@ class _Loader:
         if value is None:
             self._problems.append(f"{source}: {name} is missing: {expected}")
         else:
-            self._problems.append(f"{source}: {name}={_shown(value)}: {expected}")
+            shown = name if self._is_secret(name) else f"{name}={_shown(value)}"
+            self._problems.append(f"{source}: {shown}: {expected}")
+
+    @staticmethod
+    def _is_secret(name: str) -> bool:
+        setting = settings().get(name)
+        return setting is not None and setting.key.secret
 
     def _check_unknown(self) -> None:
         own = [name for name in settings() if name.startswith(OWN_PREFIX)]

@@ -28,6 +28,7 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "max_connections_per_ip_overrides": "(none)",
     "authorizer_class_name": "(none)",
     "super_users": "(none)",
+    "delegation_token_secret_key": "(none)",
     "kjbod_host": "(host name)",
     "kjbod_reports_dir": "`<kjbod.state.dir>/reports`",
     "kjbod_metrics_listener": "(off)",
@@ -47,13 +48,13 @@ _INTRODUCTION: Final = """\
 
 *Made by `kjbod config keys` from [`keys.py`](keys.py): do not edit it. A test fails where the two differ.*
 
-`kjbod agent` and `kjbod controller` read Kafka's `server.properties`, with Kafka's keys and defaults. The file of a
-KRaft broker or controller works as it is when it has one role; what it says of [TLS and SASL](../security/README.md)
-holds for what it listens on and connects to. `config.providers` of files, directories and the environment are resolved
-in each value that is used. Keys of Kafka's that are not below are ignored. kjbod's own keys
-begin with `kjbod.`: one that is not below is an error. A value of the wrong type or out of range is an error too, of a
-key on this page. All mistakes are told at once, one line each, with exit code 78. Nothing is read anew while a process
-runs, but certificates.
+`kjbod agent`, `kjbod controller` and `kjbod server` read Kafka's `server.properties`, with Kafka's keys and defaults.
+The file of a KRaft broker, controller or combined node works as it is; what it says of [TLS and
+SASL](../security/README.md) holds for what it listens on and connects to. `config.providers` of files, directories and
+the environment are resolved in each value that is used. Keys of Kafka's that are not below are ignored. kjbod's own
+keys begin with `kjbod.`: one that is not below is an error. A value of the wrong type or out of range is an error too,
+of a key on this page. All mistakes are told at once, one line each, with exit code 78. Nothing is read anew while a
+process runs, but certificates.
 
 *Read by*: the agent, the controller, or both: there the key changes what the process does. A key that is set where it
 changes nothing is named in the log at the start (`config.keys.without.effect`), and so are keys of Kafka's quorum, of

@@ -59,7 +59,7 @@ def keys_without_effect(config: Config, role: str) -> tuple[str, ...]:
 
     Args:
         config: what was read.
-        role: of ``process.roles``, as which the process runs.
+        role: as which the process runs; of a combined node both, as ``process.roles`` has them.
     """
     found = sorted(set(_without_effect(config, role)))
     more = len(found) - NAMES_MAX
@@ -67,11 +67,11 @@ def keys_without_effect(config: Config, role: str) -> tuple[str, ...]:
 
 
 def _without_effect(config: Config, role: str) -> Iterator[str]:
-    table = settings()
+    table, roles = settings(), role.split(",")
     for name in config.properties:
         known = table.get(STAND_INS.get(name, name))
         if known is not None:
-            if role not in known.key.roles:
+            if known.key.roles.isdisjoint(roles):
                 yield name
         elif (name in OF_SECURED and not _is_secured(config)) or name in ALONE or name.startswith(ONE_BY_ONE):
             yield name

@@ -33,6 +33,11 @@ Offsets and epochs alone do not show another history: one that was set back grow
 it was set back. So on each new connection, at whose other end may be another process, the last batch that was handed
 over is fetched once more, and must be the same, checksum and epoch included. A :class:`Snapshot` says what is known
 against its containing all that was handed over before it.
+
+What an earlier process kept (:class:`Kept`) is held to the same: it stands as if it had been handed over, its last
+batch is the first that is fetched, and :class:`Confirmed` says that it is the leader's. Before that it is nobody's
+truth; and where it is not, or nobody knows its epoch for :data:`SET_BACK_AFTER_MS`, all is read from the start and
+comes as one snapshot that has parted.
 """
 
 import contextlib
@@ -46,6 +51,7 @@ from kjbod.ids import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, ZERO, Uuid
 from kjbod.metadata.batches import RecordBatch, iter_batches
 from kjbod.metadata.control_records import KRaftVersion
 from kjbod.metadata.image import MetadataImage, Replayer, image_of
+from kjbod.metadata.kept import Kept, Tail
 from kjbod.metadata.records import Record
 from kjbod.metadata.snapshot import SnapshotId
 from kjbod.quick_dataclass import dataclass
@@ -177,7 +183,12 @@ class Downloaded:
     data: bytes
 
 
-Effect: TypeAlias = Committed | Snapshot | LeaderChanged | Downloaded
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The leader's log has the last batch of what was :class:`Kept`: what was kept counts from here on."""
+
+
+Effect: TypeAlias = Committed | Snapshot | LeaderChanged | Downloaded | Confirmed
 
 
 @dataclass(slots=True)
@@ -192,20 +203,6 @@ class _OtherHistoryError(Exception):
     """The records that were handed over are not in the log of this leader."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Tail:
-    """The last batch that was handed over, to know it again: its checksum covers records and timestamps."""
-
-    base_offset: int
-    last_offset: int
-    leader_epoch: int
-    crc: int
-
-    @classmethod
-    def of(cls, batch: RecordBatch) -> "_Tail":
-        return cls(batch.base_offset, batch.last_offset, batch.leader_epoch, batch.crc)
-
-
 @dataclass(slots=True)
 class _Log:
     """The fetched log: only its end, and what is not applied."""
@@ -217,7 +214,7 @@ class _Log:
     epochs: list[tuple[int, int]] = dataclasses.field(default_factory=list)
     """Leader epoch and its first offset, ascending; after a snapshot starting with the last record that it has."""
     pending: deque[RecordBatch] = dataclasses.field(default_factory=deque)
-    tail: _Tail | None = None
+    tail: Tail | None = None
     """None: no batch was handed over yet, or none after a snapshot."""
     rewound: bool = False
     """Whether the next batch must be :attr:`tail`."""
@@ -234,6 +231,14 @@ class _Log:
                 end = self.epochs[number + 1][1] if number + 1 < len(self.epochs) else self.end_offset
         return end
 
+    @classmethod
+    def of(cls, kept: Kept) -> "_Log":
+        """The log after ``kept`` was handed over, about to be compared with the leader's."""
+        end = kept.end_offset
+        log = cls(end_offset=end, applied_offset=end, epochs=list(kept.epochs), tail=kept.tail)
+        log.rewind()
+        return log
+
     def take(self, data: bytes, leader_epoch: int) -> None:
         """Keep the batches of an answer of the leader of ``leader_epoch``.
 
@@ -242,7 +247,7 @@ class _Log:
             _OtherHistoryError: the log was rewound, and another batch lies where the last one lay.
         """
         for batch in iter_batches(data):
-            if self.rewound and _Tail.of(batch) != self.tail:
+            if self.rewound and Tail.of(batch) != self.tail:
                 raise _OtherHistoryError
             if batch.base_offset != self.end_offset or not self.last_epoch <= batch.leader_epoch <= leader_epoch:
                 raise RemoteProtocolError(
@@ -281,7 +286,7 @@ class _Log:
         while self.pending and self.pending[0].next_offset <= self.high_watermark:
             batch = self.pending.popleft()
             self.applied_offset = batch.next_offset
-            self.tail = _Tail.of(batch)
+            self.tail = Tail.of(batch)
             yield batch
 
 
@@ -302,6 +307,7 @@ class FetchMachine:
             whose answers have no endpoints.
         max_wait_ms: how long the leader may park a fetch.
         quorum: time limits and sizes.
+        kept: what an earlier process had applied; None: nothing is known.
     """
 
     def __init__(
@@ -315,6 +321,7 @@ class FetchMachine:
         voters: Mapping[int, Address] | None = None,
         max_wait_ms: int = MAX_WAIT_MS,
         quorum: Quorum = QUORUM,
+        kept: Kept | None = None,
     ) -> None:
         self._servers = tuple(bootstrap_servers)
         self._rng = rng
@@ -328,13 +335,14 @@ class FetchMachine:
         self._asked_in_vain: set[Address] = set()
         """In this round of the search."""
         self._ever_fetched = False
-        self._log = _Log()
+        self._log = _Log() if kept is None else _Log.of(kept)
+        self._unconfirmed = kept is not None
         self._download: _Download | None = None
         self._reload: Replayer | None = None
         self._parted: str | None = None
-        self._handed_over = SnapshotId(0, 0)
+        self._handed_over = SnapshotId(0, 0) if kept is None else SnapshotId(kept.end_offset, kept.tail.leader_epoch)
         self._leader_id = -1
-        self.epoch = 0
+        self.epoch = 0 if kept is None else kept.tail.leader_epoch
         """The leader epoch we believe in."""
         self.leader: Leader | None = None
         self.address: Address = rng.choice(self._servers)
@@ -485,7 +493,14 @@ class FetchMachine:
             return effects + self.on_failure(f"{_at(self.address)} sent a bad batch: {error}", now_ms)
         self._log.high_watermark = max(self._log.high_watermark, partition.high_watermark)
         self._progress(now_ms)
-        return effects + self._apply()
+        return effects + self._confirm() + self._apply()
+
+    def _confirm(self) -> list[Effect]:
+        """Whether the leader has what was kept shows as soon as its last batch has come."""
+        if not self._unconfirmed or self._log.rewound:
+            return []
+        self._unconfirmed = False
+        return [Confirmed()]
 
     def _note_addresses(
         self, nodes: Sequence[wire.FetchResponseNodeEndpoint | wire.FetchSnapshotResponseNodeEndpoint]
@@ -543,9 +558,14 @@ class FetchMachine:
             applied_offset=end,
             epochs=[(snapshot.id.epoch, end - 1)],
         )
+        self._unconfirmed = False
         self._progress(now_ms)
         if self._reload is None:
-            return [self._replaced_by(snapshot.id, snapshot.records)]
+            return [
+                dataclasses.replace(
+                    self._replaced_by(snapshot.id, snapshot.records), kraft_version=snapshot.kraft_version
+                )
+            ]
         self._reload = Replayer(image_of(snapshot.records, offset=end - 1, epoch=snapshot.id.epoch))
         return self._reloaded()
 
@@ -580,7 +600,7 @@ class FetchMachine:
             why += f": it knows leader epoch {told.leader_epoch}, and epoch {self.epoch} was followed"
             self._behind_since_ms = now_ms if self._behind_since_ms is None else self._behind_since_ms
             if now_ms - self._behind_since_ms >= SET_BACK_AFTER_MS:
-                self.set_back = why
+                self._set_back_to_older_epochs(why, now_ms)
         before = self.leader
         effects = [] if told is None else self._learn(told, None)
         if self.leader is None or told is None or told.leader_id == -1 or code == ErrorCode.BROKER_NOT_AVAILABLE:
@@ -591,6 +611,15 @@ class FetchMachine:
         self._progress(now_ms)
         self.address = named
         return effects
+
+    def _set_back_to_older_epochs(self, why: str, now_ms: int) -> None:
+        """Nobody knows our leader epoch. What was followed stays as it is; what was only kept gives way, as when there
+        were none."""
+        if not self._unconfirmed:
+            self.set_back = why
+            return
+        self.epoch = 0
+        self._start_over(why, now_ms)
 
     def _told(self, named: wire.LeaderIdAndEpoch) -> wire.LeaderIdAndEpoch:
         """The leader, as the sender of an answer without an error: older controllers name the leader only in errors."""
@@ -631,6 +660,7 @@ class FetchMachine:
         """Read another history from its start."""
         self._progress(now_ms)
         self._log = _Log()
+        self._unconfirmed = False
         self._reload = Replayer()
         self._parted = self._parted or parted
 

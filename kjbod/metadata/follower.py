@@ -20,6 +20,7 @@ from kjbod.metadata.fetching import (
     QUORUM,
     Address,
     Committed,
+    Confirmed,
     Downloaded,
     Effect,
     FetchMachine,
@@ -28,8 +29,9 @@ from kjbod.metadata.fetching import (
     Quorum,
     Snapshot,
 )
+from kjbod.metadata.kept import Kept
 from kjbod.metadata.records import Record
-from kjbod.metadata.snapshot import decode_in_steps
+from kjbod.metadata.snapshot import SnapshotId, decode_in_steps
 from kjbod.wire.client import AuthenticationFailed, Connection, Disconnected, ForeignPeer
 from kjbod.wire.connection_setup import ConnectionSetup
 from kjbod.wire.messages import ApiKey, FetchSnapshotRequest
@@ -50,7 +52,7 @@ class _Open(Protocol):
 
 
 class MetadataFollower:
-    """Follows the metadata log of a cluster from its start, in memory.
+    """Follows the metadata log of a cluster, from its start or from where an earlier process had come, in memory.
 
     The callbacks are plain functions and are called in the order of the log, never at the same time; an exception of
     theirs ends :meth:`run`.
@@ -74,6 +76,9 @@ class MetadataFollower:
         quorum: time limits and sizes.
         setup: how long a connection may take to open.
         connect: opens a connection.
+        kept: what an earlier process had applied; None: nothing is known.
+        on_confirmed: the leader has it too, and what comes next follows it; not called where it has not.
+        on_downloaded: the bytes of a snapshot that was handed over, of a history that is not known to have parted.
     """
 
     def __init__(
@@ -96,6 +101,9 @@ class MetadataFollower:
         quorum: Quorum = QUORUM,
         setup: ConnectionSetup | None = None,
         connect: _Open = Connection.open,
+        kept: Kept | None = None,
+        on_confirmed: Callable[[], None] = lambda: None,
+        on_downloaded: Callable[[SnapshotId, bytes], None] = lambda snapshot_id, data: None,
     ) -> None:
         self._machine = FetchMachine(
             bootstrap_servers,
@@ -106,6 +114,7 @@ class MetadataFollower:
             voters=voters,
             max_wait_ms=max_wait_ms,
             quorum=quorum,
+            kept=kept,
         )
         self._setup = setup or ConnectionSetup()
         self._client_id = client_id
@@ -115,6 +124,8 @@ class MetadataFollower:
         self._wanted = wanted
         self._on_leader = on_leader
         self._on_set_back = on_set_back
+        self._on_confirmed = on_confirmed
+        self._on_downloaded = on_downloaded
         self._set_back = False
         self._connect = connect
         self._connection: Connection | None = None
@@ -190,6 +201,8 @@ class MetadataFollower:
             if isinstance(effect, Downloaded):
                 for loaded in await self._load(effect):
                     self._deliver(loaded)
+                    if isinstance(loaded, Snapshot) and loaded.parted is None:
+                        self._on_downloaded(effect.id, effect.data)
             else:
                 self._deliver(effect)
 
@@ -263,6 +276,8 @@ class MetadataFollower:
             case Snapshot():
                 _log.info("metadata.snapshot.loaded", end_offset=effect.id.end_offset, epoch=effect.id.epoch)
                 self._on_snapshot(effect)
+            case Confirmed():
+                self._on_confirmed()
             case Downloaded():
                 raise AssertionError("a snapshot is loaded before it is delivered")
             case LeaderChanged(leader):

@@ -47,15 +47,25 @@ class Certificates:
 
     def __init__(self) -> None:
         self._all: list[tuple[str, HasCertificate]] = []
+        self._others: list[Certificates] = []
 
     def add(self, use: str, security: HasCertificate) -> None:
         """Look at these too: ``use`` is ``controllers``, or the name of a listener."""
         self._all.append((use, security))
 
+    def include(self, others: "Certificates") -> None:
+        """Show these too, of another half of the process, which looks at them itself."""
+        self._others.append(others)
+
+    def _shown(self) -> Iterator[tuple[str, HasCertificate]]:
+        yield from self._all
+        for others in self._others:
+            yield from others._shown()
+
     def now(self) -> dict[Certificate, list[str]]:
         """Certificates, and what each is for; those of the same file once."""
         found: dict[Certificate, list[str]] = {}
-        for use, security in self._all:
+        for use, security in self._shown():
             if (certificate := security.certificate) is not None:
                 found.setdefault(certificate, []).append(use)
         return found
@@ -85,7 +95,7 @@ class Certificates:
                 yield from ((use, one.name, one.not_after_ms) for use in uses)
 
     def __iter__(self) -> Iterator[HasCertificate]:
-        """Everything that was added."""
+        """Everything that was added here."""
         return iter([security for _, security in self._all])
 
 

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import os
 import ssl
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import datetime, timedelta
@@ -19,12 +18,16 @@ import structlog
 
 from kjbod.clock import Clock, SystemClock, system_random
 from kjbod.errors import KjbodError
+from kjbod.security.aside import Aside, T, in_thread, on_this_loop
 from kjbod.security.certificates import Certificate, Certificates
 from kjbod.security.keys import PLAIN_TEXT, ChannelSettings, Tls
 
 if TYPE_CHECKING:
     import random
 
+    from kjbod.security.kerberos_login import Tickets
+    from kjbod.security.oauthbearer.keys import TokenSettings
+    from kjbod.security.oauthbearer.login import Tokens
     from kjbod.security.sasl import ClientMechanism
 
 PATIENCE_MS: Final = 100
@@ -52,6 +55,7 @@ class Security:
         rng: for nonces.
         make: TLS from its settings; blocks.
         clock: tells how long certificates are valid.
+        fresh_ms: for so long after a look at the files nobody looks again.
 
     Attributes:
         expires_at: until when our own certificate is valid; None: there is none, or it was not read yet.
@@ -63,12 +67,15 @@ class Security:
         rng: "random.Random | None" = None,
         make: Callable[[Tls], ssl.SSLContext] | None = None,
         clock: Clock | None = None,
+        fresh_ms: int = 0,
     ) -> None:
         self.settings = settings
         self.expires_at: datetime | None = None
         self._rng = rng or system_random()
         self._make = make or _client_context
         self._clock = clock or SystemClock()
+        self._fresh_ms = fresh_ms
+        self._looked_ms: int | None = None
         self._context: ssl.SSLContext | None = None
         self._stamp: Stamp | None = None
         self._under_way: Future[ssl.SSLContext] | None = None
@@ -76,6 +83,9 @@ class Security:
         self._failure = ""
         self._failed_ms = 0
         self._named_ms: int | None = None
+        self._aside: Aside | None = None
+        self._tickets: Tickets | None = None
+        self._tokens: Tokens | None = None
 
     def load(self) -> None:
         """Read the files, for a start. Blocks.
@@ -95,12 +105,16 @@ class Security:
         tls = self.settings.tls
         if tls is None:
             return None
+        now_ms = self._clock.monotonic_ms()
+        if self._context is not None and self._looked_ms is not None and now_ms - self._looked_ms < self._fresh_ms:
+            return self._context
         if self._under_way is None or self._under_way.done():
-            self._under_way = _in_thread(lambda: self._renew(tls))
+            self._looked_ms = now_ms
+            self._under_way = in_thread(lambda: self._renew(tls))
         patience_ms = timeout_ms if self._context is None else min(PATIENCE_MS, timeout_ms)
         try:
             async with asyncio.timeout(patience_ms / 1000):
-                context = await asyncio.shield(asyncio.wrap_future(self._under_way))
+                context = await asyncio.shield(on_this_loop(self._under_way))
         except TimeoutError:
             if self._context is None:
                 stores = [store.key for store in (tls.keystore, tls.truststore) if store is not None and store.path]
@@ -132,14 +146,57 @@ class Security:
         if self.settings.tls is not None:
             self._warn_of_end(self.settings.tls)
 
-    def mechanism(self) -> "ClientMechanism | None":
-        """The machine for one login; None where the protocol has no SASL."""
+    async def mechanism(self, host: str, *, timeout_ms: int) -> "ClientMechanism | None":
+        """The machine for one login at this host; None where the protocol has no SASL.
+
+        Raises:
+            LoginUnavailable: a token is needed, and there is none now, or none in time.
+            KjbodError: there will be none before somebody has changed something.
+        """
         login = self.settings.login
         if login is None:
             return None
+        if login.token is not None:
+            from kjbod.security.oauthbearer.exchange import Client
+
+            token = await self._tokens_of(login.token).current(timeout_ms=timeout_ms)
+            return Client(token.value, login.token.extensions)
+        if login.kerberos is not None:
+            from kjbod.security.kerberos import GssapiClient
+            from kjbod.security.kerberos_login import Tickets
+
+            tickets = self._tickets = self._tickets or Tickets(login.kerberos, self._clock, self._rng)
+            return GssapiClient(lambda: tickets.context(host))
         from kjbod.security.sasl import client_mechanism
 
         return client_mechanism(login, self._rng.randbytes(_NONCE_BYTES).hex())
+
+    def not_believed(self) -> None:
+        """Note that a server has refused our login: neither a token nor a ticket is shown again and again."""
+        if self._tickets is not None:
+            self._tickets.doubt()
+        if self._tokens is not None:
+            self._tokens.not_believed()
+
+    async def step(self, mechanism: "ClientMechanism", work: Callable[[], T]) -> T:
+        """The result of a step of a mechanism; of one that blocks in a thread.
+
+        Raises:
+            KjbodError: of the step, or it took too long.
+        """
+        if not mechanism.blocks:
+            return work()
+        from kjbod.security.kerberos_login import KDC_TIMEOUT_MS, TROUBLE
+
+        aside = self._aside = self._aside or Aside()
+        return await aside.run(work, TROUBLE, timeout_ms=KDC_TIMEOUT_MS)
+
+    def _tokens_of(self, settings: "TokenSettings") -> "Tokens":
+        if self._tokens is None:
+            from kjbod.security.oauthbearer.login import Tokens
+
+            self._tokens = Tokens(settings, self._clock, self._rng)
+        return self._tokens
 
     def _renew(self, tls: Tls) -> ssl.SSLContext:
         """TLS, made anew where a file has changed; what cannot be used is told and read once."""
@@ -232,29 +289,6 @@ def _stamp(path: str) -> tuple[int, int, int, int, int] | None:
     except (OSError, ValueError):
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-
-def _in_thread(work: Callable[[], ssl.SSLContext]) -> Future[ssl.SSLContext]:
-    """The result of ``work``, or the reason why there is none as a :class:`KjbodError`, in a thread that nobody waits
-    for at the end of the process."""
-    answer: Future[ssl.SSLContext] = Future()
-    answer.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            found = work()
-        except KjbodError as error:
-            answer.set_exception(error)
-        except BaseException as error:  # noqa: BLE001  no file, no memory, a library in trouble: all may pass
-            answer.set_exception(KjbodError(f"TLS cannot be set up: {type(error).__name__}: {error}"))
-        else:
-            answer.set_result(found)
-
-    try:
-        threading.Thread(target=run, name="kjbod-security", daemon=True).start()
-    except RuntimeError as error:
-        answer.set_exception(KjbodError(f"there is no room for a thread ({error})"))
-    return answer
 
 
 NO_SECURITY: Final = Security()

@@ -1,34 +1,42 @@
 """Security of a listener: its TLS, the logins that it takes, and who a client is to an authorizer
 (``DefaultKafkaPrincipalBuilder`` of 4.3.1)."""
 
+import asyncio
+import contextlib
+import dataclasses
 import functools
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from kjbod.clock import system_random
-from kjbod.errors import ConfigError
-from kjbod.scram import MECHANISMS
+from kjbod.errors import ConfigError, KjbodError
+from kjbod.scram import MECHANISMS, keys_of
+from kjbod.security.aside import Aside, in_thread
 from kjbod.security.certificates import Certificate
 from kjbod.security.channel import Security
+from kjbod.security.credentials import Credentials, NoCredentials
+from kjbod.security.kerberos_names import short_name
+from kjbod.security.kerberos_settings import GSSAPI
 from kjbod.security.keys import REQUIRED, ChannelSettings, ListenerSettings, Tls
 from kjbod.security.principals import principal_name, rfc2253
-from kjbod.security.sasl_server import ScramCredential, ServerMechanism, plain, scram
+from kjbod.security.sasl_server import ScramCredential, ServerMechanism, TokenCredential, plain, scram
 from kjbod.wire.server_login import ServerLogin
 
 if TYPE_CHECKING:
     import random
     import ssl
 
+    from kjbod.security.oauthbearer.jwks import Validator
+
 ANONYMOUS: Final = "User:ANONYMOUS"
+OAUTHBEARER: Final = "OAUTHBEARER"
 _NONCE_BYTES: Final = 24
-
-Credentials = Callable[[str, str], ScramCredential | None]
-"""The credential of a user for a mechanism; None: there is none."""
-
-
-def no_credentials(_mechanism: str, _user: str) -> ScramCredential | None:
-    """Nobody's."""
-    return None
+_SALT_BYTES: Final = 24
+TOKENS_KEPT_MAX: Final = 1_000
+"""Credentials of delegation tokens that are kept: each takes two milliseconds to make."""
+FRESH_MS: Final = 1_000
+"""Between two looks at the files of certificates: each takes a thread, and connections may come by the thousand."""
 
 
 async def nothing() -> None:
@@ -40,36 +48,56 @@ class ListenerSecurity:
 
     Args:
         settings: of it.
-        credentials: of SCRAM, as the metadata have them.
+        credentials: of SCRAM, as the metadata have them; None: nobody's.
         ready: returns when they are there; logins wait for it.
-        rng: for nonces.
+        rng: for nonces and salts.
     """
 
     def __init__(
         self,
         settings: ListenerSettings,
-        credentials: Credentials = no_credentials,
+        credentials: Credentials | None = None,
         ready: Callable[[], Awaitable[object]] = nothing,
         rng: "random.Random | None" = None,
     ) -> None:
         if settings.protocol.startswith("SASL") and not settings.mechanisms:
             raise ConfigError("a listener with SASL has no mechanism: everybody would be let in")
         self.settings = settings
-        self._credentials = credentials
-        self.ready = ready
+        self._credentials = credentials or NoCredentials()
+        self._of_password = functools.lru_cache(TOKENS_KEPT_MAX)(self._make_credential)
+        self._ready = ready
+        self._validator: Validator | None = None
         self._rng = rng or system_random()
-        self._tls = Security(ChannelSettings(settings.protocol, settings.tls), make=_server_context)
+        self._tls = Security(ChannelSettings(settings.protocol, settings.tls), make=_server_context, fresh_ms=FRESH_MS)
+        self._aside = Aside()
+        self._realm = ""
         self._mechanisms: Mapping[str, Callable[[], ServerMechanism]] = {
             name: functools.partial(self._machine, name) for name in settings.mechanisms
         }
 
     def load(self) -> None:
-        """Read the files, for a start. Blocks.
+        """Read the files, and the keys of those who sign tokens, for a start. Blocks.
 
         Raises:
-            KjbodError: one cannot be used; one line.
+            KjbodError: a file cannot be used; one line.
         """
         self._tls.load()
+        if self.settings.kerberos is not None:
+            from kjbod.security.kerberos_login import Acceptor, default_realm
+
+            self._realm = default_realm()
+            Acceptor(self.settings.kerberos).context()
+        if self.settings.tokens is not None:
+            from kjbod.security.oauthbearer.jwks import Validator
+
+            self._validator = Validator(self.settings.tokens)
+            self._validator.load()
+
+    async def ready(self) -> None:
+        """Wait until a login can be judged: by the metadata, and by keys that are not old."""
+        await self._ready()
+        if self._validator is not None:
+            await self._validator.ready()
 
     async def context(self, *, timeout_ms: int) -> "ssl.SSLContext | None":
         """TLS as the files have it now; None where the listener has none.
@@ -92,6 +120,29 @@ class ListenerSecurity:
         """The machine for a connection's login."""
         return ServerLogin(self._mechanisms, self.settings.reauthentication_ms)
 
+    async def work(self, work: Callable[[], None]) -> None:
+        """Do what a step of a login needs, and may block."""
+        from kjbod.security.kerberos_login import ACCEPT_TIMEOUT_MS, TROUBLE
+
+        with contextlib.suppress(KjbodError):  # then the step has no answer
+            await self._aside.run(work, TROUBLE, timeout_ms=ACCEPT_TIMEOUT_MS)
+
+    async def reconfigure(self, read: Callable[[], ListenerSettings]) -> None:
+        """Take other stores for the connections from now on. ``read`` may block.
+
+        Raises:
+            KjbodError: they cannot be used; those from before are.
+        """
+
+        def load() -> tuple[ListenerSettings, Security]:
+            found = read()
+            tls = Security(ChannelSettings(found.protocol, found.tls), make=_server_context, fresh_ms=FRESH_MS)
+            tls.load()
+            return found, tls
+
+        found, self._tls = await asyncio.wrap_future(in_thread(load))
+        self.settings = dataclasses.replace(self.settings, tls=found.tls)
+
     def principal_of(self, certificate: bytes | None) -> str:
         """The principal of a client that has shown this certificate (DER), before any login.
 
@@ -107,9 +158,45 @@ class ListenerSecurity:
         return f"User:{principal_name(rfc2253(certificate), self.settings.principal_rules)}"
 
     def _machine(self, name: str) -> ServerMechanism:
+        if name == GSSAPI:
+            return self._gssapi()
+        if name == OAUTHBEARER:
+            from kjbod.security.oauthbearer.exchange import Server
+
+            assert self._validator is not None, "load() comes before logins"
+            return Server(self._validator.verify)
         if name not in MECHANISMS:
             return plain(self.settings.mechanisms[name])
-        return scram(name, lambda user: self._credentials(name, user), self._rng.randbytes(_NONCE_BYTES).hex())
+        return scram(
+            name,
+            lambda user: self._credentials.of_user(name, user),
+            self._rng.randbytes(_NONCE_BYTES).hex(),
+            lambda token_id: self._token(name, token_id),
+        )
+
+    def _token(self, name: str, token_id: str) -> TokenCredential | None:
+        token = self._credentials.of_token(token_id)
+        if token is None:
+            return None
+        return TokenCredential(self._of_password(name, token.password), token.owner, token.expires_ms)
+
+    def _make_credential(self, name: str, password: str) -> ScramCredential:
+        """A credential as for a user, with the iterations that Kafka takes for tokens."""
+        mechanism, salt = MECHANISMS[name], self._rng.randbytes(_SALT_BYTES)
+        iterations = mechanism.iterations_min
+        keys = keys_of(hashlib.pbkdf2_hmac(mechanism.hash, password.encode(), salt, iterations), mechanism)
+        return ScramCredential(salt, keys.stored, keys.server, iterations)
+
+    def _gssapi(self) -> ServerMechanism:
+        from kjbod.security.kerberos import GssapiServer
+        from kjbod.security.kerberos_login import Acceptor
+
+        settings = self.settings
+        assert settings.kerberos is not None
+        acceptor = Acceptor(settings.kerberos)
+        return GssapiServer(
+            acceptor.context, lambda principal: short_name(principal, settings.kerberos_rules, self._realm)
+        )
 
 
 def _server_context(tls: Tls) -> "ssl.SSLContext":

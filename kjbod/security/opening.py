@@ -15,7 +15,8 @@ from kjbod.security.channel import Security
 from kjbod.security.keys import PLAINTEXT, ChannelSettings, ListenerSettings
 
 if TYPE_CHECKING:
-    from kjbod.security.listener import Credentials, ListenerSecurity
+    from kjbod.security.credentials import Credentials
+    from kjbod.security.listener import ListenerSecurity
 
 CONTROLLER_MECHANISM: Final = "sasl.mechanism.controller.protocol"
 INTER_BROKER_MECHANISM: Final = "sasl.mechanism.inter.broker.protocol"

@@ -1,8 +1,7 @@
 """Principals of clients by their certificates: the distinguished name as Java writes it, and
 ``ssl.principal.mapping.rules`` (KIP-371; ``SslPrincipalMapper`` of 4.3.1, ``X500Principal.getName``, RFC 2253).
 
-A rule is an expression of Java's. Those that Python reads in the same way are translated; any other is refused, since
-an expression that is read in another way is a client that gets another's rights.
+A rule is an expression of Java's (:mod:`kjbod.security.java_expressions`).
 """
 
 import re
@@ -10,18 +9,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from kjbod.quick_dataclass import dataclass
+from kjbod.security.java_expressions import LINE_ENDS, NUMBER_DIGITS_MAX, compiled, replaced, replacement
 
 # ---- Rules
 
 DEFAULT: Final = "DEFAULT"
 """The rule that takes the distinguished name as it is, and Kafka's default of the key."""
-_LINE_ENDS: Final = r"\n\r\x85\u2028\u2029"
+_REFERENCE: Final = re.compile(r"\$(?P<number>[0-9]+)")
 _SPLITTER: Final = re.compile(
     rf"""
     \s* (?P<rule> DEFAULT
-      | RULE: (?:\\[^{_LINE_ENDS}]|[^\\/])* / (?:\\[^{_LINE_ENDS}]|[^\\/])* / [LU]? [^{_LINE_ENDS}]*?
-      | [^{_LINE_ENDS}]*? )
-    \s* (?:,\s* | (?=[{_LINE_ENDS}]?\Z))
+      | RULE: (?:\\[^{LINE_ENDS}]|[^\\/])* / (?:\\[^{LINE_ENDS}]|[^\\/])* / [LU]? [^{LINE_ENDS}]*?
+      | [^{LINE_ENDS}]*? )
+    \s* (?:,\s* | (?=[{LINE_ENDS}]?\Z))
     """,
     re.ASCII | re.VERBOSE,
 )
@@ -66,8 +66,12 @@ def _rule(text: str) -> Rule:
     if parts is None:
         raise ValueError(f"{text}: {_EXPECTED}")
     try:
-        pattern = _compiled(parts["pattern"])
-        return Rule(pattern, tuple(_replacement(parts["replacement"], pattern)), parts["fold"])
+        pattern = compiled(parts["pattern"])
+        return Rule(
+            pattern,
+            tuple(replacement(_with_literal_references(parts["replacement"], pattern.groups), pattern)),
+            parts["fold"],
+        )
     except ValueError as error:
         raise ValueError(f"{text}: {error}") from None
 
@@ -82,146 +86,9 @@ def principal_name(dn: str, rules: Sequence[Rule]) -> str:
         if rule.pattern is None:
             return dn
         if rule.pattern.fullmatch(dn):
-            name = _replaced(dn, rule.pattern, rule.replacement)
+            name = replaced(dn, rule.pattern, rule.replacement)
             return name.lower() if rule.fold == "L" else name.upper() if rule.fold == "U" else name
     raise ValueError(f"no rule of ssl.principal.mapping.rules applies to {dn!r}")
-
-
-def _replaced(dn: str, pattern: re.Pattern[str], replacement: Sequence[str | int]) -> str:
-    """All matches replaced (``String.replaceAll``); Python's ``sub`` goes on in another way after an empty one."""
-    parts: list[str] = []
-    start = end = 0
-    while start <= len(dn) and (match := pattern.search(dn, start)):
-        parts.append(dn[end : match.start()])
-        parts.extend(each if isinstance(each, str) else match[each] or "" for each in replacement)
-        end = match.end()
-        start = end + (match.start() == end)
-    return "".join(parts) + dn[end:]
-
-
-# ---- Expressions of Java
-
-_SAME: Final = r"\\[tnrfadDsSwW] | \\x[0-9a-fA-F]{2} | \\u(?![dD][89a-fA-F])[0-9a-fA-F]{4} | \\[^a-zA-Z0-9]"
-"""Escapes that are read alike, in and out of a class."""
-_TOKEN: Final = re.compile(
-    rf"""
-    (?P<same> {_SAME} | \\[1-9](?![0-9]) | \\A | \((?!\?) | \(\?(?:[:=!]|<[=!]|i:) | [^\\\[(*+?{{$.]
-      | [*+?](?:\?|(?!\+)) | \{{[0-9]{{1,9}}(?:,[0-9]{{0,9}})?\}}(?![+?]) )
-    | (?P<flags> \A\(\?i\) )
-    | (?P<dot> \. )
-    | (?P<dollar> \$ | \\Z )
-    | (?P<end> \\z )
-    | \(\?<(?P<name>[a-zA-Z][a-zA-Z0-9]*)>
-    | \\k<(?P<named>[a-zA-Z][a-zA-Z0-9]*)>
-    | \[(?P<negated>\^?)(?P<members>(?:{_SAME} | [^\\\[\]])+)\]
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-"""Of an expression. No possessive quantifier, atomic group or lazy number is here: what those do with a group that can
-be empty is not the same. A word ends elsewhere from one Java to the next, so ``\\b`` is not here either.
-"""
-_MEMBER: Final = re.compile(rf"(?P<kind>\\[dDsSwW])-? | (?P<same>{_SAME} | -) | (?P<other>.)", re.VERBOSE | re.DOTALL)
-_DOUBLED: Final = re.compile(r"&&|--")
-_DOLLAR: Final = r"(?=(?:\r\n|(?<!\r)\n|[\r\x85\u2028\u2029])?\Z)"
-
-
-def _compiled(pattern: str) -> re.Pattern[str]:
-    """An expression of Java's as Python's.
-
-    Raises:
-        ValueError: Python has not the same.
-    """
-    translated: list[str] = []
-    at = 0
-    while at < len(pattern):
-        token = _TOKEN.match(pattern, at)
-        if token is None:
-            raise ValueError(f"expected an expression that Python reads as Java does, not {pattern[at : at + 3]} in it")
-        translated.append(_translated(token))
-        at = token.end()
-    try:
-        return re.compile("".join(translated), re.ASCII)
-    except re.error as error:
-        raise ValueError(f"expected an expression that Python reads as Java does: {error.msg}") from None
-    except (OverflowError, RecursionError):
-        raise ValueError("expected a smaller expression") from None
-
-
-def _translated(token: re.Match[str]) -> str:
-    match token.lastgroup:
-        case "dot":
-            return f"[^{_LINE_ENDS}]"
-        case "dollar":
-            return _DOLLAR
-        case "end":
-            return r"\Z"
-        case "name":
-            return f"(?P<{token['name']}>"
-        case "named":
-            return f"(?P={token['named']})"
-        case "members":
-            return f"[{token['negated']}{_members(token['members'])}]"
-        case _:
-            return token[0]
-
-
-def _members(members: str) -> str:
-    """The inside of a class; a ``-`` after a class of its own stands for itself, and so does ``&``."""
-    if _DOUBLED.search(members):
-        raise ValueError("expected an expression that Python reads as Java does, without && or -- between [ and ]")
-    parts = []
-    for member in _MEMBER.finditer(members):
-        if kind := member["kind"]:
-            parts.append(kind + member[0].removeprefix(kind).replace("-", r"\-"))
-        else:
-            parts.append(member["same"] or re.escape(member["other"]))
-    return "".join(parts)
-
-
-# ---- Replacements of Java
-
-_REFERENCE: Final = re.compile(r"\$(?P<number>[0-9]+)")
-_PART: Final = re.compile(
-    r"\\(?P<escaped>.) | \$(?P<number>[0-9]+) | \$\{(?P<name>[a-zA-Z][a-zA-Z0-9]*)\} | (?P<text>[^\\$]+)",
-    re.VERBOSE | re.DOTALL,
-)
-_NUMBER_DIGITS_MAX: Final = 9
-
-
-def _replacement(text: str, pattern: re.Pattern[str]) -> Iterator[str | int]:
-    """Parts of a replacement (``Matcher.appendReplacement``).
-
-    Raises:
-        ValueError: it refers to no group of ``pattern``.
-    """
-    text = _with_literal_references(text, pattern.groups)
-    at = 0
-    while at < len(text):
-        part = _PART.match(text, at)
-        if part is None:
-            raise ValueError("expected a digit or {name} after $ in the replacement, and a character after a backslash")
-        at = part.end()
-        if part["number"]:
-            number, digits = _group(part["number"], pattern.groups)
-            yield number
-            at = part.start("number") + digits
-        elif part["name"]:
-            if part["name"] not in pattern.groupindex:
-                raise ValueError(f"expected the name of a group of the pattern, not ${{{part['name']}}}")
-            yield pattern.groupindex[part["name"]]
-        else:
-            yield part["escaped"] or part["text"]
-
-
-def _group(text: str, groups: int) -> tuple[int, int]:
-    """The number of a group, and how many of the digits it has: as many as make one that there is."""
-    digits = 1
-    while digits < len(text) and int(text[: digits + 1]) <= groups:
-        digits += 1
-    number = int(text[:digits])
-    if number > groups:
-        raise ValueError(f"expected the number of a group of the pattern, not ${number}")
-    return number, digits
 
 
 def _with_literal_references(text: str, groups: int) -> str:
@@ -232,8 +99,8 @@ def _with_literal_references(text: str, groups: int) -> str:
     escaped = text
     for reference in _REFERENCE.finditer(text) if groups else ():
         number = reference["number"]
-        if len(number) > _NUMBER_DIGITS_MAX:
-            raise ValueError(f"expected at most {_NUMBER_DIGITS_MAX} digits after $ in the replacement")
+        if len(number) > NUMBER_DIGITS_MAX:
+            raise ValueError(f"expected at most {NUMBER_DIGITS_MAX} digits after $ in the replacement")
         index = int(number)
         while index > groups and index >= 10:
             index //= 10

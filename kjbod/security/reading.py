@@ -2,11 +2,10 @@
 file. Whoever has PLAINTEXT alone does without this module, and what it loads (:mod:`kjbod.security.opening`)."""
 
 import os
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kjbod.config.endpoints import Listener
 from kjbod.config.keys import Config
@@ -16,10 +15,17 @@ from kjbod.config.providers import Variables
 from kjbod.errors import ConfigError
 from kjbod.security import settings
 from kjbod.security.jaas import TEXT_CHARS_MAX, LoginModule, parse_sections
-from kjbod.security.keys import ChannelSettings, ListenerSettings, Tls
+from kjbod.security.keys import ChannelSettings, Kerberos, ListenerSettings, Tls
+
+if TYPE_CHECKING:
+    from kjbod.security.oauthbearer.keys import TokenSettings, ValidatorSettings
 
 JAAS_PROPERTY: Final = "java.security.auth.login.config"
 """The Java property that names the JAAS file; Kafka's scripts take it from ``KAFKA_OPTS``."""
+KRB5_PROPERTY: Final = "java.security.krb5.conf"
+"""The Java property that names ``krb5.conf``."""
+KRB5_VARIABLE: Final = "KRB5_CONFIG"
+"""The variable of MIT's library that does."""
 FILE_BYTES_MAX: Final = 1024 * 1024
 
 
@@ -38,7 +44,9 @@ def of_listener(config: Config, listener: str, protocol: str, mechanism_key: str
         Variables(config.properties, os.environ).resolve,
         lambda: _sections(config.kjbod_jaas_file, os.environ),
     )
-    _require_elsewhere(config, found.tls)
+    login = found.login
+    _require_usable(None if login is None else login.kerberos)
+    _require_elsewhere(config, found.tls, None if login is None else login.kerberos or login.token)
     return found
 
 
@@ -56,7 +64,9 @@ def of_own_listener(config: Config, listener: Listener) -> ListenerSettings:
         Variables(config.properties, os.environ).resolve,
         lambda: _sections(config.kjbod_jaas_file, os.environ),
     )
-    _require_elsewhere(config, found.tls)
+    _require_usable(found.kerberos)
+    for secret in (found.kerberos, found.tokens):
+        _require_elsewhere(config, found.tls, secret)
     return found
 
 
@@ -68,25 +78,53 @@ def of_client(path: Path, environment: Mapping[str, str]) -> ChannelSettings:
     """
     properties = _properties(path)
     variables = Variables(properties, environment)
-    return settings.of_client(properties, str(path), variables.resolve, lambda: _sections(None, environment))
+    found = settings.of_client(properties, str(path), variables.resolve, lambda: _sections(None, environment))
+    _require_usable(found.login.kerberos if found.login is not None else None, environment)
+    return found
 
 
-def _require_elsewhere(config: Config, tls: Tls | None) -> None:
-    """Require that stores lie on no disk that a broker's process watches: a thread that waits for one that hangs would
-    keep the process, its port and its locks, also when it is killed.
+def _require_usable(kerberos: Kerberos | None, environment: Mapping[str, str] = os.environ) -> None:
+    """Require the library of Kerberos, and show it the ``krb5.conf`` of Java's, where it has none of its own.
+
+    Raises:
+        ConfigError: it is not there.
+    """
+    if kerberos is None:
+        return
+    from kjbod.security.kerberos_login import require
+
+    require(kerberos.where)
+    given = _from_options(environment, KRB5_PROPERTY)
+    if given and not environment.get(KRB5_VARIABLE):
+        os.environ[KRB5_VARIABLE] = given
+
+
+def _require_elsewhere(
+    config: Config, tls: Tls | None, login: "Kerberos | TokenSettings | ValidatorSettings | None"
+) -> None:
+    """Require that stores, and files of logins, lie on no disk that a broker's process watches: a thread that waits for
+    one that hangs would keep the process, its port and its locks, also when it is killed.
 
     Raises:
         ConfigError: one does.
     """
-    if tls is None or "broker" not in config.process_roles:
+    if "broker" not in config.process_roles:
         return
+    stores = () if tls is None else (tls.keystore, tls.truststore)
+    files = [(f"{config.source}: {store.key}", store.path) for store in stores if store is not None]
+    if isinstance(login, Kerberos):
+        files += [(f"{login.where}: keyTab", login.keytab), (f"{login.where}: ticketCache", login.cache)]
+    elif login is not None:
+        from kjbod.security.oauthbearer.keys import files_of
+
+        named = files_of(login).items()
+        files += [(f"{config.source}: {key.removeprefix(f'{config.source}: ')}", path) for key, path in named]
     problems = [
-        f"{config.source}: {store.key}={store.path}: expected a file outside the disks that are watched, not below "
-        f"{inside}"
-        for store in (tls.keystore, tls.truststore)
-        if store is not None and store.path is not None
+        f"{name}={path}: expected a file outside the disks that are watched, not below {inside}"
+        for name, path in files
+        if path is not None
         for inside in config.directories
-        if is_below(os.path.abspath(store.path), inside)  # noqa: PTH100  the text alone
+        if is_below(os.path.abspath(path), inside)  # noqa: PTH100  the text alone
     ]
     if problems:
         raise ConfigError(*problems)
@@ -111,16 +149,14 @@ def _sections(path: str | None, environment: Mapping[str, str]) -> Mapping[str, 
         raise ConfigError(f"{named}: expected a JAAS file: {error}") from None
 
 
-def _from_options(environment: Mapping[str, str]) -> str | None:
-    """The JAAS file that is given to Java by ``KAFKA_OPTS``."""
+def _from_options(environment: Mapping[str, str], name: str = JAAS_PROPERTY) -> str | None:
+    """The value of a property that is given to Java by ``KAFKA_OPTS``."""
     given = environment.get("KAFKA_OPTS", "")
     try:
         options = shlex.split(given)
     except ValueError:
         options = given.split()
-    found = [
-        re.sub(f"^-D{re.escape(JAAS_PROPERTY)}=", "", one) for one in options if one.startswith(f"-D{JAAS_PROPERTY}=")
-    ]
+    found = [one.removeprefix(f"-D{name}=") for one in options if one.startswith(f"-D{name}=")]
     return found[-1] if found else None
 
 

@@ -1,5 +1,5 @@
 """The client's half of SASL mechanisms as machines without I/O: PLAIN (RFC 4616) and SCRAM (RFC 5802, 7677), as Kafka
-speaks them (``PlainSaslServer``, ``ScramSaslServer``, ``ScramFormatter`` of 4.3.1, KIP-43, KIP-84).
+speaks them (``PlainSaslServer``, ``ScramSaslServer``, ``ScramFormatter`` of 4.3.1, KIP-43, KIP-48, KIP-84).
 
 A machine gives the first message, and then the answer to each of the server's, until it says that it is done. SCRAM
 proves both ends to each other: a server that does not know the password is found out by its last message.
@@ -21,10 +21,18 @@ from kjbod.security.keys import Login
 _PLAIN: Final = "PLAIN"
 _GS2_HEADER: Final = "n,,"
 """No channel binding, no other identity."""
+_TOKEN_EXTENSION: Final = ",tokenauth=true"
+"""Says that name and password are those of a delegation token (``ScramLoginModule``, KIP-48)."""
 
 
 class ClientMechanism(Protocol):
-    """The client's half of one exchange."""
+    """The client's half of one exchange.
+
+    Attributes:
+        blocks: whether its steps may take long: each is to be taken in a thread.
+    """
+
+    blocks: bool
 
     def first(self) -> bytes:
         """The message to begin with."""
@@ -45,6 +53,8 @@ def client_mechanism(login: Login, nonce: str) -> ClientMechanism:
 class _Plain:
     """PLAIN: name and password in one message."""
 
+    blocks = False
+
     def __init__(self, login: Login) -> None:
         self._login = login
 
@@ -60,11 +70,13 @@ class _Plain:
 class _Scram:
     """SCRAM: two messages each; neither has the password."""
 
+    blocks = False
+
     def __init__(self, login: Login, nonce: str) -> None:
         self._login = login
         self._mechanism = MECHANISMS[login.mechanism]
         self._nonce = nonce
-        self._bare = f"n={sasl_name(login.username)},r={nonce}"
+        self._bare = f"n={sasl_name(login.username)},r={nonce}{_TOKEN_EXTENSION if login.is_token else ''}"
         self._server_signature: bytes | None = None
 
     def first(self) -> bytes:

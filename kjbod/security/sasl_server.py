@@ -1,5 +1,6 @@
 """The server's half of SASL mechanisms as machines without I/O: PLAIN (RFC 4616) and SCRAM (RFC 5802, 7677), as Kafka
-speaks them (``PlainSaslServer``, ``PlainServerCallbackHandler``, ``ScramSaslServer`` of 4.3.1, KIP-43, KIP-84).
+speaks them (``PlainSaslServer``, ``PlainServerCallbackHandler``, ``ScramSaslServer``, ``ScramServerCallbackHandler`` of
+4.3.1, KIP-43, KIP-48, KIP-84).
 
 A machine answers each message of the client until it says who the client is, or refuses it. Nothing may be sent to a
 machine after that. How long a message may be is the caller's to check (``sasl.server.max.receive.size``); what a
@@ -16,7 +17,7 @@ import hmac
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from kjbod.errors import KjbodError
 from kjbod.quick_dataclass import dataclass
@@ -25,7 +26,7 @@ from kjbod.security.jaas import LoginModule
 
 _USER_OPTION: Final = "user_"
 _PLAIN_FIELDS: Final = 3
-_TOKEN_EXTENSION: Final = "tokenauth=true"
+_TOKEN_EXTENSION: Final = "tokenauth"
 _NAME: Final = "(?:[^=,\\0]|=2C|=3D)+"
 _NONCE: Final = r"[\x21-\x2b\x2d-\x7e]+"
 _EXTENSIONS: Final = r"(?P<extensions>(?:,[A-Za-z]+=[^,\0]+)*)"
@@ -38,7 +39,15 @@ _CLIENT_FINAL: Final = re.compile(
 
 
 class Refused(KjbodError):  # noqa: N818 - an answer of the protocol
-    """A client is not let in. The text is Kafka's to the client: it has no secret, nor whether a name is known."""
+    """A client is not let in. The text is Kafka's to the client: it has no secret, nor whether a name is known.
+
+    Attributes:
+        reason: for our log; the same where nothing else is given.
+    """
+
+    def __init__(self, words: str, reason: str = "") -> None:
+        super().__init__(words)
+        self.reason = reason or words
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +57,14 @@ class Answer:
     Attributes:
         reply: the message to send back; it may be empty.
         user: who the client has proved to be; None: that is not done yet.
+        token_expires_ms: when the delegation token expires by which it has, since 1970; None: it was by none.
+        lifetime_ms: how long the proof holds; None: for good.
     """
 
     reply: bytes
     user: str | None = None
+    token_expires_ms: int | None = None
+    lifetime_ms: int | None = None
 
 
 class ServerMechanism(Protocol):
@@ -65,6 +78,14 @@ class ServerMechanism(Protocol):
         """
 
 
+@runtime_checkable
+class SlowMechanism(ServerMechanism, Protocol):
+    """A mechanism whose answers may take long to find."""
+
+    def work(self, message: bytes) -> None:
+        """Find the answer to a message, for :meth:`answer`. Blocks, and is to be called in a thread."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
     """The part of a password that a server keeps (``ScramCredential``)."""
@@ -73,6 +94,26 @@ class ScramCredential:
     stored_key: bytes = field(repr=False)
     server_key: bytes = field(repr=False)
     iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCredential:
+    """A delegation token as a login.
+
+    Attributes:
+        credential: of its HMAC, as of a password.
+        owner: name of the user that it stands for.
+        expires_ms: since 1970.
+    """
+
+    credential: ScramCredential
+    owner: str
+    expires_ms: int
+
+
+def no_token(_token_id: str) -> TokenCredential | None:
+    """Nobody's."""
+    return None
 
 
 def plain_users(module: LoginModule) -> Mapping[str, str]:
@@ -86,15 +127,21 @@ def plain(users: Mapping[str, str]) -> ServerMechanism:
     return _Plain(users)
 
 
-def scram(mechanism: str, credential: Callable[[str], ScramCredential | None], nonce: str) -> ServerMechanism:
+def scram(
+    mechanism: str,
+    credential: Callable[[str], ScramCredential | None],
+    nonce: str,
+    token: Callable[[str], TokenCredential | None] = no_token,
+) -> ServerMechanism:
     """The machine for one exchange by SCRAM.
 
     Args:
         mechanism: ``SCRAM-SHA-256`` or ``SCRAM-SHA-512``.
         credential: that of a user; None: there is no such user.
         nonce: printable, without commas, never used before.
+        token: a delegation token by its id; None: there is no such token.
     """
-    return _Scram(mechanism, credential, nonce)
+    return _Scram(mechanism, credential, nonce, token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +153,7 @@ class _Begun:
     nonce: str
     header: str
     signed: str
+    token_expires_ms: int | None
 
 
 class _Plain:
@@ -150,11 +198,18 @@ class _Plain:
 class _Scram:
     """SCRAM: two messages each. Kafka refuses a name that it does not know after the first of the client's."""
 
-    def __init__(self, mechanism: str, credential: Callable[[str], ScramCredential | None], nonce: str) -> None:
+    def __init__(
+        self,
+        mechanism: str,
+        credential: Callable[[str], ScramCredential | None],
+        nonce: str,
+        token: Callable[[str], TokenCredential | None],
+    ) -> None:
         self._name = mechanism
         self._mechanism = MECHANISMS[mechanism]
         self._credential = credential
         self._nonce = nonce
+        self._token = token
         self._begun: _Begun | None = None
         self._next: Callable[[str], Answer] | None = self._first
 
@@ -172,19 +227,29 @@ class _Scram:
         parts = _CLIENT_FIRST.fullmatch(message)
         if parts is None:
             raise self._refused()
-        if _TOKEN_EXTENSION in parts["extensions"].split(","):
-            raise Refused("Authentication failed: this server knows no delegation tokens (tokenauth=true)")
-        user = _user(parts["name"])
-        credential = self._credential(user)
-        if credential is None or credential.iterations < self._mechanism.iterations_min:
+        name = _user(parts["name"])
+        user, credential, expires_ms = self._known(name, by_token=_is_token(parts["extensions"]))
+        if credential.iterations < self._mechanism.iterations_min:
             raise self._refused()
-        if parts["authorization"] is not None and _user(parts["authorization"]) != user:
+        if parts["authorization"] is not None and _user(parts["authorization"]) != name:
             raise self._refused()
         nonce = parts["nonce"] + self._nonce
         reply = f"r={nonce},s={base64.b64encode(credential.salt).decode()},i={credential.iterations}"
-        self._begun = _Begun(user, credential, nonce, parts["header"], f"{parts['bare']},{reply}")
+        self._begun = _Begun(user, credential, nonce, parts["header"], f"{parts['bare']},{reply}", expires_ms)
         self._next = self._final
         return Answer(reply.encode())
+
+    def _known(self, name: str, *, by_token: bool) -> tuple[str, ScramCredential, int | None]:
+        """The user that a name stands for, the credential, and when that expires."""
+        if by_token:
+            token = self._token(name)
+            if token is not None:
+                return token.owner, token.credential, token.expires_ms
+        else:
+            credential = self._credential(name)
+            if credential is not None:
+                return name, credential, None
+        raise self._refused()
 
     def _final(self, message: str) -> Answer:
         begun, parts = self._begun, _CLIENT_FINAL.fullmatch(message)
@@ -200,13 +265,20 @@ class _Scram:
         if not hmac.compare_digest(hashlib.new(self._mechanism.hash, client_key).digest(), known.stored_key):
             raise self._refused()
         proved = hmac.digest(known.server_key, signed, self._mechanism.hash)
-        return Answer(f"v={base64.b64encode(proved).decode()}".encode(), begun.user)
+        return Answer(f"v={base64.b64encode(proved).decode()}".encode(), begun.user, begun.token_expires_ms)
 
     def _refused(self) -> Refused:
         # Of ``SaslServerAuthenticator``, which tells a client of SCRAM no more than this.
         return Refused(
             f"Authentication failed during authentication due to invalid credentials with SASL mechanism {self._name}"
         )
+
+
+def _is_token(extensions: str) -> bool:
+    """Whether the client logs in by a delegation token; of an extension that is there twice the last one counts, and
+    its case does not, as in Kafka (``ScramExtensions``)."""
+    found = dict(one.split("=", 1) for one in extensions.split(",")[1:])
+    return found.get(_TOKEN_EXTENSION, "").lower() == "true"
 
 
 def _user(name: str) -> str:

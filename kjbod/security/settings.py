@@ -13,12 +13,16 @@ is one line with file, key and what was expected, and never has the value of a s
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final, Self
 
 from kjbod.config.keys import LONG_MAX
 from kjbod.errors import ConfigError
 from kjbod.printable import printable
 from kjbod.security.jaas import LoginModule, parse_login
+from kjbod.security.kerberos_names import KEY as KERBEROS_RULES
+from kjbod.security.kerberos_names import KerberosRule
+from kjbod.security.kerberos_names import parse_rules as parse_kerberos_rules
+from kjbod.security.kerberos_settings import GSSAPI, KRB5, MODULE, kerberos_of
 from kjbod.security.keys import (
     CLIENT_AUTH,
     DEFAULT_TLS_PROTOCOLS,
@@ -33,6 +37,7 @@ from kjbod.security.keys import (
     SSL,
     STORE_TYPES,
     ChannelSettings,
+    Kerberos,
     ListenerSettings,
     Login,
     Store,
@@ -41,6 +46,9 @@ from kjbod.security.keys import (
 from kjbod.security.principals import DEFAULT as DEFAULT_RULE
 from kjbod.security.principals import Rule, parse_rules
 from kjbod.security.sasl_server import plain_users
+
+if TYPE_CHECKING:
+    from kjbod.security.oauthbearer.keys import ValidatorSettings
 
 Sections = Callable[[], Mapping[str, Sequence[LoginModule]]]
 """Gives the sections of the JAAS file by their names, none where there is no file; raises :class:`ConfigError`. It is
@@ -52,20 +60,32 @@ MECHANISMS: Final[Mapping[str, str]] = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    GSSAPI: MODULE,
+    "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
 }
 """Mechanisms of SASL that kjbod has, and Kafka's login module of each."""
 PLAIN: Final = "PLAIN"
-DEFAULT_MECHANISM: Final = "GSSAPI"
+OAUTHBEARER: Final = "OAUTHBEARER"
+DEFAULT_MECHANISM: Final = GSSAPI
 """Kafka's default of ``sasl.mechanism`` and of ``sasl.mechanism.controller.protocol``."""
 _OURS: Final = f"{', '.join(MECHANISMS)}, which is what kjbod has (Kafka's default is {DEFAULT_MECHANISM})"
 _PRINCIPALS: Final = "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"
 _SERVER_CALLBACK: Final = "sasl.server.callback.handler.class"
-_CLIENT_CLASSES: Final = ("sasl.client.callback.handler.class", "sasl.login.class", "sasl.login.callback.handler.class")
+_LOGIN_CALLBACK: Final = "sasl.login.callback.handler.class"
+_CLIENT_CLASSES: Final = ("sasl.client.callback.handler.class", "sasl.login.class", _LOGIN_CALLBACK)
 _ENGINE: Final = "ssl.engine.factory.class"
 _ENABLED: Final = "sasl.enabled.mechanisms"
 SHOWN_MAX: Final = 120
 """Characters of a value in a line about it."""
-_SECRETS: Final = ("password", "jaas.config", "keystore.key", "keystore.certificate.chain", "truststore.certificates")
+_SECRETS: Final = (
+    "password",
+    "jaas.config",
+    "keystore.key",
+    "keystore.certificate.chain",
+    "truststore.certificates",
+    "client.secret",
+    "passphrase",
+)
 
 
 def of_listener(
@@ -102,7 +122,8 @@ def of_listener(
             return None
         # Kafka ignores a login without the listener's prefix (ChannelBuilders.channelBuilderConfigs).
         key = f"{reader.prefix}{mechanism.lower()}.sasl.jaas.config"
-        return general.login(mechanism, key, _server_sections(listener), sections)
+        # What a mechanism has keys of its own for is of the listener, too.
+        return reader.login(mechanism, key, _server_sections(listener), sections)
 
     return _settings(reader, protocol, login)
 
@@ -127,7 +148,8 @@ def of_client(
             return None
         return reader.login(mechanism, "sasl.jaas.config", ["KafkaClient"], sections)
 
-    return _settings(reader, protocol, login)
+    has_handler = reader.text("sasl.mechanism") == OAUTHBEARER
+    return _settings(reader, protocol, login, _CLIENT_CLASSES[:-1] if has_handler else _CLIENT_CLASSES)
 
 
 def of_own_listener(
@@ -162,6 +184,9 @@ def of_own_listener(
         reader.lifetimes_ms(mechanisms),
         reader.milliseconds("connection.failed.authentication.delay.ms", default=100),
         reader.principal_rules(),
+        reader.acceptor(listener, sections) if GSSAPI in mechanisms else None,
+        reader.kerberos_rules() if GSSAPI in mechanisms else (),
+        reader.tokens(listener, sections) if OAUTHBEARER in mechanisms else None,
     )
     if reader.problems:
         raise ConfigError(*reader.problems)
@@ -173,8 +198,10 @@ def _server_sections(listener: str) -> Sequence[str]:
     return f"{listener.lower()}.KafkaServer", "KafkaServer"
 
 
-def _settings(reader: "_Reader", protocol: str, login: Callable[[], Login | None]) -> ChannelSettings:
-    reader.refuse_classes(protocol, _CLIENT_CLASSES)
+def _settings(
+    reader: "_Reader", protocol: str, login: Callable[[], Login | None], classes: Iterable[str] = _CLIENT_CLASSES
+) -> ChannelSettings:
+    reader.refuse_classes(protocol, classes)
     tls = reader.tls() if protocol in (SSL, SASL_SSL) else None
     who = login() if protocol in (SASL_PLAINTEXT, SASL_SSL) else None
     if reader.problems:
@@ -214,6 +241,18 @@ class _Reader:
             self.problems.append(f"{self._source}: {self.key(name)}: {error}")
             return None
 
+    def named(self, name: str) -> str:
+        """A key with its file, for messages."""
+        return f"{self._source}: {self.key(name)}"
+
+    def note(self, words: str) -> None:
+        """Note a problem."""
+        self.problems.append(f"{self._source}: {words}")
+
+    def of_options(self, where: str, options: Mapping[str, str]) -> Self:
+        """A reader of a JAAS entry's options, whose problems are among ours."""
+        return type(self)(options, f"{self._source}: {where}", str, problems=self.problems)
+
     def wrong(self, name: str, expected: str) -> None:
         """Note that a value is not as expected."""
         key = self.key(name)
@@ -233,7 +272,7 @@ class _Reader:
 
     def refuse_classes_of_listeners(self, protocol: str) -> None:
         """Note classes that would decide who a client is: without them others would be let in, or as somebody else."""
-        enabled = [one for one in self._list(_ENABLED) if one in MECHANISMS]
+        enabled = [one for one in self._list(_ENABLED) if one in MECHANISMS and one != OAUTHBEARER]
         self.refuse_classes(protocol, [f"{one.lower()}.{_SERVER_CALLBACK}" for one in enabled])
         if self.text("principal.builder.class") not in (None, "", _PRINCIPALS):
             self.wrong("principal.builder.class", f"expected {_PRINCIPALS} or nothing: kjbod runs no Java classes")
@@ -318,28 +357,57 @@ class _Reader:
         return None
 
     def login(self, mechanism: str, key: str, names: Sequence[str], sections: Sections) -> Login | None:
-        """Name and password, from the value of ``key``, or from the first of the sections ``names`` that is there."""
+        """A login, from the value of ``key``, or from the first of the sections ``names`` that is there."""
         modules = self._modules(key, names, sections)
         where = key if key in self._properties else f"section {names[-1]} of the JAAS file"
         if not modules:
             if key not in self._properties:
+                default = " (Kafka's default of the mechanism)" if mechanism == DEFAULT_MECHANISM else ""
                 self.problems.append(
-                    f"{self._source}: {key} is missing: expected the login of {mechanism}, or a section {names[-1]} in "
-                    "the file of kjbod.jaas.file"
+                    f"{self._source}: {key} is missing: expected the login of {mechanism}{default}, or a section "
+                    f"{names[-1]} in the file of kjbod.jaas.file"
                 )
             return None
         module = next((one for one in modules if one.name == MECHANISMS[mechanism]), modules[0])
-        if module.options.get("tokenauth", "").lower() == "true":
-            self.problems.append(
-                f"{self._source}: {where}: tokenauth=true: expected a user, kjbod has no use for tokens"
-            )
-            return None
+        if mechanism == GSSAPI:
+            return self._kerberos_login(module, where)
+        if mechanism == OAUTHBEARER:
+            from kjbod.security.oauthbearer.settings import login_of
+
+            return login_of(self, module, where)
         username, password = module.options.get("username"), module.options.get("password")
         if username is None or password is None:
             lacking = "username" if username is None else "password"
             self.problems.append(f"{self._source}: {where}: {lacking} is missing, which {mechanism} needs")
             return None
-        return Login(mechanism, username, password)
+        is_token = mechanism != PLAIN and module.options.get("tokenauth", "").lower() == "true"
+        return Login(mechanism, username, password, is_token)
+
+    def _kerberos_login(self, module: LoginModule, where: str) -> Login | None:
+        try:
+            found = kerberos_of(module, f"{self._source}: {where}", self.text)
+        except ConfigError as error:
+            self.problems.extend(error.problems)
+            return None
+        return Login(GSSAPI, found.principal or "the ticket cache", kerberos=found)
+
+    def acceptor(self, listener: str, sections: Sections) -> Kerberos | None:
+        """The login of a listener's own principal."""
+        key = f"{self.prefix}{GSSAPI.lower()}.sasl.jaas.config"
+        modules = self._modules(key, _server_sections(listener), sections)
+        module = next((one for one in modules if one.name.endswith(KRB5)), None)
+        where = f"{self._source}: {key}"
+        if module is None:
+            self.problems.append(
+                f"{where} is missing: expected the keytab of this host, by {MODULE}, or {_ENABLED} without {GSSAPI}, "
+                "its default"
+            )
+            return None
+        try:
+            return kerberos_of(module, where, self.text, accepts=True)
+        except ConfigError as error:
+            self.problems.extend(error.problems)
+            return None
 
     def enabled_mechanisms(self, listener: str, sections: Sections) -> Mapping[str, Mapping[str, str]]:
         """Mechanisms of a listener that kjbod has, with the users of PLAIN."""
@@ -357,6 +425,18 @@ class _Reader:
             self.problems.append(f"{self._source}: {key} is missing: expected the users of PLAIN as options user_NAME")
             return {}
         return plain_users(module)
+
+    def tokens(self, listener: str, sections: Sections) -> "ValidatorSettings | None":
+        """Rules of the tokens that a listener takes."""
+        from kjbod.security.oauthbearer.settings import validator_of
+
+        key = f"{self.prefix}{OAUTHBEARER.lower()}.sasl.jaas.config"
+        modules, before = self._modules(key, _server_sections(listener), sections), len(self.problems)
+        module = next((one for one in modules if one.name == MECHANISMS[OAUTHBEARER]), None)
+        if module is None and len(self.problems) == before:
+            self.note(f"{key} is missing: expected {MECHANISMS[OAUTHBEARER]} required;")
+        where = key if key in self._properties else "the JAAS file"
+        return validator_of(self, module, where)
 
     def lifetimes_ms(self, mechanisms: Iterable[str]) -> Mapping[str, int]:
         """For how long a login holds, by its mechanism; a key of the mechanism comes before that of all."""
@@ -380,6 +460,15 @@ class _Reader:
             return parse_rules(self.text(name) or DEFAULT_RULE)
         except ValueError as error:
             self.wrong(name, str(error))
+            return ()
+
+    def kerberos_rules(self) -> tuple[KerberosRule, ...]:
+        """Rules that make a principal of a Kerberos name."""
+        text = self.text(KERBEROS_RULES)
+        try:
+            return parse_kerberos_rules(DEFAULT_RULE if text is None else text)
+        except ValueError as error:
+            self.wrong(KERBEROS_RULES, str(error))
             return ()
 
     def _modules(self, key: str, names: Sequence[str], sections: Sections) -> Sequence[LoginModule]:

@@ -12,6 +12,7 @@ Bytes go in, requests or responses come out, and the other way round; sockets, t
 
 import dataclasses
 import re
+import struct
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -47,6 +48,9 @@ from kjbod.wire.messages import (
 
 _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _CORRELATION_IDS = 2**31
+_ASKED_FROM: Mapping[ApiKey, int] = {ApiKey.SASL_HANDSHAKE: 1}
+"""Lowest version that is asked for, where servers here take lower ones."""
+_TOKEN_LENGTH = struct.Struct(">i")
 _VERSION_WITH_SOFTWARE_NAME = 3
 _VERSION_WITH_ZERO_MINIMA = 4
 
@@ -100,10 +104,11 @@ class ClientConnection:
         if api_key not in self.versions:
             raise UnsupportedVersionError(f"the server does not offer {api_key.name}")
         low, high = self.versions[api_key]
-        if high < spec.min_version or low > spec.max_version:
+        own_low = _ASKED_FROM.get(api_key, spec.min_version)
+        if high < own_low or low > spec.max_version:
             raise UnsupportedVersionError(
                 f"the server offers {api_key.name} versions {low} to {high}, "
-                f"kjbod knows {spec.min_version} to {spec.max_version}"
+                f"kjbod knows {own_low} to {spec.max_version}"
             )
         return min(high, spec.max_version)
 
@@ -257,6 +262,10 @@ class ServerConnection:
         else:
             slot.encoded = encode_response(message, slot.request.version, slot.request.correlation_id)
         slot.request = None  # which may take fifty times its frame
+
+    def answer_token(self, slot: Slot, token: bytes) -> None:
+        """Fill ``slot`` with a message of SASL that no request has around it."""
+        slot.encoded = _TOKEN_LENGTH.pack(len(token)) + token
 
     def data_to_send(self) -> tuple[bytes, int]:
         """The bytes that may leave now, and how many answers they are."""

@@ -193,9 +193,9 @@ def decode_request(
 def _served(key: int, version: int, apis: VersionRanges | None) -> bool:
     try:
         api_key = ApiKey(key)
-    except ValueError:
+        spec = API[api_key]
+    except (ValueError, KeyError):  # Kafka has no such API, or this process has not loaded its messages
         return False
-    spec = API[api_key]
     low, high = apis.get(api_key, (0, -1)) if apis is not None else (spec.min_version, spec.max_version)
     return max(low, spec.min_version) <= version <= min(high, spec.max_version)
 

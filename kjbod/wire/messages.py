@@ -158,8 +158,8 @@ class SaslHandshakeResponse(ResponseBody):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslHandshakeRequest(RequestBody[SaslHandshakeResponse]):
-    """Names the mechanism by which a client authenticates. Version 0 goes on without Kafka's frames: nobody here has
-    it."""
+    """Names the mechanism by which a client authenticates. Behind version 0 its messages have no requests around them
+    (KIP-43): servers here take that, clients send none."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.SASL_HANDSHAKE
     mechanism: str
@@ -1381,7 +1381,7 @@ API: dict[ApiKey, ApiSpec] = api_specs(
     (
         (FetchRequest, FetchResponse, 4, 18),
         (MetadataRequest, MetadataResponse, 0, 13),
-        (SaslHandshakeRequest, SaslHandshakeResponse, 1, 1),
+        (SaslHandshakeRequest, SaslHandshakeResponse, 0, 1),
         (ApiVersionsRequest, ApiVersionsResponse, 0, 4),
         (CreateTopicsRequest, CreateTopicsResponse, 2, 7),
         (DeleteTopicsRequest, DeleteTopicsResponse, 1, 6),

@@ -32,10 +32,10 @@ class ForwardedPrincipal:
         return f"{self.principal_type}:{self.name}"
 
     @classmethod
-    def of(cls, principal: str) -> "ForwardedPrincipal":
+    def of(cls, principal: str, *, token_authenticated: bool = False) -> "ForwardedPrincipal":
         """From ``User:alice``."""
         kind, _, name = principal.partition(":")
-        return cls(principal_type=kind, name=name)
+        return cls(principal_type=kind, name=name, token_authenticated=token_authenticated)
 
 
 _CODEC: Final[Codec[ForwardedPrincipal]] = compile_codec(

@@ -517,6 +517,8 @@ MESSAGES: Final[Mapping[tuple[int, int, str], int]] = {
     (3, 12, 'response'): 84,
     (3, 13, 'request'): 81,
     (3, 13, 'response'): 85,
+    (17, 0, 'request'): 86,
+    (17, 0, 'response'): 87,
     (17, 1, 'request'): 86,
     (17, 1, 'response'): 87,
     (18, 0, 'request'): 88,

@@ -39,25 +39,22 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from kjbod.clock import Clock
-from kjbod.errors import KjbodError, ProtocolError, RemoteProtocolError
+from kjbod.errors import KjbodError, ProtocolError
 from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.names import listening_addresses
 from kjbod.wire.admission import Admission, Admissions
 from kjbod.wire.connection import ServerConnection, Slot
 from kjbod.wire.frames import EncodedResponse, Request, VersionRanges, preload
+from kjbod.wire.handshakes import Arrival, Handshakes
 from kjbod.wire.limits import DECODED_AT_ONCE_BYTES, URGENT_PER_SECOND, Limits
-from kjbod.wire.messages import ResponseBody
+from kjbod.wire.messages import ResponseBody, SaslAuthenticateRequest
 from kjbod.wire.pressure import Pace, Rate, Room, Unread
-from kjbod.wire.server_login import BEFORE_LOGIN, SASL_APIS, Reply, ServerLogin, State
+from kjbod.wire.server_login import LOGIN_BYTES_MAX, SASL_APIS, Reply, ServerLogin, State, require_before_login
 
 if TYPE_CHECKING:
     from kjbod.security.listener import ListenerSecurity
 
 LOG_LINES_PER_SECOND = 20
-LOGIN_BYTES_MAX = 64 * 1024
-"""Of a request before the login. Kafka takes 512 KiB (``sasl.server.max.receive.size``), for tickets of Kerberos."""
-ACCEPT_AGAIN_MS = 100
-"""After a connection that could not be accepted."""
 _READ_BYTES = 65_536
 _API_KEY_BYTES = 2
 _NOTHING_AT_ONCE = -1
@@ -81,6 +78,8 @@ class Peer:
     port: int
     principal: str = "User:ANONYMOUS"
     """Who it is to an authorizer (``KafkaPrincipal``)."""
+    token_authenticated: bool = False
+    """Whether it has shown a delegation token."""
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -161,7 +160,7 @@ class Server:
         self.admissions = Admissions(limits, clock, secured=security is not None)
         self._listening: asyncio.Server | None = None
         self._connections: set[asyncio.Task[Any]] = set()
-        self._accepting: list[asyncio.Task[None]] = []
+        self._handshakes: Handshakes | None = None
         self._shaking_hands: set[asyncio.Task[None]] = set()
         self.closing = False
 
@@ -194,11 +193,14 @@ class Server:
         for listening in self._listening.sockets:
             self._set_buffers(listening.fileno())
         if self._has_tls:
-            for listening in self._listening.sockets:
-                accepting = socket.socket(fileno=os.dup(listening.fileno()))
-                accepting.setblocking(False)
-                accepting.listen(self.limits.listen_backlog)
-                self._accepting.append(loop.create_task(self._accept(accepting)))
+            self._handshakes = Handshakes(
+                self._listening.sockets,
+                self.limits.listen_backlog,
+                admit=lambda address: self._admit(Peer(*address)),
+                begin=self._begin_handshake,
+                refuse=lambda address, why: self.complaints.add("connection.refused", Peer(*address), why),
+                clock=self.clock,
+            )
 
     def _protocol(self, admission: Admission | None = None) -> "_Protocol":
         loop = asyncio.get_running_loop()
@@ -209,26 +211,12 @@ class Server:
     def _has_tls(self) -> bool:
         return self.security is not None and self.security.settings.tls is not None
 
-    async def _accept(self, accepting: socket.socket) -> None:
-        """Accept connections for TLS. The event loop would do it, and have the limits count what has shaken hands."""
-        loop = asyncio.get_running_loop()
-        with accepting:
-            while True:
-                try:
-                    accepted, address = await loop.sock_accept(accepting)
-                except OSError as error:  # no file is left for it, or it was gone before
-                    self.complaints.add("connection.refused", Peer("unknown", 0), str(error))
-                    await asyncio.sleep(ACCEPT_AGAIN_MS / 1000)
-                    continue
-                peer = Peer(str(address[0]), int(address[1]))
-                admission = self._admit(peer)
-                if admission is None:
-                    accepted.close()
-                    await asyncio.sleep(0)  # a flood of them is not all there is
-                    continue
-                task = loop.create_task(self._shake_hands(accepted, peer, admission))
-                self._shaking_hands.add(task)
-                task.add_done_callback(self._shaking_hands.discard)
+    def _begin_handshake(self, arrival: Arrival) -> None:
+        task = asyncio.get_running_loop().create_task(
+            self._shake_hands(arrival.socket, Peer(*arrival.address), arrival.admission)
+        )
+        self._shaking_hands.add(task)
+        task.add_done_callback(self._shaking_hands.discard)
 
     def _admit(self, peer: Peer) -> Admission | None:
         """A place for a connection; None: there is none, and that was said."""
@@ -243,8 +231,9 @@ class Server:
         assert self.security is not None
         handed_over = False
         try:
-            await asyncio.sleep(admission.wait_ms / 1000)
-            left_s = admission.left_s(self.clock.monotonic_ms())
+            now_ms = self.clock.monotonic_ms()
+            admission.begins(functools.partial(_shut, accepted), now_ms)
+            left_s = admission.left_s(now_ms)
             context = await self.security.context(timeout_ms=int(left_s * 1000))
             handed_over = True  # from here on the socket is the event loop's to close
             await asyncio.get_running_loop().connect_accepted_socket(
@@ -280,7 +269,9 @@ class Server:
         self.closing = True
         if self._listening is not None:
             self._listening.close()
-        tasks = {*self._connections, *self._accepting, *self._shaking_hands}
+        if self._handshakes is not None:
+            self._handshakes.close()
+        tasks = {*self._connections, *self._shaking_hands}
         for task in tasks:
             task.cancel()
         if tasks:
@@ -353,9 +344,11 @@ class Server:
     async def _flush_and_close(self, writer: asyncio.StreamWriter) -> None:
         """Let the last answers leave; what the client does not read in time is not kept for it."""
         writer.close()
-        with contextlib.suppress(OSError):  # the client has gone, or time is up
+        try:
             async with asyncio.timeout(self.limits.linger_timeout_ms / 1000):
                 await writer.wait_closed()
+        except OSError as error:  # the client has gone, or time is up
+            _let_go(error)
 
 
 class _Protocol(asyncio.StreamReaderProtocol):
@@ -393,6 +386,8 @@ class _Session:
         self._patience: asyncio.Timeout | None = None
         if login.is_in:
             admission.logged_in()
+        else:
+            admission.begins(self._give_way, server.clock.monotonic_ms())
         self._limits = server.limits
         self._reader = reader
         self._writer = writer
@@ -422,29 +417,38 @@ class _Session:
         protocol = self._writer.transport.get_protocol()
         assert isinstance(protocol, _Protocol)
         protocol.session = self
+        ended: BaseException | None = None
         try:
-            async with asyncio.timeout(self._login_timeout_s()) as patience, asyncio.TaskGroup() as handlers:
-                self._patience = patience
-                try:
-                    await self._read_requests(handlers)
-                except ProtocolError as error:
-                    self._complain(str(error))
-                    linger_s = self._limits.linger_timeout_ms / 1000
-                    patience.reschedule(asyncio.get_running_loop().time() + linger_s)
+            try:
+                await self._answer_requests()
+            except BaseException as error:
+                ended = error
+                raise
         except* TimeoutError:
             if not self._login.is_in:
                 self._complain(f"no login within {self._limits.login_timeout_ms} ms")
+            _let_go(ended)
         except* (_Ended, ConnectionError):
-            pass
+            _let_go(ended)
         except* OSError as errors:
             self._complain(str(errors.exceptions[0]))
+            _let_go(ended)
         finally:
             protocol.session = None
-            # What raised here is in a cycle with its traceback, and lives until the next full garbage collection.
             self._machine.abandon()
             self._server.pending_bytes -= self._held_bytes
             self._leave_queue(self._queued_bytes)  # of handlers that never began
             self._server.unread.forget(self)
+
+    async def _answer_requests(self) -> None:
+        async with asyncio.timeout(self._login_timeout_s()) as patience, asyncio.TaskGroup() as handlers:
+            self._patience = patience
+            try:
+                await self._read_requests(handlers)
+            except ProtocolError as error:
+                self._complain(str(error))
+                linger_s = self._limits.linger_timeout_ms / 1000
+                patience.reschedule(asyncio.get_running_loop().time() + linger_s)
 
     def _login_timeout_s(self) -> float | None:
         return None if self._login.is_in else self._admission.left_s(self._server.clock.monotonic_ms())
@@ -478,6 +482,13 @@ class _Session:
         while data := await self._read():
             for slot in self._machine.receive(data):
                 await self._gate.acquire()
+                if self._login.takes_tokens:
+                    assert slot.frame is not None
+                    token, slot.frame = slot.frame, None
+                    await self._work(token)
+                    clock = self._server.clock
+                    await self._reply(slot, self._login.take_token(token, clock.monotonic_ms(), clock.wall_ms()))
+                    continue
                 queued_bytes = self._admit_stranger(slot) if self._login.is_stranger else await self._admit(slot)
                 if slot.request is None:
                     self._leave_queue(queued_bytes)
@@ -497,9 +508,7 @@ class _Session:
         """Read a request of who has not logged in: one that may come then, and no other is even decoded, nor is it the
         turn of anybody else's."""
         assert slot.frame is not None
-        key = int.from_bytes(slot.frame[:_API_KEY_BYTES])
-        if key not in BEFORE_LOGIN:
-            raise RemoteProtocolError(f"a request of API {key} before a login")
+        require_before_login(slot.frame)
         self._machine.decode(slot)
         return 0
 
@@ -507,7 +516,15 @@ class _Session:
         """A step of the login; None: the request is the handler's."""
         if self._security is not None and request.api_key in SASL_APIS:
             await self._security.ready()
-        return self._login.take(request, self._server.clock.monotonic_ms())
+            if isinstance(request.message, SaslAuthenticateRequest):
+                await self._work(request.message.auth_bytes)
+        clock = self._server.clock
+        return self._login.take(request, clock.monotonic_ms(), clock.wall_ms())
+
+    async def _work(self, token: bytes) -> None:
+        """Have done what a message of a mechanism takes time for."""
+        if self._security is not None and (work := self._login.work(token)):
+            await self._security.work(work)
 
     async def _reply(self, slot: Slot, reply: Reply) -> None:
         """Answer a step of the login; the connection of one who was refused ends behind it."""
@@ -515,7 +532,12 @@ class _Session:
             self._complain(reply.refused)
             assert self._security is not None
             await asyncio.sleep(self._security.settings.refusal_delay_ms / 1000)  # who tries passwords has to wait
-        self._machine.answer(slot, reply.message)
+        if isinstance(reply.message, bytes):
+            if reply.refused:
+                raise _Ended
+            self._machine.answer_token(slot, reply.message)
+        else:
+            self._machine.answer(slot, reply.message)
         self._made(slot)
         await self._flush()
         if reply.refused:
@@ -532,7 +554,8 @@ class _Session:
         """The client has logged in, or again."""
         patience.reschedule(None)
         self._machine.allow(self._limits.max_frame_bytes)
-        self._peer = dataclasses.replace(self._peer, principal=f"User:{user}")
+        by_token = self._login.token_authenticated
+        self._peer = dataclasses.replace(self._peer, principal=f"User:{user}", token_authenticated=by_token)
         self._shortcut = None if self._server.shortcut is None else self._server.shortcut(self._peer)
         self._admission.logged_in()
 
@@ -577,6 +600,9 @@ class _Session:
         if size_bytes:
             self._queued_bytes -= size_bytes
             self._server.queued.leave(size_bytes)
+
+    def _give_way(self) -> None:
+        self.cut_off("it has not logged in, and its place was needed")
 
     def cut_off(self, reason: str) -> None:
         """End the connection at once."""
@@ -707,6 +733,22 @@ class _Complaints:
     def add_bug(self, peer: Peer, request: Request) -> None:
         """A handler's fault, with its traceback."""
         self._log.exception("request.failed", peer=str(peer), api=request.api_key.name, version=request.version)
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Take from an exception what it holds: its frames hold the session, its TLS too, and those hold the exception, so
+    that 100 KiB would live until a garbage collection comes to them."""
+    if error is None:
+        return
+    for one in (*getattr(error, "exceptions", ()), error.__context__, error.__cause__):
+        _let_go(one)
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+
+
+def _shut(accepted: socket.socket) -> None:
+    """End a connection whose socket is the event loop's."""
+    with contextlib.suppress(OSError):
+        accepted.shutdown(socket.SHUT_RDWR)
 
 
 def _words(error: Exception) -> str:

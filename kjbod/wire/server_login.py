@@ -1,6 +1,9 @@
 """The server's half of a login over Kafka's own requests, as a machine without I/O (``SaslServerAuthenticator`` of
 4.3.1, KIP-43, KIP-152, KIP-368).
 
+A login by a delegation token holds until that expires. Kafka lets an expired one in that is still in the metadata, and
+closes the connection at its first request; here it is refused at once.
+
 ======================  ======================================  =====================================================
 state                   takes                                   and then
 ======================  ======================================  =====================================================
@@ -9,6 +12,8 @@ state                   takes                                   and then
 ``GREETING, HANDSHAKE`` SaslHandshake of another one            error 33 with ours, end
 ``PROVING``             SaslAuthenticate                        ``PROVING``, or ``IN`` where the client has proved who
                                                                 it is, or error 58, end
+``PROVING``             behind SaslHandshake 0, a message of    the same, without a request around the answer; refused:
+                        the mechanism itself                    end without an answer
 ``IN``                  SaslHandshake, a second after the last  ``RENEWING``, with the same mechanism
                         renewal
 ``IN``                  any other one                           handler; the end where the login has expired
@@ -19,6 +24,7 @@ Whatever is not in the table ends the connection. A listener without SASL is ``I
 SaslHandshake with ILLEGAL_SASL_STATE, as Kafka does.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from types import MappingProxyType
@@ -26,7 +32,7 @@ from typing import Final
 
 from kjbod.errors import RemoteProtocolError
 from kjbod.quick_dataclass import dataclass
-from kjbod.security.sasl_server import Refused, ServerMechanism
+from kjbod.security.sasl_server import Answer, Refused, ServerMechanism, SlowMechanism
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.frames import Request
 from kjbod.wire.messages import (
@@ -39,11 +45,27 @@ from kjbod.wire.messages import (
     SaslHandshakeResponse,
 )
 
+_WITH_REQUESTS: Final = 1
+"""Version of SaslHandshake behind which the messages of the mechanism come in requests (KIP-152)."""
 AGAIN_AFTER_MS: Final = 1_000
 """Between the begins of two renewals of a login (``KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS``)."""
 BEFORE_LOGIN: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 """All that a stranger may ask."""
 SASL_APIS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+LOGIN_BYTES_MAX: Final = 64 * 1024
+"""Of a request before the login. Kafka takes 512 KiB (``sasl.server.max.receive.size``), for tickets of Kerberos."""
+_API_KEY_BYTES: Final = 2
+
+
+def require_before_login(frame: bytes) -> None:
+    """Check what a stranger asks for, before it is read.
+
+    Raises:
+        RemoteProtocolError: it is for those who have logged in.
+    """
+    key = int.from_bytes(frame[:_API_KEY_BYTES])
+    if key not in BEFORE_LOGIN:
+        raise RemoteProtocolError(f"a request of API {key} before a login")
 
 
 class State(Enum):
@@ -62,11 +84,11 @@ class Reply:
     """An answer that no handler gives.
 
     Attributes:
-        message: to send.
+        message: to send; bytes: of the mechanism itself, with a length alone, and none to who is refused.
         refused: why the connection ends behind it, for the log; empty: it goes on.
     """
 
-    message: ResponseBody
+    message: ResponseBody | bytes
     refused: str = ""
 
 
@@ -80,6 +102,8 @@ class ServerLogin:
     Attributes:
         state: where it stands.
         user: who the client has proved to be.
+        token_authenticated: whether it was by a delegation token.
+        takes_tokens: whether messages of the mechanism come next, without requests around them.
     """
 
     def __init__(
@@ -95,6 +119,9 @@ class ServerLogin:
         self._expires_ms: int | None = None
         self.state = State.GREETING if mechanisms else State.IN
         self.user: str | None = None
+        self.token_authenticated = False
+        self.takes_tokens = False
+        self._session_ms = 0
 
     @property
     def is_in(self) -> bool:
@@ -110,8 +137,13 @@ class ServerLogin:
         """Whether a request of the handler's would be taken."""
         return self.state is State.IN and (self._expires_ms is None or now_ms < self._expires_ms)
 
-    def take(self, request: Request, now_ms: int) -> Reply | None:
-        """Take a request; None: it is the handler's.
+    def work(self, token: bytes) -> Callable[[], None] | None:
+        """Work that is to be done in a thread before a message of the mechanism is taken; None: there is none."""
+        machine = self._machine
+        return functools.partial(machine.work, token) if isinstance(machine, SlowMechanism) else None
+
+    def take(self, request: Request, now_ms: int, wall_ms: int) -> Reply | None:
+        """Take a request; None: it is the handler's. ``wall_ms``: now since 1970, by which delegation tokens expire.
 
         Raises:
             RemoteProtocolError: it has no place here; the connection is to be closed without an answer.
@@ -126,14 +158,27 @@ class ServerLogin:
                 self.state = State.HANDSHAKE
                 return None
             case SaslHandshakeRequest() if self.state in (State.GREETING, State.HANDSHAKE, State.IN):
-                return self._shake_hands(message, now_ms)
+                return self._shake_hands(message, request.version, now_ms)
             case SaslAuthenticateRequest() if self.state in (State.PROVING, State.RENEWING):
-                return self._prove(message, now_ms)
+                return self._prove(message, now_ms, wall_ms)
             case SaslAuthenticateRequest() if self.state is State.IN:
                 return Reply(_refusal(ErrorCode.ILLEGAL_SASL_STATE, "SaslAuthenticate without a SaslHandshake"))
         raise RemoteProtocolError(f"{request.api_key.name} before a login")
 
-    def _shake_hands(self, message: SaslHandshakeRequest, now_ms: int) -> Reply:
+    def take_token(self, token: bytes, now_ms: int, wall_ms: int) -> Reply:
+        """Take a message of the mechanism itself, where :attr:`takes_tokens`.
+
+        Raises:
+            RemoteProtocolError: it is larger than one may be.
+        """
+        if len(token) > LOGIN_BYTES_MAX:
+            raise RemoteProtocolError(f"{len(token)} bytes of {self._chosen}: at most {LOGIN_BYTES_MAX}")
+        try:
+            return Reply(self._answer(token, now_ms, wall_ms))
+        except Refused as error:
+            return Reply(b"", f"{self._chosen}: {error.reason}")
+
+    def _shake_hands(self, message: SaslHandshakeRequest, version: int, now_ms: int) -> Reply:
         ours = tuple(self._mechanisms)
         early = self._renewed_ms is not None and now_ms - self._renewed_ms < AGAIN_AFTER_MS
         if not ours or (self.state is State.IN and early):
@@ -148,24 +193,44 @@ class ServerLogin:
         if self.state is State.IN:
             self._renewed_ms = now_ms
         self.state = State.RENEWING if self.state is State.IN else State.PROVING
+        self.takes_tokens = version < _WITH_REQUESTS
         return Reply(SaslHandshakeResponse(mechanisms=ours))
 
-    def _prove(self, message: SaslAuthenticateRequest, now_ms: int) -> Reply:
+    def _prove(self, message: SaslAuthenticateRequest, now_ms: int, wall_ms: int) -> Reply:
+        try:
+            answer = self._answer(message.auth_bytes, now_ms, wall_ms)
+        except Refused as error:
+            refusal = _refusal(ErrorCode.SASL_AUTHENTICATION_FAILED, str(error))
+            return Reply(refusal, f"{self._chosen}: {error.reason}")
+        lifetime_ms = self._session_ms if self.is_in else 0
+        return Reply(SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=lifetime_ms))
+
+    def _answer(self, token: bytes, now_ms: int, wall_ms: int) -> bytes:
+        """The mechanism's answer, behind which the client may be in. Raises :class:`Refused`."""
         assert self._machine is not None
         try:
-            answer = self._machine.answer(message.auth_bytes)
+            answer = self._machine.answer(token)
             if answer.user is not None and self.state is State.RENEWING and answer.user != self.user:
                 raise Refused("Cannot change principals during re-authentication")
-        except Refused as error:
-            self.state = State.REFUSED
-            refusal = _refusal(ErrorCode.SASL_AUTHENTICATION_FAILED, str(error))
-            return Reply(refusal, f"{self._chosen}: {error}")
-        if answer.user is None:
-            return Reply(SaslAuthenticateResponse(auth_bytes=answer.reply))
-        self.user, self._machine, self.state = answer.user, None, State.IN
-        lifetime_ms = self._lifetimes_ms.get(self._chosen, 0)
-        self._expires_ms = now_ms + lifetime_ms if lifetime_ms else None
-        return Reply(SaslAuthenticateResponse(auth_bytes=answer.reply, session_lifetime_ms=lifetime_ms))
+            if answer.token_expires_ms is not None and answer.token_expires_ms <= wall_ms:
+                raise Refused("Authentication failed: the delegation token has expired")
+        except Refused:
+            self.state, self.takes_tokens = State.REFUSED, False
+            raise
+        if answer.user is not None:
+            self.user, self._machine, self.state, self.takes_tokens = answer.user, None, State.IN, False
+            self.token_authenticated = answer.token_expires_ms is not None
+            self._begin_session(answer, now_ms, wall_ms)
+        return answer.reply
+
+    def _begin_session(self, answer: Answer, now_ms: int, wall_ms: int) -> None:
+        """Note until when the login holds."""
+        of_token_ms = None if answer.token_expires_ms is None else answer.token_expires_ms - wall_ms
+        limits_ms = (self._lifetimes_ms.get(self._chosen) or None, answer.lifetime_ms, of_token_ms)
+        lifetime_ms = min((one for one in limits_ms if one is not None), default=None)
+        # Nothing may be left of a token that the difference of two clocks saves: then no request is taken.
+        self._expires_ms = None if lifetime_ms is None else now_ms + lifetime_ms
+        self._session_ms = lifetime_ms or 0
 
 
 def _refusal(code: ErrorCode, words: str) -> SaslAuthenticateResponse:

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import csv
+import dataclasses
 import logging
 import os
 import platform
@@ -20,6 +21,7 @@ from typing import Final
 import structlog
 
 from kjbod.errors import EXIT_FAILURE, KjbodError
+from kjbod.security.keys import PLAINTEXT
 from scripts.bench.command_line import positive
 from scripts.bench.controller_cases import (
     Extent,
@@ -29,6 +31,7 @@ from scripts.bench.controller_cases import (
     changes,
     creation,
     heartbeats,
+    logins,
     restart,
 )
 from scripts.bench.controller_rig import ControllerRig, System
@@ -43,7 +46,14 @@ PARTS: Final = {
     "e": "start with that metadata",
     "f": "memory with that metadata",
     "g": "how long heartbeats of other brokers wait meanwhile",
+    "h": "heartbeats over TLS, after a login by SCRAM-SHA-512",
+    "i": "such logins",
 }
+SECURED: Final = "secured"
+"""What names of cases with TLS and logins begin with."""
+SECURED_BROKERS: Final = 2_000
+SECURED_CPU_RATIO_MAX: Final = 0.8
+"""Of a heartbeat over TLS, as a share of Kafka's."""
 PAUSE_MS_MAX: Final = 50.0
 _FULL = Extent(
     rounds=3, warm_ups=1, ladder=(500, 1_000, 2_000, 4_000), window_s=8.0, snapshot_interval_ms=4_000,
@@ -98,7 +108,7 @@ def main() -> int:
     try:
         kit = None if options.no_kafka else KafkaKit.find()
         signal.signal(signal.SIGTERM, interrupt)
-        _raise_files_limit()
+        raise_files_limit()
         options.out.mkdir(parents=True, exist_ok=True)
         samples = _measure(options, kit)
         _write_csv(options.out / "controller.csv", samples)
@@ -113,7 +123,8 @@ def main() -> int:
     return EXIT_FAILURE if misses and not options.quick else 0
 
 
-def _raise_files_limit() -> None:
+def raise_files_limit() -> None:
+    """As many open files as there may be, for a connection of each broker."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -132,8 +143,9 @@ def _measure(options: argparse.Namespace, kit: KafkaKit | None) -> list[Sample]:
             samples = Samples(system, say)
             with tempfile.TemporaryDirectory(prefix="kjbod-controller-") as work:
                 logs = options.out / "logs" / f"{system.lower()}-{name}"
+                protocol = "SASL_SSL" if name.startswith(SECURED) else PLAINTEXT
                 with ControllerRig(
-                    Path(work), logs, system, kit=kit, rules=options.rules, heap_mib=options.heap_mib
+                    Path(work), logs, system, kit=kit, rules=options.rules, heap_mib=options.heap_mib, protocol=protocol
                 ) as rig:
                     case(rig, samples)
             found += samples.all
@@ -160,6 +172,11 @@ def _cases(options: argparse.Namespace) -> Iterator[_Case]:
         yield "creation", lambda rig, out: asyncio.run(creation(rig, out, most, extent))
     if set(parts) & set("efg"):
         yield "restart", lambda rig, out: asyncio.run(restart(rig, out, parts, most, extent))
+    one = dataclasses.replace(extent, ladder=(min(SECURED_BROKERS, extent.ladder[-1]),))
+    if "h" in parts:
+        yield f"{SECURED}-heartbeats", lambda rig, out: asyncio.run(heartbeats(rig, out, one, "h"))
+    if "i" in parts:
+        yield f"{SECURED}-logins", lambda rig, out: asyncio.run(logins(rig, out, one))
 
 
 def _changes(parts: str, size: int, extent: Extent) -> Callable[[ControllerRig, Samples], object]:
@@ -212,6 +229,8 @@ def _reached(row: Row, kafka: float | None, kjbod: float | None) -> bool | None:
         return None  # for information: the line beside it counts
     if row.name.startswith("most brokers"):
         return kjbod >= kafka
+    if row.part == "h" and row.unit == "µs":
+        return kjbod <= SECURED_CPU_RATIO_MAX * kafka
     return kjbod <= kafka
 
 

@@ -161,7 +161,7 @@ class Cluster:
 
 
 @contextlib.asynccontextmanager
-async def _cluster(rig: ControllerRig, directories: int, *, brokers: int = 2) -> AsyncIterator[Cluster]:
+async def cluster_of(rig: ControllerRig, directories: int, *, brokers: int = 2) -> AsyncIterator[Cluster]:
     """Start a controller with an empty log, and register the brokers; all have one directory but the first."""
     await asyncio.to_thread(rig.format)
     rig.start()
@@ -257,7 +257,7 @@ def _phases(extent: Extent) -> Iterator[tuple[int, Phase | None]]:
 async def changes(rig: ControllerRig, samples: Samples, parts: str, leaders: int, extent: Extent) -> None:
     """Assignments of ``leaders`` replicas, then the failure of the directory that all of them lead in."""
     rounds = 1 + extent.warm_ups + extent.rounds
-    async with _cluster(rig, directories=1 + rounds) as cluster:
+    async with cluster_of(rig, directories=1 + rounds) as cluster:
         pinger = await LoadProcess.start(rig, _FIRST_OTHER, PAUSE_BROKERS, PAUSE_INTERVAL_MS)
         try:
             if "g" in parts:
@@ -320,7 +320,7 @@ async def _round(
 
 async def creation(rig: ControllerRig, samples: Samples, partitions: int, extent: Extent) -> None:
     """Create so many partitions, which the controller places on three brokers, three replicas each."""
-    async with _cluster(rig, directories=3, brokers=3) as cluster:
+    async with cluster_of(rig, directories=3, brokers=3) as cluster:
         for number, phase in _phases(extent):
             cluster.observer.watch()
             began_s = asyncio.get_running_loop().time()
@@ -338,7 +338,7 @@ async def creation(rig: ControllerRig, samples: Samples, partitions: int, extent
 
 async def restart(rig: ControllerRig, samples: Samples, parts: str, partitions: int, extent: Extent) -> None:
     """Start a controller on a log of so many partitions; its memory; heartbeats while it makes snapshots."""
-    async with _cluster(rig, directories=3) as cluster:
+    async with cluster_of(rig, directories=3) as cluster:
         topics = await cluster.create("kept", partitions, on=(1, 2))
         replicas = _replicas(topics, partitions)
         await cluster.assign(replicas, cluster.brokers[0].directories[0], ASSIGNMENTS_PER_REQUEST)
@@ -403,11 +403,11 @@ async def _snapshots(rig: ControllerRig, samples: Samples, partitions: int, brok
 # ------------------------------------------------------------------------------------------------------ (c): heartbeats
 
 
-async def heartbeats(rig: ControllerRig, samples: Samples, extent: Extent) -> None:
+async def heartbeats(rig: ControllerRig, samples: Samples, extent: Extent, part: str = "c") -> None:
     """More and more brokers, each with a heartbeat every two seconds, until the p99 is too long."""
     most: dict[Phase, int] = {"cold": 0, "warm": 0}
     loads: list[LoadProcess] = []
-    async with _cluster(rig, directories=3) as cluster:
+    async with cluster_of(rig, directories=3) as cluster:
         try:
             registered = 0
             for brokers in extent.ladder:
@@ -418,25 +418,57 @@ async def heartbeats(rig: ControllerRig, samples: Samples, extent: Extent) -> No
                 await asyncio.sleep(_SETTLE_S)
                 for number in range(1 + extent.rounds):
                     phase: Phase = "warm" if number else "cold"
-                    p99_ms = await _window(rig, cluster, loads, samples, brokers, phase, extent)
+                    p99_ms = await _window(rig, cluster, loads, _Window(samples, part, brokers, phase), extent)
                     if p99_ms <= P99_MS_MAX:
                         most[phase] = max(most[phase], brokers)
                 if p99_ms > 20 * P99_MS_MAX:
                     break  # a longer queue tells nothing
         finally:
             await close_all(loads)
-    for phase, brokers in most.items():
-        samples.add("c", f"most brokers of {_list(extent.ladder)} at p99 up to {P99_MS_MAX:g} ms", brokers, unit="",
+    for phase, brokers in most.items() if len(extent.ladder) > 1 else ():
+        samples.add(part, f"most brokers of {_list(extent.ladder)} at p99 up to {P99_MS_MAX:g} ms", brokers, unit="",
                     phase=phase)  # fmt: skip
+
+
+async def logins(rig: ControllerRig, samples: Samples, extent: Extent) -> None:
+    """TLS handshakes and logins, some at a time, until as many connections are open as were given."""
+    count = extent.ladder[-1]
+    async with cluster_of(rig, directories=3):
+        load = await LoadProcess.start(rig, _FIRST_OTHER, 1, 2000.0)
+        try:
+            await asyncio.sleep(_SETTLE_S)
+            for _, phase in _phases(extent):
+                cpu_s = rig.cpu_s
+                lasted_s = await load.log_in(count)
+                used_s = rig.cpu_s - cpu_s
+                if phase is not None:
+                    samples.add("i", f"{count} logins: CPU of each", 1e6 * used_s / count, unit="µs", phase=phase)
+                    samples.add("i", f"{count} logins: all", lasted_s, unit="s", phase=phase)
+                await asyncio.sleep(_SETTLE_S)
+        finally:
+            await load.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """A window of time, to which figures belong."""
+
+    samples: Samples
+    part: str
+    brokers: int
+    phase: Phase
+
+    def add(self, name: str, value: float, unit: str) -> None:
+        """Add one of them."""
+        named = f"heartbeats of {self.brokers} brokers: {name}"
+        self.samples.add(self.part, named, value, unit=unit, phase=self.phase)
 
 
 async def _window(
     rig: ControllerRig,
     cluster: Cluster,
     loads: Sequence[LoadProcess],
-    samples: Samples,
-    brokers: int,
-    phase: Phase,
+    window: _Window,
     extent: Extent,
 ) -> float:
     """A window of time; its p99 in ms, infinite where heartbeats were refused."""
@@ -455,11 +487,10 @@ async def _window(
         more, failures = await load.report()
         waits += more
         refused += failures
-    name = f"heartbeats of {brokers} brokers"
-    samples.add("c", f"{name}: p50", 1000 * percentile(waits, 50), phase=phase)
-    samples.add("c", f"{name}: p99", 1000 * percentile(waits, 99), phase=phase)
-    samples.add("c", f"{name}: CPU of each", 1e6 * used_s / len(waits), unit="µs", phase=phase)
-    samples.add("c", f"{name}: CPU", used_s / lasted_s, unit="cores", phase=phase)
+    window.add("p50", 1000 * percentile(waits, 50), "ms")
+    window.add("p99", 1000 * percentile(waits, 99), "ms")
+    window.add("CPU of each", 1e6 * used_s / len(waits), "µs")
+    window.add("CPU", used_s / lasted_s, "cores")
     return math.inf if refused else 1000 * percentile(waits, 99)
 
 

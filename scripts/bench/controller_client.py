@@ -14,8 +14,10 @@ from typing import Any, Final, Generic, Self, TypeVar, cast
 
 from kjbod.ids import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, Uuid
 from kjbod.metadata import versions
+from kjbod.security.channel import NO_SECURITY, Security
 from kjbod.wire.error_codes import name_of
 from kjbod.wire.frames import FrameSplitter, decode_response, encode_request
+from kjbod.wire.login import log_in
 from kjbod.wire.messages import (
     API,
     BrokerHeartbeatRequest,
@@ -82,11 +84,31 @@ class Wire(asyncio.Protocol):
         self.gone = False
 
     @classmethod
-    async def open(cls, port: int) -> Self:
-        """Connect to a port of loopback. Raises OSError."""
+    async def open(cls, port: int, security: Security = NO_SECURITY) -> Self:
+        """Connect to a port of loopback, and log in where there is a login.
+
+        Raises:
+            OSError: nobody listens there.
+            RigError: it closed the connection.
+            AuthenticationFailed: it does not believe us.
+        """
         peer = f"127.0.0.1:{port}"
-        _, protocol = await asyncio.get_running_loop().create_connection(lambda: cls(peer), "127.0.0.1", port)
+        context = await security.context(timeout_ms=int(TIMEOUT_S * 1000))
+        _, protocol = await asyncio.get_running_loop().create_connection(
+            lambda: cls(peer), "127.0.0.1", port, ssl=context
+        )
+        try:
+            await log_in(protocol, security)
+        except BaseException:
+            protocol.close()
+            raise
         return protocol
+
+    async def exchange(self, message: RequestBody[Any], version: int | None) -> ResponseBody:
+        """A step of the login."""
+        assert version is None
+        answer: Answer[ResponseBody] = await self.ask(message)
+        return answer.message
 
     async def ask(self, message: RequestBody[ResponseT], *, timeout_s: float = TIMEOUT_S) -> Answer[ResponseT]:
         """Send ``message`` in the newest version and wait for the answer. Raises :class:`RigError`."""

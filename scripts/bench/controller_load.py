@@ -1,9 +1,9 @@
 """A process full of simulated brokers that send heartbeats: ``python -m scripts.bench.controller_load --help``.
 
-Each has a connection of its own and waits the interval after each answer, as brokers do. It reads commands, one a line:
 Each has a connection of its own and waits the interval after each answer, as brokers do. It reads commands, one to a
-line: ``offset N`` (the metadata offset that the heartbeats name), ``reset``, ``report`` (answered with a line of JSON);
-at the end of its input it ends.
+line: ``offset N`` (the metadata offset that the heartbeats name), ``reset``, ``report`` (answered with a line of JSON),
+``log-in N`` (so many connections more, which are closed when all have logged in; answered with a line of JSON); at the
+end of its input it ends.
 """
 
 import argparse
@@ -14,9 +14,12 @@ import random
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from kjbod.errors import KjbodError
 from kjbod.runtime.loop import run
+from kjbod.security.channel import Security
+from kjbod.security.opening import client_security
 from kjbod.wire.frames import decode_response, encode_request
 from kjbod.wire.messages import API, ApiKey, BrokerHeartbeatResponse
 from scripts.bench.controller_client import SimulatedBroker, Wire, directories_of
@@ -71,12 +74,28 @@ class Load:
         return {"seconds": self.seconds, "unanswered": unanswered, "failures": self.failures}
 
 
-async def _join(load: Load, options: argparse.Namespace) -> list[SimulatedBroker]:
+async def _log_in(options: argparse.Namespace, security: Security, count: int) -> float:
+    """Seconds until so many more had logged in."""
+    turns = asyncio.Semaphore(_JOIN_AT_ONCE)
+
+    async def log_in() -> Wire:
+        async with turns:
+            return await Wire.open(options.port, security)
+
+    began_s = time.perf_counter()
+    wires = await asyncio.gather(*(log_in() for _ in range(count)))
+    lasted_s = time.perf_counter() - began_s
+    for wire in wires:
+        wire.close()
+    return lasted_s
+
+
+async def _join(load: Load, options: argparse.Namespace, security: Security) -> list[SimulatedBroker]:
     turns = asyncio.Semaphore(_JOIN_AT_ONCE)
 
     async def join(broker_id: int) -> SimulatedBroker:
         async with turns:
-            wire = await Wire.open(options.port)
+            wire = await Wire.open(options.port, security)
             broker = SimulatedBroker(broker_id, wire, directories_of(broker_id, options.directories))
             await broker.join(options.cluster_id)
             load.offset = max(load.offset, broker.epoch)
@@ -87,7 +106,8 @@ async def _join(load: Load, options: argparse.Namespace) -> list[SimulatedBroker
 
 async def _serve(options: argparse.Namespace) -> int:
     load = Load(options.interval_ms / 1000)
-    brokers = await _join(load, options)
+    security = client_security(options.command_config)
+    brokers = await _join(load, options, security)
     rng = random.Random(options.first)
     gc.collect()
     gc.freeze()
@@ -104,6 +124,8 @@ async def _serve(options: argparse.Namespace) -> int:
                 load.reset()
             case ["report"]:
                 print(json.dumps(load.report()), flush=True)
+            case ["log-in", number]:
+                print(json.dumps({"seconds": await _log_in(options, security, int(number))}), flush=True)
     for task in beating:
         task.cancel()
     return 0
@@ -117,6 +139,7 @@ def main() -> int:
     parser.add_argument("--brokers", type=int, required=True)
     parser.add_argument("--directories", type=int, default=3)
     parser.add_argument("--interval-ms", type=float, default=2000.0)
+    parser.add_argument("--command-config", type=Path, help="how to log in, as Kafka's tools take it")
     options = parser.parse_args()
     try:
         return run(lambda: _serve(options))

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,12 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
+from kjbod.security.keys import PLAINTEXT
+from kjbod.security.opening import client_security
+from kjbod.wire.disconnections import AuthenticationFailed
 from scripts.bench.agent_cost_usage import cpu_s, descendants, usage_of
 from scripts.bench.controller_client import Observer, SimulatedBroker, Wire
 from scripts.rig.cluster import NOTHING, Cluster, Properties
 from scripts.rig.kafka import KafkaKit
 from scripts.rig.processes import Processes
 from scripts.rig.rig_error import RigError
+from scripts.rig.secured import Secured, scram_credentials
 
 System = Literal["kjbod", "Kafka"]
 START_TIMEOUT_S: Final = 300.0
@@ -25,7 +30,14 @@ LONG_SESSION_MS: Final = 3_600_000
 """For brokers that are silent while something is measured."""
 # As bin/kafka-server-start.sh and kafka-run-class.sh have them: the kit's own are for a quick start, not for speed.
 _JVM_OPTIONS: Final = (
-    *("-server", "-XX:TieredStopAtLevel=4", "-XX:-UseSerialGC", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
+    *(
+        "-server",
+        "-XX:TieredStopAtLevel=4",
+        f"-XX:CICompilerCount={max(2, os.cpu_count() or 2)}",
+        "-XX:-UseSerialGC",
+        "-XX:+UseG1GC",
+        "-XX:MaxGCPauseMillis=20",
+    ),
     *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent", "-XX:MaxInlineLevel=15"),
 )
 _RETRY_S = 0.01
@@ -51,13 +63,26 @@ class ControllerRig(Cluster):
         kit: real Kafka, where it is that.
         rules: ``kjbod.controller.rules``.
         heap_mib: the JVM's heap, first and last size.
+        protocol: of its listener; logins are by SCRAM-SHA-512.
     """
 
     def __init__(
-        self, base: Path, logs: Path, system: System, *, kit: KafkaKit | None, rules: str, heap_mib: int
+        self,
+        base: Path,
+        logs: Path,
+        system: System,
+        *,
+        kit: KafkaKit | None,
+        rules: str,
+        heap_mib: int,
+        protocol: str = PLAINTEXT,
     ) -> None:
         self.system = system
         self._rules = rules
+        self._protocol = protocol
+        self._secured = Secured(base / "secured")
+        self.client_file = self._secured.client_file(base / "client.properties", self._secured.client(protocol))
+        self.security = client_security(self.client_file)
         super().__init__(
             base,
             Processes(logs),
@@ -76,11 +101,13 @@ class ControllerRig(Cluster):
 
     def format(self) -> None:
         """Make its directory, each kind with its own tool."""
-        self.format_controller(by_kafka=self.system == "Kafka")
+        scram = scram_credentials() if self._protocol.startswith("SASL") else ()
+        self.format_controller(by_kafka=self.system == "Kafka", scram=scram)
 
     def configure_controller(self, properties: Properties = NOTHING) -> None:
-        own = {"kjbod.controller.rules": self._rules} if self.system == "kjbod" else {}
-        super().configure_controller({"broker.session.timeout.ms": LONG_SESSION_MS, **properties, **own})
+        own: Properties = {"kjbod.controller.rules": self._rules} if self.system == "kjbod" else {}
+        secured = {} if self._protocol == PLAINTEXT else self._secured.node(self._protocol)
+        super().configure_controller({"broker.session.timeout.ms": LONG_SESSION_MS, **secured, **properties, **own})
 
     def start(self) -> float:
         """Start it, without waiting; when that was, on the clock of ``time.perf_counter``."""
@@ -105,8 +132,10 @@ class ControllerRig(Cluster):
         """A connection, as soon as it listens."""
         end_s = time.perf_counter() + START_TIMEOUT_S
         while True:
-            with contextlib.suppress(OSError):
-                return await Wire.open(self.port)
+            with contextlib.suppress(
+                OSError, AuthenticationFailed
+            ):  # Kafka's knows its users some time after it listens
+                return await Wire.open(self.port, self.security)
             self.require_running()
             if time.perf_counter() > end_s:
                 raise RigError(f"the controller of {self.system} did not listen within {START_TIMEOUT_S:g} s")
@@ -181,6 +210,7 @@ class LoadProcess:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "scripts.bench.controller_load", str(rig.port), rig.cluster_id),
             *("--first", str(first), "--brokers", str(brokers), "--interval-ms", str(interval_ms)),
+            *("--command-config", str(rig.client_file)),
             cwd=_ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -213,6 +243,11 @@ class LoadProcess:
         self._write("report\n")
         told = await self._line()
         return [*told["seconds"], *told["unanswered"]], told["failures"]
+
+    async def log_in(self, count: int) -> float:
+        """Open so many connections more, and close them when all have logged in; seconds until then."""
+        self._write(f"log-in {count}\n")
+        return float((await self._line())["seconds"])
 
     async def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -78,7 +78,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--secured",
         action="store_true",
-        help="another story: TLS and SASL in both directions, and every API by each kind of peer; needs no root",
+        help="another story: TLS and SASL in both directions, every API by each kind of peer, tokens; needs no root",
     )
     parser.add_argument("--plain", action="store_true", help="no real disks, and so none breaks: needs no root")
     parser.add_argument("--rules", choices=("kip-858", "kafka"), default="kip-858", help="of kjbod's (kip-858)")

@@ -22,7 +22,7 @@ from kjbod.wire.client import AuthenticationFailed, Connection, Disconnected, Fo
 from kjbod.wire.error_codes import name_of
 from kjbod.wire.messages import API, ApiKey, RequestBody
 from scripts.rig.certificates import Authority
-from scripts.rig.cluster import CONTROLLER_ID, Cluster
+from scripts.rig.cluster import CONTROLLER_ID, NOTHING, Cluster, Properties
 from scripts.rig.kafka import KafkaKit
 from scripts.rig.processes import Processes
 from scripts.rig.secured import MECHANISMS, USER, Secured, jaas, scram_options
@@ -35,6 +35,7 @@ AUTHORIZER: Final = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": f"User:{USER};User:CN=kafka",
 }
+SECRET_KEY: Final = {"delegation.token.secret.key": "a secret of all nodes"}
 KEPT_OUT: Final = frozenset({"no connection", "no login", "closed"})
 """Outcomes of those whom nobody has answered."""
 SPARED: Final = frozenset({ApiKey.FETCH_SNAPSHOT})
@@ -82,9 +83,20 @@ def _tls_files(secured: Secured, base: Path) -> dict[str, dict[str, object]]:
     }
 
 
-def start(base: Path, processes: Processes, kit: KafkaKit, secured: Secured, protocol: str, *, kafka: bool) -> Cluster:
-    """A controller, Kafka's or kjbod's, with a listener of this protocol and both users."""
-    lines = {**secured.node(protocol), **AUTHORIZER}
+def start(
+    base: Path,
+    processes: Processes,
+    kit: KafkaKit,
+    secured: Secured,
+    protocol: str,
+    mechanism: str = MECHANISMS[-1],
+    *,
+    kafka: bool,
+    more: Properties = NOTHING,
+) -> Cluster:
+    """A controller, Kafka's or kjbod's, with a listener of this protocol, both users, and delegation tokens; ``more``:
+    further lines of its file."""
+    lines = {**secured.node(protocol, mechanism), **AUTHORIZER, **SECRET_KEY, **more}
     cluster = Cluster(base, processes, kafka=kit if kafka else None, properties=lines)
     kit.format(cluster.controller_config, cluster.cluster_id, "--standalone", *scram_options(USER, STRANGER))
     cluster.start_controller()
@@ -135,10 +147,12 @@ def _records(port: int, security: Security) -> int:
 
 
 def _comes_by_itself(record: Mapping[str, Any]) -> bool:
-    """Whether nobody has asked for a record: none at all, or the controller's own registration."""
+    """Whether nobody has asked for a record: none at all, or the controller's own registration; or who is known may,
+    without any right: a delegation token of its own."""
     kind = record.get("type")
     own = kind == "REGISTER_CONTROLLER_RECORD" and record["data"].get("controllerId") == CONTROLLER_ID
-    return own or kind in (None, "NO_OP_RECORD")
+    token = kind == "DELEGATION_TOKEN_RECORD" and record["data"].get("owner") == record["data"].get("requester")
+    return own or token or kind in (None, "NO_OP_RECORD")
 
 
 async def _ask(port: int, security: Security, key: ApiKey) -> str:

@@ -66,7 +66,14 @@ _ASK_TIMEOUT_MS: Final = 20_000
 # configuration files and directories ----------------------------------------------------------------------------------
 
 
-def format_node(config: Path, cluster_id: str, *, again: bool = False, release: str | None = None) -> None:
+def format_node(
+    config: Path,
+    cluster_id: str,
+    *,
+    again: bool = False,
+    release: str | None = None,
+    scram: Sequence[str] = (),
+) -> None:
     """Format the directories of a node as ``kjbod format`` does, in this process: a process of its own takes 0.3 s.
 
     A controller without static voters becomes a dynamic quorum of one.
@@ -76,6 +83,7 @@ def format_node(config: Path, cluster_id: str, *, again: bool = False, release: 
         cluster_id: of the cluster that it belongs to.
         again: skip directories that are formatted (``--ignore-formatted``).
         release: whose feature levels to begin with (``--release-version``).
+        scram: credentials to begin with (``--add-scram``).
 
     Raises:
         KjbodError: as the command would say it.
@@ -83,7 +91,7 @@ def format_node(config: Path, cluster_id: str, *, again: bool = False, release: 
     loaded = load_config(config)
     standalone = "controller" in loaded.process_roles and not loaded.controller_quorum_voters
     options = FormatOptions(
-        cluster_id=cluster_id, ignore_formatted=again, release_version=release, standalone=standalone
+        cluster_id=cluster_id, ignore_formatted=again, release_version=release, standalone=standalone, scram=scram
     )
     format_directories(loaded, options, rng=system_random(), clock=SystemClock(), out=_unsaid, warn=_unsaid)
 
@@ -205,13 +213,16 @@ class Cluster:
         text = controller_properties(CONTROLLER_ID, self.port, self.controller_dir)
         _write(self.controller_config, text, properties)
 
-    def format_controller(self, *, release: str | None = None, by_kafka: bool = False) -> None:
+    def format_controller(
+        self, *, release: str | None = None, by_kafka: bool = False, scram: Sequence[str] = ()
+    ) -> None:
         """Make its directory, as a quorum of one; see :func:`format_node`. ``by_kafka``: with Kafka's own tool."""
         if by_kafka:
             assert self.kafka is not None
-            self.kafka.format(self.controller_config, self.cluster_id, "--standalone")
+            users = [argument for one in scram for argument in ("--add-scram", one)]
+            self.kafka.format(self.controller_config, self.cluster_id, "--standalone", *users)
         else:
-            format_node(self.controller_config, self.cluster_id, release=release)
+            format_node(self.controller_config, self.cluster_id, release=release, scram=scram)
 
     def launch_controller(self) -> ManagedProcess:
         """Start it, without waiting."""

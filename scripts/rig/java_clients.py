@@ -21,23 +21,21 @@ _ORDER_TIMEOUT_S: Final = 40.0
 _COMPILE_TIMEOUT_S: Final = 120.0
 
 
-def compiled(kit: KafkaKit) -> Path:
-    """Directory with the classes of the clients, compiled once beside Kafka's jars. Raises :class:`RigError`."""
-    digest = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:16]
-    classes = kit.libs.parent / f"guard-clients-{digest}"
+def compiled(kit: KafkaKit, source: Path = _SOURCE, name: str = "guard-clients") -> Path:
+    """Directory with the classes of a source, compiled once beside Kafka's jars. Raises :class:`RigError`."""
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+    classes = kit.libs.parent / f"{name}-{digest}"
     if classes.is_dir():
         return classes
     javac = shutil.which("javac", path=str(kit.java.parent)) or shutil.which("javac")
     if javac is None:
-        raise RigError(
-            "Kafka's own clients need a Java compiler: javac not found (apt-get install default-jdk-headless)"
-        )
+        raise RigError(f"{source.name} needs a Java compiler: javac not found (apt-get install default-jdk-headless)")
     fresh = classes.with_suffix(".new")
     shutil.rmtree(fresh, ignore_errors=True)
-    command = [javac, "--release", "17", "-cp", f"{kit.libs}/*", "-d", str(fresh), str(_SOURCE)]
+    command = [javac, "--release", "17", "-cp", f"{kit.libs}/*", "-d", str(fresh), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S, check=False)
     if done.returncode:
-        raise RigError(f"{_SOURCE.name}: {done.stderr.strip().splitlines()[0]}")
+        raise RigError(f"{source.name}: {done.stderr.strip().splitlines()[0]}")
     fresh.rename(classes)
     return classes
 

@@ -21,9 +21,9 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.java import JAVA_VERSION_MIN, find_java
@@ -31,6 +31,7 @@ from scripts.rig.processes import ManagedProcess, Processes, free_port
 from scripts.rig.rig_error import RigError
 from scripts.rig.toolbox import GATEWAY, GATEWAY_ARGUMENTS, Toolbox, gateway_jar
 
+T = TypeVar("T")
 VERSION = "4.3.1"
 
 SERVER = "kafka.Kafka"
@@ -48,11 +49,12 @@ CONFIGS = "kafka.admin.ConfigCommand"
 JMX = "org.apache.kafka.tools.JmxTool"
 LEADER_ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
 QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
+DELEGATION_TOKENS = "org.apache.kafka.tools.DelegationTokenCommand"
 
 _LEAVES_NOTHING = frozenset(
     {
         *(STORAGE, TOPICS, DUMP_LOG, LOG_DIRS, REASSIGN_PARTITIONS, CLUSTER, FEATURES),
-        *(ACLS, API_VERSIONS, CONFIGS, JMX, LEADER_ELECTION, QUORUM),
+        *(ACLS, API_VERSIONS, CONFIGS, DELEGATION_TOKENS, JMX, LEADER_ELECTION, QUORUM),
     }
 )
 """Tools that can share a Java with others: they close what they open, and end only by ``Exit.exit``."""
@@ -92,6 +94,7 @@ class KafkaKit:
         # An explicit, sorted list: the class data archive is only valid for the very same class path.
         self._class_path = ":".join(sorted(str(jar) for jar in libs.glob("*.jar")))
         self._archives: Sequence[Path] = ()
+        self._options: tuple[str, ...] = ()
         self._toolbox: Toolbox | None = None
 
     @classmethod
@@ -112,13 +115,19 @@ class KafkaKit:
         kit._archives = kit._class_data_archives()
         return kit
 
+    def with_options(self, *options: str) -> "KafkaKit":
+        """A kit like it, with more for each JVM."""
+        found = KafkaKit(self.libs, self.java)
+        found._archives, found._options = self._archives, (*self._options, *options)
+        return found
+
     def command(
         self, main_class: str, *arguments: str, heap_mib: int = HEAP_MIB, options: Sequence[str] = ()
     ) -> list[str]:
         """The command line that runs one of Kafka's classes; ``options``: more for the JVM."""
         archives = [f"-XX:SharedArchiveFile={':'.join(map(str, self._archives))}"] if self._archives else []
         logging = f"-Dlog4j2.configurationFile={self.libs / 'log4j2.properties'}"
-        jvm = [str(self.java), f"-Xmx{heap_mib}m", *_JVM_OPTIONS, *archives, *options, logging]
+        jvm = [str(self.java), f"-Xmx{heap_mib}m", *_JVM_OPTIONS, *archives, *self._options, *options, logging]
         return [*jvm, "-cp", self._class_path, main_class, *arguments]
 
     def run(
@@ -171,6 +180,13 @@ class KafkaKit:
                 yield
             finally:
                 self._toolbox = None
+
+    def ask(self, question: Callable[[Any], T]) -> T:
+        """The answer to a question to Kafka's own classes, as py4j shows them, within :meth:`one_java`. Raises
+        :class:`RigError` where py4j is not installed."""
+        if self._toolbox is None:
+            raise RigError("py4j: not installed: run scripts/setup --fleet")
+        return self._toolbox.ask(question)
 
     def format(self, config: Path, cluster_id: str, *options: str) -> str:
         """``kafka-storage format``; a controller needs ``--standalone`` or its like. Its standard output."""

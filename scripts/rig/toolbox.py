@@ -14,13 +14,14 @@ import importlib.util
 import itertools
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from scripts.rig.rig_error import RigError
 
+T = TypeVar("T")
 GATEWAY: Final = "py4j.GatewayServer"
 GATEWAY_ARGUMENTS: Final = ("--enable-auth", "--die-on-broken-pipe", "0")
 _END_TIMEOUT_S: Final = 10.0
@@ -57,6 +58,13 @@ class Toolbox:
             except BaseException:
                 self._stop()
                 raise
+
+    def ask(self, question: Callable[[Any], T]) -> T:
+        """The answer to a question to Kafka's classes; it is given py4j's view of that Java."""
+        with self._lock:
+            if self._gateway is None:
+                self._start()
+            return question(self._gateway.jvm)
 
     def close(self) -> None:
         """End the Java."""

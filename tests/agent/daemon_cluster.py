@@ -9,6 +9,7 @@ from typing import Final
 
 from kjbod.metadata.batches import read_batch
 from kjbod.metadata.image import MetadataImage, image_of
+from kjbod.metadata.log_files import DIRECTORY_NAME
 from kjbod.metadata.records import Record, decode_record
 from kjbod.runtime.control_socket import ControlClient
 from kjbod.wire.messages import UnregisterBrokerRequest
@@ -138,9 +139,9 @@ class Cluster(cluster.Cluster):
         wait_until(lambda: leads() == [partitions] * directories, 30, f"leaders of broker {node} in each directory")
 
     def replicas(self, node: int, pattern: str = "*-*") -> list[list[str]]:
-        """Names of replica directories in each directory of an agent."""
-        numbers = range(1, 4)
-        return [sorted(p.name for p in self.directory(node, n).glob(pattern) if p.is_dir()) for n in numbers]
+        """Names of replica directories in each directory of an agent, but that of the metadata."""
+        found = [self.directory(node, number).glob(pattern) for number in range(1, 4)]
+        return [sorted(p.name for p in each if p.is_dir() and p.name != DIRECTORY_NAME) for each in found]
 
     def report_kinds(self, node: int) -> list[str]:
         """Kinds of the events in an agent's health report that are still in its open files."""

@@ -13,16 +13,20 @@ from scripts.rig.kafka import SIGTERMED, KafkaKit
 from scripts.rig.processes import ManagedProcess, Processes, wait_until
 
 UNCHECKED = (".lock", ".kafka_cleanshutdown")
+METADATA = "__cluster_metadata-0"
+"""Broker and agent go on with it in turns: ``test_metadata_kept_kafka``."""
 Manifest = dict[str, tuple[int, str, int]]
 Contents = dict[str, tuple[int, str]]
 
 
 def manifest(directory: Path) -> Manifest:
-    """Size, checksum and time of change of each file, by its path; without locks, clean shutdown marks and kjbod's own
-    files. Empty directories count as well."""
+    """Size, checksum and time of change of each file, by its path; without locks, clean shutdown marks, kjbod's own
+    files and the metadata log. Empty directories count as well."""
     found: Manifest = {}
     for parent, directories, files in os.walk(directory):
         here = Path(parent)
+        if METADATA in directories:
+            directories.remove(METADATA)
         for name in files:
             path = here / name
             if not name.startswith(".kjbod_") and name not in UNCHECKED:

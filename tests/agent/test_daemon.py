@@ -301,7 +301,7 @@ def test_metrics_tell_what_the_agent_and_its_workers_use(cluster: Cluster) -> No
         found["kjbod_process_uss_bytes"] <= found["kjbod_process_pss_bytes"] <= found["process_resident_memory_bytes"]
     )
     assert (found["kjbod_workers"], found["kjbod_workers_unmeasured"]) == (3, 0)
-    assert found["kjbod_helpers"] == 5, "zygote, keeper, what does the file calls of state and of reports, state's lock"
+    assert found["kjbod_helpers"] == 6, "zygote, keeper, file calls of state, reports and metadata, state's lock"
     assert {found["kjbod_workers"] + found["kjbod_helpers"]} == {len(process.children(recursive=True))}
     assert 0 < found["kjbod_workers_pss_bytes"] < 100 << 20
     path = str(cluster.directory(1, 1))

@@ -118,7 +118,8 @@ class Rig(Cluster):
         return before
 
     def names(self, number: int, pattern: str = "*-*") -> set[str]:
-        return {path.name for path in self.path(number).glob(pattern) if path.is_dir()}
+        found = {path.name for path in self.path(number).glob(pattern) if path.is_dir()}
+        return found - {"__cluster_metadata-0"}
 
     # ---- what the controller has recorded
 

@@ -134,6 +134,8 @@ class FakeController:
     apis: VersionRanges = field(default_factory=lambda: {key: _versions(key) for key in (*SERVED, ApiKey.ENVELOPE)})
     senders: list[tuple[str, str]] = field(default_factory=list)
     """Principals and addresses of what was forwarded."""
+    by_token: list[bool] = field(default_factory=list)
+    """Whether these had shown a token."""
     envelope_error: int = 0
     reached: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -153,9 +155,9 @@ class FakeController:
         """What is forwarded, as if its sender had sent it."""
         if self.envelope_error:
             return EnvelopeResponse(error_code=self.envelope_error)
-        self.senders.append(
-            (str(decode_principal(envelope.request_principal)), decode_host(envelope.client_host_address))
-        )
+        principal = decode_principal(envelope.request_principal)
+        self.senders.append((str(principal), decode_host(envelope.client_host_address)))
+        self.by_token.append(principal.token_authenticated)
         inner = decode_request(envelope.request_data, self.apis)
         answer = await self.answer(inner, Peer("127.0.0.1", 0))
         if answer is None:
@@ -912,4 +914,6 @@ def test_a_listener_that_cannot_be_secured_is_refused_before_anything_is_touched
     assert agent.wait() == 78
     said = agent.stderr_path.read_text()
     assert "ssl.keystore.location is missing: expected a keystore, as the listener PLAINTEXT has TLS" in said
-    assert "sasl.enabled.mechanisms is missing: expected one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512" in said
+    assert (
+        "expected the keytab of this host" in said and "or sasl.enabled.mechanisms without GSSAPI, its default" in said
+    )

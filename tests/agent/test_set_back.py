@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from kjbod.errors import StorageError
+from kjbod.metadata.log_files import DIRECTORY_NAME
+from kjbod.metadata.reading import load
 from scripts.rig.kafka import KafkaKit
 from scripts.rig.processes import ManagedProcess, Processes, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
@@ -94,6 +97,52 @@ def test_replicas_are_kept_when_an_older_copy_has_grown_beyond_what_was_applied(
     assert len(names(cluster, "old-?")) == 3
 
 
+def test_a_history_that_was_set_back_and_has_grown_while_the_agent_was_down_is_seen(cluster: Cluster) -> None:
+    """What the agent kept is not the controller's, and nothing is deleted for that, neither replicas nor what was
+    kept."""
+    copy = cluster.base / "copy"
+    controller = cluster.start_controller()
+    config = cluster.configure(1, log_segment_delete_delay_ms=0)
+    agent = cluster.start_agent(config)
+    agent.wait_for_event("agent.unfenced")
+    controller.stop()
+    shutil.copytree(cluster.base / "controller", copy)
+    controller = cluster.start_controller()
+    cluster.create_topic("late", partitions=6, replication_factor=1)
+    wait_assigned(agent, 6)
+    log = cluster.directory(1, 1) / DIRECTORY_NAME
+
+    def is_kept() -> bool:
+        try:
+            return load(log).image.topic_ids.keys() == {"late"}
+        except StorageError:  # nothing is there yet
+            return False
+
+    wait_until(is_kept, 30, "the topic in what is kept")
+    kept_offset = load(log).image.offset
+    agent.kill()
+    kept = {path: path.read_bytes() for path in log.glob("*.log")}
+    controller.stop()
+    shutil.rmtree(cluster.base / "controller")
+    shutil.copytree(copy, cluster.base / "controller")
+    cluster.start_controller()
+    other = cluster.configure(2)
+    cluster.start_agent(other).wait_for_event("agent.unfenced")
+    cluster.create_topic("grown", partitions=60, replication_factor=1)
+    wait_until(lambda: applied_offset(other) > kept_offset + 10, 60, "the set back history to grow")
+
+    again = cluster.start_agent(config)
+    assert again.wait_for_event("metadata.kept.loaded")["end_offset"] > kept_offset
+    lost = again.wait_for_event("metadata.history.lost", 60)
+    assert lost["applied_offset"] >= kept_offset
+    assert "nothing was removed" in again.wait_for_event("metadata.kept.stopped")["reason"]
+    again.wait_for_event("agent.unfenced", 60)
+    wait_until(lambda: len(names(cluster, "late-*-stray")) == 6, 20, "strays")
+    assert not names(cluster, "late-*-delete")
+    assert not again.events("metadata.kept.confirmed")
+    assert {path: path.read_bytes() for path in kept} == kept
+
+
 def test_a_topic_that_was_deleted_is_removed_by_an_agent_that_catches_up_from_a_snapshot(cluster: Cluster) -> None:
     """The controller's process is still the one that was known: nothing was set back."""
     with cluster.controller_config.open("a") as file:
@@ -138,6 +187,7 @@ def test_a_history_of_older_epochs_is_not_followed_and_that_is_said(cluster: Clu
     assert agent.stop() == 0
     again = cluster.start_agent(config)
     again.wait_for_event("agent.unfenced", 60)
+    assert "leader epoch 1, and epoch 3 was followed" in again.wait_for_event("metadata.history.lost")["reason"]
     wait_until(lambda: len(names(cluster, "events-*-stray")) == 3, 20, "strays")
 
 

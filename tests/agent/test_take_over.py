@@ -237,7 +237,8 @@ def test_a_real_broker_s_disks_are_taken_over_and_given_back_with_all_that_is_in
     stop_clean(broker)
     ids, was, checkpoints = host.ids(), host.manifests(), host.checkpoints()
     assert len([path for path in was[host.where("clicks-0")] if re.match(r"clicks-0/\d+\.log$", path)]) >= 3
-    assert any("__cluster_metadata-0/" in path for path in was[1]), "the broker's own copy of the metadata"
+    metadata = {path: path.read_bytes() for path in host.directory(1).glob("__cluster_metadata-0/*.log")}
+    assert metadata, "the broker's own copy of the metadata"
 
     add_lines(host.config, {"log.segment.delete.delay.ms": 60_000})
     # While nobody is there: a topic is deleted, and a person moves a replica to another directory.
@@ -273,7 +274,7 @@ def test_a_real_broker_s_disks_are_taken_over_and_given_back_with_all_that_is_in
         left = [path.name for path in host.directory(number).glob(f"{name}*")]
         assert len(left) == 1, f"{name}: {left}"
         assert of_replica(now[number], left[0]) == of_replica(was[number], name), "renamed, and nothing removed yet"
-    assert [path.name for path in host.directory(1).glob("__cluster_metadata-0")] == ["__cluster_metadata-0"]
+    assert {path: path.read_bytes() for path in metadata} == metadata, "of its copy nothing was changed"
     assigned = host.assigned()
     assert assigned[moved] == directory_id(host, target)
     for name in [f"orders-{n}" for n in range(6)] + [f"fresh-{n}" for n in range(3)]:

@@ -710,3 +710,14 @@ def test_dirs_add_that_cannot_be_done_is_one_line(
     with fake_agent(tmp_path, dirs_add=ControlError("/mnt/d2 has no meta.properties: format it first")):
         assert cli.run(["dirs", "add", "/mnt/d2", "-c", config]) == 1
     assert capsys.readouterr().err == "kjbod: /mnt/d2 has no meta.properties: format it first\n"
+
+
+def test_the_controller_of_a_combined_node_has_a_line_in_the_status() -> None:
+    told = {"node": 1, "epoch": 3, "end_offset": 40, "brokers": 2, "fenced_brokers": 1}
+    told |= {"topics": 1, "partitions": 6, "offline_partitions": 2}
+    (line,) = [line for line in lines(STATUS | {"own_controller": told}, None) if line.startswith("own controller")]
+    assert line == (
+        "own controller   active in epoch 3, metadata to offset 40, 2 brokers (1 fenced), 1 topic, "
+        "6 partitions (2 without a leader)"
+    )
+    assert not [line for line in lines(STATUS | {"own_controller": None}, None) if line.startswith("own controller")]

@@ -14,8 +14,9 @@ from kjbod.errors import ConfigError, StorageError
 from kjbod.ids import Uuid, is_reserved
 
 COMMANDS = [
-    *("agent", "config", "controller", "dirs", "faults", "feature-dependencies", "features", "fleet", "format"),
-    *("guard", "info", "log-dirs", "metadata", "move", "random-uuid", "status", "strays", "version-mapping"),
+    *("agent", "cluster", "config", "controller", "dirs", "faults", "feature-dependencies", "features", "fleet"),
+    *("format", "guard", "info", "log-dirs", "metadata", "move", "random-uuid", "server", "status", "strays"),
+    "version-mapping",
 ]
 HEAVY = ("kjbod_agent", "kjbod_controller_stub", "pyspark", "kio", "structlog", "asyncio", "uvloop")
 BROKER = """\

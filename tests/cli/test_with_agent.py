@@ -87,7 +87,7 @@ def test_status_and_log_dirs_tell_of_a_running_agent_and_of_a_disk_that_died(sit
     assert (status["node"], status["state"], status["fenced"]) == (1, "running", False)
     assert (status["pid"], status["queued_assignments"]) == (site.agent.pid, 0)
     used = status["processes"]
-    assert (used["workers"]["processes"], used["helpers"]["processes"]) == (3, 5)
+    assert (used["workers"]["processes"], used["helpers"]["processes"]) == (3, 6)
     assert 0 < used["own"]["uss_bytes"] <= used["own"]["pss_bytes"] <= used["own"]["rss_bytes"]
     assert 10 < used["own"]["descriptors"] < used["descriptors_max"]
     found = {d["path"]: d for d in site.ask("log-dirs", "--replicas")["directories"]}
@@ -106,7 +106,7 @@ def test_status_and_log_dirs_tell_of_a_running_agent_and_of_a_disk_that_died(sit
     shown = site.run("status").stdout
     assert "failed" in shown
     assert re.search(r"^agent +\d+ MiB, .*\d+ descriptors of \d+$", shown, re.MULTILINE)
-    assert re.search(r"^processes +[23] workers .* MiB, 5 helpers .* MiB$", shown, re.MULTILINE)
+    assert re.search(r"^processes +[23] workers .* MiB, 6 helpers .* MiB$", shown, re.MULTILINE)
 
 
 def first_line(site: Site) -> str:

@@ -17,7 +17,14 @@ from kjbod.config import (
 )
 from kjbod.config.hosts import connections_by_address
 from kjbod.config.keys import settings
-from kjbod.config.load import FILE_BYTES_MAX, agent_problems, broker_problems
+from kjbod.config.load import (
+    FILE_BYTES_MAX,
+    Check,
+    agent_problems,
+    broker_problems,
+    controller_problems,
+    server_problems,
+)
 from kjbod.errors import EXIT_CONFIG, ConfigError
 from kjbod.runtime.names import Names, UnresolvedError
 
@@ -525,7 +532,9 @@ def test_the_controller_refuses_a_brokers_file() -> None:
 def test_what_controllers_ask_for_and_the_file_does_not_have_is_named_to_an_agent_alone() -> None:
     config = parse(BROKER, "listener.security.protocol.map=CONTROLLER:SASL_SSL,PLAINTEXT:PLAINTEXT")
     (problem,) = agent_problems(config)
-    assert problem.startswith("server.properties: sasl.mechanism.controller.protocol is missing: expected PLAIN, SCRAM")
+    assert problem.startswith(
+        "server.properties: listener.name.controller.gssapi.sasl.jaas.config is missing: expected the login of GSSAPI"
+    )
     assert broker_problems(config) == []  # who only reads the disks of this host speaks with nobody
 
 
@@ -646,3 +655,59 @@ def test_a_name_that_the_servers_cannot_look_up_now_is_no_mistake_of_the_configu
     with pytest.raises(UnresolvedError, match="cannot resolve tools: Temporary failure") as caught:
         asyncio.run(connections_by_address(parse(CONTROLLER, "max.connections.per.ip.overrides=tools:5"), Names()))
     assert caught.value.exit_code != EXIT_CONFIG
+
+
+def test_the_secret_key_of_delegation_tokens_is_resolved_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    key, provider = "delegation.token.secret.key", "org.apache.kafka.common.config.provider.EnvVarConfigProvider"
+    monkeypatch.setenv("TOKENS", "hush")
+    lines = ("config.providers=env", f"config.providers.env.class={provider}")
+    config = parse(BROKER, *lines, f"{key}=${{env:TOKENS}}")
+    assert config.delegation_token_secret_key == "hush"
+    assert "hush" not in repr(config)
+    (line,) = problems(BROKER, *lines, f"{key}=hush${{env:NONE}}")
+    assert line == "server.properties: delegation.token.secret.key: ${env:NONE}: the environment has no NONE"
+
+
+@pytest.mark.parametrize("line", [(), ("delegation.token.secret.key=",), ("delegation.token.secret.key=  ",)])
+def test_without_a_secret_key_there_are_no_delegation_tokens(line: tuple[str, ...]) -> None:
+    assert parse(BROKER, *line).delegation_token_secret_key is None
+
+
+# Combined nodes
+
+
+KAFKAS_OWN = (Path(__file__).parents[1] / "data" / "kafka_server.properties").read_text()
+"""``process.roles=broker,controller``"""
+
+
+def own(*lines: str) -> Config:
+    text = "\n".join((KAFKAS_OWN, *lines, ""))
+    return parse_config(text.encode(), source="server.properties", working_directory="/", host="host1")
+
+
+def test_kafkas_own_server_properties_is_one_that_a_server_can_run() -> None:
+    config = own()
+    assert server_problems(config) == []
+    require_controller(config)
+    assert config.metadata_log_dir == "/tmp/kraft-combined-logs" == config.log_dirs[0]
+    assert [one.name for one in config.advertised_broker_listeners] == ["PLAINTEXT"]
+    assert [one.port for one in config.advertised_controller_listeners] == [9093]
+
+
+@pytest.mark.parametrize(("check", "role"), [(agent_problems, "broker"), (controller_problems, "controller")])
+def test_half_a_server_refuses_a_combined_file_and_names_the_command_for_it(check: Check, role: str) -> None:
+    command = {"broker": "agent"}.get(role, role)
+    assert list(check(own())) == [
+        f"server.properties: process.roles=broker,controller: expected {role}, which is what kjbod {command} runs; "
+        "kjbod server runs both"
+    ]
+
+
+def test_a_server_asks_of_a_file_what_each_of_its_roles_asks() -> None:
+    assert server_problems(parse(BROKER)) == server_problems(parse(CONTROLLER)) == []
+    small = ("queued.max.request.bytes=1", "create.topic.policy.class.name=com.example.Policy")
+    (size, policy) = server_problems(own(*small))
+    assert "queued.max.request.bytes=1: expected at least" in size
+    assert "create.topic.policy.class.name=com.example.Policy: expected no policy" in policy
+    with pytest.raises(ConfigError, match="expected no policy"):
+        require_controller(own(*small))

@@ -107,7 +107,7 @@ def start_agent(path: Path, patched: pytest.MonkeyPatch) -> int:
 
 
 def start_controller(path: Path, patched: pytest.MonkeyPatch) -> int:
-    for name in ("configure_logging", "require_room", "_raise_files_limit"):
+    for name in ("configure_logging", "require_room", "raise_files_limit"):
         patched.setattr(process, name, lambda *_, **__: None)
     patched.setattr(memory, "economize", lambda: None)
     patched.setattr(faulthandler, "enable", lambda **_: None)
@@ -134,3 +134,10 @@ def test_a_start_names_them_once_in_one_line(
     told: list[Any] = [line for line in lines if line["event"] == EVENT]
     expected = [line.partition("=")[0] for line in sorted(given.splitlines())]
     assert [(line["source"], line["keys"]) for line in told] == ([(str(path), expected)] if given else [])
+
+
+def test_on_a_combined_node_only_what_neither_role_uses_is_named() -> None:
+    config = parse(BROKER, "broker.heartbeat.interval.ms=1", "num.partitions=2", "kjbod.role=broker")
+    assert "broker.heartbeat.interval.ms" in keys_without_effect(config, "controller")
+    assert "num.partitions" in keys_without_effect(config, "broker")
+    assert keys_without_effect(config, "broker,controller") == ()

@@ -27,14 +27,10 @@ from kjbod.wire.admin_messages import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsRequestScramCredentialDeletion,
     AlterUserScramCredentialsRequestScramCredentialUpsertion,
-    CreateDelegationTokenRequest,
-    ExpireDelegationTokenRequest,
-    RenewDelegationTokenRequest,
 )
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.frames import decode_request, decode_response
 from kjbod.wire.messages import INT64_MAX, DescribeClusterRequest, DescribeClusterResponse
-from kjbod_controller_stub.context import Context
 from kjbod_controller_stub.results import Result
 from kjbod_controller_stub.rules import KAFKA, KIP_858
 from tests.controller.world import World
@@ -243,29 +239,6 @@ def test_there_are_no_credentials_before_the_metadata_version_that_has_them() ->
     assert scram(world, upsert()) == {"alice": ErrorCode.UNSUPPORTED_VERSION}
     assert not world.last
     assert scram(World(metadata_version=versions.SCRAM), upsert()) == {"alice": 0}
-
-
-# ---------------------------------------------------------------- tokens
-
-
-def test_delegation_tokens_are_off_as_in_a_cluster_without_a_secret() -> None:
-    world = World()
-    create = CreateDelegationTokenRequest(max_lifetime_ms=-1)
-    requests = (
-        create,
-        RenewDelegationTokenRequest(hmac=b"x", renew_period_ms=1),
-        ExpireDelegationTokenRequest(hmac=b"x", expiry_time_period_ms=1),
-    )
-    for context, code in (
-        (Context(3, "User:alice", forwarded=True), ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED),
-        (Context(3, "User:alice", forwarded=True, token_authenticated=True), 64),
-        (Context(3), ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED),
-    ):
-        for request in requests:
-            answer: Any = world.controller.handle(request, context, 0).answer
-            assert answer.error_code == code
-    told: Any = world.controller.handle(create, Context(3, "User:alice", forwarded=True), 0).answer
-    assert (told.principal_type, told.principal_name, told.token_requester_principal_name) == ("User", "alice", "alice")
 
 
 # ---------------------------------------------------------------- DescribeCluster

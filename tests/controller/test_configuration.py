@@ -19,6 +19,7 @@ from kjbod.config.load import controller_problems, parse_config
 from kjbod.errors import ConfigError, StorageError
 from kjbod.ids import Uuid
 from kjbod.metadata.records import ClientQuotaRecord, NoOpRecord, QuotaEntity
+from kjbod.wire.admin_messages import CreateDelegationTokenRequest
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     ApiKey,
@@ -92,7 +93,7 @@ class ConfiguredWorld(World):
         where = ControllerDirectory(
             path=Path("/d"), cluster_id=CLUSTER_ID, directory_id=Uuid.of(1, 1), lock_fd=-1, identity=(0, 0)
         )
-        return controller_of(self.config, where, self.rng)
+        return controller_of(self.config, where, self.rng, SystemClock())
 
 
 @dataclass(frozen=True)
@@ -259,6 +260,20 @@ def partitions_at_once(given: Given) -> int:
     result = world.controller.handle(CreateTopicsRequest(topics=topics), Context(7, "User:alice"), world.now_ms)
     answer: Any = result.answer
     return sum(topic.error_code == 0 for topic in answer.topics)
+
+
+ALICE = Context(3, "User:alice", forwarded=True)
+SECRET = "delegation.token.secret.key=s3cret"
+
+
+def answer_to_who_wants_a_token(given: Given) -> int:
+    return given.world.ask(CreateDelegationTokenRequest(max_lifetime_ms=-1), context=ALICE).error_code
+
+
+def lifetime_of_a_token_ms(given: Given) -> tuple[int, int]:
+    """Until a token expires, and until it cannot be renewed any more."""
+    token = given.world.ask(CreateDelegationTokenRequest(max_lifetime_ms=-1), context=ALICE)
+    return token.expiry_timestamp - token.issue_timestamp, token.max_timestamp - token.issue_timestamp
 
 
 def stranger_may_send_heartbeats(given: Given) -> bool:
@@ -441,6 +456,30 @@ ROWS = {
     "super.users": Row("super.users=User:ANONYMOUS", stranger_may_send_heartbeats, False, True, base=ACLS),
     "allow.everyone.if.no.acl.found": Row(
         "allow.everyone.if.no.acl.found=true", stranger_may_send_heartbeats, False, True, base=ACLS
+    ),
+    "delegation.token.secret.key": Row(
+        SECRET, answer_to_who_wants_a_token, ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, ErrorCode.NONE
+    ),
+    "delegation.token.max.lifetime.ms": Row(
+        "delegation.token.max.lifetime.ms=7000",
+        lifetime_of_a_token_ms,
+        (86_400_000, 604_800_000),
+        (7_000, 7_000),
+        base=SECRET,
+    ),
+    "delegation.token.expiry.time.ms": Row(
+        "delegation.token.expiry.time.ms=7000",
+        lifetime_of_a_token_ms,
+        (86_400_000, 604_800_000),
+        (7_000, 604_800_000),
+        base=SECRET,
+    ),
+    "delegation.token.expiry.check.interval.ms": Row(
+        "delegation.token.expiry.check.interval.ms=5000",
+        seconds_between_looks_for("expireDelegationTokens"),
+        3_600,
+        5,
+        base=SECRET,
     ),
     "kjbod.host": Row(
         "kjbod.host=c1.example",

@@ -141,7 +141,9 @@ def test_leadership_returns_to_preferred_replicas_every_five_minutes(rules: Rule
 def test_leadership_stays_where_it_is_when_the_configuration_says_so() -> None:
     world = after_a_restart()
     settings = Settings(node_id=3000, cluster_id=world.cluster_id, leader_imbalance_check_ms=None)
-    world.controller = Controller(settings, draw_id=lambda: Uuid.of(8, 8), shuffle=random.Random(1).shuffle)
+    world.controller = Controller(
+        settings, draw_id=lambda: Uuid.of(8, 8), shuffle=random.Random(1).shuffle, wall_ms=lambda: 0
+    )
     for written in world.log:
         world.controller.recover(written.offset, 1, written.record)
     world.write(world.controller.activate(world.now_ms))

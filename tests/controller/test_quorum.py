@@ -313,3 +313,12 @@ def test_fetches_of_a_real_broker_get_the_answers_of_a_real_controller(pair: int
     if isinstance(ours, ReadFrom):
         ours = one.fetch_response(request.version, records=theirs.records or b"")
     assert ours == real
+
+
+def test_the_broker_of_a_combined_node_is_no_observer_beside_its_own_controller() -> None:
+    one = quorum()
+    own = FetchRequestReplicaState(replica_id=3000, replica_epoch=-1)
+    one.saw_fetch(fetch(replica_state=own, replica_directory_id=Uuid.of(3, 3)), 18, 0)
+    assert one.observer_count(0) == 0
+    one.saw_fetch(fetch(replica_state=own, replica_directory_id=Uuid.of(4, 4)), 18, 0)
+    assert one.observer_count(0) == 1, "somebody with its id, on another disk"

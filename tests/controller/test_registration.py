@@ -13,6 +13,7 @@ from kjbod.wire.messages import (
     BrokerRegistrationRequestListener,
     ControllerRegistrationRequest,
     ControllerRegistrationRequestListener,
+    MetadataRequest,
     UnregisterBrokerRequest,
 )
 from kjbod_controller_stub.rules import KAFKA, KIP_858, Rules
@@ -244,3 +245,35 @@ def test_repeated_registration_does_not_revive_failed_directories_under_kip_rule
         world.beat(1, offline=(directory(1, 0),))
         assert world.register(1).error_code == 0
         assert world.broker(1).log_dirs == online, rules.name
+
+
+def test_on_a_combined_node_the_broker_has_the_id_of_the_controller() -> None:
+    world = World(also_broker=True)
+    world.join(NODE_ID)
+    assert not world.broker(NODE_ID).fenced
+    assert world.register(-1).error_code == ErrorCode.INVALID_REGISTRATION
+    world.join(1)
+    listed = world.ask(MetadataRequest(topics=None))
+    assert sorted(broker.node_id for broker in listed.brokers) == [1, NODE_ID], "each once"
+    assert listed.controller_id == NODE_ID
+
+
+def test_after_a_crash_of_a_combined_node_its_own_broker_comes_back_at_once_and_others_keep_their_sessions() -> None:
+    world = World(also_broker=True)
+    world.join(NODE_ID)
+    world.join(1)
+    world.controller = world.replayed()
+    world.write(world.controller.activate(world.now_ms))
+    assert world.register(1, number=1).error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    assert world.register(NODE_ID, number=1).error_code == 0, "the process of the one before has ended"
+
+
+def test_after_a_crash_of_a_combined_node_its_own_broker_is_fenced_until_it_registers() -> None:
+    world = World(also_broker=True)
+    world.join(NODE_ID)
+    world.join(1)
+    world.controller = world.replayed()
+    world.write(world.controller.activate(world.now_ms))
+    world.tick()
+    assert world.broker(NODE_ID).fenced
+    assert not world.broker(1).fenced

@@ -41,6 +41,7 @@ from kjbod.wire.messages import (
     RequestBody,
     ResponseT,
 )
+from kjbod_controller_stub.access.tokens import TokenSettings
 from kjbod_controller_stub.context import Context, Settings
 from kjbod_controller_stub.controller import Controller
 from kjbod_controller_stub.partitions import eligible
@@ -94,7 +95,11 @@ class World:
     static_configs: dict[str, str] = field(default_factory=dict)
     """The controller's ``server.properties``."""
     delete_topic_enable: bool = True
+    tokens: TokenSettings = field(default_factory=TokenSettings)
+    also_broker: bool = False
+    """Whether it is that of a combined node."""
     now_ms: int = 1_000_000
+    """Of both clocks."""
     log: list[Written] = field(default_factory=list)
     last: list[Record] = field(default_factory=list)
     """Records of the last request."""
@@ -118,9 +123,13 @@ class World:
             rules=self.rules,
             acl_rules=self.acl_rules,
             static_configs=self.static_configs,
+            tokens=self.tokens,
             delete_topic_enable=self.delete_topic_enable,
+            also_broker=self.also_broker,
         )
-        return Controller(settings, draw_id=lambda: Uuid(rng.randbytes(16)), shuffle=rng.shuffle)
+        return Controller(
+            settings, draw_id=lambda: Uuid(rng.randbytes(16)), shuffle=rng.shuffle, wall_ms=lambda: self.now_ms
+        )
 
     def replayed(self) -> Controller:
         """Another controller that has replayed the log from the beginning."""
@@ -144,13 +153,15 @@ class World:
                 offset += 1
         assert offset == self.controller.next_offset
 
-    def ask(self, request: RequestBody[ResponseT], version: int | None = None) -> ResponseT:
+    def ask(
+        self, request: RequestBody[ResponseT], version: int | None = None, context: Context | None = None
+    ) -> ResponseT:
         """Handle, write, answer."""
         version = API[request.API_KEY].max_version if version is None else version
         steady = None
         if isinstance(request, BrokerHeartbeatRequest):
             steady = self.controller.sessions.steady_heartbeat(request, self.now_ms)
-        result = self.controller.handle(request, Context(version), self.now_ms)
+        result = self.controller.handle(request, context or Context(version), self.now_ms)
         # What needs no turn is answered as if it had taken one.
         assert steady is None or (steady[0], ()) == (result.answer, result.records)
         self.write(result)

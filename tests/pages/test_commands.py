@@ -47,8 +47,10 @@ COST = "tests/scripts/test_agent_cost.py::test_a_short_run_measures_a_real_agent
 COST_OF_GUARD = "tests/scripts/test_agent_cost.py::test_a_short_run_measures_a_guard_beside_a_real_broker"
 FUZZED = "tests/controller/test_fuzz.py::test_a_controller_process_survives_what_may_change_nothing"
 GATE = "tests/guard/test_gate_kafka.py::test_a_broker_starts_beside_disks_that_hang_when_its_unit_has_the_gate"
+KEPT = "tests/scripts/test_metadata_start.py::test_a_start_fetches_only_what_it_lacks_and_knows_the_same"
 MASKED = "tests/guard/test_act_kafka.py::test_a_disk_that_carries_more_is_masked_and_released"
 MATRIX = "tests/system/test_detection_matrix.py::test_every_fault_gets_the_right_verdict_and_no_other_disk_gets_any"
+FLOODED = "tests/scripts/test_handshakes_bench.py::test_a_flood_is_survived_and_its_figures_are_told"
 MEASURED = "tests/scripts/test_controller_bench.py::test_a_run_measures_our_controller_and_tells_what_it_measured"
 MEANS = (
     "tests/scripts/test_guard_bench.py::test_a_hung_disk_that_is_cut_and_evicted_costs_clients_a_moment_and_no_record"
@@ -88,6 +90,10 @@ HELD = {
     "kafka-configs.sh --bootstrap-server --alter --entity-type --entity-name --add-config": (
         "tests/controller/test_administration_kafka.py::test_users_of_real_brokers_have_passwords_quotas_and_rights"
     ),
+    "kafka-delegation-tokens.sh --bootstrap-server --command-config --create --max-life-time-period": (
+        "tests/security/test_delegation_tokens_kafka.py::"
+        "test_tokens_that_kafkas_tool_makes_are_logins_everywhere_and_kafka_reads_them"
+    ),
     "kjbod fleet report --reports --out": (
         "tests/fleet/test_report.py::test_the_command_leaves_a_report_says_where_and_cleans_up"
     ),
@@ -103,6 +109,9 @@ HELD = {
     "scripts/bench/agent-cost --kafka": COST,
     "scripts/bench/agent-cost --guard": COST_OF_GUARD,
     "scripts/bench/controller": MEASURED,
+    "scripts/bench/controller --only": MEASURED,
+    "scripts/bench/handshakes": FLOODED,
+    "scripts/bench/handshakes --count": FLOODED,
     "scripts/bench/controller --no-kafka --only --ladder": MEASURED,
     "scripts/bench/controller --only --sizes --rounds --rules": MEASURED,
     "scripts/bench/controller --quick": MEASURED,
@@ -122,6 +131,8 @@ HELD = {
     "scripts/bench/guard --forms --faults --hung --n": REACH,
     "scripts/bench/guard --forms --faults --hung --watch": REACH,
     "scripts/bench/guard --faults --hung --n --watch": REACH,
+    "scripts/bench/metadata-start": KEPT,
+    "scripts/bench/metadata-start --alike": KEPT,
     "scripts/bench/replicas": STARTS,
     "scripts/bench/replicas --quick": STARTS,
     "scripts/bench/replicas --replicas --memory-replicas": STARTS,

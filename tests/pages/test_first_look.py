@@ -86,7 +86,9 @@ def test_the_metadata_and_features_of_a_kafka_cluster_are_shown(site: Site, proc
     before = site.changes(processes, "before")
     for command in shown("kjbod/cli/README.md"):
         done = site.type(command)
-        refused = "features downgrade" in command.text  # it names what would be lost, and so Kafka refuses
-        assert done.returncode == int(refused), f"{command}: {done.stderr}"
-        assert ("would be lost: " in done.stdout) is refused, command
+        loses = "features downgrade" in command.text  # it names what would be lost, and so Kafka refuses
+        alive = "cluster unregister" in command.text
+        assert done.returncode == int(loses or alive), f"{command}: {done.stderr}"
+        assert ("would be lost: " in done.stdout) is loses, command
+        assert ("is alive: stop it first" in done.stderr) is alive, command
     assert site.changes(processes, "after") == before

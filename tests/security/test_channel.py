@@ -20,7 +20,7 @@ def settings(base: Path, authority: Authority) -> ChannelSettings:
 
 
 async def test_plain_text_has_neither_tls_nor_a_login() -> None:
-    assert await Security().context(timeout_ms=1) is None and Security().mechanism() is None
+    assert await Security().context(timeout_ms=1) is None and await Security().mechanism("c1", timeout_ms=1) is None
 
 
 async def test_a_certificate_that_was_replaced_is_used_from_the_next_connection_on(tmp_path: Path) -> None:

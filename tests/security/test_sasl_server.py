@@ -4,12 +4,13 @@ Kafka 4.3.1.
 
 import base64
 import hashlib
+import hmac
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kjbod.scram import MECHANISMS, credential
+from kjbod.scram import MECHANISMS, credential, keys_of
 from kjbod.security.jaas import parse_login
 from kjbod.security.keys import Login
 from kjbod.security.sasl import client_mechanism
@@ -18,6 +19,7 @@ from kjbod.security.sasl_server import (
     Refused,
     ScramCredential,
     ServerMechanism,
+    TokenCredential,
     plain,
     plain_users,
     scram,
@@ -222,9 +224,62 @@ def test_scram_refuses_a_proof_of_another_exchange() -> None:
     refused(server, final)
 
 
-def test_scram_refuses_a_delegation_token_in_words() -> None:
-    problem = refused(server_of("SCRAM-SHA-256"), b"n,,n=alice,r=abc,tokenauth=true")
-    assert problem == "Authentication failed: this server knows no delegation tokens (tokenauth=true)"
+EXPIRES_MS = 5_000
+
+
+def server_with_token(mechanism: str) -> ServerMechanism:
+    """Alice's password is that of a token of bob, too, whose id is alice."""
+    token = TokenCredential(ALICE[mechanism], "bob", EXPIRES_MS)
+    return scram(mechanism, lambda _: ALICE[mechanism], "servernonce", {"alice": token}.get)
+
+
+@pytest.mark.parametrize("mechanism", SCRAMS)
+def test_scram_lets_the_owner_of_a_delegation_token_in_until_it_expires(mechanism: str) -> None:
+    last = None
+    client, server = (
+        client_mechanism(Login(mechanism, "alice", "alice-secret", True), "cn"),
+        server_with_token(mechanism),
+    )
+    message: bytes | None = client.first()
+    while message is not None:
+        last = server.answer(message)
+        message = client.answer(last.reply)
+    assert last is not None
+    assert (last.user, last.token_expires_ms) == ("bob", EXPIRES_MS)
+
+
+@pytest.mark.parametrize("extension", ["", ",tokenauth=false", ",tokenauth=true,tokenauth=no", ",token=true"])
+def test_a_login_is_by_no_token_unless_the_client_says_so(extension: str) -> None:
+    server = server_with_token("SCRAM-SHA-256")
+    reply = server.answer(f"n,,n=alice,r=abc{extension}".encode()).reply.decode()
+    assert proved(server, f"n=alice,r=abc{extension}", reply) == ("alice", None)
+
+
+@pytest.mark.parametrize("extension", [",tokenauth=true", ",tokenauth=TRUE", ",a=b,tokenauth=no,tokenauth=True"])
+def test_a_login_is_by_a_token_in_each_way_that_kafka_takes(extension: str) -> None:
+    server = server_with_token("SCRAM-SHA-256")
+    reply = server.answer(f"n,,n=alice,r=abc{extension}".encode()).reply.decode()
+    assert proved(server, f"n=alice,r=abc{extension}", reply) == ("bob", EXPIRES_MS)
+
+
+@pytest.mark.parametrize("message", [b"n,,n=carol,r=abc,tokenauth=true", b"n,a=bob,n=alice,r=abc,tokenauth=true"])
+def test_an_unknown_token_and_the_owner_as_another_identity_are_refused_as_a_wrong_password_is(message: bytes) -> None:
+    assert refused(server_with_token("SCRAM-SHA-256"), message) == scram_refusal("SCRAM-SHA-256")
+
+
+def test_a_user_with_the_name_of_no_token_cannot_log_in_by_one() -> None:
+    assert refused(server_of("SCRAM-SHA-256"), b"n,,n=alice,r=abc,tokenauth=true") == scram_refusal("SCRAM-SHA-256")
+
+
+def proved(server: ServerMechanism, bare: str, reply: str) -> tuple[str | None, int | None]:
+    """Whom the server takes alice's proof for, and until when."""
+    unproved = f"c=biws,{reply.split(',')[0]}"
+    salted = hashlib.pbkdf2_hmac("sha256", b"alice-secret", SALT, 4096)
+    keys = keys_of(salted, MECHANISMS["SCRAM-SHA-256"])
+    signature = hmac.digest(keys.stored, f"{bare},{reply},{unproved}".encode(), "sha256")
+    proof = base64.b64encode(bytes(a ^ b for a, b in zip(keys.client, signature, strict=True))).decode()
+    answer = server.answer(f"{unproved},p={proof}".encode())
+    return answer.user, answer.token_expires_ms
 
 
 def test_scram_refuses_a_credential_of_too_few_iterations_as_kafka_does() -> None:

@@ -48,7 +48,7 @@ def controller(
 ) -> Iterator[tuple[str, Cluster]]:
     base = tmp_path_factory.mktemp("controller")
     with Processes(base / "logs") as processes:
-        lines = {**secured.node(request.param), "connections.max.reauth.ms": 1_500}
+        lines = {**secured.node(request.param), "connections.max.reauth.ms": 3_000}
         yield request.param, start(base, processes, kafka_kit, secured, lines)
 
 
@@ -83,7 +83,7 @@ def test_an_agent_registers_and_serves_and_commands_read_the_metadata(
         assert agent.stop(60) == 0
 
 
-def test_a_login_that_holds_for_a_second_is_renewed_and_the_connection_goes_on(
+def test_a_login_that_holds_for_seconds_is_renewed_and_the_connection_goes_on(
     controller: tuple[str, Cluster], secured: Secured, tmp_path: Path
 ) -> None:
     protocol, cluster = controller
@@ -93,7 +93,7 @@ def test_a_login_that_holds_for_a_second_is_renewed_and_the_connection_goes_on(
         async with await Connection.open(
             "127.0.0.1", cluster.port, client_id="t", clock=SystemClock(), security=security
         ) as connection:
-            wanted = 4 if protocol.startswith("SASL") else 0
+            wanted = 2 if protocol.startswith("SASL") else 0
             while connection.logins < wanted:
                 requests = [connection.request(_QUESTION, timeout_ms=TIMEOUT_MS) for _ in range(8)]
                 assert all(answer.error_code == 0 for answer in await asyncio.gather(*requests))

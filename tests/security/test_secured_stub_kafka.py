@@ -2,6 +2,8 @@
 on that controller, and clients of Kafka, librdkafka and kafka-python are let in, or not."""
 
 import contextlib
+import socket
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,12 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 
+from kjbod.cli import main as cli
 from scripts.brokers.peers import AUTHORIZER
 from scripts.brokers.secured import PROTOCOLS, librdkafka, serve_with_a_broker
-from scripts.rig.cluster import Cluster
-from scripts.rig.kafka import TOPICS, KafkaKit
-from scripts.rig.processes import Processes, free_port
+from scripts.rig.cluster import CONTROLLER_ID, Cluster, directory_id
+from scripts.rig.kafka import CONFIGS, TOPICS, KafkaKit
+from scripts.rig.processes import Processes, free_port, wait_until
 from scripts.rig.secured import PASSWORD, USER, Secured, scram_options
 from tests.agent.daemon_cluster import CLUSTER_ID
 
@@ -50,7 +53,7 @@ def test_an_unmodified_broker_serves_on_a_secured_controller_of_ours(
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_the_listener_of_an_agent_lets_clients_in_and_keeps_strangers_out(
-    tmp_path: Path, kafka_kit: KafkaKit, secured: Secured, protocol: str
+    tmp_path: Path, kafka_kit: KafkaKit, secured: Secured, protocol: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with controller(tmp_path, kafka_kit, secured, protocol) as cluster:
         port = free_port()
@@ -68,6 +71,9 @@ def test_the_listener_of_an_agent_lets_clients_in_and_keeps_strangers_out(
         client = str(secured.client_file(tmp_path / "client.properties", secured.client(protocol)))
         server = ["--bootstrap-server", f"127.0.0.1:{port}", "--command-config", client]
         assert kafka_kit.run(TOPICS, *server, "--list").stdout.strip() == ""
+        capsys.readouterr()
+        assert cli.run(["cluster", "log-dirs", *server, "--bootstrap-controller", f"127.0.0.1:{cluster.port}"]) == 0
+        assert str(directory_id(tmp_path / "b1" / "d1")) in capsys.readouterr().out
         _kafka_python(secured, protocol, port)
         with pytest.raises(KafkaException):
             wrong = librdkafka(secured, "PLAINTEXT", port)
@@ -95,3 +101,38 @@ def _kafka_python(secured: Secured, protocol: str, port: int) -> None:
     if protocol.startswith("SASL"):
         with pytest.raises(kafka_errors.KafkaError):
             KafkaAdminClient(**options | {"sasl_plain_password": "wrong"}, bootstrap_timeout_ms=3_000)
+
+
+def served_certificate(port: int, secured: Secured) -> bytes:
+    """The certificate of who listens there, DER."""
+    context = ssl.create_default_context(cafile=str(secured.base / "truststore.pem"))
+    context.load_cert_chain(str(secured.base / "keystore.pem"))
+    plain = socket.create_connection(("127.0.0.1", port), timeout=20)
+    with context.wrap_socket(plain, server_hostname="127.0.0.1") as secure:
+        found = secure.getpeercert(binary_form=True)
+    assert found is not None
+    return found
+
+
+def test_a_keystore_that_is_altered_in_the_metadata_counts_at_once_and_the_one_of_the_file_when_it_is_taken_away(
+    tmp_path: Path, kafka_kit: KafkaKit, secured: Secured
+) -> None:
+    with controller(tmp_path, kafka_kit, secured, "SSL") as cluster:
+        assert cluster.controller is not None
+        client = str(secured.client_file(tmp_path / "client.properties", secured.client("SSL")))
+        node = ["--bootstrap-controller", f"127.0.0.1:{cluster.port}", "--command-config", client]
+        alter = [*node, "--entity-type", "brokers", "--entity-name", str(CONTROLLER_ID), "--alter"]
+        key = "listener.name.controller.ssl.keystore.location"
+        before = served_certificate(cluster.port, secured)
+        secured.authority.leaf("127.0.0.1").keystore(tmp_path, "renewed.pem")
+        kafka_kit.run(CONFIGS, *alter, "--add-config", f"{key}={tmp_path / 'renewed.pem'}")
+        cluster.controller.wait_for_event("security.reconfigured", listener="CONTROLLER")
+        altered = served_certificate(cluster.port, secured)
+        assert altered != before
+        kafka_kit.run(CONFIGS, *alter, "--add-config", f"{key}={tmp_path / 'none.pem'}")
+        refused = cluster.controller.wait_for_event("security.not.reconfigured", listener="CONTROLLER")
+        assert "none.pem: " in refused["reason"]
+        assert served_certificate(cluster.port, secured) == altered
+        kafka_kit.run(CONFIGS, *alter, "--delete-config", key)
+        wait_until(lambda: served_certificate(cluster.port, secured) == before, 20, "the certificate of the file")
+        cluster.stop_controller()

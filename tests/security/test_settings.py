@@ -9,7 +9,7 @@ import pytest
 from kjbod.config import load_config
 from kjbod.errors import ConfigError
 from kjbod.security.jaas import parse_sections
-from kjbod.security.keys import JKS, PEM, ChannelSettings, ListenerSettings
+from kjbod.security.keys import JKS, PEM, ChannelSettings, ListenerSettings, Login
 from kjbod.security.opening import problems as problems_of
 from kjbod.security.settings import of_client, of_listener, of_own_listener
 
@@ -61,6 +61,18 @@ def test_what_is_of_the_listener_comes_before_what_is_of_all() -> None:
     assert "hunter2" not in repr(found)
 
 
+@pytest.mark.parametrize(("option", "is_token"), [("true", True), ("TRUE", True), ("false", False), ("yes", False)])
+def test_a_login_by_a_delegation_token_is_what_kafka_takes_for_one(option: str, is_token: bool) -> None:
+    found = node({KEY: f'{SCRAM} tokenauth="{option}" username="an id" password="aG1hYw==";'})
+    assert found.login == Login("SCRAM-SHA-512", "an id", "aG1hYw==", is_token)
+
+
+def test_plain_knows_no_tokens_as_in_kafka() -> None:
+    lines = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}
+    found = client({**lines, "sasl.jaas.config": f'{PLAIN} tokenauth="true" username="a" password="hunter2";'})
+    assert found.login == Login("PLAIN", "a", "hunter2")
+
+
 def test_a_login_without_the_prefix_of_the_listener_is_not_taken_as_kafka_does_not() -> None:
     sections = f'KafkaServer {{ {SCRAM} username="section" password="hunter2"; }};'
     lines = {"scram-sha-512.sasl.jaas.config": LOGIN, "sasl.jaas.config": LOGIN}
@@ -86,10 +98,9 @@ def test_the_section_of_the_listener_comes_before_that_of_all() -> None:
         ({KEY: f'{LOGIN} {PLAIN} username="a" password="hunter2";'}, f"{KEY}: expected one JAAS login module, not 2"),
         ({KEY: f'{SCRAM} username="a";'}, f"{KEY}: password is missing, which SCRAM-SHA-512 needs"),
         ({KEY: f'{SCRAM} password="hunter2";'}, f"{KEY}: username is missing, which SCRAM-SHA-512 needs"),
-        ({KEY: f'{SCRAM} tokenauth="true" username="a" password="hunter2";'}, f"{KEY}: tokenauth=true: "),
         (
-            {"sasl.mechanism.controller.protocol": "GSSAPI"},
-            "sasl.mechanism.controller.protocol=GSSAPI: expected PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
+            {"sasl.mechanism.controller.protocol": "DIGEST-MD5"},
+            "sasl.mechanism.controller.protocol=DIGEST-MD5: expected PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
         ),
         ({KEY: LOGIN, "ssl.truststore.location": ""}, "ssl.truststore.location=: expected the path of a file"),
         ({KEY: LOGIN, "ssl.keystore.location": " "}, "ssl.keystore.location= : expected the path of a file"),
@@ -147,7 +158,10 @@ USERS = f'{PLAIN} username="kafka" password="x" user_alice="hunter2";'
 
 
 def listener(lines: Mapping[str, str], protocol: str = "SASL_PLAINTEXT") -> ListenerSettings:
-    base = {"listener.name.b.plain.sasl.jaas.config": USERS, "sasl.enabled.mechanisms": "GSSAPI,PLAIN,SCRAM-SHA-512"}
+    base = {
+        "listener.name.b.plain.sasl.jaas.config": USERS,
+        "sasl.enabled.mechanisms": "DIGEST-MD5,PLAIN,SCRAM-SHA-512",
+    }
     return of_own_listener({**base, **lines}, "s", "B", protocol, str, no_sections)  # type: ignore[arg-type]
 
 
@@ -170,7 +184,7 @@ def test_how_long_a_login_holds_may_be_said_for_a_mechanism_a_listener_or_all() 
         ({"listener.name.b.plain.sasl.server.callback.handler.class": "a.Ldap"}, "SASL_PLAINTEXT", "plain.sasl.server"),
         ({"principal.builder.class": "a.Builder"}, "SASL_PLAINTEXT", "principal.builder.class=a.Builder: expected org"),
         ({"listener.name.b.plain.sasl.jaas.config": f'{SCRAM} username="a";'}, "SASL_PLAINTEXT", "expected the users"),
-        ({"sasl.enabled.mechanisms": "GSSAPI"}, "SASL_PLAINTEXT", "sasl.enabled.mechanisms=GSSAPI: expected one of"),
+        ({"sasl.enabled.mechanisms": "CRAM"}, "SASL_PLAINTEXT", "sasl.enabled.mechanisms=CRAM: expected one of"),
         ({}, "SSL", "ssl.keystore.location is missing: expected a keystore, as the listener B has TLS"),
         ({"connections.max.reauth.ms": "soon"}, "SASL_PLAINTEXT", "connections.max.reauth.ms=soon: expected a whole"),
     ],

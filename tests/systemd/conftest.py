@@ -120,10 +120,18 @@ def disks(real_disk: Callable[..., RealDisk]) -> Disks:
 class RealAgent:
     """The real agent and controller as services, on disks that are mounted at ``/mnt/d1`` and so on."""
 
-    def __init__(self, boot: Boot, disks: list[RealDisk], *, settings: str = "", **options: Any) -> None:
+    def __init__(
+        self, boot: Boot, disks: list[RealDisk], *, settings: str = "", combined: bool = False, **options: Any
+    ) -> None:
         paths = [f"/mnt/d{number}" for number in range(1, len(disks) + 1)]
         controller_port = free_port()
-        agent = broker_properties(1, free_port(), controller_port, [Path(path) for path in paths]) + settings
+        port = free_port()
+        agent = broker_properties(1, port, controller_port, [Path(path) for path in paths]) + settings
+        if combined:
+            listeners = f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}"
+            agent += f"process.roles=broker,controller\nlisteners={listeners}\n"
+            options["with_drop_in"] = "combined"
+        self._services = ["kjbod-agent"] if combined else ["kjbod-controller", "kjbod-agent"]
         binds = {disk.mount_point: path for disk, path in zip(disks, paths, strict=True)}
         self.system = boot(agent, binds=binds, real=True, **options)
         controller = controller_properties(3000, controller_port, Path("/var/lib/kjbod-controller/metadata"))
@@ -131,13 +139,14 @@ class RealAgent:
         self.system.write("/etc/kjbod/controller.properties", f"{controller}broker.session.timeout.ms=3000\n")
         own = ["/var/lib/kjbod", "/var/lib/kjbod/metadata", "/var/lib/kjbod-controller"]
         self.system.run("install", "-d", "-o", "kjbod", *own, *paths)
-        for service, more in (("controller", ["--standalone"]), ("agent", [])):
+        formats = {"agent": ["--standalone"]} if combined else {"controller": ["--standalone"], "agent": []}
+        for service, more in formats.items():
             path = f"/etc/kjbod/{service}.properties"
             command = ["/opt/kjbod/bin/kjbod", "format", "-t", CLUSTER_ID, "-c", path, *more]
             self.system.run("runuser", "-u", "kjbod", "--", *command)
 
     def start(self) -> None:
-        started = self.system.run("systemctl", "start", "kjbod-controller", "kjbod-agent", check=False)
+        started = self.system.run("systemctl", "start", *self._services, check=False)
         assert started.returncode == 0, self.system.read(LOG)
 
     def show(self, *properties: str) -> dict[str, str]:

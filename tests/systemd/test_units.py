@@ -26,6 +26,7 @@ EXPOSURE = {  # of 10, as README.md states it; "OK" in the words of systemd-anal
     "kjbod-agent with kernel-events": 1.5,
     "kjbod-agent with host-mounts": 3.1,
     "kjbod-agent with stop-with-mount": 1.5,
+    "kjbod-agent with combined": 1.5,
     "kjbod-agent@": 1.5,
     "kjbod-guard": 1.5,
     "kjbod-guard with act": 3.0,
@@ -248,6 +249,17 @@ def test_the_real_controller_and_agent_run_as_services_and_stop_cleanly(boot: Bo
         shown = agent.system.show(service, "ActiveState", "Result", "NRestarts")
         expected = {"ActiveState": "inactive", "Result": "success", "NRestarts": "0"}
         assert shown == expected, agent.system.read(LOG)
+
+
+def test_a_combined_node_is_one_service_by_the_drop_in_ready_when_both_halves_are(boot: Boot, disks: Disks) -> None:
+    agent = RealAgent(boot, disks(2), combined=True)
+    agent.start()
+    assert agent.events("agent.unfenced") and agent.events_of("controller", "controller.started")
+    well = "OK: running, unfenced, 2 directories online, controller 1 active in epoch 1"
+    assert agent.show("StatusText") == {"StatusText": well}
+    agent.system.run("systemctl", "stop", "kjbod-agent")
+    shown = agent.show("ActiveState", "Result", "NRestarts")
+    assert shown == {"ActiveState": "inactive", "Result": "success", "NRestarts": "0"}, agent.system.read(LOG)
 
 
 def test_root_and_the_user_of_the_agent_may_ask_it_and_nobody_else(boot: Boot, disks: Disks) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from kjbod.clock import SystemClock
-from kjbod.wire.admission import Admission, Admissions
+from kjbod.wire.admission import LOGIN_GRACE_MS, Admission, Admissions
 from kjbod.wire.limits import Limits
 
 
@@ -26,6 +26,11 @@ def entered(places: Admissions, host: str = "h") -> Admission:
     return found
 
 
+def clock(places: Admissions) -> ManualClock:
+    assert isinstance(places._clock, ManualClock)
+    return places._clock
+
+
 def test_a_place_is_given_back_once_however_often_its_connection_ends() -> None:
     places = admissions()
     first, second = entered(places), entered(places)
@@ -42,6 +47,56 @@ def test_who_has_not_logged_in_takes_at_most_half_of_all_places() -> None:
     places = admissions(max_connections=4, max_logging_in=100)
     entered(places), entered(places)
     assert places.enter("h") == "2 others have not logged in yet"
+
+
+def test_a_newcomer_gets_the_place_of_who_was_silent_for_longest() -> None:
+    places = admissions(max_connections=4, max_logging_in=100)
+    first, second = entered(places), entered(places)
+    gone: list[Admission] = []
+
+    def ends(place: Admission) -> bool:
+        gone.append(place)
+        place.leave()
+        return True
+
+    first.waits(lambda: ends(first))
+    second.waits(lambda: ends(second))
+    entered(places)
+    assert gone == [first] and places.logging_in == 2
+
+
+def test_whose_first_words_have_just_come_does_not_give_way() -> None:
+    places = admissions(max_connections=4, max_logging_in=100)
+    first, second = entered(places), entered(places)
+
+    def speaks() -> bool:
+        first.waits(None)
+        return False
+
+    def ends() -> bool:
+        second.leave()
+        return True
+
+    first.waits(speaks)
+    second.waits(ends)
+    entered(places)
+    assert places.logging_in == 2 and not places.silent
+
+
+def test_who_tries_to_log_in_is_let_alone_for_some_time_and_then_gives_way_in_turn() -> None:
+    places = admissions(max_connections=4, max_logging_in=100)
+    ended: list[str] = []
+    first, second = entered(places), entered(places)
+    first.begins(lambda: ended.append("handshake"), 0)
+    second.begins(lambda: ended.append("second"), 0)
+    first.begins(lambda: ended.append("login"), LOGIN_GRACE_MS - 1)  # it goes on: its time does not begin anew
+    clock(places).now_ms = LOGIN_GRACE_MS - 1
+    assert places.enter("h") == "2 others have not logged in yet"
+    clock(places).now_ms = LOGIN_GRACE_MS
+    entered(places)
+    assert ended == ["login"] and places.logging_in == 2
+    second.logged_in()
+    assert not places.trying
 
 
 def test_without_a_login_to_wait_for_only_all_of_them_count() -> None:

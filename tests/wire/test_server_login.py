@@ -1,10 +1,11 @@
 """A secured listener on real sockets: TLS, SASL, who the client is then, and what it costs who never logs in."""
 
 import asyncio
+import contextlib
 import dataclasses
 import hashlib
 import struct
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,15 @@ from kjbod.clock import SystemClock
 from kjbod.errors import ConfigError, RemoteProtocolError
 from kjbod.scram import MECHANISMS, credential
 from kjbod.security.channel import Security
+from kjbod.security.credentials import Token
 from kjbod.security.keys import REQUIRED, ChannelSettings, ListenerSettings, Login, Tls
-from kjbod.security.listener import ListenerSecurity
+from kjbod.security.listener import ListenerSecurity, nothing
 from kjbod.security.principals import parse_rules
-from kjbod.security.sasl_server import ScramCredential
+from kjbod.security.sasl import client_mechanism
+from kjbod.security.sasl_server import Answer, ScramCredential, plain
 from kjbod.wire.client import AuthenticationFailed, Connection, Disconnected, ForeignPeer
 from kjbod.wire.connection import api_versions_response
-from kjbod.wire.frames import Request, encode_request
+from kjbod.wire.frames import Request, decode_response, encode_request
 from kjbod.wire.limits import Limits
 from kjbod.wire.messages import (
     API,
@@ -34,15 +37,16 @@ from kjbod.wire.messages import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from kjbod.wire.server import LOGIN_BYTES_MAX, Peer, Server, serve
-from kjbod.wire.server_login import Reply, ServerLogin, State
+from kjbod.wire.server import Peer, Server, serve
+from kjbod.wire.server_login import LOGIN_BYTES_MAX, Reply, ServerLogin, State
 from scripts.rig.certificates import Authority
 from tests.wire.conftest import SERVED, Lines, Run, until
 
 HEARTBEAT = BrokerHeartbeatRequest(broker_id=1)
-APIS = {**SERVED, ApiKey.SASL_HANDSHAKE: (1, 1), ApiKey.SASL_AUTHENTICATE: (0, 2)}
+APIS = {**SERVED, ApiKey.SASL_HANDSHAKE: (0, 1), ApiKey.SASL_AUTHENTICATE: (0, 2)}
 PASSWORD = "p=ä\u00a0,ss"
 USERS = {"kafka": PASSWORD, "other": "x"}
+TOKEN_ID = "a token's id"
 Start = Callable[..., Coroutine[Any, Any, Server]]
 
 
@@ -55,8 +59,12 @@ class Site:
         self.trust = self.authority.truststore(base)
         self.tls = Tls("server", self.authority.leaf("127.0.0.1").keystore(base), self.trust)
         self.seen: list[str] = []
+        self.tokens: list[tuple[str, bool]] = []
+        self.token_expires_ms = 2**62
 
-    def listener(self, protocol: str, **changes: Any) -> ListenerSecurity:
+    def listener(
+        self, protocol: str, ready: Callable[[], Awaitable[object]] = nothing, **changes: Any
+    ) -> ListenerSecurity:
         settings = ListenerSettings(
             protocol,
             dataclasses.replace(self.tls, client_auth=REQUIRED if protocol == "SSL" else "none")
@@ -65,9 +73,9 @@ class Site:
             {"PLAIN": USERS, **{name: {} for name in MECHANISMS}} if protocol.startswith("SASL") else {},
             principal_rules=parse_rules("RULE:^CN=(.*?),.*$/$1/,DEFAULT"),
         )
-        return ListenerSecurity(dataclasses.replace(settings, **changes), self.credential)
+        return ListenerSecurity(dataclasses.replace(settings, **changes), self, ready)
 
-    def credential(self, mechanism: str, user: str) -> ScramCredential | None:
+    def of_user(self, mechanism: str, user: str) -> ScramCredential | None:
         if user not in USERS:
             return None
         kind, salt = MECHANISMS[mechanism], b"salt-of-some-length"
@@ -75,18 +83,28 @@ class Site:
         made = credential(user, kind, salt=salt, salted_password=salted, iterations=4096)
         return ScramCredential(made.salt, made.stored_key, made.server_key, made.iterations)
 
+    def of_token(self, token_id: str) -> Token | None:
+        return Token("secret", "owner", self.token_expires_ms) if token_id == TOKEN_ID else None
+
     def client(
-        self, protocol: str, mechanism: str = "PLAIN", user: str = "kafka", password: str = PASSWORD
+        self,
+        protocol: str,
+        mechanism: str = "PLAIN",
+        user: str = "kafka",
+        password: str = PASSWORD,
+        *,
+        is_token: bool = False,
     ) -> Security:
         tls = None
         if protocol.endswith("SSL"):
             own = self.authority.client("alice", "ops").keystore(self.base, "client.pem") if protocol == "SSL" else None
             tls = Tls("client", own, self.trust)
-        login = Login(mechanism, user, password) if protocol.startswith("SASL") else None
+        login = Login(mechanism, user, password, is_token) if protocol.startswith("SASL") else None
         return Security(ChannelSettings(protocol, tls, login))
 
     async def answer(self, request: Request, peer: Peer) -> ResponseBody | None:
         self.seen.append(peer.principal)
+        self.tokens.append((peer.principal, peer.token_authenticated))
         match request.message:
             case ApiVersionsRequest():
                 return api_versions_response(request, APIS)
@@ -133,6 +151,34 @@ def test_a_client_is_known_by_its_login_or_its_certificate(
     known = "User:alice" if protocol == "SSL" else "User:kafka"
     assert site.seen[1:] == [known] * 3 and not log.lines
     assert site.seen[0] == ("User:alice" if protocol == "SSL" else "User:ANONYMOUS")
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_client_with_a_delegation_token_is_its_owner(run: Run[Any], start: Start, site: Site, mechanism: str) -> None:
+    async def story() -> None:
+        async with await start(site.listener("SASL_PLAINTEXT")) as server:
+            for _ in range(2):
+                await beat(server, site.client("SASL_PLAINTEXT", mechanism, TOKEN_ID, "secret", is_token=True))
+            await beat(server, site.client("SASL_PLAINTEXT", mechanism))
+
+    run(story)
+    owner, user, nobody = ("User:owner", True), ("User:kafka", False), ("User:ANONYMOUS", False)
+    assert site.tokens == [*([nobody, *[owner] * 3] * 2), nobody, *[user] * 3]
+
+
+@pytest.mark.parametrize(
+    ("user", "password", "is_token"),
+    [(TOKEN_ID, "wrong", True), ("another", "secret", True), (TOKEN_ID, "secret", False), ("kafka", PASSWORD, True)],
+)
+def test_a_token_and_a_user_are_not_taken_for_each_other(
+    run: Run[Any], start: Start, site: Site, user: str, password: str, is_token: bool
+) -> None:
+    async def story() -> None:
+        async with await start(site.listener("SASL_PLAINTEXT")) as server:
+            with pytest.raises(AuthenticationFailed, match="invalid credentials"):
+                await beat(server, site.client("SASL_PLAINTEXT", "SCRAM-SHA-256", user, password, is_token=is_token))
+
+    run(story)
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", *MECHANISMS])
@@ -222,17 +268,17 @@ def test_who_never_logs_in_is_let_go_and_keeps_no_other_out(
         async with await start(site.listener("SASL_SSL"), max_logging_in=3, login_timeout_ms=1_500) as server:
             silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
             await until(lambda: server.admissions.logging_in == 3)
-            with pytest.raises(Disconnected):
-                await beat(server, site.client("SASL_SSL"))
+            await beat(server, site.client("SASL_SSL"))
             for reader, _ in silent:
                 assert await reader.read() == b""
             for _, writer in silent:
                 writer.transport.abort()
-            await beat(server, site.client("SASL_SSL"))
             assert server.admissions.logging_in == 0
 
     run(story)
-    assert any("others have not logged in yet" in reason for reason in log.reasons())
+    gave_way, *late = log.reasons()
+    assert gave_way == "no TLS handshake: it was silent, and its place was needed"
+    assert late == ["no TLS handshake: it took too long"] * 2
 
 
 def test_a_request_of_who_has_not_logged_in_is_not_even_decoded(
@@ -269,8 +315,7 @@ def test_strangers_do_not_fill_the_room_of_those_who_have_logged_in(
 def test_who_leaves_while_nothing_is_ready_gives_its_place_back(run: Run[Any], site: Site, log: Lines) -> None:
     async def story() -> None:
         ready = asyncio.Event()
-        listener = site.listener("SASL_PLAINTEXT")
-        listener.ready = ready.wait
+        listener = site.listener("SASL_PLAINTEXT", ready.wait)
         limits = Limits(login_timeout_ms=300)
         async with await serve(
             "127.0.0.1", 0, site.answer, apis=APIS, clock=SystemClock(), log=log, limits=limits, security=listener
@@ -300,6 +345,59 @@ def test_connections_of_one_address_are_counted_from_the_first_byte_of_the_hands
     assert "2 connections from 127.0.0.1 already" in log.reasons()[0]
 
 
+async def ask_raw(stream: tuple[asyncio.StreamReader, asyncio.StreamWriter], data: bytes) -> bytes:
+    """The answer to a frame, without its length; nothing at the end of the connection."""
+    reader, writer = stream
+    writer.write(data)
+    try:
+        return await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
+    except asyncio.IncompleteReadError as error:
+        assert not error.partial
+        return b""
+
+
+def with_length(token: bytes) -> bytes:
+    return len(token).to_bytes(4) + token
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", *MECHANISMS])
+@pytest.mark.parametrize("password", [PASSWORD, "wrong"])
+def test_a_client_of_handshake_0_logs_in_without_requests_around_its_messages(
+    run: Run[Any], start: Start, site: Site, log: Lines, mechanism: str, password: str
+) -> None:
+    async def story() -> None:
+        async with await start(site.listener("SASL_PLAINTEXT", refusal_delay_ms=0)) as server:
+            stream = await asyncio.open_connection("127.0.0.1", server.port)
+            hands = await ask_raw(stream, encode_request(SaslHandshakeRequest(mechanism=mechanism), 0, 1, "c"))
+            assert decode_response(hands, ApiKey.SASL_HANDSHAKE, 0).message.error_code == 0  # type: ignore[attr-defined]
+            client = client_mechanism(Login(mechanism, "kafka", password), "nonce")
+            token: bytes | None = client.first()
+            answers = []
+            while token is not None:
+                answers.append(await ask_raw(stream, with_length(token)))
+                token = client.answer(answers[-1]) if answers[-1] or mechanism == "PLAIN" else None
+            beaten = b""
+            with contextlib.suppress(ConnectionError):
+                beaten = await ask_raw(stream, encode_request(HEARTBEAT, 1, 5, "c"))
+            assert bool(beaten) == (password == PASSWORD)
+            stream[1].transport.abort()
+
+    run(story)
+    assert site.seen == (["User:kafka"] if password == PASSWORD else [])
+    assert PASSWORD not in str(log.lines)
+
+
+def test_a_message_without_a_request_is_as_small_as_one_with() -> None:
+    login = plain_login()
+    assert login.take(request(SaslHandshakeRequest(mechanism="PLAIN"), 0), 0, 0) is not None and login.takes_tokens
+    with pytest.raises(RemoteProtocolError, match="at most 65536"):
+        login.take_token(bytes(LOGIN_BYTES_MAX + 1), 0, 0)
+    assert login.take_token(b"\0kafka\0no", 0, 0) == Reply(
+        b"", "PLAIN: Authentication failed: Invalid username or password"
+    )
+    assert login.state is State.REFUSED and not login.takes_tokens
+
+
 def test_before_a_login_a_frame_is_small(run: Run[Any], start: Start, site: Site, log: Lines) -> None:
     async def story() -> None:
         async with await start(site.listener("SASL_PLAINTEXT")) as server:
@@ -327,8 +425,9 @@ def test_what_is_no_tls_is_told_and_ends(run: Run[Any], start: Start, site: Site
 # ---------------------------------------------------------------- the machine alone
 
 
-def request(message: Any) -> Request:
-    return Request(message.API_KEY, API[message.API_KEY].max_version, 1, "c", message)
+def request(message: Any, version: int | None = None) -> Request:
+    chosen = API[message.API_KEY].max_version if version is None else version
+    return Request(message.API_KEY, chosen, 1, "c", message)
 
 
 def plain_login(lifetime_ms: int = 0) -> ServerLogin:
@@ -336,8 +435,8 @@ def plain_login(lifetime_ms: int = 0) -> ServerLogin:
     return ServerLogin(security._mechanisms, {"PLAIN": lifetime_ms} if lifetime_ms else {})
 
 
-def reply(login: ServerLogin, message: Any, now_ms: int = 0) -> Any:
-    found = login.take(request(message), now_ms)
+def reply(login: ServerLogin, message: Any, now_ms: int = 0, wall_ms: int = 0) -> Any:
+    found = login.take(request(message), now_ms, wall_ms)
     assert isinstance(found, Reply)
     return found.message
 
@@ -358,14 +457,14 @@ def logged_in(lifetime_ms: int = 0) -> ServerLogin:
 def test_nothing_but_the_login_has_a_place_before_it(message: Any) -> None:
     login = plain_login()
     with pytest.raises(RemoteProtocolError, match="before a login"):
-        login.take(request(message), 0)
+        login.take(request(message), 0, 0)
 
 
 def test_versions_are_asked_once_before_the_login_as_in_kafka() -> None:
     login = plain_login()
-    assert login.take(request(ApiVersionsRequest()), 0) is None
+    assert login.take(request(ApiVersionsRequest()), 0, 0) is None
     with pytest.raises(RemoteProtocolError):
-        login.take(request(ApiVersionsRequest()), 0)
+        login.take(request(ApiVersionsRequest()), 0, 0)
 
 
 def test_between_handshake_and_proof_nothing_else_is_taken() -> None:
@@ -373,7 +472,7 @@ def test_between_handshake_and_proof_nothing_else_is_taken() -> None:
     reply(login, SaslHandshakeRequest(mechanism="PLAIN"))
     for message in (HEARTBEAT, ApiVersionsRequest(), SaslHandshakeRequest(mechanism="PLAIN")):
         with pytest.raises(RemoteProtocolError):
-            login.take(request(message), 0)
+            login.take(request(message), 0, 0)
 
 
 def test_a_refused_client_is_refused_for_good() -> None:
@@ -383,7 +482,7 @@ def test_a_refused_client_is_refused_for_good() -> None:
     assert login.state is State.REFUSED
     for message in (ALICE, SaslHandshakeRequest(mechanism="PLAIN"), HEARTBEAT, ApiVersionsRequest()):
         with pytest.raises(RemoteProtocolError):
-            login.take(request(message), 0)
+            login.take(request(message), 0, 0)
 
 
 def test_another_mechanism_is_refused_with_those_that_there_are() -> None:
@@ -399,14 +498,58 @@ def test_a_client_that_is_in_may_not_become_another_one() -> None:
     assert login.state is State.REFUSED
 
 
+class ByToken:
+    """A machine that lets in whoever has a token that expires then."""
+
+    def __init__(self, expires_ms: int) -> None:
+        self._expires_ms = expires_ms
+
+    def answer(self, message: bytes) -> Answer:
+        return Answer(b"", message.decode(), self._expires_ms)
+
+
+def token_login(expires_ms: int, wall_ms: int, lifetime_ms: int = 0) -> tuple[ServerLogin, Any]:
+    """A login by a token, and the answer to it."""
+    login = ServerLogin({"X": lambda: ByToken(expires_ms)}, {"X": lifetime_ms} if lifetime_ms else {})
+    reply(login, SaslHandshakeRequest(mechanism="X"))
+    return login, reply(login, SaslAuthenticateRequest(auth_bytes=b"alice"), 100, wall_ms)
+
+
+@pytest.mark.parametrize(("lifetime_ms", "holds_ms"), [(0, 2_000), (500, 500), (5_000, 2_000)])
+def test_a_login_by_a_token_holds_until_that_expires_and_no_longer_than_any(lifetime_ms: int, holds_ms: int) -> None:
+    login, answer = token_login(12_000, 10_000, lifetime_ms)
+    assert answer.session_lifetime_ms == holds_ms
+    assert login.user == "alice" and login.token_authenticated
+    assert login.take(request(HEARTBEAT), 99 + holds_ms, 0) is None
+    with pytest.raises(RemoteProtocolError, match="expired"):
+        login.take(request(HEARTBEAT), 100 + holds_ms, 0)
+
+
+def test_a_token_that_has_expired_is_no_login_and_that_is_said() -> None:
+    login, answer = token_login(10_000, 10_000)
+    assert (answer.error_code, answer.error_message) == (58, "Authentication failed: the delegation token has expired")
+    assert login.state is State.REFUSED and not login.token_authenticated
+
+
+def test_who_logs_in_again_without_a_token_is_no_longer_one_by_a_token() -> None:
+    machines = iter([ByToken(12_000), plain({"alice": "x"})])
+    login = ServerLogin({"X": lambda: next(machines)})
+    reply(login, SaslHandshakeRequest(mechanism="X"))
+    reply(login, SaslAuthenticateRequest(auth_bytes=b"alice"))
+    assert login.token_authenticated
+    reply(login, SaslHandshakeRequest(mechanism="X"), 2_000)
+    reply(login, SaslAuthenticateRequest(auth_bytes=b"\0alice\0x"), 2_000)
+    assert login.is_in and not login.token_authenticated
+
+
 def test_a_second_renewal_within_a_second_is_not_taken_and_the_first_one_holds() -> None:
     login = logged_in(lifetime_ms=5_000)
     assert reply(login, SaslHandshakeRequest(mechanism="PLAIN"), 100).error_code == 0
     assert reply(login, ALICE, 100).session_lifetime_ms == 5_000
     assert reply(login, SaslHandshakeRequest(mechanism="PLAIN"), 1_099).error_code == 34
-    assert login.is_in and login.take(request(HEARTBEAT), 5_099) is None
+    assert login.is_in and login.take(request(HEARTBEAT), 5_099, 0) is None
     with pytest.raises(RemoteProtocolError, match="expired"):
-        login.take(request(HEARTBEAT), 5_100)
+        login.take(request(HEARTBEAT), 5_100, 0)
 
 
 def test_a_client_that_renews_its_login_is_no_stranger() -> None:
@@ -434,4 +577,4 @@ def test_without_sasl_a_handshake_is_answered_as_kafka_does() -> None:
     assert reply(login, ALICE) == SaslAuthenticateResponse(
         error_code=34, error_message="SaslAuthenticate without a SaslHandshake"
     )
-    assert login.take(request(HEARTBEAT), 0) is None
+    assert login.take(request(HEARTBEAT), 0, 0) is None

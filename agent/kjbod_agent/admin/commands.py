@@ -221,6 +221,7 @@ class CommandParts:
         causes: why each directory is in its state, a word of :class:`~kjbod_agent.health.state.Cause`, by path.
         log_dirs: the entries of ``log.dirs`` at this moment, in their order.
         add_directory: brings a directory in; gives one line that says what was done or what it waits for.
+        companion: how the other half of a combined node is; None: there is none.
         usage: what the agent's processes use; None where that cannot be read.
         spawn: runs a coroutine for as long as the agent.
     """
@@ -231,6 +232,7 @@ class CommandParts:
     causes: Callable[[], Mapping[str, str]]
     log_dirs: Callable[[], Sequence[LogDirectory]]
     add_directory: Callable[[str], Awaitable[str]]
+    companion: Callable[[], dict[str, Any] | None]
     usage: Callable[[], Awaitable[Usage | None]]
     spawn: Callable[[Coroutine[Any, Any, None]], object]
 
@@ -299,6 +301,7 @@ class Commands:
             "moves": len(self._mover.moves),
             "strays": len(broker.placement.strays),
             "processes": None if usage is None else asdict(usage),
+            "own_controller": self._parts.companion(),
             "directories": directories,
         }
 

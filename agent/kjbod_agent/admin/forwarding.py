@@ -158,12 +158,14 @@ class Sender:
         host: its address.
         client_id: as in its request.
         version: of its request, in which it is sent on where the controller knows it.
+        token_authenticated: whether it has shown a delegation token.
     """
 
     principal: str
     host: str
     client_id: str | None
     version: int
+    token_authenticated: bool = False
 
 
 class Forwarder:
@@ -222,7 +224,9 @@ def _wrapped(request: RequestBody[Any], version: int, sender: Sender) -> Envelop
     frame = encode_request(request, version, _CORRELATION_ID, sender.client_id)
     return EnvelopeRequest(
         request_data=frame[_LENGTH_BYTES:],
-        request_principal=encode_principal(ForwardedPrincipal.of(sender.principal)),
+        request_principal=encode_principal(
+            ForwardedPrincipal.of(sender.principal, token_authenticated=sender.token_authenticated)
+        ),
         client_host_address=encode_host(sender.host),
     )
 

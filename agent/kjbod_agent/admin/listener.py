@@ -11,7 +11,8 @@ DescribeLogDirs               from :mod:`.view`, in bounded time whatever a disk
 AlterReplicaLogDirs           to the mover, replica by replica; ALTER on CLUSTER
 CreateTopics and the like     all that a broker forwards: authorized here, carried out by the controller
                               (:mod:`.forwarding`)
-delegation tokens             refused, on every listener as on a PLAINTEXT one
+DescribeDelegationToken       from the image (:mod:`.tokens`); the other requests for tokens are the controller's, but
+                              for who has not shown who it is
 ============================  ==========================================================================================
 
 What is not served is not offered: clients see it in ApiVersions, and say so. Every entry of ``listeners`` that is not a
@@ -35,17 +36,21 @@ from kjbod.config.load import own_listener_problems
 from kjbod.errors import KjbodError
 from kjbod.metadata import describing
 from kjbod.metadata.acls import AclIndex, Acls, Operation, ResourceType, Rules
-from kjbod.metadata.image import MetadataImage
+from kjbod.metadata.image import BROKER, MetadataImage
 from kjbod.metadata.refusals import refusal
+from kjbod.metadata.token_requests import Requester, refuse
 from kjbod.metadata.versions import KRAFT_VERSION, SUPPORTED_FEATURES
 from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.names import UnresolvedError
 from kjbod.security.certificates import Certificates
-from kjbod.security.credentials import credentials_of
-from kjbod.security.opening import listener_security
+from kjbod.security.credentials import MetadataCredentials
+from kjbod.security.dynamic import DynamicStores
+from kjbod.security.opening import listener_security, of_own_listener
 from kjbod.wire.admin_messages import (
     DescribeAclsRequest,
     DescribeClientQuotasRequest,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
     DescribeTopicPartitionsRequest,
     DescribeUserScramCredentialsRequest,
     ListConfigResourcesRequest,
@@ -70,9 +75,10 @@ from kjbod.wire.messages import (
     ResponseBody,
 )
 from kjbod.wire.server import Logger, Peer, Server, serve
-from kjbod_agent.admin import answers, listings
+from kjbod_agent.admin import answers, listings, tokens
 from kjbod_agent.admin.answers import Self
 from kjbod_agent.admin.forwarding import FORWARDED, Forwarder, Sender, screen
+from kjbod_agent.admin.tokens import TOKEN_APIS
 from kjbod_agent.admin.view import SLICE, DirectoryViews
 
 SERVED: Final[VersionRanges] = {
@@ -87,10 +93,7 @@ SERVED: Final[VersionRanges] = {
         ApiKey.DESCRIBE_CONFIGS,
         ApiKey.ALTER_REPLICA_LOG_DIRS,
         ApiKey.DESCRIBE_LOG_DIRS,
-        ApiKey.CREATE_DELEGATION_TOKEN,
-        ApiKey.RENEW_DELEGATION_TOKEN,
-        ApiKey.EXPIRE_DELEGATION_TOKEN,
-        ApiKey.DESCRIBE_DELEGATION_TOKEN,
+        *TOKEN_APIS,
         ApiKey.DESCRIBE_CLIENT_QUOTAS,
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
         ApiKey.DESCRIBE_CLUSTER,
@@ -221,6 +224,9 @@ class Listeners:
         self._config = config
         self._parts = parts
         self._certificates = certificates
+        node = (BROKER, str(config.node_id))
+        self.stores = DynamicStores(config, lambda: parts.broker.image.configs.get(node, {}), of_own_listener, log)
+        """Stores that are altered in the metadata; to be run."""
         self._clock = clock
         self._log = log
         self._servers: list[Server] = []
@@ -258,10 +264,11 @@ class Listeners:
     async def _serve(self, listener: Listener, overrides: Mapping[str, int]) -> Server:
         config = self._config
         me = Self(node_id=config.node_id, cluster_id=self._parts.cluster_id, listener=listener.name)
-        credentials = credentials_of(lambda: self._parts.broker.image)
+        credentials = MetadataCredentials(lambda: self._parts.broker.image, config.delegation_token_secret_key)
         security = await listener_security(config, listener, credentials, self._parts.broker.caught_up.wait)
         if security is not None:
             self._certificates.add(f"listener {listener.name}", security)
+            self.stores.add(listener, security)
         return await serve(
             listener.host,
             listener.port,
@@ -317,13 +324,14 @@ class Listeners:
                 return await self._describe_log_dirs(message, acls)
             case AlterReplicaLogDirsRequest():
                 return await self._alter_log_dirs(message, acls)
+        if request.api_key in TOKEN_APIS:
+            return await self._tokens(request, image, acls, peer)
         if request.api_key not in FORWARDED:
             return self._listed(request, image, acls, peer, me)
         screened = screen(message, image, acls, request.version)
         if screened.allowed is None:
             return screened.merge(None)
-        sender = Sender(peer.principal, peer.host, request.client_id, request.version)
-        return screened.merge(await self._parts.forwarder.send(screened.allowed, sender))
+        return screened.merge(await self._parts.forwarder.send(screened.allowed, _sender(request, peer)))
 
     def _listed(self, request: Request, image: MetadataImage, acls: Acls, peer: Peer, me: Self) -> ResponseBody:
         """Answers from the metadata that need a right on the cluster, or none."""
@@ -343,7 +351,25 @@ class Listeners:
                 return describing.list_config_resources(image, message, version=request.version)
             case DescribeTopicPartitionsRequest():
                 return listings.describe_topic_partitions(image, message, listener=me.listener, acls=acls)
-        return listings.no_token(message, peer.principal, request.version)
+        raise AssertionError(f"{request.api_key.name} is served and has no answer")
+
+    async def _tokens(self, request: Request, image: MetadataImage, acls: Acls, peer: Peer) -> ResponseBody:
+        """About delegation tokens."""
+        message, secret_key = request.message, self._config.delegation_token_secret_key
+        asks = Requester(peer.principal, acls, token_authenticated=peer.token_authenticated)
+        if (refused := refuse(message, asks)) is not None:
+            return refused
+        if not isinstance(message, DescribeDelegationTokenRequest):
+            return await self._parts.forwarder.send(message, _sender(request, peer))
+        if secret_key is None:
+            return DescribeDelegationTokenResponse(error_code=ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
+        found = []
+        for number, token in enumerate(tokens.describe(image, message, asks, secret_key)):
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
+            if token is not None:
+                found.append(token)
+        return DescribeDelegationTokenResponse(tokens=tuple(found))
 
     async def _describe_log_dirs(self, request: DescribeLogDirsRequest, acls: Acls) -> ResponseBody:
         if not acls.allow(Operation.DESCRIBE, ResourceType.CLUSTER):
@@ -381,6 +407,10 @@ class Listeners:
                 for topic, partitions in results.items()
             )
         )
+
+
+def _sender(request: Request, peer: Peer) -> Sender:
+    return Sender(peer.principal, peer.host, request.client_id, request.version, peer.token_authenticated)
 
 
 _LISTED_NEED: Final[Mapping[ApiKey, Operation]] = {

@@ -1,10 +1,10 @@
 """Answers from the metadata about quotas, credentials, tokens, and topics by the page; pure. Texts and error codes are
-Kafka's (``ClientQuotasImage``, ``ScramImage``, ``DescribeTopicPartitionsRequestHandler``, ``DelegationTokenManager``).
+Kafka's (``ClientQuotasImage``, ``ScramImage``, ``DescribeTopicPartitionsRequestHandler``).
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field
-from typing import Any, Final
+from typing import Final
 
 from kjbod.ids import ZERO
 from kjbod.metadata.acls import Acls, Operation, ResourceType
@@ -13,15 +13,12 @@ from kjbod.metadata.records import QuotaEntity
 from kjbod.quick_dataclass import dataclass
 from kjbod.topic_names import INTERNAL_TOPICS, topic_name_problem
 from kjbod.wire.admin_messages import (
-    CreateDelegationTokenRequest,
-    CreateDelegationTokenResponse,
     DescribeClientQuotasRequest,
     DescribeClientQuotasRequestComponent,
     DescribeClientQuotasResponse,
     DescribeClientQuotasResponseEntity,
     DescribeClientQuotasResponseEntry,
     DescribeClientQuotasResponseValue,
-    DescribeDelegationTokenResponse,
     DescribeTopicPartitionsCursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
@@ -31,13 +28,8 @@ from kjbod.wire.admin_messages import (
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResponseCredential,
     DescribeUserScramCredentialsResponseResult,
-    ExpireDelegationTokenRequest,
-    ExpireDelegationTokenResponse,
-    RenewDelegationTokenRequest,
-    RenewDelegationTokenResponse,
 )
 from kjbod.wire.error_codes import ErrorCode
-from kjbod.wire.messages import RequestBody, ResponseBody
 from kjbod_agent.admin.answers import METADATA_VERSION_MAX, partition_answer
 
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2
@@ -166,44 +158,6 @@ def _credentials(
             error_message=f"Attempt to describe a user credential that does not exist: {user}",
         )
     return DescribeUserScramCredentialsResponseResult(user=user, credential_infos=tuple(known[user]))
-
-
-# ---------------------------------------------------------------- delegation tokens
-
-
-def no_token(request: RequestBody[Any], principal: str, version: int) -> ResponseBody:
-    """Nobody gets or sees a token over a connection that does not say for certain who it is (``allowTokenRequests``):
-    that is so of all our listeners, which are PLAINTEXT."""
-    code = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
-    match request:
-        case CreateDelegationTokenRequest():
-            return _no_new_token(request, code, principal, version)
-        case RenewDelegationTokenRequest():
-            return RenewDelegationTokenResponse(error_code=code, expiry_timestamp=-1)
-        case ExpireDelegationTokenRequest():
-            return ExpireDelegationTokenResponse(error_code=code, expiry_timestamp=-1)
-    return DescribeDelegationTokenResponse(error_code=code)
-
-
-def _no_new_token(
-    request: CreateDelegationTokenRequest, code: ErrorCode, principal: str, version: int
-) -> CreateDelegationTokenResponse:
-    kind, _, name = principal.partition(":")
-    owned = version >= _OWNER_SINCE and bool(request.owner_principal_name)
-    return CreateDelegationTokenResponse(
-        error_code=code,
-        principal_type=(request.owner_principal_type or "") if owned else kind,
-        principal_name=(request.owner_principal_name or "") if owned else name,
-        token_requester_principal_type=kind,
-        token_requester_principal_name=name,
-        issue_timestamp=-1,
-        expiry_timestamp=-1,
-        max_timestamp=-1,
-    )
-
-
-_OWNER_SINCE: Final = 3
-"""CreateDelegationToken version from which on a token may be for somebody else (KIP-373)."""
 
 
 # ---------------------------------------------------------------- DescribeTopicPartitions

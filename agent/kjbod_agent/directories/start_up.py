@@ -254,6 +254,7 @@ async def open_directories(
     config: Config, storage: StorageAgent, clock: Clock, rng: random.Random, log: Log, remembering: Remembering
 ) -> Opened:
     """Read the heads of all directories, check them, lock them, give ids to those without, and remember which is where.
+    On a combined node the metadata directory is locked already, by the controller in this process.
 
     Raises:
         StorageError: one line that says which directory cannot be used and what to do.
@@ -277,7 +278,8 @@ async def open_directories(
     late = {path for path, load in loads.items() if isinstance(load, DirectoryTimeout)}
     tell_unreadable(start_up, log, late)
     wall_ms = clock.wall_ms()
-    failed, unprepared = await _prepare_all(start_up, agents, wall_ms)
+    locked = {config.metadata_log_dir} if "controller" in config.process_roles else set()
+    failed, unprepared = await _prepare_all(start_up, agents, wall_ms, locked)
     await remembering.change(remember(before, start_up.all, wall_ms, log).only(agents))
     return Opened(
         start_up,
@@ -290,10 +292,16 @@ async def open_directories(
 
 
 async def prepare(
-    directory: Directory, agent: DirectoryAgent, to_write: MetaProperties | None, wall_ms: int, *, timeout_ms: int
+    directory: Directory,
+    agent: DirectoryAgent,
+    to_write: MetaProperties | None,
+    wall_ms: int,
+    *,
+    timeout_ms: int,
+    locked: bool = False,
 ) -> None:
-    """Lock a directory, give it the id that it lacks, and remove the mark of a clean shutdown, so that a crash from
-    here on counts as one. May be repeated after a timeout.
+    """Lock a directory, unless this process has ``locked`` it, give it the id that it lacks, and remove the mark of a
+    clean shutdown, so that a crash from here on counts as one. May be repeated after a timeout.
 
     Raises:
         DirectoryError: the disk.
@@ -301,7 +309,8 @@ async def prepare(
         StartUpError: another process holds it, or its new id cannot be written (fatal, as in Kafka).
     """
     try:
-        await agent.lock(timeout_ms=timeout_ms)
+        if not locked:
+            await agent.lock(timeout_ms=timeout_ms)
     except DirectoryError as error:
         if error.errno != errno.EAGAIN:
             raise
@@ -381,7 +390,7 @@ async def _load_heads(
 
 
 async def _prepare_all(
-    start_up: StartUp, agents: Mapping[str, DirectoryAgent], wall_ms: int
+    start_up: StartUp, agents: Mapping[str, DirectoryAgent], wall_ms: int, locked: Collection[str]
 ) -> tuple[dict[Uuid, str], set[Uuid]]:
     """Directories that failed meanwhile, and why; and those that do not answer."""
 
@@ -390,7 +399,14 @@ async def _prepare_all(
         needed = directory is start_up.metadata or to_write is not None
         timeout_ms = LOCK_TIMEOUT_MS if needed else PATIENCE_MS
         try:
-            await prepare(directory, agents[directory.path], to_write, wall_ms, timeout_ms=timeout_ms)
+            await prepare(
+                directory,
+                agents[directory.path],
+                to_write,
+                wall_ms,
+                timeout_ms=timeout_ms,
+                locked=directory.path in locked,
+            )
         except StorageError as error:
             return error
         return None

@@ -101,9 +101,10 @@ async def load_journal(config: Config, files: FileProcess, clock: Clock) -> Jour
 
 
 async def _prepared(security: Security) -> None:
-    """Have the files of a security read; whoever connects tells what is wrong with them."""
+    """Have the files of a security read, and its token got; whoever connects tells what is wrong with them."""
     with contextlib.suppress(KjbodError):
         await security.context(timeout_ms=SECURITY_TIMEOUT_MS)
+        await security.mechanism("", timeout_ms=SECURITY_TIMEOUT_MS)
 
 
 class Acts:

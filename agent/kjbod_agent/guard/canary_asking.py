@@ -59,10 +59,11 @@ def listener_to_ask(config: Config) -> Asked | str:
         settings = of_brokers(config, inner.name)
     except ConfigError as error:
         return f"the broker cannot be asked: {error.problems[0]}"
-    if settings.protocol == SASL_PLAINTEXT and settings.login is not None and settings.login.mechanism == "PLAIN":
+    if settings.protocol == SASL_PLAINTEXT and settings.login is not None and settings.login.is_shown:
+        secret = "password" if settings.login.token is None else "token"
         return (
-            f"the broker cannot be asked: {inner.name} has PLAIN without TLS, and whoever has the port while the "
-            "broker is down would get the password"
+            f"the broker cannot be asked: {inner.name} has {settings.login.mechanism} without TLS, and whoever has the "
+            f"port while the broker is down would get the {secret}"
         )
     name = next((one.host for one in config.advertised_broker_listeners if one.name == inner.name), inner.host)
     return Asked(inner, name, Security(settings))

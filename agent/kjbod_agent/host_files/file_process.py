@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -27,10 +28,12 @@ class FileProcess:
 
     Args:
         name: of the process, at most 15 bytes.
+        libraries: directories of packages that it needs, beside Python's own and kjbod.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, libraries: Sequence[str] = ()) -> None:
         self._name = name
+        self._sources = [*_SOURCES, *libraries]
         self._numbers = itertools.count(1)
         self._wire: _Wire | None = None
         self._lock: list[Any] | None = None
@@ -119,7 +122,7 @@ class FileProcess:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         read_end, life = os.pipe2(os.O_CLOEXEC)
         program = [sys.executable, "-I", "-S", str(Path(file_worker.__file__))]
-        arguments = [str(os.getpid()), self._name, json.dumps(_SOURCES), _NAME_ROOM]
+        arguments = [str(os.getpid()), self._name, json.dumps(self._sources), _NAME_ROOM]
         environment = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
         # Above the two numbers they get, or one would overwrite the other, and a dup2 onto itself stays close-on-exec.
         high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, file_worker.LIFE_FD + 1) for fd in (theirs.fileno(), read_end)]

@@ -53,6 +53,7 @@ LOCK_AGAIN_MS = 20
 
 def serve(control: socket.socket) -> None:
     """Answer requests until the agent ends."""
+    from kjbod.errors import KjbodError
     from kjbod_agent.storage.worker import Unframer, frame
 
     unframer = Unframer()
@@ -63,6 +64,8 @@ def serve(control: socket.socket) -> None:
                 answer["ok"] = OPERATIONS[request["op"]](*request["args"])
             except OSError as error:
                 answer["error"] = _told(error)
+            except KjbodError as error:
+                answer["error"] = (errno.EINVAL, str(error), None)
             control.sendall(frame(answer))
 
 
@@ -327,7 +330,38 @@ def finish_report(path: str) -> bool:
     return finish_file(Path(path), recovered=False) is not None
 
 
+# ---------------------------------------------------------------------------------------------- the kept metadata
+
+
+def read_piece(path: str, position: int, size: int) -> bytes:
+    """A piece of a file, which may be larger than a message should be; nothing at its end."""
+    from kjbod.files import open_to_read
+
+    descriptor = open_to_read(Path(path))
+    try:
+        return os.pread(descriptor, size, position)
+    finally:
+        os.close(descriptor)
+
+
+def of_metadata(operation: str, *arguments: Any) -> Any:
+    """An operation of :mod:`.metadata_files`."""
+    from kjbod_agent.host_files import metadata_files
+
+    return metadata_files.OPERATIONS[operation](*arguments)
+
+
+def compact_metadata(*arguments: Any) -> Any:
+    """Make the kept image anew (:func:`.metadata_image.compact`)."""
+    from kjbod_agent.host_files import metadata_image
+
+    return metadata_image.compact(*arguments)
+
+
 OPERATIONS: dict[str, Callable[..., Any]] = {
+    "compact_metadata": compact_metadata,
+    "of_metadata": of_metadata,
+    "read_piece": read_piece,
     "leads_to": leads_to,
     "read": read,
     "realpath": os.path.realpath,

@@ -1,8 +1,6 @@
-"""SCRAM credentials (``ScramControlManager``, KIP-554, KIP-900) and delegation tokens (KIP-48). Pure.
+"""SCRAM credentials (``ScramControlManager``, KIP-554, KIP-900). Pure.
 
 A password never comes here: clients send it salted, and the records have what follows from that.
-
-Delegation tokens are off, as in a cluster without ``delegation.token.secret.key``.
 """
 
 from collections.abc import Mapping
@@ -18,8 +16,6 @@ from kjbod.wire.admin_messages import (
     AlterUserScramCredentialsRequestScramCredentialUpsertion,
     AlterUserScramCredentialsResponse,
     AlterUserScramCredentialsResponseResult,
-    CreateDelegationTokenRequest,
-    CreateDelegationTokenResponse,
 )
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_controller_stub.results import ApiError, Draft
@@ -89,35 +85,4 @@ def _record(alteration: _Deletion | _Upsertion) -> Record:
         salt=alteration.salt,
         salted_password=alteration.salted_password,
         iterations=alteration.iterations,
-    )
-
-
-def token_refusal(*, forwarded: bool, token_authenticated: bool) -> ErrorCode:
-    """Error for want of tokens: who asks without a name or by a token may not (``allowTokenRequests``); others learn
-    that tokens are off."""
-    if token_authenticated or not forwarded:
-        return ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
-    return ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
-
-
-def no_moment(code: ErrorCode) -> int:
-    """Text that stands for a time in a refusal: Kafka's two layers differ."""
-    return -1 if code is ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED else 0
-
-
-def token_not_created(
-    request: CreateDelegationTokenRequest, code: ErrorCode, *, principal: str
-) -> CreateDelegationTokenResponse:
-    """The refusal, which names the owner and who asked."""
-    kind, _, name = principal.partition(":")
-    moment = no_moment(code)
-    return CreateDelegationTokenResponse(
-        error_code=code,
-        principal_type=(request.owner_principal_type or "") if request.owner_principal_name else kind,
-        principal_name=request.owner_principal_name or name,
-        token_requester_principal_type=kind,
-        token_requester_principal_name=name,
-        issue_timestamp=moment,
-        expiry_timestamp=moment,
-        max_timestamp=moment,
     )

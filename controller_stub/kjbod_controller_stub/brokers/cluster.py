@@ -59,12 +59,14 @@ class Cluster:
         *,
         cluster_id: str,
         node_id: int,
+        also_broker: bool,
         undecided: Callable[[int], int],
     ) -> None:
         self._image = image
         self._rules = rules
         self._cluster_id = cluster_id
         self._node_id = node_id
+        self._also_broker = also_broker
         self._undecided = undecided
         self.kraft_version = 1
         """Finalized by a control record, not by the image."""
@@ -208,7 +210,7 @@ class Cluster:
     def _check_identity(self, request: BrokerRegistrationRequest) -> None:
         if not self._rules.checks_identity:
             return
-        if request.broker_id < 0 or request.broker_id == self._node_id:
+        if request.broker_id < 0 or (request.broker_id == self._node_id and not self._also_broker):
             raise ApiError(ErrorCode.INVALID_REGISTRATION, f"no broker can have id {request.broker_id}")
         if request.incarnation_id == ZERO:
             raise ApiError(ErrorCode.INVALID_REGISTRATION, "the incarnation id is zero")

@@ -172,11 +172,13 @@ class Heartbeats:
         with self._lock:
             self._contacts.pop(broker_id, None)
 
-    def activate(self, brokers: Iterable[BrokerRegistration], now_ms: int) -> None:
-        """Start a session for every unfenced broker: the controller has just begun and heard none of them."""
-        for broker in brokers:
+    def activate(self, brokers: Iterable[BrokerRegistration], now_ms: int, *, ended: int | None = None) -> None:
+        """Start a session for every unfenced broker: the controller has just begun and heard none of them. That of the
+        broker ``ended`` is over: it was in the process of the controller before this one."""
+        for broker in sorted(brokers, key=lambda one: one.id != ended):  # who was heard longest ago comes first
             if not broker.fenced:
-                self.touch(broker.id, broker.epoch, now_ms)
+                heard_ms = now_ms - self.session_timeout_ms - 1 if broker.id == ended else now_ms
+                self.touch(broker.id, broker.epoch, heard_ms)
 
     def has_valid_session(self, broker_id: int, epoch: int, now_ms: int) -> bool:
         """Whether this incarnation was heard within the session timeout."""

@@ -272,12 +272,15 @@ class Quorum:
         return (FetchResponseNodeEndpoint(node_id=self._node_id, host=self._endpoint.host, port=self._endpoint.port),)
 
     def saw_fetch(self, request: FetchRequest, version: int, wall_ms: int) -> None:
-        """Remember how far an observer is; its fetch offset is its log's end."""
+        """Remember how far an observer is; its fetch offset is its log's end. The broker of a combined node is none, as
+        in Kafka, where it reads the controller's own log."""
         replica_id = request.replica_state.replica_id if version >= _REPLICA_STATE_SINCE else request.replica_id
         if replica_id < 0:
             return
         partition = request.topics[0].partitions[0]
         key = (replica_id, partition.replica_directory_id)
+        if key == (self._node_id, self._directory_id):
+            return
         observer = self._observers.pop(key, None) or _Observer(*key, partition.fetch_offset, wall_ms)
         observer.log_end_offset = partition.fetch_offset
         observer.last_fetch_ms = wall_ms

@@ -248,6 +248,7 @@ class Agent:
         monkeypatch.setattr(listener, "serve", self._serve)
         monkeypatch.setattr("kjbod.metrics.listener.MetricsListener", lambda *_: self.metrics)
         monkeypatch.setattr(daemon.Daemon, "_open_control", self._nothing)
+        monkeypatch.setattr(daemon.Daemon, "_keeper", lambda *_: None)  # it would start processes
 
     def _listeners(self, config: Config, parts: Parts, certificates: Certificates, **options: Any) -> Listeners:
         self.parts = parts

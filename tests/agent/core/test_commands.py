@@ -221,6 +221,7 @@ class World:
         self.tasks: list[asyncio.Task[None]] = []
         self.added: list[str] = []
         self.used: Usage | None = None
+        self.own_controller: dict[str, Any] | None = None
         self.control = Commands(
             CommandParts(
                 broker=self.broker,
@@ -229,6 +230,7 @@ class World:
                 causes=lambda: {"/mnt/d1": "none", "/mnt/d2": "slow"},
                 log_dirs=lambda: self.entries,
                 add_directory=self.add_directory,
+                companion=lambda: self.own_controller,
                 usage=self.usage,
                 spawn=self.spawn,
             )
@@ -761,3 +763,11 @@ async def test_a_directory_is_added(world: World) -> None:
     assert world.added == ["/mnt/d9"]
     with pytest.raises(ControlError, match="path: expected a text"):
         await world.ask("dirs-add")
+
+
+async def test_status_has_the_controller_of_a_combined_node(world: World) -> None:
+    (status,) = await world.ask("status")
+    assert status["own_controller"] is None
+    world.own_controller = {"epoch": 3}
+    (status,) = await world.ask("status")
+    assert status["own_controller"] == {"epoch": 3}

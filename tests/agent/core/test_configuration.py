@@ -15,10 +15,12 @@ from typing import Any, TypeAlias
 import pytest
 
 from kjbod.clock import SystemClock
-from kjbod.config.keys import AGENT, settings
+from kjbod.config.endpoints import Listener
+from kjbod.config.keys import AGENT, Config, settings
 from kjbod.errors import ConfigError, KjbodError
 from kjbod.ids import Uuid
-from kjbod.metadata.records import RegisterBrokerRecord, RemoveTopicRecord
+from kjbod.metadata.records import DelegationTokenRecord, RegisterBrokerRecord, RemoveTopicRecord
+from kjbod.security.credentials import MetadataCredentials
 from kjbod.wire import messages as wire
 from kjbod.wire.admin_messages import CreatePartitionsRequest
 from kjbod.wire.client import Disconnected
@@ -81,6 +83,31 @@ def in_limits(name: str) -> Observe:
             return getattr(agent.served[0][2], name)
 
     return observe
+
+
+async def knows_the_login_by_a_token(agent: Agent) -> bool:
+    """Whether a listener with SASL would know it."""
+    given: list[MetadataCredentials] = []
+
+    async def secured(config: Config, listener: Listener, credentials: MetadataCredentials, ready: object) -> None:
+        given.append(credentials)
+
+    token = DelegationTokenRecord(
+        owner="User:alice",
+        requester="User:alice",
+        renewers=(),
+        issue_timestamp=0,
+        max_timestamp=1,
+        expiration_timestamp=1,
+        token_id="an id",
+    )
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("kjbod_agent.admin.listener.listener_security", secured)
+        async with agent:
+            await agent.unfenced()
+            agent.quorum.commit(token)
+            await agent.until(lambda: bool(agent.broker.image.delegation_tokens))
+            return given[0].of_token("an id") is not None
 
 
 def started(look: Callable[[Agent], Any]) -> Observe:
@@ -557,6 +584,7 @@ ROWS = {
         0,
         base=ACLS,
     ),
+    "delegation.token.secret.key": Row("delegation.token.secret.key=s3cret", knows_the_login_by_a_token, False, True),
     "allow.everyone.if.no.acl.found": Row(
         "allow.everyone.if.no.acl.found=true",
         answer_to_a_stranger,

@@ -16,6 +16,7 @@ SNAPSHOT = Snapshot(
     broker_epoch=17,
     fenced=False,
     metadata_offset=4711,
+    kept_offset=4700,
     queued_assignments=12,
     offline={"/d1": False, "/d2": True},
     health={"/d1": "online", "/d2": "failed"},

@@ -1,0 +1,414 @@
+"""Kafka's files of the metadata that an agent keeps in ``metadata.log.dir``, as a broker's observer has them
+(``KafkaRaftLog``): read at the start, appended to while it runs. Blocking code, for a file process
+(:mod:`.file_worker`).
+
+In ``__cluster_metadata-0``: segments, snapshots, ``leader-epoch-checkpoint``, ``partition.metadata``, ``quorum-state``.
+Indexes are not written: Kafka makes them when it opens a segment without. Appended batches are not synced, as those of
+an observer are not (``KafkaRaftClient.appendAsFollower``): the quorum has them. What relies on them is synced first: a
+new epoch's line, a new segment, a snapshot. A torn tail is cut when the log is first written to, as at Kafka's start.
+
+Removed is only what kjbod made, below a later snapshot. Which files those are is remembered in ``kjbod.state.dir``, by
+name and inode. A segment that has an index beside it was opened by a real broker, which may have written to it: it is
+nobody's to remove but that broker's. A memory that was lost means that the files stay. A log that was voted on, or that
+another has led, that is damaged or has a gap, is left alone.
+"""
+
+import contextlib
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kjbod.errors import KjbodError
+from kjbod.files import fsync_directory, read_file, write_all, write_atomically
+from kjbod.ids import METADATA_TOPIC_ID
+from kjbod.metadata import clean_stop, epoch_checkpoint
+from kjbod.metadata.batches import iter_batches
+from kjbod.metadata.checkpoint_files import PARTIAL_SUFFIX, checkpoints_in
+from kjbod.metadata.kept import Tail
+from kjbod.metadata.log_files import (
+    DIRECTORY_NAME,
+    PARTITION_METADATA,
+    SEGMENT_BYTES,
+    SEGMENT_MODE,
+    SegmentedLog,
+    open_log,
+)
+from kjbod.metadata.quorum_state import QuorumState, read_quorum_state, write_quorum_state
+from kjbod.metadata.snapshot import SnapshotId
+
+MEMORY_BYTES_MAX = 1024 * 1024
+FIRST = SnapshotId(0, 0)
+
+
+def newest_checkpoint(directory: Path) -> SnapshotId | None:
+    """The newest finished snapshot in a ``__cluster_metadata-0``; None: there is none, but perhaps what formatting
+    left.
+
+    Raises:
+        OSError: it cannot be listed.
+    """
+    return max((found for found in checkpoints_in(directory) if found != FIRST), default=None)
+
+
+def has_segments(directory: Path) -> bool:
+    """Whether a ``__cluster_metadata-0`` has a log.
+
+    Raises:
+        OSError: it cannot be listed.
+    """
+    return any(path.suffix == ".log" for path in directory.iterdir())
+
+
+def why_not_ours(directory: Path) -> str | None:
+    """Reason for which a ``__cluster_metadata-0`` is no observer's; None: it may be.
+
+    Raises:
+        OSError: it cannot be read.
+        StorageError: its ``quorum-state`` makes no sense.
+    """
+    state = read_quorum_state(directory)
+    if state is not None and state.voted_id >= 0:
+        return f"{directory}/quorum-state has a vote: it is a controller's"
+    if (directory / clean_stop.FILE_NAME).exists():
+        return f"{directory} is that of a kjbod controller"
+    return None
+
+
+def checked_log(directory: Path) -> tuple[SegmentedLog, SnapshotId | None]:
+    """The log in a ``__cluster_metadata-0`` that has segments, checked and as it is, and its newest snapshot.
+
+    Raises:
+        KjbodError: it is damaged or has a gap, or cannot be opened.
+        OSError: it cannot be read.
+    """
+    newest = newest_checkpoint(directory)
+    end = 0 if newest is None else newest.end_offset
+    log = open_log(directory, start_offset=end, repair=False)
+    if log.start_offset > end:
+        problem = f"{directory} begins at offset {log.start_offset}, and its newest snapshot ends at {end}: a gap"
+        log.close()
+        raise KjbodError(problem)
+    return log, newest
+
+
+def known_epochs(log: SegmentedLog, newest: SnapshotId | None) -> list[tuple[int, int]]:
+    """Leader epochs of a log and, where it does not begin at 0, of the record before it: who goes back to its first
+    batch has to name one."""
+    epochs, start = list(log.epochs), log.start_offset
+    if start == 0 or newest is None:
+        return epochs
+    before = epochs[0][0] if epochs and newest.end_offset > start else newest.epoch
+    return [(before, start - 1), *(each for each in epochs if each[0] > before)]
+
+
+def tail_of(log: SegmentedLog, at: int | None = None) -> Tail | None:
+    """The last batch, or the one that begins at offset ``at``; None: there is none.
+
+    Raises:
+        OSError: the log cannot be read.
+    """
+    if at is not None:
+        if not log.start_offset <= at < log.end_offset:
+            return None
+        return next((Tail.of(batch) for batch in iter_batches(log.read(at, 1, log.end_offset))), None)
+    for segment in reversed(log.segments):
+        if not segment.size:
+            continue
+        position, found = segment.indexer.position_for(segment.next_offset), None
+        for batch in iter_batches(os.pread(segment.fd, segment.size - position, position)):
+            found = Tail.of(batch)
+        return found
+    return None
+
+
+class OwnFiles:
+    """Memory of which files kjbod made in a ``__cluster_metadata-0``: names and inodes, in ``kjbod.state.dir``."""
+
+    def __init__(self, path: Path, directory: Path) -> None:
+        self._path = path
+        self._directory = directory
+        self._inodes: dict[str, int] = {}
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+            known = json.loads(read_file(path, bytes_max=MEMORY_BYTES_MAX))
+            if known["directory"] == str(directory):
+                self._inodes = {str(name): int(inode) for name, inode in known["files"].items()}
+
+    def __contains__(self, path: Path) -> bool:
+        try:
+            same = path.lstat().st_ino == self._inodes.get(path.name)
+        except OSError:
+            return False
+        opened_by_kafka = path.suffix == ".log" and path.with_suffix(".index").exists()
+        return same and not opened_by_kafka
+
+    def add(self, path: Path) -> None:
+        """Remember a file that was made. That it could not be written down only means that it stays for ever."""
+        self._inodes[path.name] = path.lstat().st_ino
+        self._save()
+
+    def remove(self, paths: list[Path]) -> None:
+        """Remove files of ours.
+
+        Raises:
+            OSError: one cannot be removed.
+        """
+        for path in paths:
+            if path in self:
+                path.unlink()
+            self._inodes.pop(path.name, None)
+        if paths:
+            fsync_directory(self._directory)
+            self._save()
+
+    def _save(self) -> None:
+        known = {"directory": str(self._directory), "files": self._inodes}
+        with contextlib.suppress(OSError):
+            write_atomically(self._path, json.dumps(known).encode())
+
+
+class KeptLog:
+    """A ``__cluster_metadata-0`` that is kept.
+
+    Args:
+        directory: it; its parent exists.
+        memory: where it is remembered which files are ours.
+        segment_bytes: at which size a segment is full.
+    """
+
+    def __init__(self, directory: Path, memory: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self._directory = directory
+        self._own = OwnFiles(memory, directory)
+        self._segment_bytes = segment_bytes
+        self._log: SegmentedLog | None = None
+        self._fd: int | None = None
+        self._path = directory
+        self._size = 0
+        self._epochs: list[tuple[int, int]] = []
+        self._end = 0
+
+    def open(self, known: tuple[int, int, int, int] | None) -> dict[str, Any]:
+        """Look at what is there; changes nothing. ``known``: the last batch of what another file says about the log.
+
+        Returns:
+            Where it ends, with its epochs and its last batch; whether it has ``known``; or what the matter with it is.
+        """
+        found: dict[str, Any] = {"start": 0, "end": 0, "epochs": [], "tail": None, "has": False, "problem": None}
+        try:
+            if not self._directory.exists():
+                return found
+            found["problem"] = why_not_ours(self._directory)
+            if found["problem"] or not has_segments(self._directory):
+                return found
+            log, newest = checked_log(self._directory)
+        except KjbodError as error:
+            return found | {"problem": str(error)}
+        self._log, self._end, self._epochs = log, log.end_offset, list(log.epochs)
+        # A log that ends before its newest snapshot was about to be replaced by that.
+        tail = tail_of(log) if newest is None or newest.end_offset <= log.end_offset else None
+        has = known is not None and tail_of(log, known[0]) == Tail(*known)
+        last = None if tail is None else (tail.base_offset, tail.last_offset, tail.leader_epoch, tail.crc)
+        return found | {
+            "start": log.start_offset,
+            "end": log.end_offset,
+            "epochs": known_epochs(log, newest),
+            "tail": last,
+            "has": has,
+        }
+
+    def close(self) -> None:
+        """Close the files; nothing is synced."""
+        self._forget_log()
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        """Whole batches of the log that was there, from the one that has ``offset`` on; nothing at its end.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        if self._log is None or offset >= self._log.end_offset:
+            return b""
+        return self._log.read(offset, max_bytes, self._log.end_offset)
+
+    def append(self, data: bytes, kraft_version: int) -> int:
+        """Append whole batches; gives the end of the log.
+
+        Raises:
+            OSError: not all was written, and what was is cut off again.
+        """
+        batches = list(iter_batches(data))
+        if batches[0].base_offset != self._end:
+            raise OSError(errno.EINVAL, f"offset {batches[0].base_offset} does not follow {self._end}")
+        for batch in batches:
+            if not self._epochs or batch.leader_epoch > self._epochs[-1][0]:
+                self._begin_epoch(batch.leader_epoch, batch.base_offset, kraft_version)
+            if self._fd is None or (self._size and self._size + batch.size_in_bytes > self._segment_bytes):
+                self._roll()
+            self._write(batch.raw)
+            self._end = batch.next_offset
+        return self._end
+
+    def _write(self, raw: bytes) -> None:
+        assert self._fd is not None
+        try:
+            write_all(self._fd, raw)
+        except OSError:
+            os.ftruncate(self._fd, self._size)
+            raise
+        self._size += len(raw)
+
+    def _begin_epoch(self, epoch: int, start: int, kraft_version: int) -> None:
+        """An epoch's line says that all before it is on the disk."""
+        self._prepare()
+        if self._fd is not None:
+            os.fdatasync(self._fd)
+        self._epochs.append((epoch, start))
+        epoch_checkpoint.write_epochs(self._directory, self._epochs)
+        write_quorum_state(self._directory, QuorumState(leader_epoch=epoch), kraft_version=kraft_version)
+
+    def _prepare(self) -> None:
+        """Make the directory, or bring it in order: the first write is due."""
+        if not self._directory.exists():
+            self._directory.mkdir()
+            fsync_directory(self._directory.parent)
+        partition_metadata = self._directory / PARTITION_METADATA
+        if not partition_metadata.exists():
+            write_atomically(partition_metadata, f"version: 0\ntopic_id: {METADATA_TOPIC_ID}".encode())
+        if self._log is not None and self._log.torn is not None:
+            with self._log.torn.path.open("r+b") as file:
+                file.truncate(self._log.torn.position)
+                os.fsync(file.fileno())
+            self._log.torn = None
+
+    def _roll(self) -> None:
+        """Go on in the last segment where that is ours, or empty; else in a new one."""
+        self._prepare()
+        if self._log is not None and self._fd is None:
+            last = self._log.segments[-1]
+            if not last.size or last.path in self._own:
+                self._fd, self._path, self._size = os.dup(last.fd), last.path, last.size
+                return
+        self._begin_segment(self._end)
+
+    def _begin_segment(self, base_offset: int) -> None:
+        if self._fd is not None:
+            os.fdatasync(self._fd)
+            os.close(self._fd)
+            self._fd = None
+        path = self._directory / f"{base_offset:020d}.log"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        self._fd, self._path, self._size = os.open(path, flags, SEGMENT_MODE), path, 0
+        fsync_directory(self._directory)
+        self._own.add(path)
+
+    def take_checkpoint(self, name: str, position: int, data: bytes, last: bool) -> None:
+        """Write a piece of a snapshot that the log does not reach; with the ``last`` one it takes the log's place.
+
+        Raises:
+            OSError: it cannot be written; or there is a log that is not ours to remove.
+        """
+        segments = sorted(self._directory.glob("*.log")) if self._directory.exists() else []
+        snapshot_id = SnapshotId.parse(name)
+        if snapshot_id is None or (segments and self._end >= snapshot_id.end_offset):
+            raise OSError(errno.EEXIST, f"the log ends at {self._end}, behind the snapshot {name}")
+        if not all(path in self._own for path in segments):
+            raise OSError(errno.EEXIST, f"the log before the snapshot {name} was not written by kjbod")
+        self._prepare()
+        part = self._directory / (name + PARTIAL_SUFFIX)
+        if position == 0:
+            part.unlink(missing_ok=True)
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, SEGMENT_MODE)
+        try:
+            write_all(descriptor, data)
+            if last:
+                os.fchmod(descriptor, 0o400)
+                os.fsync(descriptor)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(descriptor)
+        if last:
+            self._restart_at(snapshot_id, part, segments)
+
+    def _restart_at(self, snapshot_id: SnapshotId, part: Path, segments: list[Path]) -> None:
+        """The snapshot is on the disk before the log that it replaces goes (``truncateFullyAndStartAt``)."""
+        checkpoint = part.with_name(snapshot_id.file_name)
+        part.replace(checkpoint)
+        fsync_directory(self._directory)
+        self._own.add(checkpoint)
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+        self._forget_log()
+        self._own.remove(segments)
+        self._end, self._epochs = snapshot_id.end_offset, []
+        epoch_checkpoint.write_epochs(self._directory, [])
+        self._begin_segment(self._end)
+        self._remove_older(snapshot_id)
+
+    def cut(self, name: str, keep_from: int) -> None:
+        """A snapshot was made of the log: remove what is ours below ``keep_from``, which is before its end.
+
+        Raises:
+            OSError: a file cannot be made or removed.
+        """
+        snapshot_id = SnapshotId.parse(name)
+        if snapshot_id is None or self._fd is None:
+            return
+        self._own.add(self._directory / name)
+        if self._size:
+            self._begin_segment(self._end)
+        self._forget_log()
+        paths = sorted(self._directory.glob("*.log"))
+        ends = [int(path.stem) for path in paths[1:]]
+        gone: list[Path] = []
+        for path, end in zip(paths, ends, strict=False):
+            if end > keep_from or path not in self._own:
+                break  # no gap: oldest first, and nothing behind one that stays
+            gone.append(path)
+        self._own.remove(gone)
+        self._remove_older(snapshot_id)
+
+    def _remove_older(self, newest: SnapshotId) -> None:
+        older = [path for found, path in checkpoints_in(self._directory).items() if FIRST != found < newest]
+        self._own.remove([path for path in older if path in self._own])
+
+    def _forget_log(self) -> None:
+        """The files that were there at the start are read no more."""
+        if self._log is not None:
+            for segment in self._log.segments:
+                os.close(segment.fd)
+            self._log = None
+
+
+_logs: dict[str, KeptLog] = {}
+"""What this process keeps, by directory. The successor of one that has died knows of none, and appends to none."""
+
+
+def _log_of(directory: str) -> KeptLog:
+    if directory not in _logs:
+        raise OSError(errno.EBADF, "it was open in a process that has died")
+    return _logs[directory]
+
+
+def open_kept(directory: str, memory: str, known: tuple[int, int, int, int] | None) -> dict[str, Any]:
+    """Look at the log below a metadata log directory, see :meth:`KeptLog.open`."""
+    if directory in _logs:
+        _logs.pop(directory).close()
+    _logs[directory] = KeptLog(Path(directory) / DIRECTORY_NAME, Path(memory))
+    return _logs[directory].open(known)
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "metadata_open": open_kept,
+    "metadata_read": lambda directory, *arguments: _log_of(directory).read(*arguments),
+    "metadata_append": lambda directory, *arguments: _log_of(directory).append(*arguments),
+    "metadata_checkpoint": lambda directory, *arguments: _log_of(directory).take_checkpoint(*arguments),
+    "metadata_cut": lambda directory, *arguments: _log_of(directory).cut(*arguments),
+}

@@ -1,0 +1,402 @@
+"""The agent keeps the metadata that it fetched, so that its next start fetches only what it lacks.
+
+Two things are kept. In ``metadata.log.dir`` the log and snapshots in Kafka's format, as a broker's observer has them: a
+real broker can go on from there, and the agent from where a real broker stopped. In ``kjbod.state.dir`` an image of
+them that is read in a tenth of the time (:mod:`kjbod.metadata.kept_image`). At a start the image and the log behind it
+are read, and count for nothing until the leader was found to have the last batch (:class:`FetchMachine`).
+
+It is a cache on a disk that may hang. All file calls are made by processes of its own, nothing waits for them but
+this, and the first that fails or takes too long ends the keeping until the next start, with one line; so does a log
+there that is not an observer's, that is damaged, or that is of another history than the quorum's. Nothing is removed
+for any of that.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from kjbod.errors import KjbodError
+from kjbod.metadata.batches import RecordBatch, iter_batches
+from kjbod.metadata.fetching import Committed, Snapshot
+from kjbod.metadata.image import MetadataImage, Replayer
+from kjbod.metadata.kept import Kept, Tail
+from kjbod.metadata.kept_image import KeptHeader, KeptImageError, decode_in_steps, read_header
+from kjbod.metadata.snapshot import SnapshotId
+from kjbod.quick_dataclass import dataclass
+from kjbod.wire.codec import MalformedMessageError
+from kjbod.wire.crc32c import package_directory
+from kjbod_agent.host_files.file_process import FileProcess
+from kjbod_agent.reporter import Log
+
+T = TypeVar("T")
+
+IMAGE_NAME: Final = "metadata_kept.json"
+MEMORY_NAME: Final = "metadata_files.json"
+ANSWER_TIMEOUT_MS: Final = 5_000
+"""For each call at the start. Nobody asks for a controller meanwhile."""
+LOAD_TIMEOUT_MS: Final = 15_000
+"""For all that is read at the start, which takes a second for 200,000 records."""
+WRITE_TIMEOUT_MS: Final = 30_000
+"""For one call; a disk that takes longer is no place to keep anything."""
+COMPACT_TIMEOUT_MS: Final = 600_000
+QUEUE_BYTES_MAX: Final = 128 * 1024 * 1024
+"""Records and snapshots that wait to be written; a snapshot waits as a whole."""
+PIECE_BYTES: Final = 512 * 1024
+IMAGE_BYTES_MAX: Final = 512 * 1024 * 1024
+FLUSH_MS: Final = 5_000
+"""For so long records wait for others to be written with them: an idle cluster has two a second. What an end loses is
+fetched again."""
+COMPACT_RECORDS: Final = 20_000
+"""After so many records the image is made anew: to read them at a start costs a few tenths of a second."""
+CHECKPOINT_BYTES: Final = 20 * 1024 * 1024
+"""``metadata.log.max.record.bytes.between.snapshots`` of a broker, by default."""
+_RECORDS_PER_STEP = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """State that an earlier process knew."""
+
+    kept: Kept
+    image: MetadataImage
+    kraft_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """Batches on their way to the disk."""
+
+    data: bytes
+    count: int
+    kraft_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Checkpoint:
+    """A snapshot on its way there."""
+
+    id: SnapshotId
+    data: bytes
+
+
+class Keeping:
+    """Keeps the metadata of one agent.
+
+    Args:
+        directory: ``metadata.log.dir``, which this agent has locked.
+        state_dir: ``kjbod.state.dir``.
+        cluster_id: whose metadata these are.
+        node_id: who keeps them.
+        spawn: runs a coroutine for as long as the agent.
+        log: for the line that says why nothing is kept any more.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        state_dir: Path,
+        *,
+        cluster_id: str,
+        node_id: int,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        log: Log,
+    ) -> None:
+        self._directory = directory
+        self._image_path = str(state_dir / IMAGE_NAME)
+        self._memory_path = str(state_dir / MEMORY_NAME)
+        self._cluster_id = cluster_id
+        self._node_id = node_id
+        self._spawn = spawn
+        self._log = log
+        libraries = (str(Path(package_directory()).parent),)
+        self._files = FileProcess("kjbod-metadata", libraries)
+        self._compactor = FileProcess("kjbod-compact", libraries)
+        self._queue: deque[_Records | _Checkpoint] = deque()
+        self._queued_bytes = 0
+        self._wake = asyncio.Event()
+        self._compacting: asyncio.Future[Any] | None = None
+        self._cut: tuple[str, int] | None = None
+        self._since_image = 0
+        self._end = 0
+        self._tail: Tail | None = None
+        self._kraft_version = 0
+        self._caught_up = False
+        self.stopped: str | None = "it was not looked at yet"
+        """Why nothing is kept; None: it is."""
+        self.offset = -1
+        """The last one that was written."""
+
+    def process_ids(self) -> tuple[int, ...]:
+        """Ids of the processes that make its file calls."""
+        return (*self._files.process_ids(), *self._compactor.process_ids())
+
+    def close(self) -> None:
+        """Nothing more is kept. Waits for nothing."""
+        self.stopped = self.stopped or "the agent ends"
+        self._queue.clear()
+        self._queued_bytes = 0
+        self._files.close()
+        self._compactor.close()
+
+    def stop(self, reason: str) -> None:
+        """Keep nothing more until the next start, and say why."""
+        if self.stopped is None:
+            self._log.warning("metadata.kept.stopped", path=self._directory, reason=reason)
+            self.stopped = reason
+            self.close()
+
+    # ------------------------------------------------------------------------------------------------------- the start
+
+    async def load(self) -> Start | None:
+        """Read what an earlier process knew; None where there is nothing of use, which is said unless it is natural."""
+        self.stopped = None
+        try:
+            async with asyncio.timeout(LOAD_TIMEOUT_MS / 1000):
+                start = await self._load()
+        except TimeoutError:
+            if self._end == 0:
+                self.stop(f"no answer for {ANSWER_TIMEOUT_MS} ms")
+            else:
+                self._log.info("metadata.kept.unused", path=self._directory, reason="reading it takes too long")
+            return None
+        except (OSError, KjbodError, MalformedMessageError) as error:
+            self.stop(str(error))
+            return None
+        if start is not None:
+            self._log.info("metadata.kept.loaded", end_offset=start.kept.end_offset, epoch=start.kept.tail.leader_epoch)
+        return start
+
+    async def _load(self) -> Start | None:
+        header = await self._header()
+        found = await self._open(header)
+        if found["problem"]:
+            self.stop(found["problem"])
+            return None
+        self._end = found["end"]
+        self._since_image = self._end
+        self._tail = None if found["tail"] is None else Tail(*found["tail"])
+        self.offset = self._end - 1
+        if self._tail is None:
+            return None
+        epochs = tuple((epoch, start) for epoch, start in found["epochs"])
+        image = await self._image() if header is not None and found["has"] else None
+        if image is None and found["start"] == 0 and self._end <= COMPACT_RECORDS:
+            return await self._follow_log(Start(Kept(self._tail, ()), MetadataImage(), 0), 0, epochs)
+        if image is None:
+            await _soon(self._compact())
+            header = await self._header()
+            image = await self._image() if header is not None and (await self._open(header))["has"] else None
+        if image is None or header is None:
+            return None
+        known = Start(header.kept, image, header.kraft_version)
+        return await self._follow_log(known, header.kept.end_offset, epochs)
+
+    async def _header(self) -> KeptHeader | None:
+        """Head of the kept image; None where there is none, or not one of ours, which is said."""
+        try:
+            first = await _soon(self._files.call("read_piece", self._image_path, 0, PIECE_BYTES))
+            return read_header(first.partition(b"\n")[0], cluster_id=self._cluster_id, node_id=self._node_id)
+        except TimeoutError:
+            raise
+        except FileNotFoundError:
+            return None
+        except (OSError, KeptImageError) as error:
+            self._log.info("metadata.kept.unused", path=self._image_path, reason=str(error))
+            return None
+
+    async def _open(self, header: KeptHeader | None) -> dict[str, Any]:
+        tail = None if header is None else header.kept.tail
+        known = None if tail is None else (tail.base_offset, tail.last_offset, tail.leader_epoch, tail.crc)
+        found: dict[str, Any] = await _soon(self._call("metadata_open", self._memory_path, known))
+        return found
+
+    async def _call(self, operation: str, *arguments: Any) -> Any:
+        return await self._files.call("of_metadata", operation, self._directory, *arguments)
+
+    async def _image(self) -> MetadataImage | None:
+        """The kept image; None where it is damaged, which is said."""
+        data = bytearray()
+        while piece := await _soon(self._files.call("read_piece", self._image_path, len(data), PIECE_BYTES)):
+            data += piece
+            if len(data) > IMAGE_BYTES_MAX:
+                raise KjbodError(f"{self._image_path} has more than {IMAGE_BYTES_MAX} bytes")
+        try:
+            image: MetadataImage = await _in_steps(
+                decode_in_steps(bytes(data), cluster_id=self._cluster_id, node_id=self._node_id)
+            )
+        except KeptImageError as error:
+            self._log.info("metadata.kept.unused", path=self._image_path, reason=str(error))
+            return None
+        return image
+
+    async def _follow_log(self, known: Start, offset: int, epochs: tuple[tuple[int, int], ...]) -> Start | None:
+        """Apply the log from ``offset`` on, up to a transaction that is open at its end."""
+        replayer, level = Replayer(known.image), known.kraft_version
+        tail = known.kept.tail if offset else None
+        self._since_image = self._end - offset
+        while data := await _soon(self._call("metadata_read", offset, PIECE_BYTES)):
+            for batch in iter_batches(data):
+                await _in_steps(_replay(replayer, batch))
+                offset = batch.next_offset
+                told = Committed((), batch.last_offset, batch.leader_epoch, -1, (batch,)).kraft_version
+                level = level if told is None else told
+                if not replayer.in_transaction:
+                    tail = Tail.of(batch)
+                    replayer.skip(batch.last_offset, batch.leader_epoch)
+        if tail is None:
+            return None
+        begun = tuple(each for each in epochs if each[1] <= tail.last_offset)
+        self._kraft_version = level
+        return Start(Kept(tail, begun), known.image, level)
+
+    # ---------------------------------------------------------------------------------------------------- what follows
+
+    def committed(self, committed: Committed) -> None:
+        """Records that were handed over."""
+        if self.stopped is not None:
+            return
+        if committed.kraft_version is not None:
+            self._kraft_version = committed.kraft_version
+        self._caught_up = committed.last_offset + 1 >= committed.high_watermark
+        fresh = [batch for batch in committed.batches if batch.next_offset > self._end]
+        for batch in committed.batches:
+            if batch.next_offset == self._end and self._tail is not None and Tail.of(batch) != self._tail:
+                self._stop_as_other(f"other records at offset {batch.base_offset}")
+                return
+        if fresh and fresh[0].base_offset != self._end:
+            self._stop_as_other(f"no batch that begins at offset {self._end}")
+        elif fresh:
+            self._end, self._tail = fresh[-1].next_offset, Tail.of(fresh[-1])
+            data = b"".join(batch.raw for batch in fresh)
+            self._add(_Records(data, sum(batch.count for batch in fresh), self._kraft_version))
+
+    def replaced(self, snapshot: Snapshot) -> None:
+        """A snapshot was handed over. What parted from it stays as it is."""
+        if snapshot.kraft_version is not None:
+            self._kraft_version = snapshot.kraft_version
+        if snapshot.parted is not None:
+            self._stop_as_other(snapshot.parted)
+
+    def downloaded(self, snapshot_id: SnapshotId, data: bytes) -> None:
+        """The bytes of a snapshot that was handed over."""
+        if self.stopped is None and snapshot_id.end_offset > self._end:
+            self._end, self._tail = snapshot_id.end_offset, None
+            self._add(_Checkpoint(snapshot_id, data))
+
+    def _stop_as_other(self, why: str) -> None:
+        self.stop(
+            f"the quorum has another history than the log that is kept ({why}): nothing was removed; move "
+            f"{self._directory}/__cluster_metadata-0 away when it is no longer needed, and restart the agent"
+        )
+
+    def _add(self, what: _Records | _Checkpoint) -> None:
+        self._queued_bytes += len(what.data)
+        if self._queued_bytes > QUEUE_BYTES_MAX:
+            self.stop(f"more than {QUEUE_BYTES_MAX} bytes wait to be written")
+            return
+        self._queue.append(what)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Write until cancelled, or until something goes wrong."""
+        try:
+            while self.stopped is None:
+                await self._wake.wait()
+                self._wake.clear()
+                if self._queued_bytes < PIECE_BYTES:
+                    await asyncio.sleep(FLUSH_MS / 1000)
+                async with asyncio.timeout(WRITE_TIMEOUT_MS / 1000) as limit:
+                    while self._queue:
+                        limit.reschedule(asyncio.get_running_loop().time() + WRITE_TIMEOUT_MS / 1000)
+                        await self._write(self._queue.popleft())
+                    if self._cut is not None:
+                        cut, self._cut = self._cut, None
+                        await self._call("metadata_cut", *cut)
+                self._compact_when_due()
+        except TimeoutError:
+            self.stop(f"no answer for {WRITE_TIMEOUT_MS} ms")
+        except OSError as error:
+            self.stop(str(error))
+
+    async def _write(self, what: _Records | _Checkpoint) -> None:
+        if isinstance(what, _Checkpoint):
+            for at in range(0, len(what.data), PIECE_BYTES):
+                last = at + PIECE_BYTES >= len(what.data)
+                piece = what.data[at : at + PIECE_BYTES]
+                await self._call("metadata_checkpoint", what.id.file_name, at, piece, last)
+            self.offset = what.id.end_offset - 1
+            self._since_image += COMPACT_RECORDS
+        else:
+            records = [what]
+            while self._queue and isinstance(self._queue[0], _Records) and _size(records) < PIECE_BYTES:
+                following = self._queue.popleft()
+                assert isinstance(following, _Records)
+                records.append(following)
+            data = b"".join(each.data for each in records)
+            self.offset = await self._call("metadata_append", data, records[-1].kraft_version) - 1
+            self._since_image += sum(each.count for each in records)
+            self._queued_bytes -= _size(records[1:])
+        self._queued_bytes -= len(what.data)
+
+    # ------------------------------------------------------------------------------------------------------- the image
+
+    def _compact_when_due(self) -> None:
+        if self._since_image >= COMPACT_RECORDS and self._caught_up and self._compacting is None:
+            self._spawn(self._compact_beside())
+
+    async def _compact_beside(self) -> None:
+        try:
+            async with asyncio.timeout(COMPACT_TIMEOUT_MS / 1000):
+                await self._compact()
+        except TimeoutError:
+            self.stop(f"no image of it was made in {COMPACT_TIMEOUT_MS} ms")
+        except OSError as error:
+            self.stop(str(error))
+
+    async def _compact(self) -> None:
+        """Have the image made anew; who stops to wait for it leaves it to its end."""
+        if self._compacting is None:
+            self._since_image = 0
+            what = (self._directory, self._image_path, self._cluster_id, self._node_id, CHECKPOINT_BYTES)
+            self._compacting = asyncio.ensure_future(self._compactor.call("compact_metadata", *what))
+            self._compacting.add_done_callback(self._compacted)
+        await asyncio.shield(self._compacting)
+
+    def _compacted(self, done: asyncio.Future[Any]) -> None:
+        self._compacting = None
+        self._compactor.rest()  # and give back its memory
+        if done.cancelled() or done.exception() is not None or done.result() is None:
+            return
+        made = done.result()
+        if made["checkpoint"] is not None:
+            self._cut = (made["checkpoint"], made["tail"][0])
+            self._wake.set()
+
+
+def _size(records: list[_Records]) -> int:
+    return sum(len(each.data) for each in records)
+
+
+def _replay(replayer: Replayer, batch: RecordBatch) -> Generator[None, None, None]:
+    for number, (offset, record) in enumerate(batch.metadata_records()):
+        replayer.replay(offset, batch.leader_epoch, record)
+        if number % _RECORDS_PER_STEP == _RECORDS_PER_STEP - 1:
+            yield
+
+
+async def _soon(answer: Awaitable[T]) -> T:
+    """An answer of the start, which is not waited for for long."""
+    async with asyncio.timeout(ANSWER_TIMEOUT_MS / 1000):
+        return await answer
+
+
+async def _in_steps(steps: Generator[None, None, Any]) -> Any:
+    """Go through something with a pause after each step, in which the loop does what else there is."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+        await asyncio.sleep(0)

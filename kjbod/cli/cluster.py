@@ -1,0 +1,286 @@
+"""``kjbod cluster``: any Kafka cluster from outside, as its brokers and controllers tell of it. No agent is needed.
+
+``log-dirs`` is what ``kafka-log-dirs`` does not show: ids, leaders, and what a failure of each directory would move.
+``unregister`` and ``cluster-id`` are those of ``kafka-cluster`` 4.3.1, but ``unregister`` looks before it leaps.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kjbod.cli.addresses import addresses
+from kjbod.cli.cluster_text import as_document, notes, summary, table_of
+from kjbod.cli.command_config import command_config
+from kjbod.cli.metadata import no_log_lines
+from kjbod.cli.output import Printer, complain, plural, safe
+from kjbod.cli.storage import StorageCommand
+from kjbod.cluster import asking
+from kjbod.cluster.asking import CONTROLLERS, Members
+from kjbod.cluster.log_dirs import BrokerDirs, Known, is_another_cluster, withdraw_ids
+from kjbod.cluster.partitions import Share, partitions_of, shares_of, trouble_of, unplaced_in
+from kjbod.cluster.unregistering import Standing, objections
+from kjbod.errors import EXIT_FAILURE, KjbodError
+from kjbod.metadata.fetching import Address
+from kjbod.metadata.image import MetadataImage
+from kjbod.metadata.live import LiveImage
+from kjbod.security.channel import Security
+from kjbod.security.opening import client_security
+from kjbod.wire.client import Connection
+from kjbod.wire.error_codes import name_of
+from kjbod.wire.messages import UnregisterBrokerResponse
+
+
+@click.group()
+def cluster() -> None:
+    """Any Kafka cluster: its log directories, its id, its brokers that are gone."""
+
+
+def _servers(required: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """``--bootstrap-server``, which may be ``required``, and ``--bootstrap-controller``."""
+
+    def options(command: Callable[..., Any]) -> Callable[..., Any]:
+        server = click.option(
+            "--bootstrap-server",
+            "brokers",
+            metavar="HOST:PORT[,...]",
+            callback=addresses,
+            required=required,
+            help="Brokers of the cluster.",
+        )
+        controller = click.option(
+            "--bootstrap-controller",
+            "controllers",
+            metavar="HOST:PORT[,...]",
+            callback=addresses,
+            help="Controllers of the cluster.",
+        )
+        return server(controller(command_config(command)))
+
+    return options
+
+
+def _either(brokers: Sequence[Address] | None, controllers: Sequence[Address] | None) -> None:
+    if (brokers is None) == (controllers is None):
+        raise click.UsageError("give either --bootstrap-server or --bootstrap-controller")
+
+
+# ---------------------------------------------------------------- log-dirs
+
+
+def _ids(ctx: click.Context, param: click.Parameter, text: str | None) -> frozenset[int] | None:
+    """Ids of brokers.
+
+    Raises:
+        click.BadParameter: not numbers.
+    """
+    try:
+        return None if text is None else frozenset(map(int, text.split(",")))
+    except ValueError:
+        raise click.BadParameter(f"not ids of brokers, as 1,2: {safe(text)}") from None
+
+
+def _names(ctx: click.Context, param: click.Parameter, text: str | None) -> frozenset[str] | None:
+    """Names of topics.
+
+    Raises:
+        click.BadParameter: one is empty.
+    """
+    found = None if text is None else frozenset(name.strip() for name in text.split(","))
+    if found is not None and "" in found:
+        raise click.BadParameter(f"not names of topics, as a,b: {safe(text)}")
+    return found
+
+
+@cluster.command("log-dirs")
+@_servers(required=True)
+@click.option("--broker-list", "wanted", metavar="ID[,...]", callback=_ids, help="Only these brokers.")
+@click.option("--topic-list", "topics", metavar="TOPIC[,...]", callback=_names, help="Count these topics alone.")
+@click.option("--json", "as_json", is_flag=True, help="JSON, for machines.")
+def log_dirs(
+    brokers: Sequence[Address],
+    controllers: Sequence[Address] | None,
+    client_path: Path | None,
+    wanted: frozenset[int] | None,
+    topics: frozenset[str] | None,
+    as_json: bool,
+) -> int:
+    """Show every log directory of the cluster, and what a failure of it would move.
+
+    Offline ones come first, then the fullest. MOVES: partitions that would get another leader. LEADERLESS: those that
+    would have none, for the only copy in sync is there. UNDER MIN ISR: those that would fall under
+    min.insync.replicas. With --bootstrap-controller it has the directory.id too. The exit code is 1 where a broker did
+    not answer.
+    """
+    security = client_security(client_path)
+    image, problem = _image(controllers, security)
+    with no_log_lines():
+        members, known, found = asyncio.run(_survey(brokers, security, image, wanted, topics))
+    if image is not None and known.image is None:
+        problem = (
+            "the metadata are those of another cluster: none of these brokers is registered there with its address"
+        )
+    elif image is not None:
+        again, problem = _image(controllers, security)
+        withdraw_ids(found, image, again)
+    if problem is not None:
+        complain(problem)
+    out = Printer()
+    if as_json:
+        out.json(as_document(members.cluster_id, known, found))
+    else:
+        out(*table_of(found, ids=known.image is not None), "", summary(found, known))
+        for note in notes(found, known, asked=controllers is not None):
+            complain(note)
+    return EXIT_FAILURE if problem or any(broker.error for broker in found) else 0
+
+
+def _image(controllers: Sequence[Address] | None, security: Security) -> tuple[MetadataImage | None, str | None]:
+    """The metadata, where controllers were named; or the reason why there are none."""
+    if controllers is None:
+        return None, None
+    try:
+        with no_log_lines(), LiveImage(controllers, complain, security) as live:
+            image: MetadataImage = live.read(lambda loaded: loaded.image)
+            return image, None
+    except KjbodError as error:
+        return None, "; ".join(str(error).splitlines())
+
+
+async def _survey(
+    servers: Sequence[Address],
+    security: Security,
+    image: MetadataImage | None,
+    wanted: Collection[int] | None,
+    topics: Collection[str] | None,
+) -> tuple[Members, Known, list[BrokerDirs]]:
+    async with asking.first(servers, security) as (connection, members):
+        missing = sorted(set(wanted or ()) - {node.id for node in members.nodes})
+        if missing:
+            there = ", ".join(str(node.id) for node in members.nodes) or "none"
+            raise KjbodError(f"no broker {', '.join(map(str, missing))} in this cluster: there are {there}")
+        if image is not None and is_another_cluster(image, members.nodes):
+            image = None
+        known = await _known(connection, image, topics)
+    nodes = [node for node in members.nodes if wanted is None or node.id in wanted]
+    return members, known, await asking.log_dirs(nodes, security, known)
+
+
+async def _known(connection: Connection, image: MetadataImage | None, topics: Collection[str] | None) -> Known:
+    """Partitions, and what goes with them, as the cluster tells.
+
+    Raises:
+        KjbodError: no answer, or an unknown topic.
+    """
+    if image is None:
+        partitions = await asking.partitions(connection, topics)
+    else:
+        partitions = partitions_of(image, topics)
+        unknown = sorted(set(topics or ()) - partitions.keys())
+        if unknown:
+            raise KjbodError(f"no topic {', '.join(map(safe, unknown))} in this cluster: see --topic-list")
+    min_isrs = await asking.min_isrs(connection, partitions)
+    return Known(
+        partitions=partitions,
+        min_isrs=min_isrs,
+        shares=shares_of(partitions),
+        trouble=trouble_of(partitions, min_isrs),
+        image=image,
+        unplaced={} if image is None else unplaced_in(image, topics),
+        partial=topics is not None,
+    )
+
+
+# ---------------------------------------------------------------- unregister
+
+
+@cluster.command(cls=StorageCommand)
+@_servers(required=False)
+@click.option("--id", "-i", "broker_id", type=click.IntRange(0), required=True, help="The broker.")
+@click.option("--force", is_flag=True, help="Even while it is alive.")
+@click.option("--yes", is_flag=True, help="Even where its replicas are left without a broker.")
+def unregister(
+    brokers: Sequence[Address] | None,
+    controllers: Sequence[Address] | None,
+    client_path: Path | None,
+    broker_id: int,
+    force: bool,
+    yes: bool,
+) -> int:
+    """Unregister a broker that is gone for good.
+
+    One that is alive, or has replicas, is refused: see --force and --yes.
+    """
+    _either(brokers, controllers)
+    security = client_security(client_path)
+    if controllers is not None:
+        image, problem = _image(controllers, security)
+        if image is None:
+            raise KjbodError(f"what broker {broker_id} has is not known, so it is left as it is: {problem}")
+        standing = _registered_in(image, broker_id)
+    else:
+        standing = asyncio.run(_told_of(brokers or (), security, broker_id))
+    found = objections(broker_id, standing, force=force, stranded=yes)
+    if found:
+        raise KjbodError("\n".join(found))
+
+    async def ask(connection: Connection) -> UnregisterBrokerResponse:
+        return await asking.unregister(connection, broker_id, security)
+
+    answer: UnregisterBrokerResponse = asyncio.run(asking.on_any(brokers or controllers or (), security, ask))
+    if answer.error_code:
+        raise KjbodError(
+            f"broker {broker_id} was not unregistered: {safe(answer.error_message or name_of(answer.error_code))}"
+        )
+    Printer()(f"Broker {broker_id} is no longer registered.")
+    if standing.share.replicas:
+        complain(f"{plural(standing.share.replicas, 'replica')} of it stay in the metadata, without a broker")
+    return 0
+
+
+def _registered_in(image: MetadataImage, broker_id: int) -> Standing:
+    registration = image.brokers.get(broker_id)
+    share = shares_of(partitions_of(image)).get(broker_id, Share())
+    fenced = registration is None or registration.fenced
+    return Standing(registered=registration is not None, fenced=fenced, share=share, others=image.brokers.keys())
+
+
+async def _told_of(servers: Sequence[Address], security: Security, broker_id: int) -> Standing:
+    """The standing of a broker as brokers tell it.
+
+    Raises:
+        KjbodError: no answer.
+    """
+    async with asking.first(servers, security) as (connection, members):
+        node = members.node(broker_id)
+        # Old brokers show none that is fenced: the controller knows whether there is one.
+        tells_fenced = all(each.fenced is not None for each in members.nodes)
+        partitions = await asking.partitions(connection)
+    return Standing(
+        registered=node is not None or not tells_fenced,
+        fenced=node is None or bool(node.fenced),
+        share=shares_of(partitions).get(broker_id, Share()),
+        others=[each.id for each in members.nodes],
+    )
+
+
+# ---------------------------------------------------------------- cluster-id
+
+
+@cluster.command("cluster-id", cls=StorageCommand)
+@_servers(required=False)
+def cluster_id(
+    brokers: Sequence[Address] | None, controllers: Sequence[Address] | None, client_path: Path | None
+) -> int:
+    """Print the id of the cluster."""
+    _either(brokers, controllers)
+    kind = asking.BROKERS if controllers is None else CONTROLLERS
+
+    async def ask() -> str:
+        async with asking.first(brokers or controllers or (), client_security(client_path), kind) as (_, members):
+            return members.cluster_id
+
+    Printer()(f"Cluster ID: {safe(asyncio.run(ask()))}")
+    return 0

@@ -1,0 +1,170 @@
+"""Log directories of a cluster as a table, a line that sums them up, and JSON."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from kjbod.cli.output import UNKNOWN, percent, plural, safe, size, table
+from kjbod.cluster.log_dirs import BrokerDirs, Known, LogDir, by_urgency, totals
+
+_ID = "DIRECTORY.ID"
+_HEAD = (
+    *("BROKER", "STATE", ">USED", ">FREE", ">TOTAL", ">REPLICAS", ">BYTES", ">FUTURE", ">LEADERS"),
+    *(">MOVES", ">LEADERLESS", ">UNDER MIN ISR", _ID, "DIRECTORY"),
+)
+_NOTHING = "-"
+
+
+def table_of(brokers: Sequence[BrokerDirs], *, ids: bool) -> list[str]:
+    """Lines of a table; the column of ids where there are some."""
+    shown = [at for at, title in enumerate(_HEAD) if ids or title != _ID]
+    rows = [_row(broker, found) for broker, found in by_urgency(brokers)]
+    return table([_HEAD[at] for at in shown], [[row[at] for at in shown] for row in rows])
+
+
+def _row(broker: BrokerDirs, found: LogDir | None) -> list[str]:
+    name = f"{broker.node.id} (fenced)" if broker.node.fenced else str(broker.node.id)
+    if found is None:
+        state = "no answer" if broker.error else "no directory"
+        told = [str(broker.share.replicas), _NOTHING, _NOTHING, str(broker.share.leaders)]
+        return [name, state, *[_NOTHING] * 3, *told, *[_NOTHING] * 4, safe(broker.error or "")]
+    cells = [
+        *(name, _state(found), *_space(found), _count(found.replicas)),
+        *(size(found.replica_bytes), _count(found.future), _count(found.leaders), *_failure(found)),
+        UNKNOWN
+        if found.directory is None or found.directory.directory_id is None
+        else str(found.directory.directory_id),
+    ]
+    if found.offline:
+        cells = [_NOTHING if cell == UNKNOWN else cell for cell in cells]
+        return [*cells, f"{safe(found.path)} ({found.error})"]
+    return [*cells, safe(found.path)]
+
+
+def _state(found: LogDir) -> str:
+    return "offline" if found.offline else "cordoned" if found.cordoned else "online"
+
+
+def _count(number: int | None) -> str:
+    return UNKNOWN if number is None else str(number)
+
+
+def _space(found: LogDir) -> list[str]:
+    total, usable = found.total_bytes, found.usable_bytes
+    if found.offline or total is None or usable is None:
+        return [UNKNOWN] * 3
+    return [percent(total - usable, total), size(usable), size(total)]
+
+
+def _failure(found: LogDir) -> list[str]:
+    failure = found.failure
+    if failure is None:
+        return [UNKNOWN] * 3
+    return [str(failure.moves), str(failure.leaderless), _count(failure.under_min_isr)]
+
+
+def summary(brokers: Sequence[BrokerDirs], known: Known) -> str:
+    """All of it in a line."""
+    sums, trouble = totals(brokers), known.trouble
+    unanswered = f" ({sums.unanswered} without an answer)" if sums.unanswered else ""
+    states = [f"{count} {name}" for count, name in ((sums.offline, "offline"), (sums.cordoned, "cordoned")) if count]
+    parts = [
+        f"{plural(sums.brokers, 'broker')}{unanswered}",
+        plural(sums.log_dirs, "directory", "directories") + (f" ({', '.join(states)})" if states else ""),
+        f"{plural(sums.replicas, 'replica')}, {size(sums.replica_bytes)}",
+        f"{plural(trouble.count, 'partition')}: {trouble.leaderless} without a leader now, "
+        f"{_count(trouble.under_min_isr)} under min.insync.replicas",
+    ]
+    if known.image is not None:
+        parts.append(f"{sums.unassigned} replicas UNASSIGNED, {sums.lost} LOST")
+    return "; ".join(parts)
+
+
+def notes(brokers: Sequence[BrokerDirs], known: Known, *, asked: bool) -> list[str]:
+    """Lines about where the numbers come from, and which are not known; ``asked``: a controller was named."""
+    sums, found = totals(brokers), []
+    if not asked:
+        found.append(
+            "directory.id, and which replicas are UNASSIGNED or LOST, stand in the metadata alone: "
+            "give --bootstrap-controller HOST:PORT"
+        )
+    if sums.ids_by:
+        how = " and ".join(f"by {by} ({count})" for by, count in sorted(sums.ids_by.items(), reverse=True))
+        found.append(f"directory.id is inferred, since no broker tells it: {how}")
+    if sums.ids_unknown:
+        count = plural(sums.ids_unknown, "directory", "directories")
+        found.append(f"directory.id of {count} cannot be inferred: --json says why of each")
+    if unknown := len(known.partitions.keys() - known.min_isrs.keys()):
+        found.append(
+            f"min.insync.replicas of {plural(unknown, 'topic')} is not known: it takes DESCRIBE_CONFIGS on the topic"
+        )
+    if sums.untold:
+        found.append(
+            f"{plural(sums.untold, 'replica')} of partitions of which the cluster tells nothing count as no leader: "
+            "may who asks DESCRIBE all topics?"
+        )
+    return found
+
+
+# ---------------------------------------------------------------- JSON
+
+
+def as_document(cluster_id: str, known: Known, brokers: Sequence[BrokerDirs]) -> dict[str, Any]:
+    """All that is known, for machines; null is unknown."""
+    return {
+        "cluster_id": cluster_id,
+        "metadata_offset": None if known.image is None else known.image.offset,
+        "partitions": {
+            "count": known.trouble.count,
+            "leaderless": known.trouble.leaderless,
+            "under_min_isr": known.trouble.under_min_isr,
+        },
+        "brokers": [_broker(broker) for broker in brokers],
+    }
+
+
+def _broker(broker: BrokerDirs) -> dict[str, Any]:
+    node, unplaced = broker.node, broker.unplaced
+    return {
+        "id": node.id,
+        "host": node.host,
+        "port": node.port,
+        "rack": node.rack,
+        "fenced": node.fenced,
+        "error": broker.error,
+        "replicas": broker.share.replicas,
+        "leaders": broker.share.leaders,
+        "offline_replicas": broker.share.offline,
+        "unassigned_replicas": None if unplaced is None else unplaced.unassigned,
+        "lost_replicas": None if unplaced is None else unplaced.lost,
+        "migrating_replicas": None if unplaced is None else unplaced.migrating,
+        "unregistered_directories": None if unplaced is None else [str(each) for each in unplaced.gone],
+        "replicas_in_unregistered_directories": None if unplaced is None else unplaced.in_gone,
+        "log_dirs": [_log_dir(each) for each in broker.log_dirs],
+    }
+
+
+def _log_dir(found: LogDir) -> dict[str, Any]:
+    directory, failure = found.directory, found.failure
+    return {
+        "path": found.path,
+        "directory_id": str(directory.directory_id) if directory and directory.directory_id else None,
+        "directory_id_inferred_by": directory.by if directory else None,
+        "directory_id_unknown_because": directory.reason if directory else None,
+        "offline": found.offline,
+        "error_code": found.error_code,
+        "error": found.error,
+        "cordoned": found.cordoned,
+        "total_bytes": found.total_bytes,
+        "usable_bytes": found.usable_bytes,
+        "replica_bytes": found.replica_bytes,
+        "replicas": found.replicas,
+        "leaders": found.leaders,
+        "future_replicas": found.future,
+        "untold_replicas": found.untold,
+        "failure": failure
+        and {
+            "moves": failure.moves,
+            "leaderless": failure.leaderless,
+            "under_min_isr": failure.under_min_isr,
+        },
+    }

@@ -1,0 +1,49 @@
+"""``kjbod server``: what ``process.roles`` says, as ``kafka-server-start.sh``. A combined node is put together here:
+its halves do not know each other."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from kjbod.config import Config, load_config
+from kjbod.config.load import BOTH_ROLES, server_problems
+
+
+@click.command()
+@click.option(
+    "-c",
+    "--config",
+    required=True,
+    type=click.Path(path_type=Path, readable=False),
+    help="The node's server.properties.",
+)
+def server(config: Path) -> int:
+    """Run the roles that process.roles has: broker, controller or both.
+
+    broker is kjbod agent, controller is kjbod controller. With broker,controller, as in Apache Kafka's own
+    server.properties, both run in this process: the controller serves before the agent registers, and until after its
+    controlled shutdown. Logs go to stderr as JSON lines, whose component says whose they are.
+    """
+    roles = load_config(config, _problems).process_roles
+    if roles == BOTH_ROLES:
+        from kjbod_agent import daemon
+        from kjbod_controller_stub.combined import CombinedController
+
+        return daemon.main(config, server_problems, CombinedController)
+    if "controller" in roles:
+        from kjbod_controller_stub import process
+
+        return process.main(config)
+    from kjbod_agent import daemon
+
+    return daemon.main(config)
+
+
+def _problems(config: Config) -> Iterable[str]:
+    """All mistakes at once, whatever the roles are."""
+    if config.process_roles == {"controller"}:
+        return server_problems(config)
+    from kjbod_agent.daemon import CHECKS
+
+    return [*server_problems(config), *(problem for check in CHECKS for problem in check(config))]

@@ -1,0 +1,87 @@
+"""The ``directory.id`` of each log directory, found out without reading a disk. Pure.
+
+No answer of a broker up to Kafka 4.3.1 has both the path and the id: DescribeLogDirs has the replicas of a path, the
+metadata log has the replicas of an id (KIP-858). So a path has the id that all its replicas are assigned to, where no
+other path of that broker has a replica of that id; and the last path of a broker has its last id. Replicas that are on
+their way to another directory do not count: they are assigned to that one before they are there. A move that ended
+between the reading of the metadata and the answer would mislead all the same, so the metadata are read again
+afterwards. Where replicas do not agree, none lies there, or some were moved meanwhile, nothing is told: no majority,
+and no guess.
+"""
+
+from collections.abc import Collection, Mapping, Set
+from typing import Final
+
+from kjbod.ids import Uuid, is_reserved
+from kjbod.metadata.image import MetadataImage
+from kjbod.quick_dataclass import dataclass
+
+BY_REPLICAS: Final = "replicas"
+BY_ELIMINATION: Final = "elimination"
+MOVED: Final = "replicas of this broker moved to other directories while it was asked: ask again"
+UNCHECKED: Final = "the metadata could not be read again, so nobody knows whether replicas moved meanwhile: ask again"
+
+
+@dataclass(frozen=True, slots=True)
+class Inferred:
+    """An id, and how it was found; or the reason why it was not."""
+
+    directory_id: Uuid | None
+    by: str | None = None
+    reason: str | None = None
+
+
+def infer(
+    online: Mapping[str, Set[Uuid]], offline: Collection[str], registered: Collection[Uuid], gone: Collection[Uuid]
+) -> dict[str, Inferred]:
+    """The id of each log directory of one broker.
+
+    Args:
+        online: paths, and the ids to which the metadata assign the replicas that lie there.
+        offline: paths of directories that are offline.
+        registered: ids that the broker has registered, which are online for the controller.
+        gone: other ids to which replicas of this broker are assigned.
+    """
+    named = {path: ids & set(registered) for path, ids in online.items()}
+    found = {
+        path: Inferred(next(iter(ids)), BY_REPLICAS)
+        for path, ids in named.items()
+        if len(ids) == 1 and not any(ids & others for other, others in named.items() if other != path)
+    }
+    silent = [path for path, ids in named.items() if not ids]
+    left = set(registered).difference(*named.values())
+    if len(online) == len(registered) == len(found) + 1 and len(silent) == len(left) == 1:
+        found[silent[0]] = Inferred(left.pop(), BY_ELIMINATION)
+    if len(found) == len(online) and len(offline) == 1:
+        left = (set(registered) | set(gone)).difference(each.directory_id for each in found.values())
+        if len(left) == 1:
+            found[next(iter(offline))] = Inferred(left.pop(), BY_ELIMINATION)
+    if not registered and not gone:
+        unregistered = Inferred(None, reason="the broker has registered no directory.id (KIP-858: metadata.version 17)")
+        return dict.fromkeys((*online, *offline), unregistered)
+    return {path: found.get(path) or _unknown(path, named) for path in (*online, *offline)}
+
+
+def _unknown(path: str, named: Mapping[str, Set[Uuid]]) -> Inferred:
+    ids = named.get(path, ())
+    if not ids:
+        return Inferred(None, reason="no replica tells which of several ids it has")
+    shared = " and ".join(map(str, sorted(ids)))
+    return Inferred(None, reason=f"replicas of {shared} do not lie in one directory each: is something being moved?")
+
+
+def moved_between(before: MetadataImage, after: MetadataImage) -> set[int]:
+    """Brokers with a replica that was assigned to one directory in the image before, and to another one after."""
+    found: set[int] = set()
+    for topic_id, topic in before.topics.items():
+        for number, old in topic.partitions.items():
+            new = after.partition(topic_id, number)
+            if new is None or (new.directories == old.directories and new.replicas == old.replicas):
+                continue
+            now = dict(zip(new.replicas, new.directories, strict=True))
+            found.update(
+                replica
+                for replica, directory in zip(old.replicas, old.directories, strict=True)
+                if not is_reserved(directory) and now.get(replica, directory) != directory
+            )
+    return found

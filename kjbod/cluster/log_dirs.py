@@ -1,0 +1,303 @@
+"""Log directories of a cluster: the answers of its brokers and its metadata, brought together. Pure.
+
+An answer of a broker names each of its replicas, and is let go once it is counted: of 200,000 replicas nothing is kept
+but the numbers of their directories.
+"""
+
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from kjbod.cluster.directory_ids import MOVED, UNCHECKED, Inferred, infer, moved_between
+from kjbod.cluster.partitions import MinIsrs, Partitions, Share, Trouble, Unplaced, loss_of
+from kjbod.ids import ZERO, Uuid
+from kjbod.metadata.image import MetadataImage
+from kjbod.quick_dataclass import dataclass
+from kjbod.wire.error_codes import ErrorCode, name_of
+from kjbod.wire.messages import DescribeLogDirsResponse, DescribeLogDirsResponsePartition, DescribeLogDirsResponseResult
+
+CORDONED_SINCE: Final = 5
+"""Version of DescribeLogDirs (KIP-1066); bytes of a directory that the broker does not tell are -1 (KIP-827)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A broker, and where it is reached."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+    fenced: bool | None = None
+    """None: the brokers are too old to tell, and show only those that are not."""
+
+
+@dataclass(slots=True)
+class Failure:
+    """Partitions that a failure of a directory would concern."""
+
+    moves: int = 0
+    leaderless: int = 0
+    under_min_isr: int | None = 0
+    """None: ``min.insync.replicas`` of a topic is not known."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LogDir:
+    """A log directory of a broker. None is what nobody knows, all numbers of an offline one as a rule."""
+
+    path: str
+    error_code: int = 0
+    cordoned: bool | None = None
+    total_bytes: int | None = None
+    usable_bytes: int | None = None
+    replica_bytes: int | None = None
+    """Of future replicas too."""
+    replicas: int | None = None
+    leaders: int | None = None
+    future: int | None = None
+    """Replicas that are on their way here."""
+    untold: int = 0
+    """Replicas of partitions of which the cluster tells nothing: who asks may not see them, or they are gone."""
+    failure: Failure | None = None
+    directory: Inferred | None = None
+    """None: the metadata were not read."""
+
+    @property
+    def offline(self) -> bool:
+        """Whether the broker cannot use it."""
+        return self.error_code != 0
+
+    @property
+    def error(self) -> str | None:
+        """Name of the error."""
+        return name_of(self.error_code) if self.error_code else None
+
+    @property
+    def used_percent(self) -> int | None:
+        """Part of the file system that is used, by whomever, rounded down."""
+        if self.offline or not self.total_bytes or self.usable_bytes is None:
+            return None
+        return 100 * (self.total_bytes - self.usable_bytes) // self.total_bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class BrokerDirs:
+    """The log directories of a broker, or the reason why it tells of none."""
+
+    node: Node
+    log_dirs: Sequence[LogDir] = ()
+    error: str | None = None
+    share: Share = dataclasses.field(default_factory=Share)
+    """Replicas that the cluster says it has."""
+    unplaced: Unplaced | None = None
+    """None: the metadata were not read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """Facts about the cluster when its brokers are asked for their directories.
+
+    Attributes:
+        partitions: of the topics that are looked at.
+        min_isrs: of these topics.
+        shares: what each broker has of them.
+        trouble: partitions that are in trouble already.
+        image: the metadata, where they were read.
+        unplaced: of it, by broker.
+        partial: whether these are not all topics.
+    """
+
+    partitions: Partitions
+    min_isrs: MinIsrs
+    shares: Mapping[int, Share]
+    trouble: Trouble
+    image: MetadataImage | None = None
+    unplaced: Mapping[int, Unplaced] = dataclasses.field(default_factory=dict)
+    partial: bool = False
+
+
+def unanswered(node: Node, reason: str, known: Known) -> BrokerDirs:
+    """A broker that did not answer."""
+    return _broker(node, known, (), reason)
+
+
+def answered(node: Node, response: DescribeLogDirsResponse, version: int, known: Known) -> BrokerDirs:
+    """A broker that answered DescribeLogDirs in ``version``."""
+    if response.error_code:
+        hint = (
+            ": it takes DESCRIBE on the cluster"
+            if response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            else ""
+        )
+        return unanswered(node, f"{node.host}:{node.port}: {name_of(response.error_code)}{hint}", known)
+    found = [_log_dir(node.id, result, version, known) for result in response.results]
+    offline = [each for each in found if each.offline]
+    share = known.shares.get(node.id, Share())
+    if len(offline) == 1 and not node.fenced:  # where else would they be
+        offline[0].replicas, offline[0].leaders = share.offline, 0
+    registration = None if known.image is None else known.image.brokers.get(node.id)
+    if known.image is not None and registration is not None:
+        gone = known.unplaced.get(node.id, Unplaced()).gone
+        online = _assigned(node.id, response.results, known.image)
+        ids = infer(online, [each.path for each in offline], registration.log_dirs, gone)
+        for each in found:
+            each.directory = ids[each.path]
+    return _broker(node, known, found, None)
+
+
+def _broker(node: Node, known: Known, log_dirs: Sequence[LogDir], error: str | None) -> BrokerDirs:
+    registered = known.image is not None and node.id in known.image.brokers
+    return BrokerDirs(
+        node=node,
+        log_dirs=log_dirs,
+        error=error,
+        share=known.shares.get(node.id, Share()),
+        unplaced=known.unplaced.get(node.id, Unplaced()) if registered else None,
+    )
+
+
+def _log_dir(broker: int, result: DescribeLogDirsResponseResult, version: int, known: Known) -> LogDir:
+    found = LogDir(
+        path=result.log_dir,
+        error_code=result.error_code,
+        cordoned=result.is_cordoned if version >= CORDONED_SINCE else None,
+        total_bytes=None if result.total_bytes < 0 else result.total_bytes,
+        usable_bytes=None if result.usable_bytes < 0 else result.usable_bytes,
+    )
+    if not found.offline:
+        _count(found, broker, result, known)
+    return found
+
+
+def _count(found: LogDir, broker: int, result: DescribeLogDirsResponseResult, known: Known) -> None:
+    """Count what lies in a directory that is online."""
+    count = size = leaders = future = 0
+    failure = Failure()
+    for topic in result.topics:
+        partitions = known.partitions.get(topic.name)
+        if partitions is None and known.partial:
+            continue
+        min_isr = known.min_isrs.get(topic.name)
+        for replica in topic.partitions:
+            size += replica.partition_size
+            if replica.is_future_key:
+                future += 1
+                continue
+            count += 1
+            partition = None if partitions is None else partitions.get(replica.partition_index)
+            if partition is None or broker not in partition.replicas:
+                found.untold += 1
+                continue
+            leaders += partition.leader == broker
+            loss = loss_of(partition, broker, min_isr or 1)
+            failure.moves += loss.moves
+            failure.leaderless += loss.leaderless
+            if min_isr is None:
+                failure.under_min_isr = None
+            elif failure.under_min_isr is not None:
+                failure.under_min_isr += loss.under_min_isr
+    found.replicas, found.replica_bytes, found.leaders, found.future = count, size, leaders, future
+    found.failure = failure
+
+
+def _assigned(
+    broker: int, results: Sequence[DescribeLogDirsResponseResult], image: MetadataImage
+) -> dict[str, set[Uuid]]:
+    """The ids to which the metadata assign what lies in each directory that is online, and stays there."""
+    moving = {(topic, replica.partition_index) for _, topic, replica in _replicas(results) if replica.is_future_key}
+    ids: dict[str, set[Uuid]] = {result.log_dir: set() for result in results if not result.error_code}
+    for path, topic, replica in _replicas(results):
+        at = topic, replica.partition_index
+        partition = image.partition(image.topic_ids.get(topic, ZERO), replica.partition_index)
+        if path in ids and at not in moving and partition is not None and broker in partition.replicas:
+            ids[path].add(partition.directory(broker))
+    return ids
+
+
+def _replicas(
+    results: Sequence[DescribeLogDirsResponseResult],
+) -> Iterator[tuple[str, str, DescribeLogDirsResponsePartition]]:
+    """Path, topic and replica of each."""
+    for result in results:
+        for topic in result.topics:
+            for replica in topic.partitions:
+                yield result.log_dir, topic.name, replica
+
+
+def withdraw_ids(brokers: Iterable[BrokerDirs], before: MetadataImage, after: MetadataImage | None) -> None:
+    """Take back the ids of brokers whose replicas were moved between both images; None: of all, since who knows."""
+    moved = None if after is None else moved_between(before, after)
+    for broker in brokers:
+        if moved is None or broker.node.id in moved:
+            for each in broker.log_dirs:
+                each.directory = each.directory and Inferred(None, reason=MOVED if moved else UNCHECKED)
+
+
+def is_another_cluster(image: MetadataImage, nodes: Iterable[Node]) -> bool:
+    """Whether the metadata are those of another cluster: they name none of these brokers where it is."""
+    told = {(node.id, node.host, node.port) for node in nodes}
+    registered = {(each.id, at.host, at.port) for each in image.brokers.values() for at in each.end_points}
+    return bool(told) and not told & registered
+
+
+def by_urgency(brokers: Iterable[BrokerDirs]) -> list[tuple[BrokerDirs, LogDir | None]]:
+    """Rows of a table: brokers without an answer, offline directories, and the others from full to empty."""
+    rows: list[tuple[BrokerDirs, LogDir | None]] = []
+    for broker in brokers:
+        rows.extend((broker, each) for each in broker.log_dirs)
+        if not broker.log_dirs:
+            rows.append((broker, None))
+    return sorted(rows, key=_urgency)
+
+
+def _urgency(row: tuple[BrokerDirs, LogDir | None]) -> tuple[int, int, int, str]:
+    broker, found = row
+    if found is None:
+        return 0, 0, broker.node.id, ""
+    used = found.used_percent
+    return 1 if found.offline else 2, 1 if used is None else -used, broker.node.id, found.path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Sums over a cluster."""
+
+    brokers: int
+    unanswered: int
+    log_dirs: int
+    offline: int
+    cordoned: int
+    replicas: int
+    replica_bytes: int
+    untold: int
+    unassigned: int
+    lost: int
+    ids_unknown: int
+    ids_by: Mapping[str, int]
+    """Ids that were found, by how."""
+
+
+def totals(brokers: Collection[BrokerDirs]) -> Totals:
+    """The sums."""
+    found = [each for broker in brokers for each in broker.log_dirs]
+    ids = [each.directory for each in found if each.directory is not None]
+    unplaced = [broker.unplaced for broker in brokers if broker.unplaced is not None]
+    by: dict[str, int] = {}
+    for each in ids:
+        if each.by is not None:
+            by[each.by] = by.get(each.by, 0) + 1
+    return Totals(
+        brokers=len(brokers),
+        unanswered=sum(broker.error is not None for broker in brokers),
+        log_dirs=len(found),
+        offline=sum(each.offline for each in found),
+        cordoned=sum(bool(each.cordoned) for each in found),
+        replicas=sum(each.replicas or 0 for each in found if not each.offline),
+        replica_bytes=sum(each.replica_bytes or 0 for each in found),
+        untold=sum(each.untold for each in found),
+        unassigned=sum(each.unassigned for each in unplaced),
+        lost=sum(each.lost for each in unplaced),
+        ids_unknown=sum(each.directory_id is None for each in ids),
+        ids_by=by,
+    )

@@ -1,0 +1,325 @@
+"""Kerberos by the system's library (MIT's ``libgssapi_krb5``, through the package ``gssapi``): tickets of a client and
+their renewal, security contexts of both ends, and words for what goes wrong.
+
+Everything here blocks: keytabs and ticket caches are files, and a KDC may not answer. :mod:`kjbod.security.aside` runs
+it. Tickets by a keytab are kept in memory alone. A login goes on with the ticket that there is while another one is
+asked for; only where it has ended does it wait.
+"""
+
+import itertools
+import subprocess
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from kjbod.clock import Clock, SystemClock, system_random
+from kjbod.errors import ConfigError, KjbodError
+from kjbod.printable import printable
+from kjbod.security.aside import in_thread
+from kjbod.security.kerberos import Context, GssError, renewal_ms
+from kjbod.security.keys import Kerberos
+
+if TYPE_CHECKING:
+    import random
+
+    import gssapi
+
+TROUBLE: Final = "Kerberos failed"
+KDC_TIMEOUT_MS: Final = 5_000
+"""How long a step of ours may take: less than a connection has to open. A KDC that answers later is heard all the same,
+and its ticket serves the next attempt."""
+ACCEPT_TIMEOUT_MS: Final = 10_000
+"""How long a step of a client's login may take: it reads the keytab, and writes the replay cache."""
+_KINIT_TIMEOUT_S: Final = 30.0
+_WORDS_MAX: Final = 300
+"""Characters of the library's own words."""
+_ERROR_BASE: Final = -1765328384
+"""Of MIT's errors ``KRB5KDC_ERR_...``, ``KRB5KRB_AP_ERR_...``, ``KRB5_...`` (``ERROR_TABLE_BASE_krb5``)."""
+_KEYTAB_NO_MATCH: Final = 39756033 - _ERROR_BASE
+"""``KG_KEYTAB_NOMATCH``, of another table."""
+_CREDENTIALS_EXPIRED: Final = 11
+"""``GSS_S_CREDENTIALS_EXPIRED``, whose number of MIT's says nothing."""
+_TICKET_EXPIRED: Final = 32
+_OLD_KEY: Final = "a key of the keytab is not that of the KDC any more: see keyTab"
+_CLOCKS: Final = "the clocks of this host, of its peer and of the KDC are too far apart"
+_NO_KEY: Final = "the keytab has no key of this principal: see keyTab and principal"
+_HINTS: Final[Mapping[int, str]] = {
+    6: "the KDC does not know us: see principal",
+    7: "the KDC does not know the server: see sasl.kerberos.service.name, and the host name that was asked for",
+    18: "the KDC has locked this principal",
+    23: "the KDC says that the key has expired",
+    24: _OLD_KEY,
+    31: _OLD_KEY,
+    _TICKET_EXPIRED: "a ticket has ended, or the clocks of two hosts differ",
+    33: _CLOCKS,
+    37: _CLOCKS,
+    41: _OLD_KEY,
+    45: "the server's keytab has not the key that the KDC has used",
+    135: "krb5.conf cannot be read",
+    154: "krb5.conf has no KDC of this realm: see [realms] in it",
+    156: "no KDC of krb5.conf can be reached",
+    181: _NO_KEY,
+    195: "there is no ticket cache, or no key of this principal in the keytab: see ticketCache, keyTab and principal",
+    224: "krb5.conf has no default_realm",
+    230: "the keytab has not the version of the key that the KDC has used: see keyTab",
+    _KEYTAB_NO_MATCH: _NO_KEY,
+}
+"""What is wrong, or what to do, by the number of an error."""
+_log = structlog.get_logger("kjbod.security")
+_caches = itertools.count(1)
+
+
+def require(where: str) -> None:
+    """Require the library.
+
+    Raises:
+        ConfigError: it is not there; one line.
+    """
+    try:
+        import gssapi  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            f"{where}: GSSAPI needs the Python package gssapi ({error}): run scripts/setup --kerberos in kjbod's clone"
+        ) from None
+
+
+def default_realm() -> str:
+    """The realm of ``krb5.conf``; empty where it has none, as in Kafka. Blocks."""
+    import gssapi
+
+    try:
+        name = gssapi.Name("kjbod", gssapi.NameType.user).canonicalize(gssapi.MechType.kerberos)
+    except gssapi.raw.GSSError:
+        return ""
+    return str(name).rpartition("@")[2]
+
+
+class Tickets:
+    """Tickets of one client. All of it blocks.
+
+    Args:
+        settings: of the login.
+        clock: tells when to renew.
+        rng: for the moment of renewals.
+    """
+
+    def __init__(self, settings: Kerberos, clock: Clock | None = None, rng: "random.Random | None" = None) -> None:
+        self.settings = settings
+        self._clock = clock or SystemClock()
+        self._rng = rng or system_random()
+        self._lock = threading.Lock()
+        self._credentials: gssapi.Credentials | None = None
+        self._taken_at_ms = self._renew_at_ms = self._ends_at_ms = 0
+        self._renewal: Future[None] | None = None
+        self._doubted = False
+        self._failure = ""
+
+    def doubt(self) -> None:
+        """A server has refused us, whose key may be another one than that of our ticket. Does not block."""
+        self._doubted = True
+
+    def context(self, host: str) -> Context:
+        """A security context with the service on this host.
+
+        Raises:
+            GssError: there is no ticket.
+        """
+        import gssapi
+
+        credentials, flag = self._current(), gssapi.RequirementFlag
+        with _in_words():
+            return _Context(
+                gssapi.SecurityContext(
+                    name=gssapi.Name(f"{self.settings.service}@{host}", gssapi.NameType.hostbased_service),
+                    creds=credentials,
+                    usage="initiate",
+                    mech=gssapi.MechType.kerberos,
+                    flags=flag.mutual_authentication | flag.integrity | flag.out_of_sequence_detection,
+                )
+            )
+
+    def _current(self) -> "gssapi.Credentials":
+        with self._lock:
+            now_ms = self._clock.monotonic_ms()
+            if self._credentials is None or now_ms >= self._ends_at_ms or not _left_ms(self._credentials):
+                self._take(_acquired(self.settings))
+            elif self._is_due(now_ms) and (self._renewal is None or self._renewal.done()):
+                self._renewal = in_thread(self._renew, TROUBLE)
+            assert self._credentials is not None
+            return self._credentials
+
+    def _is_due(self, now_ms: int) -> bool:
+        again_ms = self._taken_at_ms + self.settings.renew_pause_ms
+        return now_ms >= (min(again_ms, self._renew_at_ms) if self._doubted else self._renew_at_ms)
+
+    def _take(self, found: "gssapi.Credentials") -> None:
+        now_ms, lifetime_ms = self._clock.monotonic_ms(), _left_ms(found)
+        chance = self._rng.uniform(0, self.settings.renew_jitter)
+        factor, pause_ms = self.settings.renew_factor, self.settings.renew_pause_ms
+        self._credentials, self._taken_at_ms, self._doubted = found, now_ms, False
+        self._renew_at_ms = renewal_ms(now_ms, lifetime_ms, factor, chance, pause_ms)
+        self._ends_at_ms = now_ms + lifetime_ms
+
+    def _renew(self) -> None:
+        """Get another ticket while the old one serves on."""
+        failure = ""
+        try:
+            if self.settings.uses_cache:
+                _run_kinit(self.settings)
+            found = _acquired(self.settings)
+        except KjbodError as error:
+            failure = str(error)
+        with self._lock:
+            if not failure:
+                self._take(found)
+            else:
+                self._doubted = False
+                self._renew_at_ms = self._clock.monotonic_ms() + self.settings.renew_pause_ms
+        if failure and failure != self._failure:
+            _log.warning("security.ticket.not.renewed", reason=failure)
+        self._failure = failure
+
+
+class Acceptor:
+    """The server's end: contexts by the key of a keytab. All of it blocks."""
+
+    def __init__(self, settings: Kerberos) -> None:
+        self._settings = settings
+
+    def context(self) -> Context:
+        """A security context for one client; the keytab is read anew.
+
+        Raises:
+            GssError: it has no key of ours.
+        """
+        import gssapi
+
+        keys = _acquired(self._settings, usage="accept")
+        with _in_words():
+            return _Context(gssapi.SecurityContext(creds=keys, usage="accept"))
+
+
+class _Context:
+    """A context of the library, with its errors in words."""
+
+    def __init__(self, context: "gssapi.SecurityContext") -> None:
+        self._context = context
+        # Or a token that tells of an error would be sent, which Kafka does not do.
+        setattr(context, "__DEFER_STEP_ERRORS__", False)  # noqa: B010  no part of its type
+
+    @property
+    def complete(self) -> bool:
+        return bool(self._context.complete)
+
+    def step(self, token: bytes | None) -> bytes:
+        with _in_words():
+            return self._context.step(token) or b""
+
+    def wrap(self, message: bytes) -> bytes:
+        with _in_words():
+            return bytes(self._context.wrap(message, encrypt=False).message)
+
+    def unwrap(self, message: bytes) -> bytes:
+        with _in_words():
+            return bytes(self._context.unwrap(message).message)
+
+    def peer(self) -> str:
+        with _in_words():
+            return str(self._context.initiator_name)
+
+
+class _in_words:  # noqa: N801  a context manager
+    """Says errors of the library in one line."""
+
+    def __init__(self, where: str = "") -> None:
+        self._where = where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        import gssapi
+
+        if isinstance(error, gssapi.raw.GSSError):
+            raise GssError(f"{self._where}{_words(error)}") from None
+
+
+def _words(error: Any) -> str:
+    """The library's words, and ours, where the error is a known one."""
+    has_ended = error.maj_code >> 16 == _CREDENTIALS_EXPIRED
+    number = _TICKET_EXPIRED if has_ended else (int(error.min_code) - _ERROR_BASE) & 0xFFFF_FFFF
+    said = [] if has_ended else error.get_all_statuses(error.min_code, False)
+    text = printable("; ".join(said or error.get_all_statuses(error.maj_code, True)), _WORDS_MAX)
+    return f"{_HINTS[number]} ({text})" if number in _HINTS else text
+
+
+def _acquired(settings: Kerberos, usage: str = "initiate") -> "gssapi.Credentials":
+    """Tickets of the cache or by the keytab, or the keytab's keys for a server.
+
+    Raises:
+        GssError: there are none.
+    """
+    if usage == "initiate" and settings.uses_cache:
+        try:
+            return _of_store(settings, usage, {"ccache": settings.cache} if settings.cache else {})
+        except GssError:
+            if settings.keytab is None:
+                raise
+    assert settings.keytab is not None
+    _require_readable(settings, settings.keytab)
+    if usage == "accept":
+        return _of_store(settings, usage, {"keytab": settings.keytab})
+    return _of_store(settings, usage, {"client_keytab": settings.keytab, "ccache": f"MEMORY:kjbod-{next(_caches)}"})
+
+
+def _of_store(settings: Kerberos, usage: str, store: dict[bytes | str, bytes | str]) -> "gssapi.Credentials":
+    import gssapi
+
+    with _in_words(f"{settings.where}: "):
+        principal = settings.principal
+        name = None if principal is None else gssapi.Name(principal, gssapi.NameType.kerberos_principal)
+        found = gssapi.Credentials(name=name, usage=usage, mechs=[gssapi.MechType.kerberos], store=store or None)
+        if usage == "initiate" and found.lifetime <= 0:
+            raise GssError(f"{settings.where}: the ticket of the ticket cache has ended: see kinit")
+        return found
+
+
+def _left_ms(credentials: "gssapi.Credentials") -> int:
+    """For how long a ticket is good; 0: for no time any more. Time that a host has slept counts, too."""
+    import gssapi
+
+    try:
+        return credentials.lifetime * 1000
+    except gssapi.raw.GSSError:
+        return 0
+
+
+def _require_readable(settings: Kerberos, keytab: str) -> None:
+    try:
+        with Path(keytab).open("rb"):
+            pass
+    except OSError as error:
+        raise GssError(f"{settings.where}: keyTab={keytab}: {error.strerror}: expected a readable keytab") from None
+
+
+def _run_kinit(settings: Kerberos) -> None:
+    """Renew the ticket of a ticket cache (``KerberosLogin``)."""
+    of_cache = ["-c", settings.cache] if settings.cache else []
+    try:
+        done = subprocess.run(
+            [settings.kinit, "-R", *of_cache],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_KINIT_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise GssError(f"{settings.kinit} -R: {error}") from None
+    if done.returncode:
+        raise GssError(f"{settings.kinit} -R: {printable(done.stderr.strip(), _WORDS_MAX)}")

@@ -1,0 +1,169 @@
+"""Values of Kafka's ``sasl.oauthbearer.*`` and ``sasl.login.*`` keys, read and checked (``SaslConfigs`` of 4.3.1)."""
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Final
+from urllib.parse import urlsplit
+
+from kjbod.quick_dataclass import dataclass
+from kjbod.security.keys import Tls
+
+FILE, CLIENT_SECRET, CLIENT_ASSERTION, JWT_BEARER, UNSECURED = GRANTS = (
+    "file",
+    "client secret",
+    "client assertion",
+    "JWT bearer",
+    "unsecured",
+)
+"""Ways to a token: from a file; by ``client_credentials`` with a secret, or with an assertion (RFC 7523, section 2.2);
+by an assertion alone (RFC 7523, section 2.1); or made here, without a signature."""
+CONNECT_TIMEOUT_MS: Final = 10_000
+READ_TIMEOUT_MS: Final = 10_000
+"""Without ``sasl.login.connect.timeout.ms`` and ``sasl.login.read.timeout.ms``; Kafka waits for ever then."""
+TOKEN_BYTES_MAX: Final = 32 * 1024
+"""Of a token, ours or a client's: its request is below 64 KiB (``LOGIN_BYTES_MAX``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Source of tokens, or of the keys of those who sign them.
+
+    Attributes:
+        key: the key of the file that names it, for messages.
+        url: http, https or file.
+        tls: of https; None: it has none.
+        connect_timeout_ms: ``sasl.login.connect.timeout.ms``.
+        read_timeout_ms: ``sasl.login.read.timeout.ms``: of the whole answer.
+        backoff_ms: ``...retry.backoff.ms``, the first pause after a failure; it doubles.
+        backoff_max_ms: ``...retry.backoff.max.ms``: so long after the first try there is none any more.
+    """
+
+    key: str
+    url: str = field(repr=False)
+    tls: Tls | None = None
+    connect_timeout_ms: int = CONNECT_TIMEOUT_MS
+    read_timeout_ms: int = READ_TIMEOUT_MS
+    backoff_ms: int = 100
+    backoff_max_ms: int = 10_000
+
+    @property
+    def path(self) -> str | None:
+        """The file of a file URL."""
+        parts = urlsplit(self.url)
+        return parts.path if parts.scheme.lower() == "file" else None
+
+    @property
+    def shown(self) -> str:
+        """For messages: without a name and a password in it, and what is asked of it."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class Assertion:
+    """A token that proves who asks for one (``sasl.oauthbearer.assertion.*``): from a file, or signed here.
+
+    Attributes:
+        file: with an assertion; the rest does not count then.
+        private_key: file with a PEM private key.
+        passphrase: of it.
+        algorithm: ``RS256`` or ``ES256``.
+        claims: ``aud``, ``iss`` and ``sub``.
+        template: file with further ones, as JSON: ``{"header": {}, "payload": {}}``.
+        lifetime_s: ``claim.exp.seconds``.
+        early_s: ``claim.nbf.seconds``: for so long before it is made it is valid.
+        has_id: ``claim.jti.include``.
+    """
+
+    file: str | None = None
+    private_key: str | None = None
+    passphrase: str | None = field(default=None, repr=False)
+    algorithm: str = "RS256"
+    claims: Mapping[str, str] = field(default_factory=dict)
+    template: str | None = None
+    lifetime_s: int = 300
+    early_s: int = 60
+    has_id: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refresh:
+    """Moment of a token's renewal before its end (``sasl.login.refresh.*``)."""
+
+    window_factor: float = 0.8
+    window_jitter: float = 0.05
+    min_period_s: int = 60
+    buffer_s: int = 300
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSettings:
+    """A client's way to its tokens.
+
+    Attributes:
+        grant: of :data:`GRANTS`.
+        endpoint: where from; None: they are made here.
+        client_id: who asks.
+        client_secret: its secret.
+        scope: what is asked for.
+        encodes_header: ``sasl.oauthbearer.header.urlencode``.
+        assertion: of a grant that has one.
+        options: of a token that is made here (``unsecuredLogin...``).
+        extensions: of the JAAS entry (KIP-342): what else is said to the server.
+        sub_claim: ``sasl.oauthbearer.sub.claim.name``.
+        scope_claim: ``sasl.oauthbearer.scope.claim.name``.
+        refresh: when a token is renewed.
+    """
+
+    grant: str
+    endpoint: Endpoint | None = None
+    client_id: str | None = None
+    client_secret: str | None = field(default=None, repr=False)
+    scope: str | None = None
+    encodes_header: bool = False
+    assertion: Assertion | None = None
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    extensions: Mapping[str, str] = field(default_factory=dict, repr=False)
+    sub_claim: str = "sub"
+    scope_claim: str = "scope"
+    refresh: Refresh = field(default_factory=Refresh)
+
+
+@dataclass(frozen=True, slots=True)
+class ValidatorSettings:
+    """Rules of the tokens that a listener takes.
+
+    Attributes:
+        jwks: where the keys are that sign tokens; None: unsigned ones are taken.
+        refresh_ms: ``sasl.oauthbearer.jwks.endpoint.refresh.ms``.
+        audiences: ``sasl.oauthbearer.expected.audience``.
+        issuer: ``sasl.oauthbearer.expected.issuer``; None: anybody.
+        skew_ms: ``sasl.oauthbearer.clock.skew.seconds``.
+        sub_claim: ``sasl.oauthbearer.sub.claim.name``.
+        scope_claim: ``sasl.oauthbearer.scope.claim.name``.
+        required_scope: of unsigned tokens (``unsecuredValidatorRequiredScope``).
+    """
+
+    jwks: Endpoint | None = None
+    refresh_ms: int = 3_600_000
+    audiences: tuple[str, ...] = ()
+    issuer: str | None = None
+    skew_ms: int = 30_000
+    sub_claim: str = "sub"
+    scope_claim: str = "scope"
+    required_scope: tuple[str, ...] = ()
+
+
+def files_of(settings: "TokenSettings | ValidatorSettings") -> Mapping[str, str]:
+    """Files that are read for it, stores of TLS too, by the keys that name them."""
+    endpoint = settings.endpoint if isinstance(settings, TokenSettings) else settings.jwks
+    found: dict[str, str | None] = {}
+    if endpoint is not None:
+        found[endpoint.key] = endpoint.path
+        stores = () if endpoint.tls is None else (endpoint.tls.keystore, endpoint.tls.truststore)
+        found |= {f"{store.key} in JAAS": store.path for store in stores if store is not None}
+    if isinstance(settings, TokenSettings) and settings.assertion is not None:
+        found["sasl.oauthbearer.assertion.file"] = settings.assertion.file
+        found["sasl.oauthbearer.assertion.private.key.file"] = settings.assertion.private_key
+        found["sasl.oauthbearer.assertion.template.file"] = settings.assertion.template
+    return {key: path for key, path in found.items() if path}

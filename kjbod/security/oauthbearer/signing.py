@@ -1,0 +1,33 @@
+"""Signed assertions (RFC 7523): the library's signature with a key of a PEM file."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from joserfc import jws
+from joserfc.errors import JoseError
+from joserfc.jwk import ECKey, RSAKey
+
+ALGORITHMS: Final = ("RS256", "ES256")
+"""Of an assertion (``AssertionUtils``)."""
+
+
+def sign(header: Mapping[str, Any], claims: Mapping[str, Any], pem: bytes, passphrase: str | None) -> str:
+    """A token with this header, which names its algorithm, and these claims.
+
+    Raises:
+        ValueError: the key cannot be read, or is for another algorithm; without any of it.
+    """
+    algorithm = header["alg"]
+    key_type = RSAKey if algorithm.startswith("RS") else ECKey
+    try:
+        key = key_type.import_key(pem, password=passphrase)
+        if not key.is_private:
+            raise ValueError
+        registry = jws.JWSRegistry(algorithms=[algorithm], strict_check_header=False)
+        return jws.serialize_compact(dict(header), json.dumps(claims), key, registry=registry)
+    except (JoseError, ValueError, TypeError):
+        kind = "RSA" if key_type is RSAKey else "EC (P-256)"
+        raise ValueError(
+            f"expected a private {kind} key in PEM, for {algorithm}, with its passphrase if it has one"
+        ) from None
