@@ -80,6 +80,8 @@ from kjbod_agent.replicas.placement import Placement
 from kjbod_agent.replicas.stray_memory import Note, StrayMemory
 from kjbod_agent.report_writer import Limits, ReportWriter
 from kjbod_agent.reporter import Reporter, Sender
+from kjbod_agent.smart.asking import SmartAsking
+from kjbod_agent.smart.processes import Processes as SmartProcesses
 from kjbod_agent.storage.api import HasProcesses, StorageAgent, StorageOptions
 from kjbod_agent.storage.registry import create
 
@@ -226,6 +228,7 @@ class Daemon:
         self._metadata: MetadataFollower | None = None
         self._keeping: Keeping | None = None
         self._report_writer: ReportWriter | None = None
+        self._askers = SmartProcesses(config.kjbod_smart_socket)
         self._usage: UsageMeter
 
     async def run(self) -> int:
@@ -458,6 +461,8 @@ class Daemon:
         self._usage = UsageMeter(self._clock, workers=self._worker_ids, helpers=self._helper_ids)
         monitor = self._monitor(broker, opened)
         broker.monitor = monitor
+        smart = SmartAsking(self._config.kjbod_smart_interval_ms, self._askers, self._clock, self._log, monitor.status)
+        monitor.smart = smart.of
         broker.placement.sites = lambda: _sites(broker, monitor, opened, self._config)
         self._tell_links(opened)
         broker.clean_shutdown = CleanShutdown(
@@ -483,6 +488,7 @@ class Daemon:
         self._spawn(self._save_memory(broker.placement))
         self._spawn(self._usage.run())
         self._spawn(self._loading(broker, monitor, opened).run())
+        self._spawn(smart.run())
         self._spawn(self.remembering.keep_current(monitor.status, self._clock))
         self._spawn(self._sample(broker, monitor, reporter, opened))
         await self._listen(broker, monitor, opened)
@@ -687,7 +693,8 @@ class Daemon:
         of_reports = () if reports is None else reports.process_ids()
         of_keeping = () if self._keeping is None else self._keeping.process_ids()
         beside = (pid for pid in of_storage if pid not in workers)
-        return (*beside, *self.remembering.files.process_ids(), *of_reports, *of_keeping)
+        files = (*self.remembering.files.process_ids(), *of_reports, *of_keeping)
+        return (*beside, *files, *self._askers.process_ids())
 
     def _reports(self, incarnation_id: Uuid) -> ReportWriter:
         config = self._config

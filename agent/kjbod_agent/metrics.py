@@ -23,6 +23,7 @@ from kjbod.metrics.mbeans import MBean, Reading, families
 from kjbod.quick_dataclass import dataclass
 from kjbod_agent.health.state import Health
 from kjbod_agent.moves.machine import ENDS, State
+from kjbod_agent.smart.readings import Smart
 
 if TYPE_CHECKING:
     from kjbod_agent.health.watched import DirectoryStatus
@@ -112,6 +113,8 @@ class Disk:
     write_bytes: int | None = None
     io_errors: int | None = None
     busy_ms: int | None = None
+    smart: Smart | None = None
+    """What its disks tell of their own health."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +173,7 @@ def disk_of(status: "DirectoryStatus") -> Disk:
         write_bytes=None if counters is None else counters.write_bytes,
         io_errors=None if counters is None else counters.errors,
         busy_ms=None if counters is None else counters.busy_ms,
+        smart=status.smart,
     )
 
 
@@ -258,6 +262,31 @@ def disk_series(disks: Mapping[str, Disk]) -> Iterator[Metric]:
             if value is not None:
                 family.add_metric([path], value)
         yield family
+    yield from smart_series(disks)
+
+
+_SMART: Final[tuple[tuple[str, str, Callable[[Smart], float | None]], ...]] = (
+    ("passed", "Whether the disk's own overall assessment is good.", lambda smart: smart.passed),
+    ("critical_warning", "Bits of NVMe's critical warning.", lambda smart: smart.critical_warning),
+    ("temperature_celsius", "Temperature.", lambda smart: smart.temp_c),
+    ("power_on_hours", "Hours of its life.", lambda smart: smart.power_on_hours),
+    ("wear_percent", "Of its rated writes, used up.", lambda smart: smart.wear_pct),
+    ("spare_percent", "Of its spare blocks, left.", lambda smart: smart.spare_pct),
+    ("media_errors", "NVMe media errors, SCSI uncorrected errors.", lambda smart: smart.media_errors),
+    ("reallocated_sectors", "Attribute 5, SCSI grown defects.", lambda smart: smart.realloc),
+    ("pending_sectors", "Attribute 197, SCSI pending defects.", lambda smart: smart.pending),
+    ("offline_uncorrectable", "Attribute 198.", lambda smart: smart.uncorrect),
+    ("reported_uncorrectable", "Attribute 187.", lambda smart: smart.reported_uncorrect),
+    ("command_timeouts", "Attribute 188.", lambda smart: smart.command_timeout),
+    ("read_timestamp_seconds", "When the disk told it.", lambda smart: smart.at_ms and smart.at_ms / 1000),
+)
+
+
+def smart_series(disks: Mapping[str, Disk]) -> Iterator[Metric]:
+    """Series of what disks tell of their own health, by path; of a directory on several disks the worst."""
+    told = {path: disk.smart for path, disk in disks.items() if disk.smart is not None}
+    for name, text, read in _SMART:
+        yield directory_gauge(f"kjbod_disk_smart_{name}", text, ((path, read(smart)) for path, smart in told.items()))
 
 
 def _probe_failures(disk: Disk) -> float | None:

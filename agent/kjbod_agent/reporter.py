@@ -7,7 +7,7 @@ are :mod:`kjbod.fleet.schema`'s.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from kjbod.clock import Clock
 from kjbod.fleet.schema import DirectoryState, Event, EventKind, Sample
@@ -17,6 +17,10 @@ from kjbod_agent.health.evidence import Evidence, Verdict
 from kjbod_agent.health.monitor import DirectoryStatus
 from kjbod_agent.log_lines import LogLine
 from kjbod_agent.partitions import TopicIdPartition
+from kjbod_agent.smart.readings import Smart, columns
+
+RAW_EVERY_MS: Final = 3_600_000
+"""Between two samples of a directory that have the raw attributes of its disks."""
 
 
 class Log(Protocol):
@@ -68,6 +72,8 @@ class Reporter:
     _before: dict[str, tuple[int, int, Counter[str]]] = field(default_factory=dict)
     """Probes, failed probes and histogram of the last sample, by path and directory id."""
     _evidence: dict[str, Evidence] = field(default_factory=dict)
+    _raw_ms: dict[str, int] = field(default_factory=dict)
+    """When a sample last had the raw attributes of a directory's disks, monotonic."""
 
     def started(self, log_dirs: Mapping[str, Uuid], unreadable: Mapping[str, str]) -> None:
         """The directories are loaded and locked."""
@@ -216,6 +222,7 @@ class Reporter:
             probes, failures, histogram = 0, 0, Counter()
         self._before[disk] = (status.probes, status.probe_failures, Counter(status.probe_histogram))
         since_wall_ms = self.clock.wall_ms() - (self.clock.monotonic_ms() - status.health.since_ms)
+        smart = status.smart
         return Sample(
             ts=self.clock.wall_ms(),
             mono_ns=self.clock.monotonic_ns(),
@@ -228,8 +235,8 @@ class Reporter:
             dir_id=status.directory_id,
             path=status.path,
             device=" ".join(status.device.names) or status.device.device,
-            model=status.device.model,
-            serial=status.device.serial,
+            model=status.device.model or (None if smart is None else smart.model),
+            serial=status.device.serial or (None if smart is None else smart.serial),
             state=str(status.health.health),
             state_since=since_wall_ms,
             bytes_total=None if probe is None else probe.total_bytes,
@@ -249,7 +256,15 @@ class Reporter:
             probes=status.probes - probes,
             probe_failures=status.probe_failures - failures,
             probe_histogram=dict(Counter(status.probe_histogram) - histogram),
+            **columns(smart, raw=self._is_raw_due(disk, smart)),
         )
+
+    def _is_raw_due(self, disk: str, smart: Smart | None) -> bool:
+        now_ms = self.clock.monotonic_ms()
+        if smart is None or not smart.raw or now_ms - self._raw_ms.get(disk, now_ms - RAW_EVERY_MS) < RAW_EVERY_MS:
+            return False
+        self._raw_ms[disk] = now_ms
+        return True
 
     def _event(
         self,

@@ -538,6 +538,24 @@ class Config:
     kjbod_reports_interval_ms: Annotated[
         int, _ms("Time between two samples in the reports.", at_least=100, roles=AGENT)
     ] = 60_000
+    kjbod_smart_interval_ms: Annotated[
+        int,
+        _ms(
+            "How often a disk that is well is asked for its SMART or NVMe health; 0: never. Shorter: a disk that wears "
+            "out is seen sooner; costs it a command of some 100 ms each.",
+            at_least=0,
+            roles=AGENT,
+        ),
+    ] = 600_000
+    kjbod_smart_socket: Annotated[
+        str,
+        Key(
+            "Socket of the helper that asks smartctl with rights that nothing else of kjbod has (kjbod-smart.socket). "
+            "Without one smartctl is asked only by a process with these rights, else sysfs, which knows less.",
+            pattern="/.{1,106}",
+            roles=AGENT,
+        ),
+    ] = "/run/kjbod-smart.sock"
     kjbod_reports_rotate_interval_ms: Annotated[
         int, _ms("A new report file after this.", at_least=1000, roles=AGENT)
     ] = 3_600_000

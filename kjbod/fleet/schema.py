@@ -182,6 +182,37 @@ class Sample:
     probe_failures: int | None = None
     probe_histogram: Mapping[str, int] | None = None
     """Whole-probe durations since the sample before: :func:`latency_bucket` to count."""
+    firmware: str | None = None
+    """Of the disk, as the next ones; of a directory on several disks the worst value of each column, the sum of their
+    capacities, texts one after the other."""
+    capacity_bytes: int | None = None
+    smart_ts: int | None = None
+    """When the disk told what follows."""
+    smart_passed: int | None = None
+    """Its own overall assessment: 1 passed, 0 it says that it is failing."""
+    smart_poh: int | None = None
+    """Power-on hours."""
+    smart_temp_c: int | None = None
+    smart_wear_pct: int | None = None
+    """Of its rated writes that is used up (NVMe percentage_used, and what SATA and SAS have for it)."""
+    smart_spare_pct: int | None = None
+    """Spare blocks that are left."""
+    smart_media_errors: int | None = None
+    """NVMe media errors, SCSI uncorrected errors."""
+    smart_critical_warning: int | None = None
+    """Bits of NVMe's critical warning."""
+    smart_realloc: int | None = None
+    """Attribute 5, SCSI: grown defects."""
+    smart_pending: int | None = None
+    """Attribute 197, SCSI: pending defects."""
+    smart_uncorrect: int | None = None
+    """Attribute 198."""
+    smart_reported_uncorrect: int | None = None
+    """Attribute 187."""
+    smart_command_timeout: int | None = None
+    """Attribute 188."""
+    smart_raw: str | None = None
+    """Once an hour: JSON, by disk. Of ATA by attribute id ``[value, worst, threshold, raw]``, else counters by name."""
     v: int = SCHEMA_VERSION
 
     def to_json_line(self) -> str:

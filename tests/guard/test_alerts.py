@@ -15,7 +15,8 @@ from kjbod.security.certificates import Certificate, Certificates
 from kjbod_agent.guard import effects
 from kjbod_agent.guard.metrics import MEANS, metrics_of
 from kjbod_agent.guard.picture import Deeds, Picture
-from tests.guard.test_answers import NOW, ROW
+from kjbod_agent.smart.readings import Smart
+from tests.guard.test_answers import NOW, ROW, STATUS
 from tests.pages.markdown import ROOT
 from tests.security.ending import Ending
 
@@ -128,6 +129,11 @@ def ending(days: int) -> Certificates:
     return found
 
 
+def telling(smart: Smart) -> Picture:
+    """The disk of the first directory tells that of itself."""
+    return replace(WELL, disks={WELL_ROW["path"]: replace(STATUS, path=WELL_ROW["path"], smart=smart)})
+
+
 SITUATIONS: dict[str, tuple[Picture | None, set[str]]] = {
     "all is well": (WELL, set()),
     "the guard observes": (replace(WELL, mode="observe", broker_state=None, deeds=None), set()),
@@ -151,6 +157,8 @@ SITUATIONS: dict[str, tuple[Picture | None, set[str]]] = {
         {"KjbodDiskFailedUnnoticed", "KjbodGuardWaits"},
     ),
     "somebody wants it left alone": (first(kafka="offline", step="left", step_reason="released"), {"KjbodDiskOffline"}),
+    "a disk says that it is failing": (telling(Smart(passed=False)), {"KjbodDiskFailing"}),
+    "a disk says that it is well, and another one nothing": (telling(Smart(passed=True)), set()),
     "the hand refuses": (replace(WELL, deeds=Deeds(outcomes={("cut", "refused"): 1})), {"KjbodGuardRefused"}),
     "a cut does not return": (replace(WELL, deeds=Deeds(outcomes={("cut", "pending"): 1})), set()),
     "the broker must be given up": (

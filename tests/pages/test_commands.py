@@ -32,6 +32,9 @@ RUN = {
     "systemd/README.md#remove-it": f"{ACTS}test_a_unit_of_a_broker_passes_the_gate",
     "systemd/README.md#before-the-broker-starts": f"{ACTS}test_a_unit_of_a_broker_passes_the_gate",
     "systemd/README.md#from-the-alert-to-the-replaced-disk": REPLACED,
+    "systemd/README.md#the-health-that-disks-tell-of-themselves": (
+        "tests/systemd/test_smart_units.py::test_the_helper_asks_smartctl_with_two_capabilities_and_nothing_else"
+    ),
     "systemd/README.md#install": INSTALL,
     "systemd/README.md#configure-format-start": INSTALL,
 }

@@ -39,6 +39,10 @@ from kjbod_agent.guard.watching import mounts_now
 from kjbod_agent.health import sysfs
 from kjbod_agent.health.mounts import Mount, mount_of
 from kjbod_agent.quorum import servers
+from kjbod_agent.smart.asker import ANYWHERE, find_smartctl
+from kjbod_agent.smart.names import is_physical
+from kjbod_agent.smart.rights import has_rights
+from kjbod_agent.smart.words import asked_by
 from kjbod_agent.storage.api import (
     CanSurvey,
     DirectoryError,
@@ -167,6 +171,7 @@ class _Check:
         await self._broker(found)
         await self._metadata(found)
         self._backoff()
+        self._smart(found)
         self._rights()
         self._own_files()
         return self._items
@@ -416,6 +421,25 @@ class _Check:
         if given.isdigit() and int(given) > BACKOFF_MS_GOOD:
             text = f"{BACKOFF_KEY}={given}: some partitions pause for as long when a disk is cut"
             self._say("note", text, f"{BACKOFF_KEY}={BACKOFF_MS_GOOD} on all brokers of the cluster makes it shorter")
+
+    def _smart(self, found: Heads) -> None:
+        """Say by whom the disks would be asked for their own health. None is asked here."""
+        mounts = [mount_of(owned.loaded.real_path, self._table) for owned in found.owned.values()]
+        devices = [sysfs.block_device_of(mount) for mount in mounts if mount is not None]
+        disks = sorted({name for device in devices for name in device.disks if is_physical(name)})
+        if not disks or self._config.kjbod_smart_interval_ms == 0:
+            return
+        helper = self._config.kjbod_smart_socket
+        program = find_smartctl((*os.environ.get("PATH", "").split(":"), *ANYWHERE))
+        line = asked_by(
+            disks,
+            helper,
+            is_there=os.path.lexists(helper),
+            is_usable=os.access(helper, os.R_OK | os.W_OK),
+            may=has_rights(),
+            has_smartctl=program is not None,
+        )
+        self._say(*line)
 
     # ---- our own
 

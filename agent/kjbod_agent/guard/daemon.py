@@ -65,6 +65,8 @@ from kjbod_agent.health.sources.linux import linux_sources
 from kjbod_agent.health.state import Health
 from kjbod_agent.health.watched import DirectoryStatus
 from kjbod_agent.host_files.file_process import FileProcess
+from kjbod_agent.smart.asking import SmartAsking
+from kjbod_agent.smart.processes import Processes as SmartProcesses
 from kjbod_agent.storage.api import HasProcesses, StorageAgent, StorageOptions
 from kjbod_agent.storage.registry import create
 
@@ -130,6 +132,7 @@ class Guard:
         self._telling: Telling
         self._showing: Showing
         self._reporting = Reporting(config, self._mode, clock, self._log)
+        self._askers = SmartProcesses(config.kjbod_smart_socket)
         self._usage: UsageMeter
         self._control: ControlServer | None = None
         self._own_files: dict[str, str] = {}
@@ -317,6 +320,11 @@ class Guard:
 
     async def _start_parts(self) -> "MetricsListener[Picture] | None":
         self._usage = UsageMeter(self._clock, workers=self._worker_ids, helpers=self._helper_ids)
+        smart = SmartAsking(
+            self._config.kjbod_smart_interval_ms, self._askers, self._clock, self._log, self._monitor.status
+        )
+        self._monitor.smart = smart.of
+        self._spawn(smart.run())
         self._spawn(self._monitor.run())
         self._watching.tend(self._monitor)
         self._spawn(self._following.run())
@@ -349,7 +357,7 @@ class Guard:
         reports = self._reporting.process_ids()
         hand = () if self._acts is None else self._acts.process_ids()
         files = (*self._remembering.files.process_ids(), *self._links.process_ids())
-        return (*beside, *files, *reports, *self._processes.process_ids(), *hand)
+        return (*beside, *files, *reports, *self._processes.process_ids(), *hand, *self._askers.process_ids())
 
     def _replicas(self, path: str) -> list[dict[str, Any]]:
         following = self._following

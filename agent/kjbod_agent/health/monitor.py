@@ -26,6 +26,7 @@ from kjbod_agent.health.sources.api import KernelSource, Subject
 from kjbod_agent.health.verdict import Ask, Cause, DirectoryHealth, Event, Health, HealthSettings
 from kjbod_agent.health.watched import DirectoryStatus, Watched
 from kjbod_agent.health.witness import is_host_fault, must_settle
+from kjbod_agent.smart.readings import Smart
 from kjbod_agent.storage.api import (
     BlockedCall,
     CanProbe,
@@ -72,6 +73,9 @@ class HealthMonitor:
         sources: the kernel's mount table and counters.
         kernel_sources: what the kernel tells by itself, for wake-ups.
         log: event name and fields, for which sources are active and what the kernel says.
+
+    Attributes:
+        smart: gives what the disks of a device have told of their own health, for the status; no verdict rests on it.
     """
 
     def __init__(
@@ -103,6 +107,7 @@ class HealthMonitor:
         self._bug: asyncio.Future[None] | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._no_mount_events: str | None = None
+        self.smart: Callable[[BlockDevice], Smart | None] = lambda device: None
 
     def _watch_of(
         self, agent: CanProbe, loaded: LoadedDirectory, directory_id: str, table: tuple[Mount, ...] | None
@@ -269,7 +274,8 @@ class HealthMonitor:
     def status(self) -> tuple[DirectoryStatus, ...]:
         """All directories, in the order in which they were given."""
         read = self._sources.read_counters
-        return tuple(watched.status(read(watched.device)) for watched in self._watched.values())
+        each = self._watched.values()
+        return tuple(watched.status(read(watched.device), self.smart(watched.device)) for watched in each)
 
     # probes --------------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from kjbod_agent.health.block import BlockCounters, BlockDevice
 from kjbod_agent.health.devices import CounterCheck
 from kjbod_agent.health.mounts import Mount, MountChange
 from kjbod_agent.health.verdict import DirectoryHealth, Event
+from kjbod_agent.smart.readings import Smart
 from kjbod_agent.storage.api import CanProbe, DirectoryError, LoadedDirectory, ProbeResult
 
 
@@ -33,6 +34,7 @@ class DirectoryStatus:
         mount_point: where what it lies on is mounted; None where the mount table does not tell.
         freed_ms: when the disk of one that has failed answered a request well that it had swallowed; None: it did not,
             or swallows another one.
+        smart: the health of its disks as they tell it; None: none has told it.
     """
 
     path: str
@@ -49,6 +51,7 @@ class DirectoryStatus:
     probe_us: int = 0
     mount_point: str | None = None
     freed_ms: int | None = None
+    smart: Smart | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -96,8 +99,8 @@ class Watched:
     task: asyncio.Task[None] | None = None
     """Sends its probes."""
 
-    def status(self, counters: BlockCounters | None) -> DirectoryStatus:
-        """The status now; ``counters`` are those of the device now."""
+    def status(self, counters: BlockCounters | None, smart: Smart | None = None) -> DirectoryStatus:
+        """The status now; ``counters`` are those of the device now, ``smart`` is what its disks last told."""
         blocked = self.agent.blocked()
         return DirectoryStatus(
             path=self.agent.path,
@@ -114,4 +117,5 @@ class Watched:
             probe_us=self.probe_us,
             mount_point=None if self.mount is None else self.mount.mount_point,
             freed_ms=self.freed_ms if blocked is None else None,
+            smart=smart,
         )

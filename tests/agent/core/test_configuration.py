@@ -29,9 +29,11 @@ from kjbod.wire.frames import Request
 from kjbod.wire.server import Peer
 from kjbod_agent import daemon, ending
 from kjbod_agent.admin.forwarding import Sender
+from kjbod_agent.health.block import BlockDevice
 from kjbod_agent.health.verdict import DirectoryHealth, Health, ProbeFailed, ProbeSucceeded, judge
 from kjbod_agent.health.witness import is_host_fault
 from kjbod_agent.report_writer import must_rotate
+from kjbod_agent.smart.processes import Answer
 from tests.agent.core.configured import D1, D2, TOPIC, Agent, read
 
 Run = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]
@@ -433,6 +435,31 @@ async def samples_in_five_minutes(agent: Agent) -> int:
         return len(agent.reports.samples)
 
 
+async def questions_of_two_minutes(agent: Agent) -> tuple[str, int]:
+    """Where a disk is asked for its own health, and how often."""
+    asked: list[str] = []
+
+    class Processes:
+        process_ids = staticmethod(tuple)
+
+        def __init__(self, helper: str) -> None:
+            self.helper = helper
+
+        async def ask(self, name: str) -> Answer:
+            asked.append(self.helper)
+            return Answer(b"{}", "sysfs")
+
+        def reap(self) -> None:
+            pass
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(daemon, "SmartProcesses", Processes)
+        patched.setattr(agent.sources, "block_device_of", lambda mount: BlockDevice((), mount.device, disks=("sda",)))
+        async with agent:
+            await asyncio.sleep(119)
+    return asked[0], len(asked)
+
+
 async def a_report_of_half_an_hour_is_finished(agent: Agent) -> bool:
     async with agent:
         limits = agent.daemon._reports(Uuid.of(1, 1)).limits  # type: ignore[attr-defined]
@@ -605,6 +632,15 @@ ROWS = {
     "kjbod.state.dir": Row("kjbod.state.dir=/other", state_file, "/state", "/other"),
     "kjbod.reports.dir": Row("kjbod.reports.dir=/other", where_reports_go, "/state/reports", "/other"),
     "kjbod.reports.interval.ms": Row("kjbod.reports.interval.ms=10000", samples_in_five_minutes, 10, 60),
+    "kjbod.smart.interval.ms": Row(
+        "kjbod.smart.interval.ms=60000",
+        questions_of_two_minutes,
+        ("/run/kjbod-smart.sock", 1),
+        ("/run/kjbod-smart.sock", 2),
+    ),
+    "kjbod.smart.socket": Row(
+        "kjbod.smart.socket=/other", questions_of_two_minutes, ("/run/kjbod-smart.sock", 1), ("/other", 1)
+    ),
     "kjbod.reports.rotate.interval.ms": Row(
         "kjbod.reports.rotate.interval.ms=600000", a_report_of_half_an_hour_is_finished, False, True
     ),

@@ -8,6 +8,7 @@ from kjbod.fleet.schema import latency_bucket
 from kjbod.metrics.listener import render
 from kjbod_agent.health.state import Health
 from kjbod_agent.metrics import PROBE_BOUNDS_US, UNREADABLE, AgentCollector, Disk, Move, Snapshot
+from kjbod_agent.smart.readings import Smart
 from tests.metrics.exposition import checked, not_on_the_page, values
 
 SNAPSHOT = Snapshot(
@@ -83,6 +84,15 @@ def test_a_directory_that_could_not_be_read_is_offline_and_not_failed() -> None:
     assert found[f"kjbod_log_directory_info{{{info}}}"] == 1
     unknown = [series for series in found if "/d3" in series and ("bytes" in series or "probe" in series)]
     assert unknown == [], "what nobody looked at has no value"
+
+
+def test_what_a_disk_tells_of_its_own_health_has_a_series_for_each_directory() -> None:
+    smart = Smart(at_ms=5500, passed=False, temp_c=41, realloc=0, power_on_hours=9)
+    disks = {"/d1": Disk(smart=smart), "/d2": Disk()}
+    told = {k: v for k, v in scrape(dataclasses.replace(SNAPSHOT, disks=disks)).items() if "_smart_" in k}
+    names = {"passed": 0, "temperature_celsius": 41, "reallocated_sectors": 0, "power_on_hours": 9}
+    expected = {**names, "read_timestamp_seconds": 5.5}
+    assert told == {f'kjbod_disk_smart_{name}{{logDirectory="/d1"}}': value for name, value in expected.items()}
 
 
 def test_a_disk_has_its_name_its_size_and_counters() -> None:

@@ -8,6 +8,7 @@ from kjbod_agent.health.block import BlockCounters, BlockDevice
 from kjbod_agent.health.monitor import DirectoryStatus
 from kjbod_agent.health.verdict import DirectoryHealth
 from kjbod_agent.reporter import Reporter, Sender
+from kjbod_agent.smart.readings import Smart
 
 
 class Reports:
@@ -79,3 +80,37 @@ def test_a_directory_that_could_not_be_read_is_not_reported_as_failed() -> None:
     reporter.sample_unreadable({"/d9": None})
     (sample,) = reports.samples
     assert (sample.path, sample.state, sample.bytes_total) == ("/d9", "unreadable", None)
+
+
+SMART = Smart(at_ms=1, serial="S1", passed=True, realloc=8, temp_c=31, raw={"sdb": {"5": [100, 100, 10, 8]}})
+
+
+def test_a_sample_has_what_the_disk_tells_of_its_own_health() -> None:
+    (sample,) = sampled(status(smart=SMART))
+    assert (sample.serial, sample.smart_ts, sample.smart_temp_c) == ("S1", 1, 31)
+    assert (sample.smart_passed, sample.smart_realloc, sample.smart_wear_pct) == (1, 8, None)
+    assert sample.smart_raw == '{"sdb":{"5":[100,100,10,8]}}'
+
+
+def test_a_sample_of_a_disk_that_tells_nothing_is_the_line_that_it_was() -> None:
+    (sample,) = sampled(status())
+    assert "smart" not in sample.to_json_line() and "firmware" not in sample.to_json_line()
+
+
+def test_raw_attributes_are_in_one_sample_an_hour_of_each_directory() -> None:
+    class Clock(SystemClock):
+        def __init__(self) -> None:
+            self.rounds = 0
+
+        def monotonic_ms(self) -> int:
+            return self.rounds * 600_000
+
+    clock = Clock()
+    statuses = [status(path=path, smart=SMART) for path in ("/d1", "/d2")]
+    reports = Reports()
+    reporter = Reporter(Sender(host="h", broker_id=1, boot_id="b", fleet="f"), clock, None, reports)  # type: ignore[arg-type]
+    for _ in range(13):
+        reporter.sample(statuses, {}, {})
+        clock.rounds += 1
+    with_raw = [(sample.path, sample.seq) for sample in reports.samples if sample.smart_raw is not None]
+    assert with_raw == [(path, seq) for seq in (0, 6, 12) for path in ("/d1", "/d2")]

@@ -1,0 +1,36 @@
+"""Words for who asks the disks, and what is missing. Pure."""
+
+from collections.abc import Sequence
+from typing import Final
+
+RIGHTS: Final = "CAP_SYS_RAWIO and CAP_SYS_ADMIN"
+"""For ATA pass-through, and for admin commands of NVMe."""
+NO_RIGHTS: Final = f"smartctl needs {RIGHTS}: systemctl enable --now kjbod-smart.socket"
+NOT_INSTALLED: Final = "smartctl is not installed (smartmontools)"
+
+
+def asked_by(
+    disks: Sequence[str], helper: str, *, is_there: bool, is_usable: bool, may: bool, has_smartctl: bool
+) -> tuple[str, str, str]:
+    """Line of ``kjbod guard check``: mark, text and remedy.
+
+    Args:
+        disks: kernel names.
+        helper: path of the helper's socket.
+        is_there: whether something is at that path.
+        is_usable: whether this process may connect to it.
+        may: whether this process has the rights that smartctl needs.
+        has_smartctl: whether it is installed.
+    """
+    text = f"SMART and NVMe health of {', '.join(disks)}"
+    little = f"{text}: from sysfs alone, which has little of it"
+    if not has_smartctl:
+        return "note", little, NOT_INSTALLED
+    if is_usable:
+        return "ok", f"{text}: by the helper behind {helper}", ""
+    if is_there:
+        remedy = f"{helper} may not be used by who asks: SocketUser= of kjbod-smart.socket is to be the guard's user"
+        return "note", little, remedy
+    if not may:
+        return "note", little, NO_RIGHTS
+    return "ok", f"{text}: by smartctl, as long as the guard has the rights of who asks", ""
