@@ -30,7 +30,7 @@ from kjbod.config.endpoints import (
     parse_voter,
 )
 from kjbod.config.keys import OWN_PREFIX, Config, Setting, settings
-from kjbod.config.properties import parse_properties
+from kjbod.config.properties import parse_properties, trim
 from kjbod.config.providers import Variables
 from kjbod.errors import ConfigError
 from kjbod.metadata.acls import STANDARD_AUTHORIZER
@@ -333,7 +333,7 @@ class _Loader:
         if value is None:
             return None
         try:
-            return self._variables.resolve(value).strip()
+            return trim(self._variables.resolve(value))
         except ValueError as error:
             self._wrong(name, str(error))
             return None

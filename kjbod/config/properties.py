@@ -12,6 +12,8 @@ from kjbod.bare_import import import_alone
 _reading = import_alone("javaproperties", "reading")
 _writing = import_alone("javaproperties", "writing")
 
+_TRIMMED = "".join(map(chr, range(0x21)))
+
 
 def parse_properties(text: bytes) -> dict[str, str]:
     """The keys and values of a properties file; of a key that is there twice the last one (``Properties.load``).
@@ -35,3 +37,9 @@ def render_properties(properties: Mapping[str, str], comments: Iterable[str] = (
 def java_timestamp(moment: datetime) -> str:
     """``Date.toString()`` of a moment with a time zone: ``Mon Sep 02 14:00:54 UTC 2024``."""
     return str(_writing.java_timestamp(moment))
+
+
+def trim(value: str) -> str:
+    """A value without the blanks and control characters around it, as ``String.trim`` of Java, by which Kafka reads each
+    (``ConfigDef.parseType``). Python's ``strip`` takes other blanks too: a secret may end with one."""
+    return value.strip(_TRIMMED)

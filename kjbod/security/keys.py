@@ -120,6 +120,11 @@ class Login:
     token: "TokenSettings | None" = None
 
     @property
+    def whose(self) -> str:
+        """Words for who we are: a delegation token's name says nothing by itself."""
+        return f"the delegation token {self.username}" if self.is_token else self.username
+
+    @property
     def is_shown(self) -> bool:
         """Whether the server, and without TLS everybody on the way, gets what it could log in with itself."""
         return self.mechanism in ("PLAIN", "OAUTHBEARER")

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Self
 
 from kjbod.config.keys import LONG_MAX
+from kjbod.config.properties import trim
 from kjbod.errors import ConfigError
 from kjbod.printable import printable
 from kjbod.security.jaas import LoginModule, parse_login
@@ -236,7 +237,7 @@ class _Reader:
         if value is None:
             return None
         try:
-            return self._resolve(value).strip()
+            return trim(self._resolve(value))
         except ValueError as error:
             self.problems.append(f"{self._source}: {self.key(name)}: {error}")
             return None

@@ -135,7 +135,7 @@ class Connection:
                     machine.allow(max_frame_bytes)
                 except BaseException as error:
                     transport.abort()
-                    if context is None and isinstance(error, Disconnected):
+                    if context is None and isinstance(error, Disconnected) and not protocol.answered:
                         await require_no_tls(peer, protocol.address)
                     if type(error) is Disconnected and not protocol.answered and context is not None:
                         raise Disconnected(f"{error}{_of_our_certificate(security)}") from None

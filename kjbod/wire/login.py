@@ -92,7 +92,7 @@ async def log_in(server: Peer, security: "Security") -> int:
         if answer.error_code:
             security.not_believed()
             why = said(answer.error_message or error_codes.name_of(answer.error_code))
-            raise AuthenticationFailed(f"{server.peer} does not believe {login.mechanism} of {login.username}: {why}")
+            raise AuthenticationFailed(f"{server.peer} does not believe {login.mechanism} of {login.whose}: {why}")
         lifetime_ms = answer.session_lifetime_ms
         message = await _step(server, security, mechanism, functools.partial(mechanism.answer, answer.auth_bytes))
     return lifetime_ms
@@ -113,7 +113,7 @@ async def _step(
     except KjbodError as error:
         login = security.settings.login
         assert login is not None
-        raise AuthenticationFailed(f"no {login.mechanism} of {login.username} at {server.peer}: {error}") from None
+        raise AuthenticationFailed(f"no {login.mechanism} of {login.whose} at {server.peer}: {error}") from None
 
 
 async def mechanisms(server: Peer) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ from kjbod.quick_dataclass import dataclass
 from kjbod.wire.codec import Codec, Field, MalformedMessageError, Schema, compile_codec
 
 _VERSION: Final = 0
+_STRING_BYTES_MAX: Final = 32_767
+"""Of a string of any message: what a principal of another length is asked could not be answered in old versions."""
 _HOSTS_MAX: Final = 4_096
 """Addresses of peers whose text is kept."""
 _INT16: Final = struct.Struct(">h")
@@ -65,7 +67,10 @@ def decode_principal(data: bytes | None) -> ForwardedPrincipal:
     (version,) = _INT16.unpack_from(data)
     if version != _VERSION:
         raise MalformedMessageError(f"a principal of version {version}, only {_VERSION} is known")
-    return _CODEC.decode_exact(data, _INT16.size)
+    found = _CODEC.decode_exact(data, _INT16.size)
+    if max(len(found.principal_type.encode()), len(found.name.encode())) > _STRING_BYTES_MAX:
+        raise MalformedMessageError(f"a principal of {len(data)} bytes: its parts have at most {_STRING_BYTES_MAX}")
+    return found
 
 
 def encode_host(host: str) -> bytes:

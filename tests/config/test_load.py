@@ -668,6 +668,11 @@ def test_the_secret_key_of_delegation_tokens_is_resolved_and_never_shown(monkeyp
     assert line == "server.properties: delegation.token.secret.key: ${env:NONE}: the environment has no NONE"
 
 
+def test_a_secret_key_may_end_with_what_python_takes_for_a_blank() -> None:
+    config = parse_config(f"{BROKER}\ndelegation.token.secret.key=voilà\n".encode(), source="s", working_directory="/")
+    assert config.delegation_token_secret_key == "voilà".encode().decode("latin-1")
+
+
 @pytest.mark.parametrize("line", [(), ("delegation.token.secret.key=",), ("delegation.token.secret.key=  ",)])
 def test_without_a_secret_key_there_are_no_delegation_tokens(line: tuple[str, ...]) -> None:
     assert parse(BROKER, *line).delegation_token_secret_key is None

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kjbod.config.properties import parse_properties, render_properties
+from kjbod.config.properties import parse_properties, render_properties, trim
 
 # A surrogate alone is no text in Java's files either.
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -41,3 +41,11 @@ def test_any_bytes_are_properties_or_a_malformed_escape(data: bytes) -> None:
 )
 def test_java_syntax(text: bytes, expected: dict[str, str]) -> None:
     assert parse_properties(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(" \t k\x1f\x00", "k"), ("\x01k\x01", "k"), ("k\u00a0", "k\u00a0"), ("\u2003k\u0085", "\u2003k\u0085")],
+)
+def test_values_are_trimmed_as_by_java_so_that_a_secret_is_the_same_on_both_ends(value: str, expected: str) -> None:
+    assert trim(value) == expected
