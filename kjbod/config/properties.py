@@ -40,6 +40,6 @@ def java_timestamp(moment: datetime) -> str:
 
 
 def trim(value: str) -> str:
-    """A value without the blanks and control characters around it, as ``String.trim`` of Java, by which Kafka reads each
-    (``ConfigDef.parseType``). Python's ``strip`` takes other blanks too: a secret may end with one."""
+    """A value without the blanks and control characters around it, as by Java's ``String.trim``, with which Kafka reads
+    each (``ConfigDef.parseType``). Python's ``strip`` takes other blanks too: a secret may end with one."""
     return value.strip(_TRIMMED)

@@ -669,7 +669,7 @@ def test_the_secret_key_of_delegation_tokens_is_resolved_and_never_shown(monkeyp
 
 
 def test_a_secret_key_may_end_with_what_python_takes_for_a_blank() -> None:
-    config = parse_config(f"{BROKER}\ndelegation.token.secret.key=voilà\n".encode(), source="s", working_directory="/")
+    config = parse(BROKER, "delegation.token.secret.key=voilà")
     assert config.delegation_token_secret_key == "voilà".encode().decode("latin-1")
 
 
