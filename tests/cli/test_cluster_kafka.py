@@ -34,7 +34,10 @@ def test_ids_sizes_and_replicas_are_those_that_kafkas_tools_tell(kafka_pair: Kaf
     }
     ids = {each["path"]: each["directory_id"] for each in broker["log_dirs"]}
     assert ids == {path: str(directory_id(Path(path))) for path in ids}
-    assert sum(each["failure"]["leaderless"] for each in broker["log_dirs"]) == 2
+    marked = [each["has_metadata_log"] for each in broker["log_dirs"]]
+    assert sorted(marked) == [False] * (len(marked) - 1) + [True]
+    whole = broker["log_dirs"][marked.index(True)]
+    assert Path(whole["path"], "__cluster_metadata-0").is_dir() and whole["failure"]["leaderless"] == 2
 
 
 def test_a_listener_of_the_other_kind_is_named(kafka_pair: KafkaPair) -> None:
@@ -102,6 +105,9 @@ def test_what_a_failure_would_move_is_what_kafka_then_does(
     before = site.log_dir(site.ask(*TOPICS_LOOKED_AT), path)
     foreseen, known = before["failure"], directory_id(path)
     assert before["directory_id"] == str(known) and before["leaders"] == foreseen["moves"] + foreseen["leaderless"] > 0
+    first = site.log_dir(site.ask(*TOPICS_LOOKED_AT), site.path(2, 1))
+    assert (first["has_metadata_log"], before["has_metadata_log"]) == (True, False)
+    assert first["failure"]["leaderless"] == 2 and first["failure"]["moves"] >= foreseen["moves"]
     assert foreseen["leaderless"] and foreseen["under_min_isr"]
 
     path.rename(tmp_path / "elsewhere")
@@ -119,8 +125,8 @@ def test_what_a_failure_would_move_is_what_kafka_then_does(
     (one, two) = after["brokers"]
     assert (one["leaders"], two["leaders"]) == (2 + foreseen["moves"], 4 - before["leaders"])
     gone = site.log_dir(after, path)
-    assert (gone["directory_id"], gone["directory_id_inferred_by"]) == (str(known), "elimination")
-    assert (gone["replicas"], gone["error"]) == (before["replicas"], "KAFKA_STORAGE_ERROR")
+    assert gone["directory_id"] is None and str(known) in gone["directory_id_unknown_because"]
+    assert (gone["replicas"], gone["error"]) == (None, "KAFKA_STORAGE_ERROR")
 
 
 def _is_placed(broker: dict[str, Any]) -> bool:
