@@ -1,24 +1,35 @@
-"""``kjbod cluster unregister`` at servers that no test can have otherwise: what it does not know, it does not do."""
+"""``kjbod cluster`` at servers that no test can have otherwise: what it does not know, it neither says nor does."""
 
 import asyncio
+import json
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from kjbod.cli import main as cli
-from kjbod.wire.admin_messages import DescribeAclsRequest, DescribeAclsResponse, DescribeTopicPartitionsResponse
+from kjbod.ids import ZERO
+from kjbod.wire.admin_messages import (
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     DescribeClusterResponseBroker,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
     RequestBody,
     ResponseBody,
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
-from tests.cluster.test_asking import server
+from tests.cluster.test_asking import configs, server
 
 
 class Broker:
@@ -92,3 +103,44 @@ def test_a_missing_right_is_named_in_a_line(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == (
         "kjbod: broker 2 was not unregistered: CLUSTER_AUTHORIZATION_FAILED: it takes ALTER on the cluster\n"
     )
+
+
+async def deleting(message: RequestBody[Any]) -> ResponseBody:
+    """A cluster whose topic is deleted as soon as it was told of. Its broker is not there, nor is its address one."""
+    match message:
+        case DescribeClusterRequest():
+            broker = DescribeClusterResponseBroker(broker_id=1, host="h", port=70000)
+            return DescribeClusterResponse(cluster_id="c", brokers=(broker, broker))
+        case DescribeTopicPartitionsRequest():
+            partition = DescribeTopicPartitionsResponsePartition(
+                partition_index=0, leader_id=1, replica_nodes=(1, 9), isr_nodes=(1,), offline_replicas=()
+            )
+            topic = DescribeTopicPartitionsResponseTopic(name="t", topic_id=ZERO, partitions=(partition,))
+            kept = DescribeTopicPartitionsResponseTopic(name="kept", topic_id=ZERO, partitions=(partition,))
+            return DescribeTopicPartitionsResponse(topics=(topic, kept))
+        case DescribeConfigsRequest():
+            results = configs(message, min_insync_replicas="2").results
+            gone = configs(message, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION).results
+            return DescribeConfigsResponse(results=(results[0], gone[1]))  # kept, t
+    assert isinstance(message, DescribeAclsRequest)
+    return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED)
+
+
+def test_a_topic_that_is_deleted_meanwhile_counts_nowhere_and_blames_no_right(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def story() -> int:
+        async with server(deleting) as node:
+            where = ["--bootstrap-server", f"{node.host}:{node.port}"]
+            assert await asyncio.to_thread(cli.run, ["cluster", "log-dirs", *where]) == 1
+            return await asyncio.to_thread(cli.run, ["cluster", "log-dirs", *where, "--json"])
+
+    assert asyncio.run(story()) == 1
+    said = capsys.readouterr()
+    assert "DESCRIBE_CONFIGS" not in said.err
+    assert "replicas on brokers that are not registered: 1 on broker 9\n" in said.err
+    document = json.loads(said.out[said.out.index("{") :])
+    assert document["partitions"] == {"count": 1, "leaderless": 0, "under_min_isr": 1}
+    (broker,) = document["brokers"]
+    assert (broker["id"], broker["replicas"], broker["error"]) == (1, 1, "h:70000 is no address of a server")
+    assert [each["id"] for each in document["unregistered_brokers"]] == [9]
