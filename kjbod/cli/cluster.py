@@ -7,7 +7,7 @@
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -19,18 +19,21 @@ from kjbod.cli.output import Printer, complain, plural, safe
 from kjbod.cli.storage import StorageCommand
 from kjbod.cluster import asking
 from kjbod.cluster.asking import CONTROLLERS, Members
-from kjbod.cluster.log_dirs import BrokerDirs, Known, is_another_cluster, withdraw_ids
+from kjbod.cluster.log_dirs import BrokerDirs, Known, as_far_as_seen, is_another_cluster, withdraw_ids
 from kjbod.cluster.partitions import Share, partitions_of, shares_of, trouble_of, unplaced_in
-from kjbod.cluster.unregistering import Standing, objections
+from kjbod.cluster.unregistering import Standing, objections, refusal
 from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.metadata.fetching import Address
 from kjbod.metadata.image import MetadataImage
 from kjbod.metadata.live import LiveImage
+from kjbod.printable import printable
 from kjbod.security.channel import Security
 from kjbod.security.opening import client_security
 from kjbod.wire.client import Connection
-from kjbod.wire.error_codes import name_of
 from kjbod.wire.messages import UnregisterBrokerResponse
+
+PROBLEM_CHARS_MAX: Final = 1_000
+"""Of what is said about controllers."""
 
 
 @click.group()
@@ -126,8 +129,9 @@ def log_dirs(
         again, problem = _image(controllers, security)
         withdraw_ids(found, image, again)
     if problem is not None:
-        complain(problem)
+        complain(printable(problem, PROBLEM_CHARS_MAX))
     out = Printer()
+    known = as_far_as_seen(found, known)
     if as_json:
         out.json(as_document(members.cluster_id, known, found))
     else:
@@ -142,6 +146,7 @@ def _image(controllers: Sequence[Address] | None, security: Security) -> tuple[M
     if controllers is None:
         return None, None
     try:
+        asyncio.run(asking.require_controller(controllers, security))
         with no_log_lines(), LiveImage(controllers, complain, security) as live:
             image: MetadataImage = live.read(lambda loaded: loaded.image)
             return image, None
@@ -163,12 +168,14 @@ async def _survey(
             raise KjbodError(f"no broker {', '.join(map(str, missing))} in this cluster: there are {there}")
         if image is not None and is_another_cluster(image, members.nodes):
             image = None
-        known = await _known(connection, image, topics)
+        known = await _known(connection, members, image, topics)
     nodes = [node for node in members.nodes if wanted is None or node.id in wanted]
     return members, known, await asking.log_dirs(nodes, security, known)
 
 
-async def _known(connection: Connection, image: MetadataImage | None, topics: Collection[str] | None) -> Known:
+async def _known(
+    connection: Connection, members: Members, image: MetadataImage | None, topics: Collection[str] | None
+) -> Known:
     """Partitions, and what goes with them, as the cluster tells.
 
     Raises:
@@ -181,12 +188,17 @@ async def _known(connection: Connection, image: MetadataImage | None, topics: Co
         unknown = sorted(set(topics or ()) - partitions.keys())
         if unknown:
             raise KjbodError(f"no topic {', '.join(map(safe, unknown))} in this cluster: see --topic-list")
-    min_isrs = await asking.min_isrs(connection, partitions)
+    min_isrs, deleted = await asking.min_isrs(connection, partitions)
+    partitions = {topic: numbered for topic, numbered in partitions.items() if topic not in deleted}
+    shares = shares_of(partitions)
+    registered = {node.id for node in members.nodes} if image is None else image.brokers.keys()
     return Known(
         partitions=partitions,
         min_isrs=min_isrs,
-        shares=shares_of(partitions),
+        shares=shares,
         trouble=trouble_of(partitions, min_isrs),
+        strangers={broker: share for broker, share in shares.items() if broker not in registered},
+        whole=image is not None or topics is not None or await asking.leaves_nothing_out(connection),
         image=image,
         unplaced={} if image is None else unplaced_in(image, topics),
         partial=topics is not None,
@@ -215,54 +227,68 @@ def unregister(
     """
     _either(brokers, controllers)
     security = client_security(client_path)
-    if controllers is not None:
-        image, problem = _image(controllers, security)
-        if image is None:
-            raise KjbodError(f"what broker {broker_id} has is not known, so it is left as it is: {problem}")
-        standing = _registered_in(image, broker_id)
-    else:
-        standing = asyncio.run(_told_of(brokers or (), security, broker_id))
-    found = objections(broker_id, standing, force=force, stranded=yes)
-    if found:
-        raise KjbodError("\n".join(found))
+    kind = asking.BROKERS if controllers is None else CONTROLLERS
 
-    async def ask(connection: Connection) -> UnregisterBrokerResponse:
-        return await asking.unregister(connection, broker_id, security)
+    async def look_and_leap() -> tuple[Standing, UnregisterBrokerResponse]:
+        # Whom we asked is whom we tell: of several servers another one may be of another cluster.
+        async with asking.first(brokers or controllers or (), security, kind) as (connection, members):
+            if kind == CONTROLLERS:
+                standing = await _registered_at(connection, security, broker_id)
+            else:
+                standing = await _told_of(connection, members, broker_id)
+            found = objections(broker_id, standing, force=force, stranded=yes)
+            if found:
+                raise KjbodError("\n".join(found))
+            return standing, await asking.unregister(connection, broker_id, security)
 
-    answer: UnregisterBrokerResponse = asyncio.run(asking.on_any(brokers or controllers or (), security, ask))
+    standing, answer = asyncio.run(look_and_leap())
     if answer.error_code:
-        raise KjbodError(
-            f"broker {broker_id} was not unregistered: {safe(answer.error_message or name_of(answer.error_code))}"
-        )
+        raise KjbodError(refusal(broker_id, answer.error_code, answer.error_message))
     Printer()(f"Broker {broker_id} is no longer registered.")
     if standing.share.replicas:
-        complain(f"{plural(standing.share.replicas, 'replica')} of it stay in the metadata, without a broker")
+        least = "" if standing.whole else "at least "
+        complain(f"{least}{plural(standing.share.replicas, 'replica')} of it stay in the metadata, without a broker")
+    elif not standing.whole:
+        complain("it is not known whether replicas of it stay in the metadata, without a broker")
     return 0
 
 
-def _registered_in(image: MetadataImage, broker_id: int) -> Standing:
+async def _registered_at(connection: Connection, security: Security, broker_id: int) -> Standing:
+    """The standing of a broker in the metadata that this controller has.
+
+    Raises:
+        KjbodError: they cannot be read.
+    """
+    image, problem = await asyncio.to_thread(_image, [asking.address_of(connection)], security)
+    if image is None:
+        why = printable(problem or "", PROBLEM_CHARS_MAX)
+        raise KjbodError(f"what broker {broker_id} has is not known, so it is left as it is: {why}")
     registration = image.brokers.get(broker_id)
-    share = shares_of(partitions_of(image)).get(broker_id, Share())
-    fenced = registration is None or registration.fenced
-    return Standing(registered=registration is not None, fenced=fenced, share=share, others=image.brokers.keys())
+    return Standing(
+        registered=registration is not None,
+        fenced=registration is None or registration.fenced,
+        share=shares_of(partitions_of(image)).get(broker_id, Share()),
+        others=image.brokers.keys(),
+        whole=True,
+    )
 
 
-async def _told_of(servers: Sequence[Address], security: Security, broker_id: int) -> Standing:
-    """The standing of a broker as brokers tell it.
+async def _told_of(connection: Connection, members: Members, broker_id: int) -> Standing:
+    """The standing of a broker as another broker tells it.
 
     Raises:
         KjbodError: no answer.
     """
-    async with asking.first(servers, security) as (connection, members):
-        node = members.node(broker_id)
-        # Old brokers show none that is fenced: the controller knows whether there is one.
-        tells_fenced = all(each.fenced is not None for each in members.nodes)
-        partitions = await asking.partitions(connection)
+    node = members.node(broker_id)
+    # Old brokers show none that is fenced: the controller knows whether there is one.
+    tells_fenced = all(each.fenced is not None for each in members.nodes)
+    partitions = await asking.partitions(connection)
     return Standing(
         registered=node is not None or not tells_fenced,
         fenced=node is None or bool(node.fenced),
         share=shares_of(partitions).get(broker_id, Share()),
         others=[each.id for each in members.nodes],
+        whole=await asking.leaves_nothing_out(connection),
     )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from kjbod.cli.output import UNKNOWN, percent, plural, safe, size, table
 from kjbod.cluster.log_dirs import BrokerDirs, Known, LogDir, by_urgency, totals
+from kjbod.cluster.partitions import Share
 
 _ID = "DIRECTORY.ID"
 _HEAD = (
@@ -12,6 +13,9 @@ _HEAD = (
     *(">MOVES", ">LEADERLESS", ">UNDER MIN ISR", _ID, "DIRECTORY"),
 )
 _NOTHING = "-"
+METADATA_LOG = "metadata log"
+_SHOWN_MAX = 10
+"""Brokers in a line."""
 
 
 def table_of(brokers: Sequence[BrokerDirs], *, ids: bool) -> list[str]:
@@ -25,7 +29,9 @@ def _row(broker: BrokerDirs, found: LogDir | None) -> list[str]:
     name = f"{broker.node.id} (fenced)" if broker.node.fenced else str(broker.node.id)
     if found is None:
         state = "no answer" if broker.error else "no directory"
-        told = [str(broker.share.replicas), _NOTHING, _NOTHING, str(broker.share.leaders)]
+        share = broker.share
+        told = [UNKNOWN if share is None else str(share.replicas), _NOTHING, _NOTHING]
+        told.append(UNKNOWN if share is None else str(share.leaders))
         return [name, state, *[_NOTHING] * 3, *told, *[_NOTHING] * 4, safe(broker.error or "")]
     cells = [
         *(name, _state(found), *_space(found), _count(found.replicas)),
@@ -36,8 +42,12 @@ def _row(broker: BrokerDirs, found: LogDir | None) -> list[str]:
     ]
     if found.offline:
         cells = [_NOTHING if cell == UNKNOWN else cell for cell in cells]
-        return [*cells, f"{safe(found.path)} ({found.error})"]
-    return [*cells, safe(found.path)]
+        return [*cells, f"{_path(found)} ({found.error})"]
+    return [*cells, _path(found)]
+
+
+def _path(found: LogDir) -> str:
+    return (safe(found.path) or UNKNOWN) + (f" ({METADATA_LOG})" if found.has_metadata_log else "")
 
 
 def _state(found: LogDir) -> str:
@@ -71,7 +81,9 @@ def summary(brokers: Sequence[BrokerDirs], known: Known) -> str:
         f"{plural(sums.brokers, 'broker')}{unanswered}",
         plural(sums.log_dirs, "directory", "directories") + (f" ({', '.join(states)})" if states else ""),
         f"{plural(sums.replicas, 'replica')}, {size(sums.replica_bytes)}",
-        f"{plural(trouble.count, 'partition')}: {trouble.leaderless} without a leader now, "
+        f"{UNKNOWN} partitions"
+        if trouble is None
+        else f"{plural(trouble.count, 'partition')}: {trouble.leaderless} without a leader now, "
         f"{_count(trouble.under_min_isr)} under min.insync.replicas",
     ]
     if known.image is not None:
@@ -97,10 +109,50 @@ def notes(brokers: Sequence[BrokerDirs], known: Known, *, asked: bool) -> list[s
         found.append(
             f"min.insync.replicas of {plural(unknown, 'topic')} is not known: it takes DESCRIBE_CONFIGS on the topic"
         )
-    if sums.untold:
+    found.extend(_notes_on_replicas(brokers, known, sums.untold))
+    return found + _notes_on_metadata_logs(brokers)
+
+
+def _notes_on_replicas(brokers: Sequence[BrokerDirs], known: Known, untold: int) -> list[str]:
+    """Lines about replicas of which something is not known, or that are where they should not be."""
+    found = []
+    if untold:
+        changed = "partitions were created or deleted meanwhile: ask again"
+        why = changed if known.whole else f"who asks may not DESCRIBE their topics, or {changed}"
+        found.append(f"the cluster tells nothing of the partitions of {plural(untold, 'replica')}: {why}")
+    elif known.trouble is None:
+        found.append("which partitions there are is not known: it takes DESCRIBE on the topics")
+    offline = [
+        (broker.node.id, broker.share.offline)
+        for broker in brokers
+        if broker.share is not None and broker.share.offline and any(each.offline for each in broker.log_dirs)
+    ]
+    if offline:
+        found.append(f"replicas that are offline, nobody tells in which directory: {_by_broker(offline)}")
+    strange = [(broker, share.replicas) for broker, share in sorted((known.strangers or {}).items())]
+    if strange:
+        fenced = any(broker.node.fenced is None for broker in brokers) and known.image is None
+        where = "not registered, or are fenced" if fenced else "not registered"
+        found.append(f"replicas on brokers that are {where}: {_by_broker(strange)}")
+    return found
+
+
+def _by_broker(counts: Sequence[tuple[int, int]]) -> str:
+    shown = ", ".join(f"{count} on broker {broker}" for broker, count in counts[:_SHOWN_MAX])
+    return shown + (f", and on {len(counts) - _SHOWN_MAX} more" if len(counts) > _SHOWN_MAX else "")
+
+
+def _notes_on_metadata_logs(brokers: Sequence[BrokerDirs]) -> list[str]:
+    """Lines about the directories whose failure ends a broker."""
+    found, told = [], [each for broker in brokers for each in broker.log_dirs]
+    if any(each.has_metadata_log for each in told):
+        found.append(f"({METADATA_LOG}): the broker ends when this directory fails, so all of its partitions count")
+    unknown = sum(any(each.has_metadata_log is None for each in broker.log_dirs) for broker in brokers)
+    if unknown:
         found.append(
-            f"{plural(sums.untold, 'replica')} of partitions of which the cluster tells nothing count as no leader: "
-            "may who asks DESCRIBE all topics?"
+            f"in which directory {plural(unknown, 'broker')} {'has' if unknown == 1 else 'have'} the metadata log is "
+            "not known (it takes DESCRIBE_CONFIGS on the cluster): a broker of Kafka ends with that one, and all its "
+            "partitions are concerned"
         )
     return found
 
@@ -110,14 +162,18 @@ def notes(brokers: Sequence[BrokerDirs], known: Known, *, asked: bool) -> list[s
 
 def as_document(cluster_id: str, known: Known, brokers: Sequence[BrokerDirs]) -> dict[str, Any]:
     """All that is known, for machines; null is unknown."""
+    trouble = known.trouble
     return {
         "cluster_id": cluster_id,
         "metadata_offset": None if known.image is None else known.image.offset,
         "partitions": {
-            "count": known.trouble.count,
-            "leaderless": known.trouble.leaderless,
-            "under_min_isr": known.trouble.under_min_isr,
+            "count": trouble and trouble.count,
+            "leaderless": trouble and trouble.leaderless,
+            "under_min_isr": trouble and trouble.under_min_isr,
         },
+        "unregistered_brokers": None
+        if known.strangers is None
+        else [{"id": broker, **_share(share)} for broker, share in sorted(known.strangers.items())],
         "brokers": [_broker(broker) for broker in brokers],
     }
 
@@ -131,15 +187,21 @@ def _broker(broker: BrokerDirs) -> dict[str, Any]:
         "rack": node.rack,
         "fenced": node.fenced,
         "error": broker.error,
-        "replicas": broker.share.replicas,
-        "leaders": broker.share.leaders,
-        "offline_replicas": broker.share.offline,
+        **_share(broker.share),
         "unassigned_replicas": None if unplaced is None else unplaced.unassigned,
         "lost_replicas": None if unplaced is None else unplaced.lost,
         "migrating_replicas": None if unplaced is None else unplaced.migrating,
         "unregistered_directories": None if unplaced is None else [str(each) for each in unplaced.gone],
         "replicas_in_unregistered_directories": None if unplaced is None else unplaced.in_gone,
         "log_dirs": [_log_dir(each) for each in broker.log_dirs],
+    }
+
+
+def _share(share: Share | None) -> dict[str, int | None]:
+    return {
+        "replicas": None if share is None else share.replicas,
+        "leaders": None if share is None else share.leaders,
+        "offline_replicas": None if share is None else share.offline,
     }
 
 
@@ -154,6 +216,7 @@ def _log_dir(found: LogDir) -> dict[str, Any]:
         "error_code": found.error_code,
         "error": found.error,
         "cordoned": found.cordoned,
+        "has_metadata_log": found.has_metadata_log,
         "total_bytes": found.total_bytes,
         "usable_bytes": found.usable_bytes,
         "replica_bytes": found.replica_bytes,

@@ -4,23 +4,28 @@ comes in bounded time: what a broker does not say is a line about that broker.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from typing import Final
 
 from kjbod.clock import SystemClock
 from kjbod.cluster.log_dirs import BrokerDirs, Known, Node, answered, unanswered
+from kjbod.cluster.metadata_log import KEYS, mark, metadata_log_dir
 from kjbod.cluster.partitions import MinIsrs, Partition, Partitions, partition_of
-from kjbod.errors import KjbodError, RemoteProtocolError
+from kjbod.cluster.unregistering import unknown_outcome
+from kjbod.errors import KjbodError, RemoteProtocolError, UnsupportedVersionError
+from kjbod.metadata.acls import ANY, ResourceType
 from kjbod.metadata.fetching import Address
-from kjbod.metadata.image import TOPIC
+from kjbod.metadata.image import BROKER, TOPIC
+from kjbod.printable import printable
 from kjbod.quick_dataclass import dataclass
 from kjbod.security.channel import Security
 from kjbod.wire.admin_messages import (
+    DescribeAclsRequest,
     DescribeTopicPartitionsCursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsRequestTopic,
 )
-from kjbod.wire.client import Connection
+from kjbod.wire.client import Connection, Disconnected
 from kjbod.wire.error_codes import ErrorCode, name_of
 from kjbod.wire.frames import MAX_FRAME_BYTES
 from kjbod.wire.messages import (
@@ -54,7 +59,11 @@ TOPICS_MAX: Final = 500
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
 """``DescribeClusterRequest.endpoint_type``."""
+TEXT_CHARS_MAX: Final = 200
+"""Of a text that a server sends, in a line of ours."""
+PORT_MAX: Final = 65535
 MIN_ISR: Final = "min.insync.replicas"
+_INT32_DIGITS_MAX: Final = 10
 _MIN_ISR_DEFAULT: Final = 1
 """Kafka's. Brokers tell it; agents tell what is configured dynamically."""
 _FENCED_SINCE: Final = 2
@@ -64,6 +73,10 @@ _FOREIGN_TYPE: Final = {
     BROKERS: "that is a controller's listener: give a broker's to --bootstrap-server",
     CONTROLLERS: "that is a broker's listener: give a controller's to --bootstrap-controller",
 }
+
+
+class ForeignListenerError(KjbodError):
+    """A broker's where a controller's was asked for, or the other way round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +94,25 @@ class Members:
 
 async def _open(address: Address, security: Security, max_frame_bytes: int = MAX_FRAME_BYTES) -> Connection:
     host, port = address
-    return await Connection.open(
-        host, port, client_id=CLIENT_ID, clock=SystemClock(), security=security, max_frame_bytes=max_frame_bytes
-    )
+    where = f"{_shown(host)}:{port}"
+    if not host or not 0 < port <= PORT_MAX:
+        raise KjbodError(f"{where} is no address of a server")
+    try:
+        return await Connection.open(
+            host, port, client_id=CLIENT_ID, clock=SystemClock(), security=security, max_frame_bytes=max_frame_bytes
+        )
+    except ValueError:  # a name that no resolver takes
+        raise KjbodError(f"{where} is no address of a server") from None
+
+
+def _shown(text: str) -> str:
+    return printable(text, TEXT_CHARS_MAX)
+
+
+def address_of(connection: Connection) -> Address:
+    """The address at which a connection was opened."""
+    host, _, port = connection.peer.rpartition(":")
+    return host, int(port)
 
 
 @contextlib.asynccontextmanager
@@ -116,28 +145,83 @@ async def describe(connection: Connection, kind: int = BROKERS) -> Members:
     Raises:
         KjbodError: it did not answer, refused, or is of another kind.
     """
+    foreign = ForeignListenerError(f"{connection.peer}: {_FOREIGN_TYPE[kind]}")
     if ApiKey.DESCRIBE_CLUSTER not in connection.versions and kind == BROKERS:
-        raise KjbodError(f"{connection.peer}: {_FOREIGN_TYPE[kind]}")
+        raise foreign
     version = connection.version_of(ApiKey.DESCRIBE_CLUSTER)
     tells_fenced = version >= _FENCED_SINCE and kind == BROKERS
     if kind == CONTROLLERS and version < _ENDPOINT_TYPE_SINCE:
-        raise KjbodError(f"{connection.peer}: {_FOREIGN_TYPE[kind]}")
+        raise foreign
     question = DescribeClusterRequest(endpoint_type=kind, include_fenced_brokers=tells_fenced)
     told = await connection.request(question, timeout_ms=REQUEST_TIMEOUT_MS)
     if told.error_code in (ErrorCode.MISMATCHED_ENDPOINT_TYPE, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE):
-        raise KjbodError(f"{connection.peer}: {_FOREIGN_TYPE[kind]}")
+        raise foreign
     if told.error_code:
-        raise KjbodError(f"{connection.peer}: DescribeCluster: {told.error_message or name_of(told.error_code)}")
-    nodes = [
-        Node(id=each.broker_id, host=each.host, port=each.port, rack=each.rack,
-             fenced=each.is_fenced if tells_fenced else None)
-        for each in told.brokers
-    ]  # fmt: skip
-    nodes.sort(key=lambda node: node.id)
-    return Members(cluster_id=told.cluster_id, controller_id=told.controller_id, nodes=nodes)
+        why = _shown(told.error_message or name_of(told.error_code))
+        raise KjbodError(f"{connection.peer}: DescribeCluster: {why}")
+    nodes: dict[int, Node] = {}
+    for each in told.brokers:
+        fenced = each.is_fenced if tells_fenced else None
+        node = Node(id=each.broker_id, host=each.host, port=each.port, rack=each.rack, fenced=fenced)
+        nodes.setdefault(node.id, node)
+    return Members(
+        cluster_id=told.cluster_id, controller_id=told.controller_id, nodes=[nodes[each] for each in sorted(nodes)]
+    )
+
+
+async def require_controller(servers: Sequence[Address], security: Security) -> None:
+    """Make sure that not every server is a broker, before one is waited for.
+
+    Raises:
+        KjbodError: all are, with a line for each.
+    """
+    answers = asyncio.Queue[str | None]()
+
+    async def ask(address: Address) -> None:
+        answers.put_nowait(await _foreign(address, security))
+
+    lines = []
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(ask(address)) for address in servers]
+        for _ in tasks:
+            line = await answers.get()
+            if line is None:
+                for task in tasks:
+                    task.cancel()
+                return
+            lines.append(line)
+    raise KjbodError("\n".join(dict.fromkeys(lines)))
+
+
+async def _foreign(address: Address, security: Security) -> str | None:
+    """The line about a server that is certainly no controller."""
+    try:
+        async with await _open(address, security) as connection:
+            await describe(connection, CONTROLLERS)
+    except ForeignListenerError as error:
+        return str(error)
+    except KjbodError:
+        pass  # who reads the metadata says what is the matter
+    return None
 
 
 # ---------------------------------------------------------------- topics
+
+
+async def leaves_nothing_out(connection: Connection) -> bool:
+    """Whether it is certain that the server tells of all topics, which it only is where it says that it has no
+    authorizer: topics that we may not DESCRIBE are left out without a word."""
+    if ApiKey.DESCRIBE_ACLS not in connection.versions:
+        return False
+    question = DescribeAclsRequest(
+        resource_type_filter=ResourceType.CLUSTER, resource_name_filter="kafka-cluster", operation=ANY,
+        permission_type=ANY,
+    )  # fmt: skip
+    try:
+        answer = await connection.request(question, timeout_ms=REQUEST_TIMEOUT_MS)
+    except KjbodError:
+        return False
+    return answer.error_code == ErrorCode.SECURITY_DISABLED
 
 
 async def partitions(connection: Connection, wanted: Collection[str] | None = None) -> Partitions:
@@ -208,41 +292,45 @@ async def _at_once(connection: Connection, wanted: Collection[str] | None) -> Pa
 
 def _require_topic(connection: Connection, name: str | None, code: int, wanted: Collection[str] | None) -> None:
     if code and wanted is not None:
-        raise KjbodError(f"{connection.peer}: topic {name}: {name_of(code)}: see --topic-list")
+        raise KjbodError(f"{connection.peer}: topic {_shown(str(name))}: {name_of(code)}: see --topic-list")
 
 
-async def min_isrs(connection: Connection, topics: Iterable[str]) -> MinIsrs:
-    """``min.insync.replicas`` of these topics; those that we may not look at are not there.
+async def min_isrs(connection: Connection, topics: Iterable[str]) -> tuple[MinIsrs, set[str]]:
+    """``min.insync.replicas`` of these topics, those that we may not look at are not there; and the topics that are
+    deleted by now.
 
     Raises:
         KjbodError: no answer.
     """
-    names, found = sorted(topics), dict[str, int]()
+    names, found, deleted = sorted(topics), dict[str, int](), set[str]()
     try:
         async with asyncio.timeout(PARTITIONS_TIMEOUT_S):
             for start in range(0, len(names), TOPICS_MAX):
-                question = DescribeConfigsRequest(
-                    resources=tuple(
-                        DescribeConfigsRequestResource(
-                            resource_type=TOPIC, resource_name=name, configuration_keys=(MIN_ISR,)
-                        )
-                        for name in names[start : start + TOPICS_MAX]
-                    )
+                answer = await connection.request(
+                    _question(TOPIC, names[start : start + TOPICS_MAX], (MIN_ISR,)), timeout_ms=REQUEST_TIMEOUT_MS
                 )
-                answer = await connection.request(question, timeout_ms=REQUEST_TIMEOUT_MS)
-                found.update(
-                    (each.resource_name, value)
-                    for each in answer.results
-                    if not each.error_code and (value := _min_isr(each)) is not None
-                )
+                for each in answer.results:
+                    if each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                        deleted.add(each.resource_name)
+                    elif not each.error_code and (value := _min_isr(each)) is not None:
+                        found[each.resource_name] = value
     except TimeoutError:
         raise KjbodError(f"{connection.peer} did not tell of all topics within {PARTITIONS_TIMEOUT_S:.0f} s") from None
-    return found
+    return found, deleted
+
+
+def _question(kind: int, names: Iterable[str], keys: tuple[str, ...]) -> DescribeConfigsRequest:
+    return DescribeConfigsRequest(
+        resources=tuple(
+            DescribeConfigsRequestResource(resource_type=kind, resource_name=name, configuration_keys=keys)
+            for name in names
+        )
+    )
 
 
 def _min_isr(told: DescribeConfigsResponseResult) -> int | None:
     value = next((each.value for each in told.configs if each.name == MIN_ISR), str(_MIN_ISR_DEFAULT))
-    return int(value) if value is not None and value.isdecimal() else None
+    return int(value) if value and value.isdecimal() and len(value) <= _INT32_DIGITS_MAX else None
 
 
 # ---------------------------------------------------------------- directories
@@ -255,6 +343,7 @@ async def log_dirs(nodes: Sequence[Node], security: Security, known: Known) -> l
     deadline = asyncio.get_running_loop().time() + ANSWERS_TIMEOUT_S
 
     async def ask(node: Node) -> BrokerDirs:
+        found: BrokerDirs | None = None
         try:
             async with (
                 asyncio.timeout_at(deadline),
@@ -264,16 +353,32 @@ async def log_dirs(nodes: Sequence[Node], security: Security, known: Known) -> l
             ):
                 version = connection.version_of(ApiKey.DESCRIBE_LOG_DIRS)
                 answer = await connection.request(DescribeLogDirsRequest(), timeout_ms=REQUEST_TIMEOUT_MS)
-                return answered(node, answer, version, known)
+                found = answered(node, answer, version, known)
+                mark(found, await _metadata_log_dir(connection, node, known))
+                return found
         except TimeoutError:
             reason = f"{node.host}:{node.port} did not answer within {ANSWERS_TIMEOUT_S:.0f} s"
         except KjbodError as error:
             reason = "; ".join(str(error).splitlines())
-        return unanswered(node, reason, known)
+        return found or unanswered(node, reason, known)
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(ask(node)) for node in nodes]
     return [task.result() for task in tasks]
+
+
+async def _metadata_log_dir(connection: Connection, node: Node, known: Known) -> str | None:
+    """The directory whose failure ends the broker, see :func:`metadata_log_dir`.
+
+    Raises:
+        KjbodError: no answer.
+    """
+    try:
+        answer = await connection.request(_question(BROKER, [str(node.id)], KEYS), timeout_ms=REQUEST_TIMEOUT_MS)
+    except UnsupportedVersionError:
+        return None
+    controllers = None if known.image is None else known.image.controllers
+    return metadata_log_dir(answer.results, node.id in controllers if controllers else None)
 
 
 # ---------------------------------------------------------------- unregistering
@@ -283,33 +388,34 @@ async def unregister(connection: Connection, broker_id: int, security: Security)
     """The outcome of UnregisterBroker; a controller that is not the active one is asked which one is.
 
     Raises:
-        KjbodError: no answer.
+        KjbodError: it was not asked for, or nobody knows what came of it.
     """
-    request = UnregisterBrokerRequest(broker_id=broker_id)
-    answer = await connection.request(request, timeout_ms=REQUEST_TIMEOUT_MS)
+    answer = await _unregister(connection, broker_id)
     if answer.error_code != ErrorCode.NOT_CONTROLLER:
         return answer
     controllers = await describe(connection, CONTROLLERS)
     active = controllers.node(controllers.controller_id)
     if active is None:
         raise KjbodError(f"{connection.peer}: there is no active controller: try again")
-    async with await _open((active.host, active.port), security) as leader:
-        return await leader.request(request, timeout_ms=REQUEST_TIMEOUT_MS)
+    undone = f"broker {broker_id} was not unregistered"
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            leader = await stack.enter_async_context(await _open((active.host, active.port), security))
+            leads = await describe(leader, CONTROLLERS)
+        except KjbodError as error:
+            raise KjbodError(f"{undone}: {_shown(str(error))}") from None
+        if leads.cluster_id != controllers.cluster_id:
+            raise KjbodError(f"{undone}: the active controller {_shown(leader.peer)} is of another cluster")
+        return await _unregister(leader, broker_id)
 
 
-async def on_any(servers: Sequence[Address], security: Security, use: Callable[[Connection], Awaitable[Any]]) -> Any:
-    """Result of ``use`` on the first server that can be reached.
+async def _unregister(connection: Connection, broker_id: int) -> UnregisterBrokerResponse:
+    """The answer of this server.
 
     Raises:
-        KjbodError: none can be, with a line for each, or ``use`` failed.
+        KjbodError: none came.
     """
-    troubles: list[str] = []
-    for address in servers:
-        try:
-            connection = await _open(address, security)
-        except KjbodError as error:
-            troubles.append(str(error))
-            continue
-        async with connection:
-            return await use(connection)
-    raise KjbodError("\n".join(troubles) or "no server was named")
+    try:
+        return await connection.request(UnregisterBrokerRequest(broker_id=broker_id), timeout_ms=REQUEST_TIMEOUT_MS)
+    except Disconnected as error:
+        raise KjbodError(unknown_outcome(broker_id, _shown(str(error)))) from None

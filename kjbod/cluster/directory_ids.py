@@ -2,11 +2,12 @@
 
 No answer of a broker up to Kafka 4.3.1 has both the path and the id: DescribeLogDirs has the replicas of a path, the
 metadata log has the replicas of an id (KIP-858). So a path has the id that all its replicas are assigned to, where no
-other path of that broker has a replica of that id; and the last path of a broker has its last id. Replicas that are on
-their way to another directory do not count: they are assigned to that one before they are there. A move that ended
-between the reading of the metadata and the answer would mislead all the same, so the metadata are read again
-afterwards. Where replicas do not agree, none lies there, or some were moved meanwhile, nothing is told: no majority,
-and no guess.
+other path of that broker has a replica of that id; and the last path of a broker has the last id that is registered.
+Replicas that are on their way to another directory do not count: they are assigned to that one before they are there. A
+move that ended between the reading of the metadata and the answer would mislead all the same, so the metadata are read
+again afterwards. Where replicas do not agree, none lies there, or some were moved meanwhile, nothing is told: no
+majority, and no guess. Nor is the id of a directory that is offline, once the controller knows that: an id that is not
+registered may as well be that of a directory that was taken out of ``log.dirs``.
 """
 
 from collections.abc import Collection, Mapping, Set
@@ -18,7 +19,7 @@ from kjbod.quick_dataclass import dataclass
 
 BY_REPLICAS: Final = "replicas"
 BY_ELIMINATION: Final = "elimination"
-MOVED: Final = "replicas of this broker moved to other directories while it was asked: ask again"
+MOVED: Final = "replicas of this broker, or its directories, changed while it was asked: ask again"
 UNCHECKED: Final = "the metadata could not be read again, so nobody knows whether replicas moved meanwhile: ask again"
 
 
@@ -50,20 +51,27 @@ def infer(
     }
     silent = [path for path, ids in named.items() if not ids]
     left = set(registered).difference(*named.values())
-    if len(online) == len(registered) == len(found) + 1 and len(silent) == len(left) == 1:
+    if not offline and len(online) == len(registered) == len(found) + 1 and len(silent) == len(left) == 1:
         found[silent[0]] = Inferred(left.pop(), BY_ELIMINATION)
     if len(found) == len(online) and len(offline) == 1:
-        left = (set(registered) | set(gone)).difference(each.directory_id for each in found.values())
-        if len(left) == 1:
+        left = set(registered).difference(each.directory_id for each in found.values())
+        if len(left) == 1:  # the controller does not know yet that it is offline
             found[next(iter(offline))] = Inferred(left.pop(), BY_ELIMINATION)
     if not registered and not gone:
         unregistered = Inferred(None, reason="the broker has registered no directory.id (KIP-858: metadata.version 17)")
         return dict.fromkeys((*online, *offline), unregistered)
-    return {path: found.get(path) or _unknown(path, named) for path in (*online, *offline)}
+    return {path: found.get(path) or _unknown(path, named, gone) for path in (*online, *offline)}
 
 
-def _unknown(path: str, named: Mapping[str, Set[Uuid]]) -> Inferred:
+def _unknown(path: str, named: Mapping[str, Set[Uuid]], gone: Collection[Uuid]) -> Inferred:
     ids = named.get(path, ())
+    if path not in named and gone:
+        candidates = ", ".join(map(str, sorted(gone)))
+        return Inferred(
+            None,
+            reason=f"replicas are assigned to {candidates}, which is not registered: that is the id of a directory "
+            "that is offline, or that was taken out of log.dirs",
+        )
     if not ids:
         return Inferred(None, reason="no replica tells which of several ids it has")
     shared = " and ".join(map(str, sorted(ids)))
@@ -71,17 +79,22 @@ def _unknown(path: str, named: Mapping[str, Set[Uuid]]) -> Inferred:
 
 
 def moved_between(before: MetadataImage, after: MetadataImage) -> set[int]:
-    """Brokers with a replica that was assigned to one directory in the image before, and to another one after."""
-    found: set[int] = set()
+    """Brokers with a replica that was assigned to one directory in the image before, and to another one after, or that
+    registered other directories."""
+    found = {
+        broker
+        for broker, was in before.brokers.items()
+        if (now := after.brokers.get(broker)) is not None and set(now.log_dirs) != set(was.log_dirs)
+    }
     for topic_id, topic in before.topics.items():
         for number, old in topic.partitions.items():
             new = after.partition(topic_id, number)
             if new is None or (new.directories == old.directories and new.replicas == old.replicas):
                 continue
-            now = dict(zip(new.replicas, new.directories, strict=True))
+            places = dict(zip(new.replicas, new.directories, strict=True))
             found.update(
                 replica
                 for replica, directory in zip(old.replicas, old.directories, strict=True)
-                if not is_reserved(directory) and now.get(replica, directory) != directory
+                if not is_reserved(directory) and places.get(replica, directory) != directory
             )
     return found

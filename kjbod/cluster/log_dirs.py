@@ -58,10 +58,13 @@ class LogDir:
     future: int | None = None
     """Replicas that are on their way here."""
     untold: int = 0
-    """Replicas of partitions of which the cluster tells nothing: who asks may not see them, or they are gone."""
+    """Replicas of partitions of which the cluster tells nothing, so that leaders and failure are not known: who asks
+    may not see them, or they came or went meanwhile."""
     failure: Failure | None = None
     directory: Inferred | None = None
     """None: the metadata were not read."""
+    has_metadata_log: bool | None = None
+    """Whether the broker ends with it; ``failure`` then is that of the broker. None: not known."""
 
     @property
     def offline(self) -> bool:
@@ -88,8 +91,8 @@ class BrokerDirs:
     node: Node
     log_dirs: Sequence[LogDir] = ()
     error: str | None = None
-    share: Share = dataclasses.field(default_factory=Share)
-    """Replicas that the cluster says it has."""
+    share: Share | None = None
+    """Replicas that the cluster says it has; None: not known."""
     unplaced: Unplaced | None = None
     """None: the metadata were not read."""
 
@@ -102,7 +105,9 @@ class Known:
         partitions: of the topics that are looked at.
         min_isrs: of these topics.
         shares: what each broker has of them.
-        trouble: partitions that are in trouble already.
+        trouble: partitions that are in trouble already; None: not known, for not all topics may be seen.
+        strangers: shares of brokers that are not registered; None: not known.
+        whole: whether these are certainly all topics. Brokers leave out those that who asks may not see.
         image: the metadata, where they were read.
         unplaced: of it, by broker.
         partial: whether these are not all topics.
@@ -111,7 +116,9 @@ class Known:
     partitions: Partitions
     min_isrs: MinIsrs
     shares: Mapping[int, Share]
-    trouble: Trouble
+    trouble: Trouble | None
+    strangers: Mapping[int, Share] | None = dataclasses.field(default_factory=dict)
+    whole: bool = False
     image: MetadataImage | None = None
     unplaced: Mapping[int, Unplaced] = dataclasses.field(default_factory=dict)
     partial: bool = False
@@ -133,9 +140,6 @@ def answered(node: Node, response: DescribeLogDirsResponse, version: int, known:
         return unanswered(node, f"{node.host}:{node.port}: {name_of(response.error_code)}{hint}", known)
     found = [_log_dir(node.id, result, version, known) for result in response.results]
     offline = [each for each in found if each.offline]
-    share = known.shares.get(node.id, Share())
-    if len(offline) == 1 and not node.fenced:  # where else would they be
-        offline[0].replicas, offline[0].leaders = share.offline, 0
     registration = None if known.image is None else known.image.brokers.get(node.id)
     if known.image is not None and registration is not None:
         gone = known.unplaced.get(node.id, Unplaced()).gone
@@ -143,6 +147,8 @@ def answered(node: Node, response: DescribeLogDirsResponse, version: int, known:
         ids = infer(online, [each.path for each in offline], registration.log_dirs, gone)
         for each in found:
             each.directory = ids[each.path]
+            if each.offline and each.directory.directory_id is not None:
+                each.replicas = _count_assigned(node.id, each.directory.directory_id, known)
     return _broker(node, known, found, None)
 
 
@@ -157,6 +163,17 @@ def _broker(node: Node, known: Known, log_dirs: Sequence[LogDir], error: str | N
     )
 
 
+def _count_assigned(broker: int, directory: Uuid, known: Known) -> int:
+    """Replicas that the metadata assign to a directory, of the topics that are looked at."""
+    assert known.image is not None
+    return sum(
+        (broker, directory) in zip(partition.replicas, partition.directories, strict=True)
+        for topic in known.image.topics.values()
+        if topic.name in known.partitions
+        for partition in topic.partitions.values()
+    )
+
+
 def _log_dir(broker: int, result: DescribeLogDirsResponseResult, version: int, known: Known) -> LogDir:
     found = LogDir(
         path=result.log_dir,
@@ -165,6 +182,8 @@ def _log_dir(broker: int, result: DescribeLogDirsResponseResult, version: int, k
         total_bytes=None if result.total_bytes < 0 else result.total_bytes,
         usable_bytes=None if result.usable_bytes < 0 else result.usable_bytes,
     )
+    if found.usable_bytes is not None and found.total_bytes is not None and found.usable_bytes > found.total_bytes:
+        found.usable_bytes = found.total_bytes = None  # nonsense
     if not found.offline:
         _count(found, broker, result, known)
     return found
@@ -186,8 +205,10 @@ def _count(found: LogDir, broker: int, result: DescribeLogDirsResponseResult, kn
                 continue
             count += 1
             partition = None if partitions is None else partitions.get(replica.partition_index)
-            if partition is None or broker not in partition.replicas:
+            if partition is None:
                 found.untold += 1
+                continue
+            if broker not in partition.replicas:  # reassigned, and not deleted yet
                 continue
             leaders += partition.leader == broker
             loss = loss_of(partition, broker, min_isr or 1)
@@ -197,8 +218,9 @@ def _count(found: LogDir, broker: int, result: DescribeLogDirsResponseResult, kn
                 failure.under_min_isr = None
             elif failure.under_min_isr is not None:
                 failure.under_min_isr += loss.under_min_isr
-    found.replicas, found.replica_bytes, found.leaders, found.future = count, size, leaders, future
-    found.failure = failure
+    found.replicas, found.replica_bytes, found.future = count, size, future
+    if not found.untold:
+        found.leaders, found.failure = leaders, failure
 
 
 def _assigned(
@@ -225,6 +247,22 @@ def _replicas(
                 yield result.log_dir, topic.name, replica
 
 
+def as_far_as_seen(brokers: Collection[BrokerDirs], known: Known) -> Known:
+    """Take back the numbers of partitions that may lack topics which who asks may not see.
+
+    All topics are seen where that is certain, or where each replica in an answer is of a topic that is; then 0 replicas
+    of a broker are no news, for it may have others.
+    """
+    if known.whole:
+        return known
+    found = [each for broker in brokers for each in broker.log_dirs]
+    seen = any(each.replicas for each in found) and not any(each.untold for each in found)
+    for broker in brokers:
+        if not seen or broker.share is None or not broker.share.replicas:
+            broker.share = None
+    return known if seen else dataclasses.replace(known, trouble=None, strangers=known.strangers or None)
+
+
 def withdraw_ids(brokers: Iterable[BrokerDirs], before: MetadataImage, after: MetadataImage | None) -> None:
     """Take back the ids of brokers whose replicas were moved between both images; None: of all, since who knows."""
     moved = None if after is None else moved_between(before, after)
@@ -232,6 +270,7 @@ def withdraw_ids(brokers: Iterable[BrokerDirs], before: MetadataImage, after: Me
         if moved is None or broker.node.id in moved:
             for each in broker.log_dirs:
                 each.directory = each.directory and Inferred(None, reason=MOVED if moved else UNCHECKED)
+                each.replicas = None if each.offline else each.replicas
 
 
 def is_another_cluster(image: MetadataImage, nodes: Iterable[Node]) -> bool:

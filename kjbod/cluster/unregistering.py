@@ -1,9 +1,18 @@
-"""Whether a broker may be unregistered: Kafka asks nobody. Pure."""
+"""Whether a broker may be unregistered: Kafka asks nobody. And what came of it. Pure."""
 
 from collections.abc import Collection
+from typing import Final
 
 from kjbod.cluster.partitions import Share
+from kjbod.printable import printable
 from kjbod.quick_dataclass import dataclass
+from kjbod.wire.error_codes import ErrorCode, name_of
+
+_MESSAGE_CHARS_MAX: Final = 200
+_UNDECIDED: Final = frozenset(
+    {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NETWORK_EXCEPTION}
+)
+"""Errors that do not say that nothing was done: a controller may carry out what its answer was too late for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,12 +24,15 @@ class Standing:
         fenced: whether it is not alive for the controller.
         share: replicas that are assigned to it.
         others: ids of the brokers that there are.
+        whole: whether these are certainly all of its replicas. Topics that may not be seen are left out by brokers
+            without a word.
     """
 
     registered: bool
     fenced: bool
     share: Share
     others: Collection[int] = ()
+    whole: bool
 
 
 def objections(broker_id: int, standing: Standing, *, force: bool, stranded: bool) -> list[str]:
@@ -41,8 +53,33 @@ def objections(broker_id: int, standing: Standing, *, force: bool, stranded: boo
     share = standing.share
     if share.replicas and not stranded:
         sole = f", {share.sole} of them the only copy in sync" if share.sole else ""
+        least = "" if standing.whole else "at least "
         found.append(
-            f"broker {broker_id} still has {share.replicas} replica{'' if share.replicas == 1 else 's'}{sole}: move "
-            "them to other brokers first (kafka-reassign-partitions), or leave them without a broker with --yes"
+            f"broker {broker_id} still has {least}{share.replicas} replica{'' if share.replicas == 1 else 's'}{sole}: "
+            "move them to other brokers first (kafka-reassign-partitions), or leave them without a broker with --yes"
+        )
+    elif not standing.whole and not stranded:
+        found.append(
+            f"it is not known whether broker {broker_id} still has replicas, for brokers with an authorizer leave out "
+            "the topics that who asks may not DESCRIBE: ask the controllers, who know all of them "
+            "(--bootstrap-controller), or leave what there is without a broker with --yes"
         )
     return found
+
+
+def refusal(broker_id: int, code: int, message: str | None) -> str:
+    """The line about an error in the answer to UnregisterBroker."""
+    if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        return f"broker {broker_id} was not unregistered: {name_of(code)}: it takes ALTER on the cluster"
+    why = f"{name_of(code)}: {printable(message, _MESSAGE_CHARS_MAX)}" if message else name_of(code)
+    if code in _UNDECIDED:
+        return unknown_outcome(broker_id, why)
+    return f"broker {broker_id} was not unregistered: {why}"
+
+
+def unknown_outcome(broker_id: int, why: str) -> str:
+    """The line about a request that was sent, and is without an answer that settles it."""
+    return (
+        f"it is not known whether broker {broker_id} was unregistered: {why}: kjbod cluster log-dirs shows whether it "
+        "is still among the brokers"
+    )

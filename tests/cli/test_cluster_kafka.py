@@ -2,6 +2,7 @@
 
 import json
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ import pytest
 
 from kjbod.config import load_config
 from scripts.rig.cluster import Cluster, directory_id, wait_until_serving
-from scripts.rig.kafka import CLUSTER, CONFIGS, LOG_DIRS, KafkaKit
-from scripts.rig.processes import ManagedProcess, Processes, wait_until
+from scripts.rig.kafka import ACLS, CLUSTER, CONFIGS, LOG_DIRS, TOPICS, KafkaKit, broker_properties
+from scripts.rig.processes import ManagedProcess, Processes, free_port, wait_until
 from tests.depth import only_deep
 from tests.kafka_pair import KafkaPair
 from tests.preloading import run_kjbod
@@ -34,7 +35,10 @@ def test_ids_sizes_and_replicas_are_those_that_kafkas_tools_tell(kafka_pair: Kaf
     }
     ids = {each["path"]: each["directory_id"] for each in broker["log_dirs"]}
     assert ids == {path: str(directory_id(Path(path))) for path in ids}
-    assert sum(each["failure"]["leaderless"] for each in broker["log_dirs"]) == 2
+    marked = [each["has_metadata_log"] for each in broker["log_dirs"]]
+    assert sorted(marked) == [False] * (len(marked) - 1) + [True]
+    whole = broker["log_dirs"][marked.index(True)]
+    assert Path(whole["path"], "__cluster_metadata-0").is_dir() and whole["failure"]["leaderless"] == 2
 
 
 def test_a_listener_of_the_other_kind_is_named(kafka_pair: KafkaPair) -> None:
@@ -46,6 +50,8 @@ def test_a_listener_of_the_other_kind_is_named(kafka_pair: KafkaPair) -> None:
     done = run_kjbod("cluster", "cluster-id", "--bootstrap-controller", broker)
     hint = "that is a broker's listener: give a controller's to --bootstrap-controller"
     assert (done.returncode, done.stderr) == (1, f"kjbod: {broker}: {hint}\n")
+    done = run_kjbod("cluster", "log-dirs", "--bootstrap-server", broker, "--bootstrap-controller", broker)
+    assert done.returncode == 1 and done.stderr.startswith(f"kjbod: {broker}: {hint}\n") and "1 broker" in done.stdout
 
 
 class Site:
@@ -102,6 +108,9 @@ def test_what_a_failure_would_move_is_what_kafka_then_does(
     before = site.log_dir(site.ask(*TOPICS_LOOKED_AT), path)
     foreseen, known = before["failure"], directory_id(path)
     assert before["directory_id"] == str(known) and before["leaders"] == foreseen["moves"] + foreseen["leaderless"] > 0
+    first = site.log_dir(site.ask(*TOPICS_LOOKED_AT), site.path(2, 1))
+    assert (first["has_metadata_log"], before["has_metadata_log"]) == (True, False)
+    assert first["failure"]["leaderless"] == 2 and first["failure"]["moves"] >= foreseen["moves"]
     assert foreseen["leaderless"] and foreseen["under_min_isr"]
 
     path.rename(tmp_path / "elsewhere")
@@ -119,8 +128,8 @@ def test_what_a_failure_would_move_is_what_kafka_then_does(
     (one, two) = after["brokers"]
     assert (one["leaders"], two["leaders"]) == (2 + foreseen["moves"], 4 - before["leaders"])
     gone = site.log_dir(after, path)
-    assert (gone["directory_id"], gone["directory_id_inferred_by"]) == (str(known), "elimination")
-    assert (gone["replicas"], gone["error"]) == (before["replicas"], "KAFKA_STORAGE_ERROR")
+    assert gone["directory_id"] is None and str(known) in gone["directory_id_unknown_because"]
+    assert (gone["replicas"], gone["error"]) == (None, "KAFKA_STORAGE_ERROR")
 
 
 def _is_placed(broker: dict[str, Any]) -> bool:
@@ -147,3 +156,55 @@ def test_a_real_broker_that_hangs_is_a_line_and_one_that_is_gone_is_unregistered
     done = run_kjbod("cluster", "unregister", *controller, "--id", "3", "--yes", check=True)
     assert done.stdout == "Broker 3 is no longer registered.\n"
     wait_until(lambda: len(site.ask()["brokers"]) == 2, 60, "broker 3 to be gone")
+
+
+@only_deep("a real server of its own; test_cluster_servers.py has one that hides its topics")
+def test_a_real_authorizer_hides_topics_and_nobody_takes_that_for_none(
+    tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
+) -> None:
+    broker, inner, quorum = free_port(), free_port(), free_port()
+    config, client, admin = (tmp_path / name for name in ("server.properties", "client.properties", "admin.properties"))
+    plain = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    listeners = f"SASL_PLAINTEXT://127.0.0.1:{broker},PLAINTEXT://127.0.0.1:{inner},CONTROLLER://127.0.0.1:{quorum}"
+    config.write_text(
+        broker_properties(1, inner, quorum, [tmp_path / "d1", tmp_path / "d2"])
+        + f"process.roles=broker,controller\nlisteners={listeners}\n"
+        + "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT\n"
+        + "inter.broker.listener.name=PLAINTEXT\nsasl.enabled.mechanisms=PLAIN\n"
+        + f'listener.name.sasl_plaintext.plain.sasl.jaas.config={plain} user_op="p" user_root="p";\n'
+        + "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n"
+        + "super.users=User:ANONYMOUS;User:root\n"
+    )
+    for path, user in ((client, "op"), (admin, "root")):
+        path.write_text(
+            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+            f'sasl.jaas.config={plain} username="{user}" password="p";\n'
+        )
+    kafka_kit.format(config, "kjbodAuthorizerClust00", "--standalone")
+    kafka_kit.start_server(processes, config, name="both")
+    inside = ("--bootstrap-server", f"127.0.0.1:{inner}")
+    kafka_kit.run(TOPICS, *inside, "--create", "--topic", "hidden", "--partitions", "3")
+    op = ("--allow-principal", "User:op", "--operation", "Alter", "--operation", "Describe", "--cluster")
+    kafka_kit.run(ACLS, *inside, "--add", *op)
+
+    def ask(name: str, *arguments: str, user: Path = client) -> subprocess.CompletedProcess[str]:
+        where = ("--bootstrap-server", f"127.0.0.1:{broker}", "--command-config", str(user))
+        return run_kjbod("cluster", name, *where, *arguments)
+
+    left = ask("unregister", "--id", "1", "--force")
+    assert left.returncode == 1 and "it is not known whether broker 1 still has replicas" in left.stderr
+    told = json.loads(ask("log-dirs", "--json").stdout)
+    assert told["partitions"]["count"] is None and told["brokers"][0]["leaders"] is None
+    log_dirs = told["brokers"][0]["log_dirs"]
+    assert sum(each["replicas"] for each in log_dirs) == 3
+    assert {each["leaders"] for each in log_dirs if each["replicas"]} == {None}
+    assert {each["has_metadata_log"] for each in log_dirs} == {None}
+    seen = json.loads(ask("log-dirs", "--json", user=admin).stdout)
+    assert [each["has_metadata_log"] for each in seen["brokers"][0]["log_dirs"]] == [True, False]
+    assert (seen["partitions"]["count"], seen["brokers"][0]["leaders"]) == (3, 3)
+    assert "still has at least 3 replicas" in ask("unregister", "--id", "1", "--force", user=admin).stderr
+    kafka_kit.run(ACLS, *inside, "--remove", "--force", *op)
+    refused = ask("unregister", "--id", "1", "--force", "--yes")
+    assert refused.stderr.endswith(
+        "broker 1 was not unregistered: CLUSTER_AUTHORIZATION_FAILED: it takes ALTER on the cluster\n"
+    )

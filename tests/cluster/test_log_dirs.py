@@ -9,13 +9,14 @@ from kjbod.cluster.log_dirs import (
     LogDir,
     Node,
     answered,
+    as_far_as_seen,
     by_urgency,
     is_another_cluster,
     totals,
     unanswered,
     withdraw_ids,
 )
-from kjbod.cluster.partitions import MinIsrs, Partition, partitions_of, shares_of, trouble_of, unplaced_in
+from kjbod.cluster.partitions import MinIsrs, Partition, Share, partitions_of, shares_of, trouble_of, unplaced_in
 from kjbod.ids import UNASSIGNED, Uuid
 from kjbod.metadata.image import MetadataImage, image_of
 from kjbod.metadata.records import Endpoint, PartitionRecord, RegisterBrokerRecord, TopicRecord
@@ -88,9 +89,44 @@ def test_what_an_old_broker_does_not_tell_is_unknown_and_not_zero() -> None:
 
 def test_replicas_of_partitions_that_we_may_not_see_are_no_leaders_and_are_counted() -> None:
     answer = told(directory("/d1", replica(0), replica(5)), directory("/d2", replica(0), topic="hidden"))
-    one, two = answered(NODE, answer, 5, known({0: LED_HERE})).log_dirs
-    assert (one.replicas, one.leaders, one.untold) == (2, 1, 1)
-    assert (two.replicas, two.leaders, two.untold) == (1, 0, 1)
+    seen = directory("/d3", replica(1))
+    one, two, three = answered(NODE, dataclasses.replace(answer, results=(*answer.results, seen)), 5, known(
+        {0: LED_HERE, 1: LED_HERE}
+    )).log_dirs  # fmt: skip
+    assert (one.replicas, one.leaders, one.failure, one.untold) == (2, None, None, 1)
+    assert (two.replicas, two.leaders, two.failure, two.untold) == (1, None, None, 1)
+    assert (three.leaders, three.failure) == (1, Failure(moves=1, leaderless=0, under_min_isr=1))
+
+
+def test_a_replica_that_was_reassigned_and_is_not_deleted_yet_leads_nothing() -> None:
+    elsewhere = Partition(2, (2, 3), (2, 3))
+    found = only(answered(NODE, told(directory("/d1", replica(0))), 5, known({0: elsewhere})))
+    assert (found.replicas, found.leaders, found.failure) == (1, 0, Failure())
+
+
+def test_who_may_not_see_a_topic_gets_no_numbers_of_brokers() -> None:
+    hidden = directory("/d1", replica(0), topic="hidden")
+    nothing = dataclasses.replace(known({}), strangers={})
+    brokers = [answered(NODE, told(hidden), 5, nothing), unanswered(dataclasses.replace(NODE, id=2), "silent", nothing)]
+    after = as_far_as_seen(brokers, nothing)
+    assert [broker.share for broker in brokers] == [None, None]
+    assert (after.trouble, after.strangers) == (None, None)
+
+
+def test_numbers_stand_where_all_that_lies_anywhere_is_seen_but_0_is_no_proof() -> None:
+    seen = known({0: LED_HERE})
+    silent = [unanswered(dataclasses.replace(NODE, id=number), "silent", seen) for number in (2, 3)]
+    brokers = [answered(NODE, told(directory("/d1", replica(0))), 5, seen), *silent]
+    assert as_far_as_seen(brokers, seen) is seen
+    assert [broker.share and broker.share.replicas for broker in brokers] == [1, 1, None]
+    certain = dataclasses.replace(seen, whole=True)
+    broker = unanswered(dataclasses.replace(NODE, id=3), "silent", certain)
+    assert as_far_as_seen([broker], certain) is certain and broker.share == Share()
+
+
+def test_space_that_makes_no_sense_is_unknown() -> None:
+    found = only(answered(NODE, told(dataclasses.replace(directory("/d1"), usable_bytes=1001)), 5, known({})))
+    assert (found.total_bytes, found.usable_bytes, found.used_percent) == (None, None, None)
 
 
 def test_of_some_topics_only_these_are_counted() -> None:
@@ -106,27 +142,21 @@ def test_without_min_insync_replicas_nothing_is_said_of_it() -> None:
     assert found.failure == Failure(moves=1, leaderless=0, under_min_isr=None)
 
 
-def test_what_is_offline_lies_in_the_only_directory_that_is() -> None:
+def test_what_lies_in_an_offline_directory_is_not_known_even_of_the_only_one() -> None:
     partitions = {0: LED_HERE, 1: OFFLINE_HERE, 2: OFFLINE_HERE}
     answer = told(directory("/d1", replica(0)), directory("/d2", code=56))
-    _, gone = answered(NODE, answer, 5, known(partitions)).log_dirs
-    assert (gone.offline, gone.error, gone.replicas, gone.leaders) == (True, "KAFKA_STORAGE_ERROR", 2, 0)
+    broker = answered(NODE, answer, 5, known(partitions))
+    _, gone = broker.log_dirs
+    assert (gone.offline, gone.error, gone.replicas, gone.leaders) == (True, "KAFKA_STORAGE_ERROR", None, None)
     assert (gone.failure, gone.replica_bytes, gone.used_percent) == (None, None, None)
-
-
-def test_where_two_are_offline_or_the_broker_is_fenced_nothing_is_said_of_their_replicas() -> None:
-    one, two = directory("/d1", code=56), directory("/d2", code=56)
-    both = answered(NODE, told(one, two), 5, known({1: OFFLINE_HERE})).log_dirs
-    assert [each.replicas for each in both] == [None, None]
-    fenced = dataclasses.replace(NODE, fenced=True)
-    assert only(answered(fenced, told(one), 5, known({1: OFFLINE_HERE}))).replicas is None
+    assert broker.share is not None and broker.share.offline == 2
 
 
 def test_a_broker_that_refuses_is_one_that_did_not_answer_and_says_what_it_takes() -> None:
     refused = DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     found = answered(NODE, refused, 5, known({0: LED_HERE}))
     assert found.error == "h1:9092: CLUSTER_AUTHORIZATION_FAILED: it takes DESCRIBE on the cluster"
-    assert (found.log_dirs, found.share.leaders) == ((), 1)
+    assert found.log_dirs == () and found.share is not None and found.share.leaders == 1
 
 
 # ---------------------------------------------------------------- with the metadata
@@ -174,16 +204,24 @@ def test_a_replica_that_is_assigned_to_where_it_is_only_copied_to_tells_nothing(
     assert ids(answered(NODE, alone, 5, read(image(D1, D2)))) == {"/d1": None, "/d2": None}
 
 
-def test_an_offline_directory_has_the_id_that_is_left() -> None:
+def test_an_offline_directory_has_the_id_that_is_left_while_the_controller_does_not_know() -> None:
+    answer = told(directory("/d1", replica(0)), directory("/d2", code=56))
+    metadata = image(D1, D2, D3)
+    found = answered(NODE, answer, 5, read(metadata))
+    assert (ids(found), found.log_dirs[1].replicas) == ({"/d1": D1, "/d2": D2}, 1)
+    withdraw_ids([found], metadata, image(D1, D2, D3, registered=(D1,)))
+    assert (ids(found), found.log_dirs[1].replicas) == ({"/d1": None, "/d2": None}, None)
+
+
+def test_an_id_that_is_gone_is_not_taken_for_that_of_an_offline_directory() -> None:
     answer = told(directory("/d1", replica(0)), directory("/d2", code=56))
     found = answered(NODE, answer, 5, read(image(D1, D3, registered=(D1,))))
-    assert ids(found) == {"/d1": D1, "/d2": D3}
-    assert found.log_dirs[1].replicas == 1
+    assert (ids(found), found.log_dirs[1].replicas) == ({"/d1": D1, "/d2": None}, None)
 
 
 def test_ids_are_taken_back_where_a_replica_was_moved_meanwhile() -> None:
     answer, before = told(directory("/d1", replica(0)), directory("/d2", replica(1), replica(2))), image(D1, D2, D2)
-    moved, same = "replicas of this broker moved", None
+    moved, same = "replicas of this broker, or its directories, changed", None
     for after, reason in ((image(D1, D1, D2), moved), (image(D1, D2, D2), same), (image(D1, D2), same)):
         found = answered(NODE, answer, 5, read(before))
         withdraw_ids([found], before, after)
