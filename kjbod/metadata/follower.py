@@ -243,7 +243,8 @@ class MetadataFollower:
                     port,
                     client_id=self._client_id,
                     clock=self._clock,
-                    connect_timeout_ms=min(setup_ms, self._machine.patience_ms),
+                    # Sooner than a request that waits for a leader gives up: it is to say why there is none.
+                    connect_timeout_ms=min(setup_ms, self._machine.patience_ms * 9 // 10),
                 )
             self._connected_to = address
             self._machine.on_connected()

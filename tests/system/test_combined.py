@@ -39,6 +39,15 @@ def last_words(process: ManagedProcess) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------- Kafka's own file
 
 
+ROOT = Path(__file__).parents[2]
+_CHECKOUT = (
+    f"mkdir -p {ROOT} && mount --bind /media/{ROOT.relative_to('/tmp')} {ROOT} && "
+    if ROOT.is_relative_to("/tmp")
+    else ""
+)
+"""Shows the checkout in a ``/tmp`` of its own, where it lies below the real one."""
+
+
 class Host(Processes):
     """Starts processes on a host of their own, with ports, ``/tmp`` and ``/var/lib`` that nobody else has; what lies in
     ``directory`` is in ``/mnt``."""
@@ -46,8 +55,8 @@ class Host(Processes):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory / "logs")
         ready = (
-            f"mount --bind {directory} /mnt && mount -t tmpfs tmpfs /tmp && mount -t tmpfs tmpfs /var/lib && "
-            "ip link set lo up && echo up && exec sleep infinity"
+            f"mount --bind {directory} /mnt && mount --bind /tmp /media && mount -t tmpfs tmpfs /tmp && {_CHECKOUT}"
+            "mount -t tmpfs tmpfs /var/lib && ip link set lo up && echo up && exec sleep infinity"
         )
         holder = super().start(["unshare", "--net", "--mount", "sh", "-c", ready], name="host")
         holder.wait_for_text("up")
