@@ -335,7 +335,7 @@ def test_the_agent_names_all_that_it_cannot_speak_and_every_other_mistake_at_onc
     for mistake in (
         "inter.broker.listener.name=NONE: expected a listener that is advertised",
         "kjbod.slow.ms=-1: ",
-        "listener.name.controller.gssapi.sasl.jaas.config is missing: expected the login of GSSAPI (Kafka's default of the",
+        "listener.name.controller.gssapi.sasl.jaas.config is missing: expected the login of GSSAPI (Kafka's default",
         "ssl.keystore.password: ${file:...}: config.providers.file.class is missing: expected FileConfigProvider",
     ):
         assert f"kjbod: {path}: {mistake}" in told
