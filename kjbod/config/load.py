@@ -30,6 +30,7 @@ from kjbod.config.endpoints import (
     parse_voter,
 )
 from kjbod.config.keys import OWN_PREFIX, Config, Setting, settings
+from kjbod.config.paths import is_below
 from kjbod.config.properties import parse_properties, trim
 from kjbod.config.providers import Variables
 from kjbod.errors import ConfigError
@@ -619,12 +620,6 @@ def _without_port(listener: Listener) -> Listener:
 
 def _is_same(path: str, other: str) -> bool:
     return os.path.normpath(path) == os.path.normpath(other)
-
-
-def is_below(path: str, directory: str) -> bool:
-    """Whether a path is that of the directory or leads into it, by the text of both."""
-    path, directory = os.path.normpath(path), os.path.normpath(directory)
-    return path == directory or path.startswith(f"{directory.rstrip('/')}/")
 
 
 def _voter_problems(roles: frozenset[str], voters: tuple[Voter, ...], node_id: object) -> Iterable[tuple[str, str]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from kjbod.config.endpoints import Listener
 from kjbod.config.keys import Config
-from kjbod.config.load import is_below
+from kjbod.config.paths import is_below
 from kjbod.config.properties import parse_properties
 from kjbod.config.providers import Variables
 from kjbod.errors import ConfigError
