@@ -256,6 +256,8 @@ class QuorumRig(Cluster):
             actor.recorded_ms = None if recorded is None else (recorded - fault_s) * 1000
             actor.moved_ms = self._moved(name, led[name], fault_s)
             actor.verdict_ms = self._verdict(name, fault_s)
+            if name == GUARDED and actor.ended_ms is None:
+                actor.ended_ms, actor.exit_code = self._killed(fault_s)
             healthy = self._ids[name][:-1]
             actor.wrong = sum(self._recorded(name, directory, fault_s) is not None for directory in healthy)
 
@@ -278,6 +280,12 @@ class QuorumRig(Cluster):
         path = str(self._disks[name][-1].log_dir)
         lines = [] if judge is None else judge.events("directory.verdict", path=path, state="failed")
         return next((at for line in lines if (at := (at_wall_s(line) - fault_s) * 1000) >= 0), None)
+
+    def _killed(self, fault_s: float) -> tuple[float | None, int | None]:
+        """Moment at which the guard killed its broker, which the kernel may keep for as long as the disk hangs, and
+        its exit code; None: it did not."""
+        lines = [] if self._guard is None else self._guard.events("guard.done", means="kill", outcome="done")
+        return next((((at_wall_s(line) - fault_s) * 1000, -signal.SIGKILL) for line in lines), (None, None))
 
     # ---- afterwards
 
