@@ -63,7 +63,7 @@ def open_directory(config: Config) -> ControllerDirectory:
     """
     path = Path(config.metadata_log_dir)
     file = path / META_PROPERTIES_NAME
-    how_to = f"run `kjbod format -c {config.source} -t CLUSTER_ID --standalone` first"
+    how_to = f"is its disk mounted? For a new cluster run `kjbod format -c {config.source} -t CLUSTER_ID --standalone`"
     try:
         content = read_file(file, bytes_max=_META_BYTES_MAX)
     except FileNotFoundError:
