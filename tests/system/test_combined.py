@@ -1,6 +1,7 @@
 """A combined node, ``process.roles=broker,controller``: agent and controller in one process."""
 
 import contextlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -351,6 +352,24 @@ def test_a_start_on_a_hung_disk_can_be_stopped_and_keeps_nobody_waiting_at_its_p
     server.signal(signal.SIGTERM)
     assert server.wait_for_event("agent.stopped", END_S)["exit_code"] == 0
     assert server.wait(END_S) == 0, "no thread of it waits for the disk"
+
+
+def test_a_backup_that_lies_in_the_place_of_its_metadata_is_left_as_it_is(on_disk: OnDisk, tmp_path: Path) -> None:
+    on_disk.node.add(**QUICK)
+    server = on_disk.node.serving()
+    backup = tmp_path / "backup"
+    shutil.copytree(on_disk.disk.mount_point, backup)
+    before = tree(backup)
+    subprocess.run(["mount", "--bind", str(backup), str(on_disk.disk.mount_point)], check=True)
+    try:
+        assert server.wait(END_S) == 74
+        server.wait_for_event("controller.stopped")
+        # Probes may have come between the mount and the verdict: they are of files with names of their own.
+        after = {path: data for path, data in tree(backup).items() if "probe" not in path}
+        assert after == {path: data for path, data in before.items() if "probe" not in path}
+    finally:
+        subprocess.run(["umount", str(on_disk.disk.mount_point)], check=True)
+    assert (on_disk.node.log_dir / "__cluster_metadata-0" / ".kjbod_clean_stop").exists(), "it was still ours"
 
 
 def test_another_disk_than_that_of_the_metadata_is_reported_and_the_node_goes_on(node: Node, tmp_path: Path) -> None:

@@ -39,6 +39,8 @@ class ControllerDirectory:
     cluster_id: str
     directory_id: Uuid
     lock_fd: int
+    descriptor: int
+    """Of the directory: by its path another one may be found later."""
     identity: tuple[int, int]
     """Device and inode."""
 
@@ -50,7 +52,8 @@ class ControllerDirectory:
     def release(self) -> None:
         """Give the lock back and remove its file, as Kafka does at a clean stop."""
         with contextlib.suppress(OSError):
-            (self.path / LOCK_NAME).unlink()
+            os.unlink(LOCK_NAME, dir_fd=self.descriptor)
+        os.close(self.descriptor)
         os.close(self.lock_fd)
 
 
@@ -86,12 +89,14 @@ def open_directory(config: Config) -> ControllerDirectory:
         missing = "cluster.id" if meta.cluster_id is None else "directory.id"
         raise StorageError(f"{file} has no {missing}; {how_to}")
     lock_fd = _lock(path)
-    found = path.stat()
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    found = os.fstat(descriptor)
     return ControllerDirectory(
         path=path,
         cluster_id=meta.cluster_id,
         directory_id=meta.directory_id,
         lock_fd=lock_fd,
+        descriptor=descriptor,
         identity=(found.st_dev, found.st_ino),
     )
 
