@@ -216,7 +216,7 @@ def test_a_second_server_on_its_directory_is_refused_and_the_first_goes_on(node:
     second.write_text(f"{node.config.read_text()}listeners={listeners}\nkjbod.state.dir={tmp_path}/second\n")
     refused = node.processes.kjbod("server", "-c", str(second), name="second")
     assert refused.wait() == 1
-    assert f"{node.log_dir} is in use" in refused.stderr()
+    assert f"{node.log_dir} is in use: process {server.pid} holds {node.log_dir}/.lock" in one_line(refused)
     assert brokers_of(node.controller_port) == [1]
     assert server.stop() == 0
 

@@ -25,6 +25,7 @@ from kjbod.metadata.snapshot import BOOTSTRAP_CHECKPOINT, SnapshotId
 from kjbod.metadata.versions import LATEST, default_features
 from kjbod.permissions import DENIED, advice
 from kjbod.quick_dataclass import dataclass
+from kjbod.runtime.locks import holder_of
 
 LOCK_NAME = ".lock"
 _META_BYTES_MAX = 1024 * 1024
@@ -121,9 +122,9 @@ def _lock_once(directory: Path, path: Path) -> int:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(fd)
-        raise StorageError(
-            f"{directory} is in use: another process holds {path}; stop that controller or broker first"
-        ) from None
+        pid = holder_of(path)
+        who = "another process" if pid is None else f"process {pid}"
+        raise StorageError(f"{directory} is in use: {who} holds {path}; stop that controller or broker first") from None
     return fd
 
 
