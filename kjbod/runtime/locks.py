@@ -1,4 +1,4 @@
-"""Who holds the lock on a file: the kernel's table (``/proc/locks``, proc_locks(5)), which never blocks."""
+"""The holder of a lock on a file, from the kernel's table (``/proc/locks``, proc_locks(5)), which never blocks."""
 
 import os
 from pathlib import Path
@@ -7,8 +7,8 @@ _TABLE = Path("/proc/locks")
 
 
 def holder_of(path: Path) -> int | None:
-    """Process id of who has a write lock on ``path``, of POSIX or ``flock(2)``; None where nobody has, or it is not
-    known: in another container, or on btrfs, whose device numbers are others there."""
+    """Process id of the one that has a write lock on ``path``, of POSIX or ``flock(2)``; None where nobody has, or it is
+    not known: in another container, or on btrfs, whose device numbers are others there."""
     try:
         status = path.stat()
         table = _TABLE.read_text(encoding="ascii")

@@ -1,4 +1,4 @@
-"""Who holds a lock, from the kernel's table."""
+"""The holder of a lock, from the kernel's table."""
 
 import fcntl
 import os
