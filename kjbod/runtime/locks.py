@@ -7,8 +7,8 @@ _TABLE = Path("/proc/locks")
 
 
 def holder_of(path: Path) -> int | None:
-    """Process id of the one that has a write lock on ``path``, of POSIX or ``flock(2)``; None where nobody has, or it is
-    not known: in another container, or on btrfs, whose device numbers are others there."""
+    """Process id of the one that has a write lock on ``path``, of POSIX or ``flock(2)``; None where nobody has, or it
+    is not known: in another container, or on btrfs, whose device numbers are others there."""
     try:
         status = path.stat()
         table = _TABLE.read_text(encoding="ascii")
