@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 META_PROPERTIES_NAME = "meta.properties"
+KNOWN_DIRECTORIES_NAME = "known_directories.json"
+"""The file in ``kjbod.state.dir`` in which an agent remembers which directory lies where."""
 _JAVA_INT = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 

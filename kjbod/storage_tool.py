@@ -7,6 +7,8 @@ Sub-commands, flags, standard output and exit codes are the original's (``tools.
   asks for it; the original leaves it to the broker's next start.
 * Every failure is one line. The original prints a stack trace for some.
 * Keys of SCRAM credentials are not printed.
+* Two paths that lead to the same directory are refused, and so is a controller's metadata directory whose disk an agent
+  of this node knew on a mount point where nothing is mounted now: formatted there it would be another, empty cluster.
 * Directories are shown as absolute paths and formatted in the order of their names.
 
 Blocks: for a command line, not for an event loop.
@@ -25,10 +27,12 @@ from pathlib import Path
 
 from kjbod.clock import Clock
 from kjbod.config import Config
+from kjbod.documents import parse_document
 from kjbod.errors import KjbodError
-from kjbod.files import fsync_directory, make_directories, write_atomically
+from kjbod.files import fsync_directory, make_directories, read_file, write_atomically
 from kjbod.ids import METADATA_TOPIC_NAME, Uuid, is_reserved, random_directory_id, random_uuid
 from kjbod.meta_properties import (
+    KNOWN_DIRECTORIES_NAME,
     META_PROPERTIES_NAME,
     Ensemble,
     MetaProperties,
@@ -50,6 +54,7 @@ BOOTSTRAP_CHECKPOINT_NAME = "bootstrap.checkpoint"
 METADATA_PARTITION_NAME = f"{METADATA_TOPIC_NAME}-0"
 VOTERS_CHECKPOINT_NAME = f"{0:020}-{0:010}.checkpoint"
 META_PROPERTIES_BYTES_MAX = 64 * 1024
+KNOWN_DIRECTORIES_BYTES_MAX = 16 * 1024 * 1024
 SILENT_S = 3.0
 """After this a directory that is being read is named."""
 _SCRAM_SINCE = versions.release_level("3.5-IV2")
@@ -377,6 +382,7 @@ def format_directories(
         KjbodError: one line; nothing was changed unless the failure was in writing.
     """
     plan = plan_format(config, options, rng)
+    _require_distinct(config.directories)
     with _alone(config.directories):
         _format(plan, config, options, rng=rng, clock=clock, out=out, warn=warn)
 
@@ -414,6 +420,37 @@ def _below_a_mount_point(log_dirs: Sequence[str], new: Collection[str]) -> list[
     return [path for path in log_dirs if apart and path in new and devices.get(path) == root]
 
 
+def _require_distinct(directories: Sequence[str]) -> None:
+    """Neither a broker nor an agent starts on two paths of the same directory."""
+    seen: dict[str, str] = {}
+    for path in sorted(directories):
+        other = seen.setdefault(os.path.realpath(path), path)
+        if other != path:
+            raise StorageToolError(
+                f"{other} and {path} are the same directory {os.path.realpath(path)}: name it by one path in log.dirs "
+                "and metadata.log.dir; nothing was formatted"
+            )
+
+
+def _require_metadata_disk(config: Config) -> None:
+    """Nothing is formatted in the place of the metadata directory while its disk is not mounted."""
+    memory = Path(config.kjbod_state_dir) / KNOWN_DIRECTORIES_NAME
+    try:
+        known = parse_document(read_file(memory, bytes_max=KNOWN_DIRECTORIES_BYTES_MAX))
+        one = known["directories"][config.metadata_log_dir] if known["node_id"] == config.node_id else {}
+        mount_point = one["mount_point"]
+        if not isinstance(mount_point, str) or os.path.ismount(mount_point):
+            return
+        directory_id = str(one["directory_id"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return  # it is only a memory
+    raise StorageToolError(
+        f"{config.metadata_log_dir} was the metadata directory {directory_id} at the last start, on the disk of "
+        f"{mount_point}, where nothing is mounted now: mount its disk on {mount_point} first; to begin a new cluster "
+        f"without it, take it out of {memory}. Nothing was formatted"
+    )
+
+
 def _format(
     plan: FormatPlan,
     config: Config,
@@ -436,6 +473,8 @@ def _format(
         out(f"I/O error trying to read log directory {directory}. Ignoring...")
     if not ensemble.empty and not ensemble.properties:
         raise StorageToolError("No available log directories to format.")
+    if config.metadata_log_dir in ensemble.empty and "controller" in config.process_roles:
+        _require_metadata_disk(config)
     _add_missing_ids(plan, ensemble, rng, clock, out)
     for path in _below_a_mount_point(config.log_dirs, ensemble.empty):
         warn(f"{path} lies on the file system of /, and not all of log.dirs do: is its disk mounted?")

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from kjbod.documents import int_of, parse_document, text_of
 from kjbod.errors import ConfigError, StorageError
-from kjbod.meta_properties import MetaPropertiesError, parse_meta_properties
+from kjbod.meta_properties import KNOWN_DIRECTORIES_NAME, MetaPropertiesError, parse_meta_properties
 from kjbod.metadata.quorum_state import FILE_NAME, QuorumState, read_quorum_state
 from kjbod.metadata.snapshot import SnapshotId
-from kjbod_agent.directories.known_directories import KNOWN_DIRECTORIES_NAME, KnownDirectories
+from kjbod_agent.directories.known_directories import KnownDirectories
 from kjbod_agent.directories.start_up_rules import Memory
 from kjbod_agent.replicas.stray_memory import STRAYS_NAME, StrayMemory
 

@@ -1,7 +1,9 @@
 """The other half of a combined node (``process.roles=broker,controller``, Kafka's ``KafkaRaftServer``), which shares
 the agent's process: what the agent asks of it.
 
-It is started first, because the agent registers with it, and closed last, because a controlled shutdown asks it. When
+It serves before the agent registers with it, and is closed last, because a controlled shutdown asks it; but it changes
+nothing, and answers nobody, before the agent has found nothing wrong with the directories: what it says to other nodes
+from the directory of another disk has them give up their replicas. When
 it ends by itself the agent ends with it. What the agent shows of itself (status line, ``kjbod status``, metrics) has it
 too.
 """
@@ -27,8 +29,15 @@ class Companion(Protocol):
     start_tasks: int
     start_files: int
 
+    async def open(self) -> None:
+        """Check and lock what it uses. Nothing is changed, and no port is open.
+
+        Raises:
+            KjbodError: it cannot start; one line.
+        """
+
     async def start(self) -> None:
-        """Start it; it serves when this returns.
+        """Start it, after :meth:`open`; it serves when this returns.
 
         Raises:
             KjbodError: it cannot; one line.
@@ -67,6 +76,9 @@ class NoCompanion:
 
     start_tasks = start_files = 0
     certificates = NO_CERTIFICATES
+
+    async def open(self) -> None:
+        return
 
     async def start(self) -> None:
         return

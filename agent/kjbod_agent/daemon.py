@@ -6,8 +6,9 @@ the replicas (:mod:`.directories.loading`). Directories may be added later (:mod
 tasks of one TaskGroup. When one of them ends with an error the process ends with its reason: half an agent is worse
 than none, because the half that heartbeats keeps partitions on the half that is dead.
 
-On a combined node the controller is a :class:`~.companion.Companion` in this process: it serves before any of that, and
-closes after all of it.
+On a combined node the controller is a :class:`~.companion.Companion` in this process. All that may refuse the start,
+directories, locks and ports of both, is looked at before it serves or writes; it serves before the agent registers, and
+closes after all of the agent.
 
 End: the broker's :attr:`~kjbod_agent.broker.Broker.ended` says how, and :mod:`.ending` sees to it: after a disk failure
 within :data:`~.ending.HALT_TIMEOUT_MS`. The service manager's status text says so first.
@@ -52,7 +53,7 @@ from kjbod.wire.messages import API, ApiKey, BrokerRegistrationRequestListener
 from kjbod_agent import lifecycle
 from kjbod_agent.admin.commands import CommandParts, Commands
 from kjbod_agent.admin.forwarding import Forwarder
-from kjbod_agent.admin.listener import PRELOADED, Listeners, Parts, listener_problems
+from kjbod_agent.admin.listener import PRELOADED, Listeners, Parts, listener_problems, require_free_ports
 from kjbod_agent.admin.view import DirectoryViews, log_directories, metadata_directory
 from kjbod_agent.broker import FAREWELL_TIMEOUT_MS, Broker
 from kjbod_agent.channel import ControllerChannel
@@ -244,8 +245,18 @@ class Daemon:
         self.remembering = Remembering(self._config, self._log)
         try:
             await storage.start()
+            if self._companion is not ALONE:
+                await require_free_ports(self._config, self._log)
+            opened = await open_directories(
+                self._config,
+                storage,
+                self._clock,
+                self._rng,
+                self._log,
+                self.remembering,
+                open_companion=self._companion.open,
+            )
             await self._companion.start()
-            opened = await open_directories(self._config, storage, self._clock, self._rng, self._log, self.remembering)
             return await self._serve(storage, opened)
         except asyncio.CancelledError:
             if not self._ending.signals:

@@ -43,24 +43,39 @@ class CombinedController:
         self._server: ControllerServer | None = None
         self._watch: DirectoryWatch | None = None
         self._life: asyncio.Task[None] | None = None
+        self._opened = asyncio.Event()
+        self._may_serve = asyncio.Event()
         self._serves = asyncio.Event()
         self._failed = asyncio.Event()
         self._failure: Exception | None = None
         process.raise_files_limit()
         process.share_interpreter()
 
-    async def start(self) -> None:
-        """Start; it serves when this returns.
+    async def open(self) -> None:
+        """Check everything, lock the directory and read the log; nothing is written, no port is open.
 
         Raises:
             KjbodError: the directory, the port or the log does not allow it; one line.
         """
         self._life = asyncio.ensure_future(self._live())
-        serves = asyncio.ensure_future(self._serves.wait())
+        await self._reach(self._opened)
+
+    async def start(self) -> None:
+        """Start, after :meth:`open`; it serves when this returns.
+
+        Raises:
+            KjbodError: as :meth:`open`.
+        """
+        self._may_serve.set()
+        await self._reach(self._serves)
+
+    async def _reach(self, state: asyncio.Event) -> None:
+        assert self._life is not None
+        reached = asyncio.ensure_future(state.wait())
         try:
-            await asyncio.wait({self._life, serves}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({self._life, reached}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            serves.cancel()
+            reached.cancel()
         if self._life.done():
             self._life.result()
 
@@ -90,13 +105,7 @@ class CombinedController:
 
     async def _live(self) -> None:
         structlog.contextvars.bind_contextvars(component="controller")
-        starting = asyncio.ensure_future(ControllerServer.start(self._config, clock=SystemClock(), rng=system_random()))
-        try:
-            server = await process.started(starting, self._config)
-        except asyncio.CancelledError:
-            starting.cancel()
-            await asyncio.wait({starting})
-            raise
+        server = await self._started()
         self._server, self._watch = server, server.watch()
         process.settle_memory()
         giving_back = asyncio.ensure_future(process.give_back(server))
@@ -112,6 +121,23 @@ class CombinedController:
             giving_back.cancel()
             await server.close()
             _log.info("controller.stopped", end_offset=server.log.end_offset)
+
+    async def _started(self) -> ControllerServer:
+        opening = asyncio.ensure_future(ControllerServer.open(self._config, clock=SystemClock(), rng=system_random()))
+        try:
+            server = await process.started(opening, self._config)
+        except asyncio.CancelledError:
+            opening.cancel()
+            await asyncio.wait({opening})
+            raise
+        self._opened.set()
+        try:
+            await self._may_serve.wait()
+        except asyncio.CancelledError:
+            await server.close()
+            raise
+        await server.serve()
+        return server
 
     # ---- how it is
 

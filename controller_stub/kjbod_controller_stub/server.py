@@ -5,8 +5,10 @@ handing its batches to the log. Small ones take it on the loop, large ones (:mod
 goes on meanwhile. Answers wait for the log's fsync. What needs no turn: fetches, which read the log alone, and the
 heartbeats of brokers with which nothing is new (:meth:`.controller.Controller.steady_heartbeat`).
 
-Start-up touches the disk as late as it can: the configuration, the directory's identity and lock, and the port are
-checked first; the log is recovered next; then this node opens a new leader epoch. Requests that come before that wait.
+A start changes nothing before all that may refuse it was looked at: configuration, ports, the directory's identity and
+lock, and the whole log, which is read (:meth:`ControllerServer.open`). Only then the listeners are opened and this node
+opens a new leader epoch (:meth:`ControllerServer.serve`); requests that come in between wait. A disk that hangs while
+it is read finds nobody who waits at the port.
 
 The log's first failure ends the process: what was not durable is never answered.
 """
@@ -22,7 +24,7 @@ from typing import Any, TypeVar
 from kjbod.clock import Clock
 from kjbod.config.keys import Config
 from kjbod.config.load import require_controller
-from kjbod.errors import StorageError
+from kjbod.errors import KjbodError, StorageError
 from kjbod.ids import random_uuid
 from kjbod.metadata import versions
 from kjbod.metadata.batches import encode_batch
@@ -38,7 +40,9 @@ from kjbod.metadata.records import (
 from kjbod.metadata.refusals import refusal
 from kjbod.metadata.snapshot import SnapshotId
 from kjbod.quick_dataclass import dataclass
+from kjbod.runtime.listening import refusal_of
 from kjbod.runtime.logging import get_logger
+from kjbod.runtime.names import UnresolvedError
 from kjbod.runtime.waiting import is_done_in_time
 from kjbod.security.certificates import Certificates
 from kjbod.security.channel import look_again
@@ -160,6 +164,19 @@ class _TurnOutcome:
     answer: ResponseBody | EncodedResponse | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recovered:
+    """Contents of the directory at the start."""
+
+    remains: Remains
+    found: Found
+    latest: SnapshotId
+    """The newest snapshot; 0-0 where there is none."""
+    kraft_version: int
+    voters: KRaftVoters | None
+    replayed_bytes: int
+
+
 class _Notes:
     """Writes the log lines of results; refusals, of which a peer can cause any number, up to a rate."""
 
@@ -186,6 +203,27 @@ class _Notes:
         _log.info(note.event, **note.fields, **more)
 
 
+async def _require_free_ports(config: Config) -> None:
+    """Nobody else listens where this node is to: found before anything is written.
+
+    Raises:
+        KjbodError: somebody does.
+    """
+    for one in config.listeners:
+        if one.name in config.controller_listener_names and (reason := await refusal_of(one.host, one.port, _log)):
+            raise KjbodError(f"cannot listen on {one.host}:{one.port}: {reason}")
+    metrics = config.kjbod_metrics_listener
+    if metrics is None:
+        return
+    where = f"kjbod.metrics.listener={metrics.host}:{metrics.port}"
+    try:
+        reason = await refusal_of(metrics.host, metrics.port, _log)
+    except UnresolvedError as error:
+        raise KjbodError(f"{where}: {error}") from None
+    if reason:
+        raise KjbodError(f"{where}: {reason}: choose another port")
+
+
 class ControllerServer:
     """A controller that serves. Made by :meth:`start`; :meth:`run` keeps its timers until :meth:`stop` or a failure;
     :meth:`close` ends it."""
@@ -205,6 +243,7 @@ class ControllerServer:
         self._rng = rng
         self.controller = controller_of(config, directory, rng, clock)
         self._authorizer = authorizer or self.controller.permissions
+        self._recovered: _Recovered
         self.quorum: Quorum
         self.log: MetadataLog
         self.snapshots = Snapshots(directory.log_path, snapshot_limits_of(config), clock)
@@ -240,36 +279,70 @@ class ControllerServer:
         rng: random.Random,
         authorizer: Authorizer | None = None,
     ) -> "ControllerServer":
-        """Check, recover, open an epoch, serve.
+        """:meth:`open`, and :meth:`serve`.
 
         Raises:
             KjbodError: the configuration, the directory, the port or the log does not allow it; one line.
         """
+        server = await cls.open(config, clock=clock, rng=rng, authorizer=authorizer)
+        await server.serve()
+        return server
+
+    @classmethod
+    async def open(
+        cls,
+        config: Config,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        authorizer: Authorizer | None = None,
+    ) -> "ControllerServer":
+        """Check everything, lock the directory and read the log. No port is open and nothing is written yet, but the
+        lock and, where the log is empty, its empty first segment.
+
+        Raises:
+            KjbodError: as :meth:`start`.
+        """
         require_controller(config)
+        await _require_free_ports(config)
         directory = await asyncio.to_thread(open_directory, config)
         server = cls(config, directory, clock=clock, rng=rng, authorizer=authorizer)
         try:
-            await server._listen()
-            await server._recover()
-        except BaseException as error:
+            server._recovered = await server._recover()
+        except BaseException:
             await server.close()
-            if isinstance(error, ConnectionAbortedError) and server._failure is not None:
-                raise server._failure from error  # the log's first batches
             raise
-        server._ready.set()
-        endpoint = server.controller.endpoint
+        return server
+
+    async def serve(self) -> None:
+        """Open the listeners and an epoch; answer from then on. Closes itself where that fails.
+
+        Raises:
+            KjbodError: a port is taken, or the log does not allow it; one line.
+        """
+        config = self._config
+        try:
+            await self._listen()
+            await self._begin(self._recovered)
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, ConnectionAbortedError) and self._failure is not None:
+                raise self._failure from error  # the log's first batches
+            raise
+        del self._recovered  # or the snapshot's records stay in memory
+        self._ready.set()
+        endpoint = self.controller.endpoint
         _log.info(
             "controller.started",
             host=endpoint.host,
             port=endpoint.port,
             protocol=config.controller_protocol,
             node_id=config.node_id,
-            epoch=server.quorum.epoch,
+            epoch=self.quorum.epoch,
             rules=config.kjbod_controller_rules,
-            metadata_version=server.controller.image.metadata_version,
-            partitions=server.controller.image.partition_count(),
+            metadata_version=self.controller.image.metadata_version,
+            partitions=self.controller.image.partition_count(),
         )
-        return server
 
     @property
     def port(self) -> int:
@@ -463,7 +536,8 @@ class ControllerServer:
         advertised = self._config.advertised_controller_listeners[0]
         self.controller.endpoint = advertised_endpoint(advertised, self.port)
 
-    async def _recover(self) -> None:
+    async def _recover(self) -> _Recovered:
+        """Read, check and replay everything."""
         remains = await asyncio.to_thread(read_remains, self._directory)
         require_alone(remains.voters, self._config.node_id, self._directory.path)
         found = await asyncio.to_thread(find, self._directory.log_path)
@@ -491,16 +565,27 @@ class ControllerServer:
         require_no_gap(found, self.log, self._directory.log_path)
         kraft_version, voters, replayed_bytes = await self._replay(found)
         require_alone(voters, self._config.node_id, self._directory.log_path)
-        # All that was read is good: only now the directory is changed.
+        if kraft_version is None:
+            kraft_version = 0 if self._config.controller_quorum_voters else 1
+        return _Recovered(
+            remains=remains,
+            found=found,
+            latest=latest,
+            kraft_version=kraft_version,
+            voters=voters,
+            replayed_bytes=replayed_bytes,
+        )
+
+    async def _begin(self, recovered: _Recovered) -> None:
+        """All that was read is good: only now the directory is changed."""
+        latest = recovered.latest
         if covers(latest, self.log):
             _log.warning("log.replaced", snapshot=latest.file_name, end_offset=self.log.end_offset)
             await self.log.restart_at(latest.end_offset, latest.epoch)
         await self.log.repair()
-        await self.snapshots.adopt(found, self.log, replayed_bytes)
-        if kraft_version is None:
-            kraft_version = 0 if self._config.controller_quorum_voters else 1
-        self.controller.cluster.kraft_version = kraft_version
-        await self._open_epoch(remains, kraft_version, voters)
+        await self.snapshots.adopt(recovered.found, self.log, recovered.replayed_bytes)
+        self.controller.cluster.kraft_version = recovered.kraft_version
+        await self._open_epoch(recovered.remains, recovered.kraft_version, recovered.voters)
         self._features = self._features_now()
 
     async def _replay(self, found: Found) -> tuple[int | None, KRaftVoters | None, int]:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from kjbod.config import Config, load_config
-from kjbod.config.load import broker_problems, load_guard_config
+from kjbod.config.load import BOTH_ROLES, broker_problems, load_guard_config
 from kjbod.runtime.control_socket import ControlClient
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -53,7 +53,8 @@ def load(path: Path, own_path: Path | None = None) -> Config:
 
 def client(config: Config) -> ControlClient:
     """The way to the agent of this configuration."""
-    return ControlClient(Path(config.kjbod_state_dir), node_id=config.node_id, source=config.source)
+    command = "kjbod server" if config.process_roles == BOTH_ROLES else "kjbod agent"
+    return ControlClient(Path(config.kjbod_state_dir), node_id=config.node_id, source=config.source, command=command)
 
 
 def configured(config: Config, path: str) -> str:

@@ -25,17 +25,22 @@ A log that ends before what is known to have been there has lost what was acknow
 at a clean stop (:mod:`kjbod.metadata.clean_stop`), before the begin of its newest epoch
 (:mod:`kjbod.metadata.epoch_checkpoint`), or before a segment of which only an index is left.
 
+What is changed is changed through a descriptor of the directory that was opened (``/proc/self/fd``, proc_pid_fd(5)): by
+its path another one may be found meanwhile, a backup that was mounted over it for example, whose log would be damaged.
+
 A log that was shortened after a snapshot starts above 0. Segments go oldest first, each with its ``.log`` before its
 indexes, so that a crash on the way leaves a log without a gap, and indexes without a segment, which recovery removes.
 """
 
 import bisect
 import contextlib
+import dataclasses
 import errno
 import mmap
 import os
 import re
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 from kjbod.documents import INT64_MAX
@@ -193,6 +198,31 @@ class SegmentedLog:
         """It is as a clean stop left it, or the newest snapshot has what it lost since."""
         self._unrepaired: list[_Checked] | None = None
         self._stop_is_noted = True
+        self._descriptor: int | None = None
+        """Of the directory, once it was checked."""
+
+    def hold(self) -> None:
+        """From here on the directory that is there now is the one that is changed."""
+        self._descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    @property
+    def _own(self) -> Path:
+        """Path of the directory that was opened, whatever lies in its place."""
+        return self.directory if self._descriptor is None else Path(f"/proc/self/fd/{self._descriptor}")
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Errors name the directory as a person knows it."""
+        own = str(self._own)
+        try:
+            yield
+        except OSError as error:
+            if error.filename is not None:
+                error.filename = str(error.filename).replace(own, str(self.directory), 1)
+            raise
+
+    def _beside(self, segment: Segment, suffix: str) -> Path:
+        return _beside(self._own / segment.path.name, suffix)
 
     @property
     def start_offset(self) -> int:
@@ -230,15 +260,21 @@ class SegmentedLog:
         for segment in self.segments:
             if self._unrepaired is None:
                 with contextlib.suppress(OSError):
-                    _append(_beside(segment.path, ".timeindex"), segment.indexer.last_time_entry())
+                    _append(self._beside(segment, ".timeindex"), segment.indexer.last_time_entry())
             os.close(segment.fd)
         self.segments.clear()
-        if clean and self._unrepaired is None:
-            epoch = _newest_epoch(self.directory, self.epochs)
-            stop = clean_stop.CleanStop(
-                epoch=epoch, end_offset=last.next_offset, file_name=last.path.name, size_bytes=last.size
-            )
-            clean_stop.write_clean_stop(self.directory, stop)
+        try:
+            if clean and self._unrepaired is None:
+                epoch = _newest_epoch(self._own, self.epochs)
+                stop = clean_stop.CleanStop(
+                    epoch=epoch, end_offset=last.next_offset, file_name=last.path.name, size_bytes=last.size
+                )
+                with self._told():
+                    clean_stop.write_clean_stop(self._own, stop)
+        finally:
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
 
     # ---- writing
 
@@ -260,7 +296,7 @@ class SegmentedLog:
     def _forget_clean_stop(self) -> None:
         """The log changes from now on, and not before: a start that comes to nothing leaves the note of its end."""
         if self._stop_is_noted:
-            clean_stop.remove_clean_stop(self.directory)
+            clean_stop.remove_clean_stop(self._own)
             self._stop_is_noted = False
 
     def _is_full(self, segment: Segment, batch: RecordBatch) -> bool:
@@ -274,18 +310,22 @@ class SegmentedLog:
     def _write(self, batch: RecordBatch) -> None:
         segment = self.segments[-1]
         if _add_epoch(self.epochs, batch):
-            epoch_checkpoint.write_epochs(self.directory, self.epochs)
+            epoch_checkpoint.write_epochs(self._own, self.epochs)
         write_all(segment.fd, batch.raw)
         index, time_index = segment.indexer.add(batch, segment.size)
         segment.size += batch.size_in_bytes
-        _append(_beside(segment.path, ".index"), index)
-        _append(_beside(segment.path, ".timeindex"), time_index)
+        _append(self._beside(segment, ".index"), index)
+        _append(self._beside(segment, ".timeindex"), time_index)
         segment.next_offset = batch.next_offset
 
     def _roll(self, base_offset: int) -> None:
         full = self.segments[-1]
-        _append(_beside(full.path, ".timeindex"), full.indexer.last_time_entry())
-        self.segments.append(_create_segment(self.directory, base_offset))
+        _append(self._beside(full, ".timeindex"), full.indexer.last_time_entry())
+        self.segments.append(self._created(base_offset))
+
+    def _created(self, base_offset: int) -> Segment:
+        segment = _create_segment(self._own, base_offset)
+        return dataclasses.replace(segment, path=self.directory / segment.path.name)
 
     def sync(self) -> None:
         """Make all that was appended durable.
@@ -323,14 +363,14 @@ class SegmentedLog:
         while len(self.segments) > 1 and self.segments[0].next_offset <= offset:
             segment = self.segments.pop(0)
             os.close(segment.fd)
-            _remove(segment.path)
+            _remove(self._own / segment.path.name)
             removed.append(segment.path)
         kept = epochs_from(self.epochs, offset)
         if kept != self.epochs:
             self.epochs[:] = kept
-            epoch_checkpoint.write_epochs(self.directory, kept)
+            epoch_checkpoint.write_epochs(self._own, kept)
         if removed:
-            fsync_directory(self.directory)
+            fsync_directory(self._own)
         return removed
 
     def restart_at(self, offset: int) -> None:
@@ -345,10 +385,11 @@ class SegmentedLog:
         while self.segments:
             segment = self.segments.pop(0)
             os.close(segment.fd)
-            _remove(segment.path)
+            _remove(self._own / segment.path.name)
         self.epochs.clear()
-        epoch_checkpoint.write_epochs(self.directory, [])
-        self.segments.append(_create_segment(self.directory, offset))
+        with self._told():
+            epoch_checkpoint.write_epochs(self._own, [])
+            self.segments.append(self._created(offset))
 
 
 def _remove(segment: Path) -> None:
@@ -426,6 +467,7 @@ def open_log(
             _remove_left_overs(directory)
             _write_partition_metadata(directory)
             log.segments.append(_create_segment(directory, start_offset))
+            log.hold()
             return log
         log.torn = found[-1].torn_tail()
         log._unrepaired = found
@@ -434,6 +476,7 @@ def open_log(
             log.segments.append(
                 Segment(checked.path, checked.base_offset, fd, checked.valid, checked.next_offset, checked.indexer)
             )
+        log.hold()
         if repair:
             log.repair()
         return log

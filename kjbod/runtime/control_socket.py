@@ -31,7 +31,10 @@ from typing import Any, Final, Protocol
 from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.permissions import DENIED, advice
 from kjbod.quick_dataclass import dataclass
+from kjbod.runtime.locks import holder_of
 
+STATE_LOCK_NAME: Final = ".lock"
+"""The file in ``kjbod.state.dir`` that an agent has locked from its start to its end."""
 SOCKET_NAME: Final = "control.sock"
 EXIT_NO_AGENT: Final = 69
 """``EX_UNAVAILABLE`` of sysexits.h: no agent answers."""
@@ -376,12 +379,14 @@ class ControlClient:
         *,
         node_id: int,
         source: str,
+        command: str = "kjbod agent",
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         silence_timeout_ms: int = SILENCE_TIMEOUT_MS,
     ) -> None:
         self.path = state_dir / SOCKET_NAME
         self._node_id = node_id
         self._source = source
+        self._command = command
         self._connect_timeout_s = connect_timeout_ms / 1000
         self._silence_timeout_s = silence_timeout_ms / 1000
 
@@ -470,9 +475,11 @@ class ControlClient:
 
     def _trouble(self, error: OSError) -> ControlError:
         if isinstance(error, FileNotFoundError | ConnectionRefusedError | NotADirectoryError):
+            where = f"no agent answers at {self.path} (kjbod.state.dir={self.path.parent} of {self._source}): "
+            if holder_of(self.path.with_name(STATE_LOCK_NAME)) is not None:
+                return NoAgentError(f"{where}it is starting, or ending: see its log")
             return NoAgentError(
-                f"no agent answers at {self.path} (kjbod.state.dir={self.path.parent} of {self._source}): "
-                f"start it with `kjbod agent -c {self._source}` or systemctl start kjbod-agent; "
+                f"{where}start it with `{self._command} -c {self._source}` or systemctl start kjbod-agent; "
                 f"beside a Kafka broker, which has these disks itself, with `kjbod guard run -c {self._source}`, "
                 "and give its --guard-config here too"
             )

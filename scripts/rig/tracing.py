@@ -47,6 +47,7 @@ _CALLS = {
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.ptrace.restype = ctypes.c_long
 _libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+_OWN_DESCRIPTORS = "/proc/self/fd/"
 
 
 class _SyscallInfo(ctypes.Structure):
@@ -173,10 +174,17 @@ class _Tracer:
         if name in _ON_DESCRIPTOR:
             path = self._link(task, first)
         else:
-            path = self._text(task, second if name.endswith(("at", "at2")) else first)
+            path = self._resolved(task, self._text(task, second if name.endswith(("at", "at2")) else first))
             if name in ("open", "openat") and not (third if name == "openat" else second) & _WRITES:
                 return None
         return f"{name} {path.rpartition('/')[2]}" if path.startswith(self.directory) else None
+
+    def _resolved(self, task: int, path: str) -> str:
+        """The path, where it leads through a descriptor of the process."""
+        if not path.startswith(_OWN_DESCRIPTORS):
+            return path
+        descriptor, _, rest = path.removeprefix(_OWN_DESCRIPTORS).partition("/")
+        return f"{self._link(task, int(descriptor))}/{rest}"
 
     def _link(self, task: int, descriptor: int) -> str:
         try:

@@ -267,6 +267,15 @@ def test_without_an_agent_one_line_says_where_it_was_looked_for(
     assert f"start it with `kjbod agent -c {config}`" in line
 
 
+def test_without_a_combined_node_the_command_that_starts_both_roles_is_named(
+    config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Path(config).open("a") as file:
+        file.write("process.roles=broker,controller\nlisteners=PLAINTEXT://:9092,CONTROLLER://:9093\n")
+    assert cli.run(["status", "-c", config]) == 69
+    assert f"start it with `kjbod server -c {config}`" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [["status"], ["log-dirs"], ["move", "--list"], ["strays"], ["dirs", "add", "/x"]])
 @pytest.mark.parametrize("content", [None, "process.roles=controller\n", "kjbod.rol=x\n"])
 def test_a_configuration_that_cannot_be_used_is_told_before_anybody_is_asked(

@@ -91,7 +91,12 @@ class ConfiguredWorld(World):
 
     def new_controller(self) -> Controller:
         where = ControllerDirectory(
-            path=Path("/d"), cluster_id=CLUSTER_ID, directory_id=Uuid.of(1, 1), lock_fd=-1, identity=(0, 0)
+            path=Path("/d"),
+            cluster_id=CLUSTER_ID,
+            directory_id=Uuid.of(1, 1),
+            lock_fd=-1,
+            descriptor=-1,
+            identity=(0, 0),
         )
         return controller_of(self.config, where, self.rng, SystemClock())
 

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import struct
 import subprocess
@@ -671,6 +672,28 @@ async def test_a_stop_that_was_not_clean_says_nothing_of_the_end(
     log = await MetadataLog.open(directory)
     assert log.end_offset == 10
     await log.close()
+
+
+def put_in_place_of(directory: Path, other: Path) -> None:
+    directory.rename(directory.with_name("ours"))
+    other.rename(directory)
+
+
+async def test_another_log_in_the_place_of_an_open_one_is_never_changed(directory: Path) -> None:
+    """A backup that is mounted over it: append, roll, removal and clean stop go to the directory that was opened."""
+    await write_and_die(directory, *TEN)
+    backup = directory.with_name("backup")
+    shutil.copytree(directory, backup)
+    before = contents(backup)
+    log = await MetadataLog.open(directory, segment_bytes=300)
+    put_in_place_of(directory, backup)
+    await log.append([batch_at(offset, 40, epoch=2) for offset in range(10, 250, 40)])
+    await log.delete_before(90)
+    await log.close()
+    assert contents(directory) == before
+    again = await MetadataLog.open(directory.with_name("ours"))
+    assert again.was_stopped and again.end_offset == 250
+    await again.close()
 
 
 @pytest.mark.parametrize("lose", LOSSES)

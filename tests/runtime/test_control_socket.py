@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import socket
@@ -88,7 +89,7 @@ async def serving(state: Path, log: Log | None = None, **limits: int) -> AsyncIt
         server.close()
 
 
-def client(state: Path, node_id: int = 1, **timeouts: int) -> ControlClient:
+def client(state: Path, node_id: int = 1, **timeouts: Any) -> ControlClient:
     return ControlClient(state, node_id=node_id, source="server.properties", **timeouts)
 
 
@@ -200,6 +201,14 @@ def test_without_an_agent_one_line_names_the_file_the_state_directory_and_the_wa
         "and give its --guard-config here too"
     )
     assert caught.value.exit_code == EXIT_NO_AGENT
+
+
+def test_an_agent_that_has_its_state_directory_and_no_socket_yet_is_starting(tmp_path: Path) -> None:
+    with (tmp_path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(NoAgentError, match="it is starting, or ending: see its log") as caught:
+            client(tmp_path).call("echo")
+    assert "start it with" not in str(caught.value)
 
 
 async def test_a_refusal_keeps_its_text_and_its_exit_code(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import hmac
+import json
 import os
 import tempfile
 import threading
@@ -18,7 +19,7 @@ from kjbod.errors import KjbodError
 from kjbod.ids import Uuid, is_reserved
 from kjbod.metadata.checkpoint_files import read_checkpoint
 from kjbod.metadata.records import FeatureLevelRecord, UserScramCredentialRecord
-from kjbod.storage_tool import parse_voters
+from kjbod.storage_tool import StorageToolError, parse_voters
 from tests.storage_tool.rig import CLUSTER_ID, MakeNode, Node
 
 VOTER = "3000@127.0.0.1:19093:JEXY6aqzQY-32P5TStzaFg"
@@ -564,3 +565,31 @@ def test_keys_of_users_are_in_a_file_that_only_its_user_reads(tmp_path: Path) ->
     secret.format(standalone=True, scram=(SCRAM,))
     modes = [(each.root / "d1/bootstrap.checkpoint").stat().st_mode & 0o777 for each in (plain, secret)]
     assert modes == [0o644, 0o600]
+
+
+def test_two_paths_of_the_same_directory_are_refused_and_nothing_is_formatted(tmp_path: Path) -> None:
+    node = Node(tmp_path, "controller", ("d1",))
+    (node.root / "d1").mkdir()
+    (node.root / "link").symlink_to("d1")
+    with node.path.open("a") as config:
+        config.write(f"metadata.log.dir={node.root}/link\n")
+    with pytest.raises(StorageToolError, match=f"{node.root}/d1 and {node.root}/link are the same directory"):
+        node.format(standalone=True)
+    assert not list((node.root / "d1").iterdir())
+
+
+def test_a_metadata_directory_whose_disk_is_not_mounted_is_not_formatted_in_its_place(tmp_path: Path) -> None:
+    node = Node(tmp_path, "controller", ("mnt",))
+    (node.root / "mnt").mkdir()
+    with node.path.open("a") as config:
+        config.write(f"kjbod.state.dir={node.root}/state\n")
+    memory = node.root / "state" / "known_directories.json"
+    memory.parent.mkdir()
+    one = {"directory_id": "AAAAAAAAAAAAAAAAAAAAAg", "mount_point": f"{node.root}/mnt"}
+    memory.write_text(json.dumps({"version": 2, "node_id": 3000, "directories": {f"{node.root}/mnt": one}}))
+    with pytest.raises(StorageToolError, match=f"mount its disk on {node.root}/mnt first") as refused:
+        node.format(standalone=True)
+    assert str(memory) in str(refused.value)
+    assert not list((node.root / "mnt").iterdir())
+    memory.write_text(memory.read_text().replace(f'"mount_point": "{node.root}/mnt"', '"mount_point": "/"'))
+    assert node.format(standalone=True)

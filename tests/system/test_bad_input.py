@@ -201,7 +201,7 @@ AGENT: dict[str, tuple[Callable[[Node], object], int, str]] = {
     ),
     "a log directory below another through a link": (
         _directory_through_a_link,
-        EXIT_FAILURE,
+        EXIT_CONFIG,
         "log directory {root}/d2 lies in log directory {root}/d1 (at {root}/d1/logs-2)",
     ),
     "a metadata directory below a log directory": (

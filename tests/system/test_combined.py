@@ -1,6 +1,7 @@
 """A combined node, ``process.roles=broker,controller``: agent and controller in one process."""
 
 import contextlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -202,15 +203,17 @@ def test_one_metrics_listener_has_the_series_of_both(node: Node) -> None:
     assert server.stop() == 0
 
 
-@pytest.mark.parametrize("which", ["broker", "controller"])
-def test_a_port_that_is_taken_is_one_line_and_leaves_nothing(node: Node, which: str) -> None:
-    port = node.port if which == "broker" else node.controller_port
+@pytest.mark.parametrize("which", ["broker", "controller", "metrics"])
+def test_a_port_that_is_taken_is_one_line_and_leaves_all_as_it_was(node: Node, which: str) -> None:
+    port = {"broker": node.port, "controller": node.controller_port, "metrics": free_port()}[which]
+    if which == "metrics":
+        node.add(kjbod_metrics_listener=f"127.0.0.1:{port}")
+    before = tree(node.log_dir)
     with socket.create_server(("127.0.0.1", port), reuse_port=False):
         server = node.start()
         assert server.wait() == 1
-    text = server.stderr()
-    assert f"127.0.0.1:{port}" in text and "Traceback" not in text
-    assert not (node.log_dir / ".lock").exists()
+    assert f"127.0.0.1:{port}" in one_line(server) and "Traceback" not in server.stderr()
+    assert tree(node.log_dir) == before
     server = node.serving("again")
     assert server.stop() == 0
 
@@ -222,7 +225,7 @@ def test_a_second_server_on_its_directory_is_refused_and_the_first_goes_on(node:
     second.write_text(f"{node.config.read_text()}listeners={listeners}\nkjbod.state.dir={tmp_path}/second\n")
     refused = node.processes.kjbod("server", "-c", str(second), name="second")
     assert refused.wait() == 1
-    assert f"{node.log_dir} is in use" in refused.stderr()
+    assert f"{node.log_dir} is in use: process {server.pid} holds {node.log_dir}/.lock" in one_line(refused)
     assert brokers_of(node.controller_port) == [1]
     assert server.stop() == 0
 
@@ -254,6 +257,49 @@ class OnDisk:
 def on_disk(tmp_path: Path, processes: Processes, real_disk: Callable[..., RealDisk]) -> OnDisk:
     disk = real_disk(log_dir="combined")
     return OnDisk(node_in(tmp_path, processes, disk.log_dir), disk)
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def one_line(server: ManagedProcess) -> str:
+    """The line for a person with which it ended."""
+    (line,) = [line for line in server.stderr().splitlines() if not line.startswith("{")]
+    return line
+
+
+def test_a_metadata_disk_that_is_not_mounted_is_found_before_another_log_is_served_or_written(on_disk: OnDisk) -> None:
+    server = on_disk.node.serving()
+    known = on_disk.node.config.parent / "combined-state" / "known_directories.json"
+    wait_until(lambda: f'"mount_point": "{on_disk.disk.mount_point}"' in known.read_text(), END_S, "its mount point")
+    assert server.stop() == 0
+    on_disk.disk.unmount()
+    away = f"mount its disk on {on_disk.disk.mount_point} first"
+    server = on_disk.node.start("bare")
+    assert server.wait() == 1
+    assert f"{on_disk.node.log_dir} does not exist" in one_line(server) and away in one_line(server)
+    remembered = known.read_bytes()
+    known.unlink()  # or it would not be formatted
+    format_node(on_disk.node.config, CLUSTER_ID)
+    known.write_bytes(remembered)
+    before = tree(on_disk.node.log_dir)
+    server = on_disk.node.start("below")
+    assert server.wait() == 1
+    assert away in one_line(server)
+    assert not lines_of(server, "controller"), "it answered nobody"
+    assert tree(on_disk.node.log_dir) == before
+
+
+def test_a_metadata_directory_that_is_a_link_to_another_one_is_refused_before_anything_is_written(node: Node) -> None:
+    link = node.log_dir.with_name("link")
+    link.symlink_to(node.log_dir)
+    node.add(metadata_log_dir=link)
+    before = tree(node.log_dir)
+    server = node.start()
+    assert server.wait() == 78
+    assert f"{node.log_dir} and {link} are the same directory {node.log_dir}" in one_line(server)
+    assert tree(node.log_dir) == before
 
 
 def is_closed(port: int) -> bool:
@@ -293,20 +339,46 @@ def test_a_hung_disk_of_the_metadata_ends_both_roles_and_frees_ports_and_state_w
     assert server.wait(END_S) == 74
 
 
-def test_a_start_on_a_hung_disk_can_be_stopped(on_disk: OnDisk) -> None:
+def test_a_start_on_a_hung_disk_can_be_stopped_and_keeps_nobody_waiting_at_its_port(on_disk: OnDisk) -> None:
     on_disk.disk.set(FaultMode.HANG)
     server = on_disk.node.start()
-    in_the_way = f"/proc/{server.pid}/task"
 
     def is_stuck() -> bool:
-        states = [(task / "status").read_text() for task in Path(in_the_way).iterdir()]
-        return any("State:\tD" in state for state in states)
+        states = {}
+        for process in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                state, parent, *_ = process.read_text().rpartition(") ")[2].split()
+                states[int(process.parent.name)] = (state, int(parent))
+        own = {server.pid}
+        for _ in states:  # worker of zygote of server
+            own |= {pid for pid, (_, parent) in states.items() if parent in own}
+            if any(states[pid][0] == "D" for pid in own - {server.pid}):
+                return True
+        return False
 
-    wait_until(is_stuck, END_S, "a thread that waits for the disk")
+    wait_until(is_stuck, END_S, "a worker that waits for the disk")
+    assert is_closed(on_disk.node.controller_port)
     server.signal(signal.SIGTERM)
     assert server.wait_for_event("agent.stopped", END_S)["exit_code"] == 0
-    on_disk.disk.set(FaultMode.OK)
-    assert server.wait(END_S) == 0
+    assert server.wait(END_S) == 0, "no thread of it waits for the disk"
+
+
+def test_a_backup_that_lies_in_the_place_of_its_metadata_is_left_as_it_is(on_disk: OnDisk, tmp_path: Path) -> None:
+    on_disk.node.add(**QUICK)
+    server = on_disk.node.serving()
+    backup = tmp_path / "backup"
+    shutil.copytree(on_disk.disk.mount_point, backup)
+    before = tree(backup)
+    subprocess.run(["mount", "--bind", str(backup), str(on_disk.disk.mount_point)], check=True)
+    try:
+        assert server.wait(END_S) == 74
+        server.wait_for_event("controller.stopped")
+        # Probes may have come between the mount and the verdict: they are of files with names of their own.
+        after = {path: data for path, data in tree(backup).items() if "probe" not in path}
+        assert after == {path: data for path, data in before.items() if "probe" not in path}
+    finally:
+        subprocess.run(["umount", str(on_disk.disk.mount_point)], check=True)
+    assert (on_disk.node.log_dir / "__cluster_metadata-0" / ".kjbod_clean_stop").exists(), "it was still ours"
 
 
 def test_another_disk_than_that_of_the_metadata_is_reported_and_the_node_goes_on(node: Node, tmp_path: Path) -> None:

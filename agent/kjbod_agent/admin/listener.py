@@ -41,7 +41,8 @@ from kjbod.metadata.refusals import refusal
 from kjbod.metadata.token_requests import Requester, refuse
 from kjbod.metadata.versions import KRAFT_VERSION, SUPPORTED_FEATURES
 from kjbod.quick_dataclass import dataclass
-from kjbod.runtime.names import UnresolvedError
+from kjbod.runtime.listening import refusal_of
+from kjbod.runtime.names import Log, UnresolvedError
 from kjbod.security.certificates import Certificates
 from kjbod.security.credentials import MetadataCredentials
 from kjbod.security.dynamic import DynamicStores
@@ -175,6 +176,25 @@ class ServedBroker(Protocol):
 def broker_listeners(config: Config) -> tuple[Listener, ...]:
     """The entries of ``listeners`` to bind; :func:`listener_problems` finds nothing wrong with them."""
     return tuple(one for one in config.listeners if one.name not in config.controller_listener_names)
+
+
+async def require_free_ports(config: Config, log: Log) -> None:
+    """Require that nobody else listens at the broker's ports. Opening them comes too late where something would be
+    written before.
+
+    Raises:
+        ListenerError: an address is taken, or not this host's, or its name cannot be resolved now.
+    """
+    for one in broker_listeners(config):
+        try:
+            reason = await refusal_of(one.host, one.port, log)
+        except UnresolvedError as error:
+            raise ListenerError(f"{config.source}: listeners: {one}: {error}") from None
+        if reason:
+            raise ListenerError(
+                f"{config.source}: listeners: {one}: cannot listen on {one.host}:{one.port}: {reason}: stop what "
+                "listens there, or choose another"
+            )
 
 
 def listener_problems(config: Config) -> list[str]:

@@ -9,17 +9,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from kjbod.documents import int_of, parse_document, text_of
 from kjbod.errors import ConfigError, StorageError
 from kjbod.files import make_directories, read_file, write_atomically
 from kjbod.ids import Uuid
+from kjbod.meta_properties import KNOWN_DIRECTORIES_NAME
 from kjbod.permissions import DENIED
 from kjbod_agent.directories.start_up_rules import KnownDirectory, Memory, Retired, StartUpError
 from kjbod_agent.host_files.file_worker import FILE_BYTES_MAX
-
-KNOWN_DIRECTORIES_NAME: Final = "known_directories.json"
 
 
 class KnownDirectories:

@@ -29,10 +29,10 @@ from kjbod.config import Config
 from kjbod.documents import int_of, parse_document
 from kjbod.errors import ConfigError, StorageError
 from kjbod.ids import Uuid
-from kjbod.meta_properties import MetaProperties, render_meta_properties
+from kjbod.meta_properties import KNOWN_DIRECTORIES_NAME, MetaProperties, render_meta_properties
 from kjbod.permissions import DENIED, explain
 from kjbod.quick_dataclass import dataclass
-from kjbod_agent.directories.known_directories import KNOWN_DIRECTORIES_NAME, KnownDirectories
+from kjbod_agent.directories.known_directories import KnownDirectories
 from kjbod_agent.directories.start_up_rules import (
     Directory,
     Load,
@@ -250,11 +250,31 @@ def _owner_of(text: str) -> tuple[str, str, str]:
         return "of an unknown node", "", "agent"
 
 
+async def _nothing_to_open() -> None:
+    return
+
+
 async def open_directories(
-    config: Config, storage: StorageAgent, clock: Clock, rng: random.Random, log: Log, remembering: Remembering
+    config: Config,
+    storage: StorageAgent,
+    clock: Clock,
+    rng: random.Random,
+    log: Log,
+    remembering: Remembering,
+    *,
+    open_companion: Callable[[], Awaitable[None]] = _nothing_to_open,
 ) -> Opened:
     """Read the heads of all directories, check them, lock them, give ids to those without, and remember which is where.
-    On a combined node the metadata directory is locked already, by the controller in this process.
+
+    Args:
+        config: names them.
+        storage: reaches them.
+        clock: for what is remembered.
+        rng: for missing ids.
+        log: for what is not as it was.
+        remembering: memory of the starts before.
+        open_companion: on a combined node locks and reads the metadata directory, once nothing is wrong with any, and
+            before anything is changed.
 
     Raises:
         StorageError: one line that says which directory cannot be used and what to do.
@@ -263,6 +283,8 @@ async def open_directories(
     agents = {path: storage.directory(path) for path in dict.fromkeys((*config.log_dirs, config.metadata_log_dir))}
     needed = {path for path in agents if path not in before.directories} | {config.metadata_log_dir}
     loads = await _load_heads(agents, needed, config.log_dirs)
+    if "controller" in config.process_roles:
+        require_metadata_disk(loads[config.metadata_log_dir], config, before, remembering.mounts())
     start_up = examine(
         node_id=config.node_id,
         log_dirs=config.log_dirs,
@@ -278,6 +300,7 @@ async def open_directories(
     late = {path for path, load in loads.items() if isinstance(load, DirectoryTimeout)}
     tell_unreadable(start_up, log, late)
     wall_ms = clock.wall_ms()
+    await open_companion()
     locked = {config.metadata_log_dir} if "controller" in config.process_roles else set()
     failed, unprepared = await _prepare_all(start_up, agents, wall_ms, locked)
     await remembering.change(remember(before, start_up.all, wall_ms, log).only(agents))
@@ -422,6 +445,47 @@ async def _prepare_all(
         elif error is not None:
             raise error
     return failed, unprepared
+
+
+def require_metadata_disk(load: Load, config: Config, before: Memory, mounts: tuple[Mount, ...]) -> None:
+    """On a combined node the metadata directory is the cluster: another one in its place is a cluster without topics,
+    which would have every broker give up its replicas.
+
+    Args:
+        load: what the worker of ``metadata.log.dir`` said.
+        config: of the node.
+        before: memory of the starts before.
+        mounts: what is mounted now.
+
+    Raises:
+        StartUpError: it is away, below the mount point of its disk, or not formatted.
+    """
+    path = config.metadata_log_dir
+    known = before.directories.get(path)
+    absent = isinstance(load, DirectoryError) and load.errno == errno.ENOENT
+    bare = isinstance(load, LoadedDirectory) and load.meta_properties is None
+    if known is not None and (absent or bare):
+        where = "" if known.mount_point in (None, "/") else f" on {known.mount_point} first"
+        raise StartUpError(
+            f"{path} {'does not exist' if absent else 'has no meta.properties'}, and was the metadata directory "
+            f"{known.directory_id} at the last start: mount its disk{where}, or restore it from a backup; formatted "
+            "anew it would be a cluster without any topic"
+        )
+    if bare:
+        raise StartUpError(
+            f"{path} is not formatted: there is no meta.properties; is its disk mounted? For a new cluster run "
+            f"`kjbod format -c {config.source} -t CLUSTER_ID --standalone` first"
+        )
+    mount_point = before.mounted_before(path, load.directory_id) if isinstance(load, LoadedDirectory) else None
+    if known is None or mount_point is None:
+        return
+    assert isinstance(load, LoadedDirectory)
+    if reason := not_mounted(mount_point, load.identity.mount_id, mounts):
+        raise StartUpError(
+            f"{path} {reason} (it was the metadata directory {known.directory_id} at the last start, and is another "
+            f"one now); where the metadata are to lie here for good, take it out of "
+            f"{config.kjbod_state_dir}/{KNOWN_DIRECTORIES_NAME}"
+        )
 
 
 def _without_missing(loads: Mapping[str, Load], remembered: Mapping[str, Uuid]) -> dict[str, Load]:

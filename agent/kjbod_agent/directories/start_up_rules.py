@@ -29,7 +29,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final
 
-from kjbod.errors import StorageError
+from kjbod.errors import EXIT_CONFIG, StorageError
 from kjbod.ids import METADATA_TOPIC_NAME, Uuid
 from kjbod.meta_properties import (
     Ensemble,
@@ -54,6 +54,12 @@ _ABSENT: Final = frozenset({errno.ENOENT})
 
 class StartUpError(StorageError):
     """The log directories cannot be used as they are; the text says which and what to do."""
+
+
+class OverlapError(StartUpError):
+    """Two paths of the configuration lead to the same place: no restart can help."""
+
+    exit_code = EXIT_CONFIG
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +124,13 @@ def examine(
     ensemble = load_ensemble({p: _content(load) for p, load in loads.items()}, metadata_log_dir=metadata_log_dir)
     _require_readable_metadata(ensemble, metadata_log_dir, loads)
     _require_present(ensemble, loads)
+    read = {path: load for path, load in loads.items() if isinstance(load, LoadedDirectory)}
+    _require_distinct(read)  # before its ids are compared: two paths of one directory are no copy of it
     verify_ensemble(ensemble, node_id=node_id, require=Requirement.AT_LEAST_ONE_VALID | Requirement.METADATA_LOG_DIR)
     _require_owner(ensemble)
-    read = {path: load for path, load in loads.items() if isinstance(load, LoadedDirectory)}
     usable = {path: load for path, load in read.items() if path in ensemble.properties}
     _require_any(log_dirs, usable, ensemble, loads)
     _require_one_metadata_log(usable, metadata_log_dir)
-    _require_distinct(usable)
     _require_replica_names(usable.values())
     to_write = with_directory_ids(ensemble, rng)
     metas = {**ensemble.properties, **to_write}
@@ -224,13 +230,16 @@ def _require_apart(path: str, real_path: str, others: Mapping[str, str]) -> None
     are real paths by path."""
     for other, real_other in sorted(others.items()):
         if real_path == real_other:
-            raise StartUpError(f"log directories {other} and {path} are the same directory {real_path}")
+            raise OverlapError(
+                f"log directories {other} and {path} are the same directory {real_path}: name it by one path in "
+                "log.dirs and metadata.log.dir"
+            )
         for inner, real_inner, outer, real_outer in (
             (path, real_path, other, real_other),
             (other, real_other, path, real_path),
         ):
             if real_inner.startswith(f"{real_outer.rstrip('/')}/"):
-                raise StartUpError(
+                raise OverlapError(
                     f"log directory {inner} lies in log directory {outer} (at {real_inner}), which would take it for a "
                     "replica: use directories beside each other"
                 )

@@ -25,6 +25,7 @@ from kjbod.metadata.snapshot import BOOTSTRAP_CHECKPOINT, SnapshotId
 from kjbod.metadata.versions import LATEST, default_features
 from kjbod.permissions import DENIED, advice
 from kjbod.quick_dataclass import dataclass
+from kjbod.runtime.locks import holder_of
 
 LOCK_NAME = ".lock"
 _META_BYTES_MAX = 1024 * 1024
@@ -39,6 +40,8 @@ class ControllerDirectory:
     cluster_id: str
     directory_id: Uuid
     lock_fd: int
+    descriptor: int
+    """Of the directory: by its path another one may be found later."""
     identity: tuple[int, int]
     """Device and inode."""
 
@@ -50,7 +53,8 @@ class ControllerDirectory:
     def release(self) -> None:
         """Give the lock back and remove its file, as Kafka does at a clean stop."""
         with contextlib.suppress(OSError):
-            (self.path / LOCK_NAME).unlink()
+            os.unlink(LOCK_NAME, dir_fd=self.descriptor)
+        os.close(self.descriptor)
         os.close(self.lock_fd)
 
 
@@ -63,7 +67,7 @@ def open_directory(config: Config) -> ControllerDirectory:
     """
     path = Path(config.metadata_log_dir)
     file = path / META_PROPERTIES_NAME
-    how_to = f"run `kjbod format -c {config.source} -t CLUSTER_ID --standalone` first"
+    how_to = f"is its disk mounted? For a new cluster run `kjbod format -c {config.source} -t CLUSTER_ID --standalone`"
     try:
         content = read_file(file, bytes_max=_META_BYTES_MAX)
     except FileNotFoundError:
@@ -86,12 +90,14 @@ def open_directory(config: Config) -> ControllerDirectory:
         missing = "cluster.id" if meta.cluster_id is None else "directory.id"
         raise StorageError(f"{file} has no {missing}; {how_to}")
     lock_fd = _lock(path)
-    found = path.stat()
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    found = os.fstat(descriptor)
     return ControllerDirectory(
         path=path,
         cluster_id=meta.cluster_id,
         directory_id=meta.directory_id,
         lock_fd=lock_fd,
+        descriptor=descriptor,
         identity=(found.st_dev, found.st_ino),
     )
 
@@ -116,9 +122,9 @@ def _lock_once(directory: Path, path: Path) -> int:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(fd)
-        raise StorageError(
-            f"{directory} is in use: another process holds {path}; stop that controller or broker first"
-        ) from None
+        pid = holder_of(path)
+        who = "another process" if pid is None else f"process {pid}"
+        raise StorageError(f"{directory} is in use: {who} holds {path}; stop that controller or broker first") from None
     return fd
 
 

@@ -63,7 +63,9 @@ def main(directory: str, device: str, inode: str) -> None:
         sys.stdout.write(f"{probe.answer(number)}\n")
         sys.stdout.flush()
     with contextlib.suppress(OSError):
-        (probe.directory / NAME).unlink()
+        found = probe.directory.stat()
+        if (found.st_dev, found.st_ino) == probe.identity:
+            (probe.directory / NAME).unlink()
 
 
 if __name__ == "__main__":

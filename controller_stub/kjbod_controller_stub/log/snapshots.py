@@ -312,6 +312,8 @@ class Snapshots:
         self._readers: OrderedDict[tuple[int, Uuid], int] = OrderedDict()
         self._wake = asyncio.Event()
         self._stopping = False
+        self._identity: tuple[int, int] | None = None
+        """Device and inode of the directory, since :meth:`adopt`."""
 
     # ---- what there is (``quorum.SnapshotView``)
 
@@ -395,7 +397,16 @@ class Snapshots:
         self._kept[state.id] = Kept(state.id, size, state.timestamp_ms)
         _log.info("snapshot.written", snapshot=state.id.file_name, bytes=size, reason=reason)
 
+    def _require_own(self) -> None:
+        """Nothing is written or removed where another directory lies in the place of ours, a backup for example."""
+        status = self._directory.stat()
+        found = (status.st_dev, status.st_ino)
+        self._identity = self._identity or found
+        if found != self._identity:
+            raise OSError(errno.ESTALE, "another directory is there now")
+
     def _store(self, state: State) -> int:
+        self._require_own()
         return stream_checkpoint(
             self._directory / state.id.file_name,
             header_timestamp_ms=state.timestamp_ms,
@@ -430,6 +441,7 @@ class Snapshots:
         _log.info("snapshots.removed", snapshots=[each.file_name for each in gone], log_start_offset=log.start_offset)
 
     def _remove(self, snapshot_ids: Sequence[SnapshotId], *, left_overs: bool = False) -> None:
+        self._require_own()
         paths = [self._directory / each.file_name for each in snapshot_ids]
         for path in [*paths, *(left_overs_in(self._directory) if left_overs else ())]:
             path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """Log directories in memory, opened as an agent opens them, in virtual time."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +15,10 @@ from kjbod_agent.storage.memory import MemoryDisk, MemoryStorageAgent
 from tests.agent.core.recording import Log
 
 T = TypeVar("T")
+
+
+async def _nothing() -> None:
+    return
 
 
 def config_of(
@@ -110,6 +114,14 @@ class Disks:
         for name, topic_id in replicas:
             self.disks[path].directories[name] = f"version: 0\ntopic_id: {topic_id}".encode()
 
-    async def open(self) -> Opened:
-        """As at the start."""
-        return await open_directories(self.config, self.storage, self.clock, self.rng, self.log, self.remembering)
+    async def open(self, open_companion: Callable[[], Awaitable[None]] = _nothing) -> Opened:
+        """As at the start, of a combined node with the other half."""
+        return await open_directories(
+            self.config,
+            self.storage,
+            self.clock,
+            self.rng,
+            self.log,
+            self.remembering,
+            open_companion=open_companion,
+        )

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.errors import ConfigError, StorageError
+from kjbod.errors import EXIT_CONFIG, ConfigError, StorageError
 from kjbod.ids import Uuid
-from kjbod_agent.directories.known_directories import KNOWN_DIRECTORIES_NAME, KnownDirectories
+from kjbod.meta_properties import KNOWN_DIRECTORIES_NAME
+from kjbod_agent.directories.known_directories import KnownDirectories
 from kjbod_agent.directories.start_up_rules import (
     RETIRED_MAX,
     KnownDirectory,
@@ -102,6 +103,10 @@ REFUSED: dict[str, tuple[dict[str, Load], str]] = {
     ),
     "around_another": ({"d1": replace(loaded("/d1"), real_path="/d2/x")}, "log directory /d1 lies in .* /d2"),
     "same_directory": ({"d2": replace(loaded("/d2"), real_path="/d1")}, "the same directory"),
+    "same_directory_by_a_link": (
+        {"d2": replace(loaded("/d2", meta("/d1")), real_path="/d1")},
+        "the same directory /d1",
+    ),
     "foreign_directory": ({"d2": replace(loaded("/d2"), unknown_names=("lost+found",))}, "/d2/lost\\+found"),
     "no_worker": ({"d2": WorkerUnavailable("/d2", "no worker could be started")}, "no worker could be started"),
 }
@@ -286,3 +291,9 @@ def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StartUpError, match=r"kjbod\.state\.dir="):
         KnownDirectories(tmp_path / "file" / "state", 1).load()
+
+
+def test_two_paths_of_a_directory_are_a_mistake_that_no_restart_mends() -> None:
+    with pytest.raises(StorageError) as refusal:
+        start("/d1", "/d2", d2=replace(loaded("/d2", meta("/d1")), real_path="/d1"))
+    assert refusal.value.exit_code == EXIT_CONFIG

@@ -27,11 +27,12 @@ from kjbod_agent.directories.start_up import (
     _without_missing,
     _without_unmounted,
     mark_clean,
+    require_metadata_disk,
 )
-from kjbod_agent.directories.start_up_rules import Directory, Memory, StartUpError
+from kjbod_agent.directories.start_up_rules import Directory, Load, Memory, StartUpError
 from kjbod_agent.health.mounts import Mount
 from kjbod_agent.replicas.stray_memory import StrayMemory
-from kjbod_agent.storage.api import BlockedCall, DirectoryError, Replica
+from kjbod_agent.storage.api import BlockedCall, DirectoryError, LoadedDirectory, Replica
 from tests.agent.core.opened import Disks, config_of
 from tests.agent.core.test_directories import loaded
 
@@ -369,3 +370,70 @@ def test_a_mount_point_that_was_formatted_without_its_disk_is_offline(
         assert type(judged) is StorageError
         for part in (path, "mount its disk on /mnt/d2 first", str(Uuid.of(1, 2)), f"kjbod dirs add {path}"):
             assert part in str(judged)
+
+
+METADATA = "/mnt/d2/logs"
+CONTROLLERS = config_of([METADATA])
+
+
+def _of_the_metadata(load: Load, remembered: str | None = "/mnt/d2") -> str:
+    """Words with which a combined node refuses it; empty where it does not."""
+    before = Memory().seen(METADATA, Uuid.of(1, 2), 0).on_device(METADATA, "sdb", None, remembered)
+    try:
+        require_metadata_disk(load, CONTROLLERS, before, (ROOT, OWN))
+    except StartUpError as error:
+        return str(error)
+    return ""
+
+
+def _on(mount: Mount, directory_id: Uuid) -> LoadedDirectory:
+    load = loaded(METADATA, b"version=1")
+    identity = replace(load.identity, mount_id=mount.mount_id)
+    return replace(load, directory_id=str(directory_id), identity=identity)
+
+
+def test_a_metadata_disk_that_is_away_is_to_be_mounted_and_never_to_be_formatted() -> None:
+    bare = replace(loaded(METADATA, b""), meta_properties=None)
+    absent = DirectoryError(errno.ENOENT, f"open of {METADATA}", METADATA)
+    for load in (bare, absent):
+        said = _of_the_metadata(load)
+        assert said.startswith(METADATA) and "mount its disk on /mnt/d2 first" in said and str(Uuid.of(1, 2)) in said
+        assert "kjbod format" not in said and "--standalone" not in said
+    assert "mount its disk, or restore it" in _of_the_metadata(absent, remembered=None)
+
+
+def test_another_metadata_log_below_the_mount_point_of_a_disk_that_is_away_is_refused() -> None:
+    said = _of_the_metadata(_on(ROOT, Uuid.of(9, 9)))
+    for part in (METADATA, "mount its disk on /mnt/d2 first", str(Uuid.of(1, 2)), "known_directories.json"):
+        assert part in said
+    assert not _of_the_metadata(_on(OWN, Uuid.of(9, 9))), "a new disk"
+    assert not _of_the_metadata(_on(ROOT, Uuid.of(1, 2))), "copied there, with its id"
+
+
+def test_a_metadata_directory_that_never_was_one_is_to_be_formatted() -> None:
+    with pytest.raises(StartUpError, match=f"{METADATA} is not formatted.* --standalone"):
+        require_metadata_disk(replace(loaded(METADATA, b""), meta_properties=None), CONTROLLERS, Memory(), ())
+
+
+def test_the_other_half_of_the_node_is_opened_when_nothing_is_wrong_and_before_anything_is_changed(
+    virtual: Run,
+) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks(clock, ["/d1", "/d2"])
+        disks.format("/d2", None)
+        opened = []
+
+        async def open_companion() -> None:
+            opened.append({path: (disk.locked_by, disk.meta_properties) for path, disk in disks.disks.items()})
+            raise StartUpError("its log is damaged")
+
+        before = {path: (None, disk.meta_properties) for path, disk in disks.disks.items()}
+        with pytest.raises(StartUpError, match="its log is damaged"):
+            await disks.open(open_companion)
+        assert opened == [before]
+        disks.format("/d2", disks.ids["/d1"])
+        with pytest.raises(StorageError, match="Duplicate directory ID"):
+            await disks.open(open_companion)
+        assert len(opened) == 1
+
+    virtual(main)
