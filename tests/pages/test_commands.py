@@ -50,6 +50,7 @@ GATE = "tests/guard/test_gate_kafka.py::test_a_broker_starts_beside_disks_that_h
 KEPT = "tests/scripts/test_metadata_start.py::test_a_start_fetches_only_what_it_lacks_and_knows_the_same"
 MASKED = "tests/guard/test_act_kafka.py::test_a_disk_that_carries_more_is_masked_and_released"
 MATRIX = "tests/system/test_detection_matrix.py::test_every_fault_gets_the_right_verdict_and_no_other_disk_gets_any"
+FAILED_OVER = "tests/scripts/test_quorum_bench.py::test_a_failed_disk_is_recorded_by_the_next_controller"
 FLOODED = "tests/scripts/test_handshakes_bench.py::test_a_flood_is_survived_and_its_figures_are_told"
 MEASURED = "tests/scripts/test_controller_bench.py::test_a_run_measures_our_controller_and_tells_what_it_measured"
 MEANS = (
@@ -122,6 +123,8 @@ HELD = {
     "scripts/bench/false-positives": QUIET,
     "scripts/bench/false-positives --seconds --conditions": QUIET,
     "scripts/bench/false-positives --guard --minutes": IDLE_GUARDS,
+    "scripts/bench/quorum": FAILED_OVER,
+    "scripts/bench/quorum --cases --n": FAILED_OVER,
     "scripts/bench/guard": MEANS,
     "scripts/bench/guard --means --phases --repeat --for": MEANS,
     "scripts/bench/guard --means --faults --fs": MEANS,
