@@ -117,10 +117,11 @@ class Keeping:
         self._queued_bytes = 0
         self._wake = asyncio.Event()
         self._compacting: asyncio.Future[Any] | None = None
-        self._cut: tuple[str, int] | None = None
+        self._cut: tuple[str, int, int] | None = None
         self._since_image = 0
         self._end = 0
         self._tail: Tail | None = None
+        self._torn: tuple[str, int, int] | None = None
         self._kraft_version = 0
         self._caught_up = False
         self.stopped: str | None = "it was not looked at yet"
@@ -177,6 +178,7 @@ class Keeping:
         self._end = found["end"]
         self._since_image = self._end
         self._tail = None if found["tail"] is None else Tail(*found["tail"])
+        self._torn = found["torn"]
         self.offset = self._end - 1
         if self._tail is None:
             return None
@@ -337,8 +339,16 @@ class Keeping:
             data = b"".join(each.data for each in records)
             self.offset = await self._call("metadata_append", data, records[-1].kraft_version) - 1
             self._since_image += sum(each.count for each in records)
+            self._tell_of_torn()
             self._queued_bytes -= _size(records[1:])
         self._queued_bytes -= len(what.data)
+
+    def _tell_of_torn(self) -> None:
+        """What an end in the middle of a write had left was cut before anything was written behind it."""
+        if self._torn is not None:
+            path, position, size = self._torn
+            self._log.info("metadata.kept.cut", path=path, position=position, bytes_cut=size)
+            self._torn = None
 
     # ------------------------------------------------------------------------------------------------------- the image
 
@@ -371,7 +381,7 @@ class Keeping:
             return
         made = done.result()
         if made["checkpoint"] is not None:
-            self._cut = (made["checkpoint"], made["tail"][0])
+            self._cut = (made["checkpoint"], made["inode"], made["tail"][0])
             self._wake.set()
 
 

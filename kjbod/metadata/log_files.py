@@ -399,6 +399,7 @@ def open_log(
     segment_ms: int = SEGMENT_MS,
     start_offset: int = 0,
     repair: bool = True,
+    read_only: bool = False,
 ) -> SegmentedLog:
     """Open the log in ``directory``, which is created inside its (existing) parent where it is missing.
 
@@ -409,6 +410,7 @@ def open_log(
         start_offset: where a new log starts: the end of a snapshot that has no log.
         repair: whether to do :meth:`SegmentedLog.repair` now. A log that exists is only read otherwise, and must not be
             written before.
+        read_only: the segments are opened for reading alone, and none of them through a symbolic link.
 
     Raises:
         LogCorruptError: anything but the tail does not check; nothing on disk was changed.
@@ -430,7 +432,8 @@ def open_log(
         log.torn = found[-1].torn_tail()
         log._unrepaired = found
         for checked in found:
-            fd = os.open(checked.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+            access = os.O_RDONLY | os.O_NOFOLLOW if read_only else os.O_RDWR | os.O_APPEND
+            fd = os.open(checked.path, access | os.O_CLOEXEC)
             log.segments.append(
                 Segment(checked.path, checked.base_offset, fd, checked.valid, checked.next_offset, checked.indexer)
             )

@@ -7,16 +7,19 @@ Indexes are not written: Kafka makes them when it opens a segment without. Appen
 an observer are not (``KafkaRaftClient.appendAsFollower``): the quorum has them. What relies on them is synced first: a
 new epoch's line, a new segment, a snapshot. A torn tail is cut when the log is first written to, as at Kafka's start.
 
-Removed is only what kjbod made, below a later snapshot. Which files those are is remembered in ``kjbod.state.dir``, by
-name and inode. A segment that has an index beside it was opened by a real broker, which may have written to it: it is
-nobody's to remove but that broker's. A memory that was lost means that the files stay. A log that was voted on, or that
-another has led, that is damaged or has a gap, is left alone.
+Cut, overwritten and removed is only what kjbod made. Which files those are is remembered in ``kjbod.state.dir``, by
+name and inode; none is reached through a symbolic link, and where something is no regular file nothing is kept. A
+segment that has an index beside it was opened by a real broker, which may have written to it: it is nobody's to remove
+but that broker's. A memory that was lost means that the files stay. A log that was voted on, or that another has led,
+that is damaged or has a gap, is left alone.
 """
 
 import contextlib
 import errno
 import json
 import os
+import re
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,14 +36,23 @@ from kjbod.metadata.log_files import (
     PARTITION_METADATA,
     SEGMENT_BYTES,
     SEGMENT_MODE,
+    Segment,
     SegmentedLog,
+    TornTail,
     open_log,
 )
 from kjbod.metadata.quorum_state import QuorumState, read_quorum_state, write_quorum_state
 from kjbod.metadata.snapshot import SnapshotId
 
 MEMORY_BYTES_MAX = 1024 * 1024
+OFFSET_BYTES = 8
+"""A batch begins with its offset."""
 FIRST = SnapshotId(0, 0)
+_USED_NAME = re.compile(
+    r"[0-9]{20}\.(log|index|timeindex)|[0-9]{20}-[0-9]{10}\.checkpoint(\.part)?"
+    r"|leader-epoch-checkpoint(\.tmp)?|partition\.metadata(\.tmp)?|quorum-state(\.tmp)?"
+)
+"""Files that are read or written here."""
 
 
 def newest_checkpoint(directory: Path) -> SnapshotId | None:
@@ -69,12 +81,35 @@ def why_not_ours(directory: Path) -> str | None:
         OSError: it cannot be read.
         StorageError: its ``quorum-state`` makes no sense.
     """
+    if problem := why_not_regular(directory):
+        return problem
     state = read_quorum_state(directory)
     if state is not None and state.voted_id >= 0:
         return f"{directory}/quorum-state has a vote: it is a controller's"
     if (directory / clean_stop.FILE_NAME).exists():
         return f"{directory} is that of a kjbod controller"
     return None
+
+
+def why_not_regular(directory: Path) -> str | None:
+    """Name of what stands in the place of a file of a ``__cluster_metadata-0``, or of itself, and is something else;
+    None: there is no such thing.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if not stat.S_ISDIR(directory.lstat().st_mode):
+        return f"{directory} is {_kind(directory)}, and no directory: move it away"
+    for path in sorted(directory.iterdir()):
+        if _USED_NAME.fullmatch(path.name) and not stat.S_ISREG(path.lstat().st_mode):
+            return f"{path} is {_kind(path)}, and no regular file: it was neither read nor written; move it away"
+    return None
+
+
+def _kind(path: Path) -> str:
+    mode = path.lstat().st_mode
+    kinds = {stat.S_IFLNK: "a symbolic link", stat.S_IFDIR: "a directory", stat.S_IFREG: "a file"}
+    return kinds.get(stat.S_IFMT(mode), "a device, pipe or socket")
 
 
 def checked_log(directory: Path) -> tuple[SegmentedLog, SnapshotId | None]:
@@ -86,7 +121,7 @@ def checked_log(directory: Path) -> tuple[SegmentedLog, SnapshotId | None]:
     """
     newest = newest_checkpoint(directory)
     end = 0 if newest is None else newest.end_offset
-    log = open_log(directory, start_offset=end, repair=False)
+    log = open_log(directory, start_offset=end, repair=False, read_only=True)
     if log.start_offset > end:
         problem = f"{directory} begins at offset {log.start_offset}, and its newest snapshot ends at {end}: a gap"
         log.close()
@@ -124,6 +159,11 @@ def tail_of(log: SegmentedLog, at: int | None = None) -> Tail | None:
     return None
 
 
+def is_opened_by_kafka(segment: Path) -> bool:
+    """Whether a real broker has opened a segment: it makes an index where there is none."""
+    return os.path.lexists(segment.with_suffix(".index"))
+
+
 class OwnFiles:
     """Memory of which files kjbod made in a ``__cluster_metadata-0``: names and inodes, in ``kjbod.state.dir``."""
 
@@ -138,15 +178,24 @@ class OwnFiles:
 
     def __contains__(self, path: Path) -> bool:
         try:
-            same = path.lstat().st_ino == self._inodes.get(path.name)
+            return self.is_same(path, path.lstat())
         except OSError:
             return False
-        opened_by_kafka = path.suffix == ".log" and path.with_suffix(".index").exists()
-        return same and not opened_by_kafka
 
-    def add(self, path: Path) -> None:
-        """Remember a file that was made. That it could not be written down only means that it stays for ever."""
-        self._inodes[path.name] = path.lstat().st_ino
+    def is_same(self, path: Path, status: os.stat_result) -> bool:
+        """Whether what has this status is the file of that name which kjbod made, and no broker has opened since."""
+        same = stat.S_ISREG(status.st_mode) and status.st_ino == self._inodes.get(path.name)
+        return same and not (path.suffix == ".log" and is_opened_by_kafka(path))
+
+    def add(self, path: Path, *, name: str | None = None) -> None:
+        """Remember a file that was made, and is to have another name if that is given. That it could not be written
+        down only means that it stays for ever."""
+        self._inodes[name or path.name] = path.lstat().st_ino
+        self._save()
+
+    def forget(self, path: Path) -> None:
+        """A name of ours is gone."""
+        self._inodes.pop(path.name, None)
         self._save()
 
     def remove(self, paths: list[Path]) -> None:
@@ -196,8 +245,9 @@ class KeptLog:
             Where it ends, with its epochs and its last batch; whether it has ``known``; or what the matter with it is.
         """
         found: dict[str, Any] = {"start": 0, "end": 0, "epochs": [], "tail": None, "has": False, "problem": None}
+        found["torn"] = None
         try:
-            if not self._directory.exists():
+            if not os.path.lexists(self._directory):
                 return found
             found["problem"] = why_not_ours(self._directory)
             if found["problem"] or not has_segments(self._directory):
@@ -210,7 +260,9 @@ class KeptLog:
         tail = tail_of(log) if newest is None or newest.end_offset <= log.end_offset else None
         has = known is not None and tail_of(log, known[0]) == Tail(*known)
         last = None if tail is None else (tail.base_offset, tail.last_offset, tail.leader_epoch, tail.crc)
+        torn = log.torn
         return found | {
+            "torn": None if torn is None else (str(torn.path), torn.position, torn.bytes_cut),
             "start": log.start_offset,
             "end": log.end_offset,
             "epochs": known_epochs(log, newest),
@@ -280,20 +332,48 @@ class KeptLog:
         if not partition_metadata.exists():
             write_atomically(partition_metadata, f"version: 0\ntopic_id: {METADATA_TOPIC_ID}".encode())
         if self._log is not None and self._log.torn is not None:
-            with self._log.torn.path.open("r+b") as file:
-                file.truncate(self._log.torn.position)
-                os.fsync(file.fileno())
+            self._cut_torn(self._log.torn, self._log.end_offset)
             self._log.torn = None
+
+    def _cut_torn(self, torn: TornTail, end_offset: int) -> None:
+        """Cut what a write of our own has left. What another has written is not ours to cut, whatever it is."""
+        fd = os.open(torn.path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            status = os.fstat(fd)
+            begins = os.pread(fd, OFFSET_BYTES, torn.position)
+            written = begins == end_offset.to_bytes(OFFSET_BYTES, "big")[: len(begins)] or not any(begins)
+            grown = status.st_size != torn.position + torn.bytes_cut
+            if not self._own.is_same(torn.path, status) or not written or grown:
+                raise OSError(
+                    errno.EEXIST,
+                    f"ends with {torn.bytes_cut} bytes that are no batch, and that kjbod did not write: they stay as "
+                    "they are; a broker cuts what it has left there itself at its start; else move the directory away",
+                    str(torn.path),
+                )
+            os.ftruncate(fd, torn.position)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
     def _roll(self) -> None:
         """Go on in the last segment where that is ours, or empty; else in a new one."""
         self._prepare()
-        if self._log is not None and self._fd is None:
-            last = self._log.segments[-1]
-            if not last.size or last.path in self._own:
-                self._fd, self._path, self._size = os.dup(last.fd), last.path, last.size
-                return
-        self._begin_segment(self._end)
+        if self._log is None or self._fd is not None or not self._go_on_in(self._log.segments[-1]):
+            self._begin_segment(self._end)
+
+    def _go_on_in(self, last: Segment) -> bool:
+        """Open the last segment to append to it, if that is ours. One that is empty has nothing to lose: an end between
+        its making and the note of that leaves one, and a broker that has taken a snapshot."""
+        fd = os.open(last.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        status = os.fstat(fd)
+        empty = stat.S_ISREG(status.st_mode) and status.st_size == last.size == 0 and status.st_nlink == 1
+        if not empty and not (self._own.is_same(last.path, status) and status.st_size == last.size):
+            os.close(fd)
+            return False
+        self._fd, self._path, self._size = fd, last.path, last.size
+        if not is_opened_by_kafka(last.path):
+            self._own.add(last.path)
+        return True
 
     def _begin_segment(self, base_offset: int) -> None:
         if self._fd is not None:
@@ -320,28 +400,42 @@ class KeptLog:
             raise OSError(errno.EEXIST, f"the log before the snapshot {name} was not written by kjbod")
         self._prepare()
         part = self._directory / (name + PARTIAL_SUFFIX)
-        if position == 0:
-            part.unlink(missing_ok=True)
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, SEGMENT_MODE)
+        descriptor = self._open_part(part, new=position == 0)
         try:
             write_all(descriptor, data)
             if last:
                 os.fchmod(descriptor, 0o400)
                 os.fsync(descriptor)
         except OSError:
-            part.unlink(missing_ok=True)
+            self._own.remove([part])
             raise
         finally:
             os.close(descriptor)
         if last:
             self._restart_at(snapshot_id, part, segments)
 
+    def _open_part(self, part: Path, *, new: bool) -> int:
+        """A part of a snapshot, to append to it; of an earlier one of ours nothing is left."""
+        checkpoint = part.with_suffix("")
+        for path in (part, checkpoint):
+            left = path.lstat() if os.path.lexists(path) else None
+            if left is not None and not self._own.is_same(path, left) and (path == checkpoint or left.st_size):
+                raise OSError(errno.EEXIST, "was not written by kjbod, and stays: move it away", str(path))
+        flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        if not new:
+            return os.open(part, flags)
+        part.unlink(missing_ok=True)
+        descriptor = os.open(part, flags | os.O_CREAT | os.O_EXCL, SEGMENT_MODE)
+        self._own.add(part)
+        return descriptor
+
     def _restart_at(self, snapshot_id: SnapshotId, part: Path, segments: list[Path]) -> None:
         """The snapshot is on the disk before the log that it replaces goes (``truncateFullyAndStartAt``)."""
         checkpoint = part.with_name(snapshot_id.file_name)
+        self._own.add(part, name=checkpoint.name)  # before it has it: an end in between leaves nothing foreign
         part.replace(checkpoint)
         fsync_directory(self._directory)
-        self._own.add(checkpoint)
+        self._own.forget(part)
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -352,14 +446,17 @@ class KeptLog:
         self._begin_segment(self._end)
         self._remove_older(snapshot_id)
 
-    def cut(self, name: str, keep_from: int) -> None:
-        """A snapshot was made of the log: remove what is ours below ``keep_from``, which is before its end.
+    def cut(self, name: str, inode: int, keep_from: int) -> None:
+        """A snapshot was made of the log, of this inode: remove what is ours below ``keep_from``, which is before its
+        end.
 
         Raises:
             OSError: a file cannot be made or removed.
         """
         snapshot_id = SnapshotId.parse(name)
         if snapshot_id is None or self._fd is None:
+            return
+        if (self._directory / name).lstat().st_ino != inode:
             return
         self._own.add(self._directory / name)
         if self._size:

@@ -463,6 +463,90 @@ def test_a_file_that_took_the_name_of_one_of_ours_is_not_ours(agent: Agent) -> N
     assert segment not in OwnFiles(agent.state / MEMORY_NAME, agent.inner)
 
 
+@pytest.mark.parametrize("content", [b"words of somebody\n" * 200, b""])
+@pytest.mark.parametrize("what", ["segment", "directory"])
+def test_what_lies_behind_a_symbolic_link_is_neither_cut_nor_written(agent: Agent, content: bytes, what: str) -> None:
+    agent.keep(topics(0, 5))
+    victim = agent.directory / "victim"
+    link = agent.inner / agent.segments[0]
+    if what == "segment":
+        victim.write_bytes(content)
+        link.unlink()
+    else:
+        agent.inner.rename(victim)
+        link = agent.inner
+        victim = victim / f"{0:020d}.log"
+        victim.write_bytes(content)
+    link.symlink_to(victim if what == "segment" else victim.parent)
+    agent.keep(topics(0, 6))
+    (reason,) = agent.log.reasons("metadata.kept.stopped")
+    assert str(link) in reason and "a symbolic link" in reason
+    assert (victim.read_bytes(), link.is_symlink()) == (content, True)
+
+
+def test_a_pipe_in_the_place_of_a_segment_holds_up_nobody(agent: Agent) -> None:
+    agent.keep(topics(0, 5))
+    segment = agent.inner / agent.segments[0]
+    segment.unlink()
+    os.mkfifo(segment)
+    agent.keep(topics(0, 6))
+    assert "a device, pipe or socket" in agent.log.reasons("metadata.kept.stopped")[0]
+
+
+@pytest.mark.parametrize("how", ["same file", "other file", "forgotten"])
+def test_a_file_that_kjbod_did_not_write_is_neither_cut_nor_appended_to(agent: Agent, how: str) -> None:
+    agent.keep(topics(0, 5))
+    segment = agent.inner / agent.segments[0]
+    content = segment.read_bytes()[:-3] if how == "forgotten" else b"words of somebody\n" * 200
+    if how == "other file":
+        (agent.inner / "copy").write_bytes(content)
+        (agent.inner / "copy").replace(segment)
+    else:
+        segment.write_bytes(content)
+    if how == "forgotten":
+        (agent.state / MEMORY_NAME).unlink()
+    agent.keep(topics(0, 6))
+    (reason,) = agent.log.reasons("metadata.kept.stopped")
+    assert "that kjbod did not write" in reason and str(segment) in reason
+    assert segment.read_bytes() == content
+    assert agent.segments == [segment.name]
+
+
+def test_a_torn_tail_that_was_cut_is_told(agent: Agent) -> None:
+    agent.keep(topics(0, 5))
+    segment = agent.inner / agent.segments[0]
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:-3])
+    agent.keep(topics(4, 1))
+    (told,) = [fields for _, event, fields in agent.log.lines if event == "metadata.kept.cut"]
+    assert (told["path"], told["position"] + told["bytes_cut"]) == (str(segment), len(whole) - 3)
+
+
+def test_parts_and_snapshots_of_somebody_else_stay(agent: Agent) -> None:
+    agent.keep(topics(0, 5))
+    for name in (SnapshotId(100, 1).file_name + ".part", SnapshotId(100, 1).file_name):
+        path = agent.inner / name
+        path.write_bytes(b"of somebody")
+
+        async def work(keeping: Keeping, _: Start | None) -> None:
+            keeping.downloaded(SnapshotId(100, 1), SNAPSHOT)
+            await until(lambda: keeping.stopped is not None)
+
+        if path.suffix == ".checkpoint":
+            path.rename(agent.inner / "aside")  # the log would be found to end before it
+            log = KeptLog(agent.inner, agent.state / MEMORY_NAME)
+            log.open(None)
+            (agent.inner / "aside").rename(path)
+            with pytest.raises(OSError, match="was not written by kjbod"):
+                log.take_checkpoint(name, 0, SNAPSHOT, last=True)
+            log.close()
+        else:
+            agent.run(work)
+            assert str(path) in agent.log.reasons("metadata.kept.stopped")[0]
+        assert path.read_bytes() == b"of somebody"
+        path.unlink()
+
+
 # ----------------------------------------------------------------------------------------------- disks that do not play
 
 
