@@ -121,6 +121,7 @@ class Keeping:
         self._since_image = 0
         self._end = 0
         self._tail: Tail | None = None
+        self._committed: Tail | None = None
         self._torn: tuple[str, int, int] | None = None
         self._kraft_version = 0
         self._caught_up = False
@@ -179,6 +180,7 @@ class Keeping:
         self._since_image = self._end
         self._tail = None if found["tail"] is None else Tail(*found["tail"])
         self._torn = found["torn"]
+        self._committed = None if found["committed"] is None else Tail(*found["committed"])
         self.offset = self._end - 1
         if self._tail is None:
             return None
@@ -251,7 +253,10 @@ class Keeping:
             return None
         begun = tuple(each for each in epochs if each[1] <= tail.last_offset)
         self._kraft_version = level
-        return Start(Kept(tail, begun), known.image, level)
+        committed = self._committed
+        if committed is not None and committed.last_offset > tail.last_offset:
+            committed = tail  # a transaction that is open lies between them
+        return Start(Kept(tail, begun, committed), known.image, level)
 
     # ---------------------------------------------------------------------------------------------------- what follows
 

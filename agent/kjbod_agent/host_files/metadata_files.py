@@ -45,6 +45,8 @@ from kjbod.metadata.quorum_state import QuorumState, read_quorum_state, write_qu
 from kjbod.metadata.snapshot import SnapshotId
 
 MEMORY_BYTES_MAX = 1024 * 1024
+NOTE_APPENDS = 12
+"""After so many it is noted again how far was written, which counts when a broker has gone on in the same segment."""
 OFFSET_BYTES = 8
 """A batch begins with its offset."""
 FIRST = SnapshotId(0, 0)
@@ -149,14 +151,46 @@ def tail_of(log: SegmentedLog, at: int | None = None) -> Tail | None:
         if not log.start_offset <= at < log.end_offset:
             return None
         return next((Tail.of(batch) for batch in iter_batches(log.read(at, 1, log.end_offset))), None)
-    for segment in reversed(log.segments):
-        if not segment.size:
-            continue
-        position, found = segment.indexer.position_for(segment.next_offset), None
-        for batch in iter_batches(os.pread(segment.fd, segment.size - position, position)):
-            found = Tail.of(batch)
-        return found
-    return None
+    last = next((segment for segment in reversed(log.segments) if segment.size), None)
+    return None if last is None else _last_batch(last)
+
+
+def _last_batch(segment: Segment) -> Tail | None:
+    position, found = segment.indexer.position_for(segment.next_offset), None
+    for batch in iter_batches(os.pread(segment.fd, segment.size - position, position)):
+        found = Tail.of(batch)
+    return found
+
+
+def committed_in(log: SegmentedLog, own: "OwnFiles") -> Tail | None:
+    """The last batch of a log that is known as committed: the last one in a segment of kjbod's, which writes nothing
+    else, and behind nothing else; or one that was noted before a broker opened that segment. None: there is none.
+
+    Raises:
+        OSError: the log cannot be read.
+    """
+    noted = own.committed
+    if noted is not None and tail_of(log, noted.base_offset) != noted:
+        noted = None
+    last = next((segment for segment in reversed(log.segments) if segment.size and segment.path in own), None)
+    written = None if last is None else _last_batch(last)
+    return max((tail for tail in (noted, written) if tail is not None), key=lambda t: t.last_offset, default=None)
+
+
+def _fields(tail: Tail | None) -> tuple[int, int, int, int] | None:
+    return None if tail is None else (tail.base_offset, tail.last_offset, tail.leader_epoch, tail.crc)
+
+
+def _tail(fields: Any) -> Tail | None:
+    """A tail that was remembered; None: none, or nothing that could be one.
+
+    Raises:
+        ValueError, TypeError: it makes no sense.
+    """
+    if fields is None:
+        return None
+    base, last, epoch, crc = (int(field) for field in fields)
+    return Tail(base, last, epoch, crc)
 
 
 def is_opened_by_kafka(segment: Path) -> bool:
@@ -171,10 +205,13 @@ class OwnFiles:
         self._path = path
         self._directory = directory
         self._inodes: dict[str, int] = {}
+        self.committed: Tail | None = None
+        """The last batch that was written, as far as that was noted."""
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
             known = json.loads(read_file(path, bytes_max=MEMORY_BYTES_MAX))
             if known["directory"] == str(directory):
                 self._inodes = {str(name): int(inode) for name, inode in known["files"].items()}
+                self.committed = _tail(known.get("committed"))
 
     def __contains__(self, path: Path) -> bool:
         try:
@@ -191,6 +228,11 @@ class OwnFiles:
         """Remember a file that was made, and is to have another name if that is given. That it could not be written
         down only means that it stays for ever."""
         self._inodes[name or path.name] = path.lstat().st_ino
+        self._save()
+
+    def note(self, committed: Tail) -> None:
+        """Remember the last batch that was written."""
+        self.committed = committed
         self._save()
 
     def forget(self, path: Path) -> None:
@@ -213,7 +255,7 @@ class OwnFiles:
             self._save()
 
     def _save(self) -> None:
-        known = {"directory": str(self._directory), "files": self._inodes}
+        known = {"directory": str(self._directory), "files": self._inodes, "committed": _fields(self.committed)}
         with contextlib.suppress(OSError):
             write_atomically(self._path, json.dumps(known).encode())
 
@@ -237,6 +279,7 @@ class KeptLog:
         self._size = 0
         self._epochs: list[tuple[int, int]] = []
         self._end = 0
+        self._appends = 0
 
     def open(self, known: tuple[int, int, int, int] | None) -> dict[str, Any]:
         """Look at what is there; changes nothing. ``known``: the last batch of what another file says about the log.
@@ -245,7 +288,7 @@ class KeptLog:
             Where it ends, with its epochs and its last batch; whether it has ``known``; or what the matter with it is.
         """
         found: dict[str, Any] = {"start": 0, "end": 0, "epochs": [], "tail": None, "has": False, "problem": None}
-        found["torn"] = None
+        found |= {"torn": None, "committed": None}
         try:
             if not os.path.lexists(self._directory):
                 return found
@@ -259,14 +302,14 @@ class KeptLog:
         # A log that ends before its newest snapshot was about to be replaced by that.
         tail = tail_of(log) if newest is None or newest.end_offset <= log.end_offset else None
         has = known is not None and tail_of(log, known[0]) == Tail(*known)
-        last = None if tail is None else (tail.base_offset, tail.last_offset, tail.leader_epoch, tail.crc)
         torn = log.torn
         return found | {
             "torn": None if torn is None else (str(torn.path), torn.position, torn.bytes_cut),
             "start": log.start_offset,
             "end": log.end_offset,
             "epochs": known_epochs(log, newest),
-            "tail": last,
+            "tail": _fields(tail),
+            "committed": _fields(committed_in(log, self._own)),
             "has": has,
         }
 
@@ -303,6 +346,9 @@ class KeptLog:
                 self._roll()
             self._write(batch.raw)
             self._end = batch.next_offset
+        if self._appends % NOTE_APPENDS == 0:
+            self._own.note(Tail.of(batches[-1]))
+        self._appends += 1
         return self._end
 
     def _write(self, raw: bytes) -> None:

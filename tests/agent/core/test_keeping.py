@@ -445,6 +445,21 @@ def test_a_segment_that_a_real_broker_has_opened_is_not_appended_to_and_never_re
     assert agent.segments == ["00000000000000000000.log", "00000000000000000005.log"]
 
 
+def test_what_a_real_broker_wrote_is_not_known_as_committed_and_what_the_agent_wrote_is(agent: Agent) -> None:
+    agent.keep(topics(0, 5))
+    start = agent.start()
+    assert start is not None and start.kept.committed == start.kept.tail
+    theirs = topics(5, 2)
+    with (agent.inner / agent.segments[0]).open("ab") as file:
+        file.write(b"".join(batch.raw for batch in theirs.batches))
+    touch_index(agent, agent.segments[0])
+    for known in (Tail.of(topics(4, 1).batches[0]), None):
+        start = agent.start()
+        assert start is not None
+        assert (start.kept.tail, start.kept.committed) == (Tail.of(theirs.batches[1]), known)
+        (agent.state / MEMORY_NAME).unlink(missing_ok=True)
+
+
 def test_where_the_memory_of_what_is_ours_was_lost_all_files_stay(agent: Agent) -> None:
     agent.keep(topics(0, 5))
     (agent.state / MEMORY_NAME).unlink()
