@@ -47,6 +47,9 @@ from kjbod.metadata.snapshot import SnapshotId
 MEMORY_BYTES_MAX = 1024 * 1024
 NOTE_APPENDS = 12
 """After so many it is noted again how far was written, which counts when a broker has gone on in the same segment."""
+ASIDE_SUFFIX = ".aside"
+"""Of files of another history than the quorum's: read by nobody, neither by Kafka."""
+ASIDE_MAX = 100
 OFFSET_BYTES = 8
 """A batch begins with its offset."""
 FIRST = SnapshotId(0, 0)
@@ -177,6 +180,17 @@ def committed_in(log: SegmentedLog, own: "OwnFiles") -> Tail | None:
     return max((tail for tail in (noted, written) if tail is not None), key=lambda t: t.last_offset, default=None)
 
 
+def _free_name(path: Path) -> str:
+    numbers = ("", *(f"-{number}" for number in range(2, ASIDE_MAX)))
+    names = (f"{path.name}{ASIDE_SUFFIX}{number}" for number in numbers)
+    free = next((name for name in names if not os.path.lexists(path.with_name(name))), None)
+    if free is None:
+        raise OSError(
+            errno.EEXIST, f"{ASIDE_MAX} copies of it were set aside: remove those that are not needed", str(path)
+        )
+    return free
+
+
 def _fields(tail: Tail | None) -> tuple[int, int, int, int] | None:
     return None if tail is None else (tail.base_offset, tail.last_offset, tail.leader_epoch, tail.crc)
 
@@ -205,13 +219,15 @@ class OwnFiles:
         self._path = path
         self._directory = directory
         self._inodes: dict[str, int] = {}
+        self.parted: Tail | None = None
+        """The last batch of a log that was found to be of another history than the quorum's, which was said."""
         self.committed: Tail | None = None
         """The last batch that was written, as far as that was noted."""
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
             known = json.loads(read_file(path, bytes_max=MEMORY_BYTES_MAX))
             if known["directory"] == str(directory):
                 self._inodes = {str(name): int(inode) for name, inode in known["files"].items()}
-                self.committed = _tail(known.get("committed"))
+                self.committed, self.parted = _tail(known.get("committed")), _tail(known.get("parted"))
 
     def __contains__(self, path: Path) -> bool:
         try:
@@ -235,6 +251,27 @@ class OwnFiles:
         self.committed = committed
         self._save()
 
+    def part(self, last: Tail | None) -> None:
+        """Remember that the log that ends with ``last`` is of another history; None: that it is gone."""
+        self.parted, self.committed = last, None if last is None else self.committed
+        self._save()
+
+    def set_aside(self, paths: list[Path]) -> list[str]:
+        """Give files of ours names that nobody reads; which those are.
+
+        Raises:
+            OSError: one cannot be renamed.
+        """
+        names = []
+        for path in paths:
+            names.append(_free_name(path))
+            self.add(path, name=names[-1])
+            path.rename(path.with_name(names[-1]))
+            self._inodes.pop(path.name, None)
+        fsync_directory(self._directory)
+        self._save()
+        return names
+
     def forget(self, path: Path) -> None:
         """A name of ours is gone."""
         self._inodes.pop(path.name, None)
@@ -256,6 +293,7 @@ class OwnFiles:
 
     def _save(self) -> None:
         known = {"directory": str(self._directory), "files": self._inodes, "committed": _fields(self.committed)}
+        known["parted"] = _fields(self.parted)
         with contextlib.suppress(OSError):
             write_atomically(self._path, json.dumps(known).encode())
 
@@ -288,7 +326,7 @@ class KeptLog:
             Where it ends, with its epochs and its last batch; whether it has ``known``; or what the matter with it is.
         """
         found: dict[str, Any] = {"start": 0, "end": 0, "epochs": [], "tail": None, "has": False, "problem": None}
-        found |= {"torn": None, "committed": None}
+        found |= {"torn": None, "committed": None, "parted": False}
         try:
             if not os.path.lexists(self._directory):
                 return found
@@ -309,6 +347,7 @@ class KeptLog:
             "end": log.end_offset,
             "epochs": known_epochs(log, newest),
             "tail": _fields(tail),
+            "parted": tail is not None and tail == self._own.parted,
             "committed": _fields(committed_in(log, self._own)),
             "has": has,
         }
@@ -432,8 +471,41 @@ class KeptLog:
         fsync_directory(self._directory)
         self._own.add(path)
 
-    def take_checkpoint(self, name: str, position: int, data: bytes, last: bool) -> None:
+    def part(self) -> list[str]:
+        """The log is of another history than the quorum's: set aside what is there if all of it is ours, else remember
+        that it is; the names of what was set aside.
+
+        Raises:
+            OSError: a file cannot be renamed.
+        """
+        self.close()
+        if not self._directory.exists():
+            return []
+        segments = sorted(self._directory.glob("*.log"))
+        checkpoints = [path for found, path in checkpoints_in(self._directory).items() if found != FIRST]
+        if not all(path in self._own for path in (*segments, *checkpoints)):
+            self._own.part(self._last())
+            return []
+        epoch_checkpoint.write_epochs(self._directory, [])
+        # The newest first: what is left at any end is a log without a gap.
+        names = self._own.set_aside([*reversed(segments), *checkpoints])
+        self._own.part(None)
+        return names
+
+    def _last(self) -> Tail | None:
+        """The last batch of what is there now."""
+        try:
+            log, _ = checked_log(self._directory)
+        except KjbodError:
+            return None  # it is found to be damaged then, and said
+        last = tail_of(log)
+        for segment in log.segments:
+            os.close(segment.fd)
+        return last
+
+    def take_checkpoint(self, name: str, position: int, data: bytes, last: bool, aside: bool = False) -> None:
         """Write a piece of a snapshot that the log does not reach; with the ``last`` one it takes the log's place.
+        ``aside``: the log is not removed then, but set aside.
 
         Raises:
             OSError: it cannot be written; or there is a log that is not ours to remove.
@@ -458,7 +530,7 @@ class KeptLog:
         finally:
             os.close(descriptor)
         if last:
-            self._restart_at(snapshot_id, part, segments)
+            self._restart_at(snapshot_id, part, segments, aside)
 
     def _open_part(self, part: Path, *, new: bool) -> int:
         """A part of a snapshot, to append to it; of an earlier one of ours nothing is left."""
@@ -475,7 +547,7 @@ class KeptLog:
         self._own.add(part)
         return descriptor
 
-    def _restart_at(self, snapshot_id: SnapshotId, part: Path, segments: list[Path]) -> None:
+    def _restart_at(self, snapshot_id: SnapshotId, part: Path, segments: list[Path], aside: bool) -> None:
         """The snapshot is on the disk before the log that it replaces goes (``truncateFullyAndStartAt``)."""
         checkpoint = part.with_name(snapshot_id.file_name)
         self._own.add(part, name=checkpoint.name)  # before it has it: an end in between leaves nothing foreign
@@ -486,7 +558,10 @@ class KeptLog:
             os.close(self._fd)
             self._fd = None
         self._forget_log()
-        self._own.remove(segments)
+        older = [path for found, path in checkpoints_in(self._directory).items() if FIRST != found < snapshot_id]
+        if aside:
+            self._own.set_aside([*segments, *(path for path in older if path in self._own)])
+        self._own.remove([] if aside else segments)
         self._end, self._epochs = snapshot_id.end_offset, []
         epoch_checkpoint.write_epochs(self._directory, [])
         self._begin_segment(self._end)
@@ -553,5 +628,6 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "metadata_read": lambda directory, *arguments: _log_of(directory).read(*arguments),
     "metadata_append": lambda directory, *arguments: _log_of(directory).append(*arguments),
     "metadata_checkpoint": lambda directory, *arguments: _log_of(directory).take_checkpoint(*arguments),
+    "metadata_part": lambda directory: _log_of(directory).part(),
     "metadata_cut": lambda directory, *arguments: _log_of(directory).cut(*arguments),
 }

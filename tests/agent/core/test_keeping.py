@@ -350,12 +350,19 @@ def test_a_flipped_byte_anywhere_in_the_image_has_it_made_anew(agent: Agent, mon
     agent.compact()
     whole = (agent.state / IMAGE_NAME).read_bytes()
     rng = random.Random(1)
-    for at in (0, 5, len(whole) - 1, *(rng.randrange(len(whole)) for _ in range(5))):
+    first = whole.index(b"\n")
+    for at in (
+        *range(0, first, 7),
+        whole.index(b"features"),
+        len(whole) - 1,
+        *(rng.randrange(len(whole)) for _ in range(5)),
+    ):
         damaged = bytearray(whole)
         damaged[at] ^= 1
         (agent.state / IMAGE_NAME).write_bytes(damaged)
         assert names(agent.start()) == {f"t{number}" for number in range(5)}
         assert agent.log.reasons("metadata.kept.stopped") == []
+        assert len(agent.log.reasons("metadata.kept.unused")) >= 1, f"byte {at} is under no checksum"
     monkeypatch.setattr(module, "COMPACT_RECORDS", 1)
     assert names(agent.start()) == {f"t{number}" for number in range(5)}
     assert (agent.state / IMAGE_NAME).read_bytes() == whole
@@ -381,18 +388,69 @@ def test_an_image_without_its_log_is_not_used(agent: Agent) -> None:
     assert names(agent.start()) == {"t0", "t1"}
 
 
-def test_a_log_of_another_history_is_left_as_it_is_and_said(agent: Agent) -> None:
+async def parts(keeping: Keeping, _: Start | None) -> None:
+    """The quorum has another history."""
+    parted = Snapshot(SnapshotId(3, 1), (topic(9),), "c1:9093 has other records at offset 4")
+    keeping.replaced(parted, contained=False)
+    keeping.committed(topics(3, 2))
+    await until(lambda: keeping.stopped is not None)
+
+
+def test_a_log_of_another_history_is_set_aside_and_said_once_and_the_next_start_begins_anew(agent: Agent) -> None:
+    for number in ("", "-2"):
+        agent.keep(topics(0, 5))
+        (name,) = agent.segments
+        before = (agent.inner / name).read_bytes()
+        agent.run(parts)
+        (reason,) = agent.log.reasons("metadata.kept.stopped")
+        assert "has other records at offset 4" in reason and "nothing was removed" in reason
+        assert f"{name}.aside{number}" in reason
+        assert (agent.inner / f"{name}.aside{number}").read_bytes() == before
+        assert agent.start() is None
+        assert (agent.log.lines, agent.segments) == ([], [])
+
+
+def test_a_brokers_log_of_another_history_stays_where_it_is_and_is_not_told_of_again(agent: Agent) -> None:
+    agent.keep(topics(0, 5))
+    touch_index(agent, agent.segments[0])
+    before = (agent.inner / agent.segments[0]).read_bytes()
+    agent.run(parts)
+    assert f"move {agent.inner} away" in agent.log.reasons("metadata.kept.stopped")[0]
+    assert agent.start() is None, "it would be found to be another history again"
+    assert [(level, event) for level, event, _ in agent.log.lines] == [("info", "metadata.kept.unused")]
+    assert (agent.inner / agent.segments[0]).read_bytes() == before
+
+
+def test_a_log_whose_end_was_never_committed_ends_the_keeping_without_a_warning(agent: Agent) -> None:
     agent.keep(topics(0, 5))
     before = (agent.inner / agent.segments[0]).read_bytes()
 
     async def work(keeping: Keeping, _: Start | None) -> None:
-        keeping.replaced(Snapshot(SnapshotId(3, 1), (topic(9),), "c1:9093 has other records at offset 4"))
+        dropped = Snapshot(SnapshotId(3, 1), (topic(9),), dropped="c1:9093 has other records at offset 4")
+        keeping.replaced(dropped, contained=True)
         keeping.committed(topics(3, 2))
+        assert keeping.stopped is not None
 
     agent.run(work)
-    (reason,) = agent.log.reasons("metadata.kept.stopped")
-    assert "has other records at offset 4" in reason and "nothing was removed" in reason
+    assert [level for level, event, _ in agent.log.lines if event != "metadata.kept.loaded"] == ["info"]
     assert (agent.inner / agent.segments[0]).read_bytes() == before
+
+
+def test_a_log_that_cannot_be_compared_with_the_snapshot_in_its_place_is_set_aside(agent: Agent) -> None:
+    agent.keep(topics(0, 5))
+    (name,) = agent.segments
+    before = (agent.inner / name).read_bytes()
+
+    async def work(keeping: Keeping, _: Start | None) -> None:
+        keeping.replaced(Snapshot(SnapshotId(100, 3), (topic(50),), uncompared="only a snapshot"), contained=False)
+        keeping.downloaded(SnapshotId(100, 3), SNAPSHOT)
+        keeping.committed(topics(100, 1, epoch=3))
+        await written(keeping, 100)
+
+    agent.run(work)
+    assert agent.log.reasons("metadata.kept.stopped") == []
+    assert (agent.inner / f"{name}.aside").read_bytes() == before
+    assert names(agent.start()) == {"t50", "t100"}
 
 
 def test_records_that_are_not_those_of_the_log_are_not_appended_to_it(agent: Agent) -> None:
@@ -403,10 +461,12 @@ def test_records_that_are_not_those_of_the_log_are_not_appended_to_it(agent: Age
         keeping.committed(topics(0, 4))
         keeping.committed(committed(4, (topic(77),)))
         keeping.committed(topics(5, 2))
+        await until(lambda: keeping.stopped is not None)
 
+    name = agent.segments[0]
     agent.run(work)
     assert "other records at offset 4" in agent.log.reasons("metadata.kept.stopped")[0]
-    assert (agent.inner / agent.segments[0]).read_bytes() == before
+    assert (agent.inner / f"{name}.aside").read_bytes() == before
 
 
 @pytest.mark.parametrize("sign", ["vote", "clean stop"])
