@@ -12,6 +12,7 @@ for any of that.
 """
 
 import asyncio
+import errno
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from pathlib import Path
@@ -162,6 +163,12 @@ class Keeping:
             self.stopped = reason
             self.close()
 
+    def _silence(self, timeout_ms: int) -> str:
+        return (
+            f"nothing was read or written in {timeout_ms} ms: the disk of {self._directory} or of the state directory "
+            f"hangs or is very slow, or a file in {DIRECTORY_NAME} is too large; look at them, and restart the agent"
+        )
+
     # ------------------------------------------------------------------------------------------------------- the start
 
     async def load(self) -> Start | None:
@@ -172,11 +179,14 @@ class Keeping:
                 start = await self._load()
         except TimeoutError:
             if self._end == 0:
-                self.stop(f"no answer for {ANSWER_TIMEOUT_MS} ms")
+                self.stop(self._silence(ANSWER_TIMEOUT_MS))
             else:
                 self._log.info("metadata.kept.unused", path=self._directory, reason="reading it takes too long")
             return None
-        except (OSError, KjbodError, MalformedMessageError) as error:
+        except OSError as error:
+            self.stop(_advice(error, self._directory))
+            return None
+        except (KjbodError, MalformedMessageError) as error:
             self.stop(str(error))
             return None
         if start is not None:
@@ -375,9 +385,9 @@ class Keeping:
                         await self._call("metadata_cut", *cut)
                 self._compact_when_due()
         except TimeoutError:
-            self.stop(f"no answer for {WRITE_TIMEOUT_MS} ms")
+            self.stop(self._silence(WRITE_TIMEOUT_MS))
         except OSError as error:
-            self.stop(str(error))
+            self.stop(_advice(error, self._directory))
 
     async def _write(self, what: _Records | _Checkpoint | _Parted) -> None:
         if isinstance(what, _Parted):
@@ -422,7 +432,7 @@ class Keeping:
         except TimeoutError:
             self.stop(f"no image of it was made in {COMPACT_TIMEOUT_MS} ms")
         except OSError as error:
-            self.stop(str(error))
+            self.stop(_advice(error, self._directory))
 
     async def _compact(self) -> None:
         """Have the image made anew; who stops to wait for it leaves it to its end."""
@@ -453,6 +463,18 @@ def _replay(replayer: Replayer, batch: RecordBatch) -> Generator[None, None, Non
         replayer.replay(offset, batch.leader_epoch, record)
         if number % _RECORDS_PER_STEP == _RECORDS_PER_STEP - 1:
             yield
+
+
+def _advice(error: OSError, directory: str) -> str:
+    """Words for a call that failed, and for what to do."""
+    path = error.filename or directory
+    text = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{path}: {text}: make room there, and restart the agent, which fetches what was not kept again"
+    if error.errno == errno.EPIPE:
+        return f"{text}: restart the agent, which keeps the metadata again then"
+    known = error.filename is None or error.errno in (errno.EEXIST, errno.EACCES, errno.EPERM)
+    return f"{path}: {text}" if known else f"{path}: {text}: look at that disk, and restart the agent"
 
 
 async def _soon(answer: Awaitable[T]) -> T:

@@ -460,10 +460,12 @@ def _require_whole(directory: Path, log: SegmentedLog, found: list["_Checked"], 
     for path in _indexes_alone(directory):
         base_offset = int(path.stem)
         if base_offset >= end_offset:  # a segment is made before its indexes, and removed before them when it is old
+            found_lost = f"{directory} has lost the records from offset {base_offset} on"
             raise LogCorruptError(
-                f"{directory} has lost the records from offset {base_offset} on: {path.name} is there, and its segment "
+                f"{found_lost}: {path.name} is there, and its segment "
                 f"is not. Nothing was changed: restore {base_offset:020d}.log from a backup; to go on without these "
-                f"records for good, remove {base_offset:020d}.index and .timeindex"
+                f"records for good, remove {base_offset:020d}.index and .timeindex",
+                found_lost,
             )
 
 
@@ -524,11 +526,13 @@ def _check(path: Path, base_offset: int, epochs: list[tuple[int, int]], *, last:
             why = _walk(view, done, epochs)
             epoch = epochs[-1][0] if epochs else 0
             if done.valid < size and (not last or _written_after(mapped, view, done, epoch)):
+                found = f"{path} is corrupt at position {done.valid}: {why or 'the batch there is cut off'}"
                 raise LogCorruptError(
-                    f"{path} is corrupt at position {done.valid}: {why or 'the batch there is cut off'}; what follows "
+                    f"{found}; what follows "
                     "was written when it was on the disk, so it is not a torn tail, and to cut it off would lose what "
                     f"was acknowledged. Records from offset {done.next_offset} on are missing: restore the log from a "
-                    f"backup or a Kafka broker's copy of {DIRECTORY_NAME}"
+                    f"backup or a Kafka broker's copy of {DIRECTORY_NAME}",
+                    found,
                 )
         finally:
             view.release()

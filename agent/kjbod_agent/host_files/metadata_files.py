@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kjbod.errors import KjbodError
+from kjbod.errors import KjbodError, LogCorruptError
 from kjbod.files import fsync_directory, read_file, write_all, write_atomically
 from kjbod.ids import METADATA_TOPIC_ID
 from kjbod.metadata import clean_stop, epoch_checkpoint
@@ -334,6 +334,11 @@ class KeptLog:
             if found["problem"] or not has_segments(self._directory):
                 return found
             log, newest = checked_log(self._directory)
+        except LogCorruptError as error:
+            remedy = (
+                f"it is only a copy of what the controllers have: move {self._directory} away, and restart the agent"
+            )
+            return found | {"problem": f"{error.found}; {remedy}"}
         except KjbodError as error:
             return found | {"problem": str(error)}
         self._log, self._end, self._epochs = log, log.end_offset, list(log.epochs)
@@ -611,7 +616,9 @@ _logs: dict[str, KeptLog] = {}
 
 def _log_of(directory: str) -> KeptLog:
     if directory not in _logs:
-        raise OSError(errno.EBADF, "it was open in a process that has died")
+        raise OSError(
+            errno.EBADF, "the process that had it open has died: restart the agent, which keeps the metadata again then"
+        )
     return _logs[directory]
 
 

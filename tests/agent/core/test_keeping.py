@@ -341,6 +341,7 @@ def test_a_flipped_byte_in_the_log_is_named_and_none_of_it_counts_or_changes(age
     assert agent.start() is None
     (reason,) = agent.log.reasons("metadata.kept.stopped")
     assert f"{segment} is corrupt at position" in reason
+    assert f"move {agent.inner} away" in reason and "backup" not in reason, "it is a cache"
     agent.keep(topics(0, 9))
     assert segment.read_bytes() == data
 
@@ -743,7 +744,7 @@ def test_a_full_disk_ends_the_keeping_with_one_line_and_what_was_written_counts(
 
     agent.run(work)
     assert len(agent.log.reasons("metadata.kept.stopped")) == 1
-    assert "No space left" in agent.log.reasons("metadata.kept.stopped")[0]
+    assert "No space left on device: make room there" in agent.log.reasons("metadata.kept.stopped")[0]
     assert names(agent.start()) == {f"t{number}" for number in range(5)}
 
 
@@ -756,8 +757,20 @@ def test_a_process_that_died_is_not_appended_to_and_not_begun_anew(whole: Agent)
         await until(lambda: keeping.stopped is not None or keeping.offset == 4)
 
     whole.run(work)
-    assert len(whole.log.reasons("metadata.kept.stopped")) == 1
+    (reason,) = whole.log.reasons("metadata.kept.stopped")
+    assert "has died: restart the agent" in reason and "Errno" not in reason
     assert names(whole.start()) == {"t0", "t1", "t2"}
+
+
+def test_a_process_that_is_told_to_end_is_not_left_as_a_zombie(whole: Agent) -> None:
+    async def work(keeping: Keeping, _: Start | None) -> None:
+        keeping.committed(topics(0, 3))
+        await written(keeping, 2)
+        assert keeping.process_ids()
+        keeping.stop("the disk is full")
+        await until(lambda: keeping.process_ids() == ())
+
+    whole.run(work)
 
 
 def test_a_disk_that_hangs_holds_up_nobody_and_the_queue_has_an_end(
@@ -782,7 +795,8 @@ def test_a_disk_that_hangs_at_the_start_is_waited_for_no_longer_than_said(
     monkeypatch.setattr(module, "ANSWER_TIMEOUT_MS", 20)
     monkeypatch.setattr(Here, "call", lambda *_: asyncio.sleep(3600))
     assert agent.start() is None
-    assert agent.log.reasons("metadata.kept.stopped") == ["no answer for 20 ms"]
+    (reason,) = agent.log.reasons("metadata.kept.stopped")
+    assert f"nothing was read or written in 20 ms: the disk of {agent.directory}" in reason
 
 
 @pytest.mark.parametrize("error", [errno.EACCES, errno.EROFS, errno.EIO])
