@@ -1032,6 +1032,7 @@ class Broker:
             stuck=self.fencing.stuck,
             unfollowed=self.unfollowed(),
             certificates=self.certificates.reasons(self._clock.wall_ms()),
+            lost=self.history.parted is not None,
             ago=ago,
         )
 

@@ -46,6 +46,7 @@ def check_kept(cluster: Cluster, agent: ManagedProcess, config: Path, topic: str
     assert not names(cluster, f"{topic}-*-delete")
     assert not agent.events("replica.deleted")
     assert f"{replicas} replicas kept as strays" in status(config)
+    assert "the history of the metadata was lost or set back" in status(config).splitlines()[0]
     history = json.loads(status(config, "--json"))["metadata_history"]
     assert (history["lost"]["kept"], history["behind"]) == (replicas, None)
 
