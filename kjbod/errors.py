@@ -37,7 +37,16 @@ class StorageError(KjbodError):
 
 
 class LogCorruptError(StorageError):
-    """A metadata log or snapshot does not check somewhere else than in its torn tail; names file and position."""
+    """A metadata log or snapshot does not check somewhere else than in its torn tail; names file and position.
+
+    Args:
+        message: with what to do where the log is all that there is.
+        found: the same without that, for who has but a copy.
+    """
+
+    def __init__(self, message: str, found: str | None = None) -> None:
+        super().__init__(message)
+        self.found = message if found is None else found
 
 
 class ProtocolError(KjbodError):

@@ -67,7 +67,7 @@ from kjbod_agent.ending import Ended
 from kjbod_agent.fencing import Fencing
 from kjbod_agent.health.evidence import Verdict
 from kjbod_agent.health.verdict import Health
-from kjbod_agent.history import History
+from kjbod_agent.history import History, uncompared_line
 from kjbod_agent.moves.machine import Room
 from kjbod_agent.moves.mover import Mover
 from kjbod_agent.partitions import TopicIdPartition
@@ -327,9 +327,9 @@ class Broker:
             self._replayer.skip(committed.last_offset, committed.epoch)
         self._applied(changes)
 
-    def on_snapshot(self, snapshot: Snapshot) -> None:
+    def on_snapshot(self, snapshot: Snapshot) -> bool:
         """Metadata that replace all before. What is missing in them was deleted only if their history contains what was
-        applied: where that is not known it is kept, and said."""
+        applied: where that is not known it is kept, and said. Whether it is known."""
         if snapshot.kraft_version is not None:
             self.kraft_version = snapshot.kraft_version
         old = self.image
@@ -340,17 +340,32 @@ class Broker:
         parted = snapshot.parted
         if parted is None and not same_controller(old, self.image):
             parted = f"the snapshot of offset {snapshot.id.end_offset} has no controller process that was known before"
-        if not self.placement.published or parted is None:
+        if not self.placement.published:
+            return self._first_snapshot(snapshot, before_it, changes)
+        if parted is None:
             self._applied(changes)
-            if snapshot.parted is not None:
-                lost = self.history.lost(snapshot.parted, before_it, self.image, kept=0, wall_ms=self._clock.wall_ms())
-                write(self._log, [lost])
-            return
+            return True
         before = len(self.placement.strays)
         self._applied(changes, proven=False)
         kept = len(self.placement.strays) - before
         if kept or snapshot.parted is not None:
             write(self._log, [self.history.lost(parted, old, self.image, kept=kept, wall_ms=self._clock.wall_ms())])
+        return False
+
+    def _first_snapshot(self, snapshot: Snapshot, before: MetadataImage, changes: list[Change]) -> bool:
+        """Follow a snapshot before any replica was looked at: ``before`` is what an earlier process had applied."""
+        uncompared = None if same_controller(before, self.image) else snapshot.uncompared
+        if snapshot.parted is None and uncompared is None:
+            self._applied(changes)
+            return True
+        self.placement.doubt()
+        if snapshot.parted is not None:
+            line = self.history.lost(snapshot.parted, before, self.image, kept=None, wall_ms=self._clock.wall_ms())
+        else:
+            line = uncompared_line(str(uncompared), before, self.image)
+        write(self._log, [line])
+        self._applied(changes)
+        return False
 
     def on_set_back(self, reason: str | None) -> None:
         """The controllers know only leader epochs before that which was followed; None: no longer."""
@@ -1017,6 +1032,7 @@ class Broker:
             stuck=self.fencing.stuck,
             unfollowed=self.unfollowed(),
             certificates=self.certificates.reasons(self._clock.wall_ms()),
+            lost=self.history.parted is not None,
             ago=ago,
         )
 

@@ -153,6 +153,7 @@ def condition(
     stuck: int = 0,
     unfollowed: Unfollowed | None = None,
     certificates: Sequence[str] = (),
+    lost: bool = False,
     ago: bool = True,
 ) -> Condition:
     """The condition.
@@ -166,6 +167,7 @@ def condition(
         stuck: assignments that the controller refuses or does not answer.
         unfollowed: the metadata, where no fetch of them brings anything.
         certificates: what is wrong with ours.
+        lost: the history of the metadata was lost or set back, and this process has found that.
         ago: see :meth:`Contact.reason`.
     """
     words = list(directories.log_dirs.values())
@@ -190,6 +192,8 @@ def condition(
         found.append((Level.DEGRADED, f"the directory of the metadata (metadata.log.dir) is {directories.metadata}"))
     if stuck:
         found.append((Level.DEGRADED, f"{stuck:,} assignment{'' if stuck == 1 else 's'} not recorded"))
+    if lost:
+        found.append((Level.DEGRADED, "the history of the metadata was lost or set back (see kjbod strays)"))
     found += [(Level.DEGRADED, reason) for reason in certificates]
     found.sort(key=lambda one: -one[0])
     count = len(words)

@@ -633,9 +633,9 @@ class Daemon:
                 keeping.committed(committed)
 
         def on_snapshot(snapshot: Snapshot) -> None:
-            broker.on_snapshot(snapshot)
+            contained = broker.on_snapshot(snapshot)
             if keeping is not None:
-                keeping.replaced(snapshot)
+                keeping.replaced(snapshot, contained=contained)
 
         def on_confirmed() -> None:
             self._log.info("metadata.kept.confirmed", offset=-1 if broker.known is None else broker.known.offset)

@@ -9,7 +9,7 @@ from typing import Any
 
 from kjbod.metadata.image import MetadataImage
 from kjbod.quick_dataclass import dataclass
-from kjbod_agent.log_lines import LogLine, error
+from kjbod_agent.log_lines import LogLine, error, warning
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +21,29 @@ class Parted:
         since_ms: when it was found, wall clock, milliseconds since the epoch.
         applied_offset: of the last record that had been applied.
         offset: of the last record of what was read instead.
-        kept: replicas that are missing in it and were kept as strays.
+        kept: replicas that are missing in it and were kept as strays; None: they were not counted, at a start.
     """
 
     reason: str
     since_ms: int
     applied_offset: int
     offset: int
-    kept: int
+    kept: int | None
+
+
+def uncompared_line(reason: str, before: MetadataImage, after: MetadataImage) -> LogLine:
+    """The line for metadata that cannot be compared with those that an earlier process had applied, as after a long
+    time: it is no sign of a loss, and would hide one."""
+    return warning(
+        "metadata.history.uncompared",
+        reason=f"whether it contains what an earlier process applied is not known: {reason}",
+        applied_offset=before.offset,
+        applied_epoch=before.epoch,
+        offset=after.offset,
+        epoch=after.epoch,
+        consequence="all is well if the agent was down for long, or the controllers made a snapshot meanwhile; what it "
+        "lacks proves no deletion: replicas that were marked as deleted before are kept as strays (kjbod strays)",
+    )
 
 
 class History:
@@ -43,7 +58,9 @@ class History:
         self.parted: Parted | None = None
         self.behind: str | None = None
 
-    def lost(self, reason: str, before: MetadataImage, after: MetadataImage, *, kept: int, wall_ms: int) -> LogLine:
+    def lost(
+        self, reason: str, before: MetadataImage, after: MetadataImage, *, kept: int | None, wall_ms: int
+    ) -> LogLine:
         """Another history is followed from here on; the line that says so."""
         self.parted = Parted(reason, wall_ms, before.offset, after.offset, kept)
         return error(

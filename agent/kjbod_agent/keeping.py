@@ -12,6 +12,7 @@ for any of that.
 """
 
 import asyncio
+import errno
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from pathlib import Path
@@ -23,6 +24,7 @@ from kjbod.metadata.fetching import Committed, Snapshot
 from kjbod.metadata.image import MetadataImage, Replayer
 from kjbod.metadata.kept import Kept, Tail
 from kjbod.metadata.kept_image import KeptHeader, KeptImageError, decode_in_steps, read_header
+from kjbod.metadata.log_files import DIRECTORY_NAME
 from kjbod.metadata.snapshot import SnapshotId
 from kjbod.quick_dataclass import dataclass
 from kjbod.wire.codec import MalformedMessageError
@@ -79,6 +81,16 @@ class _Checkpoint:
 
     id: SnapshotId
     data: bytes
+    aside: bool
+    """The log before it is not known to be of the same history: it is set aside, not removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Parted:
+    """The log is of another history than the quorum's."""
+
+    why: str
+    data: bytes = b""
 
 
 class Keeping:
@@ -113,16 +125,20 @@ class Keeping:
         libraries = (str(Path(package_directory()).parent),)
         self._files = FileProcess("kjbod-metadata", libraries)
         self._compactor = FileProcess("kjbod-compact", libraries)
-        self._queue: deque[_Records | _Checkpoint] = deque()
+        self._queue: deque[_Records | _Checkpoint | _Parted] = deque()
         self._queued_bytes = 0
         self._wake = asyncio.Event()
         self._compacting: asyncio.Future[Any] | None = None
-        self._cut: tuple[str, int] | None = None
+        self._cut: tuple[str, int, int] | None = None
         self._since_image = 0
         self._end = 0
         self._tail: Tail | None = None
+        self._committed: Tail | None = None
+        self._torn: tuple[str, int, int] | None = None
         self._kraft_version = 0
         self._caught_up = False
+        self._contained = True
+        self._parting = False
         self.stopped: str | None = "it was not looked at yet"
         """Why nothing is kept; None: it is."""
         self.offset = -1
@@ -147,6 +163,12 @@ class Keeping:
             self.stopped = reason
             self.close()
 
+    def _silence(self, timeout_ms: int) -> str:
+        return (
+            f"nothing was read or written in {timeout_ms} ms: the disk of {self._directory} or of the state directory "
+            f"hangs or is very slow, or a file in {DIRECTORY_NAME} is too large; look at them, and restart the agent"
+        )
+
     # ------------------------------------------------------------------------------------------------------- the start
 
     async def load(self) -> Start | None:
@@ -157,11 +179,14 @@ class Keeping:
                 start = await self._load()
         except TimeoutError:
             if self._end == 0:
-                self.stop(f"no answer for {ANSWER_TIMEOUT_MS} ms")
+                self.stop(self._silence(ANSWER_TIMEOUT_MS))
             else:
                 self._log.info("metadata.kept.unused", path=self._directory, reason="reading it takes too long")
             return None
-        except (OSError, KjbodError, MalformedMessageError) as error:
+        except OSError as error:
+            self.stop(_advice(error, self._directory))
+            return None
+        except (KjbodError, MalformedMessageError) as error:
             self.stop(str(error))
             return None
         if start is not None:
@@ -174,9 +199,17 @@ class Keeping:
         if found["problem"]:
             self.stop(found["problem"])
             return None
+        if found["parted"]:
+            self._end_quietly(
+                f"it is of another history than the quorum's, as was said when that was found: move {self._inner} away "
+                "when it is no longer needed, and restart the agent"
+            )
+            return None
         self._end = found["end"]
         self._since_image = self._end
         self._tail = None if found["tail"] is None else Tail(*found["tail"])
+        self._torn = found["torn"]
+        self._committed = None if found["committed"] is None else Tail(*found["committed"])
         self.offset = self._end - 1
         if self._tail is None:
             return None
@@ -249,13 +282,16 @@ class Keeping:
             return None
         begun = tuple(each for each in epochs if each[1] <= tail.last_offset)
         self._kraft_version = level
-        return Start(Kept(tail, begun), known.image, level)
+        committed = self._committed
+        if committed is not None and committed.last_offset > tail.last_offset:
+            committed = tail  # a transaction that is open lies between them
+        return Start(Kept(tail, begun, committed), known.image, level)
 
     # ---------------------------------------------------------------------------------------------------- what follows
 
     def committed(self, committed: Committed) -> None:
         """Records that were handed over."""
-        if self.stopped is not None:
+        if self.stopped is not None or self._parting:
             return
         if committed.kraft_version is not None:
             self._kraft_version = committed.kraft_version
@@ -263,35 +299,68 @@ class Keeping:
         fresh = [batch for batch in committed.batches if batch.next_offset > self._end]
         for batch in committed.batches:
             if batch.next_offset == self._end and self._tail is not None and Tail.of(batch) != self._tail:
-                self._stop_as_other(f"other records at offset {batch.base_offset}")
+                self._part(f"other records at offset {batch.base_offset}")
                 return
         if fresh and fresh[0].base_offset != self._end:
-            self._stop_as_other(f"no batch that begins at offset {self._end}")
+            self._part(f"no batch that begins at offset {self._end}")
         elif fresh:
             self._end, self._tail = fresh[-1].next_offset, Tail.of(fresh[-1])
             data = b"".join(batch.raw for batch in fresh)
             self._add(_Records(data, sum(batch.count for batch in fresh), self._kraft_version))
 
-    def replaced(self, snapshot: Snapshot) -> None:
-        """A snapshot was handed over. What parted from it stays as it is."""
+    def replaced(self, snapshot: Snapshot, *, contained: bool) -> None:
+        """A snapshot was handed over. What it is not known to contain is never removed."""
         if snapshot.kraft_version is not None:
             self._kraft_version = snapshot.kraft_version
+        self._contained = contained
         if snapshot.parted is not None:
-            self._stop_as_other(snapshot.parted)
+            self._part(snapshot.parted)
+        elif snapshot.dropped is not None:
+            self._end_quietly(
+                f"the quorum does not have its last records ({snapshot.dropped}), and it is not known that they "
+                f"were committed: the broker that fetched them cuts them when it starts; or move {self._inner} away, "
+                "and restart the agent"
+            )
 
     def downloaded(self, snapshot_id: SnapshotId, data: bytes) -> None:
         """The bytes of a snapshot that was handed over."""
         if self.stopped is None and snapshot_id.end_offset > self._end:
             self._end, self._tail = snapshot_id.end_offset, None
-            self._add(_Checkpoint(snapshot_id, data))
+            self._add(_Checkpoint(snapshot_id, data, aside=not self._contained))
 
-    def _stop_as_other(self, why: str) -> None:
-        self.stop(
-            f"the quorum has another history than the log that is kept ({why}): nothing was removed; move "
-            f"{self._directory}/__cluster_metadata-0 away when it is no longer needed, and restart the agent"
+    @property
+    def _inner(self) -> str:
+        return f"{self._directory}/{DIRECTORY_NAME}"
+
+    def _part(self, why: str) -> None:
+        """Have the log that is of another history set aside, and note that this was said."""
+        if self.stopped is None and not self._parting:
+            self._parting = True
+            self._queue.clear()
+            self._queued_bytes = 0
+            self._queue.append(_Parted(why))
+            self._wake.set()
+
+    def _end_quietly(self, reason: str) -> None:
+        """Keep nothing until the next start, for a reason that is no trouble."""
+        if self.stopped is None:
+            self._log.info("metadata.kept.unused", path=self._directory, reason=reason)
+            self.stopped = reason
+            self.close()
+
+    async def _set_aside(self, why: str) -> None:
+        aside = await self._call("metadata_part")
+        words = (
+            f"its files are beside it now, as {', '.join(aside)}: remove them when they are no longer needed; a "
+            "restart of the agent begins anew"
+            if aside
+            else f"move {self._inner} away when it is no longer needed, and restart the agent"
         )
+        self.stop(f"the quorum has another history than the log that is kept ({why}): nothing was removed; {words}")
 
     def _add(self, what: _Records | _Checkpoint) -> None:
+        if self._parting:
+            return
         self._queued_bytes += len(what.data)
         if self._queued_bytes > QUEUE_BYTES_MAX:
             self.stop(f"more than {QUEUE_BYTES_MAX} bytes wait to be written")
@@ -305,7 +374,7 @@ class Keeping:
             while self.stopped is None:
                 await self._wake.wait()
                 self._wake.clear()
-                if self._queued_bytes < PIECE_BYTES:
+                if self._queued_bytes < PIECE_BYTES and not self._parting:
                     await asyncio.sleep(FLUSH_MS / 1000)
                 async with asyncio.timeout(WRITE_TIMEOUT_MS / 1000) as limit:
                     while self._queue:
@@ -316,16 +385,18 @@ class Keeping:
                         await self._call("metadata_cut", *cut)
                 self._compact_when_due()
         except TimeoutError:
-            self.stop(f"no answer for {WRITE_TIMEOUT_MS} ms")
+            self.stop(self._silence(WRITE_TIMEOUT_MS))
         except OSError as error:
-            self.stop(str(error))
+            self.stop(_advice(error, self._directory))
 
-    async def _write(self, what: _Records | _Checkpoint) -> None:
-        if isinstance(what, _Checkpoint):
+    async def _write(self, what: _Records | _Checkpoint | _Parted) -> None:
+        if isinstance(what, _Parted):
+            await self._set_aside(what.why)
+        elif isinstance(what, _Checkpoint):
             for at in range(0, len(what.data), PIECE_BYTES):
                 last = at + PIECE_BYTES >= len(what.data)
                 piece = what.data[at : at + PIECE_BYTES]
-                await self._call("metadata_checkpoint", what.id.file_name, at, piece, last)
+                await self._call("metadata_checkpoint", what.id.file_name, at, piece, last, what.aside)
             self.offset = what.id.end_offset - 1
             self._since_image += COMPACT_RECORDS
         else:
@@ -337,8 +408,16 @@ class Keeping:
             data = b"".join(each.data for each in records)
             self.offset = await self._call("metadata_append", data, records[-1].kraft_version) - 1
             self._since_image += sum(each.count for each in records)
+            self._tell_of_torn()
             self._queued_bytes -= _size(records[1:])
         self._queued_bytes -= len(what.data)
+
+    def _tell_of_torn(self) -> None:
+        """Tell that what an end in the middle of a write had left was cut before anything was written behind it."""
+        if self._torn is not None:
+            path, position, size = self._torn
+            self._log.info("metadata.kept.cut", path=path, position=position, bytes_cut=size)
+            self._torn = None
 
     # ------------------------------------------------------------------------------------------------------- the image
 
@@ -353,7 +432,7 @@ class Keeping:
         except TimeoutError:
             self.stop(f"no image of it was made in {COMPACT_TIMEOUT_MS} ms")
         except OSError as error:
-            self.stop(str(error))
+            self.stop(_advice(error, self._directory))
 
     async def _compact(self) -> None:
         """Have the image made anew; who stops to wait for it leaves it to its end."""
@@ -371,7 +450,7 @@ class Keeping:
             return
         made = done.result()
         if made["checkpoint"] is not None:
-            self._cut = (made["checkpoint"], made["tail"][0])
+            self._cut = (made["checkpoint"], made["inode"], made["tail"][0])
             self._wake.set()
 
 
@@ -384,6 +463,18 @@ def _replay(replayer: Replayer, batch: RecordBatch) -> Generator[None, None, Non
         replayer.replay(offset, batch.leader_epoch, record)
         if number % _RECORDS_PER_STEP == _RECORDS_PER_STEP - 1:
             yield
+
+
+def _advice(error: OSError, directory: str) -> str:
+    """Words for a call that failed, and for what to do."""
+    path = error.filename or directory
+    text = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{path}: {text}: make room there, and restart the agent, which fetches what was not kept again"
+    if error.errno == errno.EPIPE:
+        return f"{text}: restart the agent, which keeps the metadata again then"
+    known = error.filename is None or error.errno in (errno.EEXIST, errno.EACCES, errno.EPERM)
+    return f"{path}: {text}" if known else f"{path}: {text}: look at that disk, and restart the agent"
 
 
 async def _soon(answer: Awaitable[T]) -> T:

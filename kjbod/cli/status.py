@@ -264,6 +264,10 @@ def _epoch(epoch: int) -> str:
     return "none: not registered yet" if epoch < 0 else str(epoch)
 
 
+def _kept(replicas: int | None) -> str:
+    return "replicas that are missing" if replicas is None else f"{replicas} replicas"
+
+
 def _history(told: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
     """Lines for what happened to the metadata's history while the agent ran."""
     if told is None:
@@ -271,7 +275,7 @@ def _history(told: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
     if (lost := told["lost"]) is not None:
         yield (
             "metadata",
-            f"LOST OR SET BACK at {moment(lost['since_ms'])}, {lost['kept']} replicas kept as strays: "
+            f"LOST OR SET BACK at {moment(lost['since_ms'])}, {_kept(lost['kept'])} kept as strays: "
             f"offset {lost['applied_offset']} was applied, {safe(lost['reason'])}",
         )
     if told["behind"] is not None:

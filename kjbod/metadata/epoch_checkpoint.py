@@ -62,8 +62,10 @@ def require_begun(directory: Path, end_offset: int) -> None:
     if not epochs or end_offset >= epochs[-1][1]:
         return
     epoch, start = epochs[-1]
+    found = f"{directory} has lost the records from offset {end_offset} to {start - 1}"
     raise LogCorruptError(
-        f"{directory} has lost the records from offset {end_offset} to {start - 1}: they were on the disk when leader "
+        f"{found}: they were on the disk when leader "
         f"epoch {epoch} began at offset {start}. Nothing was changed: restore it from a backup; to go on without these "
-        f"records for good, remove {directory / FILE_NAME}"
+        f"records for good, remove {directory / FILE_NAME}",
+        found,
     )

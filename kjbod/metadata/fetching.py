@@ -35,9 +35,11 @@ over is fetched once more, and must be the same, checksum and epoch included. A 
 against its containing all that was handed over before it.
 
 What an earlier process kept (:class:`Kept`) is held to the same: it stands as if it had been handed over, its last
-batch is the first that is fetched, and :class:`Confirmed` says that it is the leader's. Before that it is nobody's
-truth; and where it is not, or nobody knows its epoch for :data:`SET_BACK_AFTER_MS`, all is read from the start and
-comes as one snapshot that has parted.
+batch is the first that is fetched, and :class:`Confirmed` says that it is the leader's, and committed: a broker's log
+has what no quorum had yet as well. Before that it is nobody's truth; and where it is not, or nobody knows its epoch for
+:data:`SET_BACK_AFTER_MS`, all is read from the start and comes as one snapshot. That has parted unless it has the last
+batch that is known as committed: what lies above is lost in any election. A snapshot that the leader has in the place
+of all that could be compared is :attr:`Snapshot.uncompared`.
 """
 
 import contextlib
@@ -165,6 +167,11 @@ class Snapshot:
     it."""
     kraft_version: int | None = None
     """The level of the quorum, which is no record; None: it did not come with this."""
+    uncompared: str | None = None
+    """Why it is not known whether its history contains what an earlier process kept; None: it does, or nothing was."""
+    dropped: str | None = None
+    """What shows that the last records that were kept are not in it, of which none is known as committed; None: nothing
+    does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +192,8 @@ class Downloaded:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """The leader's log has the last batch of what was :class:`Kept`: what was kept counts from here on."""
+    """The last batch of what was :class:`Kept` is in the leader's log, below its high watermark: what was kept counts
+    from here on."""
 
 
 Effect: TypeAlias = Committed | Snapshot | LeaderChanged | Downloaded | Confirmed
@@ -201,6 +209,26 @@ class _Download:
 
 class _OtherHistoryError(Exception):
     """The records that were handed over are not in the log of this leader."""
+
+
+@dataclass(slots=True)
+class _Search:
+    """Whether a history that is read from its start has the last batch that an earlier process knew as committed."""
+
+    committed: Tail | None
+    why: str
+    """It is read from its start."""
+    found: bool = False
+    passed_over: bool = False
+    """Its batches begin behind that one."""
+
+    def verdict(self) -> tuple[str | None, str | None, str | None]:
+        """:attr:`Snapshot.parted`, ``uncompared`` and ``dropped`` of it."""
+        if self.found:
+            return None, None, self.why
+        if self.committed is None or self.passed_over:
+            return None, self.why, self.why
+        return self.why, None, None
 
 
 @dataclass(slots=True)
@@ -337,6 +365,8 @@ class FetchMachine:
         self._ever_fetched = False
         self._log = _Log() if kept is None else _Log.of(kept)
         self._unconfirmed = kept is not None
+        self._kept = kept
+        self._search: _Search | None = None
         self._download: _Download | None = None
         self._reload: Replayer | None = None
         self._parted: str | None = None
@@ -496,8 +526,9 @@ class FetchMachine:
         return effects + self._confirm() + self._apply()
 
     def _confirm(self) -> list[Effect]:
-        """Whether the leader has what was kept shows as soon as its last batch has come."""
-        if not self._unconfirmed or self._log.rewound:
+        """Whether the leader has what was kept shows as soon as its last batch has come. What lies above the high
+        watermark may still be lost, and the leader with it."""
+        if not self._unconfirmed or self._log.rewound or self._log.high_watermark < self._log.applied_offset:
             return []
         self._unconfirmed = False
         return [Confirmed()]
@@ -558,24 +589,31 @@ class FetchMachine:
             applied_offset=end,
             epochs=[(snapshot.id.epoch, end - 1)],
         )
+        if self._unconfirmed and self._kept is not None:
+            self._search = _Search(None, f"{_at(self.address)} has only a snapshot, of offset {end}, instead of it")
+        elif self._search is not None:
+            self._search.passed_over = True
         self._unconfirmed = False
         self._progress(now_ms)
         if self._reload is None:
-            return [
-                dataclasses.replace(
-                    self._replaced_by(snapshot.id, snapshot.records), kraft_version=snapshot.kraft_version
-                )
-            ]
+            replaced = self._replaced_by(snapshot.id, snapshot.records)
+            return [dataclasses.replace(replaced, kraft_version=snapshot.kraft_version, dropped=None)]
         self._reload = Replayer(image_of(snapshot.records, offset=end - 1, epoch=snapshot.id.epoch))
         return self._reloaded()
 
     def _replaced_by(self, snapshot_id: SnapshotId, records: tuple[Record, ...]) -> Snapshot:
         """A snapshot as it is handed over, with what speaks against its history."""
         before, why, self._parted = self._handed_over, self._parted, None
+        uncompared = dropped = None
+        if self._search is not None:
+            parted, uncompared, dropped = self._search.verdict()
+            why, self._search = why or parted, None
         if why is None and (snapshot_id.end_offset < before.end_offset or snapshot_id.epoch < before.epoch):
             why = f"{_at(self.address)} has a snapshot of offset {snapshot_id.end_offset} and epoch {snapshot_id.epoch}"
         self._handed_over = snapshot_id
-        return Snapshot(snapshot_id, records, why)
+        if why is not None:
+            uncompared = dropped = None
+        return Snapshot(snapshot_id, records, why, uncompared=uncompared, dropped=dropped)
 
     # ---- details
 
@@ -660,15 +698,27 @@ class FetchMachine:
         """Read another history from its start."""
         self._progress(now_ms)
         self._log = _Log()
-        self._unconfirmed = False
         self._reload = Replayer()
-        self._parted = self._parted or parted
+        kept = self._kept if self._unconfirmed else None
+        self._unconfirmed = False
+        if self._search is not None:  # another leader, while the history of the one before was read
+            self._search = _Search(self._search.committed, self._search.why)
+        elif kept is not None and kept.committed != kept.tail:
+            self._search = _Search(kept.committed, parted)
+            known = kept.committed
+            self._handed_over = (
+                SnapshotId(0, 0) if known is None else SnapshotId(known.last_offset + 1, known.leader_epoch)
+            )
+        else:
+            self._parted = self._parted or parted
 
     def _apply(self) -> list[Effect]:
         """Hand over what is committed, a group per epoch; while reading again, only when all of it is there."""
         effects: list[Effect] = []
         group: list[RecordBatch] = []
         for batch in self._log.committed():
+            if self._search is not None and Tail.of(batch) == self._search.committed:
+                self._search.found = True
             if group and group[0].leader_epoch != batch.leader_epoch:
                 effects.append(self._hand_over(group))
                 group = []

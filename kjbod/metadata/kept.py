@@ -28,6 +28,9 @@ class Kept:
     """Its last batch. A log that ends with a snapshot has none, and is not kept: nothing could be compared."""
     epochs: tuple[tuple[int, int], ...]
     """Leader epochs and their first offsets, ascending; the last one is the tail's."""
+    committed: Tail | None = None
+    """Last batch that is known to have been below a high watermark. What a real broker fetched behind it may have been
+    lost in an election. None: nothing is known to have been."""
 
     @property
     def end_offset(self) -> int:

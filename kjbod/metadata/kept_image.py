@@ -5,7 +5,7 @@ A snapshot in Kafka's format says everything about each partition in a record of
 are columns of numbers. It is a cache beside Kafka's files, read by nobody but kjbod, and may be lost.
 
 Lines of JSON, so that it is read and written a few milliseconds at a time: a header with the checksum of all that
-follows; then tables and what refers to them, in this order::
+follows, and one of its own; then tables and what refers to them, in this order::
 
     {"t": [[1, 2, 3], ...]}                     tuples of brokers
     {"d": ["<directory ids>", ...]}             tuples of directory ids
@@ -33,7 +33,7 @@ from kjbod.quick_dataclass import dataclass
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.crc32c import crc32c
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 PER_LINE: Final = 2_000
 """Partitions, or entries of a table, in a line: a few milliseconds to read."""
 _RECORDS_PER_LINE: Final = 200
@@ -73,7 +73,7 @@ def encode_kept_image(image: MetadataImage, header: KeptHeader) -> bytes:
         "bytes": len(body),
         "crc": crc32c(body),
     }
-    return _line(head) + body
+    return _line(head | {"head_crc": crc32c(_line(head))}) + body
 
 
 def _line(value: object) -> bytes:
@@ -166,6 +166,8 @@ def _document(line: bytes) -> dict[str, Any]:
         raise KeptImageError("it is damaged at its header")
     if head.get("format") != FORMAT:
         raise KeptImageError(f"it is of format {head.get('format')}, not {FORMAT}")
+    if head.pop("head_crc", None) != crc32c(_line(head)):
+        raise KeptImageError("the checksum of its header is wrong")
     return head
 
 

@@ -440,6 +440,7 @@ def open_log(
     segment_ms: int = SEGMENT_MS,
     start_offset: int = 0,
     repair: bool = True,
+    read_only: bool = False,
 ) -> SegmentedLog:
     """Open the log in ``directory``, which is created inside its (existing) parent where it is missing.
 
@@ -450,6 +451,7 @@ def open_log(
         start_offset: where a new log starts: the end of a snapshot that has no log.
         repair: whether to do :meth:`SegmentedLog.repair` now. A log that exists is only read otherwise, and must not be
             written before.
+        read_only: the segments are opened for reading alone, and none of them through a symbolic link.
 
     Raises:
         LogCorruptError: anything but the tail does not check; nothing on disk was changed.
@@ -472,7 +474,8 @@ def open_log(
         log.torn = found[-1].torn_tail()
         log._unrepaired = found
         for checked in found:
-            fd = os.open(checked.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+            access = os.O_RDONLY | os.O_NOFOLLOW if read_only else os.O_RDWR | os.O_APPEND
+            fd = os.open(checked.path, access | os.O_CLOEXEC)
             log.segments.append(
                 Segment(checked.path, checked.base_offset, fd, checked.valid, checked.next_offset, checked.indexer)
             )
@@ -500,10 +503,12 @@ def _require_whole(directory: Path, log: SegmentedLog, found: list["_Checked"], 
     for path in _indexes_alone(directory):
         base_offset = int(path.stem)
         if base_offset >= end_offset:  # a segment is made before its indexes, and removed before them when it is old
+            found_lost = f"{directory} has lost the records from offset {base_offset} on"
             raise LogCorruptError(
-                f"{directory} has lost the records from offset {base_offset} on: {path.name} is there, and its segment "
+                f"{found_lost}: {path.name} is there, and its segment "
                 f"is not. Nothing was changed: restore {base_offset:020d}.log from a backup; to go on without these "
-                f"records for good, remove {base_offset:020d}.index and .timeindex"
+                f"records for good, remove {base_offset:020d}.index and .timeindex",
+                found_lost,
             )
 
 
@@ -564,11 +569,13 @@ def _check(path: Path, base_offset: int, epochs: list[tuple[int, int]], *, last:
             why = _walk(view, done, epochs)
             epoch = epochs[-1][0] if epochs else 0
             if done.valid < size and (not last or _written_after(mapped, view, done, epoch)):
+                found = f"{path} is corrupt at position {done.valid}: {why or 'the batch there is cut off'}"
                 raise LogCorruptError(
-                    f"{path} is corrupt at position {done.valid}: {why or 'the batch there is cut off'}; what follows "
+                    f"{found}; what follows "
                     "was written when it was on the disk, so it is not a torn tail, and to cut it off would lose what "
                     f"was acknowledged. Records from offset {done.next_offset} on are missing: restore the log from a "
-                    f"backup or a Kafka broker's copy of {DIRECTORY_NAME}"
+                    f"backup or a Kafka broker's copy of {DIRECTORY_NAME}",
+                    found,
                 )
         finally:
             view.release()

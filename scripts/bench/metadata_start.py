@@ -138,7 +138,7 @@ async def read(port: int, directory: Path, state: Path, cluster_id: str, *, use:
         nonlocal fetched
         replayer.image = image_of(snapshot.records, offset=snapshot.id.end_offset - 1, epoch=snapshot.id.epoch)
         fetched += len(snapshot.records)
-        keeping.replaced(snapshot)
+        keeping.replaced(snapshot, contained=True)
 
     follower = MetadataFollower(
         [("127.0.0.1", port)],

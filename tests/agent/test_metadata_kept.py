@@ -41,16 +41,16 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("make", "reason"),
+    ("make", "event", "reason"),
     [
-        (damaged, "is corrupt at position"),
-        (of_another_history, "the quorum has another history"),
-        (voted, "it is a controller's"),
-        (a_file, DIRECTORY_NAME),
+        (damaged, "stopped", "is corrupt at position"),
+        (of_another_history, "unused", "the quorum does not have its last records"),
+        (voted, "stopped", "it is a controller's"),
+        (a_file, "stopped", DIRECTORY_NAME),
     ],
 )
 def test_an_agent_starts_beside_a_metadata_log_that_it_cannot_use_and_leaves_it_as_it_is(
-    tmp_path: Path, processes: Processes, make: Callable[[Path], None], reason: str
+    tmp_path: Path, processes: Processes, make: Callable[[Path], None], event: str, reason: str
 ) -> None:
     cluster = Cluster(tmp_path, processes)
     config = cluster.configure(1)
@@ -60,9 +60,9 @@ def test_an_agent_starts_beside_a_metadata_log_that_it_cannot_use_and_leaves_it_
     cluster.start_controller()
     agent = cluster.start_agent(config)
     agent.wait_for_event("agent.unfenced", 60)
-    assert reason in agent.wait_for_event("metadata.kept.stopped")["reason"]
+    assert reason in agent.wait_for_event(f"metadata.kept.{event}")["reason"]
     cluster.create_topic("events", partitions=3, replication_factor=1)
     wait_assigned(agent, 3)
     assert agent.stop() == 0
-    assert len(agent.events("metadata.kept.stopped")) == 1
+    assert len(agent.events(f"metadata.kept.{event}")) == 1
     assert contents(directory) == before

@@ -14,15 +14,19 @@ from tests.metadata.test_fetching import answer, asked, committed, data, machine
 AT_5 = LeaderIdAndEpoch(leader_id=3000, leader_epoch=5)
 
 
-def kept(end: int = 10, epoch: int = 5) -> Kept:
-    """Ten batches of a record each, the last two of epoch 5."""
-    tail = read_batch(data(end - 1, topic(end - 1), epoch=epoch))
-    assert tail is not None
-    return Kept(Tail.of(tail), ((1, 0), (epoch, end - 2)))
+def tail(offset: int, epoch: int = 5) -> Tail:
+    batch = read_batch(data(offset, topic(offset), epoch=epoch))
+    assert batch is not None
+    return Tail.of(batch)
 
 
-def with_kept(**options: int) -> FetchMachine:
-    m = machine(kept=kept(**options))
+def kept(committed: Tail | None = None) -> Kept:
+    """Ten batches of a record each, the last two of epoch 5; all are known as committed, or those up to a batch."""
+    return Kept(tail(9), ((1, 0), (5, 8)), committed or tail(9))
+
+
+def with_kept(known: Kept | None = None) -> FetchMachine:
+    m = machine(kept=known or kept())
     m.on_connected()
     return m
 
@@ -107,7 +111,9 @@ def test_a_leader_whose_log_begins_behind_what_was_kept_gives_its_snapshot_inste
     m.on_fetch(answer(leader=AT_5, snapshot_id=wire.SnapshotId(end_offset=50, epoch=5)), 0)
     m.on_fetch_snapshot(piece(SnapshotId(50, 5), b"all of it", 0, 9), 0)
     effects = m.on_snapshot(Snapshot(SnapshotId(50, 5), (topic(1),)), 0)
-    assert effects == [Snapshot(SnapshotId(50, 5), (topic(1),))]
+    (snapshot,) = effects
+    assert isinstance(snapshot, Snapshot) and snapshot.parted is None
+    assert snapshot.uncompared is not None and "a snapshot, of offset 50, instead of it" in snapshot.uncompared
     assert asked(m).fetch_offset == 50
     effects = m.on_fetch(answer(data(50, topic(50), epoch=5), hw=51, leader=AT_5), 0)
     assert committed(effects) == [50] and not any(isinstance(e, Confirmed) for e in effects)
@@ -118,3 +124,49 @@ def test_a_snapshot_that_ends_before_what_was_kept_is_of_another_history() -> No
     m.on_fetch(answer(leader=AT_5, snapshot_id=wire.SnapshotId(end_offset=7, epoch=5)), 0)
     (snapshot,) = m.on_snapshot(Snapshot(SnapshotId(7, 5), (topic(1),)), 0)
     assert isinstance(snapshot, Snapshot) and snapshot.parted is not None
+
+
+# ------------------------------------------------------------------------------- what a real broker fetched too early
+
+
+def test_what_is_above_the_high_watermark_is_confirmed_only_when_that_has_passed_it() -> None:
+    m = with_kept()
+    more = last_of_kept() + data(10, topic(10), epoch=5)
+    assert not any(isinstance(e, Confirmed) for e in m.on_fetch(answer(more, hw=9, leader=AT_5), 0))
+    m.on_connected()
+    assert m.on_fetch(answer(last_of_kept(), hw=-1, leader=AT_5), 0) == []
+    assert m.on_fetch(answer(hw=10, leader=AT_5), 0) == [Confirmed()]
+
+
+AT_6 = LeaderIdAndEpoch(leader_id=3000, leader_epoch=6)
+
+
+def after_an_election(m: FetchMachine, *, last_of_first: bytes) -> Snapshot:
+    """The history of the next leader, which lacks the last batch."""
+    m.on_fetch(answer(data(9, topic(99), epoch=6), hw=10, leader=AT_6), 0)
+    assert asked(m).fetch_offset == 0
+    first = b"".join(data(o, topic(o), epoch=1) for o in range(8))
+    whole = first + last_of_first + data(9, topic(99), epoch=6)
+    (snapshot,) = (e for e in m.on_fetch(answer(whole, hw=10, leader=AT_6), 0) if not hasattr(e, "leader"))
+    assert isinstance(snapshot, Snapshot)
+    return snapshot
+
+
+def test_an_election_that_dropped_what_was_never_committed_is_no_other_history() -> None:
+    m = with_kept(kept(committed=tail(8)))
+    snapshot = after_an_election(m, last_of_first=data(8, topic(8), epoch=5))
+    assert (snapshot.parted, snapshot.uncompared) == (None, None)
+    assert snapshot.dropped is not None and "other records at offset 9" in snapshot.dropped
+
+
+def test_a_history_without_what_was_committed_has_parted_whatever_else_was_kept() -> None:
+    m = with_kept(kept(committed=tail(8)))
+    snapshot = after_an_election(m, last_of_first=data(8, topic(88), epoch=5))
+    assert snapshot.parted is not None and snapshot.dropped is None
+
+
+def test_where_nothing_is_known_as_committed_a_divergence_is_no_loss_and_proves_nothing() -> None:
+    m = with_kept(Kept(tail(9), ((1, 0), (5, 8))))
+    snapshot = after_an_election(m, last_of_first=data(8, topic(8), epoch=5))
+    assert snapshot.parted is None
+    assert snapshot.uncompared is not None and snapshot.dropped is not None

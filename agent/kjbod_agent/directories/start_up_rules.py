@@ -214,7 +214,8 @@ def _require_one_metadata_log(usable: Mapping[str, LoadedDirectory], metadata_lo
         if load.has_cluster_metadata and path != metadata_log_dir:
             raise StartUpError(
                 f"Found unexpected metadata location in data directory {path}: {METADATA_TOPIC_NAME}-0 belongs into "
-                f"the metadata directory {metadata_log_dir} (metadata.log.dir)"
+                f"the metadata directory {metadata_log_dir}: move {path}/{METADATA_TOPIC_NAME}-0 there, or set "
+                f"metadata.log.dir={path} (without it the first of log.dirs counts)"
             )
 
 

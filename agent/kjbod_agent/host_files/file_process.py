@@ -18,6 +18,7 @@ import kjbod_agent
 from kjbod_agent.host_files import file_worker
 from kjbod_agent.storage.worker import Unframer, frame
 
+REAP_MS: Final = 500
 _KEPT_ENVIRONMENT: Final = ("PATH", "LD_LIBRARY_PATH")
 _SOURCES: Final = sorted({str(Path(module.__file__ or "").parents[1]) for module in (kjbod, kjbod_agent)})
 _NAME_ROOM: Final = " " * 24
@@ -76,6 +77,7 @@ class FileProcess:
         if self._wire is not None:
             self._wire.close()
             self._wire = None
+            self._reap_soon()
 
     def close(self) -> None:
         """No more calls. The process ends by itself, a stuck one as soon as it can. Waits for nothing."""
@@ -83,6 +85,7 @@ class FileProcess:
         if self._wire is not None:
             self._wire.close()
             self._wire = None
+            self._reap_soon()
 
     async def _connected(self) -> "_Wire":
         async with self._starting:
@@ -104,6 +107,13 @@ class FileProcess:
     def _taken_again(self, taken: asyncio.Future[Any]) -> None:
         if not taken.cancelled() and taken.exception() is None:
             self._holder = taken.result()[1]
+
+    def _reap_soon(self) -> None:
+        """Until the processes that were told to end have, look again and again: none stays as a zombie."""
+        self._reap()
+        if self._wire is None and self._pids:
+            with contextlib.suppress(RuntimeError):  # no loop: this process ends as well
+                asyncio.get_running_loop().call_later(REAP_MS / 1000, self._reap_soon)
 
     def _reap(self) -> None:
         for pid in tuple(self._pids):

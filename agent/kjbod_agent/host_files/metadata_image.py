@@ -40,7 +40,8 @@ def compact(
         checkpoint_bytes: after so many bytes of log since the newest snapshot another one is written; 0: none is.
 
     Returns:
-        The last batch of the image, and the name of the snapshot that was written; None: there is nothing to keep.
+        The last batch of the image, and name and inode of the snapshot that was written; None: there is nothing to
+        keep.
 
     Raises:
         KjbodError: the log is damaged, or not an observer's.
@@ -48,10 +49,12 @@ def compact(
     """
     os.nice(NICE)
     inner, path = Path(directory) / DIRECTORY_NAME, Path(image_path)
-    if not inner.exists() or not has_segments(inner):
+    if not os.path.lexists(inner):
         return None
     if problem := why_not_ours(inner):
         raise KjbodError(problem)
+    if not has_segments(inner):
+        return None
     log, newest = checked_log(inner)
     try:
         due = 0 < checkpoint_bytes <= _bytes_since(log, newest)
@@ -67,7 +70,9 @@ def compact(
     header = KeptHeader(cluster_id=cluster_id, node_id=node_id, kept=kept, kraft_version=state.kraft_version)
     make_directories(path.parent)
     write_atomically(path, encode_kept_image(state.image, header), mode=0o600)
-    return {"tail": _fields(state.tail), "checkpoint": state.write_checkpoint(inner) if due else None}
+    checkpoint = state.write_checkpoint(inner) if due else None
+    inode = 0 if checkpoint is None else (inner / checkpoint).lstat().st_ino
+    return {"tail": _fields(state.tail), "checkpoint": checkpoint, "inode": inode}
 
 
 def _fields(tail: Tail) -> tuple[int, int, int, int]:
@@ -137,10 +142,12 @@ class _State:
             elif isinstance(control, KRaftVoters):
                 self._voters = control
 
-    def write_checkpoint(self, directory: Path) -> str:
-        """Write the state as a snapshot in Kafka's format; gives its name."""
+    def write_checkpoint(self, directory: Path) -> str | None:
+        """Write the state as a snapshot in Kafka's format; gives its name. None: another has written that one."""
         assert self.tail is not None
         name = SnapshotId(self.tail.last_offset + 1, self.tail.leader_epoch).file_name
+        if os.path.lexists(directory / name):
+            return None
         stream_checkpoint(
             directory / name,
             header_timestamp_ms=self._timestamp_ms,

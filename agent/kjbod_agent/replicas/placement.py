@@ -186,6 +186,8 @@ class Placement:
     """All replicas of the first metadata were counted, and what is stray was found."""
     _deleted: list[DepartingReplica] = field(default_factory=list)
     """``-delete`` directories that were found and wait for a verdict."""
+    _unproven: bool = False
+    """The history of the metadata is not known to contain what an earlier process, or this one, had applied."""
     _due: set[TopicIdPartition] = field(default_factory=set)
     """To be reviewed."""
     _queue: deque[TopicIdPartition] = field(default_factory=deque)
@@ -321,6 +323,11 @@ class Placement:
         self.observe()
         self._do(self._first_look(self.hosting.load_in_steps(lambda: self._image, LOADS_PER_SLICE)))
 
+    def doubt(self) -> None:
+        """The metadata may be of another history than those by which an earlier process marked replicas as deleted:
+        from now on what is missing in them proves nothing of that."""
+        self._unproven = True
+
     def follow(
         self, changes: Iterable[Change], image: MetadataImage | None = None, *, proven: bool = True
     ) -> list[Update]:
@@ -354,6 +361,7 @@ class Placement:
         if not proven:
             self._deleted.extend(self.deletions.recall())
             self._judge_deleted()
+            self.doubt()
         return updates
 
     def keep(self, leaving: DepartingReplica) -> None:
@@ -550,7 +558,9 @@ class Placement:
                 continue
             key = None if each.topic_id is None else TopicIdPartition(each.topic_id, each.partition)
             hosted = None if key is None else self.hosting.partitions.get(key)
-            proven = is_deletion_proven(
+            # Of another history only that counts: a current copy of it lies where that has it.
+            missing = hosted is None or hosted.directory is None
+            proven = not (self._unproven and missing) and is_deletion_proven(
                 self.hosting.broker_id,
                 each.topic_id,
                 each.partition,

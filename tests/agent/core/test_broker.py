@@ -13,7 +13,7 @@ import uvloop
 from kjbod.clock import SystemClock
 from kjbod.errors import EXIT_DISK_FAILURE
 from kjbod.ids import UNASSIGNED, Uuid
-from kjbod.metadata.fetching import Committed, Leader
+from kjbod.metadata.fetching import Committed, Leader, Snapshot
 from kjbod.metadata.records import (
     ConfigRecord,
     FeatureLevelRecord,
@@ -22,6 +22,7 @@ from kjbod.metadata.records import (
     Record,
     TopicRecord,
 )
+from kjbod.metadata.snapshot import SnapshotId
 from kjbod.metadata.versions import METADATA_VERSION, SUPPORTED_FEATURES
 from kjbod.runtime import systemd
 from kjbod.wire.client import Disconnected, RequestTimedOut
@@ -41,13 +42,14 @@ from kjbod.wire.messages import (
 from kjbod_agent import lifecycle as life
 from kjbod_agent.broker import Broker
 from kjbod_agent.channel import ControllerChannel
+from kjbod_agent.directories.start_up_rules import Directory
 from kjbod_agent.failures import Failures
 from kjbod_agent.moves.mover import Mover
 from kjbod_agent.replicas.hosting import Hosting
 from kjbod_agent.replicas.inventory import Inventory
 from kjbod_agent.replicas.placement import Placement
 from kjbod_agent.reporter import Reporter, Sender
-from kjbod_agent.storage.api import StorageOptions
+from kjbod_agent.storage.api import Replica, StorageOptions
 from kjbod_agent.storage.memory import MemoryDirectoryAgent, MemoryDisk, MemoryStorageAgent
 from tests.agent.core.recording import Log
 
@@ -578,3 +580,35 @@ def test_why_no_controller_is_known_is_told_when_the_agent_gives_up(virtual: Run
         await world.__aexit__()
 
     virtual(main)
+
+
+@pytest.mark.parametrize(
+    ("told", "event"),
+    [
+        ({"parted": "it has other records"}, "metadata.history.lost"),
+        ({"uncompared": "it has only a snapshot"}, "metadata.history.uncompared"),
+        ({"dropped": "a real broker had fetched too much"}, None),
+        ({}, None),
+    ],
+)
+def test_metadata_that_lack_what_was_kept_or_cannot_be_compared_with_it_prove_no_deletion(
+    virtual: Run, told: dict[str, Any], event: str | None
+) -> None:
+    async def story(clock: Any) -> None:
+        world = World(clock, unfenced=False)
+        left = Replica(f"gone-0.{'0' * 32}-delete", "gone", 0, Uuid.of(3, 9), "delete")
+        world.disks[D1].directories[left.name] = f"version: 0\ntopic_id: {left.topic_id}".encode()
+        for number, (directory, found) in enumerate({D1: [left], D2: []}.items(), 1):
+            at: Any = Directory(f"/d{number}", directory, None)  # type: ignore[arg-type]
+            world.broker.directory_loaded(at, world.broker.placement.agents[directory], found)
+        records = (FeatureLevelRecord(name=METADATA_VERSION, feature_level=SUPPORTED_FEATURES[METADATA_VERSION][1]),)
+        contained = world.broker.on_snapshot(Snapshot(SnapshotId(0, 1), records, **told))
+        async with world:
+            await world.until(lambda: world.broker.caught_up.is_set())
+            await asyncio.sleep(3600)
+            lines = [name for name in ("metadata.history.lost", "metadata.history.uncompared") if world.log.of(name)]
+            assert (contained, lines) == (event is None, [event] if event else [])
+            assert any("-stray" in name for name in world.disks[D1].directories) == (event is not None)
+            assert (world.disks[D1].directories == {}) == (event is None)
+
+    virtual(story)

@@ -474,6 +474,28 @@ def test_what_an_earlier_process_marked_as_deleted_is_removed_only_where_the_met
     virtual(story)
 
 
+def test_what_was_marked_as_deleted_is_kept_where_the_history_may_be_another_one(virtual: Run) -> None:
+    """The topic was made after the copy of the controller's log to which that was set back."""
+
+    async def story(clock: Any) -> None:
+        found: Contents = {
+            D1: {"foo-0": FOO, f"gone-0.{HEX}-delete": GONE, f"foo-1.{HEX}-delete": FOO},
+            D2: {f"foo-0.{HEX}-delete": FOO},
+        }
+        world = World(clock, found, *FOO_TOPIC)
+        world.placement.doubt()
+        async with world.running():
+            await asyncio.sleep(3600)
+            await world.quiet()
+            assert {s.topic: s.reason for s in world.placement.strays if s.topic == "gone"} == {
+                "gone": NOT_PROVEN_DELETED
+            }
+            assert len(world.placement.strays) == 2, "it was taken from this broker in a history that is not there"
+            assert world.names(D2) == [], "its other copy is the one that counts in this one as well"
+
+    virtual(story)
+
+
 @pytest.mark.parametrize("assigned", [D1, UNASSIGNED])
 def test_what_was_marked_as_deleted_gets_its_name_back_when_the_metadata_have_it_again(
     virtual: Run, assigned: Uuid

@@ -272,7 +272,10 @@ def test_a_disk_that_was_formatted_before_ids_is_added_with_a_new_one() -> None:
         (replace(loaded("/d3"), real_path="/d2"), "are the same directory /d2"),
         (replace(loaded("/d3"), real_path="/d2/e-0"), "log directory /d3 lies in log directory /d2"),
         (replace(loaded("/d3"), real_path="/"), "log directory /d1 lies in log directory /d3"),
-        (replace(loaded("/d3"), has_cluster_metadata=True), "unexpected metadata location"),
+        (
+            replace(loaded("/d3"), has_cluster_metadata=True),
+            "move /d3/__cluster_metadata-0 there, or set metadata.log.dir=/d3",
+        ),
         (replace(loaded("/d3"), unknown_names=("lost+found",)), "lost.found, whose name is not of the form"),
         (WorkerUnavailable("/d3", "its worker died"), "its worker died"),
     ],

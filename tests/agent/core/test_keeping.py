@@ -341,6 +341,7 @@ def test_a_flipped_byte_in_the_log_is_named_and_none_of_it_counts_or_changes(age
     assert agent.start() is None
     (reason,) = agent.log.reasons("metadata.kept.stopped")
     assert f"{segment} is corrupt at position" in reason
+    assert f"move {agent.inner} away" in reason and "backup" not in reason, "it is a cache"
     agent.keep(topics(0, 9))
     assert segment.read_bytes() == data
 
@@ -350,12 +351,19 @@ def test_a_flipped_byte_anywhere_in_the_image_has_it_made_anew(agent: Agent, mon
     agent.compact()
     whole = (agent.state / IMAGE_NAME).read_bytes()
     rng = random.Random(1)
-    for at in (0, 5, len(whole) - 1, *(rng.randrange(len(whole)) for _ in range(5))):
+    first = whole.index(b"\n")
+    for at in (
+        *range(0, first, 7),
+        whole.index(b"features"),
+        len(whole) - 1,
+        *(rng.randrange(len(whole)) for _ in range(5)),
+    ):
         damaged = bytearray(whole)
         damaged[at] ^= 1
         (agent.state / IMAGE_NAME).write_bytes(damaged)
         assert names(agent.start()) == {f"t{number}" for number in range(5)}
         assert agent.log.reasons("metadata.kept.stopped") == []
+        assert len(agent.log.reasons("metadata.kept.unused")) >= 1, f"byte {at} is under no checksum"
     monkeypatch.setattr(module, "COMPACT_RECORDS", 1)
     assert names(agent.start()) == {f"t{number}" for number in range(5)}
     assert (agent.state / IMAGE_NAME).read_bytes() == whole
@@ -381,18 +389,69 @@ def test_an_image_without_its_log_is_not_used(agent: Agent) -> None:
     assert names(agent.start()) == {"t0", "t1"}
 
 
-def test_a_log_of_another_history_is_left_as_it_is_and_said(agent: Agent) -> None:
+async def parts(keeping: Keeping, _: Start | None) -> None:
+    """The quorum has another history."""
+    parted = Snapshot(SnapshotId(3, 1), (topic(9),), "c1:9093 has other records at offset 4")
+    keeping.replaced(parted, contained=False)
+    keeping.committed(topics(3, 2))
+    await until(lambda: keeping.stopped is not None)
+
+
+def test_a_log_of_another_history_is_set_aside_and_said_once_and_the_next_start_begins_anew(agent: Agent) -> None:
+    for number in ("", "-2"):
+        agent.keep(topics(0, 5))
+        (name,) = agent.segments
+        before = (agent.inner / name).read_bytes()
+        agent.run(parts)
+        (reason,) = agent.log.reasons("metadata.kept.stopped")
+        assert "has other records at offset 4" in reason and "nothing was removed" in reason
+        assert f"{name}.aside{number}" in reason
+        assert (agent.inner / f"{name}.aside{number}").read_bytes() == before
+        assert agent.start() is None
+        assert (agent.log.lines, agent.segments) == ([], [])
+
+
+def test_a_brokers_log_of_another_history_stays_where_it_is_and_is_not_told_of_again(agent: Agent) -> None:
+    agent.keep(topics(0, 5))
+    touch_index(agent, agent.segments[0])
+    before = (agent.inner / agent.segments[0]).read_bytes()
+    agent.run(parts)
+    assert f"move {agent.inner} away" in agent.log.reasons("metadata.kept.stopped")[0]
+    assert agent.start() is None, "it would be found to be another history again"
+    assert [(level, event) for level, event, _ in agent.log.lines] == [("info", "metadata.kept.unused")]
+    assert (agent.inner / agent.segments[0]).read_bytes() == before
+
+
+def test_a_log_whose_end_was_never_committed_ends_the_keeping_without_a_warning(agent: Agent) -> None:
     agent.keep(topics(0, 5))
     before = (agent.inner / agent.segments[0]).read_bytes()
 
     async def work(keeping: Keeping, _: Start | None) -> None:
-        keeping.replaced(Snapshot(SnapshotId(3, 1), (topic(9),), "c1:9093 has other records at offset 4"))
+        dropped = Snapshot(SnapshotId(3, 1), (topic(9),), dropped="c1:9093 has other records at offset 4")
+        keeping.replaced(dropped, contained=True)
         keeping.committed(topics(3, 2))
+        assert keeping.stopped is not None
 
     agent.run(work)
-    (reason,) = agent.log.reasons("metadata.kept.stopped")
-    assert "has other records at offset 4" in reason and "nothing was removed" in reason
+    assert [level for level, event, _ in agent.log.lines if event != "metadata.kept.loaded"] == ["info"]
     assert (agent.inner / agent.segments[0]).read_bytes() == before
+
+
+def test_a_log_that_cannot_be_compared_with_the_snapshot_in_its_place_is_set_aside(agent: Agent) -> None:
+    agent.keep(topics(0, 5))
+    (name,) = agent.segments
+    before = (agent.inner / name).read_bytes()
+
+    async def work(keeping: Keeping, _: Start | None) -> None:
+        keeping.replaced(Snapshot(SnapshotId(100, 3), (topic(50),), uncompared="only a snapshot"), contained=False)
+        keeping.downloaded(SnapshotId(100, 3), SNAPSHOT)
+        keeping.committed(topics(100, 1, epoch=3))
+        await written(keeping, 100)
+
+    agent.run(work)
+    assert agent.log.reasons("metadata.kept.stopped") == []
+    assert (agent.inner / f"{name}.aside").read_bytes() == before
+    assert names(agent.start()) == {"t50", "t100"}
 
 
 def test_records_that_are_not_those_of_the_log_are_not_appended_to_it(agent: Agent) -> None:
@@ -403,10 +462,12 @@ def test_records_that_are_not_those_of_the_log_are_not_appended_to_it(agent: Age
         keeping.committed(topics(0, 4))
         keeping.committed(committed(4, (topic(77),)))
         keeping.committed(topics(5, 2))
+        await until(lambda: keeping.stopped is not None)
 
+    name = agent.segments[0]
     agent.run(work)
     assert "other records at offset 4" in agent.log.reasons("metadata.kept.stopped")[0]
-    assert (agent.inner / agent.segments[0]).read_bytes() == before
+    assert (agent.inner / f"{name}.aside").read_bytes() == before
 
 
 @pytest.mark.parametrize("sign", ["vote", "clean stop"])
@@ -445,6 +506,21 @@ def test_a_segment_that_a_real_broker_has_opened_is_not_appended_to_and_never_re
     assert agent.segments == ["00000000000000000000.log", "00000000000000000005.log"]
 
 
+def test_what_a_real_broker_wrote_is_not_known_as_committed_and_what_the_agent_wrote_is(agent: Agent) -> None:
+    agent.keep(topics(0, 5))
+    start = agent.start()
+    assert start is not None and start.kept.committed == start.kept.tail
+    theirs = topics(5, 2)
+    with (agent.inner / agent.segments[0]).open("ab") as file:
+        file.write(b"".join(batch.raw for batch in theirs.batches))
+    touch_index(agent, agent.segments[0])
+    for known in (Tail.of(topics(4, 1).batches[0]), None):
+        start = agent.start()
+        assert start is not None
+        assert (start.kept.tail, start.kept.committed) == (Tail.of(theirs.batches[1]), known)
+        (agent.state / MEMORY_NAME).unlink(missing_ok=True)
+
+
 def test_where_the_memory_of_what_is_ours_was_lost_all_files_stay(agent: Agent) -> None:
     agent.keep(topics(0, 5))
     (agent.state / MEMORY_NAME).unlink()
@@ -461,6 +537,90 @@ def test_a_file_that_took_the_name_of_one_of_ours_is_not_ours(agent: Agent) -> N
     (agent.inner / "copy").write_bytes(segment.read_bytes())
     (agent.inner / "copy").replace(segment)
     assert segment not in OwnFiles(agent.state / MEMORY_NAME, agent.inner)
+
+
+@pytest.mark.parametrize("content", [b"words of somebody\n" * 200, b""])
+@pytest.mark.parametrize("what", ["segment", "directory"])
+def test_what_lies_behind_a_symbolic_link_is_neither_cut_nor_written(agent: Agent, content: bytes, what: str) -> None:
+    agent.keep(topics(0, 5))
+    victim = agent.directory / "victim"
+    link = agent.inner / agent.segments[0]
+    if what == "segment":
+        victim.write_bytes(content)
+        link.unlink()
+    else:
+        agent.inner.rename(victim)
+        link = agent.inner
+        victim = victim / f"{0:020d}.log"
+        victim.write_bytes(content)
+    link.symlink_to(victim if what == "segment" else victim.parent)
+    agent.keep(topics(0, 6))
+    (reason,) = agent.log.reasons("metadata.kept.stopped")
+    assert str(link) in reason and "a symbolic link" in reason
+    assert (victim.read_bytes(), link.is_symlink()) == (content, True)
+
+
+def test_a_pipe_in_the_place_of_a_segment_holds_up_nobody(agent: Agent) -> None:
+    agent.keep(topics(0, 5))
+    segment = agent.inner / agent.segments[0]
+    segment.unlink()
+    os.mkfifo(segment)
+    agent.keep(topics(0, 6))
+    assert "a device, pipe or socket" in agent.log.reasons("metadata.kept.stopped")[0]
+
+
+@pytest.mark.parametrize("how", ["same file", "other file", "forgotten"])
+def test_a_file_that_kjbod_did_not_write_is_neither_cut_nor_appended_to(agent: Agent, how: str) -> None:
+    agent.keep(topics(0, 5))
+    segment = agent.inner / agent.segments[0]
+    content = segment.read_bytes()[:-3] if how == "forgotten" else b"words of somebody\n" * 200
+    if how == "other file":
+        (agent.inner / "copy").write_bytes(content)
+        (agent.inner / "copy").replace(segment)
+    else:
+        segment.write_bytes(content)
+    if how == "forgotten":
+        (agent.state / MEMORY_NAME).unlink()
+    agent.keep(topics(0, 6))
+    (reason,) = agent.log.reasons("metadata.kept.stopped")
+    assert "that kjbod did not write" in reason and str(segment) in reason
+    assert segment.read_bytes() == content
+    assert agent.segments == [segment.name]
+
+
+def test_a_torn_tail_that_was_cut_is_told(agent: Agent) -> None:
+    agent.keep(topics(0, 5))
+    segment = agent.inner / agent.segments[0]
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:-3])
+    agent.keep(topics(4, 1))
+    (told,) = [fields for _, event, fields in agent.log.lines if event == "metadata.kept.cut"]
+    assert (told["path"], told["position"] + told["bytes_cut"]) == (str(segment), len(whole) - 3)
+
+
+def test_parts_and_snapshots_of_somebody_else_stay(agent: Agent) -> None:
+    agent.keep(topics(0, 5))
+    for name in (SnapshotId(100, 1).file_name + ".part", SnapshotId(100, 1).file_name):
+        path = agent.inner / name
+        path.write_bytes(b"of somebody")
+
+        async def work(keeping: Keeping, _: Start | None) -> None:
+            keeping.downloaded(SnapshotId(100, 1), SNAPSHOT)
+            await until(lambda: keeping.stopped is not None)
+
+        if path.suffix == ".checkpoint":
+            path.rename(agent.inner / "aside")  # the log would be found to end before it
+            log = KeptLog(agent.inner, agent.state / MEMORY_NAME)
+            log.open(None)
+            (agent.inner / "aside").rename(path)
+            with pytest.raises(OSError, match="was not written by kjbod"):
+                log.take_checkpoint(name, 0, SNAPSHOT, last=True)
+            log.close()
+        else:
+            agent.run(work)
+            assert str(path) in agent.log.reasons("metadata.kept.stopped")[0]
+        assert path.read_bytes() == b"of somebody"
+        path.unlink()
 
 
 # ----------------------------------------------------------------------------------------------- disks that do not play
@@ -584,7 +744,7 @@ def test_a_full_disk_ends_the_keeping_with_one_line_and_what_was_written_counts(
 
     agent.run(work)
     assert len(agent.log.reasons("metadata.kept.stopped")) == 1
-    assert "No space left" in agent.log.reasons("metadata.kept.stopped")[0]
+    assert "No space left on device: make room there" in agent.log.reasons("metadata.kept.stopped")[0]
     assert names(agent.start()) == {f"t{number}" for number in range(5)}
 
 
@@ -597,8 +757,20 @@ def test_a_process_that_died_is_not_appended_to_and_not_begun_anew(whole: Agent)
         await until(lambda: keeping.stopped is not None or keeping.offset == 4)
 
     whole.run(work)
-    assert len(whole.log.reasons("metadata.kept.stopped")) == 1
+    (reason,) = whole.log.reasons("metadata.kept.stopped")
+    assert "has died: restart the agent" in reason and "Errno" not in reason
     assert names(whole.start()) == {"t0", "t1", "t2"}
+
+
+def test_a_process_that_is_told_to_end_is_not_left_as_a_zombie(whole: Agent) -> None:
+    async def work(keeping: Keeping, _: Start | None) -> None:
+        keeping.committed(topics(0, 3))
+        await written(keeping, 2)
+        assert keeping.process_ids()
+        keeping.stop("the disk is full")
+        await until(lambda: keeping.process_ids() == ())
+
+    whole.run(work)
 
 
 def test_a_disk_that_hangs_holds_up_nobody_and_the_queue_has_an_end(
@@ -623,7 +795,8 @@ def test_a_disk_that_hangs_at_the_start_is_waited_for_no_longer_than_said(
     monkeypatch.setattr(module, "ANSWER_TIMEOUT_MS", 20)
     monkeypatch.setattr(Here, "call", lambda *_: asyncio.sleep(3600))
     assert agent.start() is None
-    assert agent.log.reasons("metadata.kept.stopped") == ["no answer for 20 ms"]
+    (reason,) = agent.log.reasons("metadata.kept.stopped")
+    assert f"nothing was read or written in 20 ms: the disk of {agent.directory}" in reason
 
 
 @pytest.mark.parametrize("error", [errno.EACCES, errno.EROFS, errno.EIO])
