@@ -9,10 +9,15 @@ from concurrent.futures import Future
 from typing import Final, TypeVar
 
 from kjbod.errors import KjbodError
+from kjbod.quick_dataclass import dataclass
 
 T = TypeVar("T")
 CALLS_MAX: Final = 16
 """Calls at a time, those that nobody waits for any more included; others wait for their turn."""
+LOST_AFTER_S: Final = 30.0
+"""So long behind its time limit a call is lost: its turn is another one's, its thread stays for as long as it does."""
+LOST_MAX: Final = 48
+"""Calls that count as lost at a time; with more, others wait until one has ended."""
 
 
 def in_thread(work: Callable[[], T], trouble: str = "TLS cannot be set up") -> Future[T]:
@@ -63,10 +68,15 @@ def on_this_loop(answer: Future[T]) -> asyncio.Future[T]:
 
 
 class Aside:
-    """Calls of one event loop that may block, at most :data:`CALLS_MAX` at a time."""
+    """Calls of one event loop that may block, at most :data:`CALLS_MAX` at a time.
+
+    A file on a mount that hangs keeps its thread for good, also when another one has taken the mount's place: without
+    an end to that, some such calls would be the last ones.
+    """
 
     def __init__(self) -> None:
         self._turns = asyncio.Semaphore(CALLS_MAX)
+        self._lost = 0
 
     async def run(self, work: Callable[[], T], trouble: str, *, timeout_ms: int) -> T:
         """The result of ``work``. After ``timeout_ms``, the wait for its turn included, it goes on without us.
@@ -74,16 +84,41 @@ class Aside:
         Raises:
             KjbodError: of ``work``, or that there was no result in time.
         """
-        loop = asyncio.get_running_loop()
+        loop, turn = asyncio.get_running_loop(), None
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._turns.acquire()
+                turn = _Turn()
                 answer = in_thread(work, trouble)
-                answer.add_done_callback(lambda _: self._end_turn(loop))
+                answer.add_done_callback(lambda _: self._tell_end(loop, turn))
                 return await asyncio.wrap_future(answer)
         except TimeoutError:
+            if turn is not None:
+                loop.call_later(LOST_AFTER_S, self._lose, turn)
             raise KjbodError(f"{trouble}: no answer within {timeout_ms} ms") from None
 
-    def _end_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _tell_end(self, loop: asyncio.AbstractEventLoop, turn: "_Turn") -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended before the call
-            loop.call_soon_threadsafe(self._turns.release)
+            loop.call_soon_threadsafe(self._end, turn)
+
+    def _end(self, turn: "_Turn") -> None:
+        turn.ended = True
+        if turn.lost:
+            self._lost -= 1
+        else:
+            self._turns.release()
+
+    def _lose(self, turn: "_Turn") -> None:
+        if not turn.ended and self._lost < LOST_MAX:
+            turn.lost = True
+            self._lost += 1
+            self._turns.release()
+
+
+@dataclass(slots=True)
+class _Turn:
+    """A call's."""
+
+    ended: bool = False
+    lost: bool = False
+    """Whether its turn is another one's."""

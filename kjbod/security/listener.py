@@ -93,10 +93,10 @@ class ListenerSecurity:
             self._validator = Validator(self.settings.tokens)
             self._validator.load()
 
-    async def ready(self) -> None:
-        """Wait until a login can be judged: by the metadata, and by keys that are not old."""
+    async def ready(self, mechanism: str = "") -> None:
+        """Wait until a login by this mechanism can be judged: by the metadata, and one by a token by others' keys."""
         await self._ready()
-        if self._validator is not None:
+        if self._validator is not None and mechanism == OAUTHBEARER:
             await self._validator.ready()
 
     async def context(self, *, timeout_ms: int) -> "ssl.SSLContext | None":

@@ -12,6 +12,7 @@ is one line with file, key and what was expected, and never has the value of a s
 """
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Self
 
@@ -76,6 +77,7 @@ _LOGIN_CALLBACK: Final = "sasl.login.callback.handler.class"
 _CLIENT_CLASSES: Final = ("sasl.client.callback.handler.class", "sasl.login.class", _LOGIN_CALLBACK)
 _ENGINE: Final = "ssl.engine.factory.class"
 _ENABLED: Final = "sasl.enabled.mechanisms"
+_USER_OF_URL: Final = re.compile(r"//[^/\s]*@")
 SHOWN_MAX: Final = 120
 """Characters of a value in a line about it."""
 _SECRETS: Final = (
@@ -263,7 +265,8 @@ class _Reader:
         elif key.endswith(_SECRETS):
             self.problems.append(f"{self._source}: {key}: {expected}")
         else:
-            self.problems.append(f"{self._source}: {key}={printable(value, SHOWN_MAX)}: {expected}")
+            shown = _USER_OF_URL.sub("//...@", value)  # a password may be in it
+            self.problems.append(f"{self._source}: {key}={printable(shown, SHOWN_MAX)}: {expected}")
 
     def refuse_classes(self, protocol: str, of_sasl: Iterable[str]) -> None:
         """Note the classes that a protocol would need; ``of_sasl``: keys of those that SASL would."""

@@ -517,7 +517,7 @@ class _Session:
     async def _greeted(self, request: Request) -> Reply | None:
         """A step of the login; None: the request is the handler's."""
         if self._security is not None and request.api_key in SASL_APIS:
-            await self._security.ready()
+            await self._security.ready(self._login.mechanism_of(request))
             if isinstance(request.message, SaslAuthenticateRequest):
                 await self._work(request.message.auth_bytes)
         clock = self._server.clock

@@ -137,6 +137,11 @@ class ServerLogin:
         """Whether a request of the handler's would be taken."""
         return self.state is State.IN and (self._expires_ms is None or now_ms < self._expires_ms)
 
+    def mechanism_of(self, request: Request) -> str:
+        """The mechanism that a request of SASL is about; empty: none yet."""
+        message = request.message
+        return message.mechanism if isinstance(message, SaslHandshakeRequest) else self._chosen
+
     def work(self, token: bytes) -> Callable[[], None] | None:
         """Work that is to be done in a thread before a message of the mechanism is taken; None: there is none."""
         machine = self._machine

@@ -3,7 +3,7 @@ how long, and what either side says of it."""
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -157,3 +157,19 @@ def test_a_token_that_only_the_skew_saves_lets_nobody_ask_anything() -> None:
     login.take(request(SaslHandshakeRequest(mechanism=MECHANISM)), 1_000, 1_000)
     login.take(request(SaslAuthenticateRequest(auth_bytes=b"n,,\x01auth=Bearer a.b.c\x01\x01")), 1_000, 1_000)
     assert login.is_in and not login.serves(1_000)
+
+
+async def test_only_a_login_by_a_token_waits_for_the_keys_of_others() -> None:
+    listener = ListenerSecurity(ListenerSettings("SASL_PLAINTEXT", mechanisms={"PLAIN": {"a": "b"}, MECHANISM: {}}))
+    asked: list[str] = []
+
+    class Hanging:
+        async def ready(self) -> None:
+            asked.append("keys")
+
+    listener._validator = cast(Any, Hanging())
+    for mechanism in ("PLAIN", "SCRAM-SHA-512", "GSSAPI", ""):
+        await listener.ready(mechanism)
+    assert asked == []
+    await listener.ready(MECHANISM)
+    assert asked == ["keys"]

@@ -25,10 +25,8 @@ from kjbod.security.oauthbearer.keys import Endpoint, ValidatorSettings
 from kjbod.security.oauthbearer.tokens import pauses_ms
 from kjbod.security.oauthbearer.validation import Key, UnknownKey, parse_keys, validate, validate_unsecured
 
-PATIENCE_MS: Final = 2_000
-"""A login waits so long for others than keys that are old."""
 FIRST_PATIENCE_MS: Final = 10_000
-"""And so long where there are none at all."""
+"""A login by a token waits so long for keys where there are none at all."""
 MISSING_FOR_MS: Final = 60_000
 """So long a key that was not found is not asked for again (``MISSING_KEY_ID_CACHE_IN_FLIGHT_MS``)."""
 MISSING_MAX: Final = 16
@@ -78,15 +76,18 @@ class Validator:
             self._begin(self._settings.jwks)
 
     async def ready(self) -> None:
-        """Wait until there are keys that are not old, or none can be had."""
+        """Wait until there are keys, or none can be had. Old ones serve on while others are asked for: who signs tokens
+        may hang, and brokers may not wait for that."""
         if self._settings.jwks is None or self._settings.jwks.path is not None:
             return
         if not self._is_due:
             return
-        patience_ms = PATIENCE_MS if self._keys else FIRST_PATIENCE_MS
+        asked = on_this_loop(self._begin(self._settings.jwks))
+        if self._keys:
+            return
         try:
-            async with asyncio.timeout(patience_ms / 1000):
-                await asyncio.shield(on_this_loop(self._begin(self._settings.jwks)))
+            async with asyncio.timeout(FIRST_PATIENCE_MS / 1000):
+                await asyncio.shield(asked)
         except (TimeoutError, KjbodError):
             return  # it was said where it came; the login is judged by the keys that there are
 
