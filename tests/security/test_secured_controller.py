@@ -2,6 +2,7 @@
 what is said where one of both does not believe the other one."""
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from kjbod.wire.client import AuthenticationFailed, Connection
 from kjbod.wire.messages import DescribeClusterRequest
 from scripts.rig.cluster import Cluster
 from scripts.rig.kafka import KafkaKit
-from scripts.rig.processes import Processes
+from scripts.rig.processes import Processes, wait_until
 from scripts.rig.secured import MECHANISMS, PASSWORD, Secured, jaas, scram_options
 from tests.agent.daemon_cluster import CLUSTER_ID
 
@@ -49,7 +50,25 @@ def controller(
     base = tmp_path_factory.mktemp("controller")
     with Processes(base / "logs") as processes:
         lines = {**secured.node(request.param), "connections.max.reauth.ms": 3_000}
-        yield request.param, start(base, processes, kafka_kit, secured, lines)
+        cluster = start(base, processes, kafka_kit, secured, lines)
+        if request.param.startswith("SASL"):
+            wait_until(lambda: knows_its_users(cluster, secured, request.param), 60, "users by SCRAM")
+        yield request.param, cluster
+
+
+def knows_its_users(cluster: Cluster, secured: Secured, protocol: str) -> bool:
+    """Whether the controller has read the credentials of SCRAM: it says that it is up before it has."""
+    security = client_security(secured.client_file(cluster.base / "users.properties", secured.client(protocol)))
+
+    async def log_in() -> None:
+        await (
+            await Connection.open("127.0.0.1", cluster.port, client_id="t", clock=SystemClock(), security=security)
+        ).close()
+
+    with contextlib.suppress(AuthenticationFailed):
+        asyncio.run(log_in())
+        return True
+    return False
 
 
 def mechanisms(protocol: str) -> tuple[str, ...]:
