@@ -118,6 +118,7 @@ async def test_strangers_cannot_have_the_endpoint_asked_again_and_again(provider
     clock.ahead_ms += 1_000
     _user(listener, unknown)
     await until(lambda: len(provider.asked) == 3)
+    await until(lambda: listener._under_way is not None and listener._under_way.done())  # and has answered
     clock.ahead_ms += MISSING_FOR_MS - 10_000
     _user(listener, unknown)
     assert await verdict(listener, provider.token()) == "kafka"
