@@ -13,11 +13,11 @@ from kjbod.config import load_config
 from kjbod.metadata.batches import iter_batches
 from kjbod.metadata.control_records import ControlRecord, KRaftVersion, KRaftVoters
 from kjbod.metadata.log_files import DIRECTORY_NAME
-from kjbod.metadata.records import Record, RegisterControllerRecord, decode_record
+from kjbod.metadata.records import FeatureLevelRecord, Record, RegisterControllerRecord, decode_record
 from kjbod.storage_tool import FormatOptions, format_directories
 from kjbod_controller_stub.server import ControllerServer
 from scripts.rig.kafka import KafkaKit, controller_properties
-from scripts.rig.processes import Processes, free_port
+from scripts.rig.processes import Processes, free_port, wait_until
 from tests.controller.conftest import until
 from tests.controller.pair import Outcome, Side
 from tests.controller.random_requests import update
@@ -86,6 +86,8 @@ def test_the_first_start_writes_the_same_log(
     format_with(tool, kafka_kit, config, level, static=static)
     shutil.copytree(tmp_path / "log", tmp_path / "copy")
     real = kafka_kit.start_server(processes, config, name="real")
+    # It says that it is up before it has written them.
+    wait_until(lambda: any(isinstance(one, FeatureLevelRecord) for _, one in log_of(tmp_path)), 60, "its first records")
     assert real.stop() == 143
     theirs = log_of(tmp_path)
     shutil.rmtree(tmp_path / "log")
