@@ -1,28 +1,38 @@
-"""``kjbod fleet``: what Spark makes of the agents' reports."""
+"""``kjbod fleet``: what Spark makes of the agents' reports. Each command is a module of :mod:`kjbod.cli.fleet_commands`,
+imported when it is asked for."""
+
+import importlib
 
 import click
 
+COMMANDS = {
+    "compact": "compact",
+    "doctor": "doctor",
+    "gen": "gen",
+    "import": "imports",
+    "ingest": "ingest",
+    "query": "query",
+    "report": "report",
+    "retain": "retain",
+    "rollup": "rollup",
+    "verify": "verify",
+}
+"""Name of a command to the module that has it, as ``command``."""
 
-@click.group()
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"kjbod.cli.fleet_commands.{COMMANDS[cmd_name]}")
+        command = module.command
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.command(cls=_LazyGroup)
 def fleet() -> None:
-    """Look at the whole fleet."""
-
-
-@fleet.command()
-@click.option("--reports", required=True, metavar="PATH", help="Where the agents' reports are.")
-@click.option("--out", required=True, metavar="PATH", help="Where the tables and the page go.")
-@click.option("--master", help="Spark's master; all cores of this machine where not given.")
-@click.option(
-    "--silent-after",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="HOURS",
-    help="How far an agent may lag behind the newest report before it is silent; 3 where not given. More than "
-    "kjbod.reports.rotate.interval.ms.",
-)
-def report(reports: str, out: str, master: str | None, silent_after: float | None) -> int:
-    """Make tables and one HTML page of the agents' reports (needs PySpark: scripts/setup --fleet of a clone)."""
-    from kjbod.fleet import report_command
-
-    return report_command.report(
-        reports, out, master, None if silent_after is None else round(silent_after * 3_600_000)
-    )
+    """Look at the whole fleet (needs PySpark: scripts/setup --fleet of a clone)."""

@@ -5,32 +5,25 @@ and a report that was there before is as it was.
 """
 
 import contextlib
-import logging
 import os
 import re
 import shutil
-import signal
 import stat
-import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from urllib.parse import unquote
 
 from kjbod.cli.error_lines import say
 from kjbod.cli.output import OutputError, Printer
 from kjbod.clock import SystemClock
+from kjbod.fleet.command import EXIT_CANNOT_RUN, EXIT_DATA, EXIT_INTERRUPTED, EXIT_OK, interruptible, spark_reason
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.job import Inventory, run_report
 from kjbod.fleet.schema import STREAMS
 from kjbod.fleet.summary import Report, sentences
 from kjbod.fleet.svg import plural
 
-EXIT_OK, EXIT_DATA, EXIT_CANNOT_RUN = 0, 1, FleetError.exit_code
-EXIT_INTERRUPTED = 130
-_AGAIN_S = 0.05
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?P<host>[^/]*))?(?P<path>/.*|$)")
 """A scheme, as Hadoop's file systems have it too; no relative path, which may have a colon in it as well."""
 
@@ -52,7 +45,7 @@ def report(reports: str | Path, out: str | Path, master: str | None = None, sile
 
     try:
         reports_dir, out_dir = local_path("--reports", reports), local_path("--out", out)
-        with _interruptible():
+        with interruptible():
             result = make_report(reports_dir, out_dir, master, progress, silent_after_ms)
     except FleetError as error:
         say(f"kjbod fleet report: {error}")
@@ -118,14 +111,6 @@ def make_report(
                 raise FleetError(f"Spark failed: {spark_reason(error)}") from error
         publish(work, out_dir)
     return result
-
-
-def spark_reason(error: BaseException) -> str:
-    """The innermost Java message in one line: the outer ones only say that a job was aborted."""
-    cause, reason = getattr(error, "java_exception", None) or getattr(error, "_origin", None), str(error)
-    while cause is not None and hasattr(cause, "getCause"):
-        reason, cause = str(cause.toString()), cause.getCause()
-    return (reason.strip() or type(error).__name__).splitlines()[0]
 
 
 def inventory(reports_dir: Path) -> Inventory:
@@ -212,57 +197,3 @@ def publish(work: Path, out_dir: Path) -> None:
                 (work / name).rename(out_dir / name)
     except OSError as error:
         raise FleetError(f"cannot write to {out_dir}: {error.strerror}: give --out another place") from None
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGTERM ends the job as Ctrl-C does: with Spark's process and all temporary files gone.
-
-    Python reports and forgets an exception in a weakref callback or a destructor, and py4j has one for each Java
-    object: an interrupt that falls there comes again a moment later. What py4j logs after an interrupt is that Spark's
-    process, which the signal ended too, does not answer: nobody asked.
-    """
-    interrupted = False
-    again: list[threading.Timer] = []
-
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        nonlocal interrupted
-        interrupted = True
-        raise KeyboardInterrupt
-
-    def unraisable(caught: "sys.UnraisableHookArgs") -> None:
-        nonlocal interrupted
-        if not issubclass(caught.exc_type, KeyboardInterrupt):
-            hook_before(caught)
-            return
-        interrupted = True
-        again.append(threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGINT)))
-        again[-1].start()
-
-    try:
-        handlers_before = {signal.SIGTERM: signal.signal(signal.SIGTERM, interrupt)}
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            handlers_before[signal.SIGINT] = signal.signal(signal.SIGINT, interrupt)
-    except ValueError:  # not the main thread: signals are the caller's business
-        yield
-        return
-
-    def is_news(_record: logging.LogRecord) -> bool:
-        return not interrupted
-
-    hook_before, sys.unraisablehook = sys.unraisablehook, unraisable
-    logging.getLogger().addFilter(is_news)  # py4j logs with the root logger itself
-    try:
-        yield
-    except Exception:
-        # The signal may have gone to Spark's process too: then whatever was on its way fails, and that is not news.
-        if interrupted:
-            raise KeyboardInterrupt from None
-        raise
-    finally:
-        for timer in again:
-            timer.cancel()
-        logging.getLogger().removeFilter(is_news)
-        sys.unraisablehook = hook_before
-        for number, handler in handlers_before.items():
-            signal.signal(number, handler)

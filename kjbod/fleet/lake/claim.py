@@ -1,0 +1,129 @@
+"""One ingest at a time, one rollup at a time: whoever runs a command on a lake claims it.
+
+Nothing depends on it for what is right: a commit is one step, whoever makes it (:mod:`kjbod.fleet.lake.state`). It
+keeps two from doing the same work, and tells the second one who the first is. A claim is a file that its holder renews; it is
+void when its holder is a process of this machine that is no more, or when nobody renewed it for :data:`LEASE_MS`, by
+the clock of the file system.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from kjbod.fleet.fleet_error import FleetError
+from kjbod.fleet.lake.files import uuid_text
+from kjbod.fleet.lake.lake import Lake
+
+LEASE_MS = 120_000
+RENEW_S = 30
+CLAIMS = "_claims"
+
+
+@contextlib.contextmanager
+def claimed(lake: Lake, command: str) -> Iterator[None]:
+    """Run as the only ``command`` on a lake.
+
+    Raises:
+        FleetError: somebody else runs it.
+    """
+    path = f"{CLAIMS}/{command}.json"
+    mine = _myself()
+    text = json.dumps(mine, sort_keys=True) + "\n"
+    _take(lake, command, path, text)
+    ended = threading.Event()
+    renewing = threading.Thread(target=_renew, args=(lake, path, text, ended), daemon=True, name="kjbod-claim")
+    renewing.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        renewing.join(RENEW_S)
+        with contextlib.suppress(Exception):  # it is void a moment from now in any case
+            if lake.files.read(path) == text:
+                lake.files.delete(path)
+
+
+def _take(lake: Lake, command: str, path: str, text: str) -> None:
+    for _ in range(3):
+        if lake.files.create(path, text):
+            return
+        found = lake.files.read(path)
+        if found is None:
+            continue
+        holder = _parsed(found)
+        if not _is_void(lake, path, holder):
+            raise FleetError(
+                f"{lake.uri}: kjbod fleet {command} runs already, {_named(holder)}: wait for its end"
+                f" (its claim is void {LEASE_MS // 1000} s after its last sign of life)"
+            )
+        aside = f"{CLAIMS}/.{command}.{uuid_text()}"
+        if lake.files.rename(path, aside):
+            if lake.files.read(aside) != found:  # another has taken the place of the void one meanwhile
+                lake.files.rename(aside, path)
+            lake.files.delete(aside)
+    raise FleetError(f"{lake.uri}: others want to run kjbod fleet {command} as well: try again")
+
+
+def _renew(lake: Lake, path: str, text: str, ended: threading.Event) -> None:
+    while not ended.wait(RENEW_S):
+        with contextlib.suppress(Exception):  # the next one may succeed; and a commit is right without
+            lake.files.replace(path, text)
+
+
+def _myself() -> dict[str, Any]:
+    return {
+        "host": socket.gethostname(),
+        "boot": _boot_id(),
+        "pid": os.getpid(),
+        "started": psutil.Process().create_time(),
+        "token": uuid_text(),
+    }
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _named(holder: dict[str, Any]) -> str:
+    return f"process {holder.get('pid', 'unknown')} on {holder.get('host', 'an unknown host')}"
+
+
+def _is_void(lake: Lake, path: str, holder: dict[str, Any]) -> bool:
+    if holder.get("boot") == _boot_id() and holder.get("host") == socket.gethostname():
+        try:
+            return bool(psutil.Process(int(holder["pid"])).create_time() != holder["started"])
+        except psutil.NoSuchProcess:
+            return True
+        except (psutil.Error, KeyError, ValueError, TypeError):
+            return False
+    return _age_ms(lake, path) > LEASE_MS
+
+
+def _age_ms(lake: Lake, path: str) -> int:
+    """How long ago a claim was renewed, by the clock of the file system alone."""
+    now = f"{CLAIMS}/.now.{uuid_text()}"
+    lake.files.replace(now, "")
+    try:
+        times = {entry.name: entry.modified_ms for entry in lake.files.list(CLAIMS)}
+    finally:
+        lake.files.delete(now)
+    name = path.rpartition("/")[2]
+    return times[now.rpartition("/")[2]] - times[name] if name in times else 0

@@ -1,0 +1,224 @@
+"""The small files of a lake (states, claims), on any file system that Hadoop has.
+
+Tables are read and written by Spark. What Spark has no word for, such as creating a file that must not be there, goes
+through Hadoop's own classes in Spark's Java process, so that it has the same rights, credentials and settings.
+
+What :meth:`Files.create` holds: on a local disk it is a hard link, on HDFS and the like a rename, both of which fail
+when the name is taken; on object stores it is a conditional write (S3A since Hadoop 3.4.2, with
+``fs.s3a.create.conditional.enabled``; Google's and Azure's connectors always). A file is whole when it is there.
+"""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kjbod.clock import system_random
+from kjbod.fleet.fleet_error import FleetError
+from kjbod.quick_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OBJECT_STORES = frozenset({"s3a", "s3", "gs", "abfs", "abfss", "wasb", "wasbs", "oss"})
+"""Schemes whose rename is a copy, or does not fail when the name is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file or directory in a directory."""
+
+    name: str
+    is_directory: bool
+    size: int
+    modified_ms: int
+    """Wall time of the file system."""
+
+
+class Files(Protocol):
+    """Files below a root; paths are relative to it, with ``/`` between their parts.
+
+    All raise :class:`FleetError` for what they were refused."""
+
+    root: str
+    """Qualified URI, without a slash at its end."""
+
+    def read(self, path: str) -> str | None:
+        """Content; None when there is no such file."""
+
+    def create(self, path: str, text: str) -> bool:
+        """Make a file that is not there, durable and whole; False when it is there."""
+
+    def replace(self, path: str, text: str) -> None:
+        """Make a file, or put it in the place of the one that is there."""
+
+    def list(self, path: str) -> list[Entry]:
+        """Entries of a directory by name; none when there is no such directory."""
+
+    def rename(self, path: str, to: str) -> bool:
+        """False when it is not there, or the name is taken."""
+
+    def delete(self, path: str) -> None:
+        """Delete a file, or a directory with all that is in it; also when there is none."""
+
+
+class HadoopFiles:
+    """:class:`Files` by Hadoop's classes."""
+
+    def __init__(self, spark: "SparkSession", uri: str) -> None:
+        """Raises:
+        FleetError: not a URI of a file system that is known here."""
+        jvm: Any = spark._jvm
+        self._jvm = jvm
+        self._gateway: Any = spark.sparkContext._gateway
+        with _refused(uri):
+            conf = spark._jsc.hadoopConfiguration()
+            path = self._jvm.org.apache.hadoop.fs.Path(uri)
+            self._fs = path.getFileSystem(conf)
+            self._root = path.makeQualified(self._fs.getUri(), self._fs.getWorkingDirectory())
+            self._context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(self._root.toUri(), conf)
+        self.root = str(self._root.toString()).rstrip("/")
+        self._scheme = str(self._root.toUri().getScheme())
+
+    def _path(self, path: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self._root, path) if path else self._root
+
+    def read(self, path: str) -> str | None:
+        """See :class:`Files`."""
+        with _refused(f"{self.root}/{path}"):
+            if not self._fs.exists(self._path(path)):
+                return None
+            stream = self._fs.open(self._path(path))
+            try:
+                return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            finally:
+                stream.close()
+
+    def create(self, path: str, text: str) -> bool:
+        """See :class:`Files`."""
+        with _refused(f"{self.root}/{path}"):
+            if self._scheme in OBJECT_STORES:
+                return self._create_there(path, text)
+            if self._fs.exists(self._path(path)):
+                return False
+            hidden = self._write_hidden(path, text)
+            try:
+                return self._link(hidden, path) if self._scheme == "file" else self._renamed(hidden, path)
+            finally:
+                self._fs.delete(self._path(hidden), False)
+
+    def _create_there(self, path: str, text: str) -> bool:
+        builder = self._fs.createFile(self._path(path)).overwrite(False).recursive()
+        try:
+            self._fill(builder.build(), text)
+        except Exception as error:
+            if _java_name(error).endswith(("FileAlreadyExistsException", "RemoteFileChangedException")):
+                return False
+            raise
+        return True
+
+    def _link(self, hidden: str, path: str) -> bool:
+        """A hard link fails when the name is taken; Java's rename on a local disk would not."""
+        files, paths = self._jvm.java.nio.file.Files, self._jvm.java.nio.file.Paths
+        target = paths.get(self._path(path).toUri())
+        try:
+            files.createLink(target, paths.get(self._path(hidden).toUri()))
+        except Exception as error:
+            if _java_name(error).endswith("FileAlreadyExistsException"):
+                return False
+            raise
+        self._sync_directory(target.getParent())
+        return True
+
+    def _sync_directory(self, directory: Any) -> None:
+        jvm = self._jvm
+        options = jvm.java.util.HashSet()
+        options.add(jvm.java.nio.file.StandardOpenOption.READ)
+        none = self._gateway.new_array(jvm.java.nio.file.attribute.FileAttribute, 0)
+        channel = jvm.java.nio.channels.FileChannel.open(directory, options, none)
+        try:
+            channel.force(True)
+        finally:
+            channel.close()
+
+    def _renamed(self, path: str, to: str) -> bool:
+        rename = self._jvm.org.apache.hadoop.fs.Options.Rename
+        option = self._gateway.new_array(rename, 1)
+        option[0] = rename.NONE
+        try:
+            self._context.rename(self._path(path), self._path(to), option)
+        except Exception as error:
+            if _java_name(error).endswith(("FileAlreadyExistsException", "FileNotFoundException")):
+                return False
+            raise
+        return True
+
+    def _write_hidden(self, path: str, text: str) -> str:
+        folder, _, name = path.rpartition("/")
+        hidden = f"{folder}/.{name}.{uuid_text()}".lstrip("/")
+        self._fill(self._fs.create(self._path(hidden), True), text)
+        return hidden
+
+    @staticmethod
+    def _fill(stream: Any, text: str) -> None:
+        try:
+            stream.write(text.encode())
+            if stream.hasCapability("hsync"):
+                stream.hsync()
+        finally:
+            stream.close()
+
+    def replace(self, path: str, text: str) -> None:
+        """See :class:`Files`."""
+        with _refused(f"{self.root}/{path}"):
+            self._fill(self._fs.create(self._path(path), True), text)
+
+    def list(self, path: str) -> list[Entry]:
+        """See :class:`Files`."""
+        with _refused(f"{self.root}/{path}"):
+            if not self._fs.exists(self._path(path)):
+                return []
+            found = [
+                Entry(s.getPath().getName(), s.isDirectory(), s.getLen(), s.getModificationTime())
+                for s in self._fs.listStatus(self._path(path))
+            ]
+        return sorted(found, key=lambda entry: entry.name)
+
+    def rename(self, path: str, to: str) -> bool:
+        """See :class:`Files`."""
+        with _refused(f"{self.root}/{path}"):
+            return self._renamed(path, to)
+
+    def delete(self, path: str) -> None:
+        """See :class:`Files`."""
+        with _refused(f"{self.root}/{path}"):
+            self._fs.delete(self._path(path), True)
+
+
+def uuid_text() -> str:
+    """A name that nobody else has."""
+    return str(uuid.UUID(int=system_random().getrandbits(128), version=4))
+
+
+@contextmanager
+def _refused(where: str) -> Iterator[None]:
+    """What Java refuses becomes one line that says where."""
+    from py4j.protocol import Py4JError
+
+    try:
+        yield
+    except Py4JError as error:
+        raise FleetError(f"{where}: {java_reason(error)}") from error
+
+
+def _java_name(error: BaseException) -> str:
+    java = getattr(error, "java_exception", None)
+    return "" if java is None else str(java.getClass().getName())
+
+
+def java_reason(error: BaseException) -> str:
+    """The innermost Java message, without the names of classes: the outer ones only say that something failed."""
+    cause, reason = getattr(error, "java_exception", None), str(error)
+    while cause is not None:
+        reason, cause = str(cause.getMessage() or cause.getClass().getSimpleName()), cause.getCause()
+    return reason.strip().splitlines()[0]

@@ -1,0 +1,164 @@
+"""Open a lake, read its tables, commit to it."""
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from kjbod.clock import Clock, SystemClock
+from kjbod.fleet.fleet_error import FleetError
+from kjbod.fleet.lake.files import Files, HadoopFiles, uuid_text
+from kjbod.fleet.lake.state import BATCH, Change, Piece, State, from_json, to_json
+from kjbod.fleet.tables import LAKE_VERSION, LAYERS, SILVER, TABLES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+IDENTITY = "kjbod-lake.json"
+"""Says that a directory is a lake."""
+LIVE = "_live"
+STATES_KEPT = 20
+"""Older states are deleted: nobody begins to read them."""
+COMMIT_ATTEMPTS_MAX = 50
+OWN_NAMES = frozenset({IDENTITY, LIVE, "_claims", "_checkpoints", *LAYERS})
+"""What is in a lake. Nothing else in its directory is ever touched."""
+
+
+class Lake:
+    """An open lake."""
+
+    def __init__(self, spark: "SparkSession", files: Files, lake_id: str, clock: Clock | None = None) -> None:
+        """Of files that are known to be those of a lake: see :func:`open_lake`."""
+        self.spark = spark
+        self.files = files
+        self.lake_id = lake_id
+        self.clock: Clock = clock or SystemClock()
+
+    @property
+    def uri(self) -> str:
+        """Qualified, without a slash at its end."""
+        return self.files.root
+
+    def state(self) -> State:
+        """The newest.
+
+        Raises:
+            FleetError: it cannot be read.
+        """
+        found = [entry.name for entry in self.files.list(LIVE) if _is_state(entry.name)]
+        if not found:
+            return State(self.lake_id)
+        path = f"{LIVE}/{max(found)}"
+        text = self.files.read(path)
+        if text is None:  # twenty commits since it was listed
+            return self.state()
+        state = from_json(text, f"{self.uri}/{path}")
+        if state.lake_id != self.lake_id:
+            raise FleetError(f"{self.uri}/{path} is of another lake: restore the {LIVE} of this one")
+        return state
+
+    def commit(self, change: Change, by: str) -> State:
+        """Go to the state that ``change`` makes of the newest, as ``by`` (a command). Returns it; it is durable.
+
+        Raises:
+            FleetError: the state cannot be written.
+            LostPiecesError: ``change`` raised it.
+        """
+        for _ in range(COMMIT_ATTEMPTS_MAX):
+            before = self.state()
+            after = change(before)
+            if after == before:
+                return before
+            after = after.next(by, self.clock.wall_ms())
+            if self.files.create(f"{LIVE}/{after.version:020d}.json", to_json(after)):
+                self._forget_states(after.version)
+                return after
+        raise FleetError(f"{self.uri}: others commit all the time: {by} gave up")
+
+    def _forget_states(self, version: int) -> None:
+        for entry in self.files.list(LIVE):
+            if _is_state(entry.name) and int(entry.name[:20]) <= version - STATES_KEPT:
+                self.files.delete(f"{LIVE}/{entry.name}")
+
+    def new_directory(self, table: str, *parts: str) -> str:
+        """A path below the lake, for rows of a table, that no state has named and nobody else will write to:
+        ``gold/dir_hour/date=2026-11-01/hour=03/<unique>`` of the parts ``date=...`` and ``hour=...``."""
+        return "/".join((*table.split("."), *parts, uuid_text()[:13]))
+
+    def full(self, path: str) -> str:
+        """URI of a path below the lake, for Spark."""
+        return f"{self.uri}/{path}"
+
+    def read(
+        self, table: str, state: State, *, dates: Iterable[str] | None = None, hours: Iterable[str] | None = None
+    ) -> "DataFrame":
+        """Rows of a table in a state, with all of its columns: of all dates, or of ``dates``, or of ``hours``
+        (``2026-11-01T03``). Rows of silver may be there more than once: :func:`kjbod.fleet.silver.each_once`."""
+        wanted = None if hours is None else sorted(set(hours))
+        return self.read_pieces(table, state.pieces(table, dates, wanted), wanted)
+
+    def read_pieces(self, table: str, pieces: Iterable[Piece], hours: Iterable[str] | None = None) -> "DataFrame":
+        """Rows of some pieces, of all of their hours or of some."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        known = TABLES[table]
+        wanted = None if hours is None else sorted(set(hours))
+        paths = [path for piece in pieces for path in self._paths(piece, wanted)]
+        is_silver = known.layer == SILVER
+        columns = [f"`{n}` {t}" for n, t in known.columns.items() if not (is_silver and n in ("date", "hour"))]
+        ddl = ", ".join(columns)
+        reader = self.spark.read.schema(ddl)
+        # A file that is damaged here is no torn report: it must not be passed over.
+        reader = reader.option("ignoreCorruptFiles", "false").option("ignoreMissingFiles", "false")
+        rows = reader.parquet(*paths) if paths else self.spark.createDataFrame([], ddl)
+        if is_silver:
+            at = F.timestamp_millis("ts")
+            rows = rows.withColumns({"date": F.date_format(at, "yyyy-MM-dd"), "hour": F.date_format(at, "HH")})
+        if wanted is not None and known.hourly:
+            rows = rows.where(F.concat_ws("T", "date", "hour").isin(wanted))
+        return rows.select(*known.columns)
+
+    def _paths(self, piece: Piece, hours: list[str] | None) -> list[str]:
+        if piece.form != BATCH:
+            return [self.full(piece.path)]
+        wanted = piece.hours if hours is None else [h for h in piece.hours if f"{piece.date}T{h}" in hours]
+        return [self.full(f"{piece.path}/hour={hour}") for hour in wanted]
+
+
+def _is_state(name: str) -> bool:
+    return len(name) == 25 and name[:20].isdigit() and name.endswith(".json")
+
+
+def files_of(spark: "SparkSession", uri: str) -> Files:
+    """The small files below ``uri``."""
+    return HadoopFiles(spark, uri)
+
+
+def open_lake(spark: "SparkSession", uri: str, *, create: bool = False) -> Lake:
+    """The lake at ``uri``; ``create``: make one in a directory that is empty or not there.
+
+    Raises:
+        FleetError: there is none, or one of a later version, or it cannot be read or made.
+    """
+    files = files_of(spark, uri)
+    text = files.read(IDENTITY)
+    if text is None:
+        strange = [entry.name for entry in files.list("") if not entry.name.startswith(".")]
+        if strange:
+            raise FleetError(f"{files.root} is not a lake: it has {strange[0]} and no {IDENTITY}: give --lake another")
+        if not create:
+            raise FleetError(f"no lake at {files.root}: kjbod fleet ingest makes one")
+        identity = {"lake": LAKE_VERSION, "id": uuid_text()}
+        files.create(IDENTITY, json.dumps(identity) + "\n")
+        text = files.read(IDENTITY) or ""  # that of another who made it at the same time, perhaps
+    return Lake(spark, files, _identity(text, f"{files.root}/{IDENTITY}"))
+
+
+def _identity(text: str, where: str) -> str:
+    try:
+        found = json.loads(text)
+        version, lake_id = found["lake"], str(found["id"])
+    except (ValueError, KeyError, TypeError):
+        raise FleetError(f"{where} does not say which lake this is: it was changed by something else") from None
+    if not isinstance(version, int) or version > LAKE_VERSION:
+        raise FleetError(f"{where}: a lake of version {version}, this kjbod knows {LAKE_VERSION}: install a newer one")
+    return lake_id
