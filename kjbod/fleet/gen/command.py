@@ -33,7 +33,7 @@ TELL_EVERY_MS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What came of a host."""
+    """The files of a host."""
 
     files: int
     rows: int
@@ -197,7 +197,7 @@ def _ledger(order: Order, written: list[Written]) -> books.Ledger:
 
 
 def order_of(hosts: int, days: int, seed: int, disks: int, every_s: int, start: str) -> Order:
-    """What was asked for.
+    """The order that a command line stands for.
 
     Raises:
         FleetError: a date that is none.

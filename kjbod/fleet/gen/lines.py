@@ -45,7 +45,7 @@ def used_ratio(disk: Disk, start_ms: int, at_ms: int) -> float:
 
 
 def worn(disk: Disk, at_ms: int) -> float:
-    """How far a disk that gets worse has come, 0 to 1."""
+    """Wear of a disk that gets worse, 0 to 1."""
     if not disk.ramp or at_ms < disk.ramp[0] or len(disk.tenants) > 1:
         return 0.0
     return min((at_ms - disk.ramp[0]) / (disk.ramp[1] - disk.ramp[0]), 1.0)

@@ -149,7 +149,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What was asked for."""
+    """A fleet as it was asked for."""
 
     hosts: int
     days: int
@@ -166,7 +166,7 @@ class Order:
 
     @property
     def acceleration(self) -> float:
-        """See :class:`kjbod.fleet.gen.ledger.Ledger`."""
+        """Factor on the failure rates: :class:`kjbod.fleet.gen.ledger.Ledger`."""
         mean = sum(model.afr_pct for model in MODELS) / len(MODELS) / 100
         natural = self.hosts * self.disks * self.days / 365 * mean
         return max(1.0, min(self.hosts * self.disks / 12, FAILURES_MIN) / natural)
