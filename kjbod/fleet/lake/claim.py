@@ -1,9 +1,9 @@
-"""One ingest at a time, one rollup at a time: whoever runs a command on a lake claims it.
+"""Ingest runs once at a time, and so does rollup: whoever runs a command on a lake claims it.
 
 Nothing depends on it for what is right: a commit is one step, whoever makes it (:mod:`kjbod.fleet.lake.state`). It
-keeps two from doing the same work, and tells the second one who the first is. A claim is a file that its holder renews; it is
-void when its holder is a process of this machine that is no more, or when nobody renewed it for :data:`LEASE_MS`, by
-the clock of the file system.
+keeps two from doing the same work, and tells the second one who the first is. A claim is a file that its holder
+renews; it is void when its holder is a process of this machine that is no more,
+or when nobody renewed it for :data:`LEASE_MS`, by the clock of the file system.
 """
 
 import contextlib
@@ -118,7 +118,7 @@ def _is_void(lake: Lake, path: str, holder: dict[str, Any]) -> bool:
 
 
 def _age_ms(lake: Lake, path: str) -> int:
-    """How long ago a claim was renewed, by the clock of the file system alone."""
+    """Time since a claim was renewed, by the clock of the file system alone."""
     now = f"{CLAIMS}/.now.{uuid_text()}"
     lake.files.replace(now, "")
     try:

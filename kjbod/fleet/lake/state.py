@@ -1,4 +1,4 @@
-"""What counts in a lake: its state, and how it goes from one to the next.
+"""Pieces that count in a lake: its state, and how it goes from one to the next.
 
 Files of tables are written into directories of their own, which nobody reads until a *state* names them. A state is one
 JSON file, ``_live/<version>.json``, with everything that counts: the pieces of each table, the hours of which gold is
@@ -38,7 +38,7 @@ ALL_DATES = "all"
 
 
 class LostPiecesError(Exception):
-    """What a commit would replace does not count any more: somebody else has replaced it."""
+    """A piece that a commit would replace does not count any more: somebody else has replaced it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class State:
         return dataclasses.replace(self, touched=left)
 
     def next(self, by: str, now_ms: int) -> "State":
-        """This as the next version; what was retired without a time was retired now."""
+        """Next version of this; what was retired without a time was retired now."""
         retired = tuple(dataclasses.replace(r, since_ms=r.since_ms or now_ms) for r in self.retired)
         return dataclasses.replace(self, version=self.version + 1, made_ms=now_ms, by=by, retired=retired)
 
