@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.lake.files import uuid_text
 from kjbod.fleet.lake.lake import Lake
@@ -82,7 +80,7 @@ def _myself() -> dict[str, Any]:
         "host": socket.gethostname(),
         "boot": _boot_id(),
         "pid": os.getpid(),
-        "started": psutil.Process().create_time(),
+        "started": _started(os.getpid()),
         "token": uuid_text(),
     }
 
@@ -92,6 +90,15 @@ def _boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
+
+
+def _started(pid: int) -> int | None:
+    """Clock ticks from the machine's start to the process's; None when there is none, or only what is left of it."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
 
 
 def _parsed(text: str) -> dict[str, Any]:
@@ -109,10 +116,8 @@ def _named(holder: dict[str, Any]) -> str:
 def _is_void(lake: Lake, path: str, holder: dict[str, Any]) -> bool:
     if holder.get("boot") == _boot_id() and holder.get("host") == socket.gethostname():
         try:
-            return bool(psutil.Process(int(holder["pid"])).create_time() != holder["started"])
-        except psutil.NoSuchProcess:
-            return True
-        except (psutil.Error, KeyError, ValueError, TypeError):
+            return bool(_started(int(holder["pid"])) != holder["started"])
+        except (KeyError, ValueError, TypeError):
             return False
     return _age_ms(lake, path) > LEASE_MS
 

@@ -25,6 +25,7 @@ retention      nothing                                                          
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from kjbod.fleet.fleet_error import FleetError
@@ -190,6 +191,11 @@ def from_json(text: str, where: str) -> State:
         raise FleetError(f"{where} is not the state of a lake: it was changed by something else") from None
 
 
+_KINDS = MappingProxyType(
+    {"lake_id": str, "version": int, "made_ms": int, "by": str, "touched": dict, "batches": dict, "notes": dict}
+)
+
+
 def _from_plain(found: Mapping[str, Any]) -> State:
     tables = {
         name: {
@@ -202,4 +208,9 @@ def _from_plain(found: Mapping[str, Any]) -> State:
         for name, dates in found["tables"].items()
     }
     plain = {f.name: found[f.name] for f in dataclasses.fields(State)}
+    for name, kind in _KINDS.items():
+        if type(plain[name]) is not kind:
+            raise TypeError(name)
+    if {type(version) for version in (*plain["touched"].values(), *plain["batches"].values())} - {int}:
+        raise TypeError("touched or batches")
     return State(**plain | {"tables": tables, "retired": tuple(Retired(*entry) for entry in found["retired"])})
