@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 from kjbod.clock import Clock, SystemClock
 from kjbod.fleet.fleet_error import FleetError
+from kjbod.fleet.lake.arrow_files import ArrowFiles
 from kjbod.fleet.lake.files import Files, HadoopFiles, uuid_text
 from kjbod.fleet.lake.state import BATCH, Change, Piece, State, from_json, to_json
+from kjbod.fleet.session import is_connect
 from kjbod.fleet.tables import LAKE_VERSION, LAYERS, SILVER, TABLES
 
 if TYPE_CHECKING:
@@ -129,8 +131,12 @@ def _is_state(name: str) -> bool:
 
 
 def files_of(spark: "SparkSession", uri: str) -> Files:
-    """The small files below ``uri``."""
-    return HadoopFiles(spark, uri)
+    """The small files below ``uri``: by Spark's own Java process, or, through Spark Connect, by this one.
+
+    Raises:
+        FleetError: not a URI of a file system that is known here.
+    """
+    return ArrowFiles(uri) if is_connect(spark) else HadoopFiles(spark, uri)
 
 
 def open_lake(spark: "SparkSession", uri: str, *, create: bool = False) -> Lake:
