@@ -161,6 +161,7 @@ AUDIT_FILES = Table(
         "kept": "BOOLEAN",
         "trailer_rows": "BIGINT",
         "trailer_crc": "BIGINT",
+        "crc": "BIGINT",  # of its lines, as a trailer has it
         "first_ts": "BIGINT",
         "last_ts": "BIGINT",
         "ingested_ts": "BIGINT",
@@ -168,7 +169,7 @@ AUDIT_FILES = Table(
         "batch": "BIGINT",
         "date": "STRING",
     },
-    ("stream", "file", "run", "batch"),
+    ("stream", "file", "uri", "run", "batch"),
 )
 AUDIT_QUARANTINE = Table(
     AUDIT,
