@@ -31,16 +31,21 @@ _HALF = 31
 """Bits of the lower part of a size: sums of products with seconds stay below 2^63 for a million samples."""
 
 
-def dir_hour(samples: DataFrame, events: DataFrame) -> DataFrame:
-    """Rows of ``gold.dir_hour`` of silver, each row of which is there once."""
-    lives = merged(_partial(_summed(samples)), (*KEY, "_life"))
+def dir_hour(summed: DataFrame, maps: DataFrame, events: DataFrame) -> DataFrame:
+    """Rows of ``gold.dir_hour`` of :func:`summed` and :func:`histograms` of samples, and of events, each of which is
+    there once. The first two go through all samples; this one has some rows for each directory."""
+    lives = merged(_partial(summed), (*KEY, "_life"))
     parts = _of_life(lives).unionByName(_happened(events), allowMissingColumns=True)
-    maps = summed_maps(samples.select(*KEY, "probe_histogram"), KEY, ["probe_histogram"])
     return shaped(joined(_finished(merged(parts, KEY)), maps, KEY), DIR_HOUR.columns)
 
 
-def _summed(samples: DataFrame) -> DataFrame:
-    """Partial columns of directories, by all that hardly ever changes."""
+def histograms(samples: DataFrame) -> DataFrame:
+    """Histograms of directories, of samples of which each is there once."""
+    return summed_maps(samples.select(*KEY, "probe_histogram"), KEY, ["probe_histogram"])
+
+
+def summed(samples: DataFrame) -> DataFrame:
+    """Of samples of which each is there once: partial columns of directories, by all that hardly ever changes."""
     moment = F.pmod("ts", F.lit(HOUR_MS)) * (1 << _SEQ_BITS) + F.pmod("seq", F.lit(1 << _SEQ_BITS))
     second = F.floor(F.pmod("ts", F.lit(HOUR_MS)) / 1000).cast("bigint")
     used = F.col("bytes_used")

@@ -151,7 +151,7 @@ def _roll(
         if not wanted:
             return set(), []
         step = _Step(lake, seen, wanted, later)
-        with _tuned(spark, sum(_rows(seen, wanted).values())), step:
+        with step:
             step.make(progress)
         lake.make_durable()
         try:
@@ -164,7 +164,10 @@ def _roll(
 
 @contextlib.contextmanager
 def _tuned(spark: "SparkSession", rows: int) -> Iterator[None]:
-    """On one machine a session is tuned for small inputs, and only now it is known how large this one is."""
+    """On one machine a session is tuned for small inputs, and only now it is known how large this one is.
+
+    Not for more than what goes through all samples: compiling the hundred columns of a table takes ten times as long as
+    interpreting them for some thousand rows."""
     context = spark.sparkContext
     wanted = {
         "spark.sql.codegen.wholeStage": "true",
@@ -233,12 +236,17 @@ class _Step:
         self._replaced |= replaced
         for batch in self._batches():
             progress(f"{len(batch)} hours from {batch[0]}")
-            samples = self._once(SILVER_SAMPLES, hours=batch)
+            large = sum(_rows(self._seen, batch).values())
+            with _tuned(self._lake.spark, large):
+                samples = self._once(SILVER_SAMPLES, hours=batch)
+                parts = [self._persisted(hours.summed(samples)), self._persisted(hours.histograms(samples))]
+                self._at_once(*(part.count for part in parts))
             events = self._once(SILVER_EVENTS, hours=batch)
-            rows = self._persisted(hours.dir_hour(samples, events))
+            rows = self._persisted(hours.dir_hour(*parts, events))
             sizes = {(row["date"], row["hour"]): row["count"] for row in rows.groupBy("date", "hour").count().collect()}
             self._at_once(*(self._hour_writer(rows, *at, size) for at, size in sorted(sizes.items())))
-            rows.unpersist()
+            for kept in (rows, *parts):
+                kept.unpersist()
         for table, pieces in replaced.items():  # compacted: what they say of other hours stays, by the hour again
             self._at_once(*self._carriers(table, pieces))
 
@@ -352,7 +360,7 @@ class _Step:
         if piece is not None:
             self.added.setdefault(table.full_name, []).append(piece)
 
-    def _at_once(self, *calls: Callable[[], None]) -> None:
+    def _at_once(self, *calls: Callable[[], object]) -> None:
         """Small jobs leave most of a machine idle; Spark takes them in parallel."""
         for future in [self._pool.submit(call) for call in calls]:
             future.result()
