@@ -48,7 +48,7 @@ HISTORY_DAYS_MAX = 90
 
 def facts_of_directories(dir_days: DataFrame, slow: DataFrame | None = None) -> DataFrame:
     """Facts of each directory and day, of ``dir_day`` rows and of :func:`slow_days`."""
-    of_day = [
+    of_day: list[Column | str] = [
         *PLACE,
         *("date", "state", "leaders", "partitions"),
         *(F.col(f"{name}_last").alias(name) for name in SMART_GROWING),
@@ -104,8 +104,8 @@ def _with_growth(rows: DataFrame, key: tuple[str, ...], suffix: str) -> DataFram
 
 
 def slow_days(dir_hours: DataFrame) -> DataFrame:
-    """Of each disk and day that had peers: ``slow_hours``, and ``slow_ratio`` of its latency in them over what its peers
-    have under its load, null where they are fewer than :data:`SLOW_HOURS_MIN`."""
+    """Of each disk and day that had peers: ``slow_hours``, and ``slow_ratio``, its latency in them over what its peers
+    have under its load; null where they are fewer than :data:`SLOW_HOURS_MIN`."""
     group = ("fleet", "host", "broker_id", "model")
     latency = (F.col("probe_write_us_sum") + F.col("probe_sync_us_sum") + F.col("probe_read_us_sum")) / F.col("probe_n")
     load = (F.coalesce("read_bytes_added", F.lit(0)) + F.coalesce("write_bytes_added", F.lit(0))) / (1 << 20)

@@ -1,8 +1,8 @@
 """The rules that tell of a disk before it fails, and how they make one score. Data and plain Python.
 
 Each :class:`Sign` is about one thing that a disk says or that is seen of it; it weighs what its heaviest step that is
-reached weighs, and signs add up as independent doubts do: the score is 1 - (1 - w1)(1 - w2)... What *grows* says more than
-what is there: a disk with forty old reallocated sectors may live long.
+reached weighs, and signs add up as independent doubts do: the score is 1 - (1 - w1)(1 - w2)... What *grows* says more
+than what is there: a disk with forty old reallocated sectors may live long.
 """
 
 from collections.abc import Mapping, Sequence
