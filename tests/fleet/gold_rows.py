@@ -1,6 +1,7 @@
 """Rows of gold tables for tests: what is not given is null."""
 
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import Any
 
 from kjbod.fleet.tables import TABLES
@@ -11,9 +12,16 @@ D0_MS = 1_793_491_200_000  # 2026-11-01 00:00 UTC
 
 def frame(spark: Any, table: str, rows: Iterable[dict[str, Any]]) -> Any:
     known = TABLES[table]
-    plain = [tuple(row.get(name) for name in known.columns) for row in rows]
-    assert all(set(row) <= set(known.columns) for row in rows)
-    return spark.createDataFrame(plain, known.ddl)
+    found = list(rows)
+    assert all(set(row) <= set(known.columns) for row in found)
+    return spark.createDataFrame(
+        [tuple(_as(row, *column) for column in known.columns.items()) for row in found], known.ddl
+    )
+
+
+def _as(row: dict[str, Any], name: str, kind: str) -> Any:
+    value = row.get(name)
+    return Decimal(value) if value is not None and kind.startswith("DECIMAL") else value
 
 
 def date(day: int) -> str:
