@@ -107,7 +107,7 @@ def is_trailer(row: str) -> Column:
 
 
 def row_schema(row_type: type[Sample] | type[Event]) -> str:
-    """What a line is parsed with: the columns, those of a trailer, and one for a line that fits none."""
+    """Schema that a line is parsed with: the columns, those of a trailer, and one for a line that fits none."""
     return f"{ddl(row_type)}, {TRAILER_DDL}, {_BAD} STRING"
 
 
@@ -115,7 +115,7 @@ PARSE_OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BAD}
 
 
 def problem_of(row_type: type[Sample] | type[Event], row: str = "row") -> Column:
-    """Why the line ``value``, parsed as ``row``, is no good one; null where it is one, and for a ``trailer``."""
+    """Reason why the line ``value``, parsed as ``row``, is no good one; null where it is one, and for a ``trailer``."""
     bad = F.col(f"{row}.{_BAD}").isNotNull()
     nothing = reduce(Column.__and__, (F.col(f"{row}.{name}").isNull() for name in columns(row_type)))
     missing = reduce(Column.__or__, (F.col(f"{row}.{name}").isNull() for name in required_columns(row_type)))

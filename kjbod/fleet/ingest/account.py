@@ -48,7 +48,7 @@ def by_hour(lines: "DataFrame") -> "DataFrame":
 
 
 def by_file(hours: "DataFrame") -> "DataFrame":
-    """The same for each file, with ``status``."""
+    """Counts of each file, with ``status``."""
     sums = ("lines", "good_lines", "crc", "good_crc", "trailer_rows", "trailer_crc", "text_bytes")
     files = hours.groupBy("_uri", "_bytes", "_stream").agg(
         *(F.sum(name).alias(name) for name in sums),

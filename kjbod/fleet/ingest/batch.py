@@ -1,4 +1,4 @@
-"""One batch of an inbox into the lake: read and parsed once, judged, written, and named by one commit."""
+"""Take a batch of an inbox into the lake: read and parsed once, judged, written, and named by one commit."""
 
 import contextlib
 import dataclasses
@@ -33,14 +33,14 @@ _one_at_a_time = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """What a batch has written of one table."""
+    """Pieces of one table that a batch has written."""
 
     table: str
     pieces: tuple[Piece, ...]
 
 
 class TakeBatch:
-    """What a streaming query calls for each of its batches."""
+    """Function that a streaming query calls for each of its batches."""
 
     def __init__(self, lake: Lake, run: Run, prefix: str, progress: Callable[[str], None]) -> None:
         """``prefix``: the inbox's URI as files have it."""
@@ -209,7 +209,7 @@ class _Batch:
         yield self._write_by_date(whole, AUDIT_QUARANTINE, dates)
 
     def _write_by_date(self, rows: "DataFrame", table: Table, dates: Mapping[str, int]) -> _Written:
-        """One file a date, the column ``date`` in it."""
+        """Write a file for each date, the column ``date`` in it."""
         path = self._new(table)
         ordered = rows.withColumn("on", F.col("date")).coalesce(1).sortWithinPartitions("on", *table.key)
         ordered.write.partitionBy("on").parquet(self.lake.full(path))

@@ -1,4 +1,4 @@
-"""Which files of an inbox were taken: the checkpoint of its streaming query, and how it and the lake stay together.
+"""Files of an inbox that were taken: the checkpoint of its streaming query, and how it and the lake stay together.
 
 An inbox has one *run* after another; each has a checkpoint of its own, below the lake, and numbers its batches from 0.
 The lake's state remembers the run of each inbox, and which of its batches it holds. Of a batch the state is written
@@ -32,7 +32,7 @@ LOG_COMPACT_INTERVAL = 100
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One of an inbox's runs."""
+    """A run of an inbox."""
 
     inbox: str
     """URI."""

@@ -18,7 +18,7 @@ _BAD_FILES_SAID = 10
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the user asked for."""
+    """Options of the user."""
 
     lake: str
     reports: Sequence[str]

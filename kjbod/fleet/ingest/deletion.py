@@ -62,7 +62,7 @@ def _candidates(lake: Lake, inbox: str) -> "DataFrame":
 
 
 def _unchanged(lake: Lake, inbox: str, uris: list[str]) -> Iterator[str]:
-    """Those whose lines are still those that were taken."""
+    """Files whose lines are still those that were taken."""
     from pyspark.sql import functions as F  # noqa: N812
 
     spark = lake.spark

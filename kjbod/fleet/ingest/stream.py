@@ -31,7 +31,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class IngestResult:
-    """What an ingest took."""
+    """Result of an ingest."""
 
     files: Mapping[str, int]
     """By status."""
@@ -265,7 +265,7 @@ def _files_there(spark: "SparkSession", inbox: str) -> int:
 
 
 def result_since(lake: Lake, before: State, runs: Sequence[Run]) -> IngestResult:
-    """What was taken in some runs since a state, as the lake has it."""
+    """Sum up what was taken in some runs since a state, as the lake has it."""
     from pyspark.sql import functions as F  # noqa: N812
 
     after = lake.state()
