@@ -1,4 +1,4 @@
-"""How well the rules of health tell failing drives from others, of what was imported into a lake."""
+"""Measure how well the rules of health tell failing drives from others, of what was imported into a lake."""
 
 import argparse
 

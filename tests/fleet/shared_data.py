@@ -1,4 +1,4 @@
-"""Where the published drive histories are, beside the checkout; they are not part of the project."""
+"""Published drive histories, beside the checkout: they are not part of the project."""
 
 from pathlib import Path
 

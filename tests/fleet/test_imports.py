@@ -58,7 +58,7 @@ def take(lake: Any) -> Callable[..., tuple[int, list[str]]]:
 
 
 def refused(take: Callable[..., Any], lake: Any, source: str, *paths: object) -> str:
-    """What is said of files that are not taken; the lake is as it was."""
+    """The one line that is said of files that are not taken; the lake is as it was."""
     before = lake.state()
     with pytest.raises(FleetError) as error:
         take(source, *paths)

@@ -58,7 +58,7 @@ def import_files(running: Running, source: str, uris: Sequence[str], lake_uri: s
 def import_into(
     lake: Lake, source: str, uris: Sequence[str], progress: Callable[[str], None], say: Callable[..., None]
 ) -> int:
-    """The same, into an open lake.
+    """Import into an open lake, say it, give the exit code.
 
     Raises:
         FleetError: a file is not of ``source``, or the lake cannot be written.
@@ -84,7 +84,7 @@ def import_into(
 
 
 def quality_of(rows: DataFrame) -> Quality:
-    """What of the parsed rows can be used."""
+    """Counts of the parsed rows that can be used, and of those that cannot."""
     bad = F.col("wrong").isNotNull()
     first = F.min(F.when(bad, F.struct("file", "wrong", "said"))).alias("first")
     counts = (F.count_if(name).alias(name) for name in ("no_capacity", "no_poh"))
@@ -133,7 +133,7 @@ def _write_days(lake: Lake, rows: DataFrame) -> list[Piece]:
 
 
 def _write_tickets(lake: Lake, rows: DataFrame) -> list[Piece]:
-    """One piece of all tickets: a few thousand a year are no directory a day."""
+    """A piece of all tickets: a few thousand a year are no directory a day."""
     name = IMPORTED_TICKET.full_name
     together = alibaba.each_once(lake.read(name, lake.state()).unionByName(rows))
     root = lake.new_directory(name, f"date={ALL_DATES}")

@@ -1,1 +1,1 @@
-"""What the pipeline knows: figures, scores and forecasts from the gold tables of a lake."""
+"""Figures, scores and forecasts from the gold tables of a lake."""

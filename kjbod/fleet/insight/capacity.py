@@ -246,7 +246,7 @@ def move_commands(fullest: str, emptiest: str, move_bytes: int) -> tuple[str, ..
 
 
 def capacity(dir_days: DataFrame, *, top: int = TOP) -> Capacity:
-    """What fills up and where it is uneven, of the ``dir_day`` rows of the days that are asked for."""
+    """Forecasts and uneven brokers, of the ``dir_day`` rows of the days that are asked for."""
     found = forecasts(dir_days).persist()
     try:
         totals = found.agg(

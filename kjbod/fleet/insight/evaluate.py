@@ -1,4 +1,4 @@
-"""How well scores tell failing drives from others: precision, recall and lead time, on one half of the drives to choose
+"""Precision, recall and lead time of scores that tell failing drives from others, on one half of the drives to choose
 a threshold, on the other half to show what it is worth.
 
 A failure is *told* by an alarm on a day before it, at most :data:`WINDOW_DAYS` before. An alarm of a drive that did not

@@ -36,7 +36,7 @@ def insights(
     top: int = TOP,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Insights:
-    """What is known of the days from ``from_date`` to ``to_date``, both included; None: the first and last there are.
+    """All that is known of the days from ``from_date`` to ``to_date``, both included; None: first and last there are.
     Drives' lives, imported histories and the audit are those of all days."""
     dates = [
         date

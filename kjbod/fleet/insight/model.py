@@ -1,4 +1,4 @@
-"""What was found, as plain data: a page draws it and ``report --json`` prints it. No Spark here.
+"""Findings as plain data: a page draws it and ``report --json`` prints it. No Spark here.
 
 Lists of single directories, drives and incidents hold the first :data:`TOP` at most and their number is beside them, so
 that nothing here grows with a fleet. None is "not known" or "cannot be said from so little".
@@ -40,7 +40,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a directory is, and on which disk."""
+    """Position of a directory, and its disk."""
 
     fleet: str | None = None
     rack: str | None = None
@@ -58,7 +58,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """How often drives fail: failures over drive-years of 365 days, with exact 95 % Poisson limits."""
+    """Failure rate of drives: failures over drive-years of 365 days, with exact 95 % Poisson limits."""
 
     drive_days: int
     failures: int
@@ -139,7 +139,7 @@ class ReturnedDrive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reliability:
-    """What drives of one source did in the days of the report."""
+    """Drives of one source in the days of the report."""
 
     source: str
     """``kjbod``, or where the imported history is from."""
@@ -237,7 +237,7 @@ class Days:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """How a directory fills."""
+    """Growth of a directory, and when it will be full."""
 
     place: Place
     bytes_total: int
@@ -309,7 +309,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """How long one stage took, in ms, over some incidents."""
+    """Duration of one stage, in ms, over some incidents."""
 
     stage: str
     """``detect`` first sign to verdict, ``send`` to the report, ``acknowledge`` to the controller's record, ``move``
@@ -361,7 +361,7 @@ class AgentState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnWork:
-    """How kjbod itself did."""
+    """Speed, errors and agents of kjbod itself."""
 
     incidents: int
     outcomes: Mapping[str, int]

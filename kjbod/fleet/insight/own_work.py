@@ -101,7 +101,7 @@ def false_verdicts(incidents: DataFrame, drive_lives: DataFrame) -> DataFrame:
 
 
 def agents(agent_days: DataFrame, files: DataFrame, now_ms: int, silent_after_ms: int = SILENT_AFTER_MS) -> DataFrame:
-    """Each agent on its newest day, with ``silent_ms``, ``lag_ms``, and whether it is ``silent``, ``late``, ``skewed``
+    """Agents on their newest day, with ``silent_ms``, ``lag_ms``, and whether it is ``silent``, ``late``, ``skewed``
     or of an ``other`` version than most of its kind."""
     known = ("rack", "role", "mode", "version")
     columns = ("rack", "status", "role", "mode", "version", "last_ts", "interval_ms", "skewed")
@@ -171,7 +171,8 @@ def own_work(
     silent_after_ms: int = SILENT_AFTER_MS,
     top: int = TOP,
 ) -> OwnWork:
-    """How kjbod did, of the ``incident`` and ``agent_day`` rows of the days that are asked for, of ``drive_life`` and
+    """Speed, errors and agents of kjbod, of the ``incident`` and ``agent_day`` rows of
+    the days that are asked for, of ``drive_life`` and
     of the audit's ``files``."""
     wrong = false_verdicts(incidents, drive_lives).persist()
     found = agents(agent_days, files, now_ms, silent_after_ms).persist()

@@ -72,7 +72,8 @@ def reliability(
     at_risk_min: int = AT_RISK_MIN,
     top: int = TOP,
 ) -> Reliability:
-    """What the drives of ``source`` did: of its rows of ``exposure_day`` in the days that are asked for, its rows of
+    """Rates, survival and bursts of the drives of ``source``: of its rows of ``exposure_day`` in
+    the days that are asked for, its rows of
     ``drive_life``, and its ``failures`` as :func:`bursts` takes them.
 
     ``last_date``: the newest date that the source has; a drive that was not seen on it is not in use any more. None:
@@ -130,7 +131,7 @@ def rates_of(exposed: DataFrame) -> dict[str, list[RateOf]]:
 
 
 def ranked(rates: Iterable[RateOf], drive_days_min: int) -> tuple[RateOf, ...]:
-    """Those with enough exposure, by upper limit: many failures in a long time before few in a short one."""
+    """Rates with enough exposure, by upper limit: many failures in a long time before few in a short one."""
     enough = [each for each in rates if each.rate.drive_days >= drive_days_min]
     return tuple(sorted(enough, key=lambda of: (-(of.rate.high_pct or 0), of.name)))
 
@@ -295,7 +296,7 @@ def failures_of_tickets(tickets: DataFrame) -> DataFrame:
 
 
 def bursts(failures: DataFrame, minutes: int = BURST_MINUTES) -> Bursts:
-    """How many ``failures`` (``ts`` in ms, ``host``, ``rack``) have another within so many minutes, before or after,
+    """Count the ``failures`` (``ts`` in ms, ``host``, ``rack``) have another within so many minutes, before or after,
     in the same host or rack. Failures whose host or rack is not known are alone."""
     marked = failures.select("ts", "host", "rack")
     for place in ("host", "rack"):

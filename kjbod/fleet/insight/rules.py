@@ -30,7 +30,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """One thing that is looked at."""
+    """A thing that is looked at."""
 
     name: str
     """For machines."""
@@ -150,7 +150,7 @@ def is_baseline(facts: Facts) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """How well alarms at some threshold tell failing drives from others."""
+    """Alarms at some threshold, and what became of the drives."""
 
     threshold: float
     failed_alarmed: int
@@ -173,7 +173,7 @@ class Judged:
 
     @property
     def f_half(self) -> float:
-        """One figure to choose a threshold by: precision counts twice as much as recall, since each alarm is work."""
+        """A figure to choose a threshold by: precision counts twice as much as recall, since each alarm is work."""
         p, r = self.precision or 0.0, self.recall or 0.0
         return 1.25 * p * r / (0.25 * p + r) if p and r else 0.0
 
