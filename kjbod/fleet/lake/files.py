@@ -61,6 +61,9 @@ class Files(Protocol):
     def delete(self, path: str) -> None:
         """Delete a file, or a directory with all that is in it; also when there is none."""
 
+    def is_link(self, path: str) -> bool:
+        """Whether it is a symbolic link; only local file systems have them."""
+
 
 class HadoopFiles:
     """:class:`Files` by Hadoop's classes."""
@@ -193,6 +196,14 @@ class HadoopFiles:
         """See :class:`Files`."""
         with _refused(f"{self.root}/{path}"):
             self._fs.delete(self._path(path), True)
+
+    def is_link(self, path: str) -> bool:
+        """See :class:`Files`."""
+        if self._scheme != "file":
+            return False
+        with _refused(f"{self.root}/{path}"):
+            java = self._jvm.java.nio.file
+            return bool(java.Files.isSymbolicLink(java.Paths.get(self._path(path).toUri())))
 
 
 def uuid_text() -> str:
