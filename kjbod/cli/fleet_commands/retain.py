@@ -9,7 +9,9 @@ _DAYS = click.IntRange(min=1, max=100_000)
 
 @click.command("retain")
 @lake_option
-@click.option("--silver-days", type=_DAYS, metavar="N", help="Keep each sample and event so long; for ever if not given.")
+@click.option(
+    "--silver-days", type=_DAYS, metavar="N", help="Keep each sample and event so long; for ever if not given."
+)
 @click.option("--gold-days", type=_DAYS, metavar="N", help="Keep hours and days so long; at least --silver-days.")
 @click.option("--raw-days", type=_DAYS, metavar="N", help="With --delete-ingested: keep the agents' reports so long.")
 @click.option("--delete-ingested", is_flag=True, help="Delete reports that the lake proves to hold, below --reports.")

@@ -15,11 +15,11 @@ from kjbod.cli.fleet_commands.options import lake_option, place_of, spark_option
     metavar="N",
     help="Hours of gold, and compacted dates, that are computed again.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Which ones: the same draws the same.")
+@click.option(
+    "--seed", type=int, default=0, show_default=True, metavar="N", help="Which ones: the same draws the same."
+)
 @spark_options
-def command(
-    lake: str, sample: int, seed: int, master: str | None, remote: str | None, verbose: bool
-) -> int:
+def command(lake: str, sample: int, seed: int, master: str | None, remote: str | None, verbose: bool) -> int:
     """Count pieces against the state, silver against the audit and the files' trailers, and gold against silver. Exit
     code 1 with a line for each difference."""
     from kjbod.fleet.upkeep import commands

@@ -59,7 +59,9 @@ class LakePieces:
         order = SORTED_BY.get(table.full_name, table.key)
         columns = [name for name in table.columns if table.layer != SILVER or name not in ("date", "hour")]
         spread = rows if self.is_spread else rows.repartitionByRange(self.files, *order)
-        spread.sortWithinPartitions(*order).select(*columns).write.option("compression", "zstd").parquet(self.lake.full(self.path))
+        spread.sortWithinPartitions(*order).select(*columns).write.option("compression", "zstd").parquet(
+            self.lake.full(self.path)
+        )
 
 
 def piece_bytes(lake: Lake, pieces: Iterable[Piece]) -> int:

@@ -45,7 +45,9 @@ def compact_lake(running: Running, spark: "SparkSession", lake_uri: str, days: S
         running.print("nothing to compact")
     ahead = [] if days else job.dates_ahead(state, today)
     if ahead:
-        running.print(f"dates that are yet to come, of hosts whose clocks are wrong: {_some(ahead)}: --day compacts them")
+        running.print(
+            f"dates that are yet to come, of hosts whose clocks are wrong: {_some(ahead)}: --day compacts them"
+        )
     return EXIT_OK
 
 
@@ -56,9 +58,7 @@ def retain(
 
     def body(running: Running) -> int:
         with running.session() as spark:
-            return retain_lake(
-                running, spark, lake_uri, limits, reports if delete_ingested else (), dry_run=dry_run
-            )
+            return retain_lake(running, spark, lake_uri, limits, reports if delete_ingested else (), dry_run=dry_run)
 
     return run_command("retain", body, place)
 

@@ -64,9 +64,7 @@ def dates_ahead(state: State, today: datetime.date) -> list[str]:
     """Dates that are yet to come, by more than the time zones and clocks of honest hosts explain: they never grow old,
     and are compacted when they are named."""
     tomorrow = str(today + datetime.timedelta(days=1))
-    return sorted(
-        {date for table in TABLES for date in state.dates(table) if date > tomorrow and date != ALL_DATES}
-    )
+    return sorted({date for table in TABLES for date in state.dates(table) if date > tomorrow and date != ALL_DATES})
 
 
 def to_compact(state: State, table: Table, date: str) -> list[Piece]:

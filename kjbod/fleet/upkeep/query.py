@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kjbod.cli.output import safe, table
+from kjbod.fleet.command import spark_reason
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.lake.state import State
@@ -66,6 +67,7 @@ def query(lake: Lake, sql: str, limit: int = LIMIT) -> Answer:
 
     Raises:
         FleetError: it is none, or Spark refuses it."""
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     logging.getLogger("SQLQueryContextLogger").disabled = True  # a stack trace for each typing mistake
@@ -80,6 +82,8 @@ def query(lake: Lake, sql: str, limit: int = LIMIT) -> Answer:
         found = result.limit(limit + 1).collect()
     except PySparkException as error:
         raise FleetError(_said(error)) from error
+    except Py4JError as error:
+        raise FleetError(safe(spark_reason(error))) from error
     finally:
         for known in TABLES.values():
             lake.spark.catalog.dropTempView(name_of(known))
@@ -132,11 +136,14 @@ def printed(answer: Answer, form: str) -> Iterator[str]:
 
 def _as_table(answer: Answer) -> list[str]:
     numbers = [
-        any(_is_number(row[at]) for row in answer.rows) and all(row[at] is None or _is_number(row[at]) for row in answer.rows)
+        any(_is_number(row[at]) for row in answer.rows)
+        and all(row[at] is None or _is_number(row[at]) for row in answer.rows)
         for at in range(len(answer.columns))
     ]
     # A title that begins with ">" is to the right; one of a user's that does so is not meant.
-    head = [(">" if right else "") + safe(name).lstrip(">") for name, right in zip(answer.columns, numbers, strict=True)]
+    head = [
+        (">" if right else "") + safe(name).lstrip(">") for name, right in zip(answer.columns, numbers, strict=True)
+    ]
     return table(head, [[safe(_cell(value)) for value in row] for row in answer.rows])
 
 
@@ -156,7 +163,9 @@ def _as_csv(rows: Iterable[Sequence[Any]]) -> Iterator[str]:
 def _as_json(answer: Answer) -> Iterator[str]:
     twice = sorted({name for name in answer.columns if answer.columns.count(name) > 1})
     if twice:
-        raise FleetError(f"two columns are called {safe(twice[0])}: give one another name with AS, or take --format csv")
+        raise FleetError(
+            f"two columns are called {safe(twice[0])}: give one another name with AS, or take --format csv"
+        )
     rows = [dict(zip(answer.columns, map(_plain, row), strict=True)) for row in answer.rows]
     return iter(["[", *(_json(row) + ("," if at < len(rows) else "") for at, row in enumerate(rows, 1)), "]"])
 

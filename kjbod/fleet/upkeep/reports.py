@@ -81,7 +81,11 @@ def _proven(lake: Lake, state: State, stream: str, date: str) -> dict[Place, int
     """Files of a stream with lines of this date (by their name) that the lake holds: place to size in bytes."""
     rows = lake.read(AUDIT_FILES.full_name, state, dates=[date])
     kept = rows.where(rows.kept & (rows.stream == stream)).select("uri", "bytes", "date", "first_ts", "last_ts")
-    return {_place(row["uri"]): row["bytes"] for row in kept.toLocalIterator() if row["uri"] and _is_held(state, stream, row)}
+    return {
+        _place(row["uri"]): row["bytes"]
+        for row in kept.toLocalIterator()
+        if row["uri"] and _is_held(state, stream, row)
+    }
 
 
 def _is_held(state: State, stream: str, row: "Row") -> bool:

@@ -17,6 +17,7 @@ from functools import reduce
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812
@@ -123,7 +124,7 @@ def _counted(lake: Lake, table: str, pieces: list[Piece]) -> Iterator[tuple[Piec
     """Rows of each piece, or why they cannot be read; one job where all can."""
     try:
         counts = _counts(lake, table, pieces)
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         if len(pieces) == 1:
             yield pieces[0], spark_reason(error)
             return
@@ -166,7 +167,9 @@ def _silver(lake: Lake, state: State, stream: str, table: str) -> Iterator[str]:
             unknown = unknown & F.lit(gone(state, f"{AUDIT_FILES.full_name}/{stream}") == 0)
         whole = (F.col("rows") == F.col("good_lines")) & (F.col("rows") == F.col("trailer_rows"))
         altered = whole & (F.col("crc") % _CRC_MODULUS != F.col("trailer_crc") % _CRC_MODULUS)
-        yield from _files(files.where(unknown), table, "{rows:,} rows of {file}, of which no audit row says that it was kept")
+        yield from _files(
+            files.where(unknown), table, "{rows:,} rows of {file}, of which no audit row says that it was kept"
+        )
         yield from _files(files.where(more), table, "{rows:,} rows of {file}, which had {good_lines:,} good lines")
         yield from _files(files.where(altered), table, "rows of {file} are not the lines whose sum is in its trailer")
     finally:
@@ -231,7 +234,7 @@ def _unchanged(lake: Lake, state: State, table: str, date: str) -> Iterator[str]
     assert note is not None
     try:
         now = summary(lake.read(table, state, dates=[date]), TABLES[table])
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         yield f"{table} of {date}: cannot be read: {spark_reason(error)}"
         return
     if now != Summary(note.rows, note.checksum):

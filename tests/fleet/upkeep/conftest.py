@@ -35,4 +35,4 @@ def lake(spark: Any, filled_lake: Path, tmp_path: Path) -> Lake:
 
 @pytest.fixture
 def compact_lake(spark: Any, compacted_lake: Path, tmp_path: Path) -> Lake:
-    return open_lake(spark, str(shutil.copytree(compacted_lake, tmp_path / "lake")))
+    return open_lake(spark, str(shutil.copytree(compacted_lake, tmp_path / "compacted")))

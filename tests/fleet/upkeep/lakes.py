@@ -174,7 +174,14 @@ def rollup(lake: Lake) -> None:
         for row in rows:
             row |= {name: None if row[name] is None else row[name] for name in row}
         old = state.pieces(DIR_HOUR.full_name, hours=[hour])
-        state = put(lake, state.with_pieces(DIR_HOUR.full_name, [], replaced=old), DIR_HOUR, decimals(rows), hour[:10], [hour[11:]])
+        state = put(
+            lake,
+            state.with_pieces(DIR_HOUR.full_name, [], replaced=old),
+            DIR_HOUR,
+            decimals(rows),
+            hour[:10],
+            [hour[11:]],
+        )
         day = {"fleet": "f", "host": "h1", "broker_id": 1, "path": "/d1", "samples": 1, "date": hour[:10]}
         old = state.pieces(DIR_DAY.full_name, [hour[:10]])
         state = put(lake, state.with_pieces(DIR_DAY.full_name, [], replaced=old), DIR_DAY, [day], hour[:10])
@@ -204,14 +211,28 @@ def filled(spark: Any, root: Path) -> Lake:
     lake = make_lake(spark, root)
     ingest(
         lake,
-        [sample(h, n, host, path) for h in (3, 4) for n in range(3) for host in ("h1", "h2") for path in ("/d2", "/d1")],
+        [
+            sample(h, n, host, path)
+            for h in (3, 4)
+            for n in range(3)
+            for host in ("h1", "h2")
+            for path in ("/d2", "/d1")
+        ],
         [event(3, n) for n in range(3)],
     )
     late = [sample(3, n, "h3") for n in range(2)]
     again = [sample(3, n, "h1", _file="copy.boot.1.0.jsonl.gz") for n in range(2)]
     ingest(lake, late + again, [event(4, 1)])
     ingest(lake, [sample(0, n, day=1) for n in range(2)])
-    aside = {"stream": "samples", "file": "x", "uri": "file:/x", "reason": "not JSON", "line": "}", "run": "r", "batch": 0}
+    aside = {
+        "stream": "samples",
+        "file": "x",
+        "uri": "file:/x",
+        "reason": "not JSON",
+        "line": "}",
+        "run": "r",
+        "batch": 0,
+    }
     lake.commit(lambda s: put(lake, s, AUDIT_QUARANTINE, [aside | {"date": DAY}], DAY), "ingest")
     rollup(lake)
     return lake
