@@ -1,8 +1,8 @@
 """Tables in an Iceberg catalog, in the place of pieces that a state names.
 
 A table is partitioned by ``date``, and a write replaces the dates it has rows of, in one snapshot. The snapshot itself
-says which lake it is of and how far it has come (its summary has :data:`VERSION_KEY`), so what is published and what was
-published before are one commit, and a kill between the two cannot be.
+says which lake it is of and how far it has come (its summary has :data:`VERSION_KEY`): the rows and the note of what is
+published are one commit, and a kill between the two cannot be.
 """
 
 import re
@@ -96,6 +96,6 @@ class IcebergTables:
         writer = writer.option(f"snapshot-property.{LAKE_KEY}", lake_id)
         writer = writer.option(f"snapshot-property.{VERSION_KEY}", str(version))
         if wanted == [ALL_DATES]:
-            writer.overwrite(F.lit(True))  # noqa: FBT003  one piece for all dates: all of it is new
+            writer.overwrite(F.lit(True))  # one piece for all dates: all of it is new
         else:
             writer.overwrite(F.col("date").isin(wanted))

@@ -1,7 +1,7 @@
 """Where rows of a table go: into pieces of the lake, or into tables of an Iceberg catalog.
 
-A :class:`Writer` keeps one promise: readers see the rows of a date that were there before, or the new ones, never a part.
-How they keep it is what differs. The lake writes files that nobody reads until a state names them
+A :class:`Writer` keeps one promise: readers see the rows of a date that were there before, or the new ones, never a
+part. How they keep it is what differs. The lake writes files that nobody reads until a state names them
 (:mod:`kjbod.fleet.lake.state`), which needs nothing but a file system that can create a file only if it is not there. A
 catalog brings the same itself: a snapshot for each commit, its own retention of old ones, its own compaction.
 """
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 FILE_BYTES = 128 << 20
-"""Compressed size of a file that compacting aims at: large enough that opening it costs nothing beside reading it, small
-enough that a query on a few hosts leaves most of them out."""
+"""Compressed size of a file that compacting aims at: large enough that opening it costs nothing beside reading it,
+small enough that a query on a few hosts leaves most of them out."""
 
 _PLACE = ("host", "broker_id", "path", "ts")
 SORTED_BY: dict[str, tuple[str, ...]] = {

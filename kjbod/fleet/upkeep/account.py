@@ -45,8 +45,8 @@ def with_compacted(state: State, table: str, date: str, done: Compacted) -> Stat
 
 
 def gone(state: State, table: str) -> int:
-    """Rows of a table that retention took out, with the repetitions of their dates; of ``audit.files/<stream>`` the good
-    lines of kept files whose audit was taken out."""
+    """Rows of a table that retention took out, with the repetitions of their dates; of ``audit.files/<stream>`` the
+    good lines of kept files whose audit was taken out."""
     return int(state.notes.get(f"{_GONE} {table}", "0"))
 
 
@@ -56,8 +56,8 @@ def with_gone(state: State, table: str, rows: int) -> State:
 
 
 def silver_from(state: State) -> str:
-    """The first date of which silver is whole: retention took out earlier ones, and gold of those must not be made again
-    from what came late. Empty where all of it is there."""
+    """The first date of which silver is whole: retention took out earlier ones, and gold of those must not be made
+    again from what came late. Empty where all of it is there."""
     return state.notes.get(_SILVER_FROM, "")
 
 

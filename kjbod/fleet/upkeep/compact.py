@@ -1,9 +1,9 @@
 """Compacting: a date's many small pieces become one, of few large files, with each row once.
 
 The new piece replaces exactly the pieces that it was made of, in one commit; a batch that came meanwhile stays a piece
-beside it until the next time. Before that commit the files are read again, and their rows compared with those of the old
-pieces: as many, and the same (:mod:`kjbod.fleet.upkeep.checksum`). What was replaced is retired, not deleted: those who
-read an older state finish. A kill at any moment leaves the old pieces or the new one; files that nothing names are
+beside it until the next time. Before that commit the files are read again, and their rows compared with those of the
+old pieces: as many, and the same (:mod:`kjbod.fleet.upkeep.checksum`). What was replaced is retired, not deleted: those
+who read an older state finish. A kill at any moment leaves the old pieces or the new one; files that nothing names are
 deleted by retention.
 """
 
@@ -83,12 +83,8 @@ def compact(lake: Lake, dates: Iterable[str], progress: Progress) -> list[Done]:
 
     Raises:
         FleetError: a piece cannot be read, or has not the rows that it should have. What was compacted before it is."""
-    found = []
-    for date in dates:
-        for table in TABLES.values():
-            if done := _compact_date(lake, table, date, progress):
-                found.append(done)
-    return found
+    tried = (_compact_date(lake, table, date, progress) for date in dates for table in TABLES.values())
+    return [done for done in tried if done]
 
 
 def _compact_date(lake: Lake, table: Table, date: str, progress: Progress) -> Done | None:

@@ -1,9 +1,9 @@
 """Retention: what is older than it is kept for goes, first from the state, then from the disks.
 
-Order is everything here. A piece is taken out in a commit; its directory is *retired*, and deleted when all who may still
-read it had :data:`GRACE_MS` to finish; then the state forgets it. A kill between any two steps leaves something that the
-next run does, and nothing that counts without its files. What no state ever named (the files of a command that was
-killed before its commit) is *litter*, known by its place and by its name, which only kjbod gives, and by its age.
+Order is everything here. A piece is taken out in a commit; its directory is *retired*, and deleted when all who may
+still read it had :data:`GRACE_MS` to finish; then the state forgets it. A kill between any two steps leaves something
+that the next run does, and nothing that counts without its files. What no state ever named (the files of a command that
+was killed before its commit) is *litter*, known by its place and by its name, which only kjbod gives, and by its age.
 Nothing else is touched, and no symbolic link is followed.
 
 ============ ======================================================= ==================================================

@@ -1,8 +1,8 @@
 """Verification: a lake is counted again, and every difference is a line.
 
 1. The files that the state names are there, can be read, and have as many rows as it says.
-2. Silver against audit: no file has more rows than its audit row says it had good lines; all rows are of files that were
-   kept; and the sums are equal to the last row, repetitions and what retention took out included
+2. Silver against audit: no file has more rows than its audit row says it had good lines; all rows are of files that
+   were kept; and the sums are equal to the last row, repetitions and what retention took out included
    (:mod:`kjbod.fleet.upkeep.account`).
 3. Silver against the agents' own word: of a file whose rows are all there, the CRC-32 of the lines add up to the one in
    the file's trailer.
@@ -177,8 +177,8 @@ def _silver(lake: Lake, state: State, stream: str, table: str) -> Iterator[str]:
 
 
 def _by_file(lake: Lake, state: State, stream: str, table: str) -> DataFrame:
-    """``file, rows, crc`` of silver and ``good_lines, trailer_rows, trailer_crc`` of kept files, null where there is none
-    of the one or of the other. Files of one name are one."""
+    """``file, rows, crc`` of silver and ``good_lines, trailer_rows, trailer_crc`` of kept files, null where there is
+    none of the one or of the other. Files of one name are one."""
     rows = lake.read(table, state).groupBy(F.col("_file").alias("file"))
     counted = rows.agg(F.count(F.lit(1)).alias("rows"), F.sum("_line").alias("crc"))
     kept = lake.read(AUDIT_FILES.full_name, state).where(F.col("kept") & (F.col("stream") == stream))
@@ -262,7 +262,8 @@ def _without_gold(state: State) -> Iterator[str]:
         gold = set(state.hours(DIR_HOUR.full_name, date))
         lost = [h for h in state.hours(SILVER_SAMPLES.full_name, date) if h not in gold and h not in state.touched]
         if lost and date >= silver_from(state):
-            yield f"{DIR_HOUR.full_name} of {date}: no rows of {', '.join(hour[11:] for hour in lost)} h, and silver has"
+            names = ", ".join(hour[11:] for hour in lost)
+            yield f"{DIR_HOUR.full_name} of {date}: no rows of {names} h, and silver has"
 
 
 def _recounted(samples: DataFrame) -> DataFrame:

@@ -111,16 +111,16 @@ def ingest(lake: Lake, samples: Rows, events: Rows = [], *, crc: bool = True) ->
     audit: dict[tuple[str, str], dict[str, Any]] = {}
     made: list[tuple[Table, str, Rows]] = []
     for table, rows in ((SILVER_SAMPLES, samples), (SILVER_EVENTS, events)):
-        for date in sorted({date_of(row["ts"]) for row in rows}):
-            made.append((table, date, [row for row in rows if date_of(row["ts"]) == date]))
+        dates = sorted({date_of(row["ts"]) for row in rows})
+        made += [(table, date, [row for row in rows if date_of(row["ts"]) == date]) for date in dates]
         for row in rows:
             known = audit.setdefault((table.name, row["_file"]), audit_row(table.name, row))
             for name in ("lines", "good_lines", *(("trailer_rows",) if crc else ())):
                 known[name] = (known[name] or 0) + 1
             known["trailer_crc"] = (known["trailer_crc"] or 0) + row["_line"] if crc else None
             known["first_ts"], known["last_ts"] = min(known["first_ts"], row["ts"]), max(known["last_ts"], row["ts"])
-    for date in sorted({str(row["date"]) for row in audit.values()}):
-        made.append((AUDIT_FILES, date, [row for row in audit.values() if row["date"] == date]))
+    dates = sorted({str(row["date"]) for row in audit.values()})
+    made += [(AUDIT_FILES, date, [row for row in audit.values() if row["date"] == date]) for date in dates]
     for table, date, rows in made:
         state = put(lake, state, table, rows, date)
     hours = {f"{date_of(row['ts'])}T{hour_of(row['ts'])}" for row in (*samples, *events)}

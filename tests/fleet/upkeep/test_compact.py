@@ -73,8 +73,7 @@ def test_a_day_becomes_one_piece_with_each_row_once_and_its_readers_see_the_old_
 
 def test_a_batch_that_comes_while_it_is_compacted_stays_a_piece(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     from kjbod.fleet.upkeep import compact as job
-
-    summary = job.summary
+    from kjbod.fleet.upkeep.checksum import summary
 
     def late(*given: Any) -> Any:
         if not any("h9" in str(row) for row in rows_of(lake, SILVER_SAMPLES)):
@@ -93,8 +92,9 @@ def test_pieces_that_somebody_else_replaces_meanwhile_are_compacted_anew(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kjbod.fleet.upkeep import compact as job
+    from kjbod.fleet.upkeep.checksum import distinct_summary
 
-    distinct_summary, calls = job.distinct_summary, []
+    calls: list[int] = []
 
     def other(*given: Any) -> Any:
         calls.append(1)
@@ -163,8 +163,7 @@ def test_files_that_were_not_written_as_they_were_read_are_not_taken(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kjbod.fleet.upkeep import compact as job
-
-    summary = job.summary
+    from kjbod.fleet.upkeep.checksum import summary
 
     def differs(*given: Any) -> Any:
         found = summary(*given)
