@@ -50,7 +50,7 @@ def days_option(command: F) -> F:
 
 
 def place_of(master: str | None, remote: str | None, verbose: bool) -> "Place":
-    """What :func:`spark_options` were given."""
+    """Place of Spark, from the values of :func:`spark_options`."""
     from kjbod.fleet.command import Place
 
     return Place(master, remote, verbose)

@@ -198,7 +198,7 @@ class HadoopFiles:
             self._fs.delete(self._path(path), True)
 
     def is_link(self, path: str) -> bool:
-        """See :class:`Files`."""
+        """Whether it is a symbolic link."""
         if self._scheme != "file":
             return False
         with _refused(f"{self.root}/{path}"):

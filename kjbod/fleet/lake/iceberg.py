@@ -83,7 +83,7 @@ class IcebergTables:
         return int(found[0][0]) if found else 0
 
     def write(self, table: Table, rows: "DataFrame", dates: Iterable[str]) -> None:
-        """See :class:`~kjbod.fleet.lake.writer.Writer`: one snapshot."""
+        """Replace dates in one snapshot: see :class:`~kjbod.fleet.lake.writer.Writer`."""
         from pyspark.sql import functions as F  # noqa: N812
 
         name, wanted = self.name_of(table), sorted(dates)

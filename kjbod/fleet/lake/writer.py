@@ -1,4 +1,4 @@
-"""Where rows of a table go: into pieces of the lake, or into tables of an Iceberg catalog.
+"""Writers of tables: into pieces of the lake, or into tables of an Iceberg catalog.
 
 A :class:`Writer` keeps one promise: readers see the rows of a date that were there before, or the new ones, never a
 part. How they keep it is what differs. The lake writes files that nobody reads until a state names them
@@ -32,7 +32,7 @@ SORTED_BY: dict[str, tuple[str, ...]] = {
 
 
 class Writer(Protocol):
-    """See above."""
+    """Takes rows of a table."""
 
     def write(self, table: Table, rows: "DataFrame", dates: Iterable[str]) -> None:
         """Put ``rows``, which are all of a table's rows of these dates, in the place of those that are there.
@@ -53,7 +53,7 @@ class LakePieces:
         self.path = ""
 
     def write(self, table: Table, rows: "DataFrame", dates: Iterable[str]) -> None:
-        """See :class:`Writer`; of one date."""
+        """Write rows of one date: see :class:`Writer`."""
         (date,) = dates
         self.path = self.lake.new_directory(table.full_name, f"date={date}")
         order = SORTED_BY.get(table.full_name, table.key)

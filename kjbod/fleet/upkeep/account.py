@@ -1,4 +1,4 @@
-"""What upkeep remembers in a lake's state: which dates are compacted and verified, and where rows went that are gone.
+"""Memory of upkeep in a lake's state: which dates are compacted and verified, and where rows went that are gone.
 
 Each good line of each kept file is in silver, or was a repetition that compacting left out, or was taken out by
 retention: ``good lines = rows + repeated + retained``, to the last row, which is what ``kjbod fleet verify`` counts.
@@ -28,7 +28,7 @@ class Compacted:
 
 
 def compacted(state: State, table: str, date: str) -> Compacted | None:
-    """What compacting left of a date; also when other pieces came since."""
+    """Result of compacting a date; also when other pieces came since."""
     text = state.notes.get(_compacted_key(table, date))
     return None if text is None else Compacted(**json.loads(text))
 
@@ -62,7 +62,7 @@ def silver_from(state: State) -> str:
 
 
 def without_silver(state: State, table: str, pieces: Iterable[Piece]) -> State:
-    """These pieces of verified dates are retired, and accounted for.
+    """Retire pieces of verified dates, and account for them.
 
     Raises:
         LostPiecesError: one of them does not count.

@@ -28,7 +28,7 @@ def compact(lake_uri: str, days: Sequence[str], older_than: int, place: Place) -
 
 
 def compact_lake(running: Running, spark: "SparkSession", lake_uri: str, days: Sequence[str], older_than: int) -> int:
-    """The same in a session."""
+    """Compact in a session."""
     from kjbod.fleet.lake.claim import claimed
     from kjbod.fleet.lake.lake import open_lake
     from kjbod.fleet.upkeep import compact as job
@@ -66,7 +66,7 @@ def retain(
 def retain_lake(
     running: Running, spark: "SparkSession", lake_uri: str, limits: "Limits", reports: Sequence[str], *, dry_run: bool
 ) -> int:
-    """The same in a session; reports are deleted only where inboxes are given."""
+    """Retain in a session; reports are deleted only where inboxes are given."""
     from kjbod.fleet.lake.claim import claimed
     from kjbod.fleet.lake.lake import open_lake
     from kjbod.fleet.upkeep import retain as job
@@ -134,7 +134,7 @@ def verify(lake_uri: str, sample: int, seed: int, place: Place) -> int:
 
 
 def verify_lake(running: Running, spark: "SparkSession", lake_uri: str, sample: int, seed: int) -> int:
-    """The same in a session."""
+    """Verify in a session."""
     from kjbod.fleet.lake.lake import open_lake
     from kjbod.fleet.upkeep import verify as job
 
@@ -159,7 +159,7 @@ def query(lake_uri: str, sql: str, form: str, limit: int, place: Place) -> int:
 
 
 def query_lake(running: Running, spark: "SparkSession", lake_uri: str, sql: str, form: str, limit: int) -> int:
-    """The same in a session."""
+    """Query in a session."""
     from kjbod.fleet.lake.lake import open_lake
     from kjbod.fleet.upkeep import query as job
 
@@ -181,7 +181,7 @@ def publish(lake_uri: str, to: str, warehouse: str | None, place: Place) -> int:
 
 
 def publish_lake(running: Running, spark: "SparkSession", lake_uri: str, to: str, warehouse: str | None) -> int:
-    """The same in a session."""
+    """Publish in a session."""
     from kjbod.fleet.lake.claim import claimed
     from kjbod.fleet.lake.iceberg import IcebergTables
     from kjbod.fleet.lake.lake import open_lake

@@ -120,7 +120,7 @@ def _compact_pieces(lake: Lake, table: Table, date: str, pieces: list[Piece]) ->
 
 
 class _DiffersError(FleetError):
-    """What was written is not what it was made of."""
+    """Files that were written are not what they were made of."""
 
 
 def _once(rows: "DataFrame", table: Table, writer: LakePieces) -> "DataFrame":

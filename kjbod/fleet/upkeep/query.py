@@ -39,7 +39,7 @@ class Answer:
 
 
 def name_of(known: Table) -> str:
-    """What a table is called in a query."""
+    """Name of a table in a query."""
     return known.name if known.layer in (SILVER, GOLD) else f"{known.layer}_{known.name}"
 
 

@@ -2,8 +2,8 @@
 
 A file goes when a committed row of the audit says that this file, at this URI and of this size, was kept, and when
 silver of all dates between its first and its last line, and of the hour in its name, was compacted and verified (or
-was, and retention took it out). Whatever else is in an inbox stays: open files, files of another size than the audit says,
-damaged ones that were not kept, foreign ones, links.
+was, and retention took it out). Whatever else is in an inbox stays: open files, files of another size than the audit
+says, damaged ones that were not kept, foreign ones, links.
 """
 
 import datetime

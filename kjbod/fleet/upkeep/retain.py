@@ -51,7 +51,7 @@ class Limits:
     raw_days: int | None = None
 
     def checked(self) -> "Limits":
-        """These.
+        """Check that gold outlives silver.
 
         Raises:
             FleetError: gold would go before the silver that it is made of."""
@@ -80,7 +80,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What goes, and what stays though it is old."""
+    """Dates that go, and those that stay though they are old."""
 
     out: tuple[tuple[str, str], ...]
     """Table and date."""
@@ -90,7 +90,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a run did, or would do."""
+    """Deeds of a run, or of one that would be."""
 
     plan: Plan
     rows: int
@@ -114,7 +114,7 @@ def cutoff(today: datetime.date, days: int | None) -> str:
 
 
 def plan_of(state: State, limits: Limits, today: datetime.date) -> Plan:
-    """What of a state is to go. Pure."""
+    """Plan retention of a state. Pure."""
     out: list[tuple[str, str]] = []
     kept: list[Kept] = []
     silver = cutoff(today, limits.silver_days)
@@ -168,7 +168,7 @@ def retain(lake: Lake, limits: Limits, progress: Progress, *, dry_run: bool = Fa
 
 
 def _take_out(lake: Lake, seen: State, plan: Plan) -> State:
-    """One commit of exactly the pieces that were looked at."""
+    """Commit exactly the pieces that were looked at."""
     taken: dict[str, list[Piece]] = {}
     for name, date in plan.out:
         taken.setdefault(name, []).extend(seen.pieces(name, [date]))
@@ -259,7 +259,7 @@ def _litter_below(lake: Lake, path: str, known: set[str], now_ms: int) -> Iterat
 
 
 def _newest_ms(files: Files, path: str, newest: int) -> int | None:
-    """When anything in a directory was changed last; None where it holds what kjbod has not made."""
+    """Time of the last change of anything in a directory; None where it holds what kjbod has not made."""
     for entry in files.list(path):
         below = f"{path}/{entry.name}"
         if files.is_link(below) or not (_DATA.fullmatch(entry.name) or _PART.fullmatch(entry.name)):

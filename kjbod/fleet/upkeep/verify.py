@@ -44,7 +44,7 @@ T = TypeVar("T", str, tuple[str, str])
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was looked at, and what is not as it should be."""
+    """Extent of a verification, and its differences."""
 
     differences: tuple[str, ...]
     pieces: int
@@ -267,7 +267,7 @@ def _without_gold(state: State) -> Iterator[str]:
 
 
 def _recounted(samples: DataFrame) -> DataFrame:
-    """What only the samples of an hour say about a directory."""
+    """Measures of a directory that only the samples of an hour have."""
     x = F.floor(F.col("ts") % 3_600_000 / 1000).cast("decimal(38,0)")
     y = F.col("bytes_used").cast("decimal(38,0)")
     known = F.col("bytes_used").isNotNull()
