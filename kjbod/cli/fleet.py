@@ -11,6 +11,7 @@ COMMANDS = {
     "gen": "gen",
     "import": "imports",
     "ingest": "ingest",
+    "publish": "publish",
     "query": "query",
     "report": "report",
     "retain": "retain",

@@ -1,9 +1,14 @@
 """Options that the commands of ``kjbod fleet`` share."""
 
+import datetime
+import re
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from kjbod.fleet.command import Place
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -24,3 +29,28 @@ def spark_options(command: F) -> F:
     ):
         command = option(command)
     return command
+
+
+def _dates(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    for text in given:
+        try:
+            if not re.fullmatch(r"\d{4}-\d\d-\d\d", text):
+                raise ValueError
+            datetime.date.fromisoformat(text)
+        except ValueError:
+            raise click.BadParameter(f"{text!r} is no date: yyyy-mm-dd, such as 2026-11-01") from None
+    return given
+
+
+def days_option(command: F) -> F:
+    """``--day D``, several times."""
+    return click.option("--day", multiple=True, metavar="D", callback=_dates, help="A date, such as 2026-11-01 (UTC).")(
+        command
+    )
+
+
+def place_of(master: str | None, remote: str | None, verbose: bool) -> "Place":
+    """Place of Spark, from the values of :func:`spark_options`."""
+    from kjbod.fleet.command import Place
+
+    return Place(master, remote, verbose)

@@ -80,6 +80,9 @@ class Files(Protocol):
     def uri(self) -> str:
         """The root as a URI, percent-encoded as Spark does it, ``file:/x`` for ``file:///x``."""
 
+    def is_link(self, path: str) -> bool:
+        """Whether it is a symbolic link; only local file systems have them."""
+
 
 class HadoopFiles:
     """:class:`Files` by Hadoop's classes."""
@@ -282,6 +285,14 @@ class HadoopFiles:
     def uri(self) -> str:
         """See :class:`Files`."""
         return re.sub("^file:/+", "file:/", str(self._root.toUri().toString())).rstrip("/")
+
+    def is_link(self, path: str) -> bool:
+        """Whether it is a symbolic link."""
+        if self._scheme != "file":
+            return False
+        with _refused(f"{self.root}/{path}"):
+            java = self._jvm.java.nio.file
+            return bool(java.Files.isSymbolicLink(java.Paths.get(self._path(path).toUri())))
 
 
 def uuid_text() -> str:

@@ -1,0 +1,1 @@
+"""Upkeep of a lake: compacting, retention, verification, queries, publishing to Iceberg."""

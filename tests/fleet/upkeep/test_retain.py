@@ -1,0 +1,260 @@
+"""Retention deletes what is too old, was verified and is kjbod's; nothing else, whatever is killed."""
+
+import dataclasses
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kjbod.fleet.fleet_error import FleetError
+from kjbod.fleet.lake.lake import Lake, files_of
+from kjbod.fleet.lake.state import Piece, Retired, State
+from kjbod.fleet.tables import SILVER_SAMPLES
+from kjbod.fleet.upkeep.account import Compacted, gone, silver_from, with_compacted
+from kjbod.fleet.upkeep.retain import GRACE_MS, LITTER_AGE_MS, Limits, plan_of
+from tests.fleet.upkeep.lakes import DAY, FixedClock, ingest, rows_of, sample
+
+pytestmark = pytest.mark.usefixtures("with_spark")
+
+TODAY = datetime.date(2026, 11, 20)
+NEXT_DAY = "2026-11-02"
+
+
+def quiet(_text: str) -> None:
+    pass
+
+
+def root_of(lake: Lake) -> Path:
+    return Path(lake.uri.removeprefix("file:"))
+
+
+def at(lake: Lake, wall_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both clocks, the driver's and that of the file system, stand at ``wall_ms``."""
+    from kjbod.fleet.upkeep import retain as job
+
+    lake.clock = FixedClock(wall_ms)
+    monkeypatch.setattr(job, "_file_system_ms", lambda _lake: wall_ms)
+
+
+def ms(date: datetime.date) -> int:
+    return int(datetime.datetime.combine(date, datetime.time(), datetime.UTC).timestamp() * 1000)
+
+
+def piece(table: str, date: str, name: str = "0000aaaa-0000", rows: int = 5) -> Piece:
+    return Piece(f"{table.replace('.', '/')}/date={date}/{name}", date, ("03",), rows)
+
+
+def state_with(verified: bool = True, touched: str = "") -> State:
+    one = piece("silver.samples", DAY)
+    state = State("id").with_pieces("silver.samples", [one]).with_pieces("gold.dir_hour", [piece("gold.dir_hour", DAY)])
+    if verified:
+        state = with_compacted(state, "silver.samples", DAY, Compacted(one.path, 5, 1, 2))
+    return state.with_touched([touched]) if touched else state
+
+
+def test_silver_goes_when_it_is_old_verified_and_rolled_up() -> None:
+    limits = Limits(silver_days=10, gold_days=100)
+    plan = plan_of(state_with(), limits, TODAY)
+    assert plan.out == (("silver.samples", DAY),) and plan.silver_from == NEXT_DAY
+    assert plan_of(state_with(), Limits(silver_days=19), TODAY).out == ()  # the last day that is kept
+    assert plan_of(state_with(), Limits(silver_days=18), TODAY).out != ()
+    assert plan_of(state_with(), Limits(), TODAY).out == ()
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        (state_with(verified=False), "not compacted"),
+        (state_with(touched=f"{DAY}T03"), "its gold is not made"),
+        (state_with().with_pieces("silver.samples", [piece("silver.samples", DAY, "late")]), "not compacted"),
+    ],
+)
+def test_silver_that_is_not_verified_stays_and_is_named(state: State, why: str) -> None:
+    plan = plan_of(state, Limits(silver_days=10, gold_days=11), TODAY)
+    assert [(kept.table, kept.date) for kept in plan.kept] == [("silver.samples", DAY)] and why in plan.kept[0].why
+    assert ("silver.samples", DAY) not in plan.out and plan.silver_from == ""
+
+
+def test_dates_that_are_yet_to_come_are_kept_and_strange_ones_too() -> None:
+    state = State("id").with_pieces("gold.dir_day", [piece("gold.dir_day", d) for d in ("2199-01-01", "all", "0xyz")])
+    assert plan_of(state, Limits(silver_days=1, gold_days=1), TODAY).out == ()
+
+
+def test_gold_is_kept_as_long_as_silver_and_the_audit_as_long_as_all() -> None:
+    for limits in (Limits(gold_days=3), Limits(silver_days=4, gold_days=3)):
+        with pytest.raises(FleetError, match="--gold-days has to be"):
+            limits.checked()
+    assert Limits(3, 5, 9).audit_days == 9 and Limits(3, 5).audit_days == 5 and Limits(3).audit_days is None
+    assert plan_of(State("id"), Limits(silver_days=10**9), TODAY).out == ()
+
+
+def test_what_is_too_old_goes_from_the_state_and_an_hour_later_from_the_disk(
+    compact_lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kjbod.fleet.upkeep.retain import retain
+    from kjbod.fleet.upkeep.verify import verify
+
+    lake, root = compact_lake, root_of(compact_lake)
+    now_ms = max(ms(TODAY), lake.state().made_ms)
+    today = datetime.datetime.fromtimestamp(now_ms / 1000, datetime.UTC).date()
+    limits = Limits(silver_days=(today - datetime.date(2026, 11, 2)).days, gold_days=1000)
+    at(lake, now_ms, monkeypatch)
+    before = lake.state()
+    (old,) = before.pieces("silver.samples", [DAY])
+
+    # only said
+    planned = retain(lake, limits, quiet, dry_run=True)
+    assert ("silver.samples", DAY) in planned.plan.out and lake.state() == before and planned.rows > 0
+
+    # a kill before the commit
+    class KilledError(BaseException):
+        pass
+
+    def killed(*_given: Any) -> Any:
+        raise KilledError
+
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        patch.setattr(lake.files, "create", killed)
+        retain(lake, limits, quiet)
+    assert lake.state() == before and (root / old.path).is_dir()
+
+    result = retain(lake, limits, quiet)
+    state = lake.state()
+    assert state.pieces("silver.samples", [DAY]) == [] and state.pieces("gold.dir_hour", [DAY])
+    assert silver_from(state) == NEXT_DAY and gone(state, "silver.samples") == 28
+    assert (root / old.path).is_dir() and result.waiting > 0
+
+    # verify knows where the rows went
+    assert verify(lake, quiet, sample=1).differences == ()
+
+    # the grace is over: files go, then the state forgets them; a kill between the two is nothing
+    at(lake, now_ms + GRACE_MS + 1, monkeypatch)
+    for method in ("delete", "create"):
+        with monkeypatch.context() as patch, pytest.raises(KilledError):
+            patch.setattr(lake.files, method, killed)
+            retain(lake, limits, quiet)
+        assert all((root / p.path).is_dir() for t in lake.state().tables.values() for ps in t.values() for p in ps)
+    retain(lake, limits, quiet)
+    assert not (root / old.path).exists() and lake.state().retired == ()
+    assert [str(row) for row in lake.read("silver.samples", lake.state(), dates=[NEXT_DAY]).select("seq").collect()]
+    version = lake.state().version
+    assert retain(lake, limits, quiet).deleted == () and lake.state().version == version
+
+    # what comes late for a date that is gone goes the same way, and does not touch its gold
+    ingest(lake, [sample(3, 9, "h7")])
+    assert next(kept.why for kept in retain(lake, limits, quiet).plan.kept).startswith("not compacted")
+
+
+def test_litter_goes_by_its_place_its_name_and_its_age_and_nothing_else_does(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kjbod.fleet.upkeep.retain import retain
+
+    root, rows = root_of(lake), rows_of(lake, SILVER_SAMPLES)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "part-0.parquet").write_text("precious")
+
+    def make(path: str, name: str = "part-00000-x.c000.zstd.parquet") -> Path:
+        folder = root / path
+        folder.mkdir(parents=True)
+        (folder / name).write_text("x")
+        return folder
+
+    litter = [
+        make(f"silver/samples/date={DAY}/0123abcd-0123"),
+        make("gold/dir_hour/date=2026-11-05/hour=03/0123abcd-4567"),
+        make("gold/drive_life/date=all/0123abcd-4567/_temporary/0"),
+        make("silver/events/run=r1/batch=7/date=2026-11-01/hour=03"),
+    ]
+    foreign = [
+        make(f"silver/samples/date={DAY}/my-backup"),
+        make("gold/mine/0123abcd-0123"),
+        make("mine/0123abcd-0123"),
+        make(f"gold/dir_hour/date={DAY}/aaaaaaaa-aaaa", "notes.txt"),
+    ]
+    linked = root / f"gold/dir_day/date={DAY}/bbbbbbbb-bbbb"
+    linked.symlink_to(outside)
+    holds_link = make(f"gold/dir_day/date={DAY}/cccccccc-cccc")
+    (holds_link / "part-1").symlink_to(outside)
+    (root / "imported").symlink_to(outside)
+    named = {p.path for t in lake.state().tables.values() for ps in t.values() for p in ps}
+
+    now_ms = max(entry.stat().st_mtime_ns // 10**6 for entry in root.rglob("*"))
+    at(lake, now_ms, monkeypatch)
+    assert retain(lake, Limits(), quiet).deleted == ()  # it may be being written
+    at(lake, now_ms + LITTER_AGE_MS + 1000, monkeypatch)
+    retired = {one.path for one in lake.state().retired}
+    assert len(set(retain(lake, Limits(), quiet).deleted) - retired) == len(litter)
+
+    assert not any(path.exists() for path in litter)
+    assert all(path.is_dir() and list(path.iterdir()) for path in (*foreign, holds_link))
+    assert linked.is_symlink() and (outside / "part-0.parquet").read_text() == "precious"
+    assert all((root / path).is_dir() for path in named)
+    assert rows_of(lake, SILVER_SAMPLES) == rows
+
+
+@pytest.mark.parametrize(
+    "path", ["../outside", "gold/dir_day/../../../outside/aaaaaaaa-aaaa", "_live", "gold/dir_day", "x"]
+)
+def test_a_state_that_somebody_edited_deletes_nothing_else(
+    lake: Lake, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kjbod.fleet.upkeep.retain import retain
+
+    (tmp_path / "outside/aaaaaaaa-aaaa").mkdir(parents=True)
+    lake.commit(lambda s: dataclasses.replace(s, retired=(Retired(path, 1, "by hand"),)), "hand")
+    at(lake, lake.state().made_ms + 1000, monkeypatch)
+    result = retain(lake, Limits(), quiet)
+    assert result.not_ours == (path,) and result.deleted == ()
+    assert (tmp_path / "outside/aaaaaaaa-aaaa").is_dir() and (root_of(lake) / "gold/dir_day").is_dir()
+
+
+def test_a_report_goes_when_the_lake_proves_that_it_holds_it(spark: Any, compact_lake: Lake, tmp_path: Path) -> None:
+    from kjbod.fleet.tables import AUDIT_FILES
+    from kjbod.fleet.upkeep.reports import delete_ingested
+    from tests.fleet.upkeep.lakes import audit_row, put
+
+    lake, inbox = compact_lake, tmp_path / "in box"
+    folder = inbox / "samples" / f"date={DAY}" / "hour=03"
+    folder.mkdir(parents=True)
+
+    def report(name: str, size: int = 10, day: int = 0) -> Path:
+        at_folder = folder if not day else inbox / "samples" / "date=2026-11-02" / "hour=00"
+        at_folder.mkdir(parents=True, exist_ok=True)
+        path = at_folder / name
+        path.write_bytes(b"x" * size)
+        return path
+
+    held, grown, aside, unknown, later = (
+        report(name, size, day)
+        for name, size, day in [
+            ("held.jsonl.gz", 10, 0),
+            ("grown.jsonl.gz", 11, 0),
+            ("aside.jsonl.gz", 10, 0),
+            ("unknown.jsonl.gz", 10, 0),
+            ("later.jsonl.gz", 10, 1),
+        ]
+    )
+    long = report("long.jsonl.gz")
+    being_written, link = report(".held.jsonl"), folder / "link.jsonl.gz"
+    link.symlink_to(held)
+
+    def row(path: Path, **more: Any) -> dict[str, Any]:
+        day = int(path.parents[1].name[-1]) - 1
+        one = audit_row("samples", sample(3, 0, day=day, _file=path.name)) | {"good_lines": 1}
+        return one | {"uri": f"file:///{str(path).lstrip('/').replace(' ', '%20')}"} | more
+
+    rows = [row(held), row(grown), row(aside, kept=False, status="torn"), row(link), row(being_written)]
+    rows.append(row(long, last_ts=sample(3, 0, day=1)["ts"]))  # its last lines are of a date that is not verified
+    lake.commit(lambda s: put(lake, s, AUDIT_FILES, rows, DAY), "ingest")
+    lake.commit(lambda s: put(lake, s, AUDIT_FILES, [row(later)], NEXT_DAY), "ingest")
+
+    files, state = files_of(spark, str(inbox)), lake.state()
+    assert delete_ingested(lake, state, files, DAY, quiet) == (0, 0)  # not old enough
+    assert delete_ingested(lake, state, files, "2026-11-03", quiet, dry_run=True) == (1, 5)
+    assert held.exists()
+    assert delete_ingested(lake, state, files, "2026-11-03", quiet) == (1, 5)
+    assert not held.exists()
+    assert all(path.exists() for path in (grown, aside, unknown, later, long, being_written)) and link.is_symlink()
