@@ -89,7 +89,7 @@ def rollup_into(spark: "SparkSession", lake: Lake, progress: Progress, *, everyt
         for number, dates in enumerate(steps):
             progress(f"rolling up {_span(dates)}{f', step {number + 1} of {len(steps)}' if len(steps) > 1 else ''}")
             later = {date for step in steps[number + 1 :] for date in step}
-            found = _roll(spark, lake, progress, dates, later, everything)
+            found = _roll(lake, progress, dates, later, everything)
             done |= found[0]
             made += found[1]
         if left := set(lake.state().touched) - _with_silver(lake.state()):
@@ -141,7 +141,7 @@ def _day(date: str, days_: int) -> str:
 
 
 def _roll(
-    spark: "SparkSession", lake: Lake, progress: Progress, dates: Sequence[str], later: set[str], everything: bool
+    lake: Lake, progress: Progress, dates: Sequence[str], later: set[str], everything: bool
 ) -> tuple[set[str], list[tuple[str, int]]]:
     """Make and commit the gold of some dates. ``later``: dates whose turn comes."""
     for _ in range(ATTEMPTS_MAX):
