@@ -50,13 +50,12 @@ def new_lake(spark: Any, root: Path) -> Any:
 
 
 def story() -> Agent:
-    """One agent with three directories, from noon to the third day, a sample each 20 minutes of some hours.
+    """An agent with three directories, from noon to the third day, a sample each 20 minutes of some hours.
 
     The first directory is well, and its counters are reset at 14:30. The second fails three minutes before midnight,
     which the controller records after it, and is replaced at noon of the second day. The third fails at 15:00, and the
-        buckets = {"40": 2, str(41 + seq % 2): 1}
-        agent.sample(at, seq, well, writes=writes, counters_since=since, probe_histogram=buckets)
-    and on the third day at 01:00 it fails once more.
+    agent that starts on it at 20:00 fails it again at once; from 08:00 of the second day on it is well, after a new
+    start, and on the third day at 01:00 it fails once more.
     """
     agent = Agent(boot_id="run-one")
     well, replaced, back = agent.paths
@@ -281,9 +280,12 @@ def test_a_late_row_changes_its_hour_and_its_day_and_no_other_hour(spark: Any, t
     def drop(now: Any) -> Any:
         for name, pieces in silver.items():
             now = now.with_pieces(name, [], replaced=pieces)
-        return now.with_touched([f"{FIRST}T13"])
+        return dataclasses.replace(now, notes={"silver-from": SECOND}).with_touched([f"{FIRST}T13"])
 
     lake.commit(drop, "retain")
+    rolled(lake)
+    assert paths(lake, "dir_hour") == after
+    take_in(lake, during)  # late, of a date of which the rest is gone
     rolled(lake)
     assert paths(lake, "dir_hour") == after
     assert lake.state().touched == {}
@@ -345,7 +347,11 @@ def test_any_order_and_any_repetition_of_the_same_lines_gives_the_same_bytes(
         for seq in range(6):
             for path in agent.paths:
                 probed = {str(rng.randrange(40, 44)): rng.randrange(9), "7": 1}
-                more = {"writes": rng.randrange(99), "bytes_used": rng.randrange(GIB), "probe_histogram": probed}
+                more: dict[str, Any] = {
+                    "writes": rng.randrange(99),
+                    "bytes_used": rng.randrange(GIB),
+                    "probe_histogram": probed,
+                }
                 agent.sample(12 * HOUR_MS + (seq - 3) * 60_000, seq, path, **more)
         agent.fail(12 * HOUR_MS - 5_000, agent.paths[0])
     straight, crooked = (new_lake(spark, tmp_path / name) for name in ("straight", "crooked"))
