@@ -44,7 +44,7 @@ def key_hash(table: Table) -> "Column":
 
 
 def once(rows: "DataFrame", table: Table) -> "DataFrame":
-    """The same rows as :func:`each_once`. It looks first (a job) whether any are repeated, and sorts no others."""
+    """Rows as of :func:`each_once`. Looks first (a job) whether any are repeated, and sorts no others."""
     twice = repeated(rows, table)
     if not twice.take(1):
         return rows

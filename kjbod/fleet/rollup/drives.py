@@ -80,7 +80,7 @@ def _by_drive(days: DataFrame) -> DataFrame:
 
 
 def _ends(before: DataFrame) -> DataFrame:
-    """How the last day of each drive ended."""
+    """Ends of the last day of each drive."""
     day = F.unix_date(F.to_date("date"))
     return before.groupBy(*_DRIVE).agg(F.max_by("well", day).alias("_was_well"))
 

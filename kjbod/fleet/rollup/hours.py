@@ -146,7 +146,7 @@ def _of_life(lives: DataFrame) -> DataFrame:
 
 
 def _happened(events: DataFrame) -> DataFrame:
-    """What events say of directories, as partial columns."""
+    """Events of directories, as partial columns."""
     failed = F.col("kind") == str(EventKind.DIR_FAILED)
     changed = F.col("kind") == str(EventKind.STATE_CHANGED)
     online = str(DirectoryState.ONLINE)

@@ -33,14 +33,14 @@ def incident(events: DataFrame, days: DataFrame, dates: Sequence[str]) -> DataFr
 
 
 def _around(rows: DataFrame, dates: Sequence[str]) -> DataFrame:
-    """Each row for the date it is of, the one before and the one after, as ``_of``, where that is one of ``dates``."""
+    """Rows, each for the date it is of, the one before and the one after, as ``_of``, where that is one of ``dates``."""
     days = F.sequence(F.date_add(F.to_date("date"), -1), F.date_add(F.to_date("date"), 1))
     of = F.transform(days, lambda day: F.date_format(day, "yyyy-MM-dd"))
     return rows.withColumn("_of", F.explode(of)).where(F.col("_of").isin(list(dates)))
 
 
 def _runs(events: DataFrame) -> DataFrame:
-    """What runs said of themselves when they began."""
+    """Roles and versions, as runs told them when they began."""
     started = events.where(F.col("kind") == str(EventKind.AGENT_STARTED))
     return started.groupBy(*_RUN).agg(
         F.max(F.coalesce("attrs.role", F.lit(AGENT))).alias("_run_role"), F.max("attrs.version").alias("_run_version")
@@ -49,7 +49,8 @@ def _runs(events: DataFrame) -> DataFrame:
 
 def _verdicts(events: DataFrame) -> DataFrame:
     """Failures of which a verdict is here, or that Kafka has noticed first: what is told of others, such as leaders
-    that moved days later, is of another date's. And the role and the version where the verdict says them: most runs began
+    that moved days later, is of another date's. And the role and the version where the verdict says them: most runs
+    began
     days before."""
     noticed = (F.col("kind") == str(EventKind.KAFKA_NOTICED)) & F.col("attrs.after_ms").isNull()
     first = events.where((F.col("kind") == str(EventKind.DIR_FAILED)) | noticed)
@@ -61,7 +62,7 @@ def _verdicts(events: DataFrame) -> DataFrame:
 
 
 def _known(days: DataFrame) -> DataFrame:
-    """What is known of a directory around a date: on the date, else before it, else after it."""
+    """Labels of a directory around a date: on the date, else before it, else after it."""
     near = F.when(F.col("date") == F.col("_of"), 2).when(F.col("date") < F.col("_of"), 1).otherwise(0)
     names = ("rack", "device", "model", "serial")
     return days.groupBy(*_PLACE, "dir_id").agg(

@@ -31,13 +31,13 @@ def part(name: str) -> Column:
 
 
 def merged(parts: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """One row for each ``keys`` (null is a value) of all the partial columns; other columns are dropped."""
+    """Rows by ``keys`` (null is a value) of all the partial columns; other columns are dropped."""
     names = [name for name in parts.columns if "." in name]
     return parts.groupBy(*keys).agg(*(_MERGES[name.partition(".")[0]](part(name)).alias(name) for name in names))
 
 
 def value(name: str) -> Column:
-    """What a column ``new`` or ``old`` says."""
+    """Value of a column ``new`` or ``old``."""
     return part(name).getField("value")
 
 

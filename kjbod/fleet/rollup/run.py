@@ -5,8 +5,9 @@ the place of those before, so that no reader sees an hour without its day, and w
 step. Whatever is killed, what no state names does not count, and the hours stay touched.
 
 Gold outlives silver. An hour that is touched and has no silver (retention has dropped it meanwhile) is left as it is:
-its gold was made when there was some, and nothing would come of nothing. The same goes for the incidents of a date
-whose events are gone.
+its gold was made when there was some, and nothing would come of nothing; and so is an hour of a date of which retention
+has dropped silver, and some came late: what is left is not the whole. The same goes for the incidents of a date whose
+events are gone.
 """
 
 import contextlib
@@ -55,6 +56,8 @@ LARGE_ROWS = 200_000
 """From so many on, compiling plans to Java and planning anew after each stage pay back."""
 THREADS = 4
 ATTEMPTS_MAX = 3
+SILVER_FROM = "silver-from"
+"""Note of retention: the first date of which silver is whole."""
 
 T = TypeVar("T")
 Progress = Callable[[str], None]
@@ -62,7 +65,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class RollupResult:
-    """What a rollup did."""
+    """Work of a rollup."""
 
     hours: int = 0
     """Hours of which gold was made."""
@@ -89,7 +92,7 @@ def rollup_into(spark: "SparkSession", lake: Lake, progress: Progress, *, everyt
         for number, dates in enumerate(steps):
             progress(f"rolling up {_span(dates)}{f', step {number + 1} of {len(steps)}' if len(steps) > 1 else ''}")
             later = {date for step in steps[number + 1 :] for date in step}
-            found = _roll(spark, lake, progress, dates, later, everything)
+            found = _roll(lake, progress, dates, later, everything)
             done |= found[0]
             made += found[1]
         if left := set(lake.state().touched) - _with_silver(lake.state()):
@@ -104,8 +107,10 @@ def _span(dates: Sequence[str]) -> str:
 
 
 def _with_silver(state: State) -> set[str]:
+    """Hours of the dates of which silver is whole."""
     tables = (SILVER_SAMPLES.full_name, SILVER_EVENTS.full_name)
-    return {hour for table in tables for date in state.dates(table) for hour in state.hours(table, date)}
+    first = state.notes.get(SILVER_FROM, "")
+    return {h for table in tables for date in state.dates(table) if date >= first for h in state.hours(table, date)}
 
 
 def _rows(state: State, hours_: Iterable[str]) -> dict[str, int]:
@@ -141,7 +146,7 @@ def _day(date: str, days_: int) -> str:
 
 
 def _roll(
-    spark: "SparkSession", lake: Lake, progress: Progress, dates: Sequence[str], later: set[str], everything: bool
+    lake: Lake, progress: Progress, dates: Sequence[str], later: set[str], everything: bool
 ) -> tuple[set[str], list[tuple[str, int]]]:
     """Make and commit the gold of some dates. ``later``: dates whose turn comes."""
     for _ in range(ATTEMPTS_MAX):
@@ -239,13 +244,13 @@ class _Step:
             large = sum(_rows(self._seen, batch).values())
             with _tuned(self._lake.spark, large):
                 samples = self._once(SILVER_SAMPLES, hours=batch)
-                parts = [self._persisted(hours.summed(samples)), self._persisted(hours.histograms(samples))]
-                self._at_once(*(part.count for part in parts))
+                summed, maps = self._persisted(hours.summed(samples)), self._persisted(hours.histograms(samples))
+                self._at_once(summed.count, maps.count)
             events = self._once(SILVER_EVENTS, hours=batch)
-            rows = self._persisted(hours.dir_hour(*parts, events))
+            rows = self._persisted(hours.dir_hour(summed, maps, events))
             sizes = {(row["date"], row["hour"]): row["count"] for row in rows.groupBy("date", "hour").count().collect()}
             self._at_once(*(self._hour_writer(rows, *at, size) for at, size in sorted(sizes.items())))
-            for kept in (rows, *parts):
+            for kept in (rows, summed, maps):
                 kept.unpersist()
         for table, pieces in replaced.items():  # compacted: what they say of other hours stays, by the hour again
             self._at_once(*self._carriers(table, pieces))
@@ -292,7 +297,8 @@ class _Step:
         self._by_date(INCIDENT, incidents.incident(events, self._read(DIR_DAY, wide), dates), dates)
 
     def _has_events(self, date: str) -> bool:
-        return bool(self._seen.pieces(SILVER_EVENTS.full_name, [date]))
+        whole = date >= self._seen.notes.get(SILVER_FROM, "")
+        return whole and bool(self._seen.pieces(SILVER_EVENTS.full_name, [date]))
 
     def _make_drives(self) -> None:
         """A late line may say that a drive had failed, or was well, before days that were rolled up long ago: if the
@@ -350,7 +356,7 @@ class _Step:
             self._write(table, kept.where(kept["date"] == date), date, None, self._directories(date))
 
     def _directories(self, date: str) -> int:
-        """How many directories a date has, about: those of its largest hour."""
+        """Directories of a date, about: those of its largest hour."""
         live = [p.rows // len(p.hours) for p in self._seen.pieces(DIR_HOUR.full_name, [date]) if p.hours]
         new = [piece.rows for piece in self.added.get(DIR_HOUR.full_name, []) if piece.date == date]
         return max([0, *live, *new])
