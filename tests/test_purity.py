@@ -58,7 +58,9 @@ PURE_LIBRARIES = frozenset(
         "javaproperties",
         "joserfc",
         "kio",
+        "numpy",
         "prometheus_client",
+        "scipy",
     ]
 )
 """Libraries that compute and do nothing else, as far as pure modules use them."""
