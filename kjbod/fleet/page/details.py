@@ -160,8 +160,10 @@ def hosts_page(agents: Iterable[Agent], window: Window) -> Iterator[str]:
     """List of all hosts, in pieces: it is the one page that grows with the fleet."""
     mark = "<!-- rows -->"
     header = f'<h1>Hosts</h1><p class="period">{clean(f"{window.from_date} to {window.to_date}")}</p>'
-    heads = (("rack", ""), ("host", ""), ("broker", "n"), ("agent", ""), ("version", ""))
-    heads += (("directories", "n"), ("failed", "n"), ("in another state", "n"), ("heard, UTC", ""))
+    heads = (
+        *(("rack", ""), ("host", ""), ("broker", "n"), ("agent", ""), ("version", "")),
+        *(("directories", "n"), ("failed", "n"), ("in another state", "n"), ("heard, UTC", "")),
+    )
     head = "".join(f'<th scope="col"{f" class={chr(34)}{c}{chr(34)}" if c else ""}>{name}</th>' for name, c in heads)
     listed = f'<table class="sort"><thead><tr>{head}</tr></thead><tbody>{mark}</tbody></table>'
     scroll = f'<div class="scroll whole" role="region" tabindex="0" aria-label="Hosts">{listed}</div>'

@@ -55,12 +55,15 @@ def index_page(report: FleetReport) -> str:
     window = report.window
     period = f"{window.from_date} to {window.to_date} · newest line {date_time(window.now_ms)[:19]} UTC"
     summary = sentences(report)
-    links = (("todo", "today"), ("changes", "changed"), ("map", "map"), ("afr", "failure rates"))
-    links += (("room", "room"), ("incidents", "failures"), ("own", "kjbod's work"), ("data", "data"))
+    links = (
+        *(("todo", "today"), ("changes", "changed"), ("map", "map"), ("afr", "failure rates")),
+        *(("room", "room"), ("incidents", "failures"), ("own", "kjbod's work"), ("data", "data")),
+    )
     nav = "".join(f'<a href="#{key}">{clean(name)}</a>' for key, name in links)
+    amount = plural(report.samples, "sample")
     header = (
-        f"<h1>Fleet report</h1>"
-        f'<p class="period">{clean(f"{period} · {plural(report.samples, 'sample')}")}</p>'
+        "<h1>Fleet report</h1>"
+        f'<p class="period">{clean(period)} · {clean(amount)}</p>'
         f'<p class="lead"><strong>{clean(summary[0])}</strong> {clean(" ".join(summary[1:]))}</p>'
         f"{_tiles(report)}<nav>{nav}</nav>"
     )
@@ -352,7 +355,7 @@ def _until(mark: int) -> Get:
 
 def _limits(forecast: Forecast) -> Value:
     found = next((d for d in forecast.until if d.mark_pct == 100), None)
-    if found is None or found.soonest is None:
+    if found is None or found.days is None or found.soonest is None:
         return None
     latest = "later" if found.latest is None else f"{found.latest:,.1f} d"
     return f"{found.soonest:,.1f} d to {latest}"
@@ -387,6 +390,7 @@ def incident_columns(to_host: str = "hosts/") -> tuple[Column, ...]:
         Column("host", host),
         Column("directory", lambda i: i.place.path),
         Column("outcome", lambda i: i.outcome),
+        Column("evidence", evidence, wide=True),
         *(
             Column(name, stage(field), number=True)
             for name, field in (
@@ -396,7 +400,6 @@ def incident_columns(to_host: str = "hosts/") -> tuple[Column, ...]:
         ),
         Column("partitions", lambda i: i.partitions, number=True),
         Column("led", lambda i: i.leaders, number=True),
-        Column("evidence", evidence, wide=True),
     )
 
 
@@ -494,8 +497,10 @@ def _guards(report: FleetReport) -> str:
     note = (
         "Refused by the hand, a controller or the guard's own rules. Only observed: what one that acts would have done."
     )
-    names = (("guards", "guards"), ("of them act", "acting"), ("acts", "acts"), ("in vain", "failed_acts"))
-    names += (("refused", "refusals"), ("only observed", "would"))
+    names = (
+        *(("guards", "guards"), ("of them act", "acting"), ("acts", "acts")),
+        *(("in vain", "failed_acts"), ("refused", "refusals"), ("only observed", "would")),
+    )
 
     def count(name: str) -> Get:
         return lambda row: getattr(row, name)
