@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that every Spark 
 
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.insight.insights import insights
-from kjbod.fleet.insight.model import Place, Window
+from kjbod.fleet.insight.model import Place
 from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.lake.state import State
 from kjbod.fleet.page.changes import Before, Spot, changes, disk_of, spot
@@ -84,7 +84,9 @@ def dates_of(state: State, from_date: str | None, to_date: str | None) -> list[s
         raise FleetError("the lake has no gold yet: run kjbod fleet rollup first")
     found = [d for d in there if (from_date or d) <= d <= (to_date or d)]
     if not found:
-        raise FleetError(f"no data from {from_date or there[0]} to {to_date or there[-1]}: there are {there[0]} to {there[-1]}")
+        raise FleetError(
+            f"no data from {from_date or there[0]} to {to_date or there[-1]}: there are {there[0]} to {there[-1]}"
+        )
     return found
 
 
@@ -167,7 +169,9 @@ def collect_report(
         incidents=newest,
         incident_outcomes=outcomes,
         slowest_ms=slowest,
-        data=_data(lake.read("audit.files", state, dates=[d for d in state.dates("audit.files") if dates[0] <= d <= dates[-1]])),
+        data=_data(
+            lake.read("audit.files", state, dates=[d for d in state.dates("audit.files") if dates[0] <= d <= dates[-1]])
+        ),
         changes=Changes(counts={}),
     )
     compared = changes(
@@ -225,7 +229,14 @@ def _hosts(lake: Lake, state: State, dates: Sequence[str], now_ms: int, after_ms
         .agg(
             F.array_sort(
                 F.collect_list(
-                    F.struct("path", "last", "known_state", "samples", "failures", *(F.col(f"series.{n}").alias(n) for n in series))
+                    F.struct(
+                        "path",
+                        "last",
+                        "known_state",
+                        "samples",
+                        "failures",
+                        *(F.col(f"series.{n}").alias(n) for n in series),
+                    )
                 )
             ).alias("directories"),
             F.max("last.last_ts").alias("seen"),
@@ -237,7 +248,9 @@ def _hosts(lake: Lake, state: State, dates: Sequence[str], now_ms: int, after_ms
     joined = by_directory.join(agents, null_safe, "full").select(
         *(F.coalesce(by_directory[name], agents[name]).alias(name) for name in BROKER),
         F.coalesce("sample_rack", "rack").alias("rack"),
-        F.coalesce("directories", F.expr("cast(array() as " + _type_of(by_directory, "directories") + ")")).alias("directories"),
+        F.coalesce("directories", F.expr("cast(array() as " + _type_of(by_directory, "directories") + ")")).alias(
+            "directories"
+        ),
         F.greatest("seen", "last_ts").alias("last_ms"),
         *("said", "reason", "exit_code", "role", "mode", "version", "interval_ms"),
     )
@@ -290,7 +303,10 @@ def _directories(hosts: "DataFrame") -> "DataFrame":
 
 def _place(row: Any) -> Place:
     return Place(
-        **{name: row[name] for name in ("fleet", "rack", "host", "broker_id", "path", "dir_id", "device", "model", "serial")}
+        **{
+            name: row[name]
+            for name in ("fleet", "rack", "host", "broker_id", "path", "dir_id", "device", "model", "serial")
+        }
     )
 
 
@@ -337,7 +353,7 @@ def _seen(directories: "DataFrame", wanted: Iterable[Spot]) -> dict[Spot, Direct
 
 
 def _space(directories: "DataFrame") -> dict[str, int]:
-    """Directories of one host that share a device have one file system between them, which counts once, as seen last."""
+    """Directories of one host that share a device have one file system, which counts once, as seen last."""
     # "sda1 8:1" and "sda1" are the same: what reads the numbers may fail with the disk.
     device = F.nullif(F.substring_index(F.coalesce("device", F.lit("")), " ", 1), F.lit(""))
     one = F.when(device.isNotNull(), F.concat(F.lit("d"), device)).otherwise(
@@ -482,7 +498,9 @@ def _map(hosts: "DataFrame") -> tuple[MapHost, ...]:
         )
         for row in rows
     ]
-    return tuple(sorted(found, key=lambda h: (h.agent.fleet or "", h.agent.rack or "", h.agent.host, h.agent.broker_id)))
+    return tuple(
+        sorted(found, key=lambda h: (h.agent.fleet or "", h.agent.rack or "", h.agent.host, h.agent.broker_id))
+    )
 
 
 def _shown(state: str, status: str) -> str:
@@ -607,7 +625,9 @@ def _host_details(collected: Collected) -> Iterator[HostDetail]:
     failed = lake.read("gold.incident", state, dates=dates)
     columns = [name for name in failed.columns if name not in ("ts", *BROKER, "date")]
     failures = failed.groupBy(*BROKER).agg(
-        F.slice(F.sort_array(F.collect_list(F.struct("ts", *columns)), asc=False), 1, HOST_INCIDENTS_MAX).alias("failures")
+        F.slice(F.sort_array(F.collect_list(F.struct("ts", *columns)), asc=False), 1, HOST_INCIDENTS_MAX).alias(
+            "failures"
+        )
     )
     hosts = _with_counts(collected.hosts)
 

@@ -31,8 +31,8 @@ OUTPUTS = ("index.html", "report.json", "hosts", "models")
 """What a report consists of; nothing else in the output folder is ever touched."""
 PREVIOUS_BYTES_MAX = 16 << 20
 """A ``report.json`` that is larger is none of ours."""
-ROW_BYTES = 100
-"""A row of gold takes about so much on disk."""
+LAKE_BYTES = 1 << 30
+"""What a lake is taken for before it is opened: it is worth the settings of a long job."""
 
 
 def report_lake(
@@ -50,7 +50,7 @@ def report_lake(
     def body(running: Running) -> int:
         out_dir = local_path("--out", out)
         json_path = None if json_file is None else local_path("--json", json_file)
-        with workspace(out_dir) as work, running.session() as spark:
+        with workspace(out_dir) as work, running.session(LAKE_BYTES) as spark:
             opened = open_lake(spark, lake)
             report = make_files(
                 opened,
@@ -91,9 +91,7 @@ def make_files(
 
     state = lake.state()
     dates = dates_of(state, from_date, to_date)
-    collected = collect_report(
-        lake, state, dates, progress, silent_after_ms=silent_after_ms, before=before(previous)
-    )
+    collected = collect_report(lake, state, dates, progress, silent_after_ms=silent_after_ms, before=before(previous))
     try:
         report = collected.report
         progress("drawing the page")

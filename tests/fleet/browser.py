@@ -28,12 +28,17 @@ class Browser:
         )
         assert self._process.stdout
         for line in self._process.stdout:
-            if "on port " in line:
+            if "successfully on port " in line:
                 self._base = f"http://127.0.0.1:{line.rsplit('on port ', 1)[1].strip().rstrip('.')}"
                 break
         options = {"args": [*FLAGS, f"--user-data-dir={scratch / 'profile'}"]}
         wanted = {"alwaysMatch": {"browserName": "chrome", "goog:chromeOptions": options}}
-        started = self._ask("POST", "/session", {"capabilities": wanted})
+        self._session = ""
+        try:
+            started = self._ask("POST", "/session", {"capabilities": wanted})
+        except BaseException:
+            self._end()
+            raise
         self._session = f"/session/{started['sessionId']}"
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
@@ -76,7 +81,10 @@ class Browser:
         try:
             self._ask("DELETE", self._session)
         finally:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            if self._process.stdout:
-                self._process.stdout.close()
+            self._end()
+
+    def _end(self) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        if self._process.stdout:
+            self._process.stdout.close()

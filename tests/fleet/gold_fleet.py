@@ -30,7 +30,9 @@ def add(lake: Lake, table: str, rows: Any, **columns: str) -> None:
     full = rows.select(*(F.expr(f"cast({columns.get(n, 'null')} as {kind})").alias(n) for n, kind in known.items()))
     root = lake.new_directory(table)
     marked = full.withColumn("_d", F.col("date"))
-    marked.repartition("_d").sortWithinPartitions(*TABLES[table].key[:4]).write.partitionBy("_d").parquet(lake.full(root))
+    marked.repartition("_d").sortWithinPartitions(*TABLES[table].key[:4]).write.partitionBy("_d").parquet(
+        lake.full(root)
+    )
     hours = tuple(f"{h:02d}" for h in range(24)) if TABLES[table].hourly else ()
     counts = full.groupBy("date").count().collect()
     pieces = [Piece(f"{root}/_d={row['date']}", row["date"], hours, row["count"]) for row in counts]
@@ -45,7 +47,10 @@ _DAY = f"date_format(date_add(date'{FIRST}', cast(day as int)), 'yyyy-MM-dd')"
 _START = f"({FIRST_MS} + day * {DAY_MS})"
 _HOST = "concat('kafka-', lpad(cast(host as string), 4, '0'), '.example.org')"
 _PATH = "concat('/disks/d', lpad(cast(disk as string), 2, '0'))"
-_MODEL = "case when disk = 11 then '{}' else element_at(array('ST16000NM001G', 'WUH721816ALE6L4', 'MG08ACA16TE'), cast(host % 3 as int) + 1) end"
+_MODEL = (
+    "case when disk = 11 then '{}' else "
+    "element_at(array('ST16000NM001G', 'WUH721816ALE6L4', 'MG08ACA16TE'), cast(host % 3 as int) + 1) end"
+)
 _BROKER = {
     "fleet": "case when host % 10 = 0 then 'cluster-b' else 'cluster-a' end",
     "rack": "concat('r', lpad(cast(host % 20 as string), 2, '0'))",
@@ -70,7 +75,8 @@ def make_gold(lake: Lake, hosts: int = 50, days: int = 3) -> None:
     model = _MODEL.format(HOSTILE.replace("\\", "\\\\").replace("'", "\\'"))
     dead = f"((host in {DEAD} and disk = 4) or (host = {LEADING} and disk = 2))"
     failed = f"({dead} and day >= {last})"
-    seen_until = f"case when host = {SILENT} then least({_START} + {DAY_MS} - 60000, {FIRST_MS + (last - 1) * DAY_MS + DAY_MS // 2}) else {_START} + {DAY_MS} - 60000 end"
+    day_end, noon = f"{_START} + {DAY_MS} - 60000", FIRST_MS + (last - 1) * DAY_MS + DAY_MS // 2
+    seen_until = f"case when host = {SILENT} then least({day_end}, {noon}) else {day_end} end"
     used = "(16000000000000 * (0.2 + 0.6 * (abs(hash(host, disk)) % 1000) / 1000) + day * 20000000000)"
     used = f"case when disk = 8 and host % 25 = 2 then 13000000000000 + day * 400000000000 else {used} end"
     grid = spark.range(hosts * DISKS * days).selectExpr(
@@ -82,7 +88,8 @@ def make_gold(lake: Lake, hosts: int = 50, days: int = 3) -> None:
     slow = f"case when host = {RISKY} and disk = 9 then 12 else 1 end"
     state = f"case when {failed} then 'failed' when host = 9 and disk = 1 then 'slow' else 'online' end"
     measures = {
-        **{**_DISK, "model": model},
+        **_DISK,
+        "model": model,
         "samples": "1440",
         "boots": "1",
         "skewed": "0",
@@ -158,7 +165,10 @@ def make_gold(lake: Lake, hosts: int = 50, days: int = 3) -> None:
         date=_DAY,
     )
     happened = grid.where(f"{dead} and day = {last}")
-    deed = "named_struct('after_ms', 104.0D, 'means', 'recorded', 'outcome', null, 'reason', null, 'took_ms', null, 'count', null)"
+    deed = (
+        "named_struct('after_ms', 104.0D, 'means', 'recorded', 'outcome', null, 'reason', null, "
+        "'took_ms', null, 'count', null)"
+    )
     add(
         lake,
         "gold.incident",
@@ -183,10 +193,13 @@ def make_gold(lake: Lake, hosts: int = 50, days: int = 3) -> None:
         deeds=f"array({deed})",
         date=_DAY,
     )
-    kinds = "explode(array('agent_started', 'registered', 'unfenced', 'dir_failed', 'acknowledged', 'guard_stands')) as kind"
+    kinds = (
+        "explode(array('agent_started', 'registered', 'unfenced', "
+        "'dir_failed', 'acknowledged', 'guard_stands')) as kind"
+    )
     events = brokers.selectExpr("*", kinds).where(
-        f"(day = 0 and kind in ('agent_started', 'registered', 'unfenced')) or (day = {last} and host in {DEAD} and kind in "
-        f"('dir_failed', 'acknowledged')) or (day = {last} and host = {CRIPPLED} and kind = 'guard_stands')"
+        f"(day = 0 and kind in ('agent_started', 'registered', 'unfenced')) or (day = {last} and host in {DEAD} "
+        f"and kind in ('dir_failed', 'acknowledged')) or (day = {last} and host = {CRIPPLED} and kind = 'guard_stands')"
     )
     order = "array_position(array('agent_started', 'registered', 'unfenced', 'dir_failed', 'acknowledged'), kind)"
     add(
@@ -202,11 +215,14 @@ def make_gold(lake: Lake, hosts: int = 50, days: int = 3) -> None:
         kind="kind",
         path="case when kind in ('dir_failed', 'acknowledged') then '/disks/d04' end",
         count="1",
-        attrs="case when kind = 'dir_failed' then map('evidence', 'EIO <b>at</b> fsync') when kind = 'guard_stands' then "
-        "map('state', 'crippled', 'reason', 'a fetcher is stuck') else map() end",
+        attrs="case when kind = 'dir_failed' then map('evidence', 'EIO <b>at</b> fsync') "
+        "when kind = 'guard_stands' then map('state', 'crippled', 'reason', 'a fetcher is stuck') else map() end",
         date=_DAY,
     )
-    drives = spark.createDataFrame([(m, d) for m in ("ST16000NM001G", "WUH721816ALE6L4", "MG08ACA16TE") for d in range(days)], "m STRING, day BIGINT")
+    drives = spark.createDataFrame(
+        [(m, d) for m in ("ST16000NM001G", "WUH721816ALE6L4", "MG08ACA16TE") for d in range(days)],
+        "m STRING, day BIGINT",
+    )
     add(
         lake,
         "gold.exposure_day",

@@ -205,18 +205,18 @@ def failed(broker: int, path: str = "/mnt/d4", leaders: int = 0, **more: Any) ->
     return Directory(**(known | more))
 
 
-def report(hosts: int = 1_000, **more: Any) -> FleetReport:
+def report(count: int = 1_000, **more: Any) -> FleetReport:
     """A fleet of which one agent is silent, one has stopped, and some disks are dead."""
-    dead = [broker for broker in DEAD if broker <= hosts]
+    dead = [broker for broker in DEAD if broker <= count]
     drawn = []
-    for broker in range(1, hosts + 1):
+    for broker in range(1, count + 1):
         status = {SILENT: "silent", STOPPED: "stopped"}.get(broker, "unfenced")
         cells = tuple(
             Cell(path=f"/mnt/d{n}", state=_state(broker, n, status, dead), used_pct=(broker * 7 + n * 13) % 100)
             for n in range(1, DISKS + 1)
         )
-        count = sum(cell.state == "failed" for cell in cells)
-        drawn.append(MapHost(agent=agent(broker, status, failed=count), cells=cells))
+        dead_here = sum(cell.state == "failed" for cell in cells)
+        drawn.append(MapHost(agent=agent(broker, status, failed=dead_here), cells=cells))
     drawn.sort(key=lambda h: (h.agent.rack or "", h.agent.host))
     every = [cell.state for host in drawn for cell in host.cells]
     order = ("failed", "silent", "stopped", "online")
@@ -225,7 +225,7 @@ def report(hosts: int = 1_000, **more: Any) -> FleetReport:
         "window": Window(from_date="2026-11-01", to_date="2026-11-03", now_ms=NOW_MS),
         "insights": insights(),
         "states": {state: every.count(state) for state in order if state in every},
-        "statuses": {"silent": 1, "stopped": 1, "unfenced": hosts - 2},
+        "statuses": {"silent": 1, "stopped": 1, "unfenced": max(count - 2, 0)},
         "models": tuple(
             ModelDisks(model=m, directories=10, hosts=3, failed=0, bytes_total=100, bytes_used=50)
             for m in ("ST16000NM001G", "MODEL 1", HOSTILE)

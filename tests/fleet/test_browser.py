@@ -75,7 +75,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         agent=agent(LEADING, failed=1),
         directories=tuple(DirectoryDetail(directory=failed(LEADING, path), series=series) for path in paths),
         happenings=tuple(
-            Happening(ts=NOW_MS + 1_000 * n, kind=kind, path=paths[n % 12] if n % 3 else None, attrs={"evidence": "EIO"})
+            Happening(
+                ts=NOW_MS + 1_000 * n, kind=kind, path=paths[n % 12] if n % 3 else None, attrs={"evidence": "EIO"}
+            )
             for n, kind in enumerate(("agent_started", "dir_failed", "acknowledged", "state_changed") * 12)
         ),
         hidden_happenings=3,
@@ -94,7 +96,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def browser(world: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     started = Browser(tmp_path_factory.mktemp("browser"))
     yield started
     started.close()
@@ -115,6 +117,23 @@ def test_nothing_overlaps_and_nothing_is_cut_at_any_width_in_both_themes(
             assert browser.run(OVERLAPS) == [], where
             assert browser.run(CUT) == [], where
     assert len(backgrounds) == 2, "dark is another one than light"
+
+
+SPOIL = """
+document.querySelector("main").insertAdjacentHTML("afterbegin",
+  "<svg width=100 height=40><text x=5 y=20>one</text><text x=9 y=20>two</text><text x=90 y=20>outside</text></svg>" +
+  "<p class=more>" + "w".repeat(9000) + "</p>");
+document.querySelector("p.more").style.overflowWrap = "normal";
+"""
+
+
+@pytest.mark.xdist_group("fleet-browser")
+def test_what_overlaps_or_is_cut_would_be_found(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.look(pages["small"], 1280)
+    browser.run(SPOIL)
+    assert set(browser.run(OVERLAPS)) >= {"one / two", "outside: outside"}
+    assert any(found.startswith("P.more") for found in browser.run(CUT))
+    assert browser.run(TOO_WIDE) > 0
 
 
 @pytest.mark.xdist_group("fleet-browser")

@@ -9,7 +9,9 @@ from kjbod.cli.fleet_commands.options import spark_options
 @click.option("--lake", metavar="URI", help="The lake: a path, or a URI that Hadoop's file systems take.")
 @click.option("--reports", metavar="PATH", help="Where the agents' reports are, instead of a lake.")
 @click.option("--out", required=True, metavar="PATH", help="Where the page goes, a directory of this machine.")
-@click.option("--from", "from_date", metavar="DATE", help="First day, as 2026-11-01; the first of the lake if not given.")
+@click.option(
+    "--from", "from_date", metavar="DATE", help="First day, as 2026-11-01; the first of the lake if not given."
+)
 @click.option("--to", "to_date", metavar="DATE", help="Last day; the last of the lake where not given.")
 @click.option("--json", "json_file", metavar="FILE", help="Also write report.json here.")
 @click.option(

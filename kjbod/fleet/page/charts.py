@@ -108,7 +108,9 @@ def _tells(host: MapHost) -> str:
         counts[cell.state] = counts.get(cell.state, 0) + 1
     states = ", ".join(f"{counts[state]} {state}" for state in sorted(counts, key=lambda s: (severity(s), s)))
     sick = ", ".join(cell.path for cell in host.cells if cell.state not in (ONLINE, host.agent.status))
-    return f"{host.agent.host}, broker {host.agent.broker_id}: {states or 'no directory'}" + (f": {sick}" if sick else "")
+    return f"{host.agent.host}, broker {host.agent.broker_id}: {states or 'no directory'}" + (
+        f": {sick}" if sick else ""
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ def intervals(rows: Sequence[IntervalRow], width: float, label: str) -> Drawing:
     right = max((text_width(row.text, 11) for row in rows), default=0) + 12
     # One model of which little is known must not press the others to the left edge.
     highs = sorted(row.high for row in rows)
-    high = min(highs[-1], max(highs[len(highs) // 2] * 4, max((r.value or 0 for r in rows)) * 1.25)) if rows else 1
+    high = min(highs[-1], max(highs[len(highs) // 2] * 4, max(r.value or 0 for r in rows) * 1.25)) if rows else 1
     ticks = nice_ticks(high or 1, 3 if narrow else 6)
     start = left + 6
     scale = linear(0, ticks[-1], start, max(width - right, start + 40))

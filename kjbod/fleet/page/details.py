@@ -95,11 +95,16 @@ def _trends(found: Sequence[DirectoryDetail], days: int) -> str:
     for detail in found[:DIRECTORIES_MAX]:
         series, total, path = detail.series, detail.directory.total, detail.directory.place.path
 
-        def drawn(name: str, values: Sequence[int | None], high: float | None = None, *, series=series, path=path) -> str:  # type: ignore[no-untyped-def]
+        def drawn(
+            name: str, values: Sequence[int | None], high: float | None = None, *, series=series, path=path
+        ) -> str:  # type: ignore[no-untyped-def]
             known = [(day, float(v)) for day, v in zip(series.days, values, strict=True) if v is not None]
             if not known:
                 return "–"
-            return str(spark_line(known, days, f"{name} of {path} day by day", high)) + f"<small>{clean(_last(name, known))}</small>"
+            return (
+                str(spark_line(known, days, f"{name} of {path} day by day", high))
+                + f"<small>{clean(_last(name, known))}</small>"
+            )
 
         cells = (
             drawn("used", series.used, float(total) if total else None),
@@ -167,7 +172,9 @@ def hosts_page(agents: Iterable[Agent], window: Window) -> Iterator[str]:
     head = "".join(f'<th scope="col"{f" class={chr(34)}{c}{chr(34)}" if c else ""}>{name}</th>' for name, c in heads)
     listed = f'<table class="sort"><thead><tr>{head}</tr></thead><tbody>{mark}</tbody></table>'
     scroll = f'<div class="scroll whole" role="region" tabindex="0" aria-label="Hosts">{listed}</div>'
-    before, after = document("Hosts · kjbod fleet report", header, (section("All hosts", "", scroll),), up="../index.html").split(mark)
+    before, after = document(
+        "Hosts · kjbod fleet report", header, (section("All hosts", "", scroll),), up="../index.html"
+    ).split(mark)
     yield before
     for agent in agents:
         texts = (agent.status, agent.version or "–")
@@ -200,7 +207,12 @@ def model_page(disks: ModelDisks, report: FleetReport) -> str:
             )
         )
     )
-    body = (_model_rates(rates, firmwares), _survival(survival), _model_risks(insights, model), _model_failures(report, model))
+    body = (
+        _model_rates(rates, firmwares),
+        _survival(survival),
+        _model_risks(insights, model),
+        _model_failures(report, model),
+    )
     return document(f"{model} · kjbod fleet report", header, body, up="../index.html")
 
 
@@ -237,13 +249,20 @@ def _survival(found: Survival | None) -> str:
 def _model_risks(insights: Insights, model: str) -> str:
     risks = [r for r in insights.health.risks if r.place.model == model]
     columns = (
-        Column("host", lambda r: Link(r.place.host, f"../hosts/{host_file(r.place.fleet, r.place.host, r.place.broker_id or 0)}")),
+        Column(
+            "host",
+            lambda r: Link(r.place.host, f"../hosts/{host_file(r.place.fleet, r.place.host, r.place.broker_id or 0)}"),
+        ),
         Column("directory", lambda r: r.place.path),
         Column("serial", lambda r: r.place.serial),
         Column("score", lambda r: Sorted(f"{r.score:.2f}", r.score), number=True),
         Column("reasons", lambda r: "; ".join(r.reasons), wide=True),
     )
-    note = f"{plural(len(risks), 'disk')} of this model among the {len(insights.health.risks):,} worst of all." if risks else "None of them is among the worst."
+    note = (
+        f"{plural(len(risks), 'disk')} of this model among the {len(insights.health.risks):,} worst of all."
+        if risks
+        else "None of them is among the worst."
+    )
     return section("Disks that may fail", note, table(risks, columns, label="Disks that may fail"))
 
 
@@ -251,4 +270,6 @@ def _model_failures(report: FleetReport, model: str) -> str:
     found = [i for i in report.incidents if i.place.model == model]
     if not found:
         return ""
-    return section("Failures", "Of the newest of the fleet.", table(found, incident_columns("../hosts/"), label="Failures"))
+    return section(
+        "Failures", "Of the newest of the fleet.", table(found, incident_columns("../hosts/"), label="Failures")
+    )

@@ -10,7 +10,7 @@ from kjbod.fleet.page.words import sentences
 
 
 def report_json(report: FleetReport) -> dict[str, Any]:
-    """Content of ``report.json``. ``directories`` and ``agents`` are the worst :data:`LIST_MAX`; the counts are of all."""
+    """Content of ``report.json``. ``directories`` and ``agents`` are the worst :data:`LIST_MAX`, counts are of all."""
     insights = plain(report.insights)
     reliability = report.insights.reliability
     listed = sorted(
@@ -33,9 +33,7 @@ def report_json(report: FleetReport) -> dict[str, Any]:
         "drive_days": reliability.whole.drive_days,
         "failures": reliability.whole.failures,
         "afr_pct": reliability.whole.afr_pct,
-        "models": [
-            {"model": r.name, **plain(r.rate)} for r in (*reliability.models, *reliability.hidden_models)
-        ],
+        "models": [{"model": r.name, **plain(r.rate)} for r in (*reliability.models, *reliability.hidden_models)],
         "counts": {
             "directories": report.directories,
             "agents": report.brokers,
@@ -49,8 +47,7 @@ def report_json(report: FleetReport) -> dict[str, Any]:
             "incidents": plain(report.incident_outcomes),
         },
         "todo": [
-            {**plain(group), "items": [plain(item) for item in group.items[:LIST_MAX]]}
-            for group in todo.groups(report)
+            {**plain(group), "items": [plain(item) for item in group.items[:LIST_MAX]]} for group in todo.groups(report)
         ],
         "directories": directories,
         "agents": [plain(agent) for agent in agents[:LIST_MAX]],

@@ -45,7 +45,9 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-POLICY = f"default-src 'none'; style-src '{_hash(CSS)}'; script-src '{_hash(SCRIPT)}'; base-uri 'none'; form-action 'none'"
+POLICY = (
+    f"default-src 'none'; style-src '{_hash(CSS)}'; script-src '{_hash(SCRIPT)}'; base-uri 'none'; form-action 'none'"
+)
 """Nothing is loaded, and nothing runs but this style sheet and this script."""
 
 
@@ -136,7 +138,9 @@ def table(
     )
 
 
-def more_than(shown: int, total: int, where: str = "report.json has up to 200, and each host's page has its own") -> str:
+def more_than(
+    shown: int, total: int, where: str = "report.json has up to 200, and each host's page has its own"
+) -> str:
     """A paragraph that says how many are not shown."""
     return "" if total <= shown else f'<p class="more">and {total - shown:,} more: {clean(where)}</p>'
 

@@ -1,4 +1,4 @@
-"""The first page: what needs a hand today, what changed, the map, failure rates, room, failures, kjbod's own work, data.
+"""The first page: what needs a hand, what changed, the map, failure rates, room, failures, kjbod's own work, data.
 
 It is below 1.5 MB whatever the fleet's size: every list is cut to its worst, and says how many it leaves out.
 """
@@ -36,12 +36,13 @@ from kjbod.fleet.page.model import (
     MapHost,
     host_file,
     model_file,
+    severity,
 )
 from kjbod.fleet.page.words import evidence, sentences
 from kjbod.fleet.svg import clean, date_time, duration, plural, size
 
-TODO_OPEN, TODO_MAX = 12, 60
-"""Things of one kind that are shown at once, and those that can be unfolded."""
+TODO_OPEN, TODO_CALM, TODO_MAX = 12, 5, 60
+"""Things of one kind that are shown at once, of a kind that can wait for a day, and those that can be unfolded."""
 CHANGES_MAX = 40
 MODELS_DRAWN_MAX = 16
 ROWS_MAX = 60
@@ -116,8 +117,8 @@ def _todo(report: FleetReport) -> str:
     if not found:
         text = "Nothing was reported yet."
         if report.directories:
-            text = "Nothing: all agents run, all directories are online, no disk is about to fail, and none is full within "
-            text += f"{todo.SOON_DAYS} days."
+            text = "Nothing: all agents run, all directories are online, no disk is about to fail, and none is full "
+            text += f"within {todo.SOON_DAYS} days."
         return section("What needs a hand today", text, key="todo")
     note = "The most urgent first. Commands are for the host that is named; the configuration may be elsewhere there."
     return section("What needs a hand today", note, *map(_group, found), key="todo")
@@ -125,7 +126,8 @@ def _todo(report: FleetReport) -> str:
 
 def _group(group: todo.Group) -> str:
     head = f'<h3>{clean(group.title)} <span class="count">{group.total:,}</span></h3>'
-    first, rest = group.items[:TODO_OPEN], group.items[TODO_OPEN:TODO_MAX]
+    at_once = TODO_CALM if group.tone == "warn" else TODO_OPEN
+    first, rest = group.items[:at_once], group.items[at_once:TODO_MAX]
     shown = min(len(group.items), TODO_MAX)
     more = folded(f"{len(rest):,} more", _list(rest, group.tone))
     return head + _list(first, group.tone) + more + more_than(shown, group.total)
@@ -192,7 +194,9 @@ def _map(report: FleetReport) -> str:
     online = report.states.get(ONLINE, 0)
     legend += [("u0", f"online: {online:,}; darker is fuller"), *((f"u{n}", f"from {20 * n} %") for n in range(1, 5))]
     keys = "".join(f'<li><i class="{class_}"></i>{clean(name)}</li>' for class_, name in legend)
-    note = "A row for each host, a square for each of its directories, by rack. A click on a row leads to the host's page."
+    note = (
+        "A row for each host, a square for each of its directories, by rack. A click on a row leads to the host's page."
+    )
     hidden = more_than(len(report.hosts), len(report.hosts) + report.hidden_hosts, "hosts/index.html has every host")
     sick = sorted(
         (h for h in report.hosts if any(c.state != ONLINE for c in h.cells) or h.agent.status in (SILENT, STOPPED)),
@@ -201,7 +205,8 @@ def _map(report: FleetReport) -> str:
 
     def states(host: MapHost) -> Value:
         counts = {state: sum(c.state == state for c in host.cells) for state in {c.state for c in host.cells}}
-        return ", ".join(f"{counts[s]} {s}" for s in sorted(counts, key=STATES_WORST_FIRST.index) if s != ONLINE)
+        worst = sorted(counts, key=lambda state: (severity(state), state))
+        return ", ".join(f"{counts[s]} {s}" for s in worst if s != ONLINE)
 
     columns = (
         Column("rack", lambda h: h.agent.rack),
@@ -233,8 +238,9 @@ def _rates(report: FleetReport) -> str:
     tickets = report.insights.tickets
     if tickets:
         parts.append(
-            f'<p class="more">Imported failure tickets: of {tickets.failures:,} failures {tickets.same_host_pct or 0:.1f} % '
-            f"had another one in the same host within {tickets.within_minutes} minutes, "
+            '<p class="more">'
+            f"Imported failure tickets: of {tickets.failures:,} failures "
+            f"{tickets.same_host_pct or 0:.1f} % had another one in the same host within {tickets.within_minutes} minutes, "
             f"{tickets.same_rack_pct or 0:.1f} % in the same rack.</p>"
         )
     if report.models:
@@ -247,8 +253,8 @@ def _rates(report: FleetReport) -> str:
         )
         parts.append(folded("Every model, with its page", table(report.models, columns, label="Models")))
     note = (
-        "Failures over drive-years, with exact 95 % Poisson limits. The order is that of the upper limit; models with little "
-        "exposure are named, not ranked."
+        "Failures over drive-years, with exact 95 % Poisson limits. The order is that of the upper limit; models with "
+        "little exposure are named, not ranked."
     )
     return section("Failure rate a year, by model", note, *parts, key="afr")
 
@@ -291,7 +297,8 @@ def _reliability(found: Reliability) -> str:
         return f'{name}<p class="note">No drive-days in this time.</p>'
     rate = "–" if whole.afr_pct is None else f"{whole.afr_pct:.2f} %"
     limits = "" if whole.high_pct is None else f" [{whole.low_pct or 0:.2f}, {whole.high_pct:.2f}]"
-    said = f"The whole: {whole.failures:,} failures in {whole.drive_days:,} drive-days of {found.drives:,} drives, {rate}{limits}."
+    said = f"The whole: {whole.failures:,} failures in {whole.drive_days:,} drive-days of "
+    said += f"{found.drives:,} drives, {rate}{limits}."
     if found.bursts and found.bursts.failures:
         bursts = found.bursts
         said += f" Within {bursts.within_minutes} minutes of another one in the same host {bursts.same_host:,}, "
@@ -299,11 +306,17 @@ def _reliability(found: Reliability) -> str:
     if found.returned_drives:
         said += f" {plural(found.returned_drives, 'drive')} worked again after a failure."
     rows = [interval(rate) for rate in found.models[:MODELS_DRAWN_MAX]]
-    drawn = chart(lambda width: intervals(rows, width, "Failure rate a year of each model with 95 % limits")) if rows else ""
+    drawn = (
+        chart(lambda width: intervals(rows, width, "Failure rate a year of each model with 95 % limits"))
+        if rows
+        else ""
+    )
     every = [*found.models, *found.hidden_models]
     tables = folded("Table: models", table(every, rate_columns("model"), most=ROWS_MAX, label="Failure rate by model"))
     for title, rates in (("firmware", found.firmwares), ("age", found.ages), ("site", found.sites)):
-        tables += folded(f"By {title}", table(rates, rate_columns(title), most=ROWS_MAX, label=f"Failure rate by {title}"))
+        tables += folded(
+            f"By {title}", table(rates, rate_columns(title), most=ROWS_MAX, label=f"Failure rate by {title}")
+        )
     hidden = ""
     if found.hidden_models and not rows:
         hidden = f'<p class="note">No model has {found.drive_days_min:,} drive-days yet, so none is ranked.</p>'
@@ -316,9 +329,10 @@ def _reliability(found: Reliability) -> str:
 def _room(report: FleetReport) -> str:
     room = report.insights.capacity
     within = [f"{n:,} within {days} days" for days, n in room.full_within.items()]
-    note = f"{size(room.bytes_used)} of {size(room.bytes_total)} used. Forecast to be full: {', '.join(within) or 'none'}. "
-    note += "A forecast is a straight line through the days since the last large drop, and reaches no further than twice what was "
-    note += "seen."
+    note = f"{size(room.bytes_used)} of {size(room.bytes_total)} used. "
+    note += f"Forecast to be full: {', '.join(within) or 'none'}. "
+    note += "A forecast is a straight line through the days since the last large drop, and reaches no further than "
+    note += "twice what was seen."
     full = (
         Column("host", lambda f: _of_place(f.place)),
         Column("directory", lambda f: f.place.path),
@@ -340,7 +354,9 @@ def _room(report: FleetReport) -> str:
         "<h3>Soonest to be full</h3>" if room.forecasts else "",
         table(room.forecasts, full, total=room.directories, most=25, label="Forecast"),
         f"<h3>Uneven hosts <span class='count'>{room.uneven_hosts:,}</span></h3>" if room.imbalances else "",
-        table(room.imbalances, moves, total=room.uneven_hosts, most=12, label="Uneven hosts, and what a move would gain"),
+        table(
+            room.imbalances, moves, total=room.uneven_hosts, most=12, label="Uneven hosts, and what a move would gain"
+        ),
         key="room",
     )
 
@@ -430,16 +446,21 @@ STAGES = {
 
 def _own_work(report: FleetReport) -> str:
     work = report.insights.own_work
-    versions = ", ".join(f"{version}: {n:,}" for version, n in sorted(work.versions.items(), key=lambda v: (-v[1], v[0]))[:8])
+    versions = ", ".join(
+        f"{version}: {n:,}" for version, n in sorted(work.versions.items(), key=lambda v: (-v[1], v[0]))[:8]
+    )
     note = (
-        f"{plural(work.agents, 'agent')}, {work.silent:,} silent, {work.late:,} late, {work.skewed:,} with a wrong clock. "
+        f"{plural(work.agents, 'agent')}, {work.silent:,} silent, {work.late:,} late, "
+        f"{work.skewed:,} with a wrong clock. "
         f"Versions: {versions or 'unknown'}. {plural(work.false_verdicts, 'verdict')} that the disk did not bear out."
     )
     of_all = [latency for latency in work.latencies if latency.by == "all"]
     rows = [_stage(latency) for latency in of_all]
     drawn = ""
     if rows:
-        drawn = chart(lambda width: quantiles(rows, width, "Time of each stage: median, 95 % and the longest", duration))
+        drawn = chart(
+            lambda width: quantiles(rows, width, "Time of each stage: median, 95 % and the longest", duration)
+        )
     times = (
         Column("stage", lambda t: STAGES.get(t.stage, t.stage)),
         Column("of", lambda t: "all" if t.by == "all" else f"{t.by} {t.name}"),
@@ -515,7 +536,8 @@ def _guards(report: FleetReport) -> str:
 def _data(report: FleetReport) -> str:
     data = report.data
     status = ", ".join(f"{n:,} {name}" for name, n in data.by_status.items()) or "none"
-    note = f"{plural(data.files, 'report file')}: {status}. {plural(data.lines, 'line')}, of which {data.lines_set_aside:,} were set aside."
+    note = f"{plural(data.files, 'report file')}: {status}. {plural(data.lines, 'line')}, "
+    note += f"of which {data.lines_set_aside:,} were set aside."
     columns = (
         Column("file", lambda f: f.file),
         Column("host", lambda f: f.host),
@@ -524,5 +546,7 @@ def _data(report: FleetReport) -> str:
         Column("lines", lambda f: f.lines, number=True),
         Column("set aside", lambda f: f.bad_lines if f.kept else f.lines, number=True),
     )
-    listed = table(data.bad_file_list, columns, total=data.bad_files, most=ROWS_MAX, label="Files with something set aside")
+    listed = table(
+        data.bad_file_list, columns, total=data.bad_files, most=ROWS_MAX, label="Files with something set aside"
+    )
     return section("Data", note, listed, key="data")

@@ -1,7 +1,7 @@
 """What the page is drawn from, as plain data. No Spark here: :mod:`kjbod.fleet.report` collects it from gold.
 
-Nothing of a :class:`FleetReport` grows without limit with the fleet: lists hold the worst or the newest, and their whole
-number is beside them. What a host has to tell is in :class:`HostDetail`, of which one at a time is in memory.
+Nothing of a :class:`FleetReport` grows without limit with the fleet: lists hold the worst or the newest, and their
+whole number is beside them. What a host has to tell is in :class:`HostDetail`, of which one at a time is in memory.
 """
 
 import hashlib

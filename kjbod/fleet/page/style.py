@@ -34,8 +34,10 @@ min-width:0}
 .note,.more{color:var(--muted);margin:0 0 10px;font-size:14px;max-width:75em;overflow-wrap:anywhere}
 .more{margin:8px 0 0}
 ol.todo{list-style:none;margin:0;padding:0}
-ol.todo li{display:grid;grid-template-columns:minmax(0,5fr) minmax(0,5fr) minmax(0,6fr);gap:2px 18px;padding:7px 0 7px 12px;
-border-bottom:1px solid var(--line);border-left:4px solid var(--unknown);overflow-wrap:anywhere;font-size:14px;margin:3px 0}
+ol.todo li{display:grid;grid-template-columns:minmax(0,5fr) minmax(0,5fr) minmax(0,6fr);gap:2px 18px;
+padding:7px 0 7px 12px;
+border-bottom:1px solid var(--line);border-left:4px solid var(--unknown);overflow-wrap:anywhere;
+font-size:14px;margin:3px 0}
 ol.todo .where span,ol.todo .disk{color:var(--muted);font-size:13px;display:block}
 ol.todo b{font-weight:600}
 li.bad{border-left-color:var(--failed)!important}li.warn{border-left-color:var(--suspect)!important}
@@ -51,7 +53,8 @@ color:var(--muted)}
 .legend li{display:flex;align-items:center;gap:6px}
 .legend i{width:12px;height:12px;border-radius:3px;background:currentColor;flex:none}
 .racks{display:flex;flex-wrap:wrap;gap:14px 18px;margin-bottom:8px}
-.racks figcaption{font-size:12px;color:var(--muted);max-width:100%;overflow-wrap:anywhere;line-height:1.3;margin-bottom:3px}
+.racks figcaption{font-size:12px;color:var(--muted);max-width:100%;overflow-wrap:anywhere;
+line-height:1.3;margin-bottom:3px}
 .racks figure{max-width:100%;min-width:0}
 .racks a rect{fill:transparent}.racks a:hover rect,.racks a:focus rect{stroke:var(--fg);stroke-width:1}
 .racks a text{fill:var(--accent)}

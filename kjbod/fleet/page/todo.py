@@ -210,7 +210,11 @@ def _dead(directory: Directory, *, led: bool) -> Todo:
     what = f"leads {plural(directory.leaders or 0, 'partition')}" if led else "failed"
     reason = directory.evidence or "no evidence recorded"
     stop = ("systemctl stop --no-block kafka",) if led else ()
-    steps = (f"kjbod status {CONFIG}", *stop, *(() if led else (f"kjbod guard release {CONFIG} {_quoted(place.path)}",)))
+    steps = (
+        f"kjbod status {CONFIG}",
+        *stop,
+        *(() if led else (f"kjbod guard release {CONFIG} {_quoted(place.path)}",)),
+    )
     return _of(place, what, reason, steps, directory.since_ms)
 
 

@@ -128,7 +128,9 @@ def _data(report: FleetReport) -> str:
     data = report.data
     if not data.bad_files:
         return ""
-    return f"Data problems: {plural(data.lines_set_aside, 'line')} of {plural(data.bad_files, 'report file')} set aside."
+    return (
+        f"Data problems: {plural(data.lines_set_aside, 'line')} of {plural(data.bad_files, 'report file')} set aside."
+    )
 
 
 def _enumerate(parts: Sequence[str]) -> str:
