@@ -94,31 +94,30 @@ def _trends(found: Sequence[DirectoryDetail], days: int) -> str:
     rows = []
     for detail in found[:DIRECTORIES_MAX]:
         series, total, path = detail.series, detail.directory.total, detail.directory.place.path
-
-        def drawn(
-            name: str, values: Sequence[int | None], high: float | None = None, *, series=series, path=path
-        ) -> str:  # type: ignore[no-untyped-def]
-            known = [(day, float(v)) for day, v in zip(series.days, values, strict=True) if v is not None]
-            if not known:
-                return "–"
-            return (
-                str(spark_line(known, days, f"{name} of {path} day by day", high))
-                + f"<small>{clean(_last(name, known))}</small>"
-            )
-
-        cells = (
-            drawn("used", series.used, float(total) if total else None),
-            drawn("probe", series.probe_us),
-            drawn("temperature", series.temp_c, 70.0),
-            drawn("I/O errors", series.errors),
-            drawn("defects", series.defects),
+        lines = (
+            ("used", series.used, float(total) if total else None),
+            ("probe", series.probe_us, None),
+            ("temperature", series.temp_c, 70.0),
+            ("I/O errors", series.errors, None),
+            ("defects", series.defects, None),
         )
-        rows.append(f'<tr><th scope="row">{clean(path)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>')
+        cells = "".join(
+            f"<td>{_trend(name, path, series.days, values, days, high)}</td>" for name, values, high in lines
+        )
+        rows.append(f'<tr><th scope="row">{clean(path)}</th>{cells}</tr>')
     heads = ("directory", "used", "probe", "temperature", "I/O errors a day", "defects")
     head = "".join(f'<th scope="col">{name}</th>' for name in heads)
     body = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
     scroll = f'<div class="scroll" role="region" tabindex="0" aria-label="Trends">{body}</div>'
     return section("Day by day", "Each line covers the days of the report; the figure is that of its last day.", scroll)
+
+
+def _trend(name: str, path: str, at: Sequence[int], values: Sequence[int | None], days: int, high: float | None) -> str:
+    known = [(day, float(value)) for day, value in zip(at, values, strict=True) if value is not None]
+    if not known:
+        return "–"
+    drawn = spark_line(known, days, f"{name} of {path} day by day", high)
+    return f"{drawn}<small>{clean(_last(name, known))}</small>"
 
 
 def _last(name: str, known: Sequence[tuple[int, float]]) -> str:

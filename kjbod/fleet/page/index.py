@@ -240,7 +240,8 @@ def _rates(report: FleetReport) -> str:
         parts.append(
             '<p class="more">'
             f"Imported failure tickets: of {tickets.failures:,} failures "
-            f"{tickets.same_host_pct or 0:.1f} % had another one in the same host within {tickets.within_minutes} minutes, "
+            f"{tickets.same_host_pct or 0:.1f} % had another one in the same host "
+            f"within {tickets.within_minutes} minutes, "
             f"{tickets.same_rack_pct or 0:.1f} % in the same rack.</p>"
         )
     if report.models:
