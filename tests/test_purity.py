@@ -28,6 +28,7 @@ PURE_LIBRARIES = frozenset(
         "collections",
         "contextlib",
         "dataclasses",
+        "csv",
         "datetime",
         "difflib",
         "enum",

@@ -1,5 +1,5 @@
-"""``kjbod fleet``: what Spark makes of the agents' reports. Each command is a module of :mod:`kjbod.cli.fleet_commands`,
-imported when it is asked for."""
+"""``kjbod fleet``: what Spark makes of the agents' reports. Each command is a module of
+:mod:`kjbod.cli.fleet_commands`, imported when it is asked for."""
 
 import importlib
 

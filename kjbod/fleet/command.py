@@ -1,4 +1,4 @@
-"""What all ``kjbod fleet`` commands have in common: a session, progress, errors in one line, exit codes, interrupts.
+"""Common to all ``kjbod fleet`` commands: a session, progress, errors in one line, exit codes, interrupts.
 
 Exit codes: 0, done; 1, done, and some data had to be set aside or is not as it should be; 2, it cannot be done, and
 what was there before is as it was; 130, interrupted, and the next run goes on from there.
@@ -30,7 +30,7 @@ _AGAIN_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where Spark runs, as the user said it."""
+    """Place of Spark, as the user said it."""
 
     master: str | None = None
     remote: str | None = None
@@ -62,21 +62,31 @@ class Running:
         Raises:
             FleetError: Spark does not start, or a job failed.
         """
-        from kjbod.fleet.session import spark_session
+        from kjbod.fleet.session import spark_session, ui_address
 
-        with spark_session(self.place.master, input_bytes) as spark, spark_errors():
+        place = self.place
+        with (
+            spark_session(place.master, input_bytes, remote=place.remote, ui=place.verbose) as spark,
+            spark_errors(),
+        ):
+            if place.verbose:
+                self.progress(f"Spark {spark.version}, UI: {ui_address(spark) or 'none that is known here'}")
             yield spark
 
 
 @contextlib.contextmanager
 def spark_errors() -> Iterator[None]:
-    """What Spark refuses becomes a FleetError with the innermost reason."""
-    from py4j.protocol import Py4JError
+    """Make of a refusal of Spark a FleetError with the innermost reason."""
     from pyspark.errors import PySparkException
 
+    refusals: tuple[type[Exception], ...] = (PySparkException,)
+    with contextlib.suppress(ImportError):  # the client of Spark Connect has no Java to talk to
+        from py4j.protocol import Py4JError
+
+        refusals = (PySparkException, Py4JError)
     try:
         yield
-    except (PySparkException, Py4JError) as error:
+    except refusals as error:
         raise FleetError(f"Spark failed: {spark_reason(error)}") from error
 
 

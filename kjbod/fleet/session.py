@@ -1,23 +1,34 @@
-"""The Spark session of the fleet jobs.
+"""The Spark session of the fleet jobs: on this machine, on a cluster, or at a Spark Connect server.
+
+============================ ================================================ ======================================
+asked for                    who configures Spark                             what is set here
+============================ ================================================ ======================================
+nothing, ``--master local``  this module                                      session, local and driver settings
+``--master local-cluster``   this module                                      session, nearby and driver settings
+``--master spark://``, YARN  the cluster, and ``spark-defaults.conf`` here    session and driver settings
+``spark-submit``             the cluster, and its options                     session settings
+``--remote``, SPARK_REMOTE   whoever started the server                       session settings that may be changed
+============================ ================================================ ======================================
 
 On one machine everything that Spark writes besides the result (shuffle files, unpacked native libraries, the Java
-wrapper, the log configuration) is in one scratch folder, which is removed with the session. Under ``spark-submit`` the
-Java side is already running and configured by the cluster; then only session settings are made here. No master is set
-beyond the default ``local[*]``.
+wrapper, the log configuration) is in one scratch folder, which is removed with the session. No master is set beyond the
+default ``local[*]``.
 
 The tuning is measured, not folklore: the C1 compiler alone and a loopback address save a quarter of a short job's time
 and half of its CPU; 128 groups, the default limit of in-memory percentile and collect aggregates, is less than the
-directories of a small fleet; the time zone must be UTC or days differ from host to host.
+directories of a small fleet; the time zone must be UTC or days differ from host to host. Spark's UI costs 0.2 s, and is
+there with ``-v``.
 """
 
 import contextlib
 import os
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.java import Java, find_java, make_java_home
@@ -29,6 +40,10 @@ LARGE_INPUT_BYTES = 256 << 20
 """Compressed input from which on the C2 compiler and a parallel collector repay their start: about 5 million lines."""
 SHUFFLE_INPUT_BYTES = 4 << 20
 """Compressed input for each partition of a shuffle: about 80,000 lines. More partitions cost more than they share."""
+DRIVER_MEMORY = "1g"
+"""Whatever the input is: nothing is collected that grows with it. ``spark-submit --driver-memory`` for another."""
+CONNECT_TIMEOUT_S = 10
+_CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 
 _LOG4J = """status = error
 appender.console.type = Console
@@ -44,22 +59,50 @@ logger.python.level = error
 
 
 def session_settings() -> dict[str, str]:
-    """Settings that the jobs rely on, on any master."""
+    """Settings that the jobs rely on, on any master, and that a session can change at any time."""
     return {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "1000000",
         "spark.sql.files.ignoreCorruptFiles": "true",  # a torn gzip file must not stop the job; its trailer tells
         "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
-        "spark.python.sql.dataFrameDebugging.enabled": "false",  # a stack trace for each column that an expression has
     }
 
 
-def local_settings(scratch: Path, input_bytes: int) -> dict[str, str]:
-    """Settings for a driver that is started here, for so much compressed input."""
-    large = input_bytes > LARGE_INPUT_BYTES
+_STATIC = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
+"""Without it there is a stack trace for each column that an expression has. Only the start of Spark can set it."""
+
+
+def is_nearby(master: str) -> bool:
+    """Whether all of Spark runs on this machine."""
+    return master.startswith("local")
+
+
+def driver_settings(scratch: Path, *, large: bool, ui: bool = False) -> dict[str, str]:
+    """Settings for a driver that is started here, whatever the master is."""
     jvm = ["-XX:+UseParallelGC"] if large else ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
     jvm += [f"-Djava.io.tmpdir={scratch}", f"-Dlog4j2.configurationFile={(scratch / 'log4j2.properties').as_uri()}"]
+    return {
+        "spark.driver.memory": DRIVER_MEMORY,
+        "spark.driver.extraJavaOptions": " ".join(jvm),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.ui.enabled": str(ui).lower(),
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
+def nearby_settings(scratch: Path) -> dict[str, str]:
+    """Settings that only make sense where all of Spark runs on this machine."""
+    return {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(scratch),
+    }
+
+
+def local_settings(scratch: Path, input_bytes: int, *, ui: bool = False) -> dict[str, str]:
+    """Settings for a driver that is started here and does all the work, for so much compressed input."""
+    large = input_bytes > LARGE_INPUT_BYTES
     # Compiling a plan to Java, and planning it anew after each stage, pay back over millions of rows; before that they
     # are half of the time.
     plain = {
@@ -68,43 +111,59 @@ def local_settings(scratch: Path, input_bytes: int) -> dict[str, str]:
         "spark.sql.adaptive.enabled": "false",
     }
     partitions = min(2 * (os.cpu_count() or 1), 1 + input_bytes // SHUFFLE_INPUT_BYTES)
-    return ({} if large else plain) | {
-        "spark.driver.memory": "2g" if large else "1g",
-        "spark.driver.extraJavaOptions": " ".join(jvm),
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.local.dir": str(scratch),
-        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.sql.shuffle.partitions": str(partitions),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-    }
+    return (
+        ({} if large else plain)
+        | driver_settings(scratch, large=large, ui=ui)
+        | nearby_settings(scratch)
+        | {"spark.sql.shuffle.partitions": str(partitions)}
+    )
+
+
+def is_connect(spark: "SparkSession") -> bool:
+    """Whether a session is that of a Spark Connect server: without Spark's Java objects in this process."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def ui_address(spark: "SparkSession") -> str | None:
+    """Address of Spark's UI; None where there is none, or where only a Spark Connect server knows."""
+    return None if is_connect(spark) else spark.sparkContext.uiWebUrl
 
 
 @contextlib.contextmanager
-def spark_session(master: str | None, input_bytes: int = 0) -> Iterator["SparkSession"]:
+def spark_session(
+    master: str | None, input_bytes: int = 0, *, remote: str | None = None, ui: bool = False
+) -> Iterator["SparkSession"]:
     """A session for so much compressed input. It is gone afterwards, with its process and its files.
 
     Raises:
-        FleetError: no pyspark, no Java, or Spark does not start.
+        FleetError: no pyspark, no Java, or Spark does not start; two places at once.
     """
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    remote = remote or (None if master or submitted else os.environ.get("SPARK_REMOTE"))
+    if remote and (master or submitted):
+        other = f"--master {master}" if master else "spark-submit"
+        raise FleetError(f"--remote {remote} and {other}: Spark runs at one of them: leave the other out")
     try:
         from pyspark.sql import SparkSession
     except ImportError:
         raise FleetError("the fleet report needs PySpark: run scripts/setup --fleet in a clone of kjbod") from None
+    if remote:
+        with _remote_session(remote) as spark:
+            yield spark
+        return
     builder = SparkSession.builder.appName("kjbod fleet")
     settings = session_settings()
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     environment: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     with contextlib.ExitStack() as stack:
         if not submitted:
+            master = master or "local[*]"
             java = find_java(os.environ)
             scratch = Path(tempfile.mkdtemp(prefix="kjbod-fleet-"))
             stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-            environment = _environment(scratch, java)
-            settings |= local_settings(scratch, input_bytes)
-        if master or not (submitted or "SPARK_REMOTE" in os.environ):
-            builder = builder.master(master or "local[*]")
+            environment = _environment(scratch, java, nearby=is_nearby(master))
+            settings |= _STATIC | _started_here(master, scratch, input_bytes, ui)
+        if master:
+            builder = builder.master(master)
         for key, value in settings.items():
             builder = builder.config(key, value)
         try:
@@ -118,17 +177,64 @@ def spark_session(master: str | None, input_bytes: int = 0) -> Iterator["SparkSe
         yield spark
 
 
+def _started_here(master: str, scratch: Path, input_bytes: int, ui: bool) -> dict[str, str]:
+    if not is_nearby(master):
+        return driver_settings(scratch, large=True, ui=ui)
+    if master.startswith("local-cluster"):
+        return driver_settings(scratch, large=True, ui=ui) | nearby_settings(scratch)
+    return local_settings(scratch, input_bytes, ui=ui)
+
+
 @contextlib.contextmanager
-def _environment(scratch: Path, java: Java) -> Iterator[None]:
+def _remote_session(remote: str) -> Iterator["SparkSession"]:
+    """A session of a Spark Connect server."""
+    if is_nearby(remote):  # PySpark would start a server of its own, with the settings of nobody
+        raise FleetError(f"--remote {remote}: leave it out, or give the address of a server: sc://HOST:PORT")
+    try:
+        from pyspark.sql.connect.client import DefaultChannelBuilder
+        from pyspark.sql.connect.session import SparkSession
+    except ImportError as error:
+        raise FleetError(
+            f"--remote needs the client of Spark Connect: pip install 'pyspark[connect]==4.3.0' 'pandas>=2.2,<3'"
+            f" ({_first_line(error)})"
+        ) from None
+    before = os.environ.get(_CONNECT_MODE)
+    os.environ[_CONNECT_MODE] = "1"  # as PySpark's own builder: pyspark.sql.functions then makes Connect's columns
+    try:
+        try:
+            channel = DefaultChannelBuilder(remote)
+            # Asked by hand first: the client would go on trying for ten minutes.
+            host, _, port = channel.endpoint.rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
+            builder = SparkSession.builder.remote(remote).appName("kjbod fleet")
+            for key, value in session_settings().items():
+                builder = builder.config(key, value)
+            spark: Any = builder.create()
+        except Exception as error:
+            raise FleetError(f"no Spark Connect server at --remote {remote}: {_first_line(error)}") from error
+        try:
+            yield spark
+        finally:
+            with contextlib.suppress(Exception):  # the server may be gone
+                spark.stop()
+    finally:
+        if before is None:
+            os.environ.pop(_CONNECT_MODE, None)
+        else:
+            os.environ[_CONNECT_MODE] = before
+
+
+@contextlib.contextmanager
+def _environment(scratch: Path, java: Java, *, nearby: bool) -> Iterator[None]:
     """Environment of the Java process, put back afterwards."""
     (scratch / "log4j2.properties").write_text(_LOG4J)
     wanted = {
         "JAVA_HOME": str(make_java_home(java, scratch / "jre")),
-        "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(scratch),
-        "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
+    if nearby:  # other machines cannot reach this one by loopback, and have a Python of their own
+        wanted |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:

@@ -1,11 +1,22 @@
 """Settings of Spark follow from how much there is to read."""
 
 import os
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kjbod.fleet.session import LARGE_INPUT_BYTES, SHUFFLE_INPUT_BYTES, local_settings
+from kjbod.fleet.fleet_error import FleetError
+from kjbod.fleet.session import (
+    LARGE_INPUT_BYTES,
+    SHUFFLE_INPUT_BYTES,
+    driver_settings,
+    is_connect,
+    local_settings,
+    spark_session,
+    ui_address,
+)
 
 
 @pytest.mark.parametrize(
@@ -25,3 +36,60 @@ def test_only_a_large_input_is_compiled_and_planned_again(tmp_path: Path) -> Non
     assert not {"spark.sql.adaptive.enabled", "spark.sql.codegen.wholeStage"} & set(large)
     assert "TieredStopAtLevel" in small["spark.driver.extraJavaOptions"]
     assert "TieredStopAtLevel" not in large["spark.driver.extraJavaOptions"]
+
+
+@pytest.mark.parametrize("input_bytes", [0, LARGE_INPUT_BYTES + 1, 1 << 40])
+def test_a_driver_has_a_gigabyte_whatever_the_input_is(input_bytes: int, tmp_path: Path) -> None:
+    assert local_settings(tmp_path, input_bytes)["spark.driver.memory"] == "1g"
+
+
+def test_a_cluster_gets_no_setting_that_only_this_machine_knows(tmp_path: Path) -> None:
+    settings = driver_settings(tmp_path, large=True)
+    assert not {"spark.driver.host", "spark.driver.bindAddress", "spark.local.dir"} & set(settings)
+    assert not {"spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"} & set(settings)
+
+
+def test_the_ui_is_there_when_it_is_asked_for(tmp_path: Path) -> None:
+    assert local_settings(tmp_path, 0)["spark.ui.enabled"] == "false"
+    assert local_settings(tmp_path, 0, ui=True)["spark.ui.enabled"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("remote", "reason"),
+    [
+        ("sc://127.0.0.1:1", "Connection refused"),
+        ("sc://127.0.0.1:none", "Port"),
+        ("http://127.0.0.1:1", "must start with 'sc://'"),
+        ("local[2]", "leave it out"),
+        ("sc://", "Hostname is missing"),
+    ],
+)
+def test_a_server_that_is_not_there_is_said_at_once(remote: str, reason: str) -> None:
+    before = os.environ.copy()
+    with (
+        pytest.raises(FleetError, match=f"--remote {re.escape(remote)}: .*{reason}") as refused,
+        spark_session(None, remote=remote),
+    ):
+        pass
+    assert "\n" not in str(refused.value)
+    assert os.environ == before
+
+
+def test_spark_runs_at_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FleetError, match="Spark runs at one of them"), spark_session("local", remote="sc://h"):
+        pass
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    with pytest.raises(FleetError, match="--remote sc://h and spark-submit"), spark_session(None, remote="sc://h"):
+        pass
+
+
+def test_spark_remote_is_taken_where_nothing_else_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:1")
+    with pytest.raises(FleetError, match=r"--remote sc://127\.0\.0\.1:1: "), spark_session(None):
+        pass
+
+
+@pytest.mark.usefixtures("with_spark")
+def test_a_session_here_has_java_and_no_ui_unless_asked(spark: Any) -> None:
+    assert not is_connect(spark)
+    assert ui_address(spark) is None

@@ -4,9 +4,8 @@ Importing a day again replaces it; tickets that are there already are there once
 a file of which more than :data:`BAD_SHARE_MAX` cannot be used is not of its kind, so that nothing of it is taken.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
@@ -25,9 +24,6 @@ from kjbod.fleet.lake.lake import Lake, open_lake
 from kjbod.fleet.lake.state import ALL_DATES, Piece, State
 from kjbod.fleet.tables import IMPORTED_DRIVE_DAY, IMPORTED_TICKET
 from kjbod.quick_dataclass import dataclass
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 BAD_SHARE_MAX = 0.01
 BY = "import"
@@ -56,26 +52,34 @@ def import_files(running: Running, source: str, uris: Sequence[str], lake_uri: s
     with running.session() as spark:
         lake = open_lake(spark, lake_uri, create=True)
         with claimed(lake, BY):
-            return _import(running, spark, lake, source, uris)
+            return import_into(lake, source, uris, running.progress, running.print)
 
 
-def _import(running: Running, spark: "SparkSession", lake: Lake, source: str, uris: Sequence[str]) -> int:
+def import_into(
+    lake: Lake, source: str, uris: Sequence[str], progress: Callable[[str], None], say: Callable[..., None]
+) -> int:
+    """The same, into an open lake.
+
+    Raises:
+        FleetError: a file is not of ``source``, or the lake cannot be written.
+    """
+    spark = lake.spark
     maker: ModuleType = backblaze if source == BACKBLAZE else alibaba
     files = files_of(spark, uris)
-    running.progress(f"reading {described(files)}")
+    progress(f"reading {described(files)}")
     rows = maker.parsed(lines_of(spark, source, files)).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         quality = quality_of(rows)
         refuse(source, quality)
         good = maker.each_once(rows.where(F.col("wrong").isNull()))
-        running.progress(f"writing {quality.rows - quality.set_aside:,} rows")
+        progress(f"writing {quality.rows - quality.set_aside:,} rows")
         pieces = _write_days(lake, good) if source == BACKBLAZE else _write_tickets(lake, good)
     finally:
         rows.unpersist()
     lake.commit(lambda state: with_imported(state, source, pieces), BY)
     kept = sum(piece.rows for piece in pieces)
-    running.print(*_told(quality, kept))
-    running.print(*(_drive_days_told if source == BACKBLAZE else _tickets_told)(lake, pieces))
+    say(*_told(quality, kept))
+    say(*(_drive_days_told if source == BACKBLAZE else _tickets_told)(lake, pieces))
     return EXIT_DATA if quality.set_aside else EXIT_OK
 
 

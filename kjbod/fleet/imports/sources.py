@@ -56,11 +56,8 @@ def files_of(spark: SparkSession, given: Sequence[str]) -> list[SourceFile]:
                 raise FleetError(f"{safe(uri)}: no such file") from None
             raise
         if not rows:
-            raise FleetError(f"{safe(uri)}: no files in it")
+            raise FleetError(f"{safe(uri)} is empty: fetch it again")  # Spark lists no files without content
         found |= {row.path: SourceFile(row.path, row.length) for row in rows}
-    for file in found.values():
-        if not file.size:
-            raise FleetError(f"{safe(file.uri)} is empty: fetch it again")
     return sorted(found.values(), key=lambda file: file.uri)
 
 

@@ -36,7 +36,8 @@ def forecasts(dir_days: DataFrame) -> DataFrame:
     """A row for each directory: place, room, growth in bytes a day with limits, first date and days of its line,
     resets, and ``days_<mark>`` with ``_soonest`` and ``_latest`` for each of :data:`MARKS_PCT`."""
     fitted = _fitted(_last_line(dir_days))
-    per_day = {name: F.col(name) * _DAY_S for name in ("slope", "slope_low", "slope_high")}
+    # Whole bytes: sums of doubles differ in their last digits with the order in which they are made.
+    per_day = {name: F.round(F.col(name) * _DAY_S, 0) for name in ("slope", "slope_low", "slope_high")}
     names = {"slope": "growth", "slope_low": "growth_low", "slope_high": "growth_high"}
     found = fitted.withColumns({names[name]: column for name, column in per_day.items()})
     found = found.withColumn("used_ratio", F.try_divide(F.col("used_last").cast("double"), F.col("bytes_total")))
@@ -67,31 +68,25 @@ def _last_line(dir_days: DataFrame) -> DataFrame:
     drop = F.coalesce(F.col("used_last") < RESET_RATIO * before, F.lit(False)) | other_disk
     marked = days.withColumn("reset", drop.cast("int")).withColumn("line", F.sum("reset").over(order))
     everything = Window.partitionBy(*_DIRECTORY)
-    newest = F.max(
-        F.struct(
-            "day",
-            "last_ts",
-            "dir_id",
-            *(n for n in _PLACE if n not in (*_DIRECTORY, "dir_id")),
-            "used_last",
-            "bytes_total",
-            "state",
-        )
-    ).over(everything)
     last = marked.withColumns(
-        {"resets": F.max("line").over(everything), "newest": newest, "last_day": F.max("day").over(everything)}
+        {
+            "resets": F.max("line").over(everything),
+            "last_day": F.max("day").over(everything),
+            "zero": F.min("day").over(everything),
+            "base": F.max("used_last").over(everything),
+        }
     ).where(F.col("line") == F.col("resets"))
     return last.where((F.col("reset") == 0) | (F.col("day") == F.col("last_day")))
 
 
 def _fitted(days: DataFrame) -> DataFrame:
-    """The line of each directory: all sums from the first second of its first day, and bytes less those of the newest
-    sample, so that nothing is lost when they become doubles."""
-    zero = F.min("day").over(Window.partitionBy(*_DIRECTORY))
-    shift = (F.col("day") - zero).cast("decimal(10,0)") * _DAY_S
-    base = F.col("newest.used_last").cast("decimal(20,0)")
-    n, x, y, xy, xx = (F.col(name).cast("decimal(38,0)") for name in ("n", "x", "y", "xy", "xx"))
-    y0, xy0 = y - n * base, xy - x * base
+    """The line of each directory: all sums from the first second of the first day, and bytes less a base near them, so
+    that nothing is lost when they become doubles."""
+    shift = ((F.col("day") - F.col("zero")) * _DAY_S).cast("double")
+    base = F.col("base").cast("decimal(20,0)")
+    n, x, xx = (F.col(name).cast("double") for name in ("n", "x", "xx"))
+    y0 = (F.col("y") - F.col("n").cast("decimal(18,0)") * base).cast("double")
+    xy0 = (F.col("xy") - F.col("x").cast("decimal(18,0)") * base).cast("double")
     sums = {
         "sn": n,
         "sx": x + n * shift,
@@ -99,18 +94,17 @@ def _fitted(days: DataFrame) -> DataFrame:
         "sxy": xy0 + shift * y0,
         "sxx": xx + 2 * shift * x + n * shift * shift,
     }
-    point = {"px": sums["sx"].cast("double") / n.cast("double"), "py": y0.cast("double") / n.cast("double")}
-    each = days.withColumns(point | sums)
+    points = days.withColumns(sums).withColumns({"px": F.col("sx") / F.col("sn"), "py": F.col("sy") / F.col("sn")})
     of_days = {"pxx": F.col("px") ** 2, "pxy": F.col("px") * F.col("py"), "pyy": F.col("py") ** 2}
-    lines = each.groupBy(*_DIRECTORY).agg(
-        F.first("newest").alias("newest"),
-        F.first("resets").alias("resets"),
+    names = (*(n for n in _PLACE if n not in _DIRECTORY), "used_last", "bytes_total", "state")
+    lines = points.groupBy(*_DIRECTORY).agg(
+        F.max_by(F.struct(*names), F.struct("day", F.col("last_ts").alias("at"), "dir_id")).alias("newest"),
+        F.max("resets").alias("resets"),
         F.min("date").alias("since"),
-        F.count_distinct("day").alias("days_seen"),
+        F.size(F.collect_set("day")).alias("days_seen"),
         F.min("first_ts").alias("first_ts"),
         F.max("last_ts").alias("last_ts"),
-        *(F.sum(name).cast("double").alias(name) for name in sums),
-        *(F.sum(name).alias(name) for name in ("px", "py")),
+        *(F.sum(name).alias(name) for name in (*sums, "px", "py")),
         *(F.sum(term).alias(name) for name, term in of_days.items()),
         F.count(F.lit(1)).alias("points"),
     )
@@ -149,7 +143,7 @@ def _days_until(mark: int, growth: str) -> Column:
     room = F.col("bytes_total").cast("double") * (mark / 100) - F.col("used_last")
     days = room / F.when(F.col(growth) > 0, F.col(growth))
     within = FORECAST_WINDOWS_MAX * (F.col("last_ts") - F.col("first_ts")) / (1000 * _DAY_S)
-    return F.when(room <= 0, 0.0).when(days <= within, days)
+    return F.when(room <= 0, 0.0).when(days <= within, F.round(days, 3))
 
 
 # ------------------------------------------------------------------------------------------------------------ imbalance

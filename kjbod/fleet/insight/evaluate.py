@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from kjbod.fleet.insight.health import facts_of_drives, is_baseline, scored
-from kjbod.fleet.insight.rules import Judged, best
+from kjbod.fleet.insight.rules import FACTS, Judged, best
 from kjbod.quick_dataclass import dataclass
 
 WINDOW_DAYS = 30
@@ -125,8 +125,6 @@ def tickets_told(tickets: DataFrame, threshold: float) -> tuple[int, int, int, i
     facts = {name: F.try_element_at("smart", F.lit(column)) for name, column in TICKET_FACTS.items()}
     facts["smart_wear_pct"] = 100 - F.try_element_at("smart", F.lit("n_wearout"))
     known = tickets.withColumns(facts)
-    from kjbod.fleet.insight.rules import FACTS
-
     others = {name: F.lit(None).cast("double") for name in FACTS if name not in facts}
     row = (
         scored(known.withColumns(others))

@@ -32,6 +32,7 @@ from kjbod.fleet.tables import SMART_GROWING, SMART_LEVELS
 
 PLACE = ("fleet", "rack", "host", "broker_id", "path", "dir_id", "device", "model", "serial")
 _DISK = ("fleet", "host", "broker_id", "path", "dir_id", "serial")
+_DISK_AND_MODEL = (*_DISK, "model")
 PEER_HOURS_MIN = 24
 """Hours of peers, taken together, without which there is no line."""
 SLOW_RATIO_MIN = 1.5
@@ -46,8 +47,8 @@ HISTORY_DAYS_MAX = 90
 # ---------------------------------------------------------------------------------------------------------------- facts
 
 
-def facts_of_directories(dir_days: DataFrame, slow: DataFrame | None = None) -> DataFrame:
-    """Facts of each directory and day, of ``dir_day`` rows and of :func:`slow_days`."""
+def facts_of_directories(dir_days: DataFrame, slow: DataFrame | None = None, only: str | None = None) -> DataFrame:
+    """Facts of each directory and day, or of ``only`` one day, of ``dir_day`` rows and of :func:`slow_days`."""
     of_day: list[Column | str] = [
         *PLACE,
         *("date", "state", "leaders", "partitions"),
@@ -57,23 +58,11 @@ def facts_of_directories(dir_days: DataFrame, slow: DataFrame | None = None) -> 
         F.col("io_errors_added").alias("io_errors"),
         "probe_failures",
     ]
-    grown = _with_growth(dir_days.select(*of_day), _DISK, "_first")
+    grown = _with_growth(dir_days.select(*of_day), _DISK, "_first", only)
     if slow is None:
         return grown.withColumns({"slow_ratio": F.lit(None).cast("double"), "compared": F.lit(False)})
-    found = slow.select(*_DISK, "date", "slow_ratio", F.lit(True).alias("compared"))
-    condition = _same(grown, found, (*_DISK, "date"))
-    return grown.join(found, condition, "left").select(
-        *(grown[name] for name in grown.columns),
-        found["slow_ratio"],
-        F.coalesce(found["compared"], F.lit(False)).alias("compared"),
-    )
-
-
-def _same(left: DataFrame, right: DataFrame, names: tuple[str, ...]) -> Column:
-    same = F.lit(True)
-    for name in names:
-        same &= left[name].eqNullSafe(right[name])
-    return same
+    found = slow.select(*_DISK, "date", F.round("slow_ratio", 3).alias("slow_ratio"), F.lit(True).alias("compared"))
+    return _joined(grown, found, (*_DISK, "date")).withColumn("compared", F.coalesce("compared", F.lit(False)))
 
 
 def facts_of_drives(drive_days: DataFrame) -> DataFrame:
@@ -86,18 +75,21 @@ def facts_of_drives(drive_days: DataFrame) -> DataFrame:
     )
 
 
-def _with_growth(rows: DataFrame, key: tuple[str, ...], suffix: str) -> DataFrame:
-    """With what each growing counter grew by in :data:`GROWTH_DAYS`; 0 where it fell."""
-    days = (
-        Window.partitionBy(*key)
-        .orderBy(F.unix_date(F.to_date("date")))
-        .rangeBetween(1 - GROWTH_DAYS, Window.currentRow)
-    )
-    grown = {
-        f"{name}{GROWN}": F.greatest(F.col(name) - F.min(f"{name}{suffix}").over(days), F.lit(0))
-        for name in SMART_GROWING
-    }
-    return rows.withColumns(grown).drop(*(f"{name}{suffix}" for name in SMART_GROWING if suffix))
+def _with_growth(rows: DataFrame, key: tuple[str, ...], suffix: str, only: str | None = None) -> DataFrame:
+    """With what each growing counter grew by in :data:`GROWTH_DAYS`; 0 where it fell. Of ``only`` one day it is a plain
+    aggregate, where all days need a window."""
+    day = F.unix_date(F.to_date("date"))
+    least = {f"_least_{name}": F.min(f"{name}{suffix}") for name in SMART_GROWING}
+    if only is None:
+        days = Window.partitionBy(*key).orderBy(day).rangeBetween(1 - GROWTH_DAYS, Window.currentRow)
+        found = rows.withColumns({name: column.over(days) for name, column in least.items()})
+    else:
+        newest = F.unix_date(F.to_date(F.lit(only)))
+        window = rows.where((day <= newest) & (day > newest - GROWTH_DAYS))
+        begin = window.groupBy(*key).agg(*(column.alias(name) for name, column in least.items()))
+        found = _joined(rows.where(F.col("date") == only), begin, key)
+    grown = {f"{name}{GROWN}": F.greatest(F.col(name) - F.col(f"_least_{name}"), F.lit(0)) for name in SMART_GROWING}
+    return found.withColumns(grown).drop(*least, *(f"{name}{suffix}" for name in SMART_GROWING if suffix))
 
 
 # ----------------------------------------------------------------------------------------------------------------- slow
@@ -112,20 +104,18 @@ def slow_days(dir_hours: DataFrame) -> DataFrame:
     hours = dir_hours.where((F.col("probe_n") > 0) & F.col("model").isNotNull()).select(
         *_DISK, "model", "date", "hour", load.cast("double").alias("x"), latency.cast("double").alias("y")
     )
-    of_group, of_disk = Window.partitionBy(*group), Window.partitionBy(*group, *_DISK)
-    middle = F.percentile("y", F.lit(0.5)).over(of_group)
-    usual = hours.where(F.col("y").isNotNull()).withColumn("shapes", F.col("y") <= OUTLIER_RATIO * middle)
-    terms = {
-        "n": F.lit(1.0),
-        "sx": F.col("x"),
-        "sy": F.col("y"),
-        "sxy": F.col("x") * F.col("y"),
-        "sxx": F.col("x") ** 2,
-    }
-    terms |= {"syy": F.col("y") ** 2}
-    shaped = {name: F.when(F.col("shapes"), term).otherwise(0.0) for name, term in terms.items()}
-    peers = {name: F.sum(term).over(of_group) - F.sum(term).over(of_disk) for name, term in shaped.items()}
-    fitted = usual.withColumns(peers).where(F.col("n") >= PEER_HOURS_MIN)
+    usual = hours.where(F.col("y").isNotNull())
+    middle = usual.groupBy(*group).agg((OUTLIER_RATIO * F.percentile("y", F.lit(0.5))).alias("y_max"))
+    x, y = F.col("x"), F.col("y")
+    terms = {"n": F.lit(1.0), "sx": x, "sy": y, "sxy": x * y, "sxx": x * x, "syy": y * y}
+    shaping = _joined(usual, middle, group).where(F.col("y") <= F.col("y_max"))
+    own = shaping.groupBy(*_DISK_AND_MODEL).agg(*(F.sum(term).alias(name) for name, term in terms.items()))
+    everyone = own.groupBy(*group).agg(*(F.sum(name).alias(f"all_{name}") for name in terms))
+    # A disk that shapes nothing, because it is that slow, has all of its group for peers.
+    peers = _joined(_joined(usual, everyone, group), own, _DISK_AND_MODEL).withColumns(
+        {name: F.col(f"all_{name}") - F.coalesce(name, F.lit(0.0)) for name in terms}
+    )
+    fitted = peers.where(F.col("n") >= PEER_HOURS_MIN)
     return (
         _slow_hours(fitted)
         .groupBy(*_DISK, "date")
@@ -137,6 +127,16 @@ def slow_days(dir_hours: DataFrame) -> DataFrame:
             ).alias("slow_ratio"),
         )
     )
+
+
+def _joined(left: DataFrame, right: DataFrame, key: tuple[str, ...]) -> DataFrame:
+    """``left`` with the columns of ``right`` that are not in the key, which may be null."""
+    more = [name for name in right.columns if name not in key]
+    named = right.select(*(F.col(name).alias(f"_k_{name}") for name in key), *more)
+    same = F.lit(True)
+    for name in key:
+        same &= F.col(name).eqNullSafe(F.col(f"_k_{name}"))
+    return left.join(named, same, "left").drop(*(f"_k_{name}" for name in key))
 
 
 def _slow_hours(fitted: DataFrame) -> DataFrame:
@@ -189,17 +189,19 @@ def health(dir_days: DataFrame, dir_hours: DataFrame | None = None, *, top: int 
     """Disks before they fail on the newest day of ``dir_days``, with the history of all of its days (the last
     :data:`HISTORY_DAYS_MAX`). ``dir_hours``: of the last days, for the comparison with peers. Directories that have
     failed are nobody's risk any more; of a path that has a new disk the new one counts."""
-    scores = scored(facts_of_directories(dir_days, None if dir_hours is None else slow_days(dir_hours))).persist()
+    newest = dir_days.agg(F.max("date")).collect()[0][0]
+    slow = None if dir_hours is None else slow_days(dir_hours).persist()
+    is_failed = F.coalesce(F.col("state") == str(DirectoryState.FAILED), F.lit(False))
+    today = scored(facts_of_directories(dir_days, slow, newest)).where(~is_failed).persist()
     try:
-        newest = scores.agg(F.max("date")).collect()[0][0]
-        failed = F.coalesce(F.col("state") == str(DirectoryState.FAILED), F.lit(False))
-        today = scores.where((F.col("date") == newest) & ~failed)
         counts = _counts(today)
         worst = today.where("score > 0").orderBy(F.desc("score"), F.desc_nulls_last("leaders"), *_DISK).limit(top)
         rows = [row.asDict() for row in worst.collect()]
-        history = _histories(scores, rows)
+        history = _histories(dir_days, slow, rows)
     finally:
-        scores.unpersist()
+        today.unpersist()
+        if slow is not None:
+            slow.unpersist()
     return Health(
         date=newest,
         at_risk_from=AT_RISK_FROM,
@@ -231,13 +233,15 @@ def _disk(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in _DISK)
 
 
-def _histories(scores: DataFrame, rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], tuple[ScoreOn, ...]]:
+def _histories(
+    dir_days: DataFrame, slow: DataFrame | None, rows: list[dict[str, Any]]
+) -> dict[tuple[Any, ...], tuple[ScoreOn, ...]]:
     """Scores by day of the few disks that are told of."""
     if not rows:
         return {}
     ddl = "fleet STRING, host STRING, broker_id BIGINT, path STRING, dir_id STRING, serial STRING"
-    wanted = scores.sparkSession.createDataFrame([_disk(row) for row in rows], ddl)
-    ours = scores.join(F.broadcast(wanted), _same(scores, wanted, _DISK), "left_semi")
+    wanted = dir_days.sparkSession.createDataFrame([_disk(row) for row in rows], ddl).withColumn("wanted", F.lit(True))
+    ours = scored(facts_of_directories(_joined(dir_days, F.broadcast(wanted), _DISK).where("wanted"), slow))
     newest = F.row_number().over(Window.partitionBy(*_DISK).orderBy(F.desc("date")))
     days = ours.select(*_DISK, "date", "score", newest.alias("_n")).where(F.col("_n") <= HISTORY_DAYS_MAX)
     found: dict[tuple[Any, ...], list[ScoreOn]] = {}

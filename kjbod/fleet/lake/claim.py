@@ -1,9 +1,9 @@
-"""One ingest at a time, one rollup at a time: whoever runs a command on a lake claims it.
+"""Ingest runs once at a time, and so does rollup: whoever runs a command on a lake claims it.
 
 Nothing depends on it for what is right: a commit is one step, whoever makes it (:mod:`kjbod.fleet.lake.state`). It
-keeps two from doing the same work, and tells the second one who the first is. A claim is a file that its holder renews; it is
-void when its holder is a process of this machine that is no more, or when nobody renewed it for :data:`LEASE_MS`, by
-the clock of the file system.
+keeps two from doing the same work, and tells the second one who the first is. A claim is a file that its holder
+renews; it is void when its holder is a process of this machine that is no more,
+or when nobody renewed it for :data:`LEASE_MS`, by the clock of the file system.
 """
 
 import contextlib
@@ -14,8 +14,6 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.lake.files import uuid_text
@@ -82,7 +80,7 @@ def _myself() -> dict[str, Any]:
         "host": socket.gethostname(),
         "boot": _boot_id(),
         "pid": os.getpid(),
-        "started": psutil.Process().create_time(),
+        "started": _started(os.getpid()),
         "token": uuid_text(),
     }
 
@@ -92,6 +90,15 @@ def _boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
+
+
+def _started(pid: int) -> int | None:
+    """Clock ticks from the machine's start to the process's; None when there is none, or only what is left of it."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
 
 
 def _parsed(text: str) -> dict[str, Any]:
@@ -109,16 +116,14 @@ def _named(holder: dict[str, Any]) -> str:
 def _is_void(lake: Lake, path: str, holder: dict[str, Any]) -> bool:
     if holder.get("boot") == _boot_id() and holder.get("host") == socket.gethostname():
         try:
-            return bool(psutil.Process(int(holder["pid"])).create_time() != holder["started"])
-        except psutil.NoSuchProcess:
-            return True
-        except (psutil.Error, KeyError, ValueError, TypeError):
+            return bool(_started(int(holder["pid"])) != holder["started"])
+        except (KeyError, ValueError, TypeError):
             return False
     return _age_ms(lake, path) > LEASE_MS
 
 
 def _age_ms(lake: Lake, path: str) -> int:
-    """How long ago a claim was renewed, by the clock of the file system alone."""
+    """Time since a claim was renewed, by the clock of the file system alone."""
     now = f"{CLAIMS}/.now.{uuid_text()}"
     lake.files.replace(now, "")
     try:

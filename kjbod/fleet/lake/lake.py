@@ -1,13 +1,16 @@
 """Open a lake, read its tables, commit to it."""
 
 import json
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kjbod.clock import Clock, SystemClock
 from kjbod.fleet.fleet_error import FleetError
+from kjbod.fleet.lake.arrow_files import ArrowFiles
 from kjbod.fleet.lake.files import Files, HadoopFiles, uuid_text
 from kjbod.fleet.lake.state import BATCH, Change, Piece, State, from_json, to_json
+from kjbod.fleet.session import is_connect
 from kjbod.fleet.tables import LAKE_VERSION, LAYERS, SILVER, TABLES
 
 if TYPE_CHECKING:
@@ -79,6 +82,12 @@ class Lake:
             if _is_state(entry.name) and int(entry.name[:20]) <= version - STATES_KEPT:
                 self.files.delete(f"{LIVE}/{entry.name}")
 
+    def make_durable(self) -> None:
+        """What was written until now survives a loss of power. To be called between writing and the commit that names
+        it: Spark syncs no file of a local disk. Other file systems keep what they have acknowledged."""
+        if self.uri.startswith("file:") and str(self.spark.sparkContext.master).startswith("local"):
+            os.sync()
+
     def new_directory(self, table: str, *parts: str) -> str:
         """A path below the lake, for rows of a table, that no state has named and nobody else will write to:
         ``gold/dir_hour/date=2026-11-01/hour=03/<unique>`` of the parts ``date=...`` and ``hour=...``."""
@@ -129,8 +138,12 @@ def _is_state(name: str) -> bool:
 
 
 def files_of(spark: "SparkSession", uri: str) -> Files:
-    """The small files below ``uri``."""
-    return HadoopFiles(spark, uri)
+    """The small files below ``uri``: by Spark's own Java process, or, through Spark Connect, by this one.
+
+    Raises:
+        FleetError: not a URI of a file system that is known here.
+    """
+    return ArrowFiles(uri) if is_connect(spark) else HadoopFiles(spark, uri)
 
 
 def open_lake(spark: "SparkSession", uri: str, *, create: bool = False) -> Lake:

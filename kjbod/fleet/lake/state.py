@@ -1,4 +1,4 @@
-"""What counts in a lake: its state, and how it goes from one to the next.
+"""Pieces that count in a lake: its state, and how it goes from one to the next.
 
 Files of tables are written into directories of their own, which nobody reads until a *state* names them. A state is one
 JSON file, ``_live/<version>.json``, with everything that counts: the pieces of each table, the hours of which gold is
@@ -25,6 +25,7 @@ retention      nothing                                                          
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from kjbod.fleet.fleet_error import FleetError
@@ -38,7 +39,7 @@ ALL_DATES = "all"
 
 
 class LostPiecesError(Exception):
-    """What a commit would replace does not count any more: somebody else has replaced it."""
+    """A piece that a commit would replace does not count any more: somebody else has replaced it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,7 @@ class State:
         return dataclasses.replace(self, touched=left)
 
     def next(self, by: str, now_ms: int) -> "State":
-        """This as the next version; what was retired without a time was retired now."""
+        """Next version of this; what was retired without a time was retired now."""
         retired = tuple(dataclasses.replace(r, since_ms=r.since_ms or now_ms) for r in self.retired)
         return dataclasses.replace(self, version=self.version + 1, made_ms=now_ms, by=by, retired=retired)
 
@@ -190,6 +191,11 @@ def from_json(text: str, where: str) -> State:
         raise FleetError(f"{where} is not the state of a lake: it was changed by something else") from None
 
 
+_KINDS = MappingProxyType(
+    {"lake_id": str, "version": int, "made_ms": int, "by": str, "touched": dict, "batches": dict, "notes": dict}
+)
+
+
 def _from_plain(found: Mapping[str, Any]) -> State:
     tables = {
         name: {
@@ -202,4 +208,9 @@ def _from_plain(found: Mapping[str, Any]) -> State:
         for name, dates in found["tables"].items()
     }
     plain = {f.name: found[f.name] for f in dataclasses.fields(State)}
+    for name, kind in _KINDS.items():
+        if type(plain[name]) is not kind:
+            raise TypeError(name)
+    if {type(version) for version in (*plain["touched"].values(), *plain["batches"].values())} - {int}:
+        raise TypeError("touched or batches")
     return State(**plain | {"tables": tables, "retired": tuple(Retired(*entry) for entry in found["retired"])})
