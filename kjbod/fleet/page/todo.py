@@ -1,0 +1,269 @@
+"""What needs a hand today, ranked, each with its reason and the command to run. Pure."""
+
+import shlex
+from collections.abc import Iterable, Sequence
+
+from kjbod.fleet.insight.model import Place
+from kjbod.fleet.page.model import FAILED, SILENT, STOPPED, Agent, Directory, FleetReport
+from kjbod.fleet.svg import date_time, duration, plural
+from kjbod.quick_dataclass import dataclass
+
+SOON_DAYS = 30
+"""A directory that is forecast to be full within this needs a hand."""
+CONFIG = "-c /etc/kafka/server.properties"
+"""As in the manual; the place of the file is a host's own."""
+REASONS_MAX = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Todo:
+    """One thing to do."""
+
+    place: Place | None
+    host: str
+    broker_id: int
+    fleet: str | None
+    rack: str | None
+    what: str
+    """In a few words."""
+    reason: str
+    commands: tuple[str, ...]
+    since_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Things of one kind."""
+
+    key: str
+    title: str
+    tone: str
+    """``bad | gone | warn``."""
+    total: int
+    """Of which ``items`` are the first."""
+    items: tuple[Todo, ...]
+
+
+def groups(report: FleetReport) -> list[Group]:
+    """All that there is to do, the most urgent kind first, and the most urgent of each kind first."""
+    insights = report.insights
+    led = [d for d in report.failed if d.leaders]
+    done = [d for d in report.failed if not d.leaders]
+    failed_total = report.states.get(FAILED, 0)
+    silent = [a for a in report.agents if a.status == SILENT]
+    ended = [a for a in report.agents if a.status in (STOPPED, "fenced")]
+    failed_places = {_key(d.place) for d in report.failed}
+    risks = [r for r in insights.health.risks if _key(r.place) not in failed_places]
+    at_risk = [r for r in risks if r.score >= insights.health.at_risk_from]
+    slow = [r for r in risks if r.score < insights.health.at_risk_from and (r.slow_ratio or 0) >= SLOW_FROM]
+    soon = [f for f in insights.capacity.forecasts if (_days(f.until) or SOON_DAYS + 1) <= SOON_DAYS]
+    gone = insights.health.at_risk - sum(_key(r.place) in failed_places for r in insights.health.risks)
+    found = (
+        Group(
+            key="led",
+            title="Dead disks that still lead partitions",
+            tone="bad",
+            total=len(led) + max(failed_total - len(report.failed), 0) * (not done),
+            items=tuple(_dead(d, led=True) for d in led),
+        ),
+        Group(
+            key="silent",
+            title="Agents that are silent",
+            tone="gone",
+            total=report.statuses.get(SILENT, 0),
+            items=tuple(_silent(a) for a in silent),
+        ),
+        Group(
+            key="ended",
+            title="Agents that are stopped or fenced",
+            tone="gone",
+            total=report.statuses.get(STOPPED, 0) + report.statuses.get("fenced", 0),
+            items=tuple(_ended(a) for a in ended),
+        ),
+        Group(
+            key="dead",
+            title="Dead disks to replace",
+            tone="bad",
+            total=len(done) + max(failed_total - len(report.failed), 0) * bool(done),
+            items=tuple(_dead(d, led=False) for d in done),
+        ),
+        Group(
+            key="left",
+            title="Guards that could not do what should be done",
+            tone="bad",
+            total=len(report.stands),
+            items=tuple(
+                Todo(
+                    place=None,
+                    host=s.host,
+                    broker_id=s.broker_id,
+                    fleet=s.fleet,
+                    rack=s.rack,
+                    what=f"{s.state}: {s.path}" if s.path else f"{s.state}: the broker as a whole",
+                    reason=s.reason or "no reason given",
+                    commands=(f"kjbod guard history {CONFIG}", f"kjbod status {CONFIG}"),
+                    since_ms=s.ts,
+                )
+                for s in report.stands
+            ),
+        ),
+        Group(
+            key="risk",
+            title="Disks that may fail soon",
+            tone="warn",
+            total=max(len(at_risk), gone),
+            items=tuple(
+                _of(
+                    r.place,
+                    f"score {r.score:.2f}",
+                    "; ".join(r.reasons[:REASONS_MAX]) or "no reason given",
+                    (f"kjbod status {CONFIG}", *_empty_it(r.place), *_disk_tells(r.place)),
+                )
+                for r in at_risk
+            ),
+        ),
+        Group(
+            key="full",
+            title=f"Directories that will be full within {SOON_DAYS} days",
+            tone="warn",
+            total=max(insights.capacity.full_within.get(str(SOON_DAYS), 0), len(soon)),
+            items=tuple(
+                _of(
+                    f.place,
+                    f"full in {_days(f.until) or 0:,.1f} d",
+                    f"{100 * f.used_ratio:.1f} % used, and it grows" + _limits(f.until),
+                    _moves(report, f.place),
+                )
+                for f in soon
+            ),
+        ),
+        Group(
+            key="slow",
+            title="Disks that are slower than their peers",
+            tone="warn",
+            total=len(slow),
+            items=tuple(
+                _of(
+                    r.place,
+                    f"{r.slow_ratio:.1f} × slower",
+                    "; ".join(r.reasons[:REASONS_MAX]) or "slower than the others under the same load",
+                    (f"kjbod status {CONFIG}", *_disk_tells(r.place)),
+                )
+                for r in slow
+            ),
+        ),
+        Group(
+            key="other",
+            title="Directories in another state",
+            tone="warn",
+            total=sum(n for s, n in report.states.items() if s not in ("online", FAILED, SILENT, STOPPED)),
+            items=tuple(
+                _of(d.place, d.state, f"since {when(d.since_ms)}", (f"kjbod status {CONFIG}",), d.since_ms)
+                for d in report.other
+            ),
+        ),
+    )
+    return [group for group in found if group.total and group.items]
+
+
+SLOW_FROM = 2.0
+"""From so much slower than its peers on a disk is named, whatever its score."""
+
+
+def _key(place: Place) -> tuple[object, ...]:
+    return place.fleet, place.host, place.broker_id, place.path
+
+
+def _days(until: Iterable[object]) -> float | None:
+    return next((d.days for d in until if getattr(d, "mark_pct", None) == 100), None)  # type: ignore[attr-defined]
+
+
+def _limits(until: Iterable[object]) -> str:
+    found = next((d for d in until if getattr(d, "mark_pct", None) == 100), None)
+    soonest, latest = getattr(found, "soonest", None), getattr(found, "latest", None)
+    if soonest is None:
+        return ""
+    return f"; 95 %: {soonest:,.1f} d to " + (f"{latest:,.1f} d" if latest is not None else "later than can be said")
+
+
+def when(at_ms: int | None) -> str:
+    """A moment in UTC, by the second."""
+    return date_time(at_ms)[:19] if at_ms is not None else "unknown"
+
+
+def _of(place: Place, what: str, reason: str, commands: Sequence[str], since_ms: int | None = None) -> Todo:
+    return Todo(
+        place=place,
+        host=place.host,
+        broker_id=place.broker_id if place.broker_id is not None else -1,
+        fleet=place.fleet,
+        rack=place.rack,
+        what=what,
+        reason=reason,
+        commands=tuple(commands),
+        since_ms=since_ms,
+    )
+
+
+def _dead(directory: Directory, *, led: bool) -> Todo:
+    place = directory.place
+    what = f"leads {plural(directory.leaders or 0, 'partition')}" if led else "failed"
+    reason = directory.evidence or "no evidence recorded"
+    stop = ("systemctl stop --no-block kafka",) if led else ()
+    steps = (
+        f"kjbod status {CONFIG}",
+        *stop,
+        *(() if led else (f"kjbod guard release {CONFIG} {_quoted(place.path)}",)),
+    )
+    return _of(place, what, reason, steps, directory.since_ms)
+
+
+def _silent(agent: Agent) -> Todo:
+    failed = f", {agent.failed:,} of them failed" if agent.failed else ""
+    count = plural(agent.directories, "directory", "directories")
+    return Todo(
+        place=None,
+        host=agent.host,
+        broker_id=agent.broker_id,
+        fleet=agent.fleet,
+        rack=agent.rack,
+        what=f"silent for {duration(agent.silent_ms)}",
+        reason=f"nothing heard since {when(agent.last_ms)}; {count}{failed}, of which nothing is known now",
+        commands=(f"ssh {_quoted(agent.host)}", "systemctl status 'kjbod*'", f"kjbod status {CONFIG}"),
+        since_ms=agent.last_ms,
+    )
+
+
+def _ended(agent: Agent) -> Todo:
+    code = f", exit code {agent.exit_code}" if agent.exit_code is not None else ""
+    return Todo(
+        place=None,
+        host=agent.host,
+        broker_id=agent.broker_id,
+        fleet=agent.fleet,
+        rack=agent.rack,
+        what=f"{agent.status}{code}",
+        reason=agent.reason or "no reason given",
+        commands=("journalctl -u 'kjbod*' -n 50", f"kjbod status {CONFIG}"),
+        since_ms=agent.last_ms,
+    )
+
+
+def _quoted(text: str) -> str:
+    return shlex.quote(text)
+
+
+def _disk_tells(place: Place) -> tuple[str, ...]:
+    device = (place.device or "").partition(" ")[0]
+    return (f"smartctl -x {_quoted('/dev/' + device)}",) if device else ()
+
+
+def _empty_it(place: Place) -> tuple[str, ...]:
+    return (f"kjbod move {CONFIG} --from {_quoted(place.path)} --to OTHER_DIRECTORY",)
+
+
+def _moves(report: FleetReport, place: Place) -> tuple[str, ...]:
+    for uneven in report.insights.capacity.imbalances:
+        if (uneven.fleet, uneven.host, uneven.broker_id) == (place.fleet, place.host, place.broker_id):
+            return uneven.commands
+    return (f"kjbod log-dirs {CONFIG}",)

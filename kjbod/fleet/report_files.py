@@ -1,0 +1,202 @@
+"""``kjbod fleet report --lake``: from the gold of a lake to files that people open: the page, its drill-downs, JSON.
+
+Everything is made in a folder beside the old report and renamed into place when it is whole, the first page last.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from kjbod.fleet.command import EXIT_DATA, EXIT_OK, Running, run_command
+from kjbod.fleet.command import Place as Where
+from kjbod.fleet.fleet_error import FleetError
+from kjbod.fleet.lake.lake import Lake, open_lake
+from kjbod.fleet.page.changes import before
+from kjbod.fleet.page.details import host_page, hosts_page, model_page
+from kjbod.fleet.page.document import report_json
+from kjbod.fleet.page.index import index_page
+from kjbod.fleet.page.model import Agent, FleetReport, HostDetail, host_file, model_file
+from kjbod.fleet.page.words import sentences
+from kjbod.fleet.report_command import local_path
+from kjbod.fleet.svg import plural
+
+Progress = Callable[[str], None]
+
+OUTPUTS = ("index.html", "report.json", "hosts", "models")
+"""What a report consists of; nothing else in the output folder is ever touched."""
+PREVIOUS_BYTES_MAX = 16 << 20
+"""A ``report.json`` that is larger is none of ours."""
+LAKE_BYTES = 1 << 30
+"""What a lake is taken for before it is opened: it is worth the settings of a long job."""
+
+
+def report_lake(
+    lake: str,
+    out: str,
+    *,
+    from_date: str | None = None,
+    to_date: str | None = None,
+    json_file: str | None = None,
+    silent_after_ms: int | None = None,
+    where: Where | None = None,
+) -> int:
+    """Make the report of a lake and say so on the terminal. Returns the exit code."""
+
+    def body(running: Running) -> int:
+        out_dir = local_path("--out", out)
+        json_path = None if json_file is None else local_path("--json", json_file)
+        with workspace(out_dir) as work, running.session(LAKE_BYTES) as spark:
+            opened = open_lake(spark, lake)
+            report = make_files(
+                opened,
+                work,
+                running.progress,
+                from_date=from_date,
+                to_date=to_date,
+                silent_after_ms=silent_after_ms,
+                previous=_previous(out_dir),
+            )
+            if json_path is not None:
+                _write_beside(json_path, (work / "report.json").read_text(encoding="utf-8"))
+            publish(work, out_dir)
+        running.progress("done")
+        running.print(*sentences(report), f"page: {out_dir / 'index.html'}")
+        return EXIT_DATA if report.data.bad_files else EXIT_OK
+
+    return run_command("report", body, where)
+
+
+def make_files(
+    lake: Lake,
+    work: Path,
+    progress: Progress,
+    *,
+    from_date: str | None = None,
+    to_date: str | None = None,
+    silent_after_ms: int | None = None,
+    previous: str | None = None,
+) -> FleetReport:
+    """Write all files of a report of the newest state of ``lake`` to ``work``; ``previous`` is the ``report.json`` of
+    the report before.
+
+    Raises:
+        FleetError: the dates are none, or there are no data of them.
+    """
+    from kjbod.fleet.report import collect_report, dates_of
+
+    state = lake.state()
+    dates = dates_of(state, from_date, to_date)
+    collected = collect_report(lake, state, dates, progress, silent_after_ms=silent_after_ms, before=before(previous))
+    try:
+        report = collected.report
+        progress("drawing the page")
+        text = json.dumps(report_json(report), indent=1, sort_keys=True)
+        (work / "report.json").write_text(text + "\n", encoding="utf-8")
+        _write(work / "index.html", index_page(report))
+        (work / "models").mkdir()
+        for disks in report.models:
+            _write(work / "models" / model_file(disks.model), model_page(disks, report))
+        progress(f"drawing the pages of {plural(report.brokers, 'host')}")
+        (work / "hosts").mkdir()
+        _write_hosts(work / "hosts", collected.host_details(), report, collected.days)
+    finally:
+        collected.close()
+    return report
+
+
+def _write_hosts(folder: Path, details: Iterator[HostDetail], report: FleetReport, days: int) -> None:
+    """The page of each host, and the list of all, host by host."""
+
+    def agents() -> Iterator[Agent]:
+        for detail in details:
+            agent = detail.agent
+            _write(folder / host_file(agent.fleet, agent.host, agent.broker_id), host_page(detail, report.window, days))
+            yield agent
+
+    with (folder / "index.html").open("w", encoding="utf-8", errors="replace") as listed:
+        listed.writelines(hosts_page(agents(), report.window))
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", errors="replace")
+
+
+def _previous(out_dir: Path) -> str | None:
+    """The ``report.json`` that is there; None where there is none that can be read."""
+    path = out_dir / "report.json"
+    try:
+        if path.stat().st_size > PREVIOUS_BYTES_MAX:
+            return None
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+
+
+def _write_beside(path: Path, text: str) -> None:
+    """Write a file under another name and rename it.
+
+    Raises:
+        FleetError: it cannot be written.
+    """
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=".kjbod-fleet-", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+            Path(name).chmod(0o644)
+            Path(name).replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                Path(name).unlink()
+            raise
+    except OSError as error:
+        raise FleetError(f"cannot write to {path}: {error.strerror}: give --json another place") from None
+
+
+@contextlib.contextmanager
+def workspace(out_dir: Path) -> Iterator[Path]:
+    """A folder on the same file system as ``out_dir``, so that results can be renamed into place.
+
+    Raises:
+        FleetError: it cannot be made, or written to.
+    """
+    try:
+        made = [folder for folder in (out_dir, *out_dir.parents) if not folder.exists()]
+        out_dir.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=".kjbod-fleet-", dir=out_dir))
+    except OSError as error:
+        raise FleetError(f"cannot write to {out_dir}: {error.strerror}: give --out another place") from None
+    try:
+        yield work
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO):
+            raise
+        raise FleetError(f"cannot write to {out_dir}: {error.strerror}: give --out another place") from None
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        with contextlib.suppress(OSError):  # folders that a failed run has made for nothing; never one with a report
+            for folder in made:
+                folder.rmdir()
+
+
+def publish(work: Path, out_dir: Path) -> None:
+    """Replace the parts of a report one by one, the page last: it is what people look at.
+
+    Raises:
+        FleetError: they cannot be renamed.
+    """
+    old = work / ".old"
+    old.mkdir()
+    try:
+        for name in reversed(OUTPUTS):
+            if (out_dir / name).exists():
+                (out_dir / name).rename(old / name)
+            if (work / name).exists():
+                (work / name).rename(out_dir / name)
+    except OSError as error:
+        raise FleetError(f"cannot write to {out_dir}: {error.strerror}: give --out another place") from None

@@ -1,0 +1,387 @@
+"""The page of a large fleet: what is wrong comes first, what is left out is counted, and text stays text."""
+
+import dataclasses
+import json
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from kjbod.fleet.page import todo
+from kjbod.fleet.page.changes import Before, before, changes
+from kjbod.fleet.page.details import host_page, hosts_page, model_page
+from kjbod.fleet.page.document import report_json
+from kjbod.fleet.page.frame import POLICY, SCRIPT
+from kjbod.fleet.page.index import index_page
+from kjbod.fleet.page.model import (
+    Agent,
+    Cell,
+    Changes,
+    Data,
+    Deed,
+    Directory,
+    DirectoryDetail,
+    Guards,
+    Happening,
+    HostDetail,
+    MapHost,
+    ModelDisks,
+    Series,
+    Stand,
+    host_file,
+    model_file,
+    safe_name,
+)
+from kjbod.fleet.page.words import deeds, describe, evidence, sentences
+from kjbod.fleet.svg import date_time
+from tests.fleet.report_data import (
+    DEAD,
+    HOSTILE,
+    LEADING,
+    NOW_MS,
+    SILENT,
+    agent,
+    failed,
+    host_name,
+    incident,
+    insights,
+    place,
+    report,
+)
+
+
+def text_of(html: str) -> str:
+    return re.sub(r"<[^>]+>", " ", html)
+
+
+def part(html: str, key: str) -> str:
+    (found,) = re.findall(rf'<section id="{key}">.*?</section>', html, re.S)
+    return str(found)
+
+
+def healthy(count: int = 3, **more: Any) -> Any:
+    drawn = tuple(MapHost(agent=agent(b), cells=(Cell(path="/mnt/d1", state="online"),)) for b in range(1, count + 1))
+    quiet = insights(0)
+    room = dataclasses.replace(quiet.capacity, forecasts=(), full_within={})
+    known: dict[str, Any] = {
+        "insights": dataclasses.replace(quiet, capacity=room),
+        "hosts": drawn,
+        "states": {"online": count},
+        "statuses": {"unfenced": count},
+        "failed": (),
+        "agents": (),
+        "incidents": (),
+        "incident_outcomes": {},
+    }
+    return report(2, **(known | more))
+
+
+def hostile_host() -> HostDetail:
+    series = Series(
+        days=(0, 1), states=(), used=(1, 2), probe_us=(1, None), temp_c=(3, 4), errors=(0, 1), defects=(0, 0)
+    )
+    disk = failed(1, HOSTILE)
+    disk = dataclasses.replace(
+        disk, place=place(1, HOSTILE, host=HOSTILE, serial=HOSTILE, model=HOSTILE, device=HOSTILE)
+    )
+    return HostDetail(
+        agent=Agent(
+            host=HOSTILE, broker_id=1, status=HOSTILE, reason=HOSTILE, rack=HOSTILE, fleet=HOSTILE, version=HOSTILE
+        ),
+        directories=(DirectoryDetail(directory=disk, series=series),),
+        happenings=(Happening(ts=NOW_MS, kind=HOSTILE, path=HOSTILE, attrs={"evidence": HOSTILE}),),
+        hidden_happenings=0,
+        incidents=(incident(1, HOSTILE, evidence=HOSTILE, outcome=HOSTILE),),
+    )
+
+
+def test_the_same_data_make_the_same_bytes() -> None:
+    assert index_page(report(50)) == index_page(report(50))
+    one = hostile_host()
+    assert host_page(one, report(2).window, 2) == host_page(one, report(2).window, 2)
+
+
+def test_every_drawing_is_well_formed_and_described() -> None:
+    found = re.findall(r"<svg xmlns.*?</svg>", index_page(report(50)), re.S)
+    assert len(found) >= 20
+    for drawing in map(ET.fromstring, found):
+        assert drawing.get("role") in ("img", "group")
+        assert drawing.get("aria-label")
+
+
+def test_a_page_loads_nothing_and_runs_only_the_script_that_its_policy_names() -> None:
+    html = index_page(report(50))
+    assert html.count("<script") == 1
+    assert "default-src 'none'" in POLICY and "unsafe" not in POLICY
+    assert not re.search(r'\ssrc=|url\(|\sstyle="|\son\w+="', html)
+    assert all(re.match(r"#|hosts/|models/", to) for to in re.findall(r'href="([^"]*)"', html))
+    assert len(SCRIPT.splitlines()) <= 40
+
+
+def test_hostile_text_stays_text_on_every_page() -> None:
+    odd = agent(1, "stopped", host=HOSTILE, reason=HOSTILE, exit_code=HOSTILE, rack=HOSTILE)
+    of_hostile = dataclasses.replace(
+        failed(1, HOSTILE), place=place(1, HOSTILE, host=HOSTILE, serial=HOSTILE, model=HOSTILE)
+    )
+    all_ = report(
+        20,
+        agents=(odd,),
+        statuses={"stopped": 1, HOSTILE: 2},
+        states={"failed": 1, HOSTILE: 3},
+        hosts=(MapHost(agent=odd, cells=(Cell(path=HOSTILE, state=HOSTILE),)),),
+        failed=(of_hostile,),
+        incidents=(incident(1, HOSTILE, evidence=HOSTILE, outcome=HOSTILE),),
+        guards=(Guards(fleet=HOSTILE, guards=1, acting=1, acts=1, failed_acts=0, refusals=0, would=0),),
+        stands=(Stand(ts=NOW_MS, host=HOSTILE, broker_id=1, state="left", reason=HOSTILE),),
+    )
+    disks = ModelDisks(model=HOSTILE, directories=1, hosts=1, failed=0, bytes_total=0, bytes_used=0)
+    listed = "".join(hosts_page([odd], all_.window))
+    for html in (index_page(all_), host_page(hostile_host(), all_.window, 2), model_page(disks, all_), listed):
+        assert html.count("<script") == 1
+        assert "alert(1)" in html
+        assert "\x00" not in html and "\x1b" not in html
+        HTMLParser().feed(html)
+        for drawing in re.findall(r"<svg xmlns.*?</svg>", html, re.S):
+            ET.fromstring(drawing)
+
+
+def test_commands_quote_what_a_report_says() -> None:
+    disk = dataclasses.replace(failed(1), place=place(1, "/mnt/d 1; rm -rf $HOME", host="a b"))
+    (group,) = [g for g in todo.groups(healthy(states={"failed": 1}, failed=(disk,))) if g.key == "dead"]
+    assert "'/mnt/d 1; rm -rf $HOME'" in group.items[0].commands[-1]
+
+
+def test_an_empty_fleet_has_a_page_too() -> None:
+    html = index_page(healthy(0, hosts=(), states={}, statuses={}, samples=0, models=()))
+    assert "No directory has been reported yet." in html
+    assert "Nothing was reported yet." in html
+
+
+def test_what_is_most_urgent_comes_first_with_disk_reason_and_command() -> None:
+    all_ = report(1_000)
+    html = index_page(all_)
+    first = part(html, "todo")
+    titles = [title.strip() for title in re.findall(r"<h3>([^<]+)", first)]
+    assert titles == [
+        "Dead disks that still lead partitions",
+        "Agents that are silent",
+        "Agents that are stopped or fenced",
+        "Dead disks to replace",
+        "Disks that may fail soon",
+        f"Directories that will be full within {todo.SOON_DAYS} days",
+    ]
+    assert html.index('id="todo"') < html.index('id="changes"') < html.index('id="map"') < html.index('id="afr"')
+    for broker in DEAD:
+        assert f"serial Z{broker}-4" in first
+        assert date_time(NOW_MS - broker * 60_000)[:19] in first
+        assert f"hosts/{host_file('cluster-a', host_name(broker), broker)}" in first
+    assert "rack r03" in first and "device sdb" in first and "model ST16000NM001G" in first
+    assert "kjbod guard release -c /etc/kafka/server.properties /mnt/d4" in first
+    assert "systemctl stop --no-block kafka" in first.partition("Agents that are silent")[0]
+
+
+def test_a_silent_agent_s_directories_are_not_online() -> None:
+    all_ = report(500)
+    assert sentences(all_)[0] == f"1 of 500 agents is silent: broker {SILENT} · {host_name(SILENT)} for 8.0 d."
+    assert sentences(all_)[1] == "12 of 6,000 directories failed, 12 are silent and 12 are stopped."
+    assert "5,964 / 6,000" in index_page(all_)
+
+
+def test_what_the_page_leaves_out_is_counted() -> None:
+    many = tuple(failed(broker) for broker in range(1, 201))
+    all_ = report(1_000, failed=many, states={"failed": 900, "online": 11_100})
+    first = text_of(part(index_page(all_), "todo"))
+    assert "Dead disks to replace  900" in first
+    assert "and 840 more" in first
+
+
+@pytest.mark.parametrize("hosts", [1, 50, 1_500])
+def test_a_page_is_small_whatever_the_fleet_s_size(hosts: int) -> None:
+    all_ = report(max(hosts, 3), hidden_hosts=50_000 if hosts == 1_500 else 0)
+    html = index_page(all_)
+    assert len(html.encode()) < 1_500_000
+    assert len(json.dumps(report_json(all_))) < 1_500_000
+    if hosts == 1_500:
+        assert "and 50,000 more: hosts/index.html has every host" in text_of(html)
+
+
+def test_a_map_of_few_hosts_has_their_names_and_one_of_many_none() -> None:
+    assert "kafka-0005</text>" in part(index_page(report(50)), "map")
+    dense = part(index_page(report(1_000)), "map")
+    assert "</text>" not in dense
+    assert f"kafka-0{DEAD[3]}.example.org, broker {DEAD[3]}: 1 failed, 11 online: /mnt/d4" in dense
+
+
+def test_a_healthy_fleet_is_said_to_be_one() -> None:
+    html = index_page(healthy())
+    assert "Nothing: all agents run, all directories are online, no disk is about to fail" in html
+    assert "none has stopped or fallen silent" in html
+    assert "All 3 directories are online." in html
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"states": {"online": 1}}, "The only directory is online."),
+        ({"states": {"failed": 1, "online": 1}}, "1 of 2 directories failed."),
+        ({"states": {"slow": 1, "online": 1}}, "None of 2 directories failed and 1 is slow."),
+        (
+            {"incident_outcomes": {"acknowledged": 1}, "slowest_ms": 1231.0},
+            "1 failure was acknowledged by the controller within 1.23 s.",
+        ),
+        (
+            {"incident_outcomes": {"timeout shutdown": 1}},
+            "1 failure could not be reported, so the agent gave up in time.",
+        ),
+        ({"incident_outcomes": {"open": 1}}, "1 failure is not acknowledged yet."),
+        (
+            {
+                "agents": (agent(1, "stopped", reason="timeout", exit_code="74"),),
+                "statuses": {"stopped": 1, "unfenced": 1},
+            },
+            "1 of 2 agents stopped: broker 1 (timeout, exit code 74).",
+        ),
+        (
+            {
+                "agents": (agent(1, "stopped", reason="long " * 99, exit_code="74"),),
+                "statuses": {"stopped": 1},
+                "incidents": (incident(1, "/mnt/d2", outcome="timeout shutdown", errno="EIO"),),
+            },
+            "1 of 1 agent stopped: broker 1 (could not report /mnt/d2: EIO, exit code 74).",
+        ),
+        (
+            {"data": Data(files=2, by_status={"torn": 1}, lines=720, lines_set_aside=720, bad_files=1)},
+            "Data problems: 720 lines of 1 report file set aside.",
+        ),
+    ],
+)
+def test_the_summary_says_it_in_plain_words(more: dict[str, Any], words: str) -> None:
+    assert words in sentences(healthy(**more))
+
+
+def test_each_failure_says_what_a_guard_did_about_it_when_and_what_was_refused() -> None:
+    done = (
+        Deed(after_ms=0.4, means="cut", outcome="pending", reason="it did not return"),
+        Deed(after_ms=104.0, means="recorded"),
+        Deed(after_ms=310.0, means="evict", outcome="done", count=214),
+        Deed(after_ms=2_000.0, means="kill", outcome="refused", reason="no CAP_KILL"),
+        Deed(after_ms=2_001.0, means="crippled", reason="a fetcher is stuck"),
+    )
+    told = (
+        "cut pending after 0.4 ms (it did not return), recorded after 104 ms, evict of 214 partitions after 310 ms, "
+        "kill refused after 2 s (no CAP_KILL), crippled after 2 s (a fetcher is stuck)"
+    )
+    assert deeds(done) == told
+    assert f"Guard: {told}" in part(index_page(report(50, incidents=(incident(deeds=done),))), "incidents")
+    assert "and 18 more" in deeds([Deed(after_ms=n, means="report", outcome="failed") for n in range(30)])
+
+
+def test_evidence_that_names_the_device_is_not_followed_by_it_again() -> None:
+    one = incident(evidence="/mnt/d1 failed: EIO; device sdb 8:16", deeds=())
+    assert evidence(one) == "/mnt/d1 failed: EIO; device sdb 8:16; serial Z1-1"
+
+
+def test_a_guard_that_could_not_do_what_should_be_done_is_named_with_its_reason() -> None:
+    stand = Stand(ts=NOW_MS, host="h", broker_id=4, state="crippled", reason="a fetcher is stuck")
+    first = part(index_page(healthy(stands=(stand,))), "todo")
+    assert "crippled: the broker as a whole" in first and "a fetcher is stuck" in first
+    assert "kjbod guard history" in first
+
+
+def test_guards_are_counted_by_cluster() -> None:
+    rows = (
+        Guards(fleet="a", guards=2, acting=1, acts=5, failed_acts=1, refusals=2, would=3),
+        Guards(fleet="b", guards=1, acting=1, acts=1, failed_acts=0, refusals=0, would=0),
+    )
+    all_ = healthy(guards=rows)
+    assert "3 guards, of which 2 act: 6 acts, 1 in vain, 2 refused, 3 only observed." in sentences(all_)
+    assert "What guards did" in index_page(all_) and "What guards did" not in index_page(healthy())
+    assert report_json(all_)["guards"][0]["acts"] == 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "attrs", "words"),
+    [
+        ("guard_does", {"means": "cut"}, "guard: cut begins"),
+        ("guard_done", {"means": "cut", "outcome": "done", "took_ms": "3"}, "guard: cut done in 3 ms"),
+        ("guard_stands", {"state": "crippled", "reason": "stuck"}, "guard: crippled: stuck"),
+        ("state_changed", {"previous": "online", "state": "suspect"}, "online → suspect"),
+        ("agent_stopped", {"reason": "SIGTERM", "exit_code": "0"}, "stopped: SIGTERM, exit code 0"),
+        ("a_kind_of_tomorrow", {}, "a kind of tomorrow"),
+    ],
+)
+def test_the_timeline_tells_each_event_in_words(kind: str, attrs: dict[str, str], words: str) -> None:
+    assert describe(Happening(ts=NOW_MS, kind=kind, attrs=attrs)) == words
+
+
+# --- what changed
+
+
+WHOLE = {"failed": True, "silent": True, "at_risk": True}
+A, B, C = (("c", f"h{n}", n, "/d") for n in (1, 2, 3))
+
+
+def old(**more: Any) -> Before:
+    known: dict[str, Any] = {"now_ms": 1, "failed": {}, "silent": frozenset(), "at_risk": frozenset()}
+    return Before(**(known | {"whole": WHOLE, "changes": Changes(counts={})} | more))
+
+
+def seen(state: str, serial: str) -> Directory:
+    return Directory(place=place(1, "/d", serial=serial), state=state)
+
+
+def test_changes_tell_what_failed_was_replaced_recovered_fell_silent_and_came_back() -> None:
+    agents = [("c", f"h{n}", n, "") for n in (7, 8)]
+    was = old(failed={A: "S1", B: "S2"}, silent=frozenset({agents[0]}))
+    now = changes(was, 2, {C: "S3"}, [agents[1]], [A], {A: seen("online", "S9"), B: seen("online", "S2")})
+    kinds = ("failed", "replaced", "recovered", "silent", "heard", "at_risk")
+    assert now.counts == dict.fromkeys(kinds, 1)
+    assert [c.detail for c in now.listed[:3]] == ["disk S3", "S1 → S9", "disk S2"]
+
+
+def test_what_was_cut_off_before_is_not_new_and_a_silent_disk_has_not_recovered() -> None:
+    cut = old(whole={**WHOLE, "failed": False}, failed={A: "S1"})
+    assert changes(cut, 2, {C: "S3"}, [], [], {A: seen("silent", "S1")}).counts == {}
+
+
+def test_the_same_report_again_says_the_same_changes() -> None:
+    first = report(50)
+    text = json.dumps(report_json(dataclasses.replace(first, changes=Changes(since_ms=5, counts={"failed": 2}))))
+    again = before(text)
+    assert again is not None
+    assert changes(again, NOW_MS, {}, [], [], {}) == Changes(since_ms=5, counts={"failed": 2})
+    assert len(again.failed) == len(first.failed) and again.failed["cluster-a", host_name(LEADING), LEADING, "/mnt/d2"]
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "[]", "{}", '{"version": 2}', "[" * 99_999, '{"version": 2, "remembered": {"failed": [[1]]}}']
+)
+def test_an_earlier_report_that_is_none_is_as_no_report(text: str | None) -> None:
+    assert before(text) is None
+
+
+# --- files
+
+
+def test_names_of_pages_are_safe_and_tell_all_apart() -> None:
+    odd = ("../../etc/passwd", "a b", "a-b", "A-B", "\x00", "", "é", "x" * 300, "con:1", HOSTILE)
+    names = [model_file(name) for name in odd]
+    assert len({name.lower() for name in names}) == len(odd)
+    assert all(re.fullmatch(r"[a-z0-9_-]{1,80}\.html", name) for name in names)
+    assert safe_name("a", None) != safe_name("a", "-") != safe_name("a")
+    assert host_file("c1", "h", 1) != host_file("c2", "h", 1) != host_file(None, "h", 1)
+
+
+def test_json_has_the_rate_of_the_whole_and_of_each_model_and_what_to_do() -> None:
+    made = report_json(report(1_000))
+    assert (made["drive_days"], made["failures"]) == (300_000, 15)
+    assert made["afr_pct"] == pytest.approx(15 / (300_000 / 365) * 100)
+    assert [(m["model"], m["drive_days"], m["failures"]) for m in made["models"][:2]] == [
+        ("MODEL 0", 50_000, 0),
+        ("MODEL 1", 50_000, 1),
+    ]
+    assert [group["key"] for group in made["todo"]][:2] == ["led", "silent"]
+    assert made["counts"]["states"]["failed"] == 12
+    assert made["incidents"][0]["path"] == "/mnt/d4"
