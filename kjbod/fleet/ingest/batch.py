@@ -11,8 +11,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from kjbod.fleet.ingest import account
 from kjbod.fleet.ingest.checkpoint import Run, files_of_batch, noted, with_note
+from kjbod.fleet.ingest.inbox import open_inbox
 from kjbod.fleet.ingest.lines import parsed
-from kjbod.fleet.lake.lake import Lake, files_of
+from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.lake.state import BATCH, Piece, State
 from kjbod.fleet.schema import EVENTS, SAMPLES, STREAMS, TRAILER_DDL
 from kjbod.fleet.tables import AUDIT_FILES, AUDIT_QUARANTINE, SILVER_EVENTS, SILVER_SAMPLES, Table
@@ -122,7 +123,7 @@ class _Batch:
         silent = [row["_uri"] for row in listed.join(hours, "_uri", "left_anti").sort("_uri").collect()]
         if not silent:
             return None
-        inbox = files_of(self.lake.spark, self.run.inbox)
+        inbox = open_inbox(self.lake.spark, self.run.inbox)
         rows: list[tuple[str, int | None]] = []
         for uri in silent:
             size, refused = inbox.probe(uri)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.ingest.checkpoint import LOG_COMPACT_INTERVAL, Run, noted, open_run
-from kjbod.fleet.lake.lake import Lake, files_of
+from kjbod.fleet.ingest.inbox import open_inbox
+from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.lake.state import Piece, State
 from kjbod.fleet.schema import EVENTS, SAMPLES, STREAMS
 from kjbod.fleet.svg import plural
@@ -61,7 +62,7 @@ def inbox_uri(spark: "SparkSession", given: str) -> str:
     """
     from kjbod.fleet.ingest.lines import is_glob
 
-    files = files_of(spark, given)
+    files = open_inbox(spark, given)
     if is_glob(files.root):
         raise FleetError(f"--reports {given}: not with any of {{}}[]*?\\ in its name, which Spark takes for a pattern")
     if not files.is_directory():
@@ -144,7 +145,7 @@ def _query(
     from kjbod.fleet.ingest.batch import TakeBatch
     from kjbod.fleet.ingest.lines import arriving
 
-    taking = TakeBatch(lake, run, files_of(spark, run.inbox).uri(), progress)
+    taking = TakeBatch(lake, run, open_inbox(spark, run.inbox).uri(), progress)
     writer = arriving(spark, run.inbox, files_max).writeStream.foreachBatch(taking)
     writer = writer.option("checkpointLocation", lake.full(run.checkpoint)).trigger(**trigger)
     return writer.start(), taking

@@ -144,6 +144,15 @@ class ArrowFiles:
             else:
                 target.unlink()
 
+    def sync(self, path: str) -> None:
+        """Implements :class:`Files`: the server wrote it, perhaps on this machine."""
+        if self._local:
+            os.sync()
+
+    def is_link(self, path: str) -> bool:
+        """Implements :class:`Files`."""
+        return self._local and self._here(path).is_symlink()
+
 
 def _split(uri: str) -> tuple[str, str]:
     """Scheme and the rest; ``file`` for what has none. As Hadoop has it, ``%`` in a path is a character."""

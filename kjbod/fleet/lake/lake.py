@@ -83,8 +83,8 @@ class Lake:
                 self.files.delete(f"{LIVE}/{entry.name}")
 
     def make_durable(self) -> None:
-        """Make sure that what was written until now survives a loss of power. To be called between writing and the commit that names
-        it: Spark syncs no file of a local disk. Other file systems keep what they have acknowledged."""
+        """Make sure that what was written until now survives a loss of power. To be called between writing and the
+        commit that names it: Spark syncs no file of a local disk. Others keep what they acknowledged."""
         if self.uri.startswith("file:") and str(self.spark.sparkContext.master).startswith("local"):
             os.sync()
 

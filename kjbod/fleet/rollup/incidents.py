@@ -33,7 +33,7 @@ def incident(events: DataFrame, days: DataFrame, dates: Sequence[str]) -> DataFr
 
 
 def _around(rows: DataFrame, dates: Sequence[str]) -> DataFrame:
-    """Rows, each for the date it is of, the one before and the one after, as ``_of``, where that is one of ``dates``."""
+    """Rows, each for its date, the one before and the one after, as ``_of``, where that is one of ``dates``."""
     days = F.sequence(F.date_add(F.to_date("date"), -1), F.date_add(F.to_date("date"), 1))
     of = F.transform(days, lambda day: F.date_format(day, "yyyy-MM-dd"))
     return rows.withColumn("_of", F.explode(of)).where(F.col("_of").isin(list(dates)))
