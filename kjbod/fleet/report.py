@@ -538,7 +538,7 @@ def _outcomes(incidents: "DataFrame") -> tuple[dict[str, int], float | None]:
 
 
 def _stands(timeline: "DataFrame", hosts: "DataFrame") -> tuple[Stand, ...]:
-    """Where guards stand last, of those places where what should be done is not; a new run has left nothing."""
+    """Last stands of guards, at those places where what should be done is not; a new run has left nothing."""
     began = F.col("kind") == "agent_started"
     told = timeline.where(began | (F.col("kind") == "guard_stands"))
     moment = F.struct("ts", "mono_ns")

@@ -1,4 +1,4 @@
-"""What is not as it was in the report before, from that report's ``report.json``. Pure."""
+"""Differences from the report before, by that report's ``report.json``. Pure."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 from kjbod.fleet.page.model import LIST_MAX, Change, Changes, Directory
 from kjbod.quick_dataclass import dataclass
 
-KINDS = {
+KINDS: Mapping[str, str] = {
     "failed": "newly failed",
     "replaced": "replaced",
     "recovered": "well again, the same disk",
@@ -25,7 +25,7 @@ Spot = tuple[str, str, int, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Before:
-    """What a report before has said."""
+    """Content of a report before."""
 
     now_ms: int
     failed: Mapping[Spot, str]
@@ -38,14 +38,14 @@ class Before:
 
 
 def spot(fleet: str | None, host: str, broker_id: int | None, path: str = "") -> Spot:
-    """Where something is."""
+    """Key of a place."""
     return fleet or "", host, -1 if broker_id is None else broker_id, path
 
 
 def remembered(
     failed: Iterable[tuple[Spot, str]], silent: Iterable[Spot], at_risk: Iterable[Spot], whole: Mapping[str, bool]
 ) -> dict[str, Any]:
-    """What the next report compares with, for ``report.json``."""
+    """Facts that the next report compares with, for ``report.json``."""
     return {
         "failed": [[*place, disk] for place, disk in failed],
         "silent": [list(place) for place in silent],
@@ -55,7 +55,7 @@ def remembered(
 
 
 def before(text: str | None) -> Before | None:
-    """What a ``report.json`` says; None where it is none, or one of another version."""
+    """Content of a ``report.json``; None where it is none, or one of another version."""
     try:
         found = json.loads(text or "")
         if found["version"] != REPORT_VERSION:
@@ -101,7 +101,7 @@ def changes(
     at_risk: Iterable[Spot],
     seen: Mapping[Spot, Directory],
 ) -> Changes:
-    """What is new since ``old``; ``failed``, ``silent`` and ``at_risk`` are now's, ``seen`` are the directories that
+    """Differences from ``old``; ``failed``, ``silent`` and ``at_risk`` are now's, ``seen`` are the directories that
     had failed then, as they are now. A report of the same moment is no other one: what it said is said again."""
     if old is None:
         return Changes(counts={})
@@ -140,5 +140,5 @@ def changes(
 
 
 def disk_of(directory: Directory) -> str:
-    """What tells the disk of a directory from another: its serial number, or the directory's id."""
+    """Identity of the disk of a directory: its serial number, or the directory's id."""
     return directory.place.serial or directory.place.dir_id or ""

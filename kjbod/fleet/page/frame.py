@@ -1,4 +1,4 @@
-"""What all pages have in common: the frame with its policy, the script that sorts tables, tables, sections."""
+"""Parts that all pages have in common: the frame with its policy, the script that sorts tables, tables, sections."""
 
 import base64
 import hashlib

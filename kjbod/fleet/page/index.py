@@ -3,7 +3,7 @@
 It is below 1.5 MB whatever the fleet's size: every list is cut to its worst, and says how many it leaves out.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kjbod.fleet.insight.model import AgentState, Forecast, Imbalance, Latency, Place, RateOf, Reliability
@@ -436,7 +436,7 @@ def _incidents(report: FleetReport) -> str:
 
 # --- kjbod's own work
 
-STAGES = {
+STAGES: Mapping[str, str] = {
     "detect": "first sign → verdict",
     "send": "verdict → report",
     "acknowledge": "report → recorded",

@@ -1,4 +1,4 @@
-"""What the page is drawn from, as plain data. No Spark here: :mod:`kjbod.fleet.report` collects it from gold.
+"""Plain data that the page is drawn from. No Spark here: :mod:`kjbod.fleet.report` collects it from gold.
 
 Nothing of a :class:`FleetReport` grows without limit with the fleet: lists hold the worst or the newest, and their
 whole number is beside them. What a host has to tell is in :class:`HostDetail`, of which one at a time is in memory.
@@ -106,7 +106,7 @@ class MapHost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deed:
-    """What a guard did about a failure, or that it does no more."""
+    """Act of a guard about a failure, or that it does no more."""
 
     after_ms: float
     means: str
@@ -217,7 +217,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What is not as it was in the report before."""
+    """Differences from the report before."""
 
     since_ms: int | None = None
     """"Now" of that report; None: there is none."""

@@ -1,4 +1,4 @@
-"""What needs a hand today, ranked, each with its reason and the command to run. Pure."""
+"""List of what needs a hand today, ranked, each with its reason and the command to run. Pure."""
 
 import shlex
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ REASONS_MAX = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Todo:
-    """One thing to do."""
+    """Task for a person."""
 
     place: Place | None
     host: str
