@@ -210,6 +210,13 @@ class HadoopFiles:
         with _refused(f"{self.root}/{path}"):
             self._fs.delete(self._path(path), True)
 
+    def free_bytes(self) -> int | None:
+        """Bytes that can still be written; None where the file system has no such number, as object stores."""
+        with _refused(self.root):
+            if self._scheme in OBJECT_STORES:
+                return None
+            return int(self._fs.getStatus(self._root).getRemaining())
+
 
 def uuid_text() -> str:
     """A name that nobody else has."""
