@@ -1,9 +1,9 @@
 """The archive of Spark's classes, with which Java starts in half the time. ``kjbod fleet doctor --fix`` makes it.
 
-Java 17 to 24 has archives of classes (AppCDS), Java 25 also of how they were linked (an AOT cache). Either belongs to one
-build of Java and one class path, so that the name has a hash of both: after an update of either the archive is not found,
-and nothing is different from a machine that never had one. Java checks again, and goes on without what it does not like;
-what it logs of that is switched off.
+Java 17 to 24 has archives of classes (AppCDS), Java 25 also of how they were linked (an AOT cache). Either belongs to
+one build of Java and one class path, so that the name has a hash of both: after an update of either the archive is not
+found, and nothing is different from a machine that never had one. Nor is it used when it was written to since it was
+made. Java checks again, and goes on without most of what it does not like; what it logs of that is switched off.
 """
 
 import contextlib
@@ -35,8 +35,9 @@ def cache_directory(environ: Mapping[str, str]) -> Path:
     """Directory of archives: ``fleet`` in KJBOD_CACHE, or in ``kjbod`` of the user's caches."""
     if kept := environ.get("KJBOD_CACHE"):
         return Path(kept).absolute() / "fleet"
-    home = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".cache")
-    return Path(home).absolute() / "kjbod/fleet"
+    if caches := environ.get("XDG_CACHE_HOME"):
+        return Path(caches).absolute() / "kjbod/fleet"
+    return Path(environ.get("HOME") or "/nonexistent").absolute() / ".cache/kjbod/fleet"
 
 
 def archive_path(java: Java, environ: Mapping[str, str]) -> Path | None:
@@ -57,7 +58,9 @@ def archive_options(java: Java, environ: Mapping[str, str]) -> list[str]:
         path = archive_path(java, environ)
         if path is None or not _is_ours(path) or not _is_ours(path.parent):
             return []
-    except OSError:
+        if not _is_ours(_seal(path)) or _seal(path).read_text(encoding="ascii") != _stamp(path):
+            return []
+    except (OSError, ValueError):
         return []
     if java.version >= AOT_SINCE:  # with which -Xshare must not be said
         return [_quoted(f"-XX:AOTCache={path}"), "-Xlog:disable"]
@@ -89,9 +92,10 @@ def make_archive(java: Java, environ: Mapping[str, str]) -> Path:
             )
         try:
             made.chmod(0o600)
+            _seal(path).write_text(_stamp(made), encoding="ascii")
             made.replace(path)
             for old in path.parent.glob(f"{path.name.split('-')[0]}-*"):
-                if old != path:  # of the same Java and Spark before they were updated
+                if old not in (path, _seal(path)):  # of the same Java and Spark before they were updated
                     old.unlink(missing_ok=True)
         except OSError as error:
             raise FleetError(f"{path}: {error.strerror}") from None
@@ -143,26 +147,40 @@ def _said_nowhere() -> Iterator[None]:
 
 
 def small_job(spark: "SparkSession") -> None:
-    """What the fleet's jobs do, with a few rows: parse lines, aggregate, rank, join, write and read tables."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
+    """Do as the fleet's jobs do, with a few rows: parse lines, aggregate, rank, join, write and read tables."""
+    from pyspark.sql import Window, functions
 
     scratch = spark.conf.get("spark.local.dir")
     lines = spark.createDataFrame(
         [(f'{{"host":"h{n % 3}","at":{n},"us":{n * 7 % 11}}}',) for n in range(50)], ["value"]
     )
-    rows = lines.select(F.from_json("value", "host STRING, at LONG, us LONG").alias("row")).select("row.*")
-    rows = rows.withColumn("date", F.date_format(F.timestamp_seconds("at"), "yyyy-MM-dd")).persist()
+    rows = lines.select(fn.from_json("value", "host STRING, at LONG, us LONG").alias("row")).select("row.*")
+    rows = rows.withColumn("date", fn.date_format(fn.timestamp_seconds("at"), "yyyy-MM-dd")).persist()
     rows.write.mode("overwrite").partitionBy("date").parquet(f"{scratch}/small-job")
     read = spark.read.schema("host STRING, at LONG, us LONG, date STRING").parquet(f"{scratch}/small-job")
-    newest = Window.partitionBy("host").orderBy(F.desc("at"))
-    last = read.withColumn("rank", F.row_number().over(newest)).where("rank = 1").select("host", "us")
-    groups = read.groupBy("host").agg(F.count("*"), F.percentile("us", 0.9), F.max_by("us", "at"), F.collect_list("us"))
+    newest = Window.partitionBy("host").orderBy(fn.desc("at"))
+    last = read.withColumn("rank", fn.row_number().over(newest)).where("rank = 1").select("host", "us")
+    groups = read.groupBy("host").agg(
+        fn.count("*"),
+        fn.percentile("us", 0.9),
+        fn.max_by("us", "at"),
+        fn.collect_list("us"),
+    )
     groups.join(last, "host", "left").orderBy("host").collect()
     spark.sql(
         "SELECT id % 7 AS k, count(*), percentile_approx(id, 0.5) FROM range(1000) GROUP BY 1 ORDER BY 1"
     ).collect()
     rows.unpersist()
+
+
+def _seal(path: Path) -> Path:
+    """File that says how the archive was when it was made: with one that was cut short, Java 17 does not start."""
+    return path.with_name(f"{path.name}.made")
+
+
+def _stamp(path: Path) -> str:
+    status = path.stat()
+    return f"{status.st_size} {status.st_mtime_ns}"
 
 
 def _is_ours(path: Path) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from kjbod.fleet.archive import archive_path, make_archive
+from kjbod.fleet.archive import archive_options, archive_path, make_archive
 from kjbod.fleet.command import EXIT_DATA, EXIT_OK, Running
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.java import Java, find_java
@@ -174,10 +174,9 @@ def _archive(java: Java, environ: Mapping[str, str], *, fix: bool) -> Finding:
 def _archive_at(path: Path, java: Java, environ: Mapping[str, str], *, fix: bool) -> Finding:
     if fix:
         path = make_archive(java, environ)
-    try:
+    if archive_options(java, environ):
         return _ok(f"archive of classes: {path}, {path.stat().st_size >> 20} MiB")
-    except OSError:
-        return _note("no archive of classes: Spark starts in half the time with one: kjbod fleet doctor --fix")
+    return _note("no whole archive of classes: Spark starts faster with one: kjbod fleet doctor --fix")
 
 
 def _lake(running: Running, uri: str) -> Finding:
@@ -200,7 +199,7 @@ def _lake(running: Running, uri: str) -> Finding:
 
 
 def _told(what: str, look: Callable[[], Finding]) -> Finding:
-    """What went wrong is a finding too."""
+    """Make a finding of a refusal too."""
     try:
         return look()
     except FleetError as error:

@@ -138,8 +138,13 @@ def test_an_archive_is_used_when_it_is_there_and_only_we_can_write_it(environ: d
         assert path is not None
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.touch(0o600)
+        assert archive.archive_options(java, environ) == []
+        archive._seal(path).write_text(archive._stamp(path))
         assert archive.archive_options(java, environ)[0] == f'"{expected}{path}"'
         path.chmod(0o666)
+        assert archive.archive_options(java, environ) == []
+        path.chmod(0o600)
+        path.write_text("cut short")
         assert archive.archive_options(java, environ) == []
     assert archive.archive_options(JAVA_17, {"SPARK_HOME": "/nowhere"}) == []
 
@@ -169,7 +174,7 @@ def test_what_a_killed_doctor_left_is_removed_and_an_archive_is_made_whole_or_no
 
     monkeypatch.setattr(archive, "_train", train)
     assert archive.make_archive(JAVA_17, environ) == path
-    assert sorted(path.parent.iterdir()) == sorted([path, other])
+    assert sorted(path.parent.iterdir()) == sorted([path, archive._seal(path), other])
 
 
 @only_deep("a minute of two processors")
