@@ -148,7 +148,8 @@ def _said_nowhere() -> Iterator[None]:
 
 def small_job(spark: "SparkSession") -> None:
     """Do as the fleet's jobs do, with a few rows: parse lines, aggregate, rank, join, write and read tables."""
-    from pyspark.sql import Window, functions
+    from pyspark.sql import Window
+    from pyspark.sql import functions as fn
 
     scratch = spark.conf.get("spark.local.dir")
     lines = spark.createDataFrame(

