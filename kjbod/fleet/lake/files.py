@@ -239,6 +239,13 @@ class HadoopFiles:
             java = self._jvm.java.nio.file
             return bool(java.Files.isSymbolicLink(java.Paths.get(self._path(path).toUri())))
 
+    def free_bytes(self) -> int | None:
+        """Bytes that can still be written; None where the file system has no such number, as object stores."""
+        with _refused(self.root):
+            if self._scheme in OBJECT_STORES:
+                return None
+            return int(self._fs.getStatus(self._root).getRemaining())
+
 
 def uuid_text() -> str:
     """A name that nobody else has."""
