@@ -28,6 +28,7 @@ PURE_LIBRARIES = frozenset(
         "collections",
         "contextlib",
         "dataclasses",
+        "csv",
         "datetime",
         "difflib",
         "enum",
@@ -58,7 +59,9 @@ PURE_LIBRARIES = frozenset(
         "javaproperties",
         "joserfc",
         "kio",
+        "numpy",
         "prometheus_client",
+        "scipy",
     ]
 )
 """Libraries that compute and do nothing else, as far as pure modules use them."""

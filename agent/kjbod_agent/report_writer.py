@@ -21,15 +21,14 @@ logged once for each cause, and retried with backoff; when the queue is full its
 import asyncio
 import contextlib
 import errno
-import re
 from collections import deque
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from kjbod.clock import Clock
+from kjbod.fleet.report_names import base_name, partition_path, safe_name
 from kjbod.fleet.schema import EVENTS, SAMPLES, STREAMS, URGENT_KINDS, Event, Sample
 from kjbod.quick_dataclass import dataclass
 from kjbod_agent.host_files.file_process import FileProcess
@@ -45,24 +44,6 @@ OPEN_ATTEMPTS_MAX = 1_000
 
 
 # --- names and decisions: pure --------------------------------------------------------------------------------------
-
-
-def safe_name(text: str) -> str:
-    """``text`` as a part of a file name: no separators, and no leading character that hides a file from Spark."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "-", text).lstrip("._") or "unnamed"
-
-
-def partition_path(stream: str, wall_ms: int) -> Path:
-    """Folder of a file that is opened at ``wall_ms``, relative to the reports directory. UTC."""
-    at = datetime.fromtimestamp(wall_ms / 1000, UTC)
-    day = Path(stream) / f"date={at:%Y-%m-%d}"
-    return day / f"hour={at:%H}" if stream == SAMPLES else day
-
-
-def base_name(host: str, boot_id: str, wall_ms: int, number: int) -> str:
-    """Name of a file without its ending: unique in the fleet, so that a file that is copied twice is known again."""
-    at = datetime.fromtimestamp(wall_ms / 1000, UTC)
-    return f"{safe_name(host)}.{safe_name(boot_id)[:8]}.{at:%Y%m%d%H}.{number}"
 
 
 def must_rotate(*, size: int, opened_ms: int, opened_hour: int, now_ms: int, hour: int, limits: "Limits") -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Any, Final, Protocol
 
+from kjbod import __version__
 from kjbod.clock import Clock
 from kjbod.fleet.schema import DirectoryState, Event, EventKind, Sample
 from kjbod.ids import Uuid
@@ -79,7 +80,8 @@ class Reporter:
         """The directories are loaded and locked."""
         text = {path: str(directory_id) for path, directory_id in log_dirs.items()}
         self.log.info("agent.started", broker_id=self.sender.broker_id, log_dirs=text, unreadable=dict(unreadable))
-        self._event(EventKind.AGENT_STARTED, attrs={"log_dirs": str(len(log_dirs)), "unreadable": str(len(unreadable))})
+        counts = {"log_dirs": str(len(log_dirs)), "unreadable": str(len(unreadable))}
+        self._event(EventKind.AGENT_STARTED, attrs=counts | {"version": __version__})
 
     def registered(self, broker_epoch: int) -> None:
         """The controller took the registration."""

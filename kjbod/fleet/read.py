@@ -12,6 +12,8 @@ damaged      yes     lines were added or spoiled; the good ones are kept, the ot
 torn         no      no trailer in a compressed file, or fewer lines than it says
 altered      no      as many lines as the trailer says, each readable, but not those that were written
 unreadable   no      nothing could be read
+scattered    no      its lines are of more hours than any agent's file: :data:`HOURS_MAX`
+repeated     no      these very lines were kept before, from a file of this name (:mod:`kjbod.fleet.ingest` only)
 ============ ======= ==================================================================================================
 
 A line of a kept file is *bad* when it is not UTF-8, not JSON, has a column of the wrong type, lacks a required column,
@@ -41,8 +43,13 @@ from kjbod.fleet.schema import (
 )
 from kjbod.quick_dataclass import dataclass
 
-FILE_PATTERN = "*.jsonl{,.gz}"
+FILE_PATTERN = "*.jsonl{,.gz,.zst}"
 """Finished files. Spark itself passes over names that begin with a dot: files that an agent still writes."""
+COMPRESSED = (".gz", ".zst")
+TS_MAX = 4_102_444_800_000
+"""2100-01-01 UTC: no line is of a later time."""
+HOURS_MAX = 100
+"""Different hours of a file's lines. An agent begins a new file each hour; a clock that is set adds some."""
 
 ROW_TYPES: dict[str, type[Sample] | type[Event]] = {SAMPLES: Sample, EVENTS: Event}
 KEYS = {SAMPLES: SAMPLE_KEY, EVENTS: EVENT_KEY}
@@ -89,31 +96,43 @@ def parse_lines(text: DataFrame, stream: str) -> DataFrame:
     """``value, file`` → ``value, file, row, trailer, problem``: ``row`` is the parsed line, ``problem`` why it is none
     (null for a good one)."""
     row_type = ROW_TYPES[stream]
-    schema = f"{ddl(row_type)}, {TRAILER_DDL}, {_BAD} STRING"
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BAD}
-    parsed = text.withColumn("row", F.from_json("value", schema, options))
-    trailer = (F.col("row.k") == TRAILER_KIND) & F.col("row.rows").isNotNull() & F.col("row.crc32").isNotNull()
-    return parsed.withColumn("trailer", F.coalesce(trailer, F.lit(False))).withColumn("problem", _problem(row_type))
+    parsed = text.withColumn("row", F.from_json("value", row_schema(row_type), PARSE_OPTIONS))
+    return parsed.withColumn("trailer", is_trailer("row")).withColumn("problem", problem_of(row_type))
 
 
-def _problem(row_type: type[Sample] | type[Event]) -> Column:
-    bad = F.col(f"row.{_BAD}").isNotNull()
-    nothing = reduce(Column.__and__, (F.col(f"row.{name}").isNull() for name in columns(row_type)))
-    missing = reduce(Column.__or__, (F.col(f"row.{name}").isNull() for name in required_columns(row_type)))
+def is_trailer(row: str) -> Column:
+    """Whether a parsed line is a trailer; never null."""
+    is_one = (F.col(f"{row}.k") == TRAILER_KIND) & F.col(f"{row}.rows").isNotNull() & F.col(f"{row}.crc32").isNotNull()
+    return F.coalesce(is_one, F.lit(False))
+
+
+def row_schema(row_type: type[Sample] | type[Event]) -> str:
+    """Schema that a line is parsed with: the columns, those of a trailer, and one for a line that fits none."""
+    return f"{ddl(row_type)}, {TRAILER_DDL}, {_BAD} STRING"
+
+
+PARSE_OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BAD}
+
+
+def problem_of(row_type: type[Sample] | type[Event], row: str = "row") -> Column:
+    """Reason why the line ``value``, parsed as ``row``, is no good one; null where it is one, and for a ``trailer``."""
+    bad = F.col(f"{row}.{_BAD}").isNotNull()
+    nothing = reduce(Column.__and__, (F.col(f"{row}.{name}").isNull() for name in columns(row_type)))
+    missing = reduce(Column.__or__, (F.col(f"{row}.{name}").isNull() for name in required_columns(row_type)))
     return (
         F.when(F.col("trailer"), None)
         .when(~F.is_valid_utf8("value"), "not UTF-8")
-        .when(F.col("row").isNull() | (bad & nothing), "not JSON")
+        .when(F.col(row).isNull() | (bad & nothing), "not JSON")
         .when(bad, "wrong type")
         .when(missing, "missing column")
-        .when(F.coalesce(_impossible(row_type), F.lit(False)), "impossible value")
+        .when(F.coalesce(_impossible(row_type, row), F.lit(False)), "impossible value")
     )
 
 
-def _impossible(row_type: type[Sample] | type[Event]) -> Column:
-    impossible = F.col("row.ts") < 0
+def _impossible(row_type: type[Sample] | type[Event], row: str) -> Column:
+    impossible = (F.col(f"{row}.ts") < 0) | (F.col(f"{row}.ts") >= TS_MAX)
     if row_type is Sample:
-        used, total = F.col("row.bytes_used"), F.col("row.bytes_total")
+        used, total = F.col(f"{row}.bytes_used"), F.col(f"{row}.bytes_total")
         impossible = impossible | (used < 0) | (total < 0) | (used > total)
     return impossible
 
@@ -146,7 +165,7 @@ def _plain_path(uri: str) -> str:
 def _audit(stream: str, file: str, size: int, counts: Mapping[str, Any] | None) -> FileAudit:
     if counts is None:
         return FileAudit(stream, file, size, 0, 0, 0, "unreadable", kept=False)
-    status = file_status(compressed=file.endswith(".gz"), **{k: v for k, v in counts.items() if k != "file"})
+    status = file_status(compressed=file.endswith(COMPRESSED), **{k: v for k, v in counts.items() if k != "file"})
     lines, good = counts["lines"], counts["good_lines"]
     return FileAudit(stream, counts["file"], size, lines, good, lines - good, status, status in KEPT)
 
@@ -174,6 +193,25 @@ def file_status(
     if lines < trailer_rows:
         return "torn"
     return "damaged" if good_lines < lines else "altered"
+
+
+def status_column() -> Column:
+    """:func:`file_status` as an expression over columns of the names of its parameters."""
+    lines, good, rows = F.col("lines"), F.col("good_lines"), F.col("trailer_rows")
+
+    def is_sum(name: str) -> Column:
+        wanted, found = (F.coalesce(F.col(n), F.lit(0)) % _CRC_MODULUS for n in ("trailer_crc", name))
+        return wanted == found
+
+    return (
+        F.when(rows.isNull() & (lines == 0), "unreadable")
+        .when(rows.isNull(), F.when(F.col("compressed"), "torn").otherwise("partial"))
+        .when((lines == rows) & is_sum("crc"), F.when(F.col("recovered"), "partial").otherwise("ok"))
+        .when((good == rows) & is_sum("good_crc"), "damaged")
+        .when(lines < rows, "torn")
+        .when(good < lines, "damaged")
+        .otherwise("altered")
+    )
 
 
 def _is_kept(files: Iterable[FileAudit]) -> Column:

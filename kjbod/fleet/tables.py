@@ -7,9 +7,9 @@ is the history of other people's drives.
 
 Rules of all gold tables, which is why they add up without a window over all samples and why any order of the inputs
 gives the same bytes: sums are integers (a sum of doubles depends on its order), histograms are counts by
-:func:`kjbod.fleet.schema.latency_bucket`, "last" is that of the newest ``(ts, mono_ns, seq)`` and, of equals, the
-greatest value, and rows are sorted by their key. Times are wall ms since 1970 UTC, sizes bytes, unless a name has a
-unit. ``date`` is ``yyyy-MM-dd`` and ``hour`` is ``HH``, of ``ts``, in UTC.
+:func:`kjbod.fleet.schema.latency_bucket`, "last" is the last value that was known, that of the newest ``(ts, mono_ns,
+seq)`` and, of equals, the greatest, and rows are sorted by their key. Times are wall ms since 1970 UTC, sizes bytes,
+unless a name has a unit. ``date`` is ``yyyy-MM-dd`` and ``hour`` is ``HH``, of ``ts``, in UTC.
 """
 
 from kjbod.fleet.schema import EVENT_KEY, EVENTS, SAMPLE_KEY, SAMPLES, Event, Sample, columns
@@ -93,12 +93,16 @@ _MEASURES: dict[str, str] = {
     "skewed": "BIGINT",  # of the samples
     "first_ts": "BIGINT",
     "last_ts": "BIGINT",
+    "interval_ms": "BIGINT",  # mean time between two samples of an hour with one run (in a day: the least)
     # state: what the newest sample or event says; samples by state; changes of state and failures are those of events
     "state": "STRING",
     "state_since": "BIGINT",
     "states": HISTOGRAM,
     "transitions": "BIGINT",  # from online to anything else
     "failures": "BIGINT",
+    "failed_first_ts": "BIGINT",  # of the first and of the last of the failures
+    "failed_last_ts": "BIGINT",
+    "failure_cause": "STRING",  # of the first
     # room: the last, the extremes, and the sums for a straight line through bytes_used over time. x is in seconds since
     # the beginning of the hour (of a day's row: of the day), y in bytes; exact, so that lines of hours and days add up.
     "bytes_total": "BIGINT",
@@ -114,7 +118,9 @@ _MEASURES: dict[str, str] = {
     "partitions": "BIGINT",
     "leaders": "BIGINT",
     "leaders_max": "BIGINT",
-    # counters: of the first and the last sample, and what was added meanwhile, resets left out
+    # counters: of the first and the last sample, and what was added meanwhile, resets left out. A day has what was
+    # added between its hours as well.
+    "counters_since_first": "BIGINT",  # of the first sample
     "counters_since": "BIGINT",  # of the last sample
     "resets": "BIGINT",
     **{f"{name}_{part}": "BIGINT" for name in COUNTERS for part in ("first", "last", "added")},
@@ -161,6 +167,7 @@ AUDIT_FILES = Table(
         "kept": "BOOLEAN",
         "trailer_rows": "BIGINT",
         "trailer_crc": "BIGINT",
+        "crc": "BIGINT",  # of its lines, as a trailer has it
         "first_ts": "BIGINT",
         "last_ts": "BIGINT",
         "ingested_ts": "BIGINT",
@@ -168,7 +175,7 @@ AUDIT_FILES = Table(
         "batch": "BIGINT",
         "date": "STRING",
     },
-    ("stream", "file", "run", "batch"),
+    ("stream", "file", "uri", "run", "batch"),
 )
 AUDIT_QUARANTINE = Table(
     AUDIT,
@@ -199,7 +206,16 @@ DIR_DAY = Table(
     GOLD,
     "dir_day",
     "the same in a day, of its hours; line_x counts from the beginning of the day",
-    {**_DIRECTORY, **_DISK, "hours": "BIGINT", **_MEASURES, "date": "STRING"},
+    {
+        **_DIRECTORY,
+        **_DISK,
+        "hours": "BIGINT",
+        "hours_online": "BIGINT",  # of them, those in which each sample was online: it was well
+        "online_first_ts": "BIGINT",  # the first and the last sample of those
+        "online_last_ts": "BIGINT",
+        **_MEASURES,
+        "date": "STRING",
+    },
     _DIRECTORY_KEY,
 )
 _GROUP = {
@@ -343,7 +359,8 @@ DRIVE_DAY = Table(
         "failed": "BIGINT",  # 1 on the day of its first failure; it is exposed no more after it, until it was replaced
         "failed_ts": "BIGINT",
         "cause": "STRING",
-        "hours_online": "BIGINT",
+        "hours_online": "BIGINT",  # in which each sample was online
+        "well": "BIGINT",  # 0: at the end of the day it had failed, and was not online for an hour since
         **dict.fromkeys((*SMART_GROWING, *SMART_LEVELS), "BIGINT"),  # the last of the day
         "date": "STRING",
     },

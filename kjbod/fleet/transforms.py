@@ -5,7 +5,7 @@ disk that was replaced has a new ``dir_id`` at the same path and takes its place
 write needs none, and a sort of all samples would be most of the job.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that every Spark user knows
@@ -125,29 +125,38 @@ def directory_health(samples: DataFrame, events: DataFrame) -> DataFrame:
     )
 
 
-def agent_health(health: DataFrame, events: DataFrame) -> DataFrame:
-    """Agents, by ``(host, broker_id)``: status as last reported (``unfenced | fenced | started | stopped | unknown``),
-    why and with which exit code it stopped, and its directories by state. Of a guard ``role``, ``mode``, and how often
-    it would have done something and only observed (``would``), did something (``acts``), tried in vain
-    (``failed_acts``), and was refused it, by the hand, a controller or its own rules (``refusals``)."""
-    status = (
+def agent_status() -> Column:
+    """State of an agent that an event says, if it says one."""
+    return (
         F.when(_kind(EventKind.AGENT_STOPPED) | _kind(EventKind.TIMEOUT_SHUTDOWN), STOPPED)
         .when(_kind(EventKind.UNFENCED), "unfenced")
         .when(_kind(EventKind.FENCED) | _kind(EventKind.REGISTERED), "fenced")
         .when(_kind(EventKind.AGENT_STARTED), "started")
     )
-    moment = F.when(F.col("status").isNotNull(), F.struct("ts", "mono_ns"))
-    started = F.when(_kind(EventKind.AGENT_STARTED), F.struct("ts", "mono_ns"))
+
+
+def agent_counts() -> dict[str, Column]:
+    """Whether an event is one of those that are counted of a guard: see :func:`agent_health`."""
     outcome = F.when(_kind(EventKind.GUARD_DONE), F.col("attrs.outcome"))
     only_would = _kind(EventKind.GUARD_WOULD) & (F.col("attrs.mode") == "observe")
-    counted = {
+    return {
         "would": only_would & ~F.col("attrs.would").isin("nothing", "wait"),
         "acts": outcome.isin("done", "pending"),
         "failed_acts": outcome == "failed",
         "refusals": (outcome == "refused") | _is_left(),
     }
+
+
+def agent_health(health: DataFrame, events: DataFrame) -> DataFrame:
+    """Agents, by ``(host, broker_id)``: status as last reported (``unfenced | fenced | started | stopped | unknown``),
+    why and with which exit code it stopped, and its directories by state. Of a guard ``role``, ``mode``, and how often
+    it would have done something and only observed (``would``), did something (``acts``), tried in vain
+    (``failed_acts``), and was refused it, by the hand, a controller or its own rules (``refusals``)."""
+    moment = F.when(F.col("status").isNotNull(), F.struct("ts", "mono_ns"))
+    started = F.when(_kind(EventKind.AGENT_STARTED), F.struct("ts", "mono_ns"))
+    counted = agent_counts()
     agents = (
-        events.withColumn("status", status)
+        events.withColumn("status", agent_status())
         .groupBy("host", "broker_id")
         .agg(
             F.max_by("status", moment).alias("status"),
@@ -222,7 +231,7 @@ def directories_heard(health: DataFrame, agents: DataFrame) -> DataFrame:
     )
 
 
-def incidents(events: DataFrame) -> DataFrame:
+def incidents(events: DataFrame, run: Sequence[str] = RUN) -> DataFrame:
     """A row for each failure of a directory in one run of an agent.
 
     Latencies are differences of ``mono_ns`` in ms: ``detect_ms`` first sign → verdict, ``send_ms`` verdict → first
@@ -230,9 +239,9 @@ def incidents(events: DataFrame) -> DataFrame:
     first sign (or verdict) → answer, ``give_up_ms`` verdict → shutdown. Outcome: ``acknowledged``,
     ``timeout shutdown``, ``agent stopped`` or ``open``. ``deeds``: what a guard did about it in this run, or did not,
     in the order of time, each with ``after_ms`` since the verdict, ``means``, ``outcome``, ``reason``, ``took_ms`` and
-    ``count``.
+    ``count``. ``run``: what tells one run of an agent from another.
     """
-    failures = _failures(events).join(F.broadcast(_run_ends(events)), list(RUN), "left")
+    failures = _failures(events, run).join(F.broadcast(_run_ends(events, run)), list(run), "left")
     given_up = F.coalesce("timeout_ns", "run_timeout_ns")
     outcome = (
         F.when(F.col("acknowledged_ns").isNotNull(), "acknowledged")
@@ -274,7 +283,7 @@ def _since(moment_ns: Column) -> Callable[[Column], Column]:
     return told
 
 
-def _failures(events: DataFrame) -> DataFrame:
+def _failures(events: DataFrame, run: Sequence[str]) -> DataFrame:
     """Events of each directory and run, one row if it failed in that run."""
     failed = _kind(EventKind.DIR_FAILED)
     path = F.coalesce("path", "dir_id").alias("path")
@@ -291,7 +300,7 @@ def _failures(events: DataFrame) -> DataFrame:
     suspected = _kind(EventKind.STATE_CHANGED) & (F.col("attrs.state") == str(DirectoryState.SUSPECT))
     return (
         events.where(F.col("path").isNotNull() | F.col("dir_id").isNotNull())
-        .groupBy(*RUN, path)
+        .groupBy(*run, path)
         .agg(
             F.max("incident").alias("incident"),
             F.count_if(ours).alias("steps"),
@@ -309,7 +318,7 @@ def _failures(events: DataFrame) -> DataFrame:
     )
 
 
-def _run_ends(events: DataFrame) -> DataFrame:
+def _run_ends(events: DataFrame, run: Sequence[str]) -> DataFrame:
     """Ends of the runs, of those that ended, and what guards did about their brokers."""
     whole_run = F.col("path").isNull() & F.col("dir_id").isNull()
     timed_out = _kind(EventKind.TIMEOUT_SHUTDOWN) & whole_run
@@ -317,7 +326,7 @@ def _run_ends(events: DataFrame) -> DataFrame:
     deed = F.when(whole_run, _deed())
     return (
         events.where(timed_out | stopped | deed.isNotNull())
-        .groupBy(*RUN)
+        .groupBy(*run)
         .agg(
             F.min(F.when(timed_out, F.col("mono_ns"))).alias("run_timeout_ns"),
             F.min(F.when(stopped, F.col("mono_ns"))).alias("stopped_ns"),

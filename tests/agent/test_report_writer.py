@@ -19,10 +19,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from kjbod.clock import SystemClock
+from kjbod.fleet.report_names import base_name, partition_path
 from kjbod.fleet.schema import URGENT_KINDS, Event, EventKind, Sample
 from kjbod_agent import report_writer
 from kjbod_agent.host_files.report_files import finished_content
-from kjbod_agent.report_writer import Limits, ReportWriter, base_name, must_rotate, partition_path
+from kjbod_agent.report_writer import Limits, ReportWriter, must_rotate
 
 pytestmark = pytest.mark.usefixtures("world")
 

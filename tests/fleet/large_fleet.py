@@ -10,9 +10,9 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from kjbod.fleet.report_names import base_name, partition_path
 from kjbod.fleet.schema import EVENTS, SAMPLES, DirectoryState, Event, EventKind, Sample
 from kjbod_agent.host_files.report_files import finished_content
-from kjbod_agent.report_writer import base_name, partition_path
 
 T0_MS = 1_793_534_400_000  # 2026-11-01 12:00 UTC
 HOUR_MS = 3_600_000

@@ -31,6 +31,7 @@ EXPOSURE = {  # of 10, as README.md states it; "OK" in the words of systemd-anal
     "kjbod-guard": 1.5,
     "kjbod-guard with act": 3.0,
     "kjbod-controller": 1.4,
+    "kjbod-fleet-ingest": 1.8,
 }
 
 

@@ -14,6 +14,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from kjbod import __version__
 from kjbod.clock import Clock
 from kjbod.fleet.schema import EventKind
 from kjbod.quick_dataclass import dataclass
@@ -118,8 +119,9 @@ class Account(Reporter):
             log_dirs=dict(watched),
             unwatched=dict(unwatched),
         )
-        attrs = {"role": "guard", "mode": self.mode, "log_dirs": str(len(watched)), "unreadable": str(len(unwatched))}
-        self._event(EventKind.AGENT_STARTED, attrs=attrs)
+        who = {"role": "guard", "mode": self.mode, "version": __version__}
+        counts = {"log_dirs": str(len(watched)), "unreadable": str(len(unwatched))}
+        self._event(EventKind.AGENT_STARTED, attrs=who | counts)
 
     def of_cluster(self, cluster_id: str | None) -> None:
         """The cluster is known, which it is not where no directory could be read at the start."""

@@ -13,7 +13,7 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +143,46 @@ class ArrowFiles:
                 shutil.rmtree(target)
             else:
                 target.unlink()
+
+    def is_directory(self) -> bool:
+        """Implements :class:`Files`."""
+        from pyarrow.fs import FileType
+
+        with _refused(self.root):
+            return bool(self._fs.get_file_info(self._path_of_root).type == FileType.Directory)
+
+    def sync(self, path: str) -> None:
+        """Implements :class:`Files`. Spark's files are the server's, which may be another machine: what is asked for is
+        that of this one."""
+        if self._local:
+            for folder in (self._here(path), *self._here(path).parents):
+                if not folder.is_relative_to(self._path_of_root):
+                    break
+                with _refused(f"{self.root}/{path}"):
+                    _sync_directory(folder)
+
+    def is_link(self, path: str) -> bool:
+        """Implements :class:`Files`."""
+        return self._local and self._here(path).is_symlink()
+
+    def probe(self, uri: str) -> tuple[int | None, str | None]:
+        """Only ingest asks, which does not run here."""
+        raise self._not_here()
+
+    def delete_uri(self, uri: str) -> bool:
+        """Only ingest asks, which does not run here."""
+        raise self._not_here()
+
+    def paths_of(self, uris: Iterable[str]) -> Sequence[str]:
+        """Only ingest asks, which does not run here."""
+        raise self._not_here()
+
+    def uri(self) -> str:
+        """Only ingest asks, which does not run here."""
+        raise self._not_here()
+
+    def _not_here(self) -> FleetError:
+        return FleetError(f"{self.root}: files of reports are not read through Spark Connect: use --master")
 
 
 def _split(uri: str) -> tuple[str, str]:

@@ -8,8 +8,9 @@ when the name is taken; on object stores it is a conditional write (S3A since Ha
 ``fs.s3a.create.conditional.enabled``; Google's and Azure's connectors always). A file is whole when it is there.
 """
 
+import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -60,6 +61,24 @@ class Files(Protocol):
 
     def delete(self, path: str) -> None:
         """Delete a file, or a directory with all that is in it; also when there is none."""
+
+    def is_directory(self) -> bool:
+        """Whether the root is one."""
+
+    def sync(self, path: str) -> None:
+        """Make what Spark wrote below a directory durable, where writing has not."""
+
+    def probe(self, uri: str) -> tuple[int | None, str | None]:
+        """Size of a file, by its whole URI in the form that Spark has for it, and why it cannot be opened."""
+
+    def delete_uri(self, uri: str) -> bool:
+        """Delete one file below the root, by its URI as Spark has it; False when it was refused."""
+
+    def paths_of(self, uris: Iterable[str]) -> Sequence[str]:
+        """Such URIs as paths for Spark's readers, which take them for patterns."""
+
+    def uri(self) -> str:
+        """The root as a URI, percent-encoded as Spark does it, ``file:/x`` for ``file:///x``."""
 
 
 class HadoopFiles:
@@ -209,6 +228,60 @@ class HadoopFiles:
         """Implements :class:`Files`."""
         with _refused(f"{self.root}/{path}"):
             self._fs.delete(self._path(path), True)
+
+    def is_directory(self) -> bool:
+        """Implements :class:`Files`."""
+        with _refused(self.root):
+            return bool(self._fs.exists(self._root) and self._fs.getFileStatus(self._root).isDirectory())
+
+    def sync(self, path: str) -> None:
+        """Implements :class:`Files`. Elsewhere than on this machine, a file that is closed is where it belongs."""
+        if self._scheme != "file":
+            return
+        jvm = self._jvm
+        with _refused(f"{self.root}/{path}"):
+            top = jvm.java.nio.file.Paths.get(self._path(path).toUri())
+            none = self._gateway.new_array(jvm.java.nio.file.FileVisitOption, 0)
+            for found in jvm.java.nio.file.Files.walk(top, none).toArray():
+                self._sync_directory(found)
+            above, root = top.getParent(), jvm.java.nio.file.Paths.get(self._root.toUri())
+            while above is not None and above.startsWith(root):
+                self._sync_directory(above)
+                above = above.getParent()
+
+    def probe(self, uri: str) -> tuple[int | None, str | None]:
+        """Implements :class:`Files`."""
+        from py4j.protocol import Py4JError
+
+        size = None
+        try:
+            path = self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI.create(uri))
+            size = int(self._fs.getFileStatus(path).getLen())
+            self._fs.open(path).close()
+        except Py4JError as error:
+            return size, java_reason(error)
+        return size, None
+
+    def delete_uri(self, uri: str) -> bool:
+        """Implements :class:`Files`."""
+        from py4j.protocol import Py4JError
+
+        if not uri.startswith(f"{self.uri()}/"):
+            return False
+        try:
+            return bool(self._fs.delete(self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI.create(uri)), False))
+        except Py4JError:
+            return False
+
+    def paths_of(self, uris: Iterable[str]) -> Sequence[str]:
+        """Implements :class:`Files`."""
+        jvm = self._jvm
+        plain = (str(jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI.create(uri)).toString()) for uri in uris)
+        return [re.sub(r"([{}\[\]*?\\])", r"\\\1", path) for path in plain]
+
+    def uri(self) -> str:
+        """Implements :class:`Files`."""
+        return re.sub("^file:/+", "file:/", str(self._root.toUri().toString())).rstrip("/")
 
 
 def uuid_text() -> str:

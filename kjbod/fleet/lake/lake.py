@@ -1,6 +1,7 @@
 """Open a lake, read its tables, commit to it."""
 
 import json
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -80,6 +81,12 @@ class Lake:
         for entry in self.files.list(LIVE):
             if _is_state(entry.name) and int(entry.name[:20]) <= version - STATES_KEPT:
                 self.files.delete(f"{LIVE}/{entry.name}")
+
+    def make_durable(self) -> None:
+        """What was written until now survives a loss of power. To be called between writing and the commit that names
+        it: Spark syncs no file of a local disk. Other file systems keep what they have acknowledged."""
+        if self.uri.startswith("file:") and str(self.spark.sparkContext.master).startswith("local"):
+            os.sync()
 
     def new_directory(self, table: str, *parts: str) -> str:
         """A path below the lake, for rows of a table, that no state has named and nobody else will write to:

@@ -1,0 +1,1 @@
+"""The history of other people's drives, from the CSV files that they publish."""

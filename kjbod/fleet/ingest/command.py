@@ -1,0 +1,74 @@
+"""``kjbod fleet ingest``: takes what is new in the inboxes, and says what it took."""
+
+from collections.abc import Sequence
+
+from kjbod.fleet.command import EXIT_DATA, EXIT_OK, Place, Running, run_command
+from kjbod.fleet.ingest.stream import IngestResult, ingest_into
+from kjbod.fleet.lake.claim import claimed
+from kjbod.fleet.lake.lake import open_lake
+from kjbod.fleet.schema import EVENTS, SAMPLES
+from kjbod.fleet.session import LARGE_INPUT_BYTES
+from kjbod.fleet.svg import plural
+from kjbod.quick_dataclass import dataclass
+
+EVERY_S = 60.0
+"""How often an inbox that is followed is looked at."""
+_BAD_FILES_SAID = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Options of the user."""
+
+    lake: str
+    reports: Sequence[str]
+    files_max: int
+    every_s: float | None = None
+    """Follow the inboxes, and look at them so often."""
+    rescan: bool = False
+    delete_ingested: bool = False
+
+
+def ingest(asked: Asked, place: Place) -> int:
+    """Run it. Returns the exit code; a user's mistake is one line on stderr."""
+
+    def body(running: Running) -> int:
+        # Whatever comes: a following service, or an hour of a thousand hosts. The compiler pays for itself in both.
+        with running.session(LARGE_INPUT_BYTES + 1) as spark:
+            lake = open_lake(spark, asked.lake, create=True)
+            with claimed(lake, "ingest"):
+                result = ingest_into(
+                    spark,
+                    lake,
+                    asked.reports,
+                    running.progress,
+                    files_max=asked.files_max,
+                    rescan=asked.rescan,
+                    every_s=asked.every_s,
+                    delete_ingested=asked.delete_ingested,
+                )
+        running.print(*said(result))
+        return EXIT_OK if result.is_clean else EXIT_DATA
+
+    return run_command("ingest", body, place)
+
+
+def said(result: IngestResult) -> list[str]:
+    """A result, for people."""
+    if not result.files:
+        return ["nothing new"]
+    statuses = ", ".join(f"{count:,} {status}" for status, count in sorted(result.files.items()))
+    rows = f"{plural(result.rows[SAMPLES], 'sample')} and {plural(result.rows[EVENTS], 'event')}"
+    hours = f"{plural(len(result.hours), 'hour')} touched"
+    lines = [f"{plural(sum(result.files.values()), 'file')}: {statuses}"]
+    lines.append(
+        f"{rows}, {plural(result.bad_lines, 'bad line')}, {hours}, {plural(result.batches, 'batch', 'batches')}"
+    )
+    if result.deleted:
+        lines.append(f"{plural(result.deleted, 'file')} of the inboxes deleted, which the lake holds")
+    for row in result.bad_files[:_BAD_FILES_SAID]:
+        aside = f"{row['bad_lines']:,}" if row["kept"] else "all"
+        lines.append(f"  {row['stream']}/{row['file']}: {row['status']}, {aside} lines aside")
+    if result.bad_files:
+        lines.append("what was set aside, and why: audit.files and audit.quarantine of the lake")
+    return lines

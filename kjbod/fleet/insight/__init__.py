@@ -1,0 +1,1 @@
+"""Figures, scores and forecasts from the gold tables of a lake."""

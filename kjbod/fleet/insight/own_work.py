@@ -1,0 +1,239 @@
+"""kjbod's own work: how fast it was, where it was wrong, and which of its agents deserve a look."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from kjbod.fleet.insight.model import TOP, AgentState, FalseVerdict, Latency, OwnWork, Place
+from kjbod.fleet.transforms import SILENT_AFTER_MS, SILENT_INTERVALS, STOPPED
+
+STAGES = ("detect", "send", "acknowledge", "move", "total")
+LATE_MS = 2 * 3_600_000
+"""How much later than the first file of the same hour, of whichever host, a host's file may be taken in."""
+LATE_DAYS = 2
+"""Of the newest days."""
+CLOCK_TOLERANCE_MS = 300_000
+"""How far a line may be ahead of the moment at which its file was taken in before its clock is not believed."""
+NAMES_MAX = 50
+"""Causes and versions that are told of one by one, those with most incidents."""
+UNKNOWN = "unknown"
+_AGENT = ("fleet", "host", "broker_id")
+
+
+def newest_moment(agent_days: DataFrame, files: DataFrame) -> int:
+    """The "now" of a report, in wall ms: the newest line of an agent that is not ahead of the newest moment at which
+    anything was taken in; 0 where there is nothing. A host whose clock runs ahead would make all others silent."""
+    ingested = files.agg(F.max("ingested_ts")).collect()[0][0]
+    allowed = F.lit(None).cast("bigint") if ingested is None else F.lit(ingested + CLOCK_TOLERANCE_MS)
+    believed = agent_days.where(F.coalesce(F.col("last_ts") <= allowed, F.lit(True)))
+    steady = F.max(F.when(F.coalesce("skewed", F.lit(0)) == 0, F.col("last_ts")))
+    row = believed.agg(F.coalesce(steady, F.max("last_ts"))).collect()[0]
+    return int(row[0] or ingested or 0)
+
+
+# -------------------------------------------------------------------------------------------------------------- latency
+
+
+def latencies(incidents: DataFrame) -> tuple[Latency, ...]:
+    """Median, 95th percentile and maximum of each stage, of all incidents, by cause and by version."""
+    kinds = {
+        "all": F.lit(""),
+        "cause": F.coalesce("cause", F.lit(UNKNOWN)),
+        "version": F.coalesce("version", F.lit(UNKNOWN)),
+    }
+    by = F.array(*(F.struct(F.lit(kind).alias("by"), name.alias("name")) for kind, name in kinds.items()))
+    stage = F.array(*(F.struct(F.lit(name).alias("stage"), F.col(f"{name}_ms").alias("ms")) for name in STAGES))
+    counted = (
+        incidents.select(F.explode(by).alias("of"), stage.alias("stages"))
+        .select("of.*", F.inline("stages"))
+        .where(F.col("ms").isNotNull() & ~F.isnan("ms") & (F.col("ms") >= 0))
+        .groupBy("by", "name", "stage")
+        .agg(
+            F.count(F.lit(1)).alias("incidents"),
+            F.percentile("ms", F.lit([0.5, 0.95, 1.0])).alias("at"),
+        )
+    )
+    most = Window.partitionBy("by", "stage").orderBy(F.desc("incidents"), "name")
+    rows = counted.withColumn("_n", F.row_number().over(most)).where(F.col("_n") <= NAMES_MAX).collect()
+    found = [
+        Latency(
+            stage=row.stage,
+            by=row.by,
+            name=row["name"],
+            incidents=row.incidents,
+            median_ms=row["at"][0],
+            p95_ms=row["at"][1],
+            max_ms=row["at"][2],
+        )
+        for row in rows
+    ]
+    order = {name: number for number, name in enumerate((*kinds, *STAGES))}
+    return tuple(sorted(found, key=lambda each: (order[each.by], each.name, order[each.stage])))
+
+
+def false_verdicts(incidents: DataFrame, drive_lives: DataFrame) -> DataFrame:
+    """Verdicts on drives that nobody replaced and that were online again on a later day, the newest verdict of each
+    drive, with ``well_days``."""
+    drive = F.coalesce("serial", "dir_id")
+    newest = (
+        incidents.where(drive.isNotNull())
+        .withColumn("drive", drive)
+        .groupBy("fleet", "drive")
+        .agg(
+            F.max(F.struct("ts", *(name for name in incidents.columns if name not in ("ts", "fleet", "deeds")))).alias(
+                "i"
+            )
+        )
+        .select("fleet", "drive", "i.*")
+    )
+    well = drive_lives.where(
+        (F.col("source") == "kjbod") & F.col("replaced_by").isNull() & (F.col("days_after_failure") > 0)
+    ).select(
+        F.col("fleet").alias("_fleet"), F.col("drive").alias("_drive"), F.col("days_after_failure").alias("well_days")
+    )
+    same = newest["fleet"].eqNullSafe(well["_fleet"]) & (newest["drive"] == well["_drive"])
+    return newest.join(well, same).drop("_fleet", "_drive", "drive")
+
+
+# --------------------------------------------------------------------------------------------------------------- agents
+
+
+def agents(agent_days: DataFrame, files: DataFrame, now_ms: int, silent_after_ms: int = SILENT_AFTER_MS) -> DataFrame:
+    """Agents on their newest day, with ``silent_ms``, ``lag_ms``, and whether it is ``silent``, ``late``, ``skewed``
+    or of an ``other`` version than most of its kind."""
+    known = ("rack", "role", "mode", "version")
+    columns = ("rack", "status", "role", "mode", "version", "last_ts", "interval_ms", "skewed")
+    newest = agent_days.groupBy(*_AGENT).agg(
+        F.max_by(F.struct(*(name for name in columns if name not in known)), "date").alias("last"),
+        F.max("last_ts").alias("newest_ts"),
+        # Said at its start, and not again each day.
+        *(F.max_by(name, F.when(F.col(name).isNotNull(), F.col("date"))).alias(name) for name in known),
+        F.max_by("status", F.when(F.col("status").isNotNull(), F.col("date"))).alias("said"),
+    )
+    lagged = _lags(files)
+    found = newest.join(lagged, newest["host"].eqNullSafe(lagged["_host"]), "left").select(
+        *_AGENT,
+        *known,
+        F.col("said").alias("status"),
+        F.col("last.interval_ms").alias("interval_ms"),
+        F.coalesce("last.skewed", F.lit(0)).alias("skewed_lines"),
+        F.col("newest_ts").alias("last_ts"),
+        "lag_ms",
+        "behind_ms",
+    )
+    ahead = F.col("last_ts") > now_ms + CLOCK_TOLERANCE_MS
+    allowed = F.greatest(F.lit(silent_after_ms), SILENT_INTERVALS * F.coalesce("interval_ms", F.lit(0)))
+    stopped = F.coalesce(F.col("status") == STOPPED, F.lit(False))
+    kind = F.coalesce("role", F.lit("agent"))
+    of_version = Window.partitionBy("kind", "version")
+    same = found.withColumn("kind", kind).withColumn("_same", F.count(F.lit(1)).over(of_version))
+    usual = F.max(F.when(F.col("version").isNotNull(), F.struct("_same", "version"))).over(Window.partitionBy("kind"))
+    return same.withColumn("usual", usual.version).withColumns(
+        {
+            "silent_ms": F.greatest(F.lit(now_ms) - F.col("last_ts"), F.lit(0)),
+            "silent": ~stopped & F.coalesce(F.lit(now_ms) - F.col("last_ts") > allowed, F.lit(True)),
+            "late": F.coalesce(F.col("behind_ms") > LATE_MS, F.lit(False)),
+            "skewed": (F.col("skewed_lines") > 0) | F.coalesce(ahead, F.lit(False)),
+            "other": F.coalesce(F.col("version") != F.col("usual"), F.lit(False)),
+        }
+    )
+
+
+def _lags(files: DataFrame) -> DataFrame:
+    """Of each host the longest time from the end of an hour until its file was taken in, and how far that was behind
+    the first host's file of that hour: where nobody ran an ingest, all are late alike and none is to blame."""
+    hour_end = F.unix_millis(F.try_to_timestamp(F.col("file_hour"), F.lit("yyyyMMddHH"))) + 3_600_000
+    timed = files.where(F.col("kept") & (F.col("status") != "repeated") & F.col("file_hour").isNotNull()).select(
+        "host", "file_hour", "date", "ingested_ts", (F.col("ingested_ts") - hour_end).alias("lag_ms")
+    )
+    newest = F.date_sub(F.max(F.to_date("date")).over(Window.partitionBy()), LATE_DAYS - 1)
+    first = F.min("ingested_ts").over(Window.partitionBy("file_hour"))
+    recent = timed.withColumn("_from", newest).where(F.to_date("date") >= F.col("_from"))
+    return (
+        recent.withColumn("behind_ms", F.col("ingested_ts") - first)
+        .groupBy(F.col("host").alias("_host"))
+        .agg(F.max("lag_ms").alias("lag_ms"), F.max("behind_ms").alias("behind_ms"))
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- together
+
+
+def own_work(
+    incidents: DataFrame,
+    agent_days: DataFrame,
+    drive_lives: DataFrame,
+    files: DataFrame,
+    now_ms: int,
+    *,
+    silent_after_ms: int = SILENT_AFTER_MS,
+    top: int = TOP,
+) -> OwnWork:
+    """Speed, errors and agents of kjbod, of the ``incident`` and ``agent_day`` rows of
+    the days that are asked for, of ``drive_life`` and
+    of the audit's ``files``."""
+    wrong = false_verdicts(incidents, drive_lives).persist()
+    found = agents(agent_days, files, now_ms, silent_after_ms).persist()
+    try:
+        outcomes = {row.outcome: row["count"] for row in incidents.groupBy("outcome").count().collect()}
+        totals = found.agg(
+            F.count(F.lit(1)).alias("agents"),
+            *(F.count_if(name).alias(name) for name in ("silent", "late", "skewed", "other")),
+        ).collect()[0]
+        label = F.concat(
+            F.when(F.col("kind") == "guard", "guard ").otherwise(""), F.coalesce("version", F.lit(UNKNOWN))
+        )
+        versions = found.groupBy(label.alias("version")).count().orderBy(F.desc("count"), "version").limit(NAMES_MAX)
+        looked = found.where("silent OR late OR skewed OR other").orderBy(
+            F.desc("silent"), F.desc("skewed"), F.desc("late"), F.desc("silent_ms"), *_AGENT
+        )
+        return OwnWork(
+            incidents=sum(outcomes.values()),
+            outcomes={name or UNKNOWN: count for name, count in sorted(outcomes.items(), key=lambda o: o[0] or "")},
+            latencies=latencies(incidents),
+            false_verdicts=wrong.count(),
+            false_verdict_list=_false_verdicts(wrong.orderBy(F.desc("ts"), "host", "path").limit(top).collect()),
+            agents=totals.agents,
+            silent=totals.silent,
+            late=totals.late,
+            skewed=totals.skewed,
+            versions={row.version: row["count"] for row in versions.collect()},
+            other_versions=totals.other,
+            agents_to_look_at=tuple(_agent(row.asDict()) for row in looked.limit(top).collect()),
+        )
+    finally:
+        found.unpersist()
+        wrong.unpersist()
+
+
+def _false_verdicts(rows: Iterable[Any]) -> tuple[FalseVerdict, ...]:
+    places = ("fleet", "rack", "host", "broker_id", "path", "dir_id", "device", "model", "serial")
+    names = ("incident", "ts", "cause", "evidence", "version", "well_days")
+    return tuple(
+        FalseVerdict(place=Place(**{name: row[name] for name in places}), **{name: row[name] for name in names})
+        for row in rows
+    )
+
+
+def _agent(row: Mapping[str, Any]) -> AgentState:
+    names = (
+        "fleet",
+        "rack",
+        "host",
+        "broker_id",
+        "role",
+        "mode",
+        "version",
+        "status",
+        "last_ts",
+        "silent_ms",
+        "lag_ms",
+    )
+    why = ", ".join(
+        said
+        for name, said in (("silent", "silent"), ("skewed", "clock"), ("late", "late"), ("other", "version"))
+        if row[name]
+    )
+    return AgentState(**{name: row[name] for name in names}, why=why)

@@ -1,0 +1,142 @@
+"""Drives: ``gold.drive_day``, ``gold.exposure_day`` and ``gold.drive_life``.
+
+A drive that failed is not exposed to failure again until it is *well*: until there was an hour in which each sample of
+it was online. A dead disk gets a new verdict from each agent that starts on it, and that agent may think well of it for
+seconds; an hour tells the difference. A day ends *well* or not, or says nothing of it, and then it ends as it began; it
+began as the last day before it that says something ended. A drive that is taken away is simply not seen any more: its
+exposure ends without a failure.
+"""
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812  the name that every Spark user knows
+
+from kjbod.fleet.rollup.merge import joined, shaped
+from kjbod.fleet.schema import DirectoryState
+from kjbod.fleet.tables import DRIVE_DAY, DRIVE_LIFE, EXPOSURE_DAY, SMART_GROWING, SMART_LEVELS
+
+SOURCE = "kjbod"
+YEAR_H = 8_766
+_DRIVE = DRIVE_DAY.key
+_DEAD = (DirectoryState.FAILED, DirectoryState.UNREADABLE)
+
+
+def drive_day(days: DataFrame, before: DataFrame) -> DataFrame:
+    """Rows of ``gold.drive_day`` of rows of ``gold.dir_day`` of some dates without one missing between them, and of all
+    rows of ``gold.drive_day`` before those."""
+    rows = _by_drive(days)
+    in_order = Window.partitionBy(*_DRIVE).orderBy("date").rowsBetween(Window.unboundedPreceding, -1)
+    began = F.coalesce(F.last("_says_well", ignorenulls=True).over(in_order), "_was_well", F.lit(1))
+    rows = joined(rows, _ends(before), _DRIVE).withColumn("_began_well", began)
+    is_failure = (F.col("failures") > 0) & (
+        (F.col("_began_well") == 1) | F.coalesce(F.col("failed_last_ts") > F.col("online_first_ts"), F.lit(False))
+    )
+    exposed = is_failure | (F.col("hours_online") > 0) | ((F.col("_began_well") == 1) & (F.col("_living") > 0))
+    # Of one that was well before it, the first; of one that failed, was well for hours and failed again: the last.
+    failed_ts = F.when(F.col("_began_well") == 1, F.col("failed_first_ts")).otherwise(F.col("failed_last_ts"))
+    return shaped(
+        rows.where(exposed).withColumns(
+            {
+                "failed": F.when(is_failure, 1).otherwise(0),
+                "failed_ts": F.when(is_failure, failed_ts),
+                "cause": F.when(is_failure, F.col("_cause")),
+                "well": F.coalesce("_says_well", "_began_well"),
+            }
+        ),
+        DRIVE_DAY.columns,
+    )
+
+
+def _by_drive(days: DataFrame) -> DataFrame:
+    """A row for each drive at each place and date. What was seen of it under two directory ids (it was formatted anew)
+    is taken together; labels and levels are those of the later one."""
+    smart = {name: name for name in SMART_LEVELS} | {"smart_temp_c": "smart_temp_c_max"}
+    smart |= {name: f"{name}_last" for name in SMART_GROWING}
+    dead = sum((F.coalesce(F.col("states").getItem(str(state)), F.lit(0)) for state in _DEAD), F.lit(0))
+    seen = days.withColumns(
+        {
+            "source": F.lit(SOURCE),
+            "site": F.col("rack"),
+            "drive": F.coalesce("serial", "dir_id"),
+            "_living": F.col("samples") - dead,
+            **{name: F.col(there) for name, there in smart.items()},
+        }
+    ).where("drive IS NOT NULL")
+    labels = ("site", "dir_id", "model", "firmware", "capacity_bytes", *smart)
+    order = F.struct(F.coalesce("last_ts", F.lit(0)), F.coalesce("dir_id", F.lit("")))
+    rows = (
+        seen.groupBy(*_DRIVE, "date")
+        .agg(
+            F.max_by(F.struct(*labels), order).alias("_row"),
+            *(F.sum(name).alias(name) for name in ("samples", "failures", "hours_online", "_living")),
+            *(F.min(name).alias(name) for name in ("failed_first_ts", "online_first_ts")),
+            *(F.max(name).alias(name) for name in ("failed_last_ts", "online_last_ts")),
+            F.max("failure_cause").alias("_cause"),
+        )
+        .where("samples > 0 OR failures > 0")
+    )
+    last_well, last_failed = F.col("online_last_ts"), F.col("failed_last_ts")
+    says_well = F.when(last_well > F.coalesce(last_failed, F.lit(0)), 1).when(last_failed.isNotNull(), 0)
+    return rows.select("*", "_row.*").drop("_row").withColumn("_says_well", says_well)
+
+
+def _ends(before: DataFrame) -> DataFrame:
+    """How the last day of each drive ended."""
+    day = F.unix_date(F.to_date("date"))
+    return before.groupBy(*_DRIVE).agg(F.max_by("well", day).alias("_was_well"))
+
+
+def exposure_day(drives: DataFrame) -> DataFrame:
+    """Rows of ``gold.exposure_day`` of rows of ``gold.drive_day``. A drive with several directories is one."""
+    names = ("site", "model", "firmware")
+    whole = drives.groupBy("source", "fleet", "drive", "date").agg(
+        *(F.max(name).alias(name) for name in names),
+        F.max("smart_poh").alias("smart_poh"),
+        F.max("failed").alias("failed"),
+    )
+    age = F.floor(F.col("smart_poh") / YEAR_H).cast("bigint")
+    grouped = whole.groupBy("source", "fleet", *names, age.alias("age_years"), "date").agg(
+        F.count(F.lit(1)).alias("drive_days"), F.sum("failed").alias("failures")
+    )
+    return shaped(grouped, EXPOSURE_DAY.columns)
+
+
+def drive_life(drives: DataFrame) -> DataFrame:
+    """Rows of ``gold.drive_life`` of all rows of ``gold.drive_day``."""
+    key = ("source", "fleet", "drive")
+    at = F.struct("date", "host", "path")
+    places = drives.groupBy(*key, "host", "path").agg(
+        F.min("date").alias("first_date"),
+        F.max("date").alias("last_date"),
+    )
+    failed = drives.where("failed > 0").groupBy(*key).agg(F.min("date").alias("failed_date"))
+    whole = (
+        joined(drives, failed, key)
+        .groupBy(*key)
+        .agg(
+            F.max_by("model", F.when(F.col("model").isNotNull(), F.struct("date", "model"))).alias("model"),
+            F.max(at).alias("_last"),
+            F.min("date").alias("first_date"),
+            F.max("date").alias("last_date"),
+            F.count_distinct("date").alias("days"),
+            F.min("smart_poh").alias("first_poh"),
+            F.max("smart_poh").alias("last_poh"),
+            F.max("failed_date").alias("failed_date"),
+            F.count_distinct(F.when(F.col("failed") > 0, F.col("date"))).alias("failures"),
+            F.count_distinct(F.when(F.col("date") > F.col("failed_date"), F.col("date"))).alias("days_after_failure"),
+        )
+    )
+    told = whole.select("*", "_last.host", "_last.path").drop("_last").withColumn("date", F.lit("all"))
+    return shaped(joined(told, _successors(places), (*key, "host", "path")), DRIVE_LIFE.columns)
+
+
+def _successors(places: DataFrame) -> DataFrame:
+    """The drive that was first seen next at the same place."""
+    there = Window.partitionBy("source", "fleet", "host", "path").orderBy("first_date", "last_date", "drive")
+    return places.select(
+        *("source", "fleet", "drive", "host", "path"), F.lead("drive").over(there).alias("replaced_by")
+    )
+
+
+def not_well(drives: DataFrame) -> DataFrame:
+    """Drives that had failed when they were last seen, of rows of ``gold.drive_day``."""
+    return _ends(drives).where("_was_well = 0").select(*_DRIVE)

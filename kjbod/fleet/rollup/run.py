@@ -1,0 +1,370 @@
+"""Roll up a lake: the hours that were touched, the days that they are in, and what depends on those.
+
+Some dates at a time, oldest first: all pieces of gold that come of them are written, and then one commit puts them in
+the place of those before, so that no reader sees an hour without its day, and who interrupts a long backlog loses one
+step. Whatever is killed, what no state names does not count, and the hours stay touched.
+
+Gold outlives silver. An hour that is touched and has no silver (retention has dropped it meanwhile) is left as it is:
+its gold was made when there was some, and nothing would come of nothing. The same goes for the incidents of a date
+whose events are gone.
+"""
+
+import contextlib
+import datetime
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+from pyspark import StorageLevel
+
+from kjbod.fleet.fleet_error import FleetError
+from kjbod.fleet.lake.claim import claimed
+from kjbod.fleet.lake.lake import Lake
+from kjbod.fleet.lake.state import ALL_DATES, LostPiecesError, Piece, State
+from kjbod.fleet.rollup import agents, days, drives, hours, incidents
+from kjbod.fleet.rollup.pieces import write
+from kjbod.fleet.session import is_connect
+from kjbod.fleet.silver import once
+from kjbod.fleet.tables import (
+    AGENT_DAY,
+    DIR_DAY,
+    DIR_HOUR,
+    DRIVE_DAY,
+    DRIVE_LIFE,
+    EXPOSURE_DAY,
+    HOST_DAY,
+    INCIDENT,
+    RACK_MODEL_HOUR,
+    SILVER_EVENTS,
+    SILVER_SAMPLES,
+    TIMELINE,
+    Table,
+)
+from kjbod.quick_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COMMAND = "rollup"
+STEP_ROWS = 3_000_000
+"""Rows of silver that are taken at a time: more dates than one only as long as they have no more; of a date with more,
+so many hours."""
+STEP_DAYS = 7
+"""And dates no further apart than this."""
+LARGE_ROWS = 200_000
+"""From so many on, compiling plans to Java and planning anew after each stage pay back."""
+THREADS = 4
+ATTEMPTS_MAX = 3
+
+T = TypeVar("T")
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RollupResult:
+    """What a rollup did."""
+
+    hours: int = 0
+    """Hours of which gold was made."""
+    dates: int = 0
+    rows: Mapping[str, int] | None = None
+    """Rows that were written, by table."""
+    version: int = 0
+    """Of the state that it left."""
+
+
+def rollup_into(spark: "SparkSession", lake: Lake, progress: Progress, *, everything: bool = False) -> RollupResult:
+    """Make all gold that the silver of a lake asks for; ``everything``: of all hours that have silver, not only of
+    those that were touched. Does nothing, and makes no commit, if there is none.
+
+    Raises:
+        FleetError: another rollup runs, or others replace its pieces all the time.
+    """
+    with claimed(lake, COMMAND):
+        state = lake.state()
+        wanted = _with_silver(state) if everything else set(state.touched)
+        steps = _steps(state, wanted)
+        made: list[tuple[str, int]] = []
+        done: set[str] = set()
+        for number, dates in enumerate(steps):
+            progress(f"rolling up {_span(dates)}{f', step {number + 1} of {len(steps)}' if len(steps) > 1 else ''}")
+            later = {date for step in steps[number + 1 :] for date in step}
+            found = _roll(spark, lake, progress, dates, later, everything)
+            done |= found[0]
+            made += found[1]
+        if left := set(lake.state().touched) - _with_silver(lake.state()):
+            seen = lake.state()
+            lake.commit(lambda now: now.without_touched(left, seen), COMMAND)
+        rows = {table: sum(n for name, n in made if name == table) for table in sorted({name for name, _ in made})}
+        return RollupResult(len(done), len({hour[:10] for hour in done}), rows, lake.state().version)
+
+
+def _span(dates: Sequence[str]) -> str:
+    return dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+
+
+def _with_silver(state: State) -> set[str]:
+    tables = (SILVER_SAMPLES.full_name, SILVER_EVENTS.full_name)
+    return {hour for table in tables for date in state.dates(table) for hour in state.hours(table, date)}
+
+
+def _rows(state: State, hours_: Iterable[str]) -> dict[str, int]:
+    """About how many samples each hour has: pieces tell the rows of all their hours."""
+    found = dict.fromkeys(hours_, 0)
+    for piece in state.pieces(SILVER_SAMPLES.full_name, hours=found):
+        for hour in piece.hours:
+            if (name := f"{piece.date}T{hour}") in found:
+                found[name] += piece.rows // len(piece.hours)
+    return found
+
+
+def _steps(state: State, wanted: set[str]) -> list[list[str]]:
+    """Dates of the hours that have silver, those together that are rolled up at once."""
+    rows = _rows(state, wanted & _with_silver(state))
+    by_date: dict[str, int] = {}
+    for hour, count in rows.items():
+        by_date[hour[:10]] = by_date.get(hour[:10], 0) + count
+    steps: list[list[str]] = []
+    size = 0
+    for date in sorted(by_date):
+        apart = steps and steps[-1] and date > _day(steps[-1][0], STEP_DAYS - 1)
+        if not steps or apart or size + by_date[date] > STEP_ROWS:
+            steps.append([])
+            size = 0
+        steps[-1].append(date)
+        size += by_date[date]
+    return steps
+
+
+def _day(date: str, days_: int) -> str:
+    return (datetime.date.fromisoformat(date) + datetime.timedelta(days_)).isoformat()
+
+
+def _roll(
+    spark: "SparkSession", lake: Lake, progress: Progress, dates: Sequence[str], later: set[str], everything: bool
+) -> tuple[set[str], list[tuple[str, int]]]:
+    """Make and commit the gold of some dates. ``later``: dates whose turn comes."""
+    for _ in range(ATTEMPTS_MAX):
+        seen = lake.state()
+        there = _with_silver(seen)
+        wanted = {hour for hour in (there if everything else seen.touched) if hour[:10] in dates} & there
+        if not wanted:
+            return set(), []
+        step = _Step(lake, seen, wanted, later)
+        with step:
+            step.make(progress)
+        lake.make_durable()
+        try:
+            lake.commit(lambda now, seen=seen, step=step: step.change(now, seen), COMMAND)  # type: ignore[misc]
+        except LostPiecesError:
+            continue  # compacted meanwhile: what replaces it is made of what counts now
+        return wanted, [(table, piece.rows) for table, pieces in step.added.items() for piece in pieces]
+    raise FleetError(f"{lake.uri}: others replace what is rolled up all the time: try again")
+
+
+@contextlib.contextmanager
+def _tuned(spark: "SparkSession", rows: int) -> Iterator[None]:
+    """On one machine a session is tuned for small inputs, and only now it is known how large this one is.
+
+    Not for more than what goes through all samples: compiling the hundred columns of a table takes ten times as long as
+    interpreting them for some thousand rows."""
+    if is_connect(spark):  # a server is tuned by whoever started it
+        yield
+        return
+    context = spark.sparkContext
+    wanted = {
+        "spark.sql.codegen.wholeStage": "true",
+        "spark.sql.codegen.factoryMode": "FALLBACK",
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.shuffle.partitions": str(2 * context.defaultParallelism),
+    }
+    if rows < LARGE_ROWS or not str(context.master).startswith("local"):
+        yield
+        return
+    before = {name: str(spark.conf.get(name)) for name in wanted}
+    try:
+        for name, value in wanted.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
+
+
+class _Step:
+    """The gold of some hours and their dates, from one state, until it is committed."""
+
+    def __init__(self, lake: Lake, seen: State, wanted: set[str], later: set[str]) -> None:
+        self._lake, self._seen, self._later = lake, seen, later
+        self.hours = sorted(wanted)
+        self._dates = sorted({hour[:10] for hour in wanted})
+        self.added: dict[str, list[Piece]] = {}
+        self._replaced: dict[str, list[Piece]] = {}
+        self._kept: list[DataFrame] = []
+        self._pool = ThreadPoolExecutor(THREADS)
+
+    def __enter__(self) -> "_Step":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        for rows in self._kept:
+            rows.unpersist()
+
+    def change(self, now: State, seen: State) -> State:
+        """The commit."""
+        for table, replaced in self._replaced.items():
+            now = now.with_pieces(table, self.added.get(table, []), replaced=replaced)
+        return now.without_touched(self.hours, seen)
+
+    def make(self, progress: Progress) -> None:
+        """Write all pieces."""
+        self._make_hours(progress)
+        rows = self._persisted(days.dir_day(self._read(DIR_HOUR, self._dates)))
+        progress("directories, hosts and agents by day, incidents, drives")
+        events = self._once(SILVER_EVENTS, dates=self._dates)
+        self._by_date(DIR_DAY, rows, self._dates)
+        self._at_once(
+            lambda: self._by_date(HOST_DAY, days.host_day(rows), self._dates),
+            lambda: self._by_date(AGENT_DAY, agents.agent_day(events, rows), self._dates),
+            lambda: self._make_timeline(events),
+            self._make_incidents,
+            self._make_drives,
+        )
+
+    # --- hours
+
+    def _make_hours(self, progress: Progress) -> None:
+        replaced = {t.full_name: self._seen.pieces(t.full_name, hours=self.hours) for t in (DIR_HOUR, RACK_MODEL_HOUR)}
+        self._replaced |= replaced
+        for batch in self._batches():
+            progress(f"{len(batch)} hours from {batch[0]}")
+            large = sum(_rows(self._seen, batch).values())
+            with _tuned(self._lake.spark, large):
+                samples = self._once(SILVER_SAMPLES, hours=batch)
+                parts = [self._persisted(hours.summed(samples)), self._persisted(hours.histograms(samples))]
+                self._at_once(*(part.count for part in parts))
+            events = self._once(SILVER_EVENTS, hours=batch)
+            rows = self._persisted(hours.dir_hour(parts[0], parts[1], events))
+            sizes = {(row["date"], row["hour"]): row["count"] for row in rows.groupBy("date", "hour").count().collect()}
+            self._at_once(*(self._hour_writer(rows, *at, size) for at, size in sorted(sizes.items())))
+            for kept in (rows, *parts):
+                kept.unpersist()
+        for table, pieces in replaced.items():  # compacted: what they say of other hours stays, by the hour again
+            self._at_once(*self._carriers(table, pieces))
+
+    def _batches(self) -> list[list[str]]:
+        batches: list[list[str]] = [[]]
+        size = 0
+        for hour, count in sorted(_rows(self._seen, self.hours).items()):
+            if batches[-1] and size + count > STEP_ROWS:
+                batches.append([])
+                size = 0
+            batches[-1].append(hour)
+            size += count
+        return batches
+
+    def _hour_writer(self, rows: "DataFrame", date: str, hour: str, size: int) -> Callable[[], None]:
+        def write_both() -> None:
+            of_hour = rows.where((rows["date"] == date) & (rows["hour"] == hour))
+            self._write(DIR_HOUR, of_hour, date, hour, size)
+            self._write(RACK_MODEL_HOUR, hours.rack_model_hour(of_hour), date, hour, 0)
+
+        return write_both
+
+    def _carriers(self, table: str, pieces: Sequence[Piece]) -> Iterator[Callable[[], None]]:
+        known = DIR_HOUR if table == DIR_HOUR.full_name else RACK_MODEL_HOUR
+        other = {(p.date, hour) for p in pieces for hour in p.hours if f"{p.date}T{hour}" not in self.hours}
+        for date, hour in sorted(other):
+            rows = self._lake.read_pieces(table, [p for p in pieces if p.date == date], [f"{date}T{hour}"])
+            yield functools.partial(self._write, known, rows, date, hour, rows.count())
+
+    # --- days
+
+    def _make_timeline(self, events: "DataFrame") -> None:
+        dates = [date for date in self._dates if self._has_events(date)]
+        self._by_date(TIMELINE, agents.timeline(events), dates)
+
+    def _make_incidents(self) -> None:
+        around = {_day(date, n) for date in self._dates for n in (-1, 0, 1)}
+        dates = sorted(date for date in around - self._later if self._has_events(date))
+        if not dates:
+            return
+        wide = sorted({_day(date, n) for date in dates for n in (-1, 0, 1)})
+        events = self._once(SILVER_EVENTS, dates=wide)
+        self._by_date(INCIDENT, incidents.incident(events, self._read(DIR_DAY, wide), dates), dates)
+
+    def _has_events(self, date: str) -> bool:
+        return bool(self._seen.pieces(SILVER_EVENTS.full_name, [date]))
+
+    def _make_drives(self) -> None:
+        """A late line may say that a drive had failed, or was well, before days that were rolled up long ago: if the
+        last of these dates ends otherwise than before, all dates after it are made anew."""
+        first, last = self._dates[0], self._dates[-1]
+        seen = {*self._seen.dates(DIR_DAY.full_name), *self._dates}
+        dates = sorted(date for date in seen if first <= date <= last)
+        later = sorted(date for date in seen if date > last)
+        before = self._live(DRIVE_DAY, lambda date: date < first)
+        rows = self._persisted(drives.drive_day(self._read(DIR_DAY, dates), before))
+        if later and self._ends_otherwise(rows, before, first, last):
+            dates += later
+            rows = self._persisted(drives.drive_day(self._read(DIR_DAY, dates), before))
+        self._by_date(DRIVE_DAY, rows, dates)
+        self._by_date(EXPOSURE_DAY, drives.exposure_day(rows), dates)
+        if not self._later:
+            life = drives.drive_life(self._read(DRIVE_DAY, None))
+            self._replaced[DRIVE_LIFE.full_name] = self._seen.pieces(DRIVE_LIFE.full_name)
+            self._write(DRIVE_LIFE, life, ALL_DATES, None, self._directories(dates[-1]))
+
+    def _ends_otherwise(self, rows: "DataFrame", before: "DataFrame", first: str, last: str) -> bool:
+        old = drives.not_well(before.unionByName(self._live(DRIVE_DAY, lambda date: first <= date <= last)))
+        new = drives.not_well(before.unionByName(rows))
+        return bool(old.exceptAll(new).take(1) or new.exceptAll(old).take(1))
+
+    def _live(self, table: Table, of: Callable[[str], bool]) -> "DataFrame":
+        dates = [date for date in self._seen.dates(table.full_name) if of(date)]
+        return self._lake.read(table.full_name, self._seen, dates=dates)
+
+    # --- reading and writing
+
+    def _once(self, table: Table, **which: Sequence[str]) -> "DataFrame":
+        return once(self._lake.read(table.full_name, self._seen, **which), table)
+
+    def _read(self, table: Table, dates: Sequence[str] | None) -> "DataFrame":
+        """Rows as they are after the commit, of dates of which this step has written all that it will, or of all."""
+        name = table.full_name
+        gone = {piece.path for piece in self._replaced.get(name, [])}
+        live = [piece for piece in self._seen.pieces(name, dates) if piece.path not in gone]
+        new = [piece for piece in self.added.get(name, []) if dates is None or piece.date in dates]
+        return self._lake.read_pieces(name, [*live, *new])
+
+    def _persisted(self, rows: "DataFrame") -> "DataFrame":
+        self._kept.append(rows.persist(StorageLevel.MEMORY_AND_DISK))
+        return rows
+
+    def _by_date(self, table: Table, rows: "DataFrame", dates: Sequence[str]) -> None:
+        """Write a table's rows of some dates, in the place of those that count."""
+        self._replaced[table.full_name] = self._seen.pieces(table.full_name, dates)
+        if len(dates) == 1:
+            self._write(table, rows, dates[0], None, self._directories(dates[0]))
+            return
+        kept = self._persisted(rows) if len(dates) > 1 else rows
+        for date in dates:
+            self._write(table, kept.where(kept["date"] == date), date, None, self._directories(date))
+
+    def _directories(self, date: str) -> int:
+        """How many directories a date has, about: those of its largest hour."""
+        live = [p.rows // len(p.hours) for p in self._seen.pieces(DIR_HOUR.full_name, [date]) if p.hours]
+        new = [piece.rows for piece in self.added.get(DIR_HOUR.full_name, []) if piece.date == date]
+        return max([0, *live, *new])
+
+    def _write(self, table: Table, rows: "DataFrame", date: str, hour: str | None, size: int) -> None:
+        piece = write(self._lake, table.full_name, rows, date, hour, size)
+        if piece is not None:
+            self.added.setdefault(table.full_name, []).append(piece)
+
+    def _at_once(self, *calls: Callable[[], object]) -> None:
+        """Small jobs leave most of a machine idle; Spark takes them in parallel."""
+        for future in [self._pool.submit(call) for call in calls]:
+            future.result()

@@ -1,0 +1,315 @@
+"""The rollup on silver whose truth is known by construction."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kjbod.fleet.fleet_error import FleetError
+from kjbod.fleet.schema import DirectoryState, EventKind
+from tests.fleet.conftest import GIB, Agent
+from tests.fleet.silver_rows import take_in
+
+pytestmark = pytest.mark.usefixtures("with_spark")
+
+HOUR_MS = 3_600_000
+MIDNIGHT_MS = 12 * HOUR_MS
+FIRST, SECOND, THIRD = "2026-11-01", "2026-11-02", "2026-11-03"
+
+
+def quiet(_text: str) -> None:
+    """Nobody reads how far it is."""
+
+
+def rolled(lake: Any, **more: Any) -> Any:
+    from kjbod.fleet.rollup.run import rollup_into
+
+    return rollup_into(lake.spark, lake, quiet, **more)
+
+
+def table(lake: Any, name: str, **which: Any) -> list[dict[str, Any]]:
+    rows = lake.read(f"gold.{name}", lake.state(), **which).collect()
+    return [row.asDict(recursive=True) for row in rows]
+
+
+def paths(lake: Any, name: str) -> dict[tuple[str, tuple[str, ...]], str]:
+    return {(piece.date, piece.hours): piece.path for piece in lake.state().pieces(f"gold.{name}")}
+
+
+def new_lake(spark: Any, root: Path) -> Any:
+    from kjbod.fleet.lake.lake import open_lake
+
+    return open_lake(spark, root.as_uri(), create=True)
+
+
+def story() -> Agent:
+    """One agent with three directories, from noon to the evening of the third day, a sample each 20 minutes.
+
+    The first directory is well, and its counters are reset at 14:30. The second fails three minutes before midnight,
+    which the controller records after it, and is replaced at noon of the second day. The third fails at 15:00, and the
+    agent that starts on it at 20:00 fails it again at once; from 08:00 of the second day it is well, after a new start;
+    and on the third day it fails once more.
+    """
+    agent = Agent()
+    well, replaced, back = agent.paths
+    fails, fails_again = MIDNIGHT_MS - 180_000, 2 * 24 * HOUR_MS + HOUR_MS
+    agent.event(0, EventKind.AGENT_STARTED, attrs={"version": "1.2.3"})
+    agent.event(1_000, EventKind.UNFENCED)
+    for seq in range(3 * 54):
+        at = seq * 1_200_000
+        agent.boot_id = "run-one" if at < 8 * HOUR_MS else "run-two" if at < 20 * HOUR_MS else "run-three"
+        since = 1_000 if at < 2.5 * HOUR_MS else 2_000
+        writes = 500 + 10 * seq if since == 1_000 else 3 * seq
+        agent.sample(
+            at, seq, well, writes=writes, counters_since=since, probe_histogram={"40": 2, str(41 + seq % 2): 1}
+        )
+        if at < 24 * HOUR_MS:
+            state = DirectoryState.ONLINE if at < fails else DirectoryState.FAILED
+            agent.sample(at, seq, replaced, state, bytes_used=GIB + seq)
+        else:
+            agent.sample(at, seq, replaced, dir_id="new", serial="NEW", model="M2")
+        dead = 3 * HOUR_MS <= at < 20 * HOUR_MS or at >= fails_again
+        agent.sample(at, seq, back, DirectoryState.FAILED if dead else DirectoryState.ONLINE, smart_poh=8_766 + seq)
+    agent.boot_id = "run-one"
+    agent.fail(3 * HOUR_MS, back)
+    agent.boot_id = "run-two"
+    agent.event(8 * HOUR_MS, EventKind.DIR_FAILED, back, attrs={"cause": "again"})
+    for at, kind in ((0, EventKind.DIR_FAILED), (400_000, EventKind.ACKNOWLEDGED)):
+        agent.event(fails + at, kind, replaced, attrs={"cause": "hung"})
+    agent.boot_id = "run-three"
+    agent.event(fails_again, EventKind.DIR_FAILED, back, attrs={"cause": "worn"})
+    return agent
+
+
+@pytest.fixture(scope="module")
+def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The story, taken in twice and rolled up."""
+    made = new_lake(spark, tmp_path_factory.mktemp("story"))
+    agent = story()
+    take_in(made, agent)
+    take_in(made, agent)
+    rolled(made)
+    yield made
+
+
+@pytest.fixture(scope="module")
+def of_well(lake: Any) -> Callable[[str], list[dict[str, Any]]]:
+    """Rows of the first directory in a table, by time."""
+
+    def read(name: str) -> list[dict[str, Any]]:
+        rows = [row for row in table(lake, name) if row["path"] == "/var/lib/kafka/d1"]
+        return sorted(rows, key=lambda row: (row["date"], row.get("hour", "")))
+
+    return read
+
+
+def test_an_hour_counts_each_sample_once_and_leaves_resets_out(of_well: Any) -> None:
+    hours = of_well("dir_hour")
+    assert len(hours) == 54
+    assert {(row["samples"], row["interval_ms"], row["state"]) for row in hours} == {(3, 1_200_000, "online")}
+    before, across, after = hours[1:4]
+    assert (before["writes_first"], before["writes_last"], before["writes_added"], before["resets"]) == (
+        530,
+        550,
+        20,
+        0,
+    )
+    assert (across["writes_first"], across["writes_last"], across["writes_added"], across["resets"]) == (560, 24, 10, 1)
+    assert (after["writes_added"], after["resets"], after["counters_since"]) == (6, 0, 2_000)
+    assert before["probe_histogram"] == {"40": 6, "41": 1, "42": 2}
+    assert before["states"] == {"online": 3}
+
+
+def test_a_day_has_what_was_counted_between_its_hours_and_all_buckets(of_well: Any) -> None:
+    first, second, third = of_well("dir_day")
+    # 12:00 to 14:20 in steps of 10; 14:40 to 23:40 in steps of 3.
+    assert (first["hours"], first["samples"], first["resets"], first["writes_added"]) == (12, 36, 1, 70 + 27 * 3)
+    assert (second["hours"], second["samples"], second["writes_added"]) == (24, 72, 71 * 3)
+    assert first["probe_histogram"] == {"40": 72, "41": 18, "42": 18}
+    assert (first["boots"], third["hours"], third["hours_online"]) == (2, 18, 18)
+
+
+def test_lines_through_the_room_of_hours_add_up_to_that_of_the_day(lake: Any) -> None:
+    (row,) = [r for r in table(lake, "dir_day", dates=[FIRST]) if r["path"].endswith("d2")]
+    points = [(12 * 3600 + seq * 1200, GIB + seq) for seq in range(36)]
+    xs, ys = zip(*points, strict=True)
+    assert [int(row[f"line_{name}"]) for name in ("n", "x", "y", "xy", "xx")] == [
+        *(36, sum(xs), sum(ys), sum(x * y for x, y in points), sum(x * x for x in xs))
+    ]
+    assert (row["used_first"], row["used_last"], row["used_min"], row["used_max"]) == (GIB, GIB + 35, GIB, GIB + 35)
+
+
+def test_groups_are_the_sums_of_their_directories(lake: Any) -> None:
+    (host,) = table(lake, "host_day", dates=[FIRST])
+    assert (host["directories"], host["samples"], host["failures"], host["rack"]) == (3, 108, 3, "r1")
+    (hour,) = table(lake, "rack_model_hour", hours=[f"{FIRST}T13"])
+    assert (hour["directories"], hour["samples"], hour["not_online"], hour["probe_histogram"]["40"]) == (3, 9, 0, 6)
+
+
+def test_a_failure_before_midnight_is_of_that_date_and_its_end_is_seen_after_it(lake: Any) -> None:
+    rows = sorted(table(lake, "incident"), key=lambda row: row["ts"])
+    assert [(row["date"], row["path"][-2:], row["cause"], row["outcome"]) for row in rows] == [
+        (FIRST, "d3", "io_error", "acknowledged"),
+        (FIRST, "d3", "again", "open"),
+        (FIRST, "d2", "hung", "acknowledged"),
+        (THIRD, "d3", "worn", "open"),
+    ]
+    assert (rows[0]["role"], rows[0]["version"], rows[0]["rack"], rows[0]["total_ms"]) == (
+        "agent",
+        "1.2.3",
+        "r1",
+        1_231,
+    )
+    assert rows[2]["total_ms"] == 400_000
+
+
+def test_a_drive_is_exposed_until_it_fails_or_is_replaced_and_again_when_it_is_well(lake: Any) -> None:
+    days = sorted((row["drive"], row["date"], row["failed"], row["cause"]) for row in table(lake, "drive_day"))
+    assert days == [
+        ("NEW", SECOND, 0, None),
+        ("NEW", THIRD, 0, None),
+        *(("S11", date, 0, None) for date in (FIRST, SECOND, THIRD)),
+        ("S12", FIRST, 1, "hung"),
+        ("S13", FIRST, 1, "io_error"),  # that the next agent fails it again is the same failure
+        ("S13", SECOND, 0, None),
+        ("S13", THIRD, 1, "worn"),
+    ]
+    lives = {row["drive"]: row for row in table(lake, "drive_life")}
+    assert (lives["S12"]["replaced_by"], lives["S12"]["failures"], lives["S12"]["days"]) == ("NEW", 1, 1)
+    assert (lives["S13"]["failures"], lives["S13"]["days_after_failure"], lives["S13"]["failed_date"]) == (2, 2, FIRST)
+    assert {row["date"] for row in lives.values()} == {"all"}
+    exposed = {
+        (row["date"], row["age_years"]): (row["drive_days"], row["failures"]) for row in table(lake, "exposure_day")
+    }
+    assert exposed[FIRST, 1] == (1, 1)
+
+
+def test_agents_and_the_timeline_of_a_day(lake: Any) -> None:
+    (agent,) = table(lake, "agent_day", dates=[FIRST])
+    assert (agent["status"], agent["role"], agent["version"], agent["boots"]) == ("unfenced", "agent", "1.2.3", 2)
+    kinds = [row["kind"] for row in table(lake, "timeline", dates=[FIRST])]
+    assert kinds[:2] == ["agent_started", "unfenced"]
+    assert len(kinds) == 10
+
+
+def test_rows_are_in_the_order_of_their_key_and_each_key_is_there_once(lake: Any) -> None:
+    from kjbod.fleet.tables import GOLD, TABLES
+
+    state = lake.state()
+    for known in [t for t in TABLES.values() if t.layer == GOLD]:
+        assert state.pieces(known.full_name), known.full_name
+        for piece in state.pieces(known.full_name):
+            rows = [tuple(row) for row in lake.read_pieces(known.full_name, [piece]).select(*known.key).collect()]
+            ordered = sorted(rows, key=lambda row: [(value is not None, value) for value in row])
+            assert rows == ordered, known.full_name
+            assert len(set(rows)) == len(rows) == piece.rows, known.full_name
+
+
+def test_counts_and_sums_are_those_that_another_engine_makes_of_the_same_files(lake: Any) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    state = lake.state()
+    silver = [f"{lake.full(p.path)[len('file:') :]}/*/*.parquet" for p in state.pieces("silver.samples")]
+    gold = [f"{lake.full(p.path)[len('file:') :]}/*.parquet" for p in state.pieces("gold.dir_hour")]
+    keys = "host, broker_id, path, dir_id"
+    counted = duckdb.sql(
+        f"SELECT {keys}, strftime(make_timestamp(ts * 1000), '%Y-%m-%d %H') AS h, count(*), sum(bytes_used), min(ts),"
+        f" max(writes) FROM (SELECT DISTINCT {keys}, boot_id, seq, ts, bytes_used, writes"
+        " FROM read_parquet($files, hive_partitioning = false)) GROUP BY ALL ORDER BY ALL",
+        params={"files": silver},
+    ).fetchall()
+    kept = duckdb.sql(
+        f"SELECT {keys}, date || ' ' || hour, samples, line_y, first_ts, greatest(writes_first, writes_last)"
+        " FROM read_parquet($files) WHERE samples > 0 ORDER BY ALL",
+        params={"files": gold},
+    ).fetchall()
+    assert [row[:-1] for row in kept] == [row[:-1] for row in counted]
+    assert len(kept) == 162
+
+
+def test_a_second_rollup_finds_nothing_to_do(lake: Any) -> None:
+    version = lake.state().version
+    assert rolled(lake).hours == 0
+    assert lake.state().version == version
+
+
+def test_a_late_row_changes_its_hour_and_its_day_and_no_other_hour(spark: Any, tmp_path: Path) -> None:
+    from kjbod.fleet.rollup import run
+
+    late, early = Agent(dirs=1), Agent(dirs=1)
+    lake = new_lake(spark, tmp_path)
+    for n in range(3):
+        early.sample(n * HOUR_MS, n, early.paths[0])
+    take_in(lake, early)
+    before_any = lake.state()
+    with pytest.raises(RuntimeError, match="killed"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(lake), "commit", _killed)
+        rolled(lake)
+    assert lake.state() == before_any, "what is written and not committed does not count"
+    during = Agent(host="h2", dirs=1)
+    during.sample(0, 0, during.paths[0])
+
+    def ingest_meanwhile(self: Any, progress: Any) -> None:
+        make(self, progress)
+        take_in(lake, during)
+
+    make = run._Step.make
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run._Step, "make", ingest_meanwhile)
+        rolled(lake)
+    assert set(lake.state().touched) == {f"{FIRST}T12"}, "touched while it was rolled up"
+    before = paths(lake, "dir_hour")
+    late.sample(HOUR_MS + 1_000, 7, late.paths[0])
+    take_in(lake, late)
+    rolled(lake)
+    after = paths(lake, "dir_hour")
+    assert {key for key in before if before[key] == after[key]} == {(FIRST, ("14",))}
+    assert sorted((row["host"], row["samples"]) for row in table(lake, "dir_day")) == [("h1", 4), ("h2", 1)]
+    assert lake.state().touched == {}
+
+    # Retention has taken the silver away: what comes of an hour without any is nothing, and the gold stays.
+    gone = lake.state()
+    silver = {name: gone.pieces(name) for name in gone.tables if name.startswith("silver")}
+
+    def drop(now: Any) -> Any:
+        for name, pieces in silver.items():
+            now = now.with_pieces(name, [], replaced=pieces)
+        return now.with_touched([f"{FIRST}T13"])
+
+    lake.commit(drop, "retain")
+    rolled(lake)
+    assert paths(lake, "dir_hour") == after
+    assert lake.state().touched == {}
+
+
+def _killed(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("killed")
+
+
+def test_two_rollups_at_once_and_a_lake_that_is_none(lake: Any, tmp_path: Path) -> None:
+    from kjbod.fleet.lake.claim import claimed
+    from kjbod.fleet.lake.lake import open_lake
+
+    with claimed(lake, "rollup"), pytest.raises(FleetError, match="kjbod fleet rollup runs already"):
+        rolled(lake)
+    with pytest.raises(FleetError, match="no lake at"):
+        open_lake(lake.spark, tmp_path.as_uri())
+
+
+def test_hours_of_a_compacted_day_stay_when_one_of_them_changes(lake: Any) -> None:
+    state = lake.state()
+    hourly = state.pieces("gold.dir_hour", [THIRD])
+    whole = lake.new_directory("gold.dir_hour", f"date={THIRD}")
+    lake.read_pieces("gold.dir_hour", hourly).coalesce(1).write.parquet(lake.full(whole))
+    one = dataclasses.replace(hourly[0], path=whole, hours=tuple(h for p in hourly for h in p.hours), rows=54)
+    before = {(row["hour"], row["path"], row["dir_id"]): row for row in table(lake, "dir_hour", dates=[THIRD])}
+
+    def compact(now: Any) -> Any:
+        return now.with_pieces("gold.dir_hour", [one], replaced=hourly).with_touched([f"{THIRD}T03"])
+
+    lake.commit(compact, "compact")
+    rolled(lake)
+    after = {(row["hour"], row["path"], row["dir_id"]): row for row in table(lake, "dir_hour", dates=[THIRD])}
+    assert after == before
+    assert len(paths(lake, "dir_hour")) == 54
