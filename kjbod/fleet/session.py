@@ -126,6 +126,16 @@ def is_connect(spark: "SparkSession") -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
+def needs_java(spark: "SparkSession", command: str) -> None:
+    """Refuse a command that Spark Connect has no words for.
+
+    Raises:
+        FleetError: the session is that of a Spark Connect server.
+    """
+    if is_connect(spark):
+        raise FleetError(f"kjbod fleet {command} does not run through Spark Connect: use --master or spark-submit")
+
+
 def ui_address(spark: "SparkSession") -> str | None:
     """Address of Spark's UI; None where there is none, or where only a Spark Connect server knows."""
     return None if is_connect(spark) else spark.sparkContext.uiWebUrl

@@ -217,7 +217,7 @@ class HadoopFiles:
             self._fs.delete(self._path(path), True)
 
     def sync(self, path: str) -> None:
-        """See :class:`Files`. On file systems other than this machine's, a file that is closed is where it belongs."""
+        """Implements :class:`Files`. Elsewhere than on this machine, a file that is closed is where it belongs."""
         if self._scheme != "file":
             return
         jvm = self._jvm
