@@ -3,6 +3,10 @@
 import dataclasses
 import gzip
 import json
+import os
+import signal
+import subprocess
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +20,7 @@ from kjbod.cli.main import run
 from kjbod.fleet.command import EXIT_CANNOT_RUN, Place, run_command
 from kjbod.fleet.gen import ledger as books
 from kjbod.fleet.gen.command import gen, order_of
-from kjbod.fleet.gen.plan import STORIES, host_plan, stories
+from kjbod.fleet.gen.plan import STORIES, device_name, host_plan, stories
 from kjbod.fleet.schema import EVENTS, SAMPLES, DirectoryState, Event, EventKind, Sample
 
 HOURS = 3_600_000
@@ -105,7 +109,9 @@ def test_a_replaced_disk_is_followed_by_the_new_one_at_its_place(fleet: Path, tr
     seen: dict[tuple[str, str], list[tuple[int, str, str]]] = {}
     for _, found in lines(fleet, SAMPLES):
         for line in map(json.loads, found[:-1]):
-            seen.setdefault((line["host"], line["path"]), []).append((line["ts"], line["serial"], line["state"]))
+            seen.setdefault((line["host"], line["path"]), []).append(
+                (line["ts"], line.get("serial", ""), line["state"])
+            )
     replaced = [f for f in truth.failures if f.replaced_ts]
     assert replaced
     for failure in replaced:
@@ -131,6 +137,63 @@ def test_a_fleet_of_fifty_hosts_has_every_story_and_only_failures_that_its_ledge
     for host in hosts:
         runs = host.runs
         assert all(a.end_ms < b.start_ms for a, b in pairwise(runs)), "runs follow one another"
+
+
+def test_no_figure_is_one_that_no_disk_can_have(fleet: Path) -> None:
+    """Counters do not fall but where they begin anew, and no disk works for longer than the time there is."""
+    counters = ("io_errors", "reads", "writes", "read_bytes", "write_bytes", "busy_ms")
+    before: dict[tuple[str, str, str], dict[str, Any]] = {}
+    compared = 0
+    for path in sorted(fleet.glob("samples/*/*/*.gz")):
+        for row in map(json.loads, gzip.decompress(path.read_bytes()).splitlines()[:-1]):
+            assert min(value for value in row.values() if isinstance(value, int)) >= 0, row
+            if row["state"] == DirectoryState.UNREADABLE:
+                continue
+            assert row["bytes_used"] <= row["bytes_total"]
+            last = before.get(key := (row["host"], row["path"], row["serial"]), row)
+            if last["counters_since"] == row["counters_since"] and last["ts"] < row["ts"]:
+                assert all(last[name] <= row[name] for name in counters), (last, row)
+                assert row["busy_ms"] - last["busy_ms"] <= row["ts"] - last["ts"]
+                compared += 1
+            before[key] = row
+    assert compared > 1_000
+
+
+def test_a_disk_that_an_agent_gave_up_is_unreadable_to_the_next(fleet: Path, truth: books.Ledger) -> None:
+    (given_up,) = [f for f in truth.failures if f.timeout_ts]
+    place = (given_up.spot.host, given_up.spot.path)
+    rows = [json.loads(line) for _, found in lines(fleet, SAMPLES) for line in found[:-1]]
+    states = {r["state"] for r in rows if (r["host"], r["path"]) == place and r["ts"] > (given_up.timeout_ts or 0)}
+    assert states == {DirectoryState.UNREADABLE}
+
+
+def test_disks_are_named_as_linux_names_them() -> None:
+    names = [device_name(number) for number in range(703)]
+    assert (names[0], names[25], names[26], names[51], names[52], names[701], names[702]) == (
+        *("sda", "sdz", "sdaa", "sdaz", "sdba", "sdzz", "sdaaa"),
+    )
+
+
+@pytest.mark.usefixtures("world")
+@pytest.mark.parametrize(("ended", "code"), [("command", 130), ("worker", EXIT_CANNOT_RUN)])
+def test_what_is_ended_in_the_middle_leaves_nothing_and_says_so(tmp_path: Path, ended: str, code: int) -> None:
+    start = "import sys; from kjbod.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    words = ["fleet", "gen", "--hosts", "40", "--days", "9", "--seed", "1", "--out", str(tmp_path / "o")]
+    command = [sys.executable, "-c", start, *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        while not any(tmp_path.rglob("*.jsonl.gz")):
+            assert process.poll() is None
+        if ended == "command":
+            process.send_signal(signal.SIGINT)
+        else:
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            workers = [c for c in children if b"spawn_main" in Path(f"/proc/{c}/cmdline").read_bytes()]
+            os.kill(int(workers[0]), signal.SIGKILL)
+        _, said = process.communicate()
+    assert process.returncode == code
+    (line,) = [line for line in said.splitlines() if not line.startswith("[")]
+    assert line.startswith("kjbod fleet gen: ")
+    assert list((tmp_path / "o").iterdir()) == []
 
 
 def test_a_large_fleet_fails_at_the_rates_of_its_models() -> None:

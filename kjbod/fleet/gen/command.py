@@ -4,13 +4,17 @@ Without Spark, in as many processes as there are processors, a host at a time: t
 them. Files have the time of their hour's end, as those have that an agent finished then.
 """
 
+import contextlib
 import gzip
 import json
 import multiprocessing
 import os
+import shutil
+import signal
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from datetime import UTC, date, datetime
+from multiprocessing.connection import Connection
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -21,7 +25,7 @@ from kjbod.fleet.gen import ledger as books
 from kjbod.fleet.gen.lines import HourWriter
 from kjbod.fleet.gen.plan import HOUR_MS, MODELS, Host, Order, Run, host_plan, hours_of, stories
 from kjbod.fleet.report_names import base_name, partition_path
-from kjbod.fleet.schema import EVENTS, SAMPLES, TRAILER_KIND
+from kjbod.fleet.schema import EVENTS, SAMPLES, STREAMS, TRAILER_KIND
 from kjbod.quick_dataclass import dataclass
 
 LEVEL = 6
@@ -29,6 +33,9 @@ LEVEL = 6
 COPIED_EVERY = 500
 """One of so many files of samples is there twice, as an upload that was tried again leaves it."""
 TELL_EVERY_MS = 2_000
+
+Work = tuple[Path, Order, int, str | None, tuple[int, int] | None]
+"""Root, order, number of the host, its story, hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +57,17 @@ def gen(
         FleetError: ``out`` is no empty directory of this machine, or cannot be written.
     """
     root = _empty_directory(out)
-    written = list(_told(running, order, _all_written(root, order, hours, processes)))
-    truth = _ledger(order, written)
     try:
+        # Closed before anything is removed: no process may still write.
+        with contextlib.closing(_all_written(root, order, hours, processes)) as hosts:
+            written = list(_told(running, order, hosts))
+        truth = _ledger(order, written)
         (root / books.FILE_NAME).write_text(books.to_json(truth), encoding="utf-8")
-    except OSError as error:
-        raise _refused(root, error) from None
+    except BaseException as error:
+        _emptied(root)  # reports without their truth are worth nothing, and the next run wants an empty directory
+        if isinstance(error, OSError):
+            raise _refused(root, error) from None
+        raise
     rows, files = sum(w.rows for w in written), sum(w.files for w in written)
     running.print(
         f"reports: {root} ({files:,} files, {rows:,} rows)",
@@ -91,23 +103,70 @@ def _empty_directory(out: str) -> Path:
     return root
 
 
+def _emptied(root: Path) -> None:
+    """Remove what was written to a directory that was empty before."""
+    for stream in STREAMS:
+        shutil.rmtree(root / stream, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        (root / books.FILE_NAME).unlink(missing_ok=True)
+
+
 def _refused(root: Path, error: OSError) -> FleetError:
     return FleetError(f"cannot write to {root}: {error.strerror}: give --out another place")
 
 
-def _all_written(root: Path, order: Order, hours: tuple[int, int] | None, processes: int | None) -> Iterator[Written]:
+def _all_written(root: Path, order: Order, hours: tuple[int, int] | None, processes: int | None) -> Generator[Written]:
     given = stories(order)
-    work = [(root, order, number, given.get(number), hours) for number in range(order.hosts)]
+    work: list[Work] = [(root, order, number, given.get(number), hours) for number in range(order.hosts)]
     count = min(processes or os.cpu_count() or 1, order.hosts)
+    yield from map(write_host, work) if count == 1 else _shared(work, count)
+
+
+def _shared(work: list[Work], count: int) -> Generator[Written]:
+    """The work in so many processes, every ``count``-th host each. What they wrote, host by host.
+
+    Raises:
+        OSError: as it was raised there.
+        FleetError: a process was ended by somebody.
+    """
+    # Not forked: a process that has Java's threads beside it would not survive that.
+    spawning = multiprocessing.get_context("spawn")
+    pipes = [spawning.Pipe(duplex=False) for _ in range(count)]
+    workers = [
+        spawning.Process(target=_write_hosts, args=(sender, work[first::count]), daemon=True)
+        for first, (_, sender) in enumerate(pipes)
+    ]
     try:
-        if count == 1:
-            yield from map(write_host, work)
-            return
-        # Not forked: a process that has Java's threads beside it would not survive that.
-        with multiprocessing.get_context("spawn").Pool(count) as pool:
-            yield from pool.imap(write_host, work)
-    except OSError as error:
-        raise _refused(root, error) from None
+        # A Ctrl-C goes to all processes of a terminal: it is this one's business, and the others inherit the mask.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            for worker, (_, sender) in zip(workers, pipes, strict=True):
+                worker.start()
+                sender.close()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number in range(len(work)):
+            result = pipes[number % count][0].recv()
+            if isinstance(result, OSError):
+                raise result
+            yield result
+    except EOFError:
+        raise FleetError("a process that wrote reports was ended (out of memory?): try it again") from None
+    finally:
+        for worker in workers:
+            if worker.pid is not None:
+                worker.kill()
+                worker.join()
+
+
+def _write_hosts(results: Connection, work: list[Work]) -> None:
+    """The life of a process that writes reports."""
+    with contextlib.suppress(BrokenPipeError):  # nobody waits for them any more
+        try:
+            for one in work:
+                results.send(write_host(one))
+        except OSError as error:
+            results.send(error)
 
 
 def _told(running: Running, order: Order, written: Iterator[Written]) -> Iterator[Written]:
@@ -121,7 +180,7 @@ def _told(running: Running, order: Order, written: Iterator[Written]) -> Iterato
             running.progress(f"{number} of {order.hosts} hosts, {left_s:.0f} s left")
 
 
-def write_host(work: tuple[Path, Order, int, str | None, tuple[int, int] | None]) -> Written:
+def write_host(work: Work) -> Written:
     """Write the files of one host. Runs in a process of its own."""
     root, order, number, story, wanted = work
     host = host_plan(order, number, story)

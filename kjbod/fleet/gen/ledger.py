@@ -44,6 +44,7 @@ class Failure:
     """The controller recorded it; None: the agent gave up."""
     moved_ts: int | None
     timeout_ts: int | None
+    """The agent gave up, and ended. To the next one the disk is unreadable."""
     replaced_ts: int | None
     """A new disk is at its place from then on."""
     new_dir_id: str | None

@@ -10,7 +10,7 @@ import random
 from typing import Any
 
 from kjbod.fleet.gen.plan import DAY_MS, HOUR_MS, MINUTE_MS, Disk, Host, Order, Run
-from kjbod.fleet.schema import SCHEMA_VERSION, Event, EventKind, latency_bucket
+from kjbod.fleet.schema import SCHEMA_VERSION, DirectoryState, Event, EventKind, Sample, latency_bucket
 
 SIGN_MS = 1_200
 """From the first sign of a failure to the verdict."""
@@ -20,6 +20,8 @@ PROBES = 12
 SWING = 0.5
 """Of the load, around its mean, over a day."""
 BYTES_A_WRITE = 65_536
+BUSY_MAX = 0.95
+"""Of the time at the peak of the load: a disk that is slower than that does what it can."""
 
 
 def load(disk: Disk, at_ms: int) -> float:
@@ -34,6 +36,35 @@ def _writes(disk: Disk, since_ms: int, at_ms: int) -> int:
         return ms / 1_000 - SWING * DAY_MS / 1_000 / (2 * math.pi) * math.cos(2 * math.pi * (ms % DAY_MS) / DAY_MS - 2)
 
     return int(disk.writes_a_second * (total(at_ms) - total(since_ms)))
+
+
+def _work(disk: Disk, since_ms: int, at_ms: int) -> int:
+    """Writes between two moments. A dead disk does none: its counters stand where they were."""
+    if not disk.failed:
+        return _writes(disk, since_ms, at_ms)
+    done, alive_ms = 0, since_ms
+    for begin, end in (*disk.failed, (at_ms, at_ms)):
+        if alive_ms < (until := min(begin, at_ms)):
+            done += _writes(disk, alive_ms, until)
+        alive_ms = max(alive_ms, end)
+    return done
+
+
+def _busy_ms(disk: Disk, since_ms: int, at_ms: int) -> int:
+    """Time at work between two moments: an integral too, since a counter neither falls nor runs ahead of the clock."""
+    ms_a_write = disk.tenant(at_ms).model.write_us / 4_000
+    busy = _work(disk, since_ms, at_ms) * ms_a_write
+    if disk.slow and disk.slow[0] < at_ms:
+        usual = disk.writes_a_second * ms_a_write / 1_000 * (1 + SWING)
+        factor = max(1.0, min(disk.slow[1], BUSY_MAX / usual))
+        busy += _work(disk, max(since_ms, disk.slow[0]), at_ms) * ms_a_write * (factor - 1)
+    if disk.ramp and since_ms < disk.ramp[1]:
+        # 4 * worn ** 2 over time, at the mean load.
+        begin, end = disk.ramp
+        worse = [min(max(moment - begin, 0), end - begin) / (end - begin) for moment in (since_ms, at_ms)]
+        area_ms = 4 / 3 * (worse[1] ** 3 - worse[0] ** 3) * (end - begin)
+        busy += area_ms / 1_000 * disk.writes_a_second * ms_a_write
+    return int(busy)
 
 
 def used_ratio(disk: Disk, start_ms: int, at_ms: int) -> float:
@@ -87,11 +118,13 @@ class HourWriter:
         host, tenant = self.host, disk.tenant(at)
         since = next((begin for begin, end in disk.failed if begin <= at < end), None)
         failed = since is not None
+        if since is not None and since < run.start_ms:
+            return self._unreadable(disk, at, seq, run, booted)
         suspect = next((begin for begin, end in disk.flaps if begin <= at < end), None)
         state = "failed" if failed else "suspect" if suspect is not None else "online"
         attached = max(booted, tenant.since_ms)
-        # A dead disk does no more work: its counters stand where they were.
-        writes = _writes(disk, attached, since if since is not None else at)
+        writes = _work(disk, attached, at)
+        errors = 3 * sum(attached <= begin <= at for begin, _ in disk.failed)
         state_since = since or suspect or run.start_ms
         total = int(tenant.model.capacity * 0.92)
         used = used_ratio(disk, max(self.order.start_ms, tenant.since_ms), at)
@@ -103,12 +136,30 @@ class HourWriter:
             f',"serial":"{tenant.serial}","state":"{state}","state_since":{state_since + ago}'
             f',"bytes_total":{total},"bytes_used":{int(total * used)},"partitions":{disk.partitions}'
             f',"leaders":{0 if failed else disk.leaders}'
-            f',"io_errors":{3 if failed else 0},"reads":{writes // 3},"read_bytes":{writes // 3 * 131_072}'
+            f',"io_errors":{errors},"reads":{writes // 3},"read_bytes":{writes // 3 * 131_072}'
             f',"writes":{writes},"write_bytes":{writes * BYTES_A_WRITE}'
-            f',"busy_ms":{min(int(writes * tenant.model.write_us * slowness(disk, at) / 4_000), at - attached)}'
+            f',"busy_ms":{_busy_ms(disk, attached, at)}'
             f',"counters_since":{attached + ago}'
         )
-        return f'{known}{self._probes(disk, at, rng, failed=failed)}{self._smart(disk, at)},"v":{SCHEMA_VERSION}}}'
+        probes, smart = self._probes(disk, at, rng, failed=failed), self._smart(disk, since or at)
+        return f'{known}{probes}{smart},"v":{SCHEMA_VERSION}}}'
+
+    def _unreadable(self, disk: Disk, at: int, seq: int, run: Run, booted: int) -> str:
+        """Of a disk that was dead when the agent started, which then knows nothing but its place."""
+        host = self.host
+        sample = Sample(
+            ts=at + host.offset_ms,
+            mono_ns=(at - booted) * 1_000_000,
+            boot_id=run.boot_id,
+            seq=seq,
+            fleet=host.fleet,
+            rack=host.rack,
+            host=host.name,
+            broker_id=host.broker_id,
+            path=disk.path,
+            state=str(DirectoryState.UNREADABLE),
+        )
+        return sample.to_json_line()
 
     def _probes(self, disk: Disk, at: int, rng: random.Random, *, failed: bool) -> str:
         if failed:
@@ -126,7 +177,7 @@ class HourWriter:
 
     def _smart(self, disk: Disk, at: int) -> str:
         tenant, bad = disk.tenant(at), worn(disk, at)
-        asked = max(at // SMART_EVERY_MS * SMART_EVERY_MS, self.order.start_ms)
+        asked = max(at // SMART_EVERY_MS * SMART_EVERY_MS, self.order.start_ms, tenant.since_ms)
         hours = tenant.poh + (asked - self.order.start_ms) // HOUR_MS
         is_flash = tenant.model.write_us < 1_000
         text = (
@@ -136,7 +187,7 @@ class HourWriter:
         )
         grown = int(160 * bad * bad)
         if is_flash:
-            wear = min(99, tenant.poh // 700)
+            wear = min(99, hours // 700)
             return f'{text},"smart_wear_pct":{wear},"smart_spare_pct":{100 - grown // 4},"smart_media_errors":{grown}'
         return (
             f'{text},"smart_realloc":{grown},"smart_pending":{grown // 5},"smart_uncorrect":{grown // 9}'

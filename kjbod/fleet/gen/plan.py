@@ -90,7 +90,7 @@ class Tenant:
     model: Model
     firmware: str
     poh: int
-    """Power-on hours at the start of the fleet."""
+    """Power-on hours at the start of the fleet; of one that came later less than none."""
 
 
 @dataclass(slots=True)
@@ -172,6 +172,16 @@ class Order:
         return max(1.0, min(self.hosts * self.disks / 12, FAILURES_MIN) / natural)
 
 
+def device_name(number: int) -> str:
+    """Name of a SCSI disk as Linux gives it: ``sda``, ..., ``sdz``, ``sdaa``, ..."""
+    name = ""
+    number += 1
+    while number:
+        number, letter = divmod(number - 1, 26)
+        name = chr(97 + letter) + name
+    return f"sd{name}"
+
+
 def stories(order: Order) -> dict[int, str]:
     """Number of a host to its story. A rack's burst is in one rack."""
     rng = random.Random(f"{order.seed}/stories")
@@ -248,7 +258,7 @@ class _Fate:
         leaders = rng.randrange(20, 120)
         return Disk(
             path=f"/var/lib/kafka/d{slot + 1:02d}",
-            device=f"sd{chr(98 + slot)}" if slot < 25 else f"sda{chr(72 + slot)}",
+            device=device_name(slot + 1),
             tenants=[self._tenant(0, model, rng.randrange(500, 45_000))],
             used=rng.uniform(0.35, 0.6),
             growth=rng.uniform(-0.001, 0.004),
@@ -325,9 +335,8 @@ class _Fate:
             # A disk that is out stays failed over restarts: those that come before the new one find it failed again.
             end = replaced
             self._restart(replaced, 2 * MINUTE_MS, f"SIGTERM: {disk.path} is replaced", 0)
-            disk.tenants.append(
-                self._tenant(replaced, disk.tenants[-1].model, -(replaced - self.order.start_ms) // HOUR_MS)
-            )
+            old_hours = (replaced - self.order.start_ms) // HOUR_MS
+            disk.tenants.append(self._tenant(replaced, disk.tenants[-1].model, -old_hours))
         elif story in ("false", "resurrected") and at_ms + 4 * HOUR_MS < self.order.end_ms:
             end = at_ms + 4 * HOUR_MS
             self._restart(end, 2 * MINUTE_MS, "SIGTERM", 0)
