@@ -12,6 +12,8 @@ seq)`` and, of equals, the greatest, and rows are sorted by their key. Times are
 unless a name has a unit. ``date`` is ``yyyy-MM-dd`` and ``hour`` is ``HH``, of ``ts``, in UTC.
 """
 
+from collections.abc import Mapping
+
 from kjbod.fleet.schema import EVENT_KEY, EVENTS, SAMPLE_KEY, SAMPLES, Event, Sample, columns
 from kjbod.quick_dataclass import dataclass
 
@@ -51,7 +53,7 @@ class Table:
     name: str
     grain: str
     """What a row is, for people."""
-    columns: dict[str, str]
+    columns: Mapping[str, str]
     """Column to Spark SQL type, in order, ``date`` (and ``hour``) included."""
     key: tuple[str, ...]
     """No two rows have the same values of these, null taken as a value; rows are sorted by them."""
@@ -69,15 +71,21 @@ class Table:
         return ", ".join(f"`{name}` {spark_type}" for name, spark_type in self.columns.items())
 
 
-_AT = {"date": "STRING", "hour": "STRING"}
-_ORIGIN = {
+_AT: Mapping[str, str] = {"date": "STRING", "hour": "STRING"}
+_ORIGIN: Mapping[str, str] = {
     "_file": "STRING",  # base name of the file that it came in
     "_line": "BIGINT",  # CRC-32 of the line: of two rows with one key that differ the smaller one counts
     "_skewed": "BOOLEAN",  # ts is more than two hours outside of the hour in the file's name
     "_more": "STRING",  # columns that this version does not know, as a JSON object; null where there are none
 }
-_DIRECTORY = {"fleet": "STRING", "rack": "STRING", "host": "STRING", "broker_id": "BIGINT", "path": "STRING"}
-_DISK = {
+_DIRECTORY: Mapping[str, str] = {
+    "fleet": "STRING",
+    "rack": "STRING",
+    "host": "STRING",
+    "broker_id": "BIGINT",
+    "path": "STRING",
+}
+_DISK: Mapping[str, str] = {
     "dir_id": "STRING",
     "device": "STRING",
     "model": "STRING",
@@ -87,7 +95,7 @@ _DISK = {
 }
 _DIRECTORY_KEY = ("fleet", "host", "broker_id", "path", "dir_id")
 
-_MEASURES: dict[str, str] = {
+_MEASURES: Mapping[str, str] = {
     "samples": "BIGINT",
     "boots": "BIGINT",  # runs of the agent that were seen (in a day: the largest number of any hour)
     "skewed": "BIGINT",  # of the samples
@@ -218,7 +226,7 @@ DIR_DAY = Table(
     },
     _DIRECTORY_KEY,
 )
-_GROUP = {
+_GROUP: Mapping[str, str] = {
     "directories": "BIGINT",
     "samples": "BIGINT",
     "not_online": "BIGINT",  # samples in any other state
@@ -427,7 +435,7 @@ IMPORTED_TICKET = Table(
     ("source", "drive", "ts"),
 )
 
-TABLES: dict[str, Table] = {
+TABLES: Mapping[str, Table] = {
     table.full_name: table
     for table in (
         *(SILVER_SAMPLES, SILVER_EVENTS, AUDIT_FILES, AUDIT_QUARANTINE),

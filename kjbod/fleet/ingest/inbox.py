@@ -45,7 +45,7 @@ class Inbox(HadoopFiles):
             return False
 
     def paths_of(self, uris: Iterable[str]) -> Sequence[str]:
-        """Those URIs as paths for Spark's readers, which take them for patterns."""
+        """Paths of such URIs, for Spark's readers, which take them for patterns."""
         jvm = self._jvm
         plain = (str(jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI.create(uri)).toString()) for uri in uris)
         return [re.sub(r"([{}\[\]*?\\])", r"\\\1", path) for path in plain]

@@ -1,0 +1,119 @@
+"""From generated reports to the page, by the commands of the README, against the ledger of what really happened."""
+
+import contextlib
+import json
+import shlex
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kjbod.cli.main import run
+from kjbod.fleet.command import Running, spark_errors
+from kjbod.fleet.gen import ledger as books
+from kjbod.fleet.lake.lake import Lake, open_lake
+from tests.pages.markdown import Page
+
+pytestmark = pytest.mark.usefixtures("with_spark")
+
+SMALLER = {"--hosts 50": "--hosts 24", "--days 3": "--days 1 --hours 9..15 --disks 2 --every 1800"}
+"""What a line of the page asks for, and what is enough to see that it works: the hours with the bursts."""
+HOURS_MS = (9 * 3_600_000, 15 * 3_600_000)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A lake that was made by the page's lines."""
+
+    base: Path
+    truth: books.Ledger
+    codes: dict[str, int]
+    lake: Lake
+
+    @property
+    def failures(self) -> list[books.Failure]:
+        """Those that the reports tell of."""
+        begin, end = (self.truth.start_ts + at for at in HOURS_MS)
+        return [failure for failure in self.truth.failures if begin <= failure.ts < end]
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        return [row.asDict(recursive=True) for row in self.lake.read(table, self.lake.state()).collect()]
+
+
+def typed(line: str, base: Path) -> list[str]:
+    """Arguments of a line of the page, for a smaller fleet below ``base``."""
+    for asked, enough in SMALLER.items():
+        line = line.replace(asked, enough)
+    program, *words = shlex.split(line, comments=True)
+    assert (program, words[0]) == ("kjbod", "fleet")
+    return [
+        str(base / word) if word in ("lake", "fleet", "page") and place else word for place, word in enumerate(words)
+    ]
+
+
+@pytest.fixture(scope="module")
+def made(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
+    @contextlib.contextmanager
+    def shared(_running: Running, _input_bytes: int = 0) -> Iterator[Any]:
+        """One session for all commands: each would start a Java of its own."""
+        with spark_errors():
+            yield spark
+
+    base = tmp_path_factory.mktemp("pipeline")
+    codes = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Running, "session", shared)
+        for command in Page("kjbod/fleet/README.md").commands():
+            if command.section == "try-it":
+                words = typed(command.text, base)
+                codes[words[1]] = run(words)
+        truth = books.from_json((base / "fleet" / books.FILE_NAME).read_text())
+        yield Pipeline(base, truth, codes, open_lake(spark, str(base / "lake")))
+
+
+def test_each_line_of_the_page_does_what_it_says(made: Pipeline) -> None:
+    assert made.codes == dict.fromkeys(("gen", "ingest", "rollup", "verify", "report", "query"), 0)
+
+
+def test_the_failures_of_the_lake_are_those_of_the_ledger(made: Pipeline) -> None:
+    offsets = {a.host: int(a.detail or 0) for a in made.truth.agents if a.what == "clock"}
+    found = Counter((row["host"], row["path"], row["serial"], row["ts"]) for row in made.rows("gold.incident"))
+    told = Counter((f.spot.host, f.spot.path, f.spot.serial, f.ts + offsets.get(f.spot.host, 0)) for f in made.failures)
+    assert found == told and told
+
+
+def test_what_became_of_each_failure_is_as_in_the_ledger(made: Pipeline) -> None:
+    outcomes = {(row["host"], row["dir_id"]): row["outcome"] for row in made.rows("gold.incident")}
+    for failure in made.failures:
+        expected = "timeout shutdown" if failure.timeout_ts else "acknowledged"
+        assert outcomes[(failure.spot.host, failure.spot.dir_id)] == expected
+
+
+def test_a_file_that_was_uploaded_again_is_there_once(made: Pipeline) -> None:
+    again = [row["file"] for row in made.rows("audit.files") if row["status"] == "repeated"]
+    assert sorted(again) == sorted(made.truth.copies) and again
+
+
+def test_the_page_shows_each_disk_that_is_dead_now(made: Pipeline) -> None:
+    silent = {a.host for a in made.truth.agents if a.what in ("silent", "stopped")}
+    dead = [
+        f
+        for f in made.failures
+        if not f.replaced_ts and not f.well_again_ts and not f.timeout_ts and f.spot.host not in silent
+    ]
+    html = (made.base / "page" / "index.html").read_text()
+    assert dead and [f.spot.serial for f in dead if f.spot.serial not in html] == []
+    assert all(host in html for host in silent)
+    report = json.loads((made.base / "page" / "report.json").read_text())
+    assert report["failures"] == sum(row["failed"] for row in made.rows("gold.drive_day"))
+    assert report["drive_days"] == len(made.rows("gold.drive_day"))
+
+
+def test_what_is_done_again_changes_nothing(made: Pipeline) -> None:
+    before = made.lake.state()
+    assert run(typed("kjbod fleet ingest --lake lake --reports fleet", made.base)) == 0
+    assert run(typed("kjbod fleet rollup --lake lake", made.base)) == 0
+    assert made.lake.state() == before
