@@ -43,6 +43,8 @@ class Java:
     """Feature version: 17, 21, 25."""
     origin: str
     """Where it was found, for people."""
+    build: str = ""
+    """Vendor and build, as it says itself."""
 
 
 def find_java(environ: Mapping[str, str]) -> Java:
@@ -53,16 +55,16 @@ def find_java(environ: Mapping[str, str]) -> Java:
     """
     if home := environ.get("KJBOD_JAVA_HOME"):
         java = Path(home) / "bin/java"
-        version = java_version(java)
+        version, build = _version_and_build(java)
         if version is None or version < JAVA_VERSION_MIN:
             found = "does not run" if version is None else f"is Java {version}"
             raise FleetError(f"KJBOD_JAVA_HOME={home}: {java} {found}; the fleet report needs Java 17 or later")
-        return Java(java, version, "KJBOD_JAVA_HOME")
+        return Java(java, version, "KJBOD_JAVA_HOME", build)
     seen = []
     for java, origin in _candidates(environ):
-        version = java_version(java)
+        version, build = _version_and_build(java)
         if version is not None and version >= JAVA_VERSION_MIN:
-            return Java(java, version, origin)
+            return Java(java, version, origin, build)
         seen.append(f"{java} ({origin}) {'does not run' if version is None else f'is Java {version}'}")
     raise FleetError(
         "no Java 17 or later for the fleet report: install one (openjdk-17-jre-headless, or scripts/setup --fleet)"
@@ -84,14 +86,20 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
 
 def java_version(java: Path) -> int | None:
     """Feature version of a ``java`` executable; None when it does not run."""
+    return _version_and_build(java)[0]
+
+
+def _version_and_build(java: Path) -> tuple[int | None, str]:
     try:
         done = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired, ValueError):
-        return None
-    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
-    return int(found[1]) if found and done.returncode == 0 else None
+        return None, ""
+    said = done.stderr + done.stdout
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    build = re.search(r"Runtime Environment +(.*)", said)
+    return int(found[1]) if found and done.returncode == 0 else None, build[1].strip() if build else ""
 
 
 def make_java_home(java: Java, folder: Path) -> Path:

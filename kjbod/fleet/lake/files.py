@@ -217,7 +217,7 @@ class HadoopFiles:
             self._fs.delete(self._path(path), True)
 
     def sync(self, path: str) -> None:
-        """See :class:`Files`. On file systems other than this machine's, a file that is closed is where it belongs."""
+        """Implements :class:`Files`. Elsewhere than on this machine, a file that is closed is where it belongs."""
         if self._scheme != "file":
             return
         jvm = self._jvm
@@ -238,6 +238,13 @@ class HadoopFiles:
         with _refused(f"{self.root}/{path}"):
             java = self._jvm.java.nio.file
             return bool(java.Files.isSymbolicLink(java.Paths.get(self._path(path).toUri())))
+
+    def free_bytes(self) -> int | None:
+        """Bytes that can still be written; None where the file system has no such number, as object stores."""
+        with _refused(self.root):
+            if self._scheme in OBJECT_STORES:
+                return None
+            return int(self._fs.getStatus(self._root).getRemaining())
 
 
 def uuid_text() -> str:

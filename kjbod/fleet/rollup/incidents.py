@@ -50,8 +50,7 @@ def _runs(events: DataFrame) -> DataFrame:
 def _verdicts(events: DataFrame) -> DataFrame:
     """Failures of which a verdict is here, or that Kafka has noticed first: what is told of others, such as leaders
     that moved days later, is of another date's. And the role and the version where the verdict says them: most runs
-    began
-    days before."""
+    began days before."""
     noticed = (F.col("kind") == str(EventKind.KAFKA_NOTICED)) & F.col("attrs.after_ms").isNull()
     first = events.where((F.col("kind") == str(EventKind.DIR_FAILED)) | noticed)
     return first.groupBy(*_RUN, F.coalesce("path", "dir_id").alias("path")).agg(
