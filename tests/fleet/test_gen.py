@@ -208,6 +208,9 @@ def test_a_large_fleet_fails_at_the_rates_of_its_models() -> None:
     ("change", "says"),
     [
         ({"--start": "2026-02-30"}, "not a date"),
+        ({"--start": "1969-12-31"}, "--start 1969-12-31: give a date from 2000-01-01"),
+        ({"--start": "9999-12-31"}, "to 2098-01-01"),
+        ({"--out": "/proc/a\x1b[31m"}, "cannot write to /proc/a\\x1b[31m: "),
         ({"--out": "s3a://bucket/x"}, "made on this machine"),
         ({"--out": "/proc/fleet"}, "cannot write to /proc/fleet"),
         ({"--hours": "5..3"}, "--hours"),
