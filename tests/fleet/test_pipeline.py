@@ -47,6 +47,7 @@ def typed(line: str, base: Path) -> list[str]:
     """Arguments of a line of the page, for a smaller fleet below ``base``."""
     for asked, enough in SMALLER.items():
         line = line.replace(asked, enough)
+    line = line.replace("--lake URI", "--lake lake")
     program, *words = shlex.split(line, comments=True)
     assert (program, words[0]) == ("kjbod", "fleet")
     return [
@@ -117,3 +118,25 @@ def test_what_is_done_again_changes_nothing(made: Pipeline) -> None:
     assert run(typed("kjbod fleet ingest --lake lake --reports fleet", made.base)) == 0
     assert run(typed("kjbod fleet rollup --lake lake", made.base)) == 0
     assert made.lake.state() == before
+
+
+def test_a_lake_is_kept_by_the_lines_of_its_page(made: Pipeline, spark: Any) -> None:
+    before = {table: len(made.rows(table)) for table in ("silver.events", "gold.dir_hour", "gold.incident")}
+    lines = [c.text for c in Page("kjbod/fleet/README.md").commands() if c.section == "upkeep-of-a-lake"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Running, "session", lambda _running, _bytes=0: contextlib.nullcontext(spark))
+        codes = {line: run(typed(line, made.base)) for line in lines}
+    assert set(codes.values()) == {0} and len(codes) == 5
+    assert {table: len(made.rows(table)) for table in before} == before
+    assert max(map(len, made.lake.state().tables["gold.dir_hour"].values())) == 1, "compacted"
+
+
+def test_the_unit_takes_what_its_page_sets() -> None:
+    (setting,) = (c.text for c in Page("systemd/README.md").commands() if c.text.startswith("printf"))
+    names = {"KJBOD_LAKE": "/srv/kjbod-lake", "KJBOD_REPORTS": "/srv/kjbod-reports"}
+    assert "".join(f"{name}={value}\\n" for name, value in names.items()) in setting
+    unit = Path("systemd/kjbod-fleet-ingest.service").read_text()
+    (start,) = (line for line in unit.splitlines() if line.startswith("ExecStart="))
+    assert all(f"${{{name}}}" in start for name in names)
+    words = shlex.split(start.removeprefix("ExecStart="))[1:]
+    assert run([*words, "--help"]) == 0

@@ -18,12 +18,15 @@ SHELL = re.compile(r"^\s*(\$ |sudo |kjbod |\./scripts/)", re.MULTILINE)
 
 FIRST_LOOK = "tests/pages/test_first_look.py::"
 OPERATIONS = "tests/pages/test_operations.py::test_an_operators_page_can_be_typed_from_its_top_to_its_end"
+PIPELINE = "tests/fleet/test_pipeline.py::"
 INSTALL = "tests/pages/test_install.py::test_the_page_installs_formats_and_starts_an_agent"
 ACTS = "tests/systemd/test_guard_acts.py::"
 REPLACED = (
     "tests/guard/test_act_kafka.py::test_a_disk_that_hangs_costs_that_disk_alone_and_is_replaced_as_the_runbook_says"
 )
 RUN = {
+    "kjbod/fleet/README.md#try-it": f"{PIPELINE}test_each_line_of_the_page_does_what_it_says",
+    "kjbod/fleet/README.md#upkeep-of-a-lake": f"{PIPELINE}test_a_lake_is_kept_by_the_lines_of_its_page",
     "README.md#i-have-a-kafka-cluster": f"{FIRST_LOOK}test_a_kafka_cluster_is_looked_at_and_nothing_is_written",
     "kjbod/cli/README.md": f"{FIRST_LOOK}test_the_metadata_and_features_of_a_kafka_cluster_are_shown",
     "agent/README.md": OPERATIONS,
@@ -65,7 +68,14 @@ IDLE_GUARDS = "tests/system/test_false_positives.py::test_a_few_seconds_of_bad_c
 SET_UP = "tests/scripts/test_scripts.py::test_who_sets_up_less_than_is_there_changes_nothing"
 STARTS = "tests/scripts/test_replicas.py::test_the_quickest_run_measures_an_agent_on_real_directories_and_one_in_memory"
 SECURED = "tests/security/test_secured_controller.py::test_an_agent_registers_and_serves_and_commands_read_the_metadata"
+EVALUATED = "tests/fleet/test_insight.py::test_evaluation_counts_only_alarms_before_the_failure"
 HELD = {
+    "kjbod fleet import --lake": "tests/fleet/test_imports.py::test_ten_real_days_and_all_real_tickets",
+    "scripts/bench/fleet-health --lake": EVALUATED,
+    "install -D -m -t": INSTALL,
+    "install -d -o -g": INSTALL,
+    "systemctl": INSTALL,
+    "printf": f"{PIPELINE}test_the_unit_takes_what_its_page_sets",
     "scripts/setup --base": SET_UP,
     "scripts/setup --fleet": SET_UP,
     "scripts/demo": "tests/system/test_demo.py::test_demo_tells_the_whole_story",
