@@ -133,7 +133,7 @@ def needs_java(spark: "SparkSession", command: str) -> None:
         FleetError: the session is that of a Spark Connect server.
     """
     if is_connect(spark):
-        raise FleetError(f"kjbod fleet {command} does not run through Spark Connect: use --master or spark-submit")
+        raise FleetError(f"{command} does not run through Spark Connect: use --master or spark-submit")
 
 
 def ui_address(spark: "SparkSession") -> str | None:

@@ -163,6 +163,7 @@ def connect_server(folder: Path, master: str = "local[2]") -> Iterator[str]:
                 *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
                 *("--conf", "spark.connect.grpc.binding.port=0", "--conf", "spark.ui.enabled=false"),
                 *("--conf", f"spark.sql.warehouse.dir={folder / 'warehouse'}"),
+                *("--conf", "spark.sql.shuffle.partitions=2"),
                 "--driver-java-options",
                 f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.io.tmpdir={folder / 'local'}",
                 "spark-internal",

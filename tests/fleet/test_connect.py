@@ -46,6 +46,7 @@ def test_a_lake_is_made_committed_to_and_read_through_connect(connected: Any, tm
     source = source_of(connected)
     with claimed(lake, "ingest"), watched(connected, print, "writing"):
         connected.range(3).coalesce(1).select(*columns).write.parquet(lake.full(f"{path}/hour=03"))
+        lake.make_durable()
         added = Piece(path, DATE, ("03",), 3, "batch")
         lake.commit(lambda state: state.with_pieces("silver.samples", [added]), "ingest")
     state = open_lake(connected, str(tmp_path / "lake")).state()
@@ -67,3 +68,12 @@ def test_what_the_server_refuses_is_one_line(connected: Any) -> None:
 
 def test_a_day_of_the_server_is_one_of_utc(connected: Any) -> None:
     assert connected.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+def test_ingest_says_that_it_does_not_run_here(connected: Any, tmp_path: Path) -> None:
+    from kjbod.fleet.ingest.stream import ingest_into
+
+    lake = open_lake(connected, str(tmp_path / "lake"), create=True)
+    with pytest.raises(FleetError, match="ingest does not run through Spark Connect: use --master or spark-submit"):
+        ingest_into(connected, lake, [str(tmp_path)], print)
+    assert lake.state().version == 0
