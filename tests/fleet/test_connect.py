@@ -17,8 +17,9 @@ from kjbod.fleet.session import is_connect, spark_session, ui_address
 from kjbod.fleet.silver import each_once
 from kjbod.fleet.tables import SILVER_SAMPLES
 from scripts.rig.spark_cluster import connect_server
+from tests.fleet.parts import drawn
 
-pytestmark = pytest.mark.usefixtures("with_spark")
+pytestmark = [pytest.mark.usefixtures("with_spark"), drawn("connect")]
 
 DATE, TS = "2026-11-01", 1_793_502_000_000
 

@@ -14,9 +14,10 @@ from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.imports.formats import header
 from kjbod.fleet.imports.zips import UNPACKED_BYTES_MAX, zip_lines
 from tests.depth import only_deep
+from tests.fleet.parts import drawn
 from tests.fleet.shared_data import shared
 
-pytestmark = pytest.mark.usefixtures("with_spark")
+pytestmark = [pytest.mark.usefixtures("with_spark"), drawn("imports")]
 HOSTILE = 'WDC "<script>alert(1)</script>" \x1b[31m\u2028\'; DROP TABLE drive_day; --'
 SMART = ("smart_5_raw", "smart_9_raw", "smart_187_raw", "smart_194_raw", "smart_197_raw")
 

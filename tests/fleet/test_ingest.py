@@ -18,8 +18,9 @@ from kjbod.fleet.schema import EVENTS, SAMPLES
 from kjbod_agent.host_files.report_files import finished_content
 from tests.depth import at, only_deep
 from tests.fleet.conftest import Agent
+from tests.fleet.parts import drawn
 
-pytestmark = pytest.mark.usefixtures("with_spark")
+pytestmark = [pytest.mark.usefixtures("with_spark"), drawn("ingest")]
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -11,8 +11,9 @@ import pytest
 from kjbod.fleet.insight.model import Insights
 from kjbod.fleet.insight.rules import FACTS, is_baseline, reasons, score
 from tests.fleet.gold_rows import D0_MS, DAY_S, date, dir_day, frame
+from tests.fleet.parts import drawn
 
-pytestmark = pytest.mark.usefixtures("with_spark")
+pytestmark = [pytest.mark.usefixtures("with_spark"), drawn("insight")]
 HOUR_MS = 3_600_000
 DAYS = 10
 MODEL_NAME = 'M"<b>\x07'

@@ -15,8 +15,9 @@ from kjbod.fleet.lake.state import State
 from kjbod.fleet.page.model import FleetReport, host_file
 from kjbod.fleet.report_files import make_files, publish
 from tests.fleet.gold_fleet import CRIPPLED, DEAD, DISKS, LEADING, RISKY, SILENT, STOPPED, make_gold
+from tests.fleet.parts import drawn
 
-pytestmark = [pytest.mark.usefixtures("with_spark"), pytest.mark.xdist_group("fleet-lake-report")]
+pytestmark = [pytest.mark.usefixtures("with_spark"), pytest.mark.xdist_group("fleet-lake-report"), drawn("lake report")]
 
 HOSTS = 25
 

@@ -12,6 +12,7 @@ from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.schema import DirectoryState, EventKind
 from tests.depth import seeds
 from tests.fleet.conftest import GIB, Agent
+from tests.fleet.parts import drawn
 from tests.fleet.silver_rows import take_in
 
 pytestmark = pytest.mark.usefixtures("with_spark")
@@ -91,6 +92,8 @@ def story() -> Agent:
 @pytest.fixture(scope="module")
 def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The story, taken in twice and rolled up."""
+    if drawn("rollup story").args[0]:
+        pytest.skip(drawn("rollup story").kwargs["reason"])
     made = new_lake(spark, tmp_path_factory.mktemp("story"))
     agent = story()
     take_in(made, agent)
@@ -239,6 +242,7 @@ def test_a_second_rollup_finds_nothing_to_do(lake: Any) -> None:
     assert lake.state().version == version
 
 
+@drawn("rollup late")
 def test_a_late_row_changes_its_hour_and_its_day_and_no_other_hour(spark: Any, tmp_path: Path) -> None:
     from kjbod.fleet.rollup import run
 
@@ -336,6 +340,7 @@ def contents(lake: Any) -> dict[tuple[str, str, tuple[str, ...]], list[bytes]]:
     }
 
 
+@drawn("rollup order")
 @pytest.mark.parametrize("seed", seeds())
 def test_any_order_and_any_repetition_of_the_same_lines_gives_the_same_bytes(
     spark: Any, tmp_path: Path, seed: int

@@ -11,9 +11,10 @@ from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.lake.state import State
 from kjbod.fleet.tables import AUDIT_FILES, DIR_HOUR, SILVER_EVENTS, SILVER_SAMPLES
 from kjbod.fleet.upkeep.account import compacted, is_verified
+from tests.fleet.parts import drawn
 from tests.fleet.upkeep.lakes import DAY, ingest, rows_of, sample
 
-pytestmark = pytest.mark.usefixtures("with_spark")
+pytestmark = [pytest.mark.usefixtures("with_spark"), drawn("upkeep compact")]
 
 
 def quiet(_text: str) -> None:

@@ -13,8 +13,9 @@ from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.tables import TABLES
 from kjbod.fleet.upkeep.query import Answer, listing, name_of, printed
+from tests.fleet.parts import drawn
 
-pytestmark = pytest.mark.usefixtures("with_spark")
+pytestmark = [pytest.mark.usefixtures("with_spark"), drawn("upkeep query")]
 
 
 def test_names_of_tables_are_not_those_of_others_and_all_are_listed() -> None:

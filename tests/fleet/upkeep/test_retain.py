@@ -13,9 +13,10 @@ from kjbod.fleet.lake.state import Piece, Retired, State
 from kjbod.fleet.tables import SILVER_SAMPLES
 from kjbod.fleet.upkeep.account import Compacted, gone, silver_from, with_compacted
 from kjbod.fleet.upkeep.retain import GRACE_MS, LITTER_AGE_MS, Limits, plan_of
+from tests.fleet.parts import drawn
 from tests.fleet.upkeep.lakes import DAY, FixedClock, ingest, rows_of, sample
 
-pytestmark = pytest.mark.usefixtures("with_spark")
+pytestmark = [pytest.mark.usefixtures("with_spark"), drawn("upkeep retain")]
 
 TODAY = datetime.date(2026, 11, 20)
 NEXT_DAY = "2026-11-02"

@@ -10,9 +10,10 @@ import pytest
 from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.lake.state import State
 from kjbod.fleet.tables import AUDIT_FILES, DIR_HOUR, SILVER_SAMPLES
+from tests.fleet.parts import drawn
 from tests.fleet.upkeep.lakes import DAY, audit_row, ingest, put, sample
 
-pytestmark = pytest.mark.usefixtures("with_spark")
+pytestmark = [pytest.mark.usefixtures("with_spark"), drawn("upkeep verify")]
 
 
 def root_of(lake: Lake) -> Path:
