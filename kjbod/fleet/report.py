@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812  the name that every Spark user knows
 
 from kjbod.fleet.fleet_error import FleetError
-from kjbod.fleet.insight.insights import insights
+from kjbod.fleet.insight.insights import insights, until
 from kjbod.fleet.insight.model import Place
 from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.lake.state import State
@@ -129,12 +129,16 @@ def collect_report(
     *,
     silent_after_ms: int | None = None,
     before: Before | None = None,
+    open_end: bool = False,
 ) -> Collected:
-    """The report of some dates; ``before``: the report to compare with.
+    """The report of some dates; ``before``: the report to compare with; ``open_end``: not of those after "now", which
+    are of clocks that are ahead.
 
     ``silent_after_ms``: how much older than "now" an agent's newest line may be; None:
     :data:`kjbod.fleet.transforms.SILENT_AFTER_MS`."""
-    found = insights(lake, state, dates[0], dates[-1], progress=progress)
+    found = insights(lake, state, dates[0], None if open_end else dates[-1], progress=progress)
+    if open_end:
+        dates = until(dates, found.window.now_ms)
     progress("directories and agents")
     window = dataclasses.replace(found.window, from_date=dates[0], to_date=dates[-1])
     after_ms = SILENT_AFTER_MS if silent_after_ms is None else silent_after_ms

@@ -91,7 +91,15 @@ def make_files(
 
     state = lake.state()
     dates = dates_of(state, from_date, to_date)
-    collected = collect_report(lake, state, dates, progress, silent_after_ms=silent_after_ms, before=before(previous))
+    collected = collect_report(
+        lake,
+        state,
+        dates,
+        progress,
+        silent_after_ms=silent_after_ms,
+        before=before(previous),
+        open_end=to_date is None,
+    )
     try:
         report = collected.report
         progress("drawing the page")

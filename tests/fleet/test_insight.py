@@ -268,6 +268,34 @@ def test_agents_that_are_silent_late_old_or_of_tomorrow_are_told_apart(found: In
     assert work.versions == {"0.2": 5, "0.1": 1}
 
 
+def test_each_directory_is_scored_on_its_own_last_day_where_two_clocks_are_ahead(spark: Any) -> None:
+    from kjbod.fleet.insight.health import health
+
+    rows = [dir_day(4, host="ahead"), dir_day(3, host="h1", smart_wear_pct=96), dir_day(1, host="gone", smart_passed=0)]
+    found = health(frame(spark, "gold.dir_day", rows))
+    assert [risk.place.host for risk in found.risks] == ["h1"], "and one that is silent is not scored"
+    assert found.directories == 2
+
+
+def test_now_leaves_out_one_agent_in_twenty(spark: Any) -> None:
+    from kjbod.fleet.insight.own_work import newest_moment
+
+    def rows(count: int) -> Any:
+        agents = [
+            {"fleet": "f", "host": f"h{n}", "broker_id": n, "last_ts": D0_MS, "date": date(0)} for n in range(count)
+        ]
+        agents[0]["last_ts"] = D0_MS + 3 * HOUR_MS
+        return frame(spark, "gold.agent_day", agents)
+
+    def taken_in(at_ms: int) -> Any:
+        return frame(spark, "audit.files", [{"host": "h1", "ingested_ts": at_ms, "date": date(0)}])
+
+    later = taken_in(D0_MS + 9 * HOUR_MS)
+    assert newest_moment(rows(20), later) == D0_MS
+    assert newest_moment(rows(19), later) == D0_MS + 3 * HOUR_MS
+    assert newest_moment(rows(20), taken_in(D0_MS - 1_000)) == D0_MS - 1_000
+
+
 def test_scores_of_spark_are_those_of_the_plain_rules(spark: Any) -> None:
     from kjbod.fleet.insight.health import is_baseline as baseline_column
     from kjbod.fleet.insight.health import scored

@@ -153,9 +153,9 @@ def imbalances(dir_days: DataFrame) -> DataFrame:
     """A row for each broker with at least two disks on the newest day: how unevenly they are filled and used, and what
     moving ``move_bytes`` from the fullest to the emptiest would gain. Failed directories are no place to move to;
     directories of one file system have one room between them, and count as one."""
-    newest = F.max("date").over(Window.partitionBy())
-    sized = dir_days.withColumn("_newest", newest).where(
-        (F.col("date") == F.col("_newest")) & (F.col("bytes_total") > 0) & (F.coalesce("state", F.lit("")) != _FAILED)
+    newest = dir_days.agg(F.max("date")).collect()[0][0]
+    sized = dir_days.where(
+        (F.col("date") == newest) & (F.col("bytes_total") > 0) & (F.coalesce("state", F.lit("")) != _FAILED)
     )
     ratio = F.least(F.col("used_last").cast("double") / F.col("bytes_total"), F.lit(1.0))
     used, total = F.col("used_last").alias("used"), F.col("bytes_total").alias("total")

@@ -42,13 +42,16 @@ PREDICTION_Z = 3.0
 """Standard deviations of the peers' hours around the line that are the upper prediction limit."""
 _LEVELS = {"smart_temp_c": "smart_temp_c_max"}
 HISTORY_DAYS_MAX = 90
+SEEN_DAYS = 3
+"""Newest dates on which a directory must have been seen; one that was seen before them is silent, and not scored."""
 
 
 # ---------------------------------------------------------------------------------------------------------------- facts
 
 
-def facts_of_directories(dir_days: DataFrame, slow: DataFrame | None = None, only: str | None = None) -> DataFrame:
-    """Facts of each directory and day, or of ``only`` one day, of ``dir_day`` rows and of :func:`slow_days`."""
+def facts_of_directories(dir_days: DataFrame, slow: DataFrame | None = None, newest: str | None = None) -> DataFrame:
+    """Facts of each directory and day, of ``dir_day`` rows and of :func:`slow_days`. With ``newest``, a date: of each
+    path's disk on its own last day, of those that were seen in the :data:`SEEN_DAYS` up to it."""
     of_day: list[Column | str] = [
         *PLACE,
         *("date", "state", "leaders", "partitions"),
@@ -58,11 +61,19 @@ def facts_of_directories(dir_days: DataFrame, slow: DataFrame | None = None, onl
         F.col("io_errors_added").alias("io_errors"),
         "probe_failures",
     ]
-    grown = _with_growth(dir_days.select(*of_day), _DISK, "_first", only)
+    days = dir_days if newest is None else dir_days.where(_is_within(newest, SEEN_DAYS + GROWTH_DAYS))
+    last = None if newest is None else _last_days(days, newest)
+    grown = _with_growth(days.select(*of_day), _DISK, "_first", last)
     if slow is None:
         return grown.withColumns({"slow_ratio": F.lit(None).cast("double"), "compared": F.lit(False)})
     found = slow.select(*_DISK, "date", F.round("slow_ratio", 3).alias("slow_ratio"), F.lit(True).alias("compared"))
-    return _joined(grown, found, (*_DISK, "date")).withColumn("compared", F.coalesce("compared", F.lit(False)))
+    if newest is not None:
+        # A last day that has only just begun says nothing yet: then it is the day before that counts.
+        told = F.when(slow["hours"] >= SLOW_HOURS_MIN, F.struct("date", F.round("slow_ratio", 3).alias("slow_ratio")))
+        latest = slow.groupBy(*_DISK).agg(F.max(told).alias("told"), F.lit(True).alias("compared"))
+        found = latest.select(*_DISK, F.col("told.slow_ratio").alias("slow_ratio"), "compared")
+    key = _DISK if newest is not None else (*_DISK, "date")
+    return _joined(grown, found, key).withColumn("compared", F.coalesce("compared", F.lit(False)))
 
 
 def facts_of_drives(drive_days: DataFrame) -> DataFrame:
@@ -75,29 +86,44 @@ def facts_of_drives(drive_days: DataFrame) -> DataFrame:
     )
 
 
-def _with_growth(rows: DataFrame, key: tuple[str, ...], suffix: str, only: str | None = None) -> DataFrame:
-    """With what each growing counter grew by in :data:`GROWTH_DAYS`; 0 where it fell. Of ``only`` one day it is a plain
-    aggregate, where all days need a window."""
+def _with_growth(rows: DataFrame, key: tuple[str, ...], suffix: str, last: DataFrame | None = None) -> DataFrame:
+    """With what each growing counter grew by in :data:`GROWTH_DAYS`; 0 where it fell. Of only the ``last`` day of each
+    key it is a plain aggregate, where all days need a window."""
     day = F.unix_date(F.to_date("date"))
     least = {f"_least_{name}": F.min(f"{name}{suffix}") for name in SMART_GROWING}
-    if only is None:
+    if last is None:
         days = Window.partitionBy(*key).orderBy(day).rangeBetween(1 - GROWTH_DAYS, Window.currentRow)
         found = rows.withColumns({name: column.over(days) for name, column in least.items()})
     else:
-        newest = F.unix_date(F.to_date(F.lit(only)))
-        window = rows.where((day <= newest) & (day > newest - GROWTH_DAYS))
-        begin = window.groupBy(*key).agg(*(column.alias(name) for name, column in least.items()))
-        found = _joined(rows.where(F.col("date") == only), begin, key)
+        until = F.unix_date(F.to_date("last_date"))
+        within = _joined(rows, last, key).where((day <= until) & (day > until - GROWTH_DAYS))
+        begin = within.groupBy(*key, "last_date").agg(
+            F.lit(True).alias("_begun"), *(column.alias(name) for name, column in least.items())
+        )
+        found = _joined(rows.withColumn("last_date", F.col("date")), begin, (*key, "last_date"))
+        found = found.where(F.col("_begun")).drop("last_date", "_begun")
     grown = {f"{name}{GROWN}": F.greatest(F.col(name) - F.col(f"_least_{name}"), F.lit(0)) for name in SMART_GROWING}
     return found.withColumns(grown).drop(*least, *(f"{name}{suffix}" for name in SMART_GROWING if suffix))
+
+
+def _is_within(newest: str, days: int) -> Column:
+    back = F.datediff(F.to_date(F.lit(newest)), F.to_date("date"))
+    return (back >= 0) & (back < days)
+
+
+def _last_days(dir_days: DataFrame, newest: str) -> DataFrame:
+    """``last_date`` of the newest disk of each path. Clocks differ, and so do the last days of hosts."""
+    spot = ("fleet", "host", "broker_id", "path")
+    own = F.max_by(F.struct("dir_id", "serial", F.col("date").alias("last_date")), F.struct("date", "last_ts"))
+    return dir_days.where(_is_within(newest, SEEN_DAYS)).groupBy(*spot).agg(own.alias("own")).select(*spot, "own.*")
 
 
 # ----------------------------------------------------------------------------------------------------------------- slow
 
 
 def slow_days(dir_hours: DataFrame) -> DataFrame:
-    """Of each disk and day that had peers: ``slow_hours``, and ``slow_ratio``, its latency in them over what its peers
-    have under its load; null where they are fewer than :data:`SLOW_HOURS_MIN`."""
+    """Of each disk and day that had peers: ``hours``, ``slow_hours``, and ``slow_ratio``, its latency in them over
+    what its peers have under its load; null where they are fewer than :data:`SLOW_HOURS_MIN`."""
     group = ("fleet", "host", "broker_id", "model")
     latency = (F.col("probe_write_us_sum") + F.col("probe_sync_us_sum") + F.col("probe_read_us_sum")) / F.col("probe_n")
     load = (F.coalesce("read_bytes_added", F.lit(0)) + F.coalesce("write_bytes_added", F.lit(0))) / (1 << 20)
@@ -120,6 +146,7 @@ def slow_days(dir_hours: DataFrame) -> DataFrame:
         _slow_hours(fitted)
         .groupBy(*_DISK, "date")
         .agg(
+            F.count(F.lit(1)).alias("hours"),
             F.count_if("slow").alias("slow_hours"),
             F.when(
                 F.count_if("slow") >= SLOW_HOURS_MIN,
@@ -186,7 +213,7 @@ def is_baseline() -> Column:
 
 
 def health(dir_days: DataFrame, dir_hours: DataFrame | None = None, *, top: int = TOP) -> Health:
-    """Disks before they fail on the newest day of ``dir_days``, with the history of all of its days (the last
+    """Disks before they fail, each on its own last day of ``dir_days``, with the history of all of its days (the last
     :data:`HISTORY_DAYS_MAX`). ``dir_hours``: of the last days, for the comparison with peers. Directories that have
     failed are nobody's risk any more; of a path that has a new disk the new one counts."""
     newest = dir_days.agg(F.max("date")).collect()[0][0]

@@ -1,5 +1,6 @@
 """All insights of a lake for some days: reads gold, calls each topic, gives plain data."""
 
+import datetime
 from collections.abc import Callable, Sequence
 
 from pyspark.sql import DataFrame
@@ -36,7 +37,8 @@ def insights(
     top: int = TOP,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Insights:
-    """All that is known of the days from ``from_date`` to ``to_date``, both included; None: first and last there are.
+    """All that is known of the days from ``from_date`` to ``to_date``, both included; None: the first there is, and the
+    one of "now" (:func:`kjbod.fleet.insight.own_work.newest_moment`): days after it are of clocks that are ahead.
     Drives' lives, imported histories and the audit are those of all days."""
     dates = [
         date
@@ -49,16 +51,15 @@ def insights(
         return lake.read(table, state, dates=wanted)
 
     lived, files = lake.read("gold.drive_life", state), lake.read("audit.files", state)
-    incidents, agent_days = of("gold.incident"), of("gold.agent_day")
+    agent_days = of("gold.agent_day")  # also those of clocks that are ahead
     now_ms = newest_moment(agent_days, files)
-    days = of("gold.dir_day").persist()
-    try:
-        progress("health before failure")
-        found_health = health(days, of("gold.dir_hour", dates[-SLOW_DATES:]), top=top)
-        progress("capacity")
-        found_capacity = capacity(days, top=top)
-    finally:
-        days.unpersist()
+    if to_date is None:
+        dates = until(dates, now_ms)
+    incidents, days = of("gold.incident"), of("gold.dir_day")
+    progress("health before failure")
+    found_health = health(days, of("gold.dir_hour", dates[-SLOW_DATES:]), top=top)
+    progress("capacity")
+    found_capacity = capacity(days, top=top)
     progress("reliability")
     ours = reliability(
         OURS,
@@ -85,6 +86,12 @@ def insights(
         capacity=found_capacity,
         own_work=work,
     )
+
+
+def until(dates: Sequence[str], now_ms: int) -> list[str]:
+    """The dates up to that of "now"; all where there would be none."""
+    last = datetime.datetime.fromtimestamp(now_ms / 1000, datetime.UTC).date().isoformat()
+    return [date for date in dates if date <= last] or list(dates)
 
 
 def imported(

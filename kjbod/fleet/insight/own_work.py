@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from kjbod.fleet.insight.model import TOP, AgentState, FalseVerdict, Latency, OwnWork, Place
@@ -16,6 +16,10 @@ LATE_DAYS = 2
 """Of the newest days."""
 CLOCK_TOLERANCE_MS = 300_000
 """How far a line may be ahead of the moment at which its file was taken in before its clock is not believed."""
+AHEAD_SHARE = 20
+"""One agent in so many may have a clock that is ahead, and "now" does not follow it."""
+AHEAD_MS = 3_600_000
+"""How far a line may be ahead of "now": agents send a file an hour, and not all at the same minute."""
 NAMES_MAX = 50
 """Causes and versions that are told of one by one, those with most incidents."""
 UNKNOWN = "unknown"
@@ -23,14 +27,27 @@ _AGENT = ("fleet", "host", "broker_id")
 
 
 def newest_moment(agent_days: DataFrame, files: DataFrame) -> int:
-    """The "now" of a report, in wall ms: the newest line of an agent that is not ahead of the newest moment at which
-    anything was taken in; 0 where there is nothing. A host whose clock runs ahead would make all others silent."""
+    """The "now" of a report, in wall ms: the newest line of all agents but one in :data:`AHEAD_SHARE`, those whose
+    newest lines are newest, and not after the newest moment at which anything was taken in; 0 where there is nothing.
+    Hosts whose clocks run ahead would make all others silent. A line that was ahead of its file's arrival does not
+    count where there is any other.
+
+    An agent whose clock is behind is silent by its lines: reports that are taken in together, a day's or more, do not
+    tell it from an agent that has ended."""
     ingested = files.agg(F.max("ingested_ts")).collect()[0][0]
     allowed = F.lit(None).cast("bigint") if ingested is None else F.lit(ingested + CLOCK_TOLERANCE_MS)
     believed = agent_days.where(F.coalesce(F.col("last_ts") <= allowed, F.lit(True)))
     steady = F.max(F.when(F.coalesce("skewed", F.lit(0)) == 0, F.col("last_ts")))
-    row = believed.agg(F.coalesce(steady, F.max("last_ts"))).collect()[0]
-    return int(row[0] or ingested or 0)
+    newest = believed.groupBy(*_AGENT).agg(steady.alias("steady"), F.max("last_ts").alias("any"))
+
+    def but_some(name: str) -> Column:
+        left_out = F.floor(F.count(name) / AHEAD_SHARE).cast("int")
+        return F.get(F.sort_array(F.collect_list(name), asc=False), left_out)
+
+    row = newest.agg(F.coalesce(but_some("steady"), but_some("any"))).collect()[0]
+    if row[0] is None or ingested is None:
+        return int(row[0] or ingested or 0)
+    return min(int(row[0]), int(ingested))
 
 
 # -------------------------------------------------------------------------------------------------------------- latency
@@ -123,7 +140,7 @@ def agents(agent_days: DataFrame, files: DataFrame, now_ms: int, silent_after_ms
         "lag_ms",
         "behind_ms",
     )
-    ahead = F.col("last_ts") > now_ms + CLOCK_TOLERANCE_MS
+    ahead = F.col("last_ts") > now_ms + AHEAD_MS
     allowed = F.greatest(F.lit(silent_after_ms), SILENT_INTERVALS * F.coalesce("interval_ms", F.lit(0)))
     stopped = F.coalesce(F.col("status") == STOPPED, F.lit(False))
     kind = F.coalesce("role", F.lit("agent"))
