@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,7 @@ from scripts.bench.fleet_data import HOSTS_OF_ONE, add_hours, make_lake, rows_of
 from scripts.bench.fleet_questions import ENGINES
 from scripts.bench.json_record import JsonRecord
 from scripts.rig.rig_error import RigError
-from scripts.terminal import say
+from scripts.terminal import interrupt, say
 
 PARTS: Final = ("questions", "increment", "hour", "days")
 REACH_GROWTH: Final = 2.1
@@ -161,12 +162,15 @@ def compare(work: Path, sizes: Sequence[int], engines: Sequence[str]) -> tuple[l
         if "gold" in engines:
             cost, _ = kjbod("rollup", "--lake", str(lake))
             runs.append(Run("rollup", "rollup", size, rows_of(size), cost))
+            say(line_of(runs[-1]))
         answers = {}
         for engine in engines:
             run, answers[engine] = ask(engine, lake, size)
             runs.append(run)
             say(line_of(run))
-        wrong += [f"{size}x: {what}" for what in differences(answers)]
+        for what in differences(answers):
+            wrong.append(f"{size}x: {what}")
+            say(f"no: {wrong[-1]}")
         if size != max(sizes):
             shutil.rmtree(lake)
     return runs, wrong
@@ -309,6 +313,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
     options = arguments(argv)
+    signal.signal(signal.SIGTERM, interrupt)
     runs: list[Run] = []
     wrong: list[str] = []
     options.out.mkdir(parents=True, exist_ok=True)
