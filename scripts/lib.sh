@@ -21,7 +21,7 @@ help_if_asked() {
   shift
   for argument; do
     case $argument in -h | --help) ;; *) continue ;; esac
-    cd "$root"
+    cd "$root" || exit
     if [[ $module && -x $venv/bin/python ]] && "$venv/bin/python" -m "$module" --help 2>/dev/null; then exit 0; fi
     sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$script"
     exit 0

@@ -10,7 +10,7 @@ PARTS = (
     *("upkeep compact", "upkeep retain", "upkeep verify", "upkeep query"),
     *("ingest", "imports", "insight", "connect"),
 )
-DRAWN_CI = 3
+DRAWN_CI = 1
 
 
 def drawn(part: str) -> pytest.MarkDecorator:

@@ -523,7 +523,7 @@ def test_fleet_report_that_is_interrupted_says_so_and_leaves_nothing(
         (("info", "-c", "/nonexistent"), EXIT_FAILURE, "/nonexistent: No such file"),
         (("format", "-t", "x", "-c", "/"), EXIT_FAILURE, "/: Is a directory"),
         (("random-uuid", "@/nonexistent"), EXIT_FAILURE, "/nonexistent"),
-        (("fleet", "report", "--out", "x"), 2, "Missing option '--reports'"),
+        (("fleet", "report", "--out", "x"), 2, "give --lake or --reports"),
     ],
 )
 def test_a_wrong_command_line_says_what_is_wrong(arguments: tuple[str, ...], code: int, words: str) -> None:

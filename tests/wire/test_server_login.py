@@ -31,6 +31,8 @@ from kjbod.wire.messages import (
     ApiVersionsRequest,
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
+    MetadataRequest,
+    MetadataResponse,
     ResponseBody,
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -110,6 +112,8 @@ class Site:
                 return api_versions_response(request, APIS)
             case BrokerHeartbeatRequest():
                 return BrokerHeartbeatResponse(is_caught_up=True)
+            case MetadataRequest():  # what a damaged request may become
+                return MetadataResponse()
         raise AssertionError(request)
 
 
