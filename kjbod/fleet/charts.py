@@ -12,6 +12,7 @@ from kjbod.fleet.svg import (
     FONT_PX,
     Drawing,
     Scale,
+    axis,
     duration,
     fit,
     linear,
@@ -128,7 +129,7 @@ def latencies(rows: Sequence[LatencyRow], width: float) -> Drawing:
         marks.append((top, y))
         y = max(y, top + (0 if narrow else 52 if row.place else 36)) + 12
     ticks = [10.0**power for power in range(7) if 10.0**power <= high]
-    _axis(drawing, y - 4, [(scale(t), duration(t).replace(".0 ", " ")) for t in ticks], marks)
+    axis(drawing, y - 4, [(scale(t), duration(t).replace(".0 ", " ")) for t in ticks], marks)
     drawing.height = y + TICK_BAND
     return drawing
 
@@ -182,25 +183,9 @@ def bars(rows: Sequence[BarRow], width: float, high: float, tick: Callable[[floa
         drawing.text(end + 6, y + 14, row.text, "t11", title=row.title)
         y += 21
         marks[-1] = (marks[-1][0], y)
-    _axis(drawing, y + 2, [(scale(t), tick(t)) for t in ticks], marks)
+    axis(drawing, y + 2, [(scale(t), tick(t)) for t in ticks], marks)
     drawing.height = y + 2 + TICK_BAND
     return drawing
-
-
-def _axis(
-    drawing: Drawing, y: float, ticks: Sequence[tuple[float, str]], marks: Sequence[tuple[float, float]] = ()
-) -> None:
-    """Tick labels below ``y`` and grid lines between the ``marks``; a label that would touch the one before is left
-    out."""
-    free = float("-inf")
-    for x, text in ticks:
-        for top, bottom in marks:
-            drawing.line(x, top, x, bottom, "grid")
-        half = text_width(text, 11) / 2
-        at = min(max(x, half), drawing.width - half)
-        if at - half >= free:
-            drawing.text(at, y + 16, text, "m t11", "middle")
-            free = at + half + 6
 
 
 # --- timeline
@@ -280,7 +265,7 @@ def timeline(lanes: Sequence[Lane], first_ms: int, last_ms: int, width: float) -
         tops.append((y, y + 22))
         y += 24
     ticks = time_ticks(first_ms, last_ms, max(2, int((scale(last_ms) - left) // 90)))
-    _axis(drawing, y, [(scale(at), text) for at, text in ticks], [(a, b) for a, b in _merge(tops)])
+    axis(drawing, y, [(scale(at), text) for at, text in ticks], [(a, b) for a, b in _merge(tops)])
     for (top, _), lane in zip(tops, lanes, strict=True):
         _lane(drawing, lane, top, scale)
     drawing.height = y + TICK_BAND

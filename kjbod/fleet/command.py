@@ -73,6 +73,12 @@ class Running:
                 self.progress(f"Spark {spark.version}, UI: {ui_address(spark) or 'none that is known here'}")
             yield spark
 
+    def watching(self, spark: "SparkSession") -> contextlib.AbstractContextManager[None]:
+        """Say how far Spark is with the command, by its own account, until it is done."""
+        from kjbod.fleet.progress import watched
+
+        return watched(spark, self.progress, self.name)
+
 
 @contextlib.contextmanager
 def spark_errors() -> Iterator[None]:

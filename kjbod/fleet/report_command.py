@@ -4,15 +4,10 @@ Exit codes: 0, the report is made and complete; 1, it is made, and some data had
 and a report that was there before is as it was.
 """
 
-import contextlib
 import os
-import re
-import shutil
 import stat
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import unquote
 
 from kjbod.cli.error_lines import say
 from kjbod.cli.output import OutputError, Printer
@@ -20,12 +15,10 @@ from kjbod.clock import SystemClock
 from kjbod.fleet.command import EXIT_CANNOT_RUN, EXIT_DATA, EXIT_INTERRUPTED, EXIT_OK, interruptible, spark_reason
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.job import Inventory, run_report
+from kjbod.fleet.publishing import local_path, publish, workspace
 from kjbod.fleet.schema import STREAMS
 from kjbod.fleet.summary import Report, sentences
 from kjbod.fleet.svg import plural
-
-_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?P<host>[^/]*))?(?P<path>/.*|$)")
-"""A scheme, as Hadoop's file systems have it too; no relative path, which may have a colon in it as well."""
 
 Progress = Callable[[str], None]
 OnError = Callable[[OSError], None]
@@ -71,23 +64,6 @@ def _problems(result: Report, out_dir: Path) -> list[str]:
     return [*lines, f"quarantine: {out_dir / 'quarantine'}"] if lines else []
 
 
-def local_path(option: str, given: str | Path) -> Path:
-    """The path that an option names, as a path or as a ``file:`` URI.
-
-    Raises:
-        FleetError: a URI of another kind: report files are listed and checked on this machine, and a result is renamed
-            into place here, before and after Spark.
-    """
-    text = str(given)
-    found = _URI.match(text)
-    if isinstance(given, Path) or found is None:
-        return Path(given)
-    if found["scheme"].lower() == "file" and (found["host"] or "localhost") == "localhost":
-        return Path(unquote(found["path"]))
-    what = "copy or mount it here and give its path" if option == "--reports" else "give a directory, and copy it there"
-    raise FleetError(f"{option} {text}: not a directory of this machine: {what}")
-
-
 def make_report(
     reports_dir: Path, out_dir: Path, master: str | None, progress: Progress, silent_after_ms: int | None = None
 ) -> Report:
@@ -97,7 +73,7 @@ def make_report(
         FleetError: it cannot be made.
     """
     found = inventory(reports_dir)
-    with _workspace(out_dir) as work:
+    with workspace(out_dir) as work:
         progress(f"{plural(found.count, 'report file')}, {found.size:,} bytes, below {reports_dir}; starting Spark")
         from kjbod.fleet.session import spark_session
 
@@ -109,7 +85,7 @@ def make_report(
                 result = run_report(spark, found, work, progress, silent_after_ms)
             except (PySparkException, Py4JError) as error:
                 raise FleetError(f"Spark failed: {spark_reason(error)}") from error
-        publish(work, out_dir)
+        publish(work, out_dir, OUTPUTS)
     return result
 
 
@@ -165,35 +141,3 @@ def _check_readable(path: Path) -> None:
 
 def _unreadable(path: str | Path, error: OSError) -> FleetError:
     return FleetError(f"cannot read {path}: {error.strerror}: give its reader the right to, or move it away")
-
-
-@contextlib.contextmanager
-def _workspace(out_dir: Path) -> Iterator[Path]:
-    """A folder on the same file system as ``out_dir``, so that results can be renamed into place."""
-    try:
-        made = [folder for folder in (out_dir, *out_dir.parents) if not folder.exists()]
-        out_dir.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=".kjbod-fleet-", dir=out_dir))
-    except OSError as error:
-        raise FleetError(f"cannot write to {out_dir}: {error.strerror}: give --out another place") from None
-    try:
-        yield work
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-        with contextlib.suppress(OSError):  # folders that a failed run has made for nothing; never one with a report
-            for folder in made:
-                folder.rmdir()
-
-
-def publish(work: Path, out_dir: Path) -> None:
-    """Replace the parts of a report one by one, the page last: it is what people look at."""
-    old = work / ".old"
-    old.mkdir()
-    try:
-        for name in reversed(OUTPUTS):
-            if (out_dir / name).exists():
-                (out_dir / name).rename(old / name)
-            if (work / name).exists():
-                (work / name).rename(out_dir / name)
-    except OSError as error:
-        raise FleetError(f"cannot write to {out_dir}: {error.strerror}: give --out another place") from None

@@ -4,10 +4,8 @@ Everything is made in a folder beside the old report and renamed into place when
 """
 
 import contextlib
-import errno
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +20,7 @@ from kjbod.fleet.page.document import report_json
 from kjbod.fleet.page.index import index_page
 from kjbod.fleet.page.model import Agent, FleetReport, HostDetail, host_file, model_file
 from kjbod.fleet.page.words import sentences
-from kjbod.fleet.report_command import local_path
+from kjbod.fleet.publishing import local_path, publish, workspace
 from kjbod.fleet.svg import plural
 
 Progress = Callable[[str], None]
@@ -50,7 +48,7 @@ def report_lake(
     def body(running: Running) -> int:
         out_dir = local_path("--out", out)
         json_path = None if json_file is None else local_path("--json", json_file)
-        with workspace(out_dir) as work, running.session(LAKE_BYTES) as spark:
+        with workspace(out_dir) as work, running.session(LAKE_BYTES) as spark, running.watching(spark):
             opened = open_lake(spark, lake)
             report = make_files(
                 opened,
@@ -63,7 +61,7 @@ def report_lake(
             )
             if json_path is not None:
                 _write_beside(json_path, (work / "report.json").read_text(encoding="utf-8"))
-            publish(work, out_dir)
+            publish(work, out_dir, OUTPUTS)
         running.progress("done")
         running.print(*sentences(report), f"page: {out_dir / 'index.html'}")
         return EXIT_DATA if report.data.bad_files else EXIT_OK
@@ -164,47 +162,3 @@ def _write_beside(path: Path, text: str) -> None:
             raise
     except OSError as error:
         raise FleetError(f"cannot write to {path}: {error.strerror}: give --json another place") from None
-
-
-@contextlib.contextmanager
-def workspace(out_dir: Path) -> Iterator[Path]:
-    """A folder on the same file system as ``out_dir``, so that results can be renamed into place.
-
-    Raises:
-        FleetError: it cannot be made, or written to.
-    """
-    try:
-        made = [folder for folder in (out_dir, *out_dir.parents) if not folder.exists()]
-        out_dir.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=".kjbod-fleet-", dir=out_dir))
-    except OSError as error:
-        raise FleetError(f"cannot write to {out_dir}: {error.strerror}: give --out another place") from None
-    try:
-        yield work
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO):
-            raise
-        raise FleetError(f"cannot write to {out_dir}: {error.strerror}: give --out another place") from None
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-        with contextlib.suppress(OSError):  # folders that a failed run has made for nothing; never one with a report
-            for folder in made:
-                folder.rmdir()
-
-
-def publish(work: Path, out_dir: Path) -> None:
-    """Replace the parts of a report one by one, the page last: it is what people look at.
-
-    Raises:
-        FleetError: they cannot be renamed.
-    """
-    old = work / ".old"
-    old.mkdir()
-    try:
-        for name in reversed(OUTPUTS):
-            if (out_dir / name).exists():
-                (out_dir / name).rename(old / name)
-            if (work / name).exists():
-                (work / name).rename(out_dir / name)
-    except OSError as error:
-        raise FleetError(f"cannot write to {out_dir}: {error.strerror}: give --out another place") from None

@@ -203,3 +203,19 @@ def distinct_tails(paths: Sequence[str]) -> dict[str, str]:
         if len(set(tails.values())) == len(tails):
             return tails
     return names
+
+
+def axis(
+    drawing: Drawing, y: float, ticks: Sequence[tuple[float, str]], marks: Sequence[tuple[float, float]] = ()
+) -> None:
+    """Tick labels below ``y`` and grid lines between the ``marks``; a label that would touch the one before is left
+    out."""
+    free = float("-inf")
+    for x, text in ticks:
+        for top, bottom in marks:
+            drawing.line(x, top, x, bottom, "grid")
+        half = text_width(text, 11) / 2
+        at = min(max(x, half), drawing.width - half)
+        if at - half >= free:
+            drawing.text(at, y + 16, text, "m t11", "middle")
+            free = at + half + 6

@@ -13,7 +13,8 @@ from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.lake.lake import Lake, open_lake
 from kjbod.fleet.lake.state import State
 from kjbod.fleet.page.model import FleetReport, host_file
-from kjbod.fleet.report_files import make_files, publish
+from kjbod.fleet.publishing import publish
+from kjbod.fleet.report_files import OUTPUTS, make_files
 from tests.fleet.gold_fleet import CRIPPLED, DEAD, DISKS, LEADING, RISKY, SILENT, STOPPED, make_gold
 from tests.fleet.parts import drawn
 
@@ -110,7 +111,7 @@ def test_a_new_report_takes_the_place_of_the_old_one_and_of_nothing_else(tmp_pat
     (work / "hosts").mkdir(parents=True)
     for path in (work / "hosts/new.html", work / "index.html", work / "report.json"):
         path.write_text("new")
-    publish(work, out)
+    publish(work, out, OUTPUTS)
     assert [path.name for path in (out / "hosts").iterdir()] == ["new.html"]
     assert ((out / "index.html").read_text(), (out / "mine.txt").read_text()) == ("new", "old")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kjbod.fleet import command, report_command
+from kjbod.fleet import command, publishing, report_command
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.schema import EVENTS, SAMPLES, DirectoryState, EventKind
 from kjbod_agent.host_files.report_files import finished_content
@@ -598,10 +598,10 @@ def test_a_uri_that_cannot_be_listed_here_is_one_line_with_the_uri_as_it_was_giv
 
 
 def test_a_file_uri_and_a_path_with_a_colon_are_directories_here(tmp_path: Path) -> None:
-    assert report_command.local_path("--reports", "file:///srv/my%20reports") == Path("/srv/my reports")
-    assert report_command.local_path("--reports", "file:/srv/r") == Path("/srv/r")
-    assert report_command.local_path("--reports", "reports/2026-11-01T12:00/r") == Path("reports/2026-11-01T12:00/r")
-    assert report_command.local_path("--out", Path("s3a:/an/odd/name")) == Path("s3a:/an/odd/name")
+    assert publishing.local_path("--reports", "file:///srv/my%20reports") == Path("/srv/my reports")
+    assert publishing.local_path("--reports", "file:/srv/r") == Path("/srv/r")
+    assert publishing.local_path("--reports", "reports/2026-11-01T12:00/r") == Path("reports/2026-11-01T12:00/r")
+    assert publishing.local_path("--out", Path("s3a:/an/odd/name")) == Path("s3a:/an/odd/name")
 
 
 def test_the_troubles_of_a_larger_fleet_are_all_on_its_page(spark: Any, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def ingest(asked: Asked, place: Place) -> int:
 
     def body(running: Running) -> int:
         # Whatever comes: a following service, or an hour of a thousand hosts. The compiler pays for itself in both.
-        with running.session(LARGE_INPUT_BYTES + 1) as spark:
+        with running.session(LARGE_INPUT_BYTES + 1) as spark, running.watching(spark):
             lake = open_lake(spark, asked.lake, create=True)
             with claimed(lake, "ingest"):
                 result = ingest_into(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from kjbod.fleet.page.model import ONLINE, Cell, MapHost, host_file, severity
-from kjbod.fleet.svg import BOLD_PX, Drawing, clean, fit, linear, logarithmic, nice_ticks, number, text_width
+from kjbod.fleet.svg import BOLD_PX, Drawing, axis, clean, fit, linear, logarithmic, nice_ticks, number, text_width
 from kjbod.quick_dataclass import dataclass
 
 NAMED_HOSTS_MAX = 120
@@ -155,21 +155,6 @@ def intervals(rows: Sequence[IntervalRow], width: float, label: str) -> Drawing:
     axis(drawing, y, [(scale(t), f"{t:g} %") for t in ticks], [(tops, y)])
     drawing.height = y + 24
     return drawing
-
-
-def axis(
-    drawing: Drawing, y: float, ticks: Sequence[tuple[float, str]], marks: Sequence[tuple[float, float]] = ()
-) -> None:
-    """Tick labels below ``y`` and grid lines; a label that would touch the one before is left out."""
-    free = float("-inf")
-    for x, text in ticks:
-        for top, bottom in marks:
-            drawing.line(x, top, x, bottom, "grid")
-        half = text_width(text, 11) / 2
-        at = min(max(x, half), drawing.width - half)
-        if at - half >= free:
-            drawing.text(at, y + 16, text, "m t11", "middle")
-            free = at + half + 6
 
 
 def spark_line(values: Sequence[tuple[int, float]], days: int, label: str, high: float | None = None) -> Drawing:

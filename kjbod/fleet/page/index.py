@@ -41,7 +41,7 @@ from kjbod.fleet.page.model import (
 from kjbod.fleet.page.words import evidence, sentences
 from kjbod.fleet.svg import clean, date_time, duration, plural, size
 
-TODO_OPEN, TODO_CALM, TODO_MAX = 12, 5, 60
+URGENT_SHOWN, CALM_SHOWN, SHOWN_MAX = 12, 5, 60
 """Things of one kind that are shown at once, of a kind that can wait for a day, and those that can be unfolded."""
 CHANGES_MAX = 40
 MODELS_DRAWN_MAX = 16
@@ -126,9 +126,9 @@ def _todo(report: FleetReport) -> str:
 
 def _group(group: todo.Group) -> str:
     head = f'<h3>{clean(group.title)} <span class="count">{group.total:,}</span></h3>'
-    at_once = TODO_CALM if group.tone == "warn" else TODO_OPEN
-    first, rest = group.items[:at_once], group.items[at_once:TODO_MAX]
-    shown = min(len(group.items), TODO_MAX)
+    at_once = CALM_SHOWN if group.tone == "warn" else URGENT_SHOWN
+    first, rest = group.items[:at_once], group.items[at_once:SHOWN_MAX]
+    shown = min(len(group.items), SHOWN_MAX)
     more = folded(f"{len(rest):,} more", _list(rest, group.tone))
     return head + _list(first, group.tone) + more + more_than(shown, group.total)
 

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Iterable, Sequence
 
-from kjbod.fleet.insight.model import Place
+from kjbod.fleet.insight.model import Place, Risk
 from kjbod.fleet.page.model import FAILED, SILENT, STOPPED, Agent, Directory, FleetReport
 from kjbod.fleet.svg import date_time, duration, plural
 from kjbod.quick_dataclass import dataclass
@@ -13,6 +13,8 @@ SOON_DAYS = 30
 CONFIG = "-c /etc/kafka/server.properties"
 """As in the manual; the place of the file is a host's own."""
 REASONS_MAX = 4
+SLOW_FROM = 2.0
+"""From so much slower than its peers on a disk is named, whatever its score."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,128 +48,187 @@ class Group:
 
 def groups(report: FleetReport) -> list[Group]:
     """All that there is to do, the most urgent kind first, and the most urgent of each kind first."""
-    insights = report.insights
-    led = [d for d in report.failed if d.leaders]
-    done = [d for d in report.failed if not d.leaders]
-    failed_total = report.states.get(FAILED, 0)
+    return [group for group in (make(report) for make in _KINDS) if group.total and group.items]
+
+
+def _failed(report: FleetReport) -> tuple[list[Directory], list[Directory]]:
+    """Dead disks that lead, and those that do not."""
+    return [d for d in report.failed if d.leaders], [d for d in report.failed if not d.leaders]
+
+
+def _not_named(report: FleetReport) -> int:
+    """Dead disks of which the report has the number alone."""
+    return max(report.states.get(FAILED, 0) - len(report.failed), 0)
+
+
+def _risks(report: FleetReport) -> list[Risk]:
+    """Risks of disks that have not failed."""
+    failed = {_key(d.place) for d in report.failed}
+    return [r for r in report.insights.health.risks if _key(r.place) not in failed]
+
+
+def _led_group(report: FleetReport) -> Group:
+    """Dead disks whose leaders are still there."""
+    led, done = _failed(report)
+    return Group(
+        key="led",
+        title="Dead disks that still lead partitions",
+        tone="bad",
+        total=len(led) + _not_named(report) * (not done),
+        items=tuple(_dead(d, led=True) for d in led),
+    )
+
+
+def _silent_group(report: FleetReport) -> Group:
+    """Agents of which nothing is heard."""
     silent = [a for a in report.agents if a.status == SILENT]
+    return Group(
+        key="silent",
+        title="Agents that are silent",
+        tone="gone",
+        total=report.statuses.get(SILENT, 0),
+        items=tuple(_silent(a) for a in silent),
+    )
+
+
+def _ended_group(report: FleetReport) -> Group:
+    """Agents that said that they stop, or may not lead."""
     ended = [a for a in report.agents if a.status in (STOPPED, "fenced")]
-    failed_places = {_key(d.place) for d in report.failed}
-    risks = [r for r in insights.health.risks if _key(r.place) not in failed_places]
-    at_risk = [r for r in risks if r.score >= insights.health.at_risk_from]
-    slow = [r for r in risks if r.score < insights.health.at_risk_from and (r.slow_ratio or 0) >= SLOW_FROM]
-    soon = [f for f in insights.capacity.forecasts if (_days(f.until) or SOON_DAYS + 1) <= SOON_DAYS]
-    gone = insights.health.at_risk - sum(_key(r.place) in failed_places for r in insights.health.risks)
-    found = (
-        Group(
-            key="led",
-            title="Dead disks that still lead partitions",
-            tone="bad",
-            total=len(led) + max(failed_total - len(report.failed), 0) * (not done),
-            items=tuple(_dead(d, led=True) for d in led),
-        ),
-        Group(
-            key="silent",
-            title="Agents that are silent",
-            tone="gone",
-            total=report.statuses.get(SILENT, 0),
-            items=tuple(_silent(a) for a in silent),
-        ),
-        Group(
-            key="ended",
-            title="Agents that are stopped or fenced",
-            tone="gone",
-            total=report.statuses.get(STOPPED, 0) + report.statuses.get("fenced", 0),
-            items=tuple(_ended(a) for a in ended),
-        ),
-        Group(
-            key="dead",
-            title="Dead disks to replace",
-            tone="bad",
-            total=len(done) + max(failed_total - len(report.failed), 0) * bool(done),
-            items=tuple(_dead(d, led=False) for d in done),
-        ),
-        Group(
-            key="left",
-            title="Guards that could not do what should be done",
-            tone="bad",
-            total=len(report.stands),
-            items=tuple(
-                Todo(
-                    place=None,
-                    host=s.host,
-                    broker_id=s.broker_id,
-                    fleet=s.fleet,
-                    rack=s.rack,
-                    what=f"{s.state}: {s.path}" if s.path else f"{s.state}: the broker as a whole",
-                    reason=s.reason or "no reason given",
-                    commands=(f"kjbod guard history {CONFIG}", f"kjbod status {CONFIG}"),
-                    since_ms=s.ts,
-                )
-                for s in report.stands
-            ),
-        ),
-        Group(
-            key="risk",
-            title="Disks that may fail soon",
-            tone="warn",
-            total=max(len(at_risk), gone),
-            items=tuple(
-                _of(
-                    r.place,
-                    f"score {r.score:.2f}",
-                    "; ".join(r.reasons[:REASONS_MAX]) or "no reason given",
-                    (f"kjbod status {CONFIG}", *_empty_it(r.place), *_disk_tells(r.place)),
-                )
-                for r in at_risk
-            ),
-        ),
-        Group(
-            key="full",
-            title=f"Directories that will be full within {SOON_DAYS} days",
-            tone="warn",
-            total=max(insights.capacity.full_within.get(str(SOON_DAYS), 0), len(soon)),
-            items=tuple(
-                _of(
-                    f.place,
-                    f"full in {_days(f.until) or 0:,.1f} d",
-                    f"{100 * f.used_ratio:.1f} % used, and it grows" + _limits(f.until),
-                    _moves(report, f.place),
-                )
-                for f in soon
-            ),
-        ),
-        Group(
-            key="slow",
-            title="Disks that are slower than their peers",
-            tone="warn",
-            total=len(slow),
-            items=tuple(
-                _of(
-                    r.place,
-                    f"{r.slow_ratio:.1f} × slower",
-                    "; ".join(r.reasons[:REASONS_MAX]) or "slower than the others under the same load",
-                    (f"kjbod status {CONFIG}", *_disk_tells(r.place)),
-                )
-                for r in slow
-            ),
-        ),
-        Group(
-            key="other",
-            title="Directories in another state",
-            tone="warn",
-            total=sum(n for s, n in report.states.items() if s not in ("online", FAILED, SILENT, STOPPED)),
-            items=tuple(
-                _of(d.place, d.state, f"since {when(d.since_ms)}", (f"kjbod status {CONFIG}",), d.since_ms)
-                for d in report.other
-            ),
+    return Group(
+        key="ended",
+        title="Agents that are stopped or fenced",
+        tone="gone",
+        total=report.statuses.get(STOPPED, 0) + report.statuses.get("fenced", 0),
+        items=tuple(_ended(a) for a in ended),
+    )
+
+
+def _dead_group(report: FleetReport) -> Group:
+    """Dead disks to replace."""
+    _, done = _failed(report)
+    return Group(
+        key="dead",
+        title="Dead disks to replace",
+        tone="bad",
+        total=len(done) + _not_named(report) * bool(done),
+        items=tuple(_dead(d, led=False) for d in done),
+    )
+
+
+def _left_group(report: FleetReport) -> Group:
+    """Guards that could not do what should be done."""
+    return Group(
+        key="left",
+        title="Guards that could not do what should be done",
+        tone="bad",
+        total=len(report.stands),
+        items=tuple(
+            Todo(
+                place=None,
+                host=s.host,
+                broker_id=s.broker_id,
+                fleet=s.fleet,
+                rack=s.rack,
+                what=f"{s.state}: {s.path}" if s.path else f"{s.state}: the broker as a whole",
+                reason=s.reason or "no reason given",
+                commands=(f"kjbod guard history {CONFIG}", f"kjbod status {CONFIG}"),
+                since_ms=s.ts,
+            )
+            for s in report.stands
         ),
     )
-    return [group for group in found if group.total and group.items]
 
 
-SLOW_FROM = 2.0
-"""From so much slower than its peers on a disk is named, whatever its score."""
+def _risk_group(report: FleetReport) -> Group:
+    """Disks that may fail soon."""
+    health = report.insights.health
+    at_risk = [r for r in _risks(report) if r.score >= health.at_risk_from]
+    gone = health.at_risk - (len(health.risks) - len(_risks(report)))
+    return Group(
+        key="risk",
+        title="Disks that may fail soon",
+        tone="warn",
+        total=max(len(at_risk), gone),
+        items=tuple(
+            _of(
+                r.place,
+                f"score {r.score:.2f}",
+                "; ".join(r.reasons[:REASONS_MAX]) or "no reason given",
+                (f"kjbod status {CONFIG}", *_empty_it(r.place), *_disk_tells(r.place)),
+            )
+            for r in at_risk
+        ),
+    )
+
+
+def _full_group(report: FleetReport) -> Group:
+    """Directories that will be full."""
+    capacity = report.insights.capacity
+    soon = [f for f in capacity.forecasts if (_days(f.until) or SOON_DAYS + 1) <= SOON_DAYS]
+    return Group(
+        key="full",
+        title=f"Directories that will be full within {SOON_DAYS} days",
+        tone="warn",
+        total=max(capacity.full_within.get(str(SOON_DAYS), 0), len(soon)),
+        items=tuple(
+            _of(
+                f.place,
+                f"full in {_days(f.until) or 0:,.1f} d",
+                f"{100 * f.used_ratio:.1f} % used, and it grows" + _limits(f.until),
+                _moves(report, f.place),
+            )
+            for f in soon
+        ),
+    )
+
+
+def _slow_group(report: FleetReport) -> Group:
+    """Disks that are slow and not at risk."""
+    below = report.insights.health.at_risk_from
+    slow = [r for r in _risks(report) if r.score < below and (r.slow_ratio or 0) >= SLOW_FROM]
+    return Group(
+        key="slow",
+        title="Disks that are slower than their peers",
+        tone="warn",
+        total=len(slow),
+        items=tuple(
+            _of(
+                r.place,
+                f"{r.slow_ratio:.1f} × slower",
+                "; ".join(r.reasons[:REASONS_MAX]) or "slower than the others under the same load",
+                (f"kjbod status {CONFIG}", *_disk_tells(r.place)),
+            )
+            for r in slow
+        ),
+    )
+
+
+def _other_group(report: FleetReport) -> Group:
+    """Directories in another state."""
+    return Group(
+        key="other",
+        title="Directories in another state",
+        tone="warn",
+        total=sum(n for s, n in report.states.items() if s not in ("online", FAILED, SILENT, STOPPED)),
+        items=tuple(
+            _of(d.place, d.state, f"since {when(d.since_ms)}", (f"kjbod status {CONFIG}",), d.since_ms)
+            for d in report.other
+        ),
+    )
+
+
+_KINDS = (
+    _led_group,
+    _silent_group,
+    _ended_group,
+    _dead_group,
+    _left_group,
+    _risk_group,
+    _full_group,
+    _slow_group,
+    _other_group,
+)
+"""The most urgent first."""
 
 
 def _key(place: Place) -> tuple[object, ...]:

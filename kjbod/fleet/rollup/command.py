@@ -9,7 +9,7 @@ def rollup(lake_uri: str, place: Place, *, everything: bool = False) -> int:
 
     def body(running: Running) -> int:
         running.progress("starting Spark")
-        with running.session() as spark:
+        with running.session() as spark, running.watching(spark):
             from kjbod.fleet.lake.lake import open_lake
             from kjbod.fleet.rollup.run import rollup_into
 

@@ -21,7 +21,7 @@ def compact(lake_uri: str, days: Sequence[str], older_than: int, place: Place) -
     """Compact a lake, and say what came of it."""
 
     def body(running: Running) -> int:
-        with running.session(_LARGE) as spark:
+        with running.session(_LARGE) as spark, running.watching(spark):
             return compact_lake(running, spark, lake_uri, days, older_than)
 
     return run_command("compact", body, place)
@@ -127,7 +127,7 @@ def verify(lake_uri: str, sample: int, seed: int, place: Place) -> int:
     """Count a lake again, and say each difference."""
 
     def body(running: Running) -> int:
-        with running.session(_LARGE) as spark:
+        with running.session(_LARGE) as spark, running.watching(spark):
             return verify_lake(running, spark, lake_uri, sample, seed)
 
     return run_command("verify", body, place)
@@ -174,7 +174,7 @@ def publish(lake_uri: str, to: str, warehouse: str | None, place: Place) -> int:
     """Bring the tables of an Iceberg catalog up to date."""
 
     def body(running: Running) -> int:
-        with running.session(_LARGE) as spark:
+        with running.session(_LARGE) as spark, running.watching(spark):
             return publish_lake(running, spark, lake_uri, to, warehouse)
 
     return run_command("publish", body, place)

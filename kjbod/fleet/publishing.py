@@ -1,0 +1,76 @@
+"""The place of a report: made in a folder beside the old one, and renamed into place when it is whole."""
+
+import contextlib
+import errno
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import unquote
+
+from kjbod.fleet.fleet_error import FleetError
+
+_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?P<host>[^/]*))?(?P<path>/.*|$)")
+"""A scheme, as Hadoop's file systems have it too; no relative path, which may have a colon in it as well."""
+
+
+def local_path(option: str, given: str | Path) -> Path:
+    """The path that an option names, as a path or as a ``file:`` URI.
+
+    Raises:
+        FleetError: a URI of another kind: report files are listed and checked on this machine, and a result is renamed
+            into place here, before and after Spark.
+    """
+    text = str(given)
+    found = _URI.match(text)
+    if isinstance(given, Path) or found is None:
+        return Path(given)
+    if found["scheme"].lower() == "file" and (found["host"] or "localhost") == "localhost":
+        return Path(unquote(found["path"]))
+    what = "copy or mount it here and give its path" if option == "--reports" else "give a directory, and copy it there"
+    raise FleetError(f"{option} {text}: not a directory of this machine: {what}")
+
+
+@contextlib.contextmanager
+def workspace(out_dir: Path) -> Iterator[Path]:
+    """A folder on the same file system as ``out_dir``, so that results can be renamed into place.
+
+    Raises:
+        FleetError: it cannot be made, or written to.
+    """
+    try:
+        made = [folder for folder in (out_dir, *out_dir.parents) if not folder.exists()]
+        out_dir.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=".kjbod-fleet-", dir=out_dir))
+    except OSError as error:
+        raise FleetError(f"cannot write to {out_dir}: {error.strerror}: give --out another place") from None
+    try:
+        yield work
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO):
+            raise
+        raise FleetError(f"cannot write to {out_dir}: {error.strerror}: give --out another place") from None
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        with contextlib.suppress(OSError):  # folders that a failed run has made for nothing; never one with a report
+            for folder in made:
+                folder.rmdir()
+
+
+def publish(work: Path, out_dir: Path, outputs: Sequence[str]) -> None:
+    """Replace the parts of a report, which are ``outputs``, one by one and the first last: it is what people look at.
+
+    Raises:
+        FleetError: they cannot be renamed.
+    """
+    old = work / ".old"
+    old.mkdir()
+    try:
+        for name in reversed(outputs):
+            if (out_dir / name).exists():
+                (out_dir / name).rename(old / name)
+            if (work / name).exists():
+                (work / name).rename(out_dir / name)
+    except OSError as error:
+        raise FleetError(f"cannot write to {out_dir}: {error.strerror}: give --out another place") from None
