@@ -217,13 +217,28 @@ def hour(work: Path, hosts: int) -> list[Run]:
 
 
 def days(work: Path, hosts: int, count: int) -> list[Run]:
-    """A report over many days of gold, which the generator's files became first."""
+    """A report over many days of gold: one of a generated fleet, from its files, and as many before it as asked for,
+    which are the same at another time. Then the next hour of such a lake, which has all these days."""
     inbox, lake = work / "days/reports", work / "days/lake"
-    kjbod("gen", "--hosts", str(hosts), "--days", str(count), "--seed", "7", "--out", str(inbox))
-    kjbod("ingest", "--lake", str(lake), "--reports", str(inbox))
-    kjbod("rollup", "--lake", str(lake))
-    cost, _ = kjbod("report", "--lake", str(lake), "--out", str(work / "days/page"))
-    return [Run("days", "report", max(hosts // HOSTS_OF_ONE, 1), hosts * 12 * 1440 * count, cost)]
+    kjbod("gen", "--hosts", str(hosts), "--days", "1.0417", "--seed", "7", "--out", str(inbox))
+    moved = aside(inbox, work / "days/aside")
+    places = ("--lake", str(lake))
+    kjbod("ingest", *places, "--reports", str(inbox))
+    kjbod("rollup", *places)
+    measured([sys.executable, "-m", "scripts.bench.fleet_data", str(lake), str(count)])
+    size, rows = max(hosts // HOSTS_OF_ONE, 1), hosts * 12 * 1440 * count
+    runs = [Run("days", "report", size, rows, kjbod("report", *places, "--out", str(work / "days/page"))[0])]
+    back(moved)
+    for name, more in (("ingest", ("--reports", str(inbox))), ("rollup", ())):
+        runs.append(Run("days", f"next hour: {name}", size, hosts * 12 * 60, kjbod(name, *places, *more)[0]))
+    return runs
+
+
+def aside(inbox: Path, to: Path) -> list[tuple[Path, Path]]:
+    """Take the files of the newest hour out of an inbox. Returns where they were, and where they are."""
+    newest = max(path.parent.name for path in inbox.rglob("*.gz"))
+    ...
+    return []
 
 
 def line_of(run: Run) -> str:

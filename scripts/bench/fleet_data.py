@@ -1,6 +1,9 @@
-"""Lakes for the fleet benchmark: silver as ingest would have left it, made by numpy in seconds."""
+"""Lakes for the fleet benchmark: silver as ingest would have left it, made by numpy in seconds; and months of gold, made
+of one day's. As a process, ``LAKE DAYS``, it makes the latter."""
 
+import datetime
 import math
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,9 +12,12 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from kjbod.fleet.lake.arrow_files import ArrowFiles
-from kjbod.fleet.lake.lake import IDENTITY, Lake
-from kjbod.fleet.lake.state import BATCH, Piece
-from kjbod.fleet.tables import LAKE_VERSION, SILVER_SAMPLES
+from kjbod.fleet.lake.lake import IDENTITY, Lake, open_lake
+from kjbod.fleet.lake.state import ALL_DATES, BATCH, Piece
+from kjbod.fleet.rollup.drives import drive_life
+from kjbod.fleet.rollup.pieces import write
+from kjbod.fleet.session import LARGE_INPUT_BYTES, spark_session
+from kjbod.fleet.tables import AUDIT, AUDIT_FILES, DRIVE_DAY, DRIVE_LIFE, GOLD, LAKE_VERSION, SILVER_SAMPLES, TABLES
 
 HOSTS_OF_ONE: Final = 125
 """Hosts of size 1: with :data:`DIRECTORIES` and a sample each minute of a day, 2.16 million rows."""
@@ -135,3 +141,54 @@ def _histogram(probe_us: Any) -> Any:
     n = len(probe_us)
     keys = buckets.take(pa.array(np.minimum(probe_us, (1 << 21) - 1)))
     return pa.MapArray.from_arrays(pa.array(np.arange(n + 1, dtype=np.int32)), keys, pa.array(np.ones(n, np.int64)))
+
+
+def repeat_gold(folder: Path, count: int) -> None:
+    """Give the newest date of a lake's gold, and of the account of its files, ``count - 1`` dates before it, which are
+    the same in all but time. Dates that are there stay. Hours are kept as compaction leaves them, a date in a piece."""
+    with spark_session("local[2]", LARGE_INPUT_BYTES + 1) as spark:
+        lake = open_lake(spark, str(folder))
+        state = lake.state()
+        last = state.dates("gold.dir_day")[-1]
+        before = [days_before(last, day) for day in range(count - 1, 0, -1)]
+        missing = [date for date in before if date not in state.dates("gold.dir_day")]
+        tables = [t for t in TABLES.values() if t.layer == GOLD and t is not DRIVE_LIFE]
+        for table in (*tables, AUDIT_FILES):
+            rows = lake.read(table.full_name, state, dates=[last]).persist()
+            hours = tuple(hour[11:] for hour in state.hours(table.full_name, last))
+            pieces = [_moved(lake, table, rows, last, date, hours) for date in missing] if rows.take(1) else []
+            state = lake.commit(lambda now, name=table.full_name, new=pieces: now.with_pieces(name, new), "bench")  # type: ignore[misc]
+            rows.unpersist()
+        lives = drive_life(lake.read(DRIVE_DAY.full_name, state))
+        piece = write(lake, DRIVE_LIFE.full_name, lives, ALL_DATES, None, 0)
+        old = state.pieces(DRIVE_LIFE.full_name)
+        lake.commit(lambda now: now.with_pieces(DRIVE_LIFE.full_name, [piece] if piece else [], replaced=old), "bench")
+
+
+def _moved(lake: Lake, table: Any, rows: Any, last: str, date: str, hours: tuple[str, ...]) -> Piece:
+    """A date's rows as another's."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    moved = {name: F.lit(date) if name == "date" else F.col(name) for name in table.columns}
+    for name in table.columns:
+        if name == "ts" or name.endswith(("_ts", "_since")):
+            moved[name] = F.col(name) - (_day_of(last) - _day_of(date)).days * DAY_MS
+    if table.layer == AUDIT:
+        moved["file_hour"] = F.concat(F.lit(date.replace("-", "")), F.substring("file_hour", 9, 2))
+    path = lake.new_directory(table.full_name, f"date={date}")
+    sorted_rows = rows.select(*(column.alias(name) for name, column in moved.items())).coalesce(1).sort(*table.key)
+    sorted_rows.write.parquet(lake.full(path))
+    return Piece(path, date, hours, rows.count())
+
+
+def days_before(date: str, days: int) -> str:
+    """A date some days before another."""
+    return (_day_of(date) - datetime.timedelta(days)).isoformat()
+
+
+def _day_of(date: str) -> datetime.date:
+    return datetime.date.fromisoformat(date)
+
+
+if __name__ == "__main__":
+    repeat_gold(Path(sys.argv[1]), int(sys.argv[2]))

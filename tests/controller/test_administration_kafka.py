@@ -46,7 +46,7 @@ from kjbod.wire.messages import (
 from kjbod.wire.principals import ForwardedPrincipal, encode_principal
 from scripts.rig.cluster import Cluster
 from scripts.rig.kafka import ACLS, CONFIGS, KafkaKit
-from scripts.rig.processes import Processes, free_port
+from scripts.rig.processes import Processes, free_port, wait_until
 from tests.controller.pair import Difference, Pair, View
 from tests.controller.random_requests import Step, producer_ids, quota, register, scram, unscram
 from tests.controller.test_acls import CLUSTER_REQUESTS, acl, wanted
@@ -382,15 +382,16 @@ def test_users_of_real_brokers_have_passwords_quotas_and_rights(
     alice = ("--entity-type", "users", "--entity-name", "alice")
     for config in ("SCRAM-SHA-256=[password=secret]", "producer_byte_rate=9000000"):
         site.tool(CONFIGS, "--alter", *alice, "--add-config", config)
-    described = site.tool(CONFIGS, "--describe", *alice)
-    assert "producer_byte_rate=9000000.0" in described
-    assert "SCRAM-SHA-256=iterations=4096" in described
+    # What the controller has answered to is told by the broker when it has fetched it, a moment later.
+    for told in ("producer_byte_rate=9000000.0", "SCRAM-SHA-256=iterations=4096"):
+        wait_until(lambda told=told: told in site.tool(CONFIGS, "--describe", *alice), 20, told)
 
     admin = AdminClient(site.alice())
     refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert create_topic(admin, "mine") == refused
     rights = ("--allow-principal", "User:alice", "--operation", "All", "--resource-pattern-type", "prefixed")
     site.tool(ACLS, "--add", *rights, "--topic", "mine", "--transactional-id", "mine")
+    wait_until(lambda: "mine" in site.tool(ACLS, "--list", "--principal", "User:alice"), 20, "the rights")
     assert create_topic(admin, "mine") == 0
     assert create_topic(admin, "other") == refused
 
@@ -403,10 +404,9 @@ def test_users_of_real_brokers_have_passwords_quotas_and_rights(
     transactional.produce("mine", b"transactional")
     transactional.commit_transaction(20)
 
-    assert "mine" in site.tool(ACLS, "--list", "--principal", "User:alice")
     site.tool(ACLS, "--remove", "--force", *rights, "--topic", "mine")
     error = admin.delete_topics(["mine"])["mine"].exception(timeout=20)
     assert isinstance(error, KafkaException)
     assert error.args[0].code() == refused
     site.tool(CONFIGS, "--alter", *alice, "--delete-config", "SCRAM-SHA-256")
-    assert "SCRAM" not in site.tool(CONFIGS, "--describe", *alice)
+    wait_until(lambda: "SCRAM" not in site.tool(CONFIGS, "--describe", *alice), 20, "the password to be gone")

@@ -165,9 +165,9 @@ def _lags(files: DataFrame) -> DataFrame:
     timed = files.where(F.col("kept") & (F.col("status") != "repeated") & F.col("file_hour").isNotNull()).select(
         "host", "file_hour", "date", "ingested_ts", (F.col("ingested_ts") - hour_end).alias("lag_ms")
     )
-    newest = F.date_sub(F.max(F.to_date("date")).over(Window.partitionBy()), LATE_DAYS - 1)
+    newest = timed.agg(F.max(F.to_date("date"))).collect()[0][0]  # of years of files, which are not for a window
     first = F.min("ingested_ts").over(Window.partitionBy("file_hour"))
-    recent = timed.withColumn("_from", newest).where(F.to_date("date") >= F.col("_from"))
+    recent = timed.where(F.to_date("date") > F.date_sub(F.lit(newest), LATE_DAYS))
     return (
         recent.withColumn("behind_ms", F.col("ingested_ts") - first)
         .groupBy(F.col("host").alias("_host"))
