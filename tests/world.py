@@ -47,6 +47,7 @@ GROUPS = {
 """The group of pytest-xdist of the tests that use a fixture: one session, one server or one pair for all of them."""
 ALONE = "alone"
 """Fixture, and group of pytest-xdist, of the tests that no other test of the world may run beside."""
+SPARK_TIMEOUT_S = 600
 LOCK_VARIABLE = "KJBOD_TESTS_LOCK"
 """Environment variable with the file that workers lock; where it is not set, tests run one after the other."""
 
@@ -177,6 +178,9 @@ class WorldPlugin:
         for item in items:
             for kind in kinds(item):
                 item.add_marker(kind)
+            if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
+                # A session is shared: one that is interrupted in the middle of a word fails all tests after it.
+                item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
             for fixture in GROUPS.keys() & set(getattr(item, "fixturenames", ())):
                 item.add_marker(pytest.mark.xdist_group(GROUPS[fixture]))
             if ALONE in getattr(item, "fixturenames", ()):

@@ -15,21 +15,25 @@ _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?P<host>[^/]*))?(?
 """A scheme, as Hadoop's file systems have it too; no relative path, which may have a colon in it as well."""
 
 
+def is_local(given: str) -> bool:
+    """Whether a path, or a URI of this machine's own file system."""
+    found = _URI.match(given)
+    return found is None or (found["scheme"].lower() == "file" and (found["host"] or "localhost") == "localhost")
+
+
 def local_path(option: str, given: str | Path) -> Path:
     """The path that an option names, as a path or as a ``file:`` URI.
 
     Raises:
-        FleetError: a URI of another kind: report files are listed and checked on this machine, and a result is renamed
-            into place here, before and after Spark.
+        FleetError: a URI of another kind: a result is renamed into place here, after Spark.
     """
     text = str(given)
     found = _URI.match(text)
     if isinstance(given, Path) or found is None:
         return Path(given)
-    if found["scheme"].lower() == "file" and (found["host"] or "localhost") == "localhost":
+    if is_local(text):
         return Path(unquote(found["path"]))
-    what = "copy or mount it here and give its path" if option == "--reports" else "give a directory, and copy it there"
-    raise FleetError(f"{option} {text}: not a directory of this machine: {what}")
+    raise FleetError(f"{option} {text}: not a directory of this machine: give a directory, and copy it there")
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ pages of hosts one host after the other.
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812  the name that every Spark user knows
@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that every Spark 
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.insight.insights import insights, until
 from kjbod.fleet.insight.model import Place
+from kjbod.fleet.insight.own_work import SILENT_AFTER_MS, SILENT_INTERVALS
 from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.lake.state import State
 from kjbod.fleet.page.changes import Before, Spot, changes, disk_of, spot
@@ -45,7 +46,7 @@ from kjbod.fleet.page.model import (
     Stand,
 )
 from kjbod.fleet.page.words import evidence
-from kjbod.fleet.transforms import NOT_DONE_STATES, RELEASED, SILENT_AFTER_MS, SILENT_INTERVALS
+from kjbod.fleet.rollup.happenings import NOT_DONE_STATES, RELEASED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,8 +69,10 @@ _LAST = (
 _STAGES = ("detect_ms", "send_ms", "acknowledge_ms", "move_ms", "give_up_ms", "total_ms")
 
 
-def dates_of(state: State, from_date: str | None, to_date: str | None) -> list[str]:
-    """Dates of a report, in order.
+def dates_of(
+    state: State, from_date: str | None, to_date: str | None, days: int | None = None, now_ms: int = 0
+) -> list[str]:
+    """Dates of a report, in order; ``days``: so many up to the last one that is not after ``now_ms``.
 
     Raises:
         FleetError: one that is no date, in the wrong order, or of which there are no data.
@@ -82,12 +85,19 @@ def dates_of(state: State, from_date: str | None, to_date: str | None) -> list[s
     there = sorted({*state.dates("gold.dir_day"), *state.dates("gold.agent_day")})
     if not there:
         raise FleetError("the lake has no gold yet: run kjbod fleet rollup first")
+    if days is not None:
+        last = to_date or max((d for d in there if d <= _date_of(now_ms)), default=there[-1])
+        from_date = (date.fromisoformat(last) - timedelta(days - 1)).isoformat()
     found = [d for d in there if (from_date or d) <= d <= (to_date or d)]
     if not found:
         raise FleetError(
             f"no data from {from_date or there[0]} to {to_date or there[-1]}: there are {there[0]} to {there[-1]}"
         )
     return found
+
+
+def _date_of(wall_ms: int) -> str:
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).date().isoformat()
 
 
 def _is_date(text: str) -> bool:
@@ -135,7 +145,7 @@ def collect_report(
     are of clocks that are ahead.
 
     ``silent_after_ms``: how much older than "now" an agent's newest line may be; None:
-    :data:`kjbod.fleet.transforms.SILENT_AFTER_MS`."""
+    :data:`kjbod.fleet.insight.own_work.SILENT_AFTER_MS`."""
     found = insights(lake, state, dates[0], None if open_end else dates[-1], progress=progress)
     if open_end:
         dates = until(dates, found.window.now_ms)

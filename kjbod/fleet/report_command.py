@@ -1,101 +1,85 @@
-"""``kjbod fleet report``: from a folder of agents' reports to tables and a page.
+"""``kjbod fleet report --reports``: the page of inboxes without a lake of one's own.
 
-Exit codes: 0, the report is made and complete; 1, it is made, and some data had to be set aside; 2, it cannot be made,
-and a report that was there before is as it was.
+It takes them into a lake that is made for it beside the page, rolls that up, and removes it: what the page says, and
+what is set aside, is as with a lake that is kept.
 """
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
-from kjbod.cli.error_lines import say
-from kjbod.cli.output import OutputError, Printer
-from kjbod.clock import SystemClock
-from kjbod.fleet.command import EXIT_CANNOT_RUN, EXIT_DATA, EXIT_INTERRUPTED, EXIT_OK, interruptible, spark_reason
+from kjbod.fleet.command import EXIT_DATA, EXIT_OK, Place, Running, run_command
 from kjbod.fleet.fleet_error import FleetError
-from kjbod.fleet.job import Inventory, run_report
-from kjbod.fleet.publishing import local_path, publish, workspace
-from kjbod.fleet.schema import STREAMS
-from kjbod.fleet.summary import Report, sentences
+from kjbod.fleet.publishing import is_local, local_path, publish, workspace
+from kjbod.fleet.report_files import OUTPUTS, Wanted, make_files, previous_report, write_json
+from kjbod.fleet.session import LARGE_INPUT_BYTES
 from kjbod.fleet.svg import plural
 
-Progress = Callable[[str], None]
-OnError = Callable[[OSError], None]
-
-OUTPUTS = ("index.html", "report.json", "tables", "quarantine")
-"""What a report consists of; nothing else in the output folder is ever touched."""
+_LAKE = "lake"
+_NAMED_MAX = 3
 
 
-def report(reports: str | Path, out: str | Path, master: str | None = None, silent_after_ms: int | None = None) -> int:
-    """Make the report and say so on the terminal. Returns the exit code; a user's mistake is one line on stderr."""
-    clock = SystemClock()
-    started_ms = clock.monotonic_ms()
-    printer = Printer(patient=True)  # where nobody can read how far it is, the report is made all the same
+def report_inboxes(reports: Sequence[str], out: str, wanted: Wanted, place: Place) -> int:
+    """Make the report and say so on the terminal. Returns the exit code; a user's mistake is one line on stderr.
 
-    def progress(text: str) -> None:
-        printer(f"[{(clock.monotonic_ms() - started_ms) / 1000:5.1f} s] {text}")
-
-    try:
-        reports_dir, out_dir = local_path("--reports", reports), local_path("--out", out)
-        with interruptible():
-            result = make_report(reports_dir, out_dir, master, progress, silent_after_ms)
-    except FleetError as error:
-        say(f"kjbod fleet report: {error}")
-        return EXIT_CANNOT_RUN
-    except KeyboardInterrupt:
-        say("kjbod fleet report: interrupted; nothing was changed")
-        return EXIT_INTERRUPTED
-    progress("done")
-    lines = [*sentences(result), *_problems(result, out_dir), f"page:   {out_dir / 'index.html'}"]
-    printer(*lines, f"tables: {out_dir / 'tables'}")
-    try:
-        printer.close()
-    except OutputError as error:
-        say(f"kjbod fleet report: {error.format_message()}")
-    return EXIT_DATA if result.bad_files else EXIT_OK
-
-
-def _problems(result: Report, out_dir: Path) -> list[str]:
-    lines = [
-        f"  {row['file'].rsplit('/', 1)[-1]}: {row['status']}, {row['bad_lines'] if row['kept'] else 'all'} lines aside"
-        for row in result.bad_files[:10]
-    ]
-    return [*lines, f"quarantine: {out_dir / 'quarantine'}"] if lines else []
-
-
-def make_report(
-    reports_dir: Path, out_dir: Path, master: str | None, progress: Progress, silent_after_ms: int | None = None
-) -> Report:
-    """Make the report in a folder beside ``out_dir`` and move it there when it is whole.
-
-    Raises:
-        FleetError: it cannot be made.
+    Args:
+        reports: inboxes, as paths or URIs.
+        out: directory of this machine.
+        wanted: what the report is to have.
+        place: where Spark runs.
     """
-    found = inventory(reports_dir)
-    with workspace(out_dir) as work:
-        progress(f"{plural(found.count, 'report file')}, {found.size:,} bytes, below {reports_dir}; starting Spark")
-        from kjbod.fleet.session import spark_session
 
-        with spark_session(master, found.size) as spark:
-            from py4j.protocol import Py4JError
-            from pyspark.errors import PySparkException
+    def body(running: Running) -> int:
+        out_dir = local_path("--out", out)
+        inboxes, size = _looked_at(reports)
+        with workspace(out_dir) as work, running.session(size) as spark, running.watching(spark):
+            from kjbod.fleet.ingest.command import said
+            from kjbod.fleet.ingest.stream import ingest_into
+            from kjbod.fleet.lake.claim import claimed
+            from kjbod.fleet.lake.lake import open_lake
+            from kjbod.fleet.page.words import sentences
+            from kjbod.fleet.rollup.run import rollup_into
 
-            try:
-                result = run_report(spark, found, work, progress, silent_after_ms)
-            except (PySparkException, Py4JError) as error:
-                raise FleetError(f"Spark failed: {spark_reason(error)}") from error
-        publish(work, out_dir, OUTPUTS)
-    return result
+            lake = open_lake(spark, str((work / _LAKE).absolute()), create=True)
+            with claimed(lake, "ingest"):
+                taken = ingest_into(spark, lake, inboxes, running.progress)
+            if not taken.files:
+                raise FleetError(f"no report file below {', '.join(reports)} (samples/ and events/ with *.jsonl.gz)")
+            if not any(taken.rows.values()):
+                aside = "; ".join(f"{row['file']} is {row['status']}" for row in taken.bad_files[:_NAMED_MAX])
+                raise FleetError(f"no good line in {plural(sum(taken.files.values()), 'report file')}: {aside}")
+            rollup_into(spark, lake, running.progress)
+            report = make_files(lake, work, running.progress, wanted, previous_report(out_dir))
+            write_json(work, wanted)
+            publish(work, out_dir, OUTPUTS)
+        running.progress("done")
+        running.print(*sentences(report), *said(taken), f"page: {out_dir / 'index.html'}")
+        return EXIT_OK if taken.is_clean else EXIT_DATA
+
+    return run_command("report", body, place)
 
 
-def inventory(reports_dir: Path) -> Inventory:
-    """Count report files, and make sure that each can be read: Spark, told to pass over torn files, would pass over
-    unreadable ones as well.
+def _looked_at(reports: Sequence[str]) -> tuple[list[str], int]:
+    """Inboxes for Spark, and the size of their files, which says how large a job it is; of such as are on this machine
+    alone. What they lack is said before Spark starts, and what may not be read, which Spark would pass over.
 
     Raises:
         FleetError: no such directory, no report file in it, or a file that may not be read.
     """
+    inboxes, total = [], 0
+    for given in reports:
+        if not is_local(given):
+            inboxes.append(given)
+            total += LARGE_INPUT_BYTES
+            continue
+        path = local_path("--reports", given)
+        total += _size_of(path)
+        inboxes.append(str(path.absolute()))
+    return inboxes, total
+
+
+def _size_of(reports_dir: Path) -> int:
     try:
         there = stat.S_ISDIR(reports_dir.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -104,37 +88,30 @@ def inventory(reports_dir: Path) -> Inventory:
         raise _unreadable(reports_dir, error) from None
     if not there:
         raise FleetError(f"no reports directory {reports_dir}: give the one of kjbod.reports.dir")
-    files: dict[str, dict[str, int]] = {stream: {} for stream in STREAMS}
-    open_files = 0
+    total = files = waiting = 0
 
     def refuse(error: OSError) -> None:
-        raise _unreadable(error.filename, error)
+        if not isinstance(error, FileNotFoundError):
+            raise _unreadable(error.filename, error)
 
-    root = reports_dir.resolve()
-    for stream in STREAMS:
-        for folder, _, names in os.walk(root / stream, onerror=_unless_missing(refuse)):
+    for stream in ("samples", "events"):
+        for folder, _, names in os.walk(reports_dir / stream, onerror=refuse):
             for name in names:
-                path = Path(folder, name)
                 if name.startswith("."):
-                    open_files += name.endswith(".jsonl")
-                elif name.endswith((".jsonl", ".jsonl.gz")):
-                    _check_readable(path)
-                    files[stream][path.as_uri()] = path.stat().st_size
-    found = Inventory(root.as_uri(), files, open_files)
-    if not found.count:
-        waiting = f"; {plural(open_files, 'file')} still being written by agents" if open_files else ""
-        raise FleetError(f"no report file below {reports_dir} (samples/ and events/ with *.jsonl.gz){waiting}")
-    return found
+                    waiting += name.endswith(".jsonl")
+                elif name.endswith((".jsonl", ".jsonl.gz", ".jsonl.zst")):
+                    total += _readable_bytes(Path(folder, name))
+                    files += 1
+    if not files:
+        more = f"; {plural(waiting, 'file')} still being written by agents" if waiting else ""
+        raise FleetError(f"no report file below {reports_dir} (samples/ and events/ with *.jsonl.gz){more}")
+    return total
 
 
-def _unless_missing(refuse: OnError) -> OnError:
-    return lambda error: None if isinstance(error, FileNotFoundError) else refuse(error)
-
-
-def _check_readable(path: Path) -> None:
+def _readable_bytes(path: Path) -> int:
     try:
-        with path.open("rb"):
-            pass
+        with path.open("rb") as file:
+            return os.fstat(file.fileno()).st_size
     except OSError as error:
         raise _unreadable(path, error) from None
 

@@ -1,4 +1,4 @@
-"""``kjbod fleet report --lake``: from the gold of a lake to files that people open: the page, its drill-downs, JSON.
+"""``kjbod fleet report``: from the gold of a lake to files that people open: the page, its drill-downs, JSON.
 
 Everything is made in a folder beside the old report and renamed into place when it is whole, the first page last.
 """
@@ -22,6 +22,7 @@ from kjbod.fleet.page.model import Agent, FleetReport, HostDetail, host_file, mo
 from kjbod.fleet.page.words import sentences
 from kjbod.fleet.publishing import local_path, publish, workspace
 from kjbod.fleet.svg import plural
+from kjbod.quick_dataclass import dataclass
 
 Progress = Callable[[str], None]
 
@@ -33,34 +34,29 @@ LAKE_BYTES = 1 << 30
 """What a lake is taken for before it is opened: it is worth the settings of a long job."""
 
 
-def report_lake(
-    lake: str,
-    out: str,
-    *,
-    from_date: str | None = None,
-    to_date: str | None = None,
-    json_file: str | None = None,
-    silent_after_ms: int | None = None,
-    where: Where | None = None,
-) -> int:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Wishes for a report."""
+
+    from_date: str | None = None
+    to_date: str | None = None
+    days: int | None = None
+    """So many dates up to the last one."""
+    json_file: str | None = None
+    """Where ``report.json`` is written to as well."""
+    silent_after_ms: int | None = None
+    """See :func:`kjbod.fleet.report.collect_report`."""
+
+
+def report_lake(lake: str, out: str, wanted: Wanted, where: Where) -> int:
     """Make the report of a lake and say so on the terminal. Returns the exit code."""
 
     def body(running: Running) -> int:
         out_dir = local_path("--out", out)
-        json_path = None if json_file is None else local_path("--json", json_file)
         with workspace(out_dir) as work, running.session(LAKE_BYTES) as spark, running.watching(spark):
             opened = open_lake(spark, lake)
-            report = make_files(
-                opened,
-                work,
-                running.progress,
-                from_date=from_date,
-                to_date=to_date,
-                silent_after_ms=silent_after_ms,
-                previous=_previous(out_dir),
-            )
-            if json_path is not None:
-                _write_beside(json_path, (work / "report.json").read_text(encoding="utf-8"))
+            report = make_files(opened, work, running.progress, wanted, previous_report(out_dir))
+            write_json(work, wanted)
             publish(work, out_dir, OUTPUTS)
         running.progress("done")
         running.print(*sentences(report), f"page: {out_dir / 'index.html'}")
@@ -70,14 +66,7 @@ def report_lake(
 
 
 def make_files(
-    lake: Lake,
-    work: Path,
-    progress: Progress,
-    *,
-    from_date: str | None = None,
-    to_date: str | None = None,
-    silent_after_ms: int | None = None,
-    previous: str | None = None,
+    lake: Lake, work: Path, progress: Progress, wanted: Wanted | None = None, previous: str | None = None
 ) -> FleetReport:
     """Write all files of a report of the newest state of ``lake`` to ``work``; ``previous`` is the ``report.json`` of
     the report before.
@@ -87,16 +76,16 @@ def make_files(
     """
     from kjbod.fleet.report import collect_report, dates_of
 
+    wanted = wanted or Wanted()
     state = lake.state()
-    dates = dates_of(state, from_date, to_date)
     collected = collect_report(
         lake,
         state,
-        dates,
+        dates_of(state, wanted.from_date, wanted.to_date, wanted.days, lake.clock.wall_ms()),
         progress,
-        silent_after_ms=silent_after_ms,
+        silent_after_ms=wanted.silent_after_ms,
         before=before(previous),
-        open_end=to_date is None,
+        open_end=wanted.to_date is None,
     )
     try:
         report = collected.report
@@ -132,7 +121,7 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8", errors="replace")
 
 
-def _previous(out_dir: Path) -> str | None:
+def previous_report(out_dir: Path) -> str | None:
     """The ``report.json`` that is there; None where there is none that can be read."""
     path = out_dir / "report.json"
     try:
@@ -141,6 +130,17 @@ def _previous(out_dir: Path) -> str | None:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError):
         return None
+
+
+def write_json(work: Path, wanted: Wanted) -> None:
+    """Write ``report.json`` to where it is wanted as well.
+
+    Raises:
+        FleetError: it cannot be written.
+    """
+    if wanted.json_file is not None:
+        path = local_path("--json", wanted.json_file)
+        _write_beside(path, (work / "report.json").read_text(encoding="utf-8"))
 
 
 def _write_beside(path: Path, text: str) -> None:

@@ -319,7 +319,7 @@ INCIDENT = Table(
         "exit_code": "STRING",
         **{
             f"{name}_ms": "DOUBLE"
-            for name in ("detect", "send", "acknowledge", "move", "give_up", "total")  # see kjbod.fleet.transforms
+            for name in ("detect", "send", "acknowledge", "move", "give_up", "total")  # see rollup.happenings
         },
         "deeds": "ARRAY<STRUCT<after_ms: DOUBLE, means: STRING, outcome: STRING, reason: STRING, took_ms: BIGINT,"
         " count: BIGINT>>",

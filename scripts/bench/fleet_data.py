@@ -1,5 +1,5 @@
-"""Lakes for the fleet benchmark: silver as ingest would have left it, made by numpy in seconds; and months of gold, made
-of one day's. As a process, ``LAKE DAYS``, it makes the latter."""
+"""Lakes for the fleet benchmark: silver as ingest would have left it, made by numpy in seconds; and months of gold,
+made of one day's. As a process, ``LAKE DAYS``, it makes the latter."""
 
 import datetime
 import math

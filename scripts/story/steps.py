@@ -238,7 +238,7 @@ class Story(Claiming):
         summary: dict[str, Any] = json.loads((layout.fleet / "report.json").read_text())
         disks = {str(disk.log_dir) for disk in self.cluster.disks.values()}
         self._claim(
-            # Not its capacity: an agent that gives up seconds after its start may have sent no sample of a disk yet.
+            # An agent that gives up seconds after its start may have sent no sample of a disk yet.
             disks <= {row["path"] for row in summary["directories"]},
             f"it covers the {len(disks)} disks of {len(summary['agents'])} brokers",
         )

@@ -383,8 +383,8 @@ def test_users_of_real_brokers_have_passwords_quotas_and_rights(
     for config in ("SCRAM-SHA-256=[password=secret]", "producer_byte_rate=9000000"):
         site.tool(CONFIGS, "--alter", *alice, "--add-config", config)
     # What the controller has answered to is told by the broker when it has fetched it, a moment later.
-    for told in ("producer_byte_rate=9000000.0", "SCRAM-SHA-256=iterations=4096"):
-        wait_until(lambda told=told: told in site.tool(CONFIGS, "--describe", *alice), 20, told)
+    known = ("producer_byte_rate=9000000.0", "SCRAM-SHA-256=iterations=4096")
+    wait_until(lambda: all(map(site.tool(CONFIGS, "--describe", *alice).__contains__, known)), 20, "the user")
 
     admin = AdminClient(site.alice())
     refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED

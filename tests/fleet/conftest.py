@@ -173,20 +173,18 @@ def spark(with_spark: None) -> Iterator[Any]:
 
 
 @pytest.fixture
-def frames(spark: Any) -> Iterator[Callable[..., tuple[Any, Any]]]:
-    """Clean samples and events of agents, as the job reads them back from its tables."""
+def frames(spark: Any) -> Iterator[Callable[..., Any]]:
+    """The events of agents, as ingest reads them from files."""
     kept: list[Any] = []
 
-    def read(*agents: Agent) -> tuple[Any, Any]:
-        from kjbod.fleet.read import good_rows, parse_lines
+    def read(*agents: Agent) -> Any:
+        from kjbod.fleet.ingest.lines import parsed
+        from kjbod.fleet.schema import columns
 
-        result = []
-        for name in (SAMPLES, EVENTS):
-            lines = [(line, "") for agent in agents for line in agent.lines[name]]
-            parsed = parse_lines(spark.createDataFrame(lines, "value STRING, file STRING"), name)
-            result.append(good_rows(parsed, [], name).persist())
-        kept.extend(result)
-        return result[0], result[1]
+        lines = [(line, "file:/inbox/events/a.jsonl", 1) for agent in agents for line in agent.lines[EVENTS]]
+        text = spark.createDataFrame(lines, "value STRING, _uri STRING, _bytes BIGINT")
+        kept.append(parsed(text, "file:/inbox").select(*columns(Event)).persist())
+        return kept[-1]
 
     yield read
     for table in kept:

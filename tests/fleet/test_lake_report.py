@@ -14,7 +14,7 @@ from kjbod.fleet.lake.lake import Lake, open_lake
 from kjbod.fleet.lake.state import State
 from kjbod.fleet.page.model import FleetReport, host_file
 from kjbod.fleet.publishing import publish
-from kjbod.fleet.report_files import OUTPUTS, make_files
+from kjbod.fleet.report_files import OUTPUTS, Wanted, make_files
 from tests.fleet.gold_fleet import CRIPPLED, DEAD, DISKS, LEADING, RISKY, SILENT, STOPPED, make_gold
 from tests.fleet.parts import drawn
 
@@ -77,7 +77,7 @@ def test_each_host_has_its_page_and_each_link_leads_to_a_file(made: Made) -> Non
 def test_the_same_lake_makes_the_same_bytes_and_a_report_of_later_says_what_changed(made: Made, tmp_path: Path) -> None:
     early = tmp_path / "early"
     early.mkdir()
-    make_files(made.lake, early, lambda _: None, to_date="2026-11-02")
+    make_files(made.lake, early, lambda _: None, Wanted(to_date="2026-11-02"))
     again = tmp_path / "again"
     again.mkdir()
     later = make_files(made.lake, again, lambda _: None, previous=(early / "report.json").read_text())
@@ -99,7 +99,7 @@ def test_the_same_lake_makes_the_same_bytes_and_a_report_of_later_says_what_chan
 )
 def test_days_that_are_none_are_one_line(made: Made, tmp_path: Path, days: tuple[str, str], words: str) -> None:
     with pytest.raises(FleetError, match=words):
-        make_files(made.lake, tmp_path, lambda _: None, from_date=days[0], to_date=days[1])
+        make_files(made.lake, tmp_path, lambda _: None, Wanted(*days))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator
@@ -131,12 +132,19 @@ def test_a_lake_is_kept_by_the_lines_of_its_page(made: Pipeline, spark: Any) -> 
     assert max(map(len, made.lake.state().tables["gold.dir_hour"].values())) == 1, "compacted"
 
 
-def test_the_unit_takes_what_its_page_sets() -> None:
-    (setting,) = (c.text for c in Page("systemd/README.md").commands() if c.text.startswith("printf"))
-    names = {"KJBOD_LAKE": "/srv/kjbod-lake", "KJBOD_REPORTS": "/srv/kjbod-reports"}
-    assert "".join(f"{name}={value}\\n" for name, value in names.items()) in setting
-    unit = Path("systemd/kjbod-fleet-ingest.service").read_text()
-    (start,) = (line for line in unit.splitlines() if line.startswith("ExecStart="))
-    assert all(f"${{{name}}}" in start for name in names)
-    words = shlex.split(start.removeprefix("ExecStart="))[1:]
-    assert run([*words, "--help"]) == 0
+SETTINGS = {"KJBOD_LAKE", "KJBOD_REPORTS", "KJBOD_PAGE", "KJBOD_PAGE_DAYS", "KJBOD_SILVER_DAYS", "KJBOD_GOLD_DAYS"}
+
+
+@pytest.mark.parametrize("unit", ["ingest", "rollup", "upkeep"])
+def test_the_units_run_commands_that_there_are_with_what_their_page_sets(unit: str) -> None:
+    page = Path("systemd/README.md").read_text()
+    settings = dict(re.findall(r"\b(KJBOD_[A-Z_]+)=(\S+)", page))
+    assert settings.keys() >= SETTINGS
+    text = Path(f"systemd/kjbod-fleet-{unit}.service").read_text()
+    lines = re.findall(r"^ExecStart=-?(\S.*)$", text, re.MULTILINE)
+    for line in lines:
+        program, *words = shlex.split(re.sub(r"\$\{(\w+)\}", lambda name: settings[name[1]], line))
+        assert program == "/opt/kjbod/bin/kjbod"
+        assert run([*words, "--help"]) == 0
+    assert "EnvironmentFile=/etc/kjbod/fleet.env\n" in text and "> /etc/kjbod/fleet.env" in page
+    assert len(lines) == (4 if unit == "upkeep" else 1)

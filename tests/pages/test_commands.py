@@ -75,7 +75,7 @@ HELD = {
     "install -D -m -t": INSTALL,
     "install -d -o -g": INSTALL,
     "systemctl": INSTALL,
-    "printf": f"{PIPELINE}test_the_unit_takes_what_its_page_sets",
+    "printf": f"{PIPELINE}test_the_units_run_commands_that_there_are_with_what_their_page_sets",
     "scripts/setup --base": SET_UP,
     "scripts/setup --fleet": SET_UP,
     "scripts/demo": "tests/system/test_demo.py::test_demo_tells_the_whole_story",

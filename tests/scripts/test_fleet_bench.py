@@ -19,10 +19,14 @@ def test_a_growth_is_that_of_twice_as_many_rows() -> None:
 
 
 def test_a_reach_that_is_missed_is_said() -> None:
-    runs = [run("gold", 8, 3, "increment"), run("duckdb", 8, 10, "increment"), run("ingest", 8, 1, "hour", 61)]
+    runs = [
+        run("gold", 8, 3, "increment"),
+        run("duckdb", 8, 10, "increment"),
+        run("next hour: ingest", 8, 1, "hour", 61),
+    ]
     assert missed(runs) == [
         "report after one more hour: 0.30 of DuckDB's scan, at most 0.2",
-        "next hour: 61 s, at most 60",
+        "hour: next hour: 61 s, at most 60",
     ]
     assert missed([run("gold", 8, 1, "increment"), run("duckdb", 8, 10, "increment")]) == []
 

@@ -501,12 +501,12 @@ def test_fleet_report_that_is_interrupted_says_so_and_leaves_nothing(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         assert process.stdout is not None
-        while "reading and checking" not in process.stdout.readline():
+        while "new files" not in process.stdout.readline():
             assert process.poll() is None
         os.killpg(process.pid, number)  # Spark's own process gets it as well, as from a terminal or from systemd
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
-    assert "interrupted; nothing was changed" in stderr
+    assert "interrupted; what was there before is whole" in stderr
     assert "Traceback" not in stderr
     assert node.tree() == before
 

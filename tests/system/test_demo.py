@@ -110,7 +110,7 @@ def assert_whole(story: str, out: Path, variant: str, errno: str) -> None:
     page = (out / "fleet" / "index.html").read_text()
     assert page.lower().startswith("<!doctype html>")
     assert all(f"broker-{broker}" in page for broker in (1, 2, 3))
-    assert any((out / "fleet" / "tables").rglob("*.parquet"))
+    assert len(list((out / "fleet" / "hosts").glob("*.html"))) == 4, "a page for each, and the list"
 
 
 @pytest.mark.usefixtures("nothing_left")

@@ -32,6 +32,8 @@ EXPOSURE = {  # of 10, as README.md states it; "OK" in the words of systemd-anal
     "kjbod-guard with act": 3.0,
     "kjbod-controller": 1.4,
     "kjbod-fleet-ingest": 1.8,
+    "kjbod-fleet-rollup": 1.8,
+    "kjbod-fleet-upkeep": 1.8,
 }
 
 
@@ -69,7 +71,8 @@ def test_systemd_finds_nothing_to_say_about_the_units(boot: Boot, drop_in: str) 
         if drop_in
         else [f"{name}.service" for name in (*SERVICES, "kjbod-agent@")]
     )
-    for name in [*names, *(path.name for path in UNITS.glob("examples/*.mount"))]:
+    fleet = [path.name for path in UNITS.glob("kjbod-fleet-*.service")]
+    for name in [*names, *fleet, *(path.name for path in UNITS.glob("examples/*.mount"))]:
         command = ("systemd-analyze", "verify", "--man=no", "--recursive-errors=yes", f"/run/systemd-units/{name}")
         result = system.run(*command, check=False)
         assert (result.returncode, result.stdout, result.stderr) == (0, "", ""), name

@@ -15,9 +15,13 @@ from pyspark.sql import functions as F  # noqa: N812
 from kjbod.fleet.insight.model import TOP, Capacity, Days, Forecast, Imbalance, Place
 from kjbod.fleet.insight.statistics import student_t
 from kjbod.fleet.schema import DirectoryState
-from kjbod.fleet.transforms import FORECAST_WINDOWS_MAX, GROWTH_SAMPLES_MIN, GROWTH_SPAN_MS_MIN
 
 MARKS_PCT = (80, 90, 100)
+GROWTH_SAMPLES_MIN = 10
+GROWTH_SPAN_MS_MIN = 3_600_000
+"""No rate of growth from fewer samples or a shorter time."""
+FORECAST_WINDOWS_MAX = 2
+"""A forecast reaches no further than twice the time that was seen."""
 RESET_RATIO = 0.9
 """A day that ends with less than this share of what the day before ended with begins a new line."""
 FULL_WITHIN_DAYS = (7, 30, 90)

@@ -7,8 +7,13 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from kjbod.fleet.insight.model import TOP, AgentState, FalseVerdict, Latency, OwnWork, Place
-from kjbod.fleet.transforms import SILENT_AFTER_MS, SILENT_INTERVALS, STOPPED
+from kjbod.fleet.rollup.happenings import STOPPED
 
+SILENT_AFTER_MS = 3 * 3_600_000
+"""How much older than the newest line of all reports an agent's newest one may be: three times what
+``kjbod.reports.rotate.interval.ms`` is by default, since only finished files are read."""
+SILENT_INTERVALS = 3
+"""And so many of its own intervals between samples, where that is longer."""
 STAGES = ("detect", "send", "acknowledge", "move", "total")
 LATE_MS = 2 * 3_600_000
 """How much later than the first file of the same hour, of whichever host, a host's file may be taken in."""

@@ -5,7 +5,8 @@ JSON file, ``_live/<version>.json``, with everything that counts: the pieces of 
 not made yet, the batches that were taken in, what was replaced and may be deleted. Going to the next state is creating
 the file of the next version, which must not be there: of two writers one creates it, the other reads it and tries again
 on top of it. So a reader, who takes the newest version and reads nothing but what it names, sees a commit as a whole or
-not at all, whatever was killed in the middle of it; and what no state names is litter (:mod:`kjbod.fleet.upkeep.retain`).
+not at all, whatever was killed in the middle of it; and what no state names is litter
+(:mod:`kjbod.fleet.upkeep.retain`).
 
 ============== ================================================================= ====================================
 a commit of    adds                                                              and in the same step

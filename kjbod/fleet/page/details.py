@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from kjbod.fleet.charts import Lane, Mark, timeline
 from kjbod.fleet.insight.model import Insights, RateOf, Survival, Window
 from kjbod.fleet.page.charts import intervals, spark_line, steps
 from kjbod.fleet.page.frame import Column, Link, Sorted, chart, document, folded, section, table, tiles
@@ -19,6 +18,7 @@ from kjbod.fleet.page.model import (
     model_file,
     severity,
 )
+from kjbod.fleet.page.timeline import Lane, Mark, timeline
 from kjbod.fleet.page.words import describe
 from kjbod.fleet.svg import Drawing, clean, date_time, distinct_tails, duration, plural, size
 

@@ -118,7 +118,7 @@ class Deed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """The failure of one directory in one run of an agent; latencies in ms (see :mod:`kjbod.fleet.transforms`)."""
+    """The failure of one directory in one run of an agent; latencies in ms (:mod:`kjbod.fleet.rollup.happenings`)."""
 
     ts: int
     place: Place

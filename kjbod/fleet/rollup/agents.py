@@ -3,10 +3,10 @@
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that every Spark user knows
 
+from kjbod.fleet.rollup.happenings import agent_counts, agent_status
 from kjbod.fleet.rollup.merge import joined, shaped
 from kjbod.fleet.schema import EventKind
 from kjbod.fleet.tables import AGENT_DAY, TIMELINE
-from kjbod.fleet.transforms import agent_counts, agent_status
 
 KEY = (*AGENT_DAY.key, "date")
 AGENT = "agent"

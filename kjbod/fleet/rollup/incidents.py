@@ -10,10 +10,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that every Spark user knows
 
 from kjbod.fleet.rollup.agents import AGENT
+from kjbod.fleet.rollup.happenings import RUN, incidents
 from kjbod.fleet.rollup.merge import joined, shaped
 from kjbod.fleet.schema import EventKind
 from kjbod.fleet.tables import INCIDENT
-from kjbod.fleet.transforms import RUN, incidents
 
 _RUN = (*RUN, "_of")
 _PLACE = ("host", "broker_id", "path", "_of")
