@@ -20,7 +20,7 @@ A line of a kept file is *bad* when it is not UTF-8, not JSON, has a column of t
 or says what cannot be. Bad lines and all lines of files that are not kept go to the quarantine.
 """
 
-from functools import reduce
+from collections.abc import Callable, Sequence
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  the name that every Spark user knows
@@ -47,6 +47,14 @@ _CRC_MODULUS = 2**32
 _BAD = "_bad"
 
 
+def joined(operator: Callable[[Column, Column], Column], columns: Sequence[Column]) -> Column:
+    """Columns joined by an operator, as a tree of the least depth: a message of Spark Connect may be 100 deep."""
+    if len(columns) == 1:
+        return columns[0]
+    half = len(columns) // 2
+    return operator(joined(operator, columns[:half]), joined(operator, columns[half:]))
+
+
 def is_trailer(row: str) -> Column:
     """Whether a parsed line is a trailer; never null."""
     is_one = (F.col(f"{row}.k") == TRAILER_KIND) & F.col(f"{row}.rows").isNotNull() & F.col(f"{row}.crc32").isNotNull()
@@ -64,8 +72,8 @@ PARSE_OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BAD}
 def problem_of(row_type: type[Sample] | type[Event], row: str = "row") -> Column:
     """Reason why the line ``value``, parsed as ``row``, is no good one; null where it is one, and for a ``trailer``."""
     bad = F.col(f"{row}.{_BAD}").isNotNull()
-    nothing = reduce(Column.__and__, (F.col(f"{row}.{name}").isNull() for name in columns(row_type)))
-    missing = reduce(Column.__or__, (F.col(f"{row}.{name}").isNull() for name in required_columns(row_type)))
+    nothing = joined(Column.__and__, [F.col(f"{row}.{name}").isNull() for name in columns(row_type)])
+    missing = joined(Column.__or__, [F.col(f"{row}.{name}").isNull() for name in required_columns(row_type)])
     return (
         F.when(F.col("trailer"), None)
         .when(~F.is_valid_utf8("value"), "not UTF-8")

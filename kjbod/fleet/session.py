@@ -127,7 +127,7 @@ def is_connect(spark: "SparkSession") -> bool:
 
 
 def needs_java(spark: "SparkSession", command: str) -> None:
-    """Refuse a command that Spark Connect has no words for.
+    """Refuse a command, or an option, that Spark Connect has no words for.
 
     Raises:
         FleetError: the session is that of a Spark Connect server.

@@ -8,11 +8,13 @@ import pytest
 
 from kjbod.fleet.command import spark_errors
 from kjbod.fleet.fleet_error import FleetError
+from kjbod.fleet.ingest.stream import ingest_into
 from kjbod.fleet.lake.arrow_files import ArrowFiles
 from kjbod.fleet.lake.claim import claimed
 from kjbod.fleet.lake.lake import open_lake
 from kjbod.fleet.lake.state import Piece
 from kjbod.fleet.progress import source_of, watched
+from kjbod.fleet.rollup.run import rollup_into
 from kjbod.fleet.session import is_connect, spark_session, ui_address
 from kjbod.fleet.silver import each_once
 from kjbod.fleet.tables import SILVER_SAMPLES
@@ -71,10 +73,31 @@ def test_a_day_of_the_server_is_one_of_utc(connected: Any) -> None:
     assert connected.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
-def test_ingest_says_that_it_does_not_run_here(connected: Any, tmp_path: Path) -> None:
-    from kjbod.fleet.ingest.stream import ingest_into
-
+def test_reports_are_taken_once_through_connect(connected: Any, tmp_path: Path, make_agent: Any) -> None:
+    inbox = tmp_path / "in box %"
+    for host in ("h1", "h2"):
+        agent = make_agent(host=host)
+        agent.start()
+        agent.sample(2_000, 0, agent.paths[0])
+        agent.write(inbox)
+    (inbox / "samples/date=2026-11-01/hour=12/torn.jsonl.gz").write_bytes(b"no gzip")
     lake = open_lake(connected, str(tmp_path / "lake"), create=True)
-    with pytest.raises(FleetError, match="ingest does not run through Spark Connect: use --master or spark-submit"):
-        ingest_into(connected, lake, [str(tmp_path)], print)
-    assert lake.state().version == 0
+    taken = ingest_into(connected, lake, [str(inbox)], print, files_max=3)
+    assert (dict(taken.files), dict(taken.rows)) == ({"ok": 4, "unreadable": 1}, {"samples": 2, "events": 68})
+    assert taken.batches == 2
+    assert ingest_into(connected, lake, [str(inbox)], print).files == {}
+    again = ingest_into(connected, lake, [str(inbox)], print, rescan=True)
+    assert (again.files["repeated"], again.rows) == (4, {"samples": 0, "events": 0})
+    assert lake.read("silver.samples", lake.state()).count() == 2
+    rollup_into(connected, lake, print)
+    assert lake.read("gold.dir_hour", lake.state()).count() == 2
+    with pytest.raises(FleetError, match="--delete-ingested does not run through Spark Connect"):
+        ingest_into(connected, lake, [str(inbox)], print, delete_ingested=True)
+
+
+def test_an_inbox_that_is_none_is_one_line(connected: Any, tmp_path: Path) -> None:
+    lake = open_lake(connected, str(tmp_path / "lake"), create=True)
+    with pytest.raises(FleetError, match="no reports directory"):
+        ingest_into(connected, lake, [str(tmp_path / "none")], print)
+    (tmp_path / "young").mkdir()
+    assert ingest_into(connected, lake, [str(tmp_path / "young")], print).files == {}

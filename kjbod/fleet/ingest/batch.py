@@ -10,7 +10,7 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812
 
 from kjbod.fleet.ingest import account
-from kjbod.fleet.ingest.checkpoint import Run, files_of_batch, noted, with_note
+from kjbod.fleet.ingest.checkpoint import Run, noted, with_note
 from kjbod.fleet.ingest.inbox import open_inbox
 from kjbod.fleet.ingest.lines import parsed
 from kjbod.fleet.lake.lake import Lake
@@ -43,12 +43,21 @@ class _Written:
 class TakeBatch:
     """Function that a streaming query calls for each of its batches."""
 
-    def __init__(self, lake: Lake, run: Run, prefix: str, progress: Callable[[str], None]) -> None:
-        """``prefix``: the inbox's URI as files have it."""
+    def __init__(
+        self,
+        lake: Lake,
+        run: Run,
+        prefix: str,
+        progress: Callable[[str], None],
+        files_of: Callable[[int], "DataFrame"],
+    ) -> None:
+        """``prefix``: the inbox's URI as files have it; ``files_of``: the names (``_uri``) of the files of a batch,
+        those included of which nothing can be read."""
         self.lake = lake
         self.run = run
         self.prefix = prefix
         self.progress = progress
+        self.files_of = files_of
         self.failure: Exception | None = None
         """Why the last batch was not taken."""
 
@@ -67,6 +76,7 @@ class _Batch:
     def __init__(self, taking: TakeBatch, text: "DataFrame", number: int) -> None:
         self.lake, self.run, self.number = taking.lake, taking.run, number
         self.prefix, self.progress, self.text = taking.prefix, taking.progress, text
+        self._files_of = taking.files_of
         self._made: list[str] = []
 
     def take(self) -> None:
@@ -119,7 +129,7 @@ class _Batch:
         return account.repetitions_marked(files, self._kept_before(files))
 
     def _unread(self, hours: "DataFrame") -> "DataFrame | None":
-        listed = files_of_batch(self.lake, self.run.checkpoint, self.number)
+        listed = self._files_of(self.number)
         silent = [row["_uri"] for row in listed.join(hours, "_uri", "left_anti").sort("_uri").collect()]
         if not silent:
             return None

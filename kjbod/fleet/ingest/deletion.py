@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from kjbod.fleet.ingest.inbox import open_inbox
+from kjbod.fleet.ingest.inbox import Inbox
 from kjbod.fleet.ingest.lines import file_columns, folders_of, plain, reading_options
 from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.read import FILE_PATTERN
@@ -31,7 +31,7 @@ def delete_held(lake: Lake, inbox: str, progress: "Callable[[str], None]") -> in
     Raises:
         FleetError: the lake cannot be read.
     """
-    inbox_files = open_inbox(lake.spark, inbox)
+    inbox_files = Inbox(lake.spark, inbox)
     deleted = refused = 0
     found = iter(_candidates(lake, inbox).toLocalIterator())
     while chunk := [row["_uri"] for row in islice(found, _CHUNK)]:
@@ -68,7 +68,7 @@ def _unchanged(lake: Lake, inbox: str, uris: list[str]) -> Iterator[str]:
 
     spark = lake.spark
     wanted = spark.createDataFrame([(uri,) for uri in uris], "_uri STRING")
-    paths = open_inbox(spark, inbox).paths_of(uris)
+    paths = Inbox(spark, inbox).paths_of(uris)
     text = spark.read.options(**reading_options()).text(list(paths)).select("value", *file_columns())
     trailer: Any = F.from_json("value", TRAILER_DDL)
     is_trailer = F.coalesce((trailer.k == "eof") & trailer.rows.isNotNull() & trailer.crc32.isNotNull(), F.lit(False))

@@ -1,10 +1,12 @@
 """An inbox: report files below a URI, each known by the URI that Spark has for it."""
 
 import re
+import string
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
-from kjbod.fleet.fleet_error import FleetError
+from kjbod.fleet.lake.arrow_files import ArrowFiles
 from kjbod.fleet.lake.files import HadoopFiles, _refused, java_reason
 from kjbod.fleet.session import is_connect
 
@@ -47,20 +49,51 @@ class Inbox(HadoopFiles):
     def paths_of(self, uris: Iterable[str]) -> Sequence[str]:
         """Paths of such URIs, for Spark's readers, which take them for patterns."""
         jvm = self._jvm
-        plain = (str(jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI.create(uri)).toString()) for uri in uris)
-        return [re.sub(r"([{}\[\]*?\\])", r"\\\1", path) for path in plain]
+        return [
+            _no_pattern(str(jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI.create(uri)).toString())) for uri in uris
+        ]
 
     def uri(self) -> str:
         """The root as a URI, percent-encoded as Spark does it, ``file:/x`` for ``file:///x``."""
         return re.sub("^file:/+", "file:/", str(self._root.toUri().toString())).rstrip("/")
 
 
-def open_inbox(spark: "SparkSession", uri: str) -> Inbox:
+def _no_pattern(path: str) -> str:
+    return re.sub(r"([{}\[\]*?\\])", r"\\\1", path)
+
+
+class ConnectInbox(ArrowFiles):
+    """The same where there is no Java, through Spark Connect: its URI has to mean the same here as on the server."""
+
+    def is_directory(self) -> bool:
+        """Whether the root is a directory."""
+        return self.kind("") == "Directory"
+
+    def probe(self, uri: str) -> tuple[int | None, str | None]:
+        """See :meth:`Inbox.probe`."""
+        return self.opened(self._below(uri))
+
+    def paths_of(self, uris: Iterable[str]) -> Sequence[str]:
+        """See :meth:`Inbox.paths_of`."""
+        return [_no_pattern(f"{self.root}/{self._below(uri)}") for uri in uris]
+
+    def _below(self, uri: str) -> str:
+        """Path below the root of a file, of its whole URI."""
+        return unquote(uri.removeprefix(f"{self.uri()}/"))
+
+    def uri(self) -> str:
+        """See :meth:`Inbox.uri`."""
+        return "".join(c if c in _AS_THEY_ARE or ord(c) > 127 else f"%{ord(c):02X}" for c in self.root)
+
+
+_AS_THEY_ARE = frozenset(string.ascii_letters + string.digits + "-_.!~*'(),;:$&+=@/")
+"""What Java's URI leaves in a path as it is, with all that is not ASCII."""
+
+
+def open_inbox(spark: "SparkSession", uri: str) -> Inbox | ConnectInbox:
     """The inbox at ``uri``.
 
     Raises:
-        FleetError: a session of Spark Connect, which has no way to a file but by reading it; or no such file system.
+        FleetError: no such file system.
     """
-    if is_connect(spark):
-        raise FleetError(f"{uri}: reports are not taken in through Spark Connect: use --master, or spark-submit")
-    return Inbox(spark, uri)
+    return ConnectInbox(uri) if is_connect(spark) else Inbox(spark, uri)

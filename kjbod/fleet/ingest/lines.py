@@ -127,7 +127,10 @@ def _more(is_sample: Column, known: dict[str, frozenset[str]]) -> Column:
     """The columns that are not known. Only a line that has more names than known columns is looked at closely: that
     would cost as much as parsing it."""
     keys = F.json_object_keys("value")
-    there = {s: sum((F.col(f"{s}.{n}").isNotNull().cast("int") for n in sorted(known[s])), F.lit(0)) for s in STREAMS}
+    there = {
+        s: read.joined(Column.__add__, [F.col(f"{s}.{n}").isNotNull().cast("int") for n in sorted(known[s])])
+        for s in STREAMS
+    }
     there_are_more = F.size(keys) > F.when(is_sample, there[SAMPLES]).otherwise(there[EVENTS])
     names = {stream: F.array(*map(F.lit, sorted(known[stream]))) for stream in STREAMS}
     unknown = F.array_except(keys, F.when(is_sample, names[SAMPLES]).otherwise(names[EVENTS]))

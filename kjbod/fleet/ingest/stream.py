@@ -3,22 +3,24 @@
 import contextlib
 import dataclasses
 import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kjbod.fleet.fleet_error import FleetError
-from kjbod.fleet.ingest.checkpoint import LOG_COMPACT_INTERVAL, Run, noted, open_run
+from kjbod.fleet.ingest.checkpoint import LOG_COMPACT_INTERVAL, Run, files_of_batch, noted, open_run
 from kjbod.fleet.ingest.inbox import open_inbox
+from kjbod.fleet.ingest.listing import run_of, take_listed
 from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.lake.state import Piece, State
 from kjbod.fleet.schema import EVENTS, SAMPLES, STREAMS
-from kjbod.fleet.session import needs_java
+from kjbod.fleet.session import is_connect, needs_java
 from kjbod.fleet.svg import plural
 from kjbod.fleet.tables import AUDIT_FILES, SILVER_EVENTS, SILVER_SAMPLES
 from kjbod.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 FILES_MAX = 2_000
@@ -95,9 +97,13 @@ def ingest_into(
     Raises:
         FleetError: no such inbox; a checkpoint that is not the lake's; or a batch failed, and does not count.
     """
-    needs_java(spark, "ingest")  # its batches are taken in this process, by this lake
     inboxes = list(dict.fromkeys(inbox_uri(spark, given) for given in inbox_uris))
     before = lake.state()
+    if is_connect(spark):
+        if delete_ingested:
+            needs_java(spark, "--delete-ingested")
+        _take_listed(spark, lake, inboxes, progress, files_max, every_s, rescan=rescan)
+        return result_since(lake, before, [run_of(inbox) for inbox in inboxes])
     runs = [open_run(lake, inbox, rescan=rescan) for inbox in inboxes]
     with _settings(spark):
         if every_s is None:
@@ -141,13 +147,35 @@ def _log(spark: "SparkSession", level: str) -> None:
     log4j.core.config.Configurator.setLevel("org.apache.spark", log4j.Level.toLevel(level))
 
 
+def _take_listed(
+    spark: "SparkSession",
+    lake: Lake,
+    inboxes: Sequence[str],
+    progress: Progress,
+    files_max: int,
+    every_s: float | None,
+    *,
+    rescan: bool,
+) -> None:
+    for inbox in inboxes:
+        take_listed(spark, lake, inbox, progress, files_max, rescan=rescan)
+    if every_s is not None:
+        progress(f"{plural(len(inboxes), 'inbox', 'inboxes')} followed, each {every_s:g} s")
+    while every_s is not None and not threading.Event().wait(every_s):
+        for inbox in inboxes:
+            take_listed(spark, lake, inbox, progress, files_max)
+
+
 def _query(
     spark: "SparkSession", lake: Lake, run: Run, progress: Progress, files_max: int, trigger: Mapping[str, Any]
 ) -> tuple["StreamingQuery", Any]:
     from kjbod.fleet.ingest.batch import TakeBatch
     from kjbod.fleet.ingest.lines import arriving
 
-    taking = TakeBatch(lake, run, open_inbox(spark, run.inbox).uri(), progress)
+    def files_of(number: int) -> "DataFrame":
+        return files_of_batch(lake, run.checkpoint, number)
+
+    taking = TakeBatch(lake, run, open_inbox(spark, run.inbox).uri(), progress, files_of)
     writer = arriving(spark, run.inbox, files_max).writeStream.foreachBatch(taking)
     writer = writer.option("checkpointLocation", lake.full(run.checkpoint)).trigger(**trigger)
     return writer.start(), taking

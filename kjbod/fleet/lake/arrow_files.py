@@ -67,6 +67,20 @@ class ArrowFiles:
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
+    def kind(self, path: str) -> str:
+        """``File``, ``Directory`` or ``NotFound``."""
+        with _refused(f"{self.root}/{path}"):
+            return str(self._fs.get_file_info(self._path(path)).type.name)
+
+    def opened(self, path: str) -> tuple[int | None, str | None]:
+        """Size of a file, and why it cannot be opened."""
+        try:
+            size = self._fs.get_file_info(self._path(path)).size
+            self._fs.open_input_stream(self._path(path), compression=None).close()
+        except OSError as error:
+            return None, error.strerror or str(error)
+        return size, None
+
     def create(self, path: str, text: str) -> bool:
         """Implements :class:`Files`."""
         self._only_local()
