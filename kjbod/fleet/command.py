@@ -66,7 +66,7 @@ class Running:
 
         place = self.place
         with (
-            spark_session(place.master, input_bytes, remote=place.remote, ui=place.verbose) as spark,
+            spark_session(place.master, input_bytes, remote=place.remote, verbose=place.verbose) as spark,
             spark_errors(),
         ):
             if place.verbose:

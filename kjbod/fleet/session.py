@@ -18,9 +18,13 @@ The tuning is measured, not folklore: the C1 compiler alone and a loopback addre
 and half of its CPU; 128 groups, the default limit of in-memory percentile and collect aggregates, is less than the
 directories of a small fleet; the time zone must be UTC or days differ from host to host. Spark's UI costs 0.2 s, and is
 there with ``-v``.
+
+What a user is told of a failure is one line. What Spark logs of it, stack traces of Java and of Python, is there with
+``-v``.
 """
 
 import contextlib
+import logging
 import os
 import shutil
 import socket
@@ -46,17 +50,20 @@ DRIVER_MEMORY = "1g"
 CONNECT_TIMEOUT_S = 10
 STOP_TIMEOUT_S = 10
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
+_PY4J_LOGGERS = ("py4j.clientserver", "py4j.java_gateway")
+_PYSPARK_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Never on: a stack trace for each typing mistake in a query, beside the exception that says the same."""
 
 _LOG4J = """status = error
 appender.console.type = Console
 appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = spark: %p %c{1}: %m%n
-rootLogger.level = error
+appender.console.layout.pattern = spark: %p %c{{1}}: %m%n
+rootLogger.level = {level}
 rootLogger.appenderRef.console.ref = console
 logger.python.name = org.apache.spark.api.python.PythonGatewayServer
-logger.python.level = error
+logger.python.level = {level}
 """
 
 
@@ -147,10 +154,12 @@ def spark_session(
     input_bytes: int = 0,
     *,
     remote: str | None = None,
-    ui: bool = False,
+    verbose: bool = False,
     archive: Path | None = None,
 ) -> Iterator["SparkSession"]:
     """A session for so much compressed input. It is gone afterwards, with its process and its files.
+
+    ``verbose``: with Spark's UI, and what it logs of errors on stderr.
 
     ``archive``: where the Java process is to leave its classes at its end (:mod:`kjbod.fleet.archive`).
 
@@ -167,20 +176,20 @@ def spark_session(
     except ImportError:
         raise FleetError("the fleet report needs PySpark: run scripts/setup --fleet in a clone of kjbod") from None
     if remote:
-        with _remote_session(remote) as spark:
+        with _python_log(verbose=verbose), _remote_session(remote) as spark:
             yield spark
         return
     builder = SparkSession.builder.appName("kjbod fleet")
     settings = session_settings()
     environment: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-    with contextlib.ExitStack() as stack:
+    with _python_log(verbose=verbose), contextlib.ExitStack() as stack:
         if not submitted:
             master = master or "local[*]"
             java = find_java(os.environ)
             scratch = Path(tempfile.mkdtemp(prefix="kjbod-fleet-"))
             stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-            environment = _environment(scratch, java, nearby=is_nearby(master))
-            settings |= _STATIC | _started_here(master, scratch, input_bytes, ui)
+            environment = _environment(scratch, java, nearby=is_nearby(master), verbose=verbose)
+            settings |= _STATIC | _started_here(master, scratch, input_bytes, verbose)
             options = archive_options(java, os.environ) if archive is None else making_options(java, archive)
             settings["spark.driver.extraJavaOptions"] += "".join(f" {option}" for option in options)
         if master:
@@ -195,7 +204,45 @@ def spark_session(
             given = f" with --master {master}" if master else ""
             raise FleetError(f"Spark does not start{given}: {_first_line(error)}") from error
         stack.callback(_stop, spark, STOP_TIMEOUT_S if archive is None else MAKING_TIMEOUT_S)
+        if submitted and not verbose:
+            silence_java(spark)
         yield spark
+
+
+def silence_java(spark: "SparkSession") -> None:
+    """Switch off the log of a Java process that was started with a configuration of its own."""
+    jvm: Any = spark._jvm
+    log4j = jvm.org.apache.logging.log4j
+    log4j.core.config.Configurator.setAllLevels("", log4j.Level.OFF)
+
+
+@contextlib.contextmanager
+def _python_log(*, verbose: bool) -> Iterator[None]:
+    """Without what py4j and PySpark log of each error, which they raise as well; py4j's is there when verbose."""
+    for name in _PYSPARK_LOGGERS:
+        logging.getLogger(name).disabled = True
+    if verbose:
+        yield
+        return
+    root, before = logging.getLogger(), [(logger, logger.level) for logger in map(logging.getLogger, _PY4J_LOGGERS)]
+    for logger, _ in before:
+        logger.setLevel(logging.CRITICAL)
+    root.addFilter(_is_not_of_py4j)
+    try:
+        yield
+    finally:
+        root.removeFilter(_is_not_of_py4j)
+        for logger, level in before:
+            logger.setLevel(level)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in Path(record.pathname).parts  # some of it is logged with the root logger itself
+
+
+def log_settings(*, verbose: bool) -> str:
+    """Configuration of the log of a Java process that is started here."""
+    return _LOG4J.format(level="error" if verbose else "off")
 
 
 def _started_here(master: str, scratch: Path, input_bytes: int, ui: bool) -> dict[str, str]:
@@ -246,9 +293,9 @@ def _remote_session(remote: str) -> Iterator["SparkSession"]:
 
 
 @contextlib.contextmanager
-def _environment(scratch: Path, java: Java, *, nearby: bool) -> Iterator[None]:
+def _environment(scratch: Path, java: Java, *, nearby: bool, verbose: bool) -> Iterator[None]:
     """Environment of the Java process, put back afterwards."""
-    (scratch / "log4j2.properties").write_text(_LOG4J)
+    (scratch / "log4j2.properties").write_text(log_settings(verbose=verbose))
     wanted = {
         "JAVA_HOME": str(make_java_home(java, scratch / "jre")),
         "SPARK_LOCAL_DIRS": str(scratch),

@@ -1,5 +1,6 @@
 """Settings of Spark follow from how much there is to read."""
 
+import logging
 import os
 import re
 from pathlib import Path
@@ -14,6 +15,8 @@ from kjbod.fleet.session import (
     driver_settings,
     is_connect,
     local_settings,
+    log_settings,
+    silence_java,
     spark_session,
     ui_address,
 )
@@ -93,3 +96,24 @@ def test_spark_remote_is_taken_where_nothing_else_is_said(monkeypatch: pytest.Mo
 def test_a_session_here_has_java_and_no_ui_unless_asked(spark: Any) -> None:
     assert not is_connect(spark)
     assert ui_address(spark) is None
+
+
+def test_what_spark_logs_is_there_when_it_is_asked_for() -> None:
+    assert "rootLogger.level = off\n" in log_settings(verbose=False)
+    assert "rootLogger.level = error\n" in log_settings(verbose=True)
+
+
+@pytest.mark.usefixtures("with_spark")
+def test_a_job_that_fails_logs_nothing(spark: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """What a user is told of it is one line, of the exception."""
+    log4j = spark._jvm.org.apache.logging.log4j
+    logger = log4j.LogManager.getLogger("org.apache.spark.executor.Executor")
+    assert not logger.isErrorEnabled()
+    log4j.core.config.Configurator.setAllLevels("", log4j.Level.ERROR)  # as spark-submit's own configuration may
+    assert logger.isErrorEnabled()
+    silence_java(spark)
+    assert not logger.isErrorEnabled()
+    with pytest.raises(Exception, match="boom"):
+        spark.sql("select raise_error('boom')").collect()
+    logging.getLogger("py4j.clientserver").error("not by this")
+    assert not caplog.records

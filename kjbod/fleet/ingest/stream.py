@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -126,25 +125,12 @@ def _settings(spark: "SparkSession") -> Iterator[None]:
     before = {name: spark.conf.get(name, None) for name in wanted}
     for name, wish in wanted.items():
         spark.conf.set(name, wish)
-    # A batch that fails is told in one line, by its innermost reason.
-    proxies = logging.getLogger("py4j.clientserver")
-    level = proxies.level
-    proxies.setLevel(logging.CRITICAL)
-    _log(spark, "OFF")
     try:
         yield
     finally:
-        proxies.setLevel(level)
         with contextlib.suppress(Exception):  # the session may be gone
-            _log(spark, "ERROR")
             for name, value in before.items():
                 spark.conf.unset(name) if value is None else spark.conf.set(name, value)
-
-
-def _log(spark: "SparkSession", level: str) -> None:
-    jvm: Any = spark._jvm
-    log4j = jvm.org.apache.logging.log4j
-    log4j.core.config.Configurator.setLevel("org.apache.spark", log4j.Level.toLevel(level))
 
 
 def _take_listed(

@@ -7,7 +7,6 @@ The tables of gold and silver are called by their plain name, ``dir_day``, the o
 import csv
 import io
 import json
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +69,6 @@ def query(lake: Lake, sql: str, limit: int = LIMIT) -> Answer:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    logging.getLogger("SQLQueryContextLogger").disabled = True  # a stack trace for each typing mistake
     text = sql.strip().removesuffix(";")
     _check(lake.spark, text)
     state = lake.state()
