@@ -15,8 +15,10 @@ from kjbod.fleet.command import spark_reason
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.lake.state import State
+from kjbod.fleet.session import needs_java
 from kjbod.fleet.tables import GOLD, SILVER, TABLES, Table
 from kjbod.fleet.upkeep.account import is_verified
+from kjbod.fleet.upkeep.query_check import check_plan
 from kjbod.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -89,11 +91,13 @@ def query(lake: Lake, sql: str, limit: int = LIMIT) -> Answer:
 
 
 def _check(spark: "SparkSession", sql: str) -> None:
-    """Spark runs a command as soon as it is given one: only what its own parser takes for a query gets so far."""
+    """Spark runs a command as soon as it is given one: only what its own parser takes for a query gets so far. The
+    client of Spark Connect has no parser, so that nothing is asked through it."""
     from pyspark.errors import ParseException
 
     if not sql:
         raise FleetError('no query: for example "select host, count(*) from dir_day group by host"')
+    needs_java(spark, "query")
     parser = spark._jsparkSession.sessionState().sqlParser()
     try:
         parser.parseQuery(sql)
@@ -103,6 +107,7 @@ def _check(spark: "SparkSession", sql: str) -> None:
         except ParseException:
             raise FleetError(_said(error)) from None
         raise FleetError("only queries (SELECT, WITH, VALUES): a lake is changed by the other commands") from None
+    check_plan(spark, parser.parsePlan(sql), {name_of(known) for known in TABLES.values()})
 
 
 def _said(error: BaseException) -> str:
@@ -113,11 +118,7 @@ def _said(error: BaseException) -> str:
         position = " (" + text.split("== SQL (", 1)[1].split(")", 1)[0] + ")"
     for end in ("\n== SQL", ";\n", "\n\tat "):
         text = text.split(end, 1)[0]
-    hint = ": kjbod fleet query --tables lists them" if "TABLE_OR_VIEW_NOT_FOUND" in text else ""
-    if hint:
-        first, _, last = text.partition(" Verify the spelling")
-        text = first.rstrip(".") + last[last.rfind(";") :] if ";" in last else first.rstrip(".")
-    return safe(" ".join(text.split())).replace("\\\\", "\\") + position + hint
+    return safe(" ".join(text.split())).replace("\\\\", "\\") + position
 
 
 def printed(answer: Answer, form: str) -> Iterator[str]:

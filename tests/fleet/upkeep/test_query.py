@@ -10,6 +10,7 @@ import pytest
 from kjbod.cli.output import Printer
 from kjbod.fleet.command import Place, Running
 from kjbod.fleet.fleet_error import FleetError
+from kjbod.fleet.lake.arrow_files import ArrowFiles
 from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.tables import TABLES
 from kjbod.fleet.upkeep.query import Answer, listing, name_of, printed
@@ -33,6 +34,8 @@ def test_a_query_sees_each_row_once_compacted_or_not(lake: Lake, compact_lake: L
         assert query(one, sql).rows == (("h1", 12), ("h2", 12), ("h3", 2))
     answer = query(lake, "with q as (select * from dir_hour) select count(*) from q", 5)
     assert answer.rows == ((10,),) and not answer.is_cut
+    sql = "select (select max(q.x) from Q) from range(2) r join lateral explode(array(r.id, 7)) as t(x) on true"
+    assert query(lake, f"with recursive q as (select 1 as x) {sql}").rows == ((1,),) * 4
     cut = query(lake, "select ts from samples order by ts", 3)
     assert len(cut.rows) == 3 and cut.is_cut
     assert query(lake, "table audit_quarantine").rows[0][4] == "}"
@@ -55,9 +58,23 @@ def test_a_query_sees_each_row_once_compacted_or_not(lake: Lake, compact_lake: L
         ("selec 1", "line 1, pos 0"),
         ("select host frm samples where", "line 1, pos"),
         ("select nope from samples", "line 1 pos 7"),
-        ("select * from gold.dir_day", "`gold`.`dir_day` cannot be found; line 1 pos 14: kjbod fleet query --tables"),
+        ("select * from gold.dir_day", "`gold`.`dir_day` is no table of the lake: kjbod fleet query --tables"),
+        ("select * from nope", "`nope` is no table of the lake"),
         ("select 1/0", "line 1, position 8"),
-        ("select * from parquet.`/no/such`", "Path does not exist"),
+        ("select * from parquet.`/no/such`", "`parquet`.`/no/such` is no table of the lake"),
+        ("with q as (select * from text.`/x`) select 1", "`text`.`/x` is no table"),
+        ("select 1 where 1 in (select value from text.`/x`)", "`text`.`/x` is no table"),
+        ("select 1 from dir_day window w as (order by (select 1 from csv.`/x`))", "`csv`.`/x` is no table"),
+        ("values (1), ((select 1 from text.`/x`))", "`text`.`/x` is no table"),
+        ("select * from identifier('text.`/x`')", "`text`.`/x` is no table"),
+        ("select * from identifier(concat('text.', '`/x`'))", "not with IDENTIFIER"),
+        ("select identifier(concat('refl', 'ect'))('a', 'b')", "not with IDENTIFIER"),
+        ("select transform(host) using 'touch X' from samples", "not with TRANSFORM"),
+        ("select 1 from (from samples map host using 'cat')", "not with TRANSFORM"),
+        ("select reflect('java.lang.System', 'exit')", "not with reflect(...), which calls Java"),
+        ("select 1 from samples where `Java_Method`('a', 'b') = ''", "not with java_method(...)"),
+        ("select 1 from dir_day lateral view try_reflect('a', 'b') t as x", "not with try_reflect(...)"),
+        ("select * from sql_keywords()", "not with sql_keywords(...) as a table"),
         ("select `\x1b[2Jx` from samples", "\\x1b[2Jx"),
     ],
 )
@@ -71,6 +88,14 @@ def test_what_is_no_query_or_a_wrong_one_is_refused_in_one_line(lake: Lake, sql:
     assert said in text and "\n" not in text and "\x1b" not in text and "== SQL" not in text, text
     assert lake.state() == before
     assert lake.spark.catalog.listTables() == []
+
+
+def test_through_spark_connect_nothing_is_asked() -> None:
+    from kjbod.fleet.upkeep.query import query
+
+    session: Any = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    with pytest.raises(FleetError, match="query does not run through Spark Connect"):
+        query(Lake(session, ArrowFiles("/nonexistent"), "id"), "select 1")
 
 
 def test_what_a_terminal_would_obey_is_printed_as_an_escape(spark: Any) -> None:
