@@ -16,9 +16,20 @@ BOLD_PX = 13.8
 """What bold text of :data:`FONT_PX` measures like."""
 
 
+_TURNS_TEXT = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Characters that nobody sees, and that turn the direction of what follows: a name with one reads as another."""
+
+
 def clean(text: object) -> str:
-    """Text for HTML and SVG: escaped, and without control characters, which XML cannot even escape."""
-    return escape("".join(" " if unicodedata.category(c) in ("Cc", "Cs") else c for c in str(text)))
+    """Text for HTML and SVG: escaped, without control characters, which XML cannot even escape. Those that turn text
+    are seen, as ``\\u202e``."""
+    return escape("".join(_shown(char) for char in str(text)))
+
+
+def _shown(char: str) -> str:
+    if char in _TURNS_TEXT:
+        return char.encode("unicode_escape").decode()
+    return " " if unicodedata.category(char) in ("Cc", "Cs") else char
 
 
 def text_width(text: str, font_px: float = FONT_PX) -> float:

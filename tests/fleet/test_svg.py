@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from kjbod.fleet.page.timeline import MARK_PX, Mark, spread
-from kjbod.fleet.svg import distinct_tails, duration, fit, nice_ticks, size, text_width, time_ticks
+from kjbod.fleet.svg import clean, distinct_tails, duration, fit, nice_ticks, size, text_width, time_ticks
 
 T0 = 1_793_534_400_000
 
@@ -15,6 +15,12 @@ def test_marks_never_cover_each_other_and_stay_inside() -> None:
     placed = [x for x, _ in spread(marks, 400)]
     assert all(b - a >= MARK_PX - 0.01 for a, b in pairwise(placed))
     assert max(placed) <= 400
+
+
+def test_what_turns_text_is_shown_and_turns_nothing() -> None:
+    turning = "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u061c"
+    assert clean(f"h\u202e1<{turning}\x1b") == "h\\u202e1&lt;" + turning.encode("unicode_escape").decode() + " "
+    assert clean("host-ä-主机-مضيف") == "host-ä-主机-مضيف"
 
 
 def test_short_names_still_tell_directories_apart() -> None:
