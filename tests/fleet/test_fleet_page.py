@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kjbod.fleet.insight.model import RateOf
 from kjbod.fleet.page import todo
 from kjbod.fleet.page.changes import Before, before, changes
 from kjbod.fleet.page.details import host_page, hosts_page, model_page
@@ -48,6 +49,8 @@ from tests.fleet.report_data import (
     incident,
     insights,
     place,
+    rate,
+    reliability,
     report,
 )
 
@@ -372,6 +375,19 @@ def test_names_of_pages_are_safe_and_tell_all_apart() -> None:
     assert all(re.fullmatch(r"[a-z0-9_-]{1,80}\.html", name) for name in names)
     assert safe_name("a", None) != safe_name("a", "-") != safe_name("a")
     assert host_file("c1", "h", 1) != host_file("c2", "h", 1) != host_file(None, "h", 1)
+
+
+def test_without_a_failure_a_rate_is_its_upper_limit_wherever_it_is_said() -> None:
+    none = rate(10_000, 0)
+    assert none.high_pct is not None
+    limit = f"{none.high_pct:.2f}"
+    found = reliability(whole=none, models=(RateOf(name="MODEL 0", rate=none),), firmwares=(), ages=(), sites=())
+    html = index_page(report(20, insights=dataclasses.replace(insights(), reliability=found)))
+    said = text_of(part(html, "afr"))
+    assert f"0 failures in 10,000 drive-days of 12,000 drives, &lt; {limit} %." in said
+    assert "0.00 %" not in text_of(html)
+    assert re.search(rf"MODEL 0\s+10,000\s+0\s+&lt; {limit}\s", said), said
+    assert re.search(rf"&lt; {limit} %\s+failure rate a year|failure rate a year\s+&lt; {limit} %", text_of(html))
 
 
 def test_json_has_the_rate_of_the_whole_and_of_each_model_and_what_to_do() -> None:

@@ -6,7 +6,7 @@ It is below 1.5 MB whatever the fleet's size: every list is cut to its worst, an
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kjbod.fleet.insight.model import AgentState, Forecast, Imbalance, Latency, Place, RateOf, Reliability
+from kjbod.fleet.insight.model import AgentState, Forecast, Imbalance, Latency, Place, Rate, RateOf, Reliability
 from kjbod.fleet.page import todo
 from kjbod.fleet.page.changes import KINDS
 from kjbod.fleet.page.charts import IntervalRow, Stage, fleet_map, intervals, quantiles
@@ -89,7 +89,7 @@ def _tiles(report: FleetReport) -> str:
             ("agents stopped or fenced", f"{out:,}", "warn" if out else "good"),
             ("disks that may fail soon", f"{risk:,}", "warn" if risk else "good"),
             ("until the first directory is full", _in_days(days), "warn" if days is not None and days <= 30 else ""),
-            ("failure rate a year", "–" if whole.afr_pct is None else f"{whole.afr_pct:.2f} %", ""),
+            ("failure rate a year", _rate(whole), ""),
             ("slowest acknowledgement", duration(report.slowest_ms), ""),
             ("partitions led", f"{report.leaders:,}", ""),
             ("space used", f"{report.bytes_used / report.bytes_total:.0%}" if report.bytes_total else "–", ""),
@@ -266,11 +266,18 @@ def rate_columns(name: str) -> tuple[Column, ...]:
         Column(name, lambda r: r.name),
         Column("drive-days", lambda r: r.rate.drive_days, number=True),
         Column("failures", lambda r: r.rate.failures, number=True),
-        Column("rate, % a year", lambda r: _pct(r.rate.afr_pct), number=True),
+        Column("rate, % a year", lambda r: Sorted(_rate(r.rate, ""), r.rate.afr_pct), number=True),
         Column("from", lambda r: _pct(r.rate.low_pct), number=True),
         Column("to", lambda r: _pct(r.rate.high_pct), number=True),
         Column("MTBF, hours", lambda r: _whole(r.rate.mtbf_hours), number=True),
     )
+
+
+def _rate(rate: Rate, unit: str = " %") -> str:
+    """A rate for people; without a failure there is only its upper limit to say."""
+    if rate.afr_pct is None:
+        return "–"
+    return f"{rate.afr_pct:.2f}{unit}" if rate.failures else f"< {rate.high_pct or 0:.2f}{unit}"
 
 
 def _pct(value: float | None) -> Value:
@@ -286,9 +293,8 @@ def interval(rate: RateOf) -> IntervalRow:
     of = rate.rate
     value = of.afr_pct if of.failures else None
     high = of.high_pct or 0.0
-    text = f"{value:.2f} %" if value is not None else f"< {high:.2f} %"
     title = f"{rate.name}: {of.failures:,} failures in {of.drive_days:,} drive-days"
-    return IntervalRow(rate.name, value, of.low_pct or 0.0, high, text, title)
+    return IntervalRow(rate.name, value, of.low_pct or 0.0, high, _rate(of), title)
 
 
 def _reliability(found: Reliability) -> str:
@@ -296,8 +302,8 @@ def _reliability(found: Reliability) -> str:
     name = "" if found.source == "kjbod" else f"<h3>Imported: {clean(found.source)}</h3>"
     if not whole.drive_days:
         return f'{name}<p class="note">No drive-days in this time.</p>'
-    rate = "–" if whole.afr_pct is None else f"{whole.afr_pct:.2f} %"
-    limits = "" if whole.high_pct is None else f" [{whole.low_pct or 0:.2f}, {whole.high_pct:.2f}]"
+    rate = _rate(whole)
+    limits = f" [{whole.low_pct or 0:.2f}, {whole.high_pct:.2f}]" if whole.failures and whole.high_pct else ""
     said = f"The whole: {whole.failures:,} failures in {whole.drive_days:,} drive-days of "
     said += f"{found.drives:,} drives, {rate}{limits}."
     if found.bursts and found.bursts.failures:
