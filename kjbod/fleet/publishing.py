@@ -21,6 +21,12 @@ def is_local(given: str) -> bool:
     return found is None or (found["scheme"].lower() == "file" and (found["host"] or "localhost") == "localhost")
 
 
+def no_scheme(given: str) -> str:
+    """``i:x`` as a path of this machine, which Hadoop would take for a URI; whatever is a path or a URI, as it is."""
+    is_clear = ":" not in given.partition("/")[0] or _URI.match(given) or given.lower().startswith("file:")
+    return given if is_clear else f"file:{Path(given).absolute()}"
+
+
 def local_path(option: str, given: str | Path) -> Path:
     """The path that an option names, as a path or as a ``file:`` URI.
 

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from kjbod.fleet.fleet_error import FleetError
+from kjbod.fleet.ingest.stream import inbox_uri
 from kjbod.fleet.lake.arrow_files import ArrowFiles
 from kjbod.fleet.lake.files import Files, HadoopFiles
+from kjbod.fleet.lake.lake import open_lake
 
 pytestmark = pytest.mark.usefixtures("with_spark")
 
@@ -117,12 +119,30 @@ def test_a_lake_has_one_name_however_it_is_given(files_at: FilesAt, tmp_path: Pa
     place = tmp_path / "a b%20c+ä"
     assert files_at(form.format(place)).root == f"file:{place}"
     files_at(form.format(place)).create("x", "")
+    files_at(form.format(place)).sync("")
     assert [path.name for path in place.iterdir()] == ["x"]
 
 
 def test_a_relative_path_is_that_of_this_process(files_at: FilesAt, spark: Any) -> None:
     # Java's working directory is where the session began.
     assert files_at("some/lake").root == f"file:{Path.cwd()}/some/lake"
+
+
+def test_a_relative_path_may_have_a_colon_in_it(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lake = open_lake(spark, "l:1/ä", create=True)
+    assert lake.uri == f"file:{tmp_path}/l:1/ä"
+    assert open_lake(spark, f"{tmp_path}/l:1/ä").lake_id == lake.lake_id
+    (tmp_path / "i:x").mkdir()
+    with pytest.raises(FleetError, match="--reports i:x: not with a colon"):
+        inbox_uri(spark, "i:x")
+
+
+@pytest.mark.parametrize("name", ["{a}", "[a]", "a*", "a?", "a\\b"])
+def test_a_lake_whose_name_is_a_pattern_is_refused_at_once(spark: Any, tmp_path: Path, name: str) -> None:
+    with pytest.raises(FleetError, match=r"--lake .*for a pattern"):
+        open_lake(spark, f"{tmp_path}/{name}", create=True)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("uri", ["nosuch://host/lake", "file:relative"])

@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 from kjbod.fleet.lake.arrow_files import ArrowFiles
 from kjbod.fleet.lake.files import HadoopFiles, _refused, java_reason
+from kjbod.fleet.publishing import no_scheme
 from kjbod.fleet.session import is_connect
 
 if TYPE_CHECKING:
@@ -96,4 +97,5 @@ def open_inbox(spark: "SparkSession", uri: str) -> Inbox | ConnectInbox:
     Raises:
         FleetError: no such file system.
     """
-    return ConnectInbox(uri) if is_connect(spark) else Inbox(spark, uri)
+    where = no_scheme(uri)
+    return ConnectInbox(where) if is_connect(spark) else Inbox(spark, where)

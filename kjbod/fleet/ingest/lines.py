@@ -33,13 +33,7 @@ LINE_BYTES_MAX = 1 << 20
 and the sum in a file's trailer tell when one of an agent's own was among them."""
 MAX_FILE_AGE = "36500d"
 """How much older than the newest file one may be: any age. Spark passes over older ones without a word."""
-_GLOB = frozenset("{}[]*?\\")
 _SEVERAL_SLASHES = "^file:/+"
-
-
-def is_glob(uri: str) -> bool:
-    """Whether Spark would take ``uri`` for a pattern."""
-    return not _GLOB.isdisjoint(uri)
 
 
 def folders_of(inbox: str) -> str:

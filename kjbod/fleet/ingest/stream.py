@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.ingest.checkpoint import LOG_COMPACT_INTERVAL, Run, files_of_batch, noted, open_run
 from kjbod.fleet.ingest.inbox import open_inbox
 from kjbod.fleet.ingest.listing import run_of, take_listed
+from kjbod.fleet.lake.files import refuse_glob
 from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.lake.state import Piece, State
 from kjbod.fleet.schema import EVENTS, SAMPLES, STREAMS
@@ -62,11 +64,10 @@ def inbox_uri(spark: "SparkSession", given: str) -> str:
     Raises:
         FleetError: there is none, or its name would be a pattern.
     """
-    from kjbod.fleet.ingest.lines import is_glob
-
     files = open_inbox(spark, given)
-    if is_glob(files.root):
-        raise FleetError(f"--reports {given}: not with any of {{}}[]*?\\ in its name, which Spark takes for a pattern")
+    refuse_glob("--reports", given, files.root)
+    if ":" in re.sub("^[^/]+:(//[^/]*)?", "", files.root):  # its folders are found by a pattern
+        raise FleetError(f"--reports {given}: not with a colon in its name, which Hadoop's patterns do not take")
     if not files.is_directory():
         raise FleetError(
             f"no reports directory {files.root}: give the one of kjbod.reports.dir, or where it is copied to"

@@ -22,6 +22,17 @@ if TYPE_CHECKING:
 
 OBJECT_STORES = frozenset({"s3a", "s3", "gs", "abfs", "abfss", "wasb", "wasbs", "oss"})
 """Schemes whose rename is a copy, or does not fail when the name is taken."""
+_GLOB = frozenset("{}[]*?\\")
+
+
+def refuse_glob(option: str, given: str, root: str) -> None:
+    """Refuse a root that Spark would take for a pattern.
+
+    Raises:
+        FleetError: it would.
+    """
+    if not _GLOB.isdisjoint(root):
+        raise FleetError(f"{option} {given}: not with any of {{}}[]*?\\ in its name, which Spark takes for a pattern")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +103,11 @@ class HadoopFiles:
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self._root, path) if path else self._root
 
+    def _here(self, path: str) -> Any:
+        """The path on this machine, for ``java.nio``, which takes no URI with letters that are not ASCII."""
+        none = self._gateway.new_array(self._jvm.java.lang.String, 0)
+        return self._jvm.java.nio.file.Paths.get(str(self._path(path).toUri().getPath()), none)
+
     def read(self, path: str) -> str | None:
         """Implements :class:`Files`."""
         with _refused(f"{self.root}/{path}"):
@@ -128,10 +144,9 @@ class HadoopFiles:
 
     def _link(self, hidden: str, path: str) -> bool:
         """A hard link fails when the name is taken; Java's rename on a local disk would not."""
-        files, paths = self._jvm.java.nio.file.Files, self._jvm.java.nio.file.Paths
-        target = paths.get(self._path(path).toUri())
+        target = self._here(path)
         try:
-            files.createLink(target, paths.get(self._path(hidden).toUri()))
+            self._jvm.java.nio.file.Files.createLink(target, self._here(hidden))
         except Exception as error:
             if _java_name(error).endswith("FileAlreadyExistsException"):
                 return False
@@ -183,12 +198,11 @@ class HadoopFiles:
             if self._scheme != "file":  # whoever reads a claim meanwhile finds it empty, and judges it by its age
                 self._fill(self._fs.create(self._path(path), True), text)
                 return
-            paths = self._jvm.java.nio.file.Paths
             option = self._jvm.java.nio.file.StandardCopyOption
             options = self._gateway.new_array(self._jvm.java.nio.file.CopyOption, 2)
             options[0], options[1] = option.REPLACE_EXISTING, option.ATOMIC_MOVE
-            hidden = self._path(self._write_hidden(path, text))
-            self._jvm.java.nio.file.Files.move(paths.get(hidden.toUri()), paths.get(self._path(path).toUri()), options)
+            hidden = self._here(self._write_hidden(path, text))
+            self._jvm.java.nio.file.Files.move(hidden, self._here(path), options)
 
     def list(self, path: str) -> list[Entry]:
         """Implements :class:`Files`."""
@@ -222,11 +236,11 @@ class HadoopFiles:
             return
         jvm = self._jvm
         with _refused(f"{self.root}/{path}"):
-            top = jvm.java.nio.file.Paths.get(self._path(path).toUri())
+            top = self._here(path)
             none = self._gateway.new_array(jvm.java.nio.file.FileVisitOption, 0)
             for found in jvm.java.nio.file.Files.walk(top, none).toArray():
                 self._sync_directory(found)
-            above, root = top.getParent(), jvm.java.nio.file.Paths.get(self._root.toUri())
+            above, root = top.getParent(), self._here("")
             while above is not None and above.startsWith(root):
                 self._sync_directory(above)
                 above = above.getParent()
@@ -236,8 +250,7 @@ class HadoopFiles:
         if self._scheme != "file":
             return False
         with _refused(f"{self.root}/{path}"):
-            java = self._jvm.java.nio.file
-            return bool(java.Files.isSymbolicLink(java.Paths.get(self._path(path).toUri())))
+            return bool(self._jvm.java.nio.file.Files.isSymbolicLink(self._here(path)))
 
     def free_bytes(self) -> int | None:
         """Bytes that can still be written; None where the file system has no such number, as object stores."""

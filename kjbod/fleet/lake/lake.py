@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from kjbod.clock import Clock, SystemClock
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.lake.arrow_files import ArrowFiles
-from kjbod.fleet.lake.files import Files, HadoopFiles, uuid_text
+from kjbod.fleet.lake.files import Files, HadoopFiles, refuse_glob, uuid_text
 from kjbod.fleet.lake.state import BATCH, Change, Piece, State, from_json, to_json
+from kjbod.fleet.publishing import no_scheme
 from kjbod.fleet.session import is_connect
 from kjbod.fleet.tables import LAKE_VERSION, LAYERS, SILVER, TABLES
 
@@ -143,7 +144,8 @@ def files_of(spark: "SparkSession", uri: str) -> Files:
     Raises:
         FleetError: not a URI of a file system that is known here.
     """
-    return ArrowFiles(uri) if is_connect(spark) else HadoopFiles(spark, uri)
+    where = no_scheme(uri)
+    return ArrowFiles(where) if is_connect(spark) else HadoopFiles(spark, where)
 
 
 def open_lake(spark: "SparkSession", uri: str, *, create: bool = False) -> Lake:
@@ -153,6 +155,7 @@ def open_lake(spark: "SparkSession", uri: str, *, create: bool = False) -> Lake:
         FleetError: there is none, or one of a later version, or it cannot be read or made.
     """
     files = files_of(spark, uri)
+    refuse_glob("--lake", uri, files.root)
     text = files.read(IDENTITY)
     if text is None:
         strange = [entry.name for entry in files.list("") if not entry.name.startswith(".")]
