@@ -294,6 +294,25 @@ def test_an_inbox_on_a_file_system_that_spark_has_not_is_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("in_one_session")
+def test_an_inbox_that_is_not_there_leaves_no_lake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    places = ["--lake", str(tmp_path / "lake"), "--reports", str(tmp_path / "none")]
+    assert run(["fleet", "ingest", *places]) == command.EXIT_CANNOT_RUN
+    assert "no reports directory" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["report --out o --silent-after", "ingest --every"],
+)
+@pytest.mark.parametrize("number", ["nan", "inf", "1e300", "0", "-1", "x"])
+def test_a_time_is_a_number_above_0(options: str, number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["fleet", *options.split(), number, "--lake", "/nonexistent", "--reports", "/nonexistent"]) == 2
+    said = capsys.readouterr().err
+    assert f"Invalid value for '{options.split()[-1]}'" in said, said
+
+
 def test_a_file_uri_and_a_path_with_a_colon_are_directories_here() -> None:
     assert publishing.local_path("--reports", "file:///srv/my%20reports") == Path("/srv/my reports")
     assert publishing.local_path("--reports", "file:/srv/r") == Path("/srv/r")

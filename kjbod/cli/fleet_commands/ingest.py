@@ -2,7 +2,7 @@
 
 import click
 
-from kjbod.cli.fleet_commands.options import lake_option, spark_options
+from kjbod.cli.fleet_commands.options import PositiveFloat, lake_option, spark_options
 
 
 @click.command("ingest")
@@ -17,7 +17,7 @@ from kjbod.cli.fleet_commands.options import lake_option, spark_options
 @click.option("--follow", is_flag=True, help="Do not end: look again and again.")
 @click.option(
     "--every",
-    type=click.FloatRange(min=0, min_open=True),
+    type=PositiveFloat(),
     default=60.0,
     show_default=True,
     metavar="SECONDS",

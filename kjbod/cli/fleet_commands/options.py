@@ -1,9 +1,10 @@
 """Options that the commands of ``kjbod fleet`` share."""
 
 import datetime
+import math
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     from kjbod.fleet.command import Place
 
 F = TypeVar("F", bound=Callable[..., object])
+
+
+_FLOAT_MAX = 1e9
 
 
 def lake_option(command: F) -> F:
@@ -40,6 +44,21 @@ def _dates(_context: click.Context, _parameter: click.Parameter, given: tuple[st
         except ValueError:
             raise click.BadParameter(f"{text!r} is no date: yyyy-mm-dd, such as 2026-11-01") from None
     return given
+
+
+class PositiveFloat(click.FloatRange):
+    """A number above 0, of a size that a time can have. Click's own range lets ``nan`` through."""
+
+    def __init__(self) -> None:
+        """Of any unit."""
+        super().__init__(min=0, min_open=True, max=_FLOAT_MAX)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """See :meth:`click.ParamType.convert`."""
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value} is not a number.", param, ctx)
+        return number
 
 
 def days_option(command: F) -> F:

@@ -2,7 +2,7 @@
 
 import click
 
-from kjbod.cli.fleet_commands.options import spark_options
+from kjbod.cli.fleet_commands.options import PositiveFloat, spark_options
 
 
 @click.command("report")
@@ -27,7 +27,7 @@ from kjbod.cli.fleet_commands.options import spark_options
 @click.option("--json", "json_file", metavar="FILE", help="Also write report.json here.")
 @click.option(
     "--silent-after",
-    type=click.FloatRange(min=0, min_open=True),
+    type=PositiveFloat(),
     metavar="HOURS",
     help="How far an agent may lag behind the newest report before it is silent; 3 where not given. More than "
     "kjbod.reports.rotate.interval.ms.",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from kjbod.fleet.command import EXIT_DATA, EXIT_OK, Place, Running, run_command
-from kjbod.fleet.ingest.stream import IngestResult, ingest_into
+from kjbod.fleet.ingest.stream import IngestResult, inbox_uri, ingest_into
 from kjbod.fleet.lake.claim import claimed
 from kjbod.fleet.lake.lake import open_lake
 from kjbod.fleet.schema import EVENTS, SAMPLES
@@ -35,6 +35,8 @@ def ingest(asked: Asked, place: Place) -> int:
     def body(running: Running) -> int:
         # Whatever comes: a following service, or an hour of a thousand hosts. The compiler pays for itself in both.
         with running.session(LARGE_INPUT_BYTES + 1) as spark, running.watching(spark):
+            for given in asked.reports:  # before a lake is made for nothing
+                inbox_uri(spark, given)
             lake = open_lake(spark, asked.lake, create=True)
             with claimed(lake, "ingest"):
                 result = ingest_into(
