@@ -16,8 +16,9 @@ scattered    no      its lines are of more hours than any agent's file: :data:`H
 repeated     no      these very lines were kept before, from a file of this name (:mod:`kjbod.fleet.ingest`)
 ============ ======= ==================================================================================================
 
-A line of a kept file is *bad* when it is not UTF-8, not JSON, has a column of the wrong type, lacks a required column,
-or says what cannot be. Bad lines and all lines of files that are not kept go to the quarantine.
+A line of a kept file is *bad* when it is not UTF-8, not JSON, more than one object, has a column of the wrong type,
+lacks a required column, or says what cannot be. Bad lines and all lines of files that are not kept go to the
+quarantine.
 """
 
 from collections.abc import Callable, Sequence
@@ -78,10 +79,19 @@ def problem_of(row_type: type[Sample] | type[Event], row: str = "row") -> Column
         F.when(F.col("trailer"), None)
         .when(~F.is_valid_utf8("value"), "not UTF-8")
         .when(F.col(row).isNull() | (bad & nothing), "not JSON")
+        .when(_has_more(), "more than one object")
         .when(bad, "wrong type")
         .when(missing, "missing column")
         .when(F.coalesce(_impossible(row_type, row), F.lit(False)), "impossible value")
     )
+
+
+def _has_more() -> Column:
+    """Whether a line goes on after its object: Spark reads the first of two, and passes over the rest without a word.
+    In a whole object no name begins right after ``}{``: a text that has it goes on with an escape, or ends."""
+    value = F.col("value")
+    joined_objects = value.contains('}{"') & value.rlike(r'\}\{"\w')
+    return joined_objects | (~value.endswith("}") & ~value.rlike(r"\}\s*$"))
 
 
 def _impossible(row_type: type[Sample] | type[Event], row: str) -> Column:

@@ -177,6 +177,19 @@ def test_each_line_that_was_set_aside_is_in_the_quarantine_with_its_reason(taken
     assert not taken[1].is_clean
 
 
+def test_a_line_that_goes_on_after_its_object_is_bad(spark: Any) -> None:
+    from kjbod.fleet.ingest.lines import parsed
+
+    first, second = samples("h1", count=2)
+    odd = first.replace('"h1"', '"h}{\\"x}{"')  # one object, whose host has in it what lies between two
+    whole = [first, odd, first + " ", first + "\r"]
+    more = [first + second, first + "\0", first + " x", odd + second]
+    rows = [(line, "file:/inbox/samples/a.jsonl", 1) for line in whole + more]
+    text = spark.createDataFrame(rows, "value STRING, _uri STRING, _bytes BIGINT").coalesce(1)
+    found = [row["_problem"] for row in parsed(text, "file:/inbox").select("_problem").collect()]
+    assert found == [None] * len(whole) + ["more than one object"] * len(more)
+
+
 def test_what_is_taken_is_not_taken_again(taken: tuple[Story, Any]) -> None:
     story, _ = taken
     before = story.lake.state()
