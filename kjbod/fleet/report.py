@@ -389,8 +389,8 @@ def _models(directories: "DataFrame") -> tuple[ModelDisks, ...]:
             F.count(F.lit(1)).alias("directories"),
             F.count_distinct("host").alias("hosts"),
             F.count_if(F.col("state") == FAILED).alias("failed"),
-            F.coalesce(F.sum("bytes_total"), F.lit(0)).alias("bytes_total"),
-            F.coalesce(F.sum("used_last"), F.lit(0)).alias("bytes_used"),
+            F.coalesce(F.try_sum("bytes_total"), F.lit(0)).alias("bytes_total"),
+            F.coalesce(F.try_sum("used_last"), F.lit(0)).alias("bytes_used"),
         )
         .orderBy(F.desc("directories"), "model")
         .limit(MODELS_MAX)
@@ -444,12 +444,20 @@ def _agents(hosts: "DataFrame") -> tuple[Agent, ...]:
 def _counts(hosts: "DataFrame") -> dict[str, Any]:
     # The last that such an agent said is no longer so: what it led is led by others, and would count twice.
     leads = F.when(F.col("status").isin(SILENT, STOPPED), F.lit(0)).otherwise(
-        F.aggregate("directories", F.lit(0).cast("bigint"), lambda n, d: n + F.coalesce(d["last"]["leaders"], F.lit(0)))
+        F.aggregate(
+            "directories",
+            F.lit(0).cast("bigint"),
+            lambda n, d: F.try_add(n, F.coalesce(d["last"]["leaders"], F.lit(0))),
+        )
     )
     samples = F.aggregate("directories", F.lit(0).cast("bigint"), lambda n, d: n + F.coalesce(d["samples"], F.lit(0)))
     rows = (
         hosts.groupBy("status")
-        .agg(F.count(F.lit(1)).alias("n"), F.sum(leads).alias("leaders"), F.sum(samples).alias("samples"))
+        .agg(
+            F.count(F.lit(1)).alias("n"),
+            F.coalesce(F.try_sum(leads), F.lit(0)).alias("leaders"),
+            F.sum(samples).alias("samples"),
+        )
         .orderBy("status")
         .collect()
     )
@@ -489,7 +497,9 @@ def _map(hosts: "DataFrame") -> tuple[MapHost, ...]:
         lambda d: F.struct(
             d["path"].alias("path"),
             F.coalesce(d["known_state"], F.lit("unknown")).alias("state"),
-            F.try_divide(100 * d["last"]["used_last"], d["last"]["bytes_total"]).cast("int").alias("used"),
+            F.try_divide(100 * d["last"]["used_last"].cast("double"), d["last"]["bytes_total"])
+            .cast("int")
+            .alias("used"),
         ),
     )
     bad = F.expr("status in ('silent', 'stopped', 'fenced')").cast("int") + F.col("failed") * 2 + F.col("impaired")

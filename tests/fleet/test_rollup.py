@@ -374,3 +374,44 @@ def test_any_order_and_any_repetition_of_the_same_lines_gives_the_same_bytes(
         take_in(crooked, *reversed(parts), files=3)
         rolled(crooked)
     assert contents(crooked) == contents(straight)
+
+
+def hours_of(spark: Any, agent: Agent) -> list[dict[str, Any]]:
+    """Rows of ``gold.dir_hour`` of an agent's lines, in order."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    from kjbod.fleet.rollup import hours
+    from kjbod.fleet.schema import EVENTS, SAMPLES
+    from kjbod.fleet.tables import SILVER_EVENTS, SILVER_SAMPLES
+    from tests.fleet.silver_rows import frame, lines_of
+
+    at = F.timestamp_millis("ts")
+    samples, events = (
+        frame(spark, known, lines_of(stream, agent)).withColumns(
+            {"date": F.date_format(at, "yyyy-MM-dd"), "hour": F.date_format(at, "HH")}
+        )
+        for stream, known in ((SAMPLES, SILVER_SAMPLES), (EVENTS, SILVER_EVENTS))
+    )
+    found = hours.dir_hour(hours.summed(samples), hours.histograms(samples), events)
+    return [row.asDict(recursive=True) for row in found.orderBy("path", "date", "hour", "dir_id").collect()]
+
+
+def test_numbers_that_do_not_add_up_are_not_known_and_cost_no_other(spark: Any) -> None:
+    from kjbod.fleet.rollup import days
+    from tests.fleet.gold_rows import frame
+
+    most, least = 2**63 - 1, -(2**63)
+    agent = Agent(dirs=2)
+    absurd, well = agent.paths
+    for seq, writes in ((0, most), (1, least)):
+        at, numbers = seq * 1_000, {str(seq): most, "40": most}
+        agent.sample(at, seq, absurd, probe_write_us=most, probes=most, writes=writes, probe_histogram=numbers)
+        agent.sample(at, seq, well, probe_write_us=5, probes=1, writes=10 + seq, probe_histogram={"40": 1})
+    bad, good = hours_of(spark, agent)
+    assert (bad["samples"], bad["probe_n"], bad["probe_write_us_sum"], bad["writes_added"]) == (2, 2, None, None)
+    assert (good["probe_write_us_sum"], good["probes"], good["writes_added"]) == (10, 2, 1)
+    assert good["probe_histogram"] == {"40": 2}
+    later = bad | {"hour": "13", "writes_first": most, "writes_last": most, "writes_added": most}
+    made = days.dir_day(frame(spark, "gold.dir_hour", [bad, later, later | {"hour": "14", "writes_first": least}]))
+    (day,) = days.host_day(made).collect()
+    assert (day["samples"], day["directories"]) == (6, 1)

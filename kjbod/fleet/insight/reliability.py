@@ -184,7 +184,9 @@ def survival_steps(drive_lives: DataFrame, at_risk_min: int = AT_RISK_MIN) -> Da
     # It ran on after its failure: power-on hours then are those of the end less the days since.
     since_h = 24 * F.coalesce("days_after_failure", F.lit(0))
     failed = (F.col("failures") > 0) & F.col("failed_date").isNotNull()
-    left = F.greatest("first_poh", F.when(failed, F.col("last_poh") - since_h).otherwise(F.col("last_poh")))
+    left = F.greatest(
+        "first_poh", F.when(failed, F.try_subtract(F.col("last_poh"), since_h)).otherwise(F.col("last_poh"))
+    )
     moves = (
         drive_lives.where(F.col("first_poh").isNotNull() & F.col("last_poh").isNotNull())
         .select(

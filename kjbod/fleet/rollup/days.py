@@ -73,10 +73,10 @@ def _resets() -> Column:
 
 def _added(name: str) -> Column:
     """Of an hour, and since the one before it."""
-    since = F.col(f"{name}_first") - F.col(f"_{name}_last_before")
+    since = F.try_subtract(F.col(f"{name}_first"), F.col(f"_{name}_last_before"))
     same_life = F.col("counters_since_first").eqNullSafe(F.col("_counters_since_before"))
     gap = F.when(same_life & (since > 0), since).otherwise(0)
-    return F.col(f"{name}_added") + F.coalesce(gap, F.lit(0))
+    return F.try_add(F.col(f"{name}_added"), F.coalesce(gap, F.lit(0)))
 
 
 def _finished(whole: DataFrame) -> DataFrame:

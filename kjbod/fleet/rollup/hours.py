@@ -66,14 +66,14 @@ def summed(samples: DataFrame) -> DataFrame:
         F.max(used).alias("max.used"),
         F.max("leaders").alias("max.leaders"),
         F.count(used).alias("sum.line_n"),
-        F.sum(x).alias("_line_x"),
-        F.sum(x * x).alias("_line_xx"),
-        *(F.sum(half).alias(f"_line_y{name}") for name, half in (("l", low), ("h", high))),
-        *(F.sum(half * x).alias(f"_line_xy{name}") for name, half in (("l", low), ("h", high))),
+        F.try_sum(x).alias("_line_x"),
+        F.try_sum(x * x).alias("_line_xx"),
+        *(F.try_sum(half).alias(f"_line_y{name}") for name, half in (("l", low), ("h", high))),
+        *(F.try_sum(half * x).alias(f"_line_xy{name}") for name, half in (("l", low), ("h", high))),
         *(function(name).alias(f"_{name}_{end}") for name in COUNTERS for end, function in _ENDS),
-        *(F.sum(name).alias(f"sum.{name}") for name in ("probes", "probe_failures")),
+        *(F.try_sum(name).alias(f"sum.{name}") for name in ("probes", "probe_failures")),
         F.max("probe_us").alias("max.probe_us"),
-        *(F.sum(f"probe_{name}_us").alias(f"sum.probe_{name}_us") for name in ("write", "sync", "read")),
+        *(F.try_sum(f"probe_{name}_us").alias(f"sum.probe_{name}_us") for name in ("write", "sync", "read")),
         F.count("probe_write_us").alias("sum.probe_n"),
         F.min("smart_passed").alias("min.smart_passed"),
         F.max("smart_temp_c").alias("max.smart_temp_c"),
@@ -141,7 +141,7 @@ def _of_life(lives: DataFrame) -> DataFrame:
             for name in COUNTERS
             for e, kind in ends.items()
         ),
-        *((part(f"max.{name}") - part(f"min.{name}")).alias(f"sum.{name}_added") for name in COUNTERS),
+        *(F.try_subtract(part(f"max.{name}"), part(f"min.{name}")).alias(f"sum.{name}_added") for name in COUNTERS),
     )
 
 
@@ -254,8 +254,8 @@ def grouped(directories: DataFrame, keys: tuple[str, ...], *more: Column) -> Dat
     )
     rows = directories.groupBy(*keys).agg(
         F.count_distinct("host", "broker_id", "path").alias("directories"),
-        F.sum(not_online).alias("not_online"),
-        *(F.sum(name).alias(name) for name in sums),
+        F.try_sum(not_online).alias("not_online"),
+        *(F.try_sum(name).alias(name) for name in sums),
         *more,
     )
     return joined(rows, summed_maps(directories, keys, ["probe_histogram"]), keys)
