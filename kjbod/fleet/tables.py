@@ -292,9 +292,9 @@ AGENT_DAY = Table(
 INCIDENT = Table(
     GOLD,
     "incident",
-    "the failure of one directory in one run of an agent; date is that of the verdict. Seen to the end of the next day",
+    "a verdict on one directory in one run of an agent; date is that of the verdict. Seen to the end of the next day",
     {
-        "incident": "STRING",
+        "incident": "STRING",  # the disk's in this run: of several verdicts on it the same
         "ts": "BIGINT",
         "fleet": "STRING",
         "rack": "STRING",
@@ -325,7 +325,7 @@ INCIDENT = Table(
         " count: BIGINT>>",
         "date": "STRING",
     },
-    ("fleet", "host", "broker_id", "path", "boot_id"),
+    ("fleet", "host", "broker_id", "path", "boot_id", "ts"),
 )
 TIMELINE = Table(
     GOLD,
