@@ -13,7 +13,7 @@ is a life. What is added in a life is its greatest value less its smallest, and 
 counted between the last sample before a reset and the first one after it is left out.
 """
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  the name that every Spark user knows
 
 from kjbod.fleet.rollup.merge import EXACT, at, joined, merged, part, shaped, summed_maps, value
@@ -248,14 +248,22 @@ def rack_model_hour(hours: DataFrame) -> DataFrame:
 def grouped(directories: DataFrame, keys: tuple[str, ...], *more: Column) -> DataFrame:
     """The columns that groups of directories have, and ``more`` aggregates, of rows of an hour or a day."""
     not_online = F.col("samples") - F.coalesce(F.col("states").getItem(str(DirectoryState.ONLINE)), F.lit(0))
-    sums = (
-        *("samples", "failures", "bytes_total", "used_last", "leaders", "probes", "probe_failures"),
-        *(f"{name}_added" for name in COUNTERS),
-    )
-    rows = directories.groupBy(*keys).agg(
-        F.count_distinct("host", "broker_id", "path").alias("directories"),
-        F.try_sum(not_online).alias("not_online"),
-        *(F.try_sum(name).alias(name) for name in sums),
-        *more,
+    sums = ("samples", "failures", "probes", "probe_failures", *(f"{name}_added" for name in COUNTERS))
+    # Of a disk that was replaced and its successor one has room there.
+    place = Window.partitionBy(*keys, *(name for name in ("host", "broker_id", "path") if name not in keys))
+    turn = F.row_number().over(place.orderBy(F.isnull("bytes_total"), F.desc("last_ts"), "dir_id"))
+    rows = (
+        directories.withColumn("_turn", turn)
+        .groupBy(*keys)
+        .agg(
+            F.count_distinct("host", "broker_id", "path").alias("directories"),
+            F.try_sum(not_online).alias("not_online"),
+            *(F.try_sum(name).alias(name) for name in sums),
+            *(
+                F.try_sum(F.when(F.col("_turn") == 1, F.col(n))).alias(n)
+                for n in ("bytes_total", "used_last", "leaders")
+            ),
+            *more,
+        )
     )
     return joined(rows, summed_maps(directories, keys, ["probe_histogram"]), keys)
