@@ -369,6 +369,7 @@ DRIVE_DAY = Table(
         "cause": "STRING",
         "hours_online": "BIGINT",  # in which each sample was online
         "well": "BIGINT",  # 0: at the end of the day it had failed, and was not online for an hour since
+        "last_ts": "BIGINT",  # when it was seen last on the day
         **dict.fromkeys((*SMART_GROWING, *SMART_LEVELS), "BIGINT"),  # the last of the day
         "date": "STRING",
     },
@@ -410,12 +411,18 @@ DRIVE_LIFE = Table(
         "failed_date": "STRING",
         "failures": "BIGINT",
         "days_after_failure": "BIGINT",  # on which it was online again after a day on which it had failed: resurrected
-        "replaced_by": "STRING",  # the drive that was seen after it at its place
+        "replaced_by": "STRING",  # the next one that was there when it was not seen any more at its place
         "date": "STRING",
     },
     ("source", "fleet", "drive"),
 )
-IMPORTED_DRIVE_DAY = Table(IMPORTED, "drive_day", DRIVE_DAY.grain, DRIVE_DAY.columns, DRIVE_DAY.key)
+IMPORTED_DRIVE_DAY = Table(
+    IMPORTED,
+    "drive_day",
+    DRIVE_DAY.grain,
+    {name: kind for name, kind in DRIVE_DAY.columns.items() if name != "last_ts"},
+    DRIVE_DAY.key,
+)
 IMPORTED_TICKET = Table(
     IMPORTED,
     "ticket",

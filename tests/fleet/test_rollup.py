@@ -415,3 +415,61 @@ def test_numbers_that_do_not_add_up_are_not_known_and_cost_no_other(spark: Any) 
     made = days.dir_day(frame(spark, "gold.dir_hour", [bad, later, later | {"hour": "14", "writes_first": least}]))
     (day,) = days.host_day(made).collect()
     assert (day["samples"], day["directories"]) == (6, 1)
+
+
+def drive_days(spark: Any, rows: list[dict[str, Any]], before: Any = None) -> Any:
+    """``gold.drive_day`` of rows of ``gold.dir_day``."""
+    from kjbod.fleet.rollup import drives
+    from tests.fleet.gold_rows import frame
+
+    return drives.drive_day(frame(spark, "gold.dir_day", rows), before or frame(spark, "gold.drive_day", []))
+
+
+def test_a_drive_is_replaced_by_the_one_that_is_there_after_it(spark: Any) -> None:
+    from kjbod.fleet.rollup import drives
+    from tests.fleet.gold_rows import D0_MS, dir_day
+
+    def seen(day: int, path: str, drive: str, hour: int = 23) -> dict[str, Any]:
+        at = {"first_ts": D0_MS + day * 24 * HOUR_MS, "last_ts": D0_MS + (24 * day + hour) * HOUR_MS}
+        counted = {"samples": 9, "failures": 0, "hours_online": 1}
+        return dir_day(day, path=path, dir_id=f"id-{drive}", serial=drive) | counted | at
+
+    rows = [
+        *(seen(0, "/d1", "Z", hour=10), seen(0, "/d1", "A")),  # both first seen on the same day
+        *(seen(0, "/d2", "X"), seen(1, "/d2", "Y"), seen(2, "/d2", "X")),  # put back
+        *(seen(0, "/d3", "late") | {"serial": None}, seen(1, "/d3", "late"), seen(2, "/d3", "late") | {"serial": None}),
+    ]
+    found = drives.drive_life(drive_days(spark, rows)).collect()
+    assert {row["drive"]: (row["replaced_by"], row["days"]) for row in found} == {
+        **{"Z": ("A", 1), "A": (None, 1), "X": (None, 2), "Y": ("X", 1)},
+        "late": (None, 3),
+    }
+
+
+def test_a_dead_disk_that_tells_no_serial_number_any_more_has_not_failed_again(spark: Any) -> None:
+    from kjbod.fleet.rollup import drives
+    from tests.fleet.gold_rows import D0_MS, dir_day
+
+    failed = {"samples": 9, "failures": 1, "failed_first_ts": D0_MS, "failed_last_ts": D0_MS}
+    dead = {"serial": None, "states": {"unreadable": 9}}
+    rows = [dir_day(0) | failed, dir_day(1) | failed | dead]
+    at_once = drive_days(spark, rows)
+    assert [(row["drive"], row["failed"]) for row in at_once.collect()] == [("S-h1/d1", 1)]
+    first = drive_days(spark, rows[:1])
+    assert drive_days(spark, rows[1:], first).collect() == []
+    assert len(drives.remembered(first).collect()) == 2
+
+
+def test_a_disk_and_its_successor_have_one_room_between_them(spark: Any) -> None:
+    from kjbod.fleet.rollup import days, hours
+    from tests.fleet.gold_rows import dir_day, frame
+
+    old = dir_day(0) | {"used_last": 900, "leaders": 7, "samples": 3}
+    new = old | {"dir_id": "new", "used_last": 10, "leaders": 2, "last_ts": old["last_ts"] + 1}
+    unread = old | {"dir_id": None, "bytes_total": None, "used_last": None, "last_ts": old["last_ts"] + 2}
+    other = dir_day(0, path="/d2") | {"used_last": 5, "leaders": 1, "samples": 3}
+    made = frame(spark, "gold.dir_day", [old, new, unread, other])
+    hourly = frame(spark, "gold.dir_hour", [row | {"hour": "00"} for row in (old, new, unread, other)])
+    for (row,) in (days.host_day(made).collect(), hours.rack_model_hour(hourly).collect()):
+        assert (row["directories"], row["samples"]) == (2, 12)
+        assert (row["bytes_total"], row["used_last"], row["leaders"]) == (2_000_000, 15, 3)
