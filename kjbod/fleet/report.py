@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812  the name that every Spark user knows
 
 from kjbod.fleet.fleet_error import FleetError
+from kjbod.fleet.insight.capacity import space
 from kjbod.fleet.insight.insights import insights, until
 from kjbod.fleet.insight.model import Place
 from kjbod.fleet.insight.own_work import SILENT_AFTER_MS, SILENT_INTERVALS
@@ -164,6 +165,7 @@ def collect_report(
     risks = [r.place for r in health.risks if r.score >= health.at_risk_from]
     drawn = _map(hosts)
     outcomes, slowest = _outcomes(incidents)
+    bytes_used, bytes_total = space(directories)
     report = FleetReport(
         window=window,
         insights=found,
@@ -174,7 +176,8 @@ def collect_report(
         hidden_hosts=counts["hosts"] - len(drawn),
         samples=counts["samples"],
         leaders=counts["leaders"],
-        **_space(directories),
+        bytes_used=bytes_used,
+        bytes_total=bytes_total,
         failed=tuple(failed),
         other=_other(directories),
         agents=agents,
@@ -364,21 +367,6 @@ def _seen(directories: "DataFrame", wanted: Iterable[Spot]) -> dict[Spot, Direct
     there &= (F.coalesce("broker_id", F.lit(-1)) == F.col("b")) & (F.col("path") == F.col("p"))
     found = (_directory(row) for row in directories.join(F.broadcast(spots), there, "left_semi").collect())
     return {_spot_of(directory.place): directory for directory in found}
-
-
-def _space(directories: "DataFrame") -> dict[str, int]:
-    """Directories of one host that share a device have one file system, which counts once, as seen last."""
-    # "sda1 8:1" and "sda1" are the same: what reads the numbers may fail with the disk.
-    device = F.nullif(F.substring_index(F.coalesce("device", F.lit("")), " ", 1), F.lit(""))
-    one = F.when(device.isNotNull(), F.concat(F.lit("d"), device)).otherwise(
-        F.concat(F.lit("p"), F.col("broker_id").cast("string"), F.lit(" "), F.col("path"))
-    )
-    sized = directories.where("bytes_total is not null and used_last is not null")
-    last = sized.groupBy("fleet", "host", one.alias("one")).agg(
-        F.max_by(F.struct("used_last", "bytes_total"), F.struct("last_ts", "path")).alias("last")
-    )
-    row = last.agg(F.sum("last.used_last").alias("used"), F.sum("last.bytes_total").alias("total")).collect()[0]
-    return {"bytes_used": row["used"] or 0, "bytes_total": row["total"] or 0}
 
 
 def _models(directories: "DataFrame") -> tuple[ModelDisks, ...]:
