@@ -283,8 +283,8 @@ def _curve(total: Any, rows: Sequence[Any], drives: int) -> Survival:
 def failures_of_incidents(incidents: DataFrame) -> DataFrame:
     """``ts``, ``host``, ``rack`` of each drive's first verdict: a disk that stays dead gets one more at each restart,
     and one from its guard."""
-    place = ("fleet", "host", "path", "dir_id", "serial")
-    first = incidents.where(F.col("cause").isNotNull() | F.col("outcome").isNotNull()).groupBy(*place)
+    drive = F.coalesce("serial", "dir_id", "path").alias("drive")  # which may have several directories
+    first = incidents.where(F.col("cause").isNotNull() | F.col("outcome").isNotNull()).groupBy("fleet", "host", drive)
     return first.agg(F.min("ts").alias("ts"), F.max("rack").alias("in_rack")).select(
         "ts",
         F.concat_ws("/", "fleet", "host").alias("host"),
