@@ -206,7 +206,8 @@ DIR_HOUR = Table(
     GOLD,
     "dir_hour",
     "a log directory in an hour; a disk that took the place of another in it has a row of its own",
-    {**_DIRECTORY, **_DISK, **_MEASURES, **_AT},
+    # The runs of the first and the last sample: where counters_since is not known, counters grow in a run.
+    {**_DIRECTORY, **_DISK, **_MEASURES, "boot_first": "STRING", "boot_last": "STRING", **_AT},
     _DIRECTORY_KEY,
     hourly=True,
 )

@@ -403,7 +403,7 @@ def test_numbers_that_do_not_add_up_are_not_known_and_cost_no_other(spark: Any) 
     most, least = 2**63 - 1, -(2**63)
     agent = Agent(dirs=2)
     absurd, well = agent.paths
-    for seq, writes in ((0, most), (1, least)):
+    for seq, writes in ((0, least), (1, most)):
         at, numbers = seq * 1_000, {str(seq): most, "40": most}
         agent.sample(at, seq, absurd, probe_write_us=most, probes=most, writes=writes, probe_histogram=numbers)
         agent.sample(at, seq, well, probe_write_us=5, probes=1, writes=10 + seq, probe_histogram={"40": 1})
@@ -412,9 +412,13 @@ def test_numbers_that_do_not_add_up_are_not_known_and_cost_no_other(spark: Any) 
     assert (good["probe_write_us_sum"], good["probes"], good["writes_added"]) == (10, 2, 1)
     assert good["probe_histogram"] == {"40": 2}
     later = bad | {"hour": "13", "writes_first": most, "writes_last": most, "writes_added": most}
-    made = days.dir_day(frame(spark, "gold.dir_hour", [bad, later, later | {"hour": "14", "writes_first": least}]))
+    made = days.dir_day(
+        frame(
+            spark, "gold.dir_hour", [bad, later, later | {"hour": "14", "writes_last": least}, later | {"hour": "15"}]
+        )
+    )
     (day,) = days.host_day(made).collect()
-    assert (day["samples"], day["directories"]) == (6, 1)
+    assert (day["samples"], day["directories"]) == (8, 1)
 
 
 def drive_days(spark: Any, rows: list[dict[str, Any]], before: Any = None) -> Any:
@@ -473,3 +477,24 @@ def test_a_disk_and_its_successor_have_one_room_between_them(spark: Any) -> None
     for (row,) in (days.host_day(made).collect(), hours.rack_model_hour(hourly).collect()):
         assert (row["directories"], row["samples"]) == (2, 12)
         assert (row["bytes_total"], row["used_last"], row["leaders"]) == (2_000_000, 15, 3)
+
+
+def test_counters_whose_beginning_nobody_says_grow_in_a_run_and_begin_anew_where_they_fall(spark: Any) -> None:
+    from kjbod.fleet.rollup import days
+    from tests.fleet.gold_rows import frame
+
+    agent = Agent(dirs=1)
+    [path] = agent.paths
+    third = 1_200_000
+    for seq, writes in enumerate((1_000, 1_010, 5, 25, 40, 41)):  # attached anew after the second sample
+        agent.sample(seq * third, seq, path, writes=writes)
+    agent.event(2 * HOUR_MS, EventKind.STATE_CHANGED, path, attrs={"state": "slow"})
+    agent.sample(3 * HOUR_MS, 9, path, writes=50)
+    agent.boot_id = "run-two"
+    agent.sample(4 * HOUR_MS, 0, path, writes=90)
+    found = hours_of(spark, agent)
+    assert [(row["writes_first"], row["writes_last"], row["writes_added"], row["resets"]) for row in found] == [
+        *((1_000, 5, 10, 1), (25, 41, 16, 0), (None, None, None, 0), (50, 50, 0, 0), (90, 90, 0, 0)),
+    ]
+    (day,) = days.dir_day(frame(spark, "gold.dir_hour", found)).collect()
+    assert (day["writes_added"], day["resets"]) == (10 + 20 + 16 + 9, 1)
