@@ -3,9 +3,11 @@
 A report file proves its completeness by its trailer (:data:`kjbod.fleet.schema.TRAILER_DDL`). Spark alone would read
 half of a torn gzip file without a word. So every file gets a status:
 
-============ ======= ==================================================================================================
+============ ======= ===========================================================================================
+
 status       kept    meaning
-============ ======= ==================================================================================================
+============ ======= ===========================================================================================
+
 ok           yes     the trailer matches: all lines are there and unchanged
 partial      yes     a crashed agent's, finished at its next start; or a plain file without trailer
 damaged      yes     lines were added or spoiled; the good ones are kept, the others set aside
@@ -14,7 +16,8 @@ altered      no      as many lines as the trailer says, each readable, but not t
 unreadable   no      nothing could be read
 scattered    no      its lines are of more hours than any agent's file: :data:`HOURS_MAX`
 repeated     no      these very lines were kept before, from a file of this name (:mod:`kjbod.fleet.ingest`)
-============ ======= ==================================================================================================
+============ ======= ===========================================================================================
+
 
 A line of a kept file is *bad* when it is not UTF-8, not JSON, more than one object, has a column of the wrong type,
 lacks a required column, or says what cannot be. Bad lines and all lines of files that are not kept go to the
@@ -35,11 +38,14 @@ from kjbod.fleet.schema import (
     ddl,
     required_columns,
 )
+from kjbod.fleet.tables import COUNTERS
 
 FILE_PATTERN = "*.jsonl{,.gz,.zst}"
 """Finished files. Spark itself passes over names that begin with a dot: files that an agent still writes."""
 TS_MAX = 4_102_444_800_000
 """2100-01-01 UTC: no line is of a later time."""
+NUMBER_MAX = 1 << 60
+"""No number of a line is so large, nor so far below zero: sums of some of them stay in 64 bits."""
 HOURS_MAX = 100
 """Different hours of a file's lines. An agent begins a new file each hour; a clock that is set adds some."""
 
@@ -94,11 +100,21 @@ def _has_more() -> Column:
     return joined_objects | (~value.endswith("}") & ~value.rlike(r"\}\s*$"))
 
 
+_COUNTED = frozenset({"partitions", "leaders", "bytes_total", "bytes_used", "capacity_bytes", *COUNTERS})
+"""Columns that are never below zero; those of probes neither."""
+
+
 def _impossible(row_type: type[Sample] | type[Event], row: str) -> Column:
-    impossible = (F.col(f"{row}.ts") < 0) | (F.col(f"{row}.ts") >= TS_MAX)
+    numbers = [name for name, kind in columns(row_type).items() if kind == "BIGINT"]
+    counted = [name for name in numbers if name in _COUNTED or name.startswith("probe")]
+    of_row = {name: F.col(f"{row}.{name}") for name in numbers}
+    impossible = (of_row["ts"] < 0) | (of_row["ts"] >= TS_MAX)
+    impossible = impossible | (F.greatest(*of_row.values()) >= NUMBER_MAX) | (F.least(*of_row.values()) <= -NUMBER_MAX)
+    impossible = impossible | (F.least(*(of_row[name] for name in counted)) < 0)
     if row_type is Sample:
-        used, total = F.col(f"{row}.bytes_used"), F.col(f"{row}.bytes_total")
-        impossible = impossible | (used < 0) | (total < 0) | (used > total)
+        probed = F.map_values(F.col(f"{row}.probe_histogram"))
+        absurd = F.exists(probed, lambda n: (n < 0) | (n >= NUMBER_MAX))
+        impossible = impossible | (of_row["bytes_used"] > of_row["bytes_total"]) | absurd
     return impossible
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812  the name that every Spark user knows
 
 from kjbod.fleet.fleet_error import FleetError
+from kjbod.fleet.insight.capacity import space
 from kjbod.fleet.insight.insights import insights, until
 from kjbod.fleet.insight.model import Place
 from kjbod.fleet.insight.own_work import SILENT_AFTER_MS, SILENT_INTERVALS
@@ -164,6 +165,7 @@ def collect_report(
     risks = [r.place for r in health.risks if r.score >= health.at_risk_from]
     drawn = _map(hosts)
     outcomes, slowest = _outcomes(incidents)
+    bytes_used, bytes_total = space(directories)
     report = FleetReport(
         window=window,
         insights=found,
@@ -174,7 +176,8 @@ def collect_report(
         hidden_hosts=counts["hosts"] - len(drawn),
         samples=counts["samples"],
         leaders=counts["leaders"],
-        **_space(directories),
+        bytes_used=bytes_used,
+        bytes_total=bytes_total,
         failed=tuple(failed),
         other=_other(directories),
         agents=agents,
@@ -366,21 +369,6 @@ def _seen(directories: "DataFrame", wanted: Iterable[Spot]) -> dict[Spot, Direct
     return {_spot_of(directory.place): directory for directory in found}
 
 
-def _space(directories: "DataFrame") -> dict[str, int]:
-    """Directories of one host that share a device have one file system, which counts once, as seen last."""
-    # "sda1 8:1" and "sda1" are the same: what reads the numbers may fail with the disk.
-    device = F.nullif(F.substring_index(F.coalesce("device", F.lit("")), " ", 1), F.lit(""))
-    one = F.when(device.isNotNull(), F.concat(F.lit("d"), device)).otherwise(
-        F.concat(F.lit("p"), F.col("broker_id").cast("string"), F.lit(" "), F.col("path"))
-    )
-    sized = directories.where("bytes_total is not null and used_last is not null")
-    last = sized.groupBy("fleet", "host", one.alias("one")).agg(
-        F.max_by(F.struct("used_last", "bytes_total"), F.struct("last_ts", "path")).alias("last")
-    )
-    row = last.agg(F.sum("last.used_last").alias("used"), F.sum("last.bytes_total").alias("total")).collect()[0]
-    return {"bytes_used": row["used"] or 0, "bytes_total": row["total"] or 0}
-
-
 def _models(directories: "DataFrame") -> tuple[ModelDisks, ...]:
     rows = (
         directories.where("model is not null")
@@ -389,8 +377,8 @@ def _models(directories: "DataFrame") -> tuple[ModelDisks, ...]:
             F.count(F.lit(1)).alias("directories"),
             F.count_distinct("host").alias("hosts"),
             F.count_if(F.col("state") == FAILED).alias("failed"),
-            F.coalesce(F.sum("bytes_total"), F.lit(0)).alias("bytes_total"),
-            F.coalesce(F.sum("used_last"), F.lit(0)).alias("bytes_used"),
+            F.coalesce(F.try_sum("bytes_total"), F.lit(0)).alias("bytes_total"),
+            F.coalesce(F.try_sum("used_last"), F.lit(0)).alias("bytes_used"),
         )
         .orderBy(F.desc("directories"), "model")
         .limit(MODELS_MAX)
@@ -444,12 +432,20 @@ def _agents(hosts: "DataFrame") -> tuple[Agent, ...]:
 def _counts(hosts: "DataFrame") -> dict[str, Any]:
     # The last that such an agent said is no longer so: what it led is led by others, and would count twice.
     leads = F.when(F.col("status").isin(SILENT, STOPPED), F.lit(0)).otherwise(
-        F.aggregate("directories", F.lit(0).cast("bigint"), lambda n, d: n + F.coalesce(d["last"]["leaders"], F.lit(0)))
+        F.aggregate(
+            "directories",
+            F.lit(0).cast("bigint"),
+            lambda n, d: F.try_add(n, F.coalesce(d["last"]["leaders"], F.lit(0))),
+        )
     )
     samples = F.aggregate("directories", F.lit(0).cast("bigint"), lambda n, d: n + F.coalesce(d["samples"], F.lit(0)))
     rows = (
         hosts.groupBy("status")
-        .agg(F.count(F.lit(1)).alias("n"), F.sum(leads).alias("leaders"), F.sum(samples).alias("samples"))
+        .agg(
+            F.count(F.lit(1)).alias("n"),
+            F.coalesce(F.try_sum(leads), F.lit(0)).alias("leaders"),
+            F.sum(samples).alias("samples"),
+        )
         .orderBy("status")
         .collect()
     )
@@ -489,7 +485,9 @@ def _map(hosts: "DataFrame") -> tuple[MapHost, ...]:
         lambda d: F.struct(
             d["path"].alias("path"),
             F.coalesce(d["known_state"], F.lit("unknown")).alias("state"),
-            F.try_divide(100 * d["last"]["used_last"], d["last"]["bytes_total"]).cast("int").alias("used"),
+            F.try_divide(100 * d["last"]["used_last"].cast("double"), d["last"]["bytes_total"])
+            .cast("int")
+            .alias("used"),
         ),
     )
     bad = F.expr("status in ('silent', 'stopped', 'fenced')").cast("int") + F.col("failed") * 2 + F.col("impaired")

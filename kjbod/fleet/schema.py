@@ -119,10 +119,11 @@ URGENT_KINDS = INCIDENT_KINDS - {EventKind.OFFLINE_SENT} | {EventKind.AGENT_STOP
 
 
 def incident_id(host: str, boot_id: str, dir_id: str | None, path: str | None) -> str:
-    """Id of the failure of one directory in one run of the agent.
+    """Id of the failures of one directory in one run of the agent.
 
-    A failed directory stays failed until the agent restarts, so there is at most one failure for each pair and nobody
-    has to remember the id.
+    Nobody has to remember it. A directory that an agent has failed stays failed until the agent restarts, or until its
+    disk is added again; under a guard it is watched again as soon as the broker uses it again. A second verdict on the
+    same disk has the same id: its time tells it from the first.
     """
     return str(uuid.uuid5(_NAMESPACE, json.dumps(["incident", host, boot_id, dir_id or path])))
 

@@ -206,7 +206,8 @@ DIR_HOUR = Table(
     GOLD,
     "dir_hour",
     "a log directory in an hour; a disk that took the place of another in it has a row of its own",
-    {**_DIRECTORY, **_DISK, **_MEASURES, **_AT},
+    # The runs of the first and the last sample: where counters_since is not known, counters grow in a run.
+    {**_DIRECTORY, **_DISK, **_MEASURES, "boot_first": "STRING", "boot_last": "STRING", **_AT},
     _DIRECTORY_KEY,
     hourly=True,
 )
@@ -292,9 +293,9 @@ AGENT_DAY = Table(
 INCIDENT = Table(
     GOLD,
     "incident",
-    "the failure of one directory in one run of an agent; date is that of the verdict. Seen to the end of the next day",
+    "a verdict on one directory in one run of an agent; date is that of the verdict. Seen to the end of the next day",
     {
-        "incident": "STRING",
+        "incident": "STRING",  # the disk's in this run: of several verdicts on it the same
         "ts": "BIGINT",
         "fleet": "STRING",
         "rack": "STRING",
@@ -325,7 +326,7 @@ INCIDENT = Table(
         " count: BIGINT>>",
         "date": "STRING",
     },
-    ("fleet", "host", "broker_id", "path", "boot_id"),
+    ("fleet", "host", "broker_id", "path", "boot_id", "ts"),
 )
 TIMELINE = Table(
     GOLD,
@@ -369,6 +370,7 @@ DRIVE_DAY = Table(
         "cause": "STRING",
         "hours_online": "BIGINT",  # in which each sample was online
         "well": "BIGINT",  # 0: at the end of the day it had failed, and was not online for an hour since
+        "last_ts": "BIGINT",  # when it was seen last on the day
         **dict.fromkeys((*SMART_GROWING, *SMART_LEVELS), "BIGINT"),  # the last of the day
         "date": "STRING",
     },
@@ -410,12 +412,18 @@ DRIVE_LIFE = Table(
         "failed_date": "STRING",
         "failures": "BIGINT",
         "days_after_failure": "BIGINT",  # on which it was online again after a day on which it had failed: resurrected
-        "replaced_by": "STRING",  # the drive that was seen after it at its place
+        "replaced_by": "STRING",  # the next one that was there when it was not seen any more at its place
         "date": "STRING",
     },
     ("source", "fleet", "drive"),
 )
-IMPORTED_DRIVE_DAY = Table(IMPORTED, "drive_day", DRIVE_DAY.grain, DRIVE_DAY.columns, DRIVE_DAY.key)
+IMPORTED_DRIVE_DAY = Table(
+    IMPORTED,
+    "drive_day",
+    DRIVE_DAY.grain,
+    {name: kind for name, kind in DRIVE_DAY.columns.items() if name != "last_ts"},
+    DRIVE_DAY.key,
+)
 IMPORTED_TICKET = Table(
     IMPORTED,
     "ticket",

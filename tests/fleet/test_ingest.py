@@ -357,6 +357,21 @@ def test_the_status_of_a_file_in_spark_is_that_in_python(spark: Any) -> None:
     assert wrong == []
 
 
+def test_a_line_with_a_number_that_nothing_counts_is_set_aside(spark: Any) -> None:
+    from kjbod.fleet.ingest.lines import parsed
+
+    agent = Agent()
+    agent.sample(0, 0, agent.paths[0], writes=2**60 - 1, smart_temp_c=-20, probe_histogram={"40": 1})
+    good = json.loads(agent.lines[SAMPLES][0])
+    absurd = [{"probe_write_us": 2**63 - 1}, {"writes": -1}, {"leaders": 2**60}, {"smart_poh": 2**60}]
+    absurd += [{"seq": -(2**63)}, {"mono_ns": 2**63 - 1}]
+    histograms = [{"probe_histogram": {"40": n}} for n in (-1, 2**60)]
+    lines = [json.dumps(good | more) for more in ({}, *absurd, *histograms)]
+    rows = [(line, "file:/inbox/samples/a.jsonl", 1) for line in lines]
+    text = spark.createDataFrame(rows, "value STRING, _uri STRING, _bytes BIGINT").coalesce(1)
+    assert [row["_problem"] for row in parsed(text, "file:/inbox").collect()] == [None, *8 * ["impossible value"]]
+
+
 KILL = """
 import os, signal, sys
 from kjbod.fleet.lake.lake import Lake

@@ -86,7 +86,7 @@ def incidents() -> Iterator[dict[str, Any]]:
 def lives() -> Iterator[dict[str, Any]]:
     known = {"source": "kjbod", "fleet": "f", "host": "h1", "path": "/d1", "model": "M1", "first_date": date(0)}
     for serial, last, failed, after, by in [
-        ("S1", 9, 0, 3, None),  # failed and was well again: the verdict was wrong
+        ("S1", 9, 0, 3, None),  # failed and was well again
         ("S2", 0, 0, 0, "S9"),  # failed and was replaced
         ("S3", 9, 0, 2, "S8"),  # well again, and replaced all the same
         ("S5", 4, None, 0, None),  # taken away
@@ -95,6 +95,19 @@ def lives() -> Iterator[dict[str, Any]]:
         failed_date = None if failed is None else date(failed)
         more = {"failed_date": failed_date, "failures": int(failed is not None), "days_after_failure": after}
         yield known | more | {"drive": serial, "last_date": date(last), "replaced_by": by, "date": "all"}
+
+
+def drive(serial: str, day: int, well: int = 1, *, host: str = "h1", failed: int = 0) -> dict[str, Any]:
+    known = {"source": "kjbod", "fleet": "f", "host": host, "path": "/d1", "dir_id": f"id-{serial}", "drive": serial}
+    return known | {"failed": failed, "hours_online": well, "well": well, "date": date(day)}
+
+
+def drive_days() -> Iterator[dict[str, Any]]:
+    for serial, host in (("S1", "h1"), ("S2", "h1"), ("S3", "h3"), ("S4", "h4")):
+        yield drive(serial, 0, 0, host=host, failed=1)
+    yield from (drive("S1", day) for day in (1, 2, 3))  # well again: the verdict was wrong
+    yield from (drive("S3", day, host="h3") for day in (1, 2))
+    yield drive("S8", 2, host="h3")  # replaced all the same
 
 
 def agents() -> Iterator[dict[str, Any]]:
@@ -145,6 +158,7 @@ def found(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Insights:
         "gold.incident": incidents(),
         "gold.agent_day": agents(),
         "gold.drive_life": lives(),
+        "gold.drive_day": drive_days(),
         "gold.exposure_day": exposures(),
         "audit.files": files(),
     }
@@ -244,6 +258,25 @@ def test_the_move_that_evens_a_broker_out_is_ready_to_paste(found: Insights) -> 
     assert move.startswith("kjbod move -c ") and move.endswith("--to /d2 --watch")
 
 
+def test_no_move_is_to_a_disk_that_is_gone_and_a_file_system_has_its_room_once(spark: Any) -> None:
+    from kjbod.fleet.insight.capacity import capacity, imbalances
+
+    end = D0_MS + 2 * DAY_S * 1000
+    rows = [
+        dir_day(1, [900_000], path="/d1"),
+        dir_day(1, [10_000], path="/d2", dir_id="gone", last_ts=end - HOUR_MS * 9),
+        dir_day(1, [800_000], path="/d2", dir_id="came"),
+        dir_day(1, [600_000], path="/d3"),
+        dir_day(2, [5], host="ahead"),
+        *(dir_day(1, [7], host="h2", path=path, device="sda1 8:1") for path in ("/d1", "/d2")),
+    ]
+    made = frame(spark, "gold.dir_day", rows)
+    (uneven,) = imbalances(made).collect()
+    assert (uneven["host"], uneven["fullest"], uneven["emptiest"], uneven["directories"]) == ("h1", "/d1", "/d3", 3)
+    whole = capacity(made)
+    assert (whole.bytes_total, whole.bytes_used) == (5_000_000, 2_300_012)
+
+
 def test_own_work_has_latencies_by_cause_and_false_verdicts(found: Insights) -> None:
     work = found.own_work
     total = {(each.by, each.name): each for each in work.latencies if each.stage == "total"}
@@ -253,6 +286,41 @@ def test_own_work_has_latencies_by_cause_and_false_verdicts(found: Insights) -> 
     assert not [each for each in work.latencies if each.stage == "move"]
     assert [(each.place.serial, each.well_days) for each in work.false_verdict_list] == [("S1", 3)]
     assert work.outcomes == {"acknowledged": 5}
+
+
+def test_a_verdict_is_false_only_where_its_own_disk_was_well_after_it_and_to_the_end(spark: Any) -> None:
+    from kjbod.fleet.insight.own_work import false_verdicts
+
+    first = next(incidents())
+
+    def verdict(serial: str, host: str, day: int) -> dict[str, Any]:
+        ts = D0_MS + day * DAY_S * 1000
+        return first | {"dir_id": f"id-{serial}", "serial": serial, "host": host, "ts": ts, "date": date(day)}
+
+    verdicts = [
+        *(verdict("A", "h1", 0), verdict("A", "h1", 4)),  # wrong, and later right
+        verdict("B", "h2", 0),  # of the same serial number as one that runs elsewhere
+        *(verdict("C", "h4", 0), verdict("C", "h4", 3)),  # wrong, the second time within a day
+        verdict("D", "h5", 0) | {"serial": None},
+        verdict("E", "h6", 0),  # replaced on the day on which it was well again
+    ]
+    days = [
+        *(drive("A", 0, 0, failed=1), drive("A", 1), drive("A", 4, 0, failed=1)),
+        *(drive("B", 0, 0, host="h2", failed=1), drive("B", 0, host="h3"), drive("B", 5, host="h3")),
+        *(drive("C", day, host="h4", failed=int(day == 3)) for day in range(4)),
+        *(drive("D", 0, 0, host="h5", failed=1), drive("D", 1, host="h5") | {"drive": "SERIAL"}),
+        *(drive("E", 0, 0, host="h6", failed=1), drive("E", 1, host="h6"), drive("E2", 1, host="h6")),
+    ]
+    found = false_verdicts(frame(spark, "gold.incident", verdicts), frame(spark, "gold.drive_day", days)).collect()
+    assert {(row["host"], row["date"], row["well_days"]) for row in found} == {("h4", date(3), 1), ("h5", date(0), 1)}
+
+
+def test_a_drive_with_two_directories_fails_once(spark: Any) -> None:
+    from kjbod.fleet.insight.reliability import failures_of_incidents
+
+    [one, *_] = incidents()
+    rows = [one, one | {"path": "/d2", "dir_id": "other", "ts": one["ts"] + 5}]
+    assert len(failures_of_incidents(frame(spark, "gold.incident", rows)).collect()) == 1
 
 
 def test_agents_that_are_silent_late_old_or_of_tomorrow_are_told_apart(found: Insights) -> None:
@@ -292,7 +360,8 @@ def test_now_leaves_out_one_agent_in_twenty(spark: Any) -> None:
 
     later = taken_in(D0_MS + 9 * HOUR_MS)
     assert newest_moment(rows(20), later) == D0_MS
-    assert newest_moment(rows(19), later) == D0_MS + 3 * HOUR_MS
+    assert newest_moment(rows(3), later) == D0_MS, "nor one that is ahead of all others"
+    assert newest_moment(rows(2), later) == D0_MS + 3 * HOUR_MS, "of two nobody knows which"
     assert newest_moment(rows(20), taken_in(D0_MS - 1_000)) == D0_MS - 1_000
 
 

@@ -142,6 +142,45 @@ def test_the_same_disk_may_fail_again_in_the_next_run(frames: Frames, make_agent
     assert rows[0]["incident"] != rows[1]["incident"]
 
 
+def test_a_disk_that_comes_back_in_a_run_and_another_at_its_path_fail_for_themselves(
+    frames: Frames, make_agent: Any
+) -> None:
+    guard = make_agent()
+    path = guard.paths[0]
+    guard.fail(10_000, path)
+    guard.event(70_000, EventKind.STATE_CHANGED, path, attrs={"previous": "online", "state": "suspect"})
+    guard.event(70_900, EventKind.KAFKA_NOTICED, path)
+    guard.event(71_000, EventKind.DIR_FAILED, path, leaders=1, attrs={"cause": "hung"})
+    other = {"dir_id": "other", "serial": "OTHER", "device": "sdx 8:9"}
+    guard.event(90_000, EventKind.DIR_FAILED, path, attrs={"cause": "read_only"}, **other)
+    guard.event(90_500, EventKind.ACKNOWLEDGED, path, **other)
+    rows = collect(incidents(frames(guard)))
+    first, second, third = rows
+    assert [row["ts"] - first["ts"] for row in rows] == [0, 61_000, 80_000]
+    assert [(row["cause"], row["serial"], row["leaders"]) for row in rows] == [
+        *(("io_error", "S11", 3), ("hung", "S11", 1), ("read_only", "OTHER", None)),
+    ]
+    assert [(row["detect_ms"], row["total_ms"], row["move_ms"]) for row in (first, third)] == [
+        *((1_200, 1_231, 48), (None, 500, None)),
+    ]
+    assert (second["detect_ms"], second["outcome"]) == (1_000, "acknowledged"), "Kafka noticed it first"
+
+
+def test_clocks_at_their_ends_cost_no_other_failure(frames: Frames, make_agent: Any) -> None:
+    agent = make_agent()
+    agent.fail(10_000, agent.paths[0])
+    lines = agent.lines["events"]
+    ends = {EventKind.DIR_FAILED: -(2**63), EventKind.OFFLINE_SENT: 2**63 - 1}
+    known = [json.loads(line) for line in lines]
+    events = frames(agent)
+    absurd = F.when(F.lit(False), F.lit(0))
+    for kind, at in ends.items():
+        absurd = absurd.when(F.col("kind") == str(kind), F.lit(at))
+    changed = events.withColumn("mono_ns", F.coalesce(absurd, F.col("mono_ns")))
+    (row,) = collect(incidents(changed))
+    assert (row["send_ms"], row["ts"]) == (None, known[1]["ts"])
+
+
 # --- the report
 
 

@@ -374,3 +374,127 @@ def test_any_order_and_any_repetition_of_the_same_lines_gives_the_same_bytes(
         take_in(crooked, *reversed(parts), files=3)
         rolled(crooked)
     assert contents(crooked) == contents(straight)
+
+
+def hours_of(spark: Any, agent: Agent) -> list[dict[str, Any]]:
+    """Rows of ``gold.dir_hour`` of an agent's lines, in order."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    from kjbod.fleet.rollup import hours
+    from kjbod.fleet.schema import EVENTS, SAMPLES
+    from kjbod.fleet.tables import SILVER_EVENTS, SILVER_SAMPLES
+    from tests.fleet.silver_rows import frame, lines_of
+
+    at = F.timestamp_millis("ts")
+    samples, events = (
+        frame(spark, known, lines_of(stream, agent)).withColumns(
+            {"date": F.date_format(at, "yyyy-MM-dd"), "hour": F.date_format(at, "HH")}
+        )
+        for stream, known in ((SAMPLES, SILVER_SAMPLES), (EVENTS, SILVER_EVENTS))
+    )
+    found = hours.dir_hour(hours.summed(samples), hours.histograms(samples), events)
+    return [row.asDict(recursive=True) for row in found.orderBy("path", "date", "hour", "dir_id").collect()]
+
+
+def test_numbers_that_do_not_add_up_are_not_known_and_cost_no_other(spark: Any) -> None:
+    from kjbod.fleet.rollup import days
+    from tests.fleet.gold_rows import frame
+
+    most, least = 2**63 - 1, -(2**63)
+    agent = Agent(dirs=2)
+    absurd, well = agent.paths
+    for seq, writes in ((0, least), (1, most)):
+        at, numbers = seq * 1_000, {str(seq): most, "40": most}
+        agent.sample(at, seq, absurd, probe_write_us=most, probes=most, writes=writes, probe_histogram=numbers)
+        agent.sample(at, seq, well, probe_write_us=5, probes=1, writes=10 + seq, probe_histogram={"40": 1})
+    bad, good = hours_of(spark, agent)
+    assert (bad["samples"], bad["probe_n"], bad["probe_write_us_sum"], bad["writes_added"]) == (2, 2, None, None)
+    assert (good["probe_write_us_sum"], good["probes"], good["writes_added"]) == (10, 2, 1)
+    assert good["probe_histogram"] == {"40": 2}
+    later = bad | {"hour": "13", "writes_first": most, "writes_last": most, "writes_added": most}
+    made = days.dir_day(
+        frame(
+            spark, "gold.dir_hour", [bad, later, later | {"hour": "14", "writes_last": least}, later | {"hour": "15"}]
+        )
+    )
+    (day,) = days.host_day(made).collect()
+    assert (day["samples"], day["directories"]) == (8, 1)
+
+
+def drive_days(spark: Any, rows: list[dict[str, Any]], before: Any = None) -> Any:
+    """``gold.drive_day`` of rows of ``gold.dir_day``."""
+    from kjbod.fleet.rollup import drives
+    from tests.fleet.gold_rows import frame
+
+    return drives.drive_day(frame(spark, "gold.dir_day", rows), before or frame(spark, "gold.drive_day", []))
+
+
+def test_a_drive_is_replaced_by_the_one_that_is_there_after_it(spark: Any) -> None:
+    from kjbod.fleet.rollup import drives
+    from tests.fleet.gold_rows import D0_MS, dir_day
+
+    def seen(day: int, path: str, drive: str, hour: int = 23) -> dict[str, Any]:
+        at = {"first_ts": D0_MS + day * 24 * HOUR_MS, "last_ts": D0_MS + (24 * day + hour) * HOUR_MS}
+        counted = {"samples": 9, "failures": 0, "hours_online": 1}
+        return dir_day(day, path=path, dir_id=f"id-{drive}", serial=drive) | counted | at
+
+    rows = [
+        *(seen(0, "/d1", "Z", hour=10), seen(0, "/d1", "A")),  # both first seen on the same day
+        *(seen(0, "/d2", "X"), seen(1, "/d2", "Y"), seen(2, "/d2", "X")),  # put back
+        *(seen(0, "/d3", "late") | {"serial": None}, seen(1, "/d3", "late"), seen(2, "/d3", "late") | {"serial": None}),
+    ]
+    found = drives.drive_life(drive_days(spark, rows)).collect()
+    assert {row["drive"]: (row["replaced_by"], row["days"]) for row in found} == {
+        **{"Z": ("A", 1), "A": (None, 1), "X": (None, 2), "Y": ("X", 1)},
+        "late": (None, 3),
+    }
+
+
+def test_a_dead_disk_that_tells_no_serial_number_any_more_has_not_failed_again(spark: Any) -> None:
+    from kjbod.fleet.rollup import drives
+    from tests.fleet.gold_rows import D0_MS, dir_day
+
+    failed = {"samples": 9, "failures": 1, "failed_first_ts": D0_MS, "failed_last_ts": D0_MS}
+    dead = {"serial": None, "states": {"unreadable": 9}}
+    rows = [dir_day(0) | failed, dir_day(1) | failed | dead]
+    at_once = drive_days(spark, rows)
+    assert [(row["drive"], row["failed"]) for row in at_once.collect()] == [("S-h1/d1", 1)]
+    first = drive_days(spark, rows[:1])
+    assert drive_days(spark, rows[1:], first).collect() == []
+    assert len(drives.remembered(first).collect()) == 2
+
+
+def test_a_disk_and_its_successor_have_one_room_between_them(spark: Any) -> None:
+    from kjbod.fleet.rollup import days, hours
+    from tests.fleet.gold_rows import dir_day, frame
+
+    old = dir_day(0) | {"used_last": 900, "leaders": 7, "samples": 3}
+    new = old | {"dir_id": "new", "used_last": 10, "leaders": 2, "last_ts": old["last_ts"] + 1}
+    unread = old | {"dir_id": None, "bytes_total": None, "used_last": None, "last_ts": old["last_ts"] + 2}
+    other = dir_day(0, path="/d2") | {"used_last": 5, "leaders": 1, "samples": 3}
+    made = frame(spark, "gold.dir_day", [old, new, unread, other])
+    hourly = frame(spark, "gold.dir_hour", [row | {"hour": "00"} for row in (old, new, unread, other)])
+    for (row,) in (days.host_day(made).collect(), hours.rack_model_hour(hourly).collect()):
+        assert (row["directories"], row["samples"]) == (2, 12)
+        assert (row["bytes_total"], row["used_last"], row["leaders"]) == (2_000_000, 15, 3)
+
+
+def test_counters_whose_beginning_nobody_says_grow_in_a_run_and_begin_anew_where_they_fall(spark: Any) -> None:
+    from kjbod.fleet.rollup import days
+    from tests.fleet.gold_rows import frame
+
+    agent = Agent(dirs=1)
+    [path] = agent.paths
+    third = 1_200_000
+    for seq, writes in enumerate((1_000, 1_010, 5, 25, 40, 41)):  # attached anew after the second sample
+        agent.sample(seq * third, seq, path, writes=writes)
+    agent.event(2 * HOUR_MS, EventKind.STATE_CHANGED, path, attrs={"state": "slow"})
+    agent.sample(3 * HOUR_MS, 9, path, writes=50)
+    agent.boot_id = "run-two"
+    agent.sample(4 * HOUR_MS, 0, path, writes=90)
+    found = hours_of(spark, agent)
+    assert [(row["writes_first"], row["writes_last"], row["writes_added"], row["resets"]) for row in found] == [
+        *((1_000, 5, 10, 1), (25, 41, 16, 0), (None, None, None, 0), (50, 50, 0, 0), (90, 90, 0, 0)),
+    ]
+    (day,) = days.dir_day(frame(spark, "gold.dir_hour", found)).collect()
+    assert (day["writes_added"], day["resets"]) == (10 + 20 + 16 + 9, 1)

@@ -154,13 +154,10 @@ def _days_until(mark: int, growth: str) -> Column:
 
 
 def imbalances(dir_days: DataFrame) -> DataFrame:
-    """A row for each broker with at least two disks on the newest day: how unevenly they are filled and used, and what
-    moving ``move_bytes`` from the fullest to the emptiest would gain. Failed directories are no place to move to;
-    directories of one file system have one room between them, and count as one."""
-    newest = dir_days.agg(F.max("date")).collect()[0][0]
-    sized = dir_days.where(
-        (F.col("date") == newest) & (F.col("bytes_total") > 0) & (F.coalesce("state", F.lit("")) != _FAILED)
-    )
+    """A row for each broker with at least two disks on its newest day: how unevenly they are filled and used, and what
+    moving ``move_bytes`` from the fullest to the emptiest would gain. Failed directories and disks that another has
+    replaced are no place to move to; directories of one file system have one room between them, and count as one."""
+    sized = _newest(dir_days).where((F.col("bytes_total") > 0) & (F.coalesce("state", F.lit("")) != _FAILED))
     ratio = F.least(F.col("used_last").cast("double") / F.col("bytes_total"), F.lit(1.0))
     used, total = F.col("used_last").alias("used"), F.col("bytes_total").alias("total")
     # "sda1 8:1" and "sda1" are the same: what reads the numbers may fail with the disk.
@@ -186,6 +183,18 @@ def imbalances(dir_days: DataFrame) -> DataFrame:
         .withColumn("ratios", F.transform("dirs", lambda each: each.ratio))
     )
     return _with_move(hosts)
+
+
+def _newest(dir_days: DataFrame) -> DataFrame:
+    """Directories on the newest day of their broker, as they were last."""
+    names = ("rack", "device", "state", "used_last", "bytes_total", "partitions", "busy_ms_added")
+    order = F.struct("date", F.coalesce("last_ts", F.lit(0)), F.coalesce("dir_id", F.lit("")))
+    last = dir_days.groupBy(*_DIRECTORY).agg(
+        F.max("date").alias("date"), F.max_by(F.struct(*names), order).alias("last")
+    )
+    of_broker = F.max("date").over(Window.partitionBy("fleet", "host", "broker_id"))
+    found = last.withColumn("newest", of_broker).where(F.col("date") == F.col("newest"))
+    return found.select(*_DIRECTORY, "last.*")
 
 
 def _with_move(hosts: DataFrame) -> DataFrame:
@@ -249,17 +258,32 @@ def move_commands(fullest: str, emptiest: str, move_bytes: int) -> tuple[str, ..
 # ------------------------------------------------------------------------------------------------------------- together
 
 
+def space(directories: DataFrame) -> tuple[int, int]:
+    """Bytes that are used, and those there are, of rows of directories, one of each. Directories of one host that share
+    a device have one file system, which counts once, as seen last."""
+    # "sda1 8:1" and "sda1" are the same: what reads the numbers may fail with the disk.
+    device = F.nullif(F.substring_index(F.coalesce("device", F.lit("")), " ", 1), F.lit(""))
+    one = F.when(device.isNotNull(), F.concat(F.lit("d"), device)).otherwise(
+        F.concat(F.lit("p"), F.col("broker_id").cast("string"), F.lit(" "), F.col("path"))
+    )
+    sized = directories.where("bytes_total is not null and used_last is not null")
+    last = sized.groupBy("fleet", "host", one.alias("one")).agg(
+        F.max_by(F.struct("used_last", "bytes_total"), F.struct("last_ts", "path")).alias("last")
+    )
+    row = last.agg(F.try_sum("last.used_last").alias("used"), F.try_sum("last.bytes_total").alias("total")).collect()[0]
+    return row["used"] or 0, row["total"] or 0
+
+
 def capacity(dir_days: DataFrame, *, top: int = TOP) -> Capacity:
     """Forecasts and uneven brokers, of the ``dir_day`` rows of the days that are asked for."""
     found = forecasts(dir_days).persist()
     try:
         totals = found.agg(
             F.count(F.lit(1)).alias("directories"),
-            F.sum("bytes_total").alias("bytes_total"),
-            F.sum("used_last").alias("bytes_used"),
             F.sum("resets").alias("resets"),
             *(F.count_if(F.col("days_100") <= days).alias(f"within_{days}") for days in FULL_WITHIN_DAYS),
         ).collect()[0]
+        used, total = space(found)
         order = [F.asc_nulls_last(f"days_{mark}") for mark in reversed(MARKS_PCT)]
         soonest = found.orderBy(*order, F.desc("used_ratio"), *_DIRECTORY).limit(top).collect()
     finally:
@@ -272,8 +296,8 @@ def capacity(dir_days: DataFrame, *, top: int = TOP) -> Capacity:
         uneven.unpersist()
     return Capacity(
         directories=totals.directories,
-        bytes_total=totals.bytes_total or 0,
-        bytes_used=totals.bytes_used or 0,
+        bytes_total=total,
+        bytes_used=used,
         full_within={str(days): totals[f"within_{days}"] for days in FULL_WITHIN_DAYS},
         resets=totals.resets or 0,
         forecasts=tuple(_forecast(row.asDict()) for row in soonest),

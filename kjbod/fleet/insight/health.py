@@ -102,7 +102,10 @@ def _with_growth(rows: DataFrame, key: tuple[str, ...], suffix: str, last: DataF
         )
         found = _joined(rows.withColumn("last_date", F.col("date")), begin, (*key, "last_date"))
         found = found.where(F.col("_begun")).drop("last_date", "_begun")
-    grown = {f"{name}{GROWN}": F.greatest(F.col(name) - F.col(f"_least_{name}"), F.lit(0)) for name in SMART_GROWING}
+    grown = {
+        f"{name}{GROWN}": F.greatest(F.try_subtract(F.col(name), F.col(f"_least_{name}")), F.lit(0))
+        for name in SMART_GROWING
+    }
     return found.withColumns(grown).drop(*least, *(f"{name}{suffix}" for name in SMART_GROWING if suffix))
 
 

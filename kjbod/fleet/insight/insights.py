@@ -71,7 +71,7 @@ def insights(
         top=top,
     )
     progress("kjbod's own work")
-    work = own_work(incidents, agent_days, lived, files, now_ms, top=top)
+    work = own_work(incidents, agent_days, of("gold.drive_day"), files, now_ms, top=top)
     tickets = state.pieces("imported.ticket")
     return Insights(
         window=Window(

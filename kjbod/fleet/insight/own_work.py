@@ -1,6 +1,7 @@
 """kjbod's own work: how fast it was, where it was wrong, and which of its agents deserve a look."""
 
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Window
@@ -22,20 +23,22 @@ LATE_DAYS = 2
 CLOCK_TOLERANCE_MS = 300_000
 """How far a line may be ahead of the moment at which its file was taken in before its clock is not believed."""
 AHEAD_SHARE = 20
-"""One agent in so many may have a clock that is ahead, and "now" does not follow it."""
+"""One agent in so many may have a clock that is ahead, and "now" does not follow it. Nor, of fewer, one that is ahead
+of all others, of which two agree."""
 AHEAD_MS = 3_600_000
 """How far a line may be ahead of "now": agents send a file an hour, and not all at the same minute."""
 NAMES_MAX = 50
 """Causes and versions that are told of one by one, those with most incidents."""
 UNKNOWN = "unknown"
 _AGENT = ("fleet", "host", "broker_id")
+_SPOT = ("fleet", "host", "path")
 
 
 def newest_moment(agent_days: DataFrame, files: DataFrame) -> int:
-    """The "now" of a report, in wall ms: the newest line of all agents but one in :data:`AHEAD_SHARE`, those whose
-    newest lines are newest, and not after the newest moment at which anything was taken in; 0 where there is nothing.
-    Hosts whose clocks run ahead would make all others silent. A line that was ahead of its file's arrival does not
-    count where there is any other.
+    """The "now" of a report, in wall ms: the newest line of all agents but one in :data:`AHEAD_SHARE`, or but one that
+    is ahead of all others, those whose newest lines are newest, and not after the newest moment at which anything was
+    taken in; 0 where there is nothing. Hosts whose clocks run ahead would make all others silent. A line that was ahead
+    of its file's arrival does not count where there is any other.
 
     An agent whose clock is behind is silent by its lines: reports that are taken in together, a day's or more, do not
     tell it from an agent that has ended."""
@@ -46,8 +49,11 @@ def newest_moment(agent_days: DataFrame, files: DataFrame) -> int:
     newest = believed.groupBy(*_AGENT).agg(steady.alias("steady"), F.max("last_ts").alias("any"))
 
     def but_some(name: str) -> Column:
-        left_out = F.floor(F.count(name) / AHEAD_SHARE).cast("int")
-        return F.get(F.sort_array(F.collect_list(name), asc=False), left_out)
+        ordered = F.sort_array(F.collect_list(name), asc=False)
+        first, second, third = (F.get(ordered, F.lit(n)) for n in range(3))
+        alone = F.coalesce((first - second > AHEAD_MS) & (second - third <= AHEAD_MS), F.lit(False))
+        share = F.floor(F.count(name) / AHEAD_SHARE).cast("int")
+        return F.get(ordered, F.greatest(share, alone.cast("int")))
 
     row = newest.agg(F.coalesce(but_some("steady"), but_some("any"))).collect()[0]
     if row[0] is None or ingested is None:
@@ -95,28 +101,42 @@ def latencies(incidents: DataFrame) -> tuple[Latency, ...]:
     return tuple(sorted(found, key=lambda each: (order[each.by], each.name, order[each.stage])))
 
 
-def false_verdicts(incidents: DataFrame, drive_lives: DataFrame) -> DataFrame:
-    """Verdicts on drives that nobody replaced and that were online again on a later day, the newest verdict of each
-    drive, with ``well_days``."""
-    drive = F.coalesce("serial", "dir_id")
+def false_verdicts(incidents: DataFrame, drive_days: DataFrame) -> DataFrame:
+    """Verdicts that the disk did not bear out, the newest one of each drive at its place, with ``well_days``: days, that
+    of the verdict among them, at whose end it was well in the same place. None where the drive had failed again when it
+    was last seen there, or another one has its place. A drive of the same serial number elsewhere tells nothing."""
+    named = F.coalesce("serial", "dir_id")
     newest = (
-        incidents.where(drive.isNotNull())
-        .withColumn("drive", drive)
-        .groupBy("fleet", "drive")
+        incidents.where(named.isNotNull())
+        .withColumn("_drive", named)
+        .groupBy(*_SPOT, "_drive")
+        .agg(F.max(F.struct("ts", *(n for n in incidents.columns if n not in ("ts", "deeds", *_SPOT)))).alias("i"))
+    )
+    days = drive_days.where(F.col("source") == "kjbod").select(
+        *(F.col(name).alias(f"_{name}") for name in _SPOT),
+        F.col("drive").alias("seen_drive"),
+        F.col("dir_id").alias("seen_dir_id"),
+        F.col("date").alias("seen_date"),
+        F.coalesce(F.col("hours_online") > 0, F.lit(False)).alias("online"),
+        "well",
+    )
+    there = reduce(Column.__and__, (newest[name].eqNullSafe(days[f"_{name}"]) for name in _SPOT))
+    same = (F.col("seen_drive") == F.col("_drive")) | F.coalesce(
+        F.col("seen_dir_id") == F.col("i.dir_id"), F.lit(False)
+    )
+    well = same & F.col("online") & (F.col("well") == 1) & (F.col("seen_date") >= F.col("i.date"))
+    judged = (
+        newest.join(days, there)
+        .groupBy(*_SPOT, "_drive", "i")
         .agg(
-            F.max(F.struct("ts", *(name for name in incidents.columns if name not in ("ts", "fleet", "deeds")))).alias(
-                "i"
-            )
+            F.count_distinct(F.when(well, F.col("seen_date"))).alias("well_days"),
+            F.max(F.when(same, F.struct("seen_date", "well"))).alias("end"),
+            F.max(F.when(~same, F.col("seen_date"))).alias("other"),
         )
-        .select("fleet", "drive", "i.*")
+        .where((F.col("well_days") > 0) & (F.col("end.well") == 1))
+        .where(F.coalesce(F.col("other") < F.col("end.seen_date"), F.lit(True)))
     )
-    well = drive_lives.where(
-        (F.col("source") == "kjbod") & F.col("replaced_by").isNull() & (F.col("days_after_failure") > 0)
-    ).select(
-        F.col("fleet").alias("_fleet"), F.col("drive").alias("_drive"), F.col("days_after_failure").alias("well_days")
-    )
-    same = newest["fleet"].eqNullSafe(well["_fleet"]) & (newest["drive"] == well["_drive"])
-    return newest.join(well, same).drop("_fleet", "_drive", "drive")
+    return judged.select(*_SPOT, "i.*", "well_days")
 
 
 # --------------------------------------------------------------------------------------------------------------- agents
@@ -186,17 +206,16 @@ def _lags(files: DataFrame) -> DataFrame:
 def own_work(
     incidents: DataFrame,
     agent_days: DataFrame,
-    drive_lives: DataFrame,
+    drive_days: DataFrame,
     files: DataFrame,
     now_ms: int,
     *,
     silent_after_ms: int = SILENT_AFTER_MS,
     top: int = TOP,
 ) -> OwnWork:
-    """Speed, errors and agents of kjbod, of the ``incident`` and ``agent_day`` rows of
-    the days that are asked for, of ``drive_life`` and
-    of the audit's ``files``."""
-    wrong = false_verdicts(incidents, drive_lives).persist()
+    """Speed, errors and agents of kjbod, of the ``incident``, ``agent_day`` and ``drive_day`` rows of the days that are
+    asked for, and of the audit's ``files``."""
+    wrong = false_verdicts(incidents, drive_days).persist()
     found = agents(agent_days, files, now_ms, silent_after_ms).persist()
     try:
         outcomes = {row.outcome: row["count"] for row in incidents.groupBy("outcome").count().collect()}

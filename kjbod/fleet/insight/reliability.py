@@ -184,7 +184,9 @@ def survival_steps(drive_lives: DataFrame, at_risk_min: int = AT_RISK_MIN) -> Da
     # It ran on after its failure: power-on hours then are those of the end less the days since.
     since_h = 24 * F.coalesce("days_after_failure", F.lit(0))
     failed = (F.col("failures") > 0) & F.col("failed_date").isNotNull()
-    left = F.greatest("first_poh", F.when(failed, F.col("last_poh") - since_h).otherwise(F.col("last_poh")))
+    left = F.greatest(
+        "first_poh", F.when(failed, F.try_subtract(F.col("last_poh"), since_h)).otherwise(F.col("last_poh"))
+    )
     moves = (
         drive_lives.where(F.col("first_poh").isNotNull() & F.col("last_poh").isNotNull())
         .select(
@@ -281,8 +283,8 @@ def _curve(total: Any, rows: Sequence[Any], drives: int) -> Survival:
 def failures_of_incidents(incidents: DataFrame) -> DataFrame:
     """``ts``, ``host``, ``rack`` of each drive's first verdict: a disk that stays dead gets one more at each restart,
     and one from its guard."""
-    place = ("fleet", "host", "path", "dir_id", "serial")
-    first = incidents.where(F.col("cause").isNotNull() | F.col("outcome").isNotNull()).groupBy(*place)
+    drive = F.coalesce("serial", "dir_id", "path").alias("drive")  # which may have several directories
+    first = incidents.where(F.col("cause").isNotNull() | F.col("outcome").isNotNull()).groupBy("fleet", "host", drive)
     return first.agg(F.min("ts").alias("ts"), F.max("rack").alias("in_rack")).select(
         "ts",
         F.concat_ws("/", "fleet", "host").alias("host"),

@@ -97,7 +97,7 @@ def timeline(events: DataFrame) -> DataFrame:
             F.max("fleet").alias("fleet"),
             F.min("ts").alias("ts"),
             F.min("mono_ns").alias("mono_ns"),
-            F.sum(count).alias("count"),
+            F.try_sum(count).alias("count"),
             F.max("partitions").alias("partitions"),
             F.max("leaders").alias("leaders"),
             F.max(F.when(~bulk, _entries(F.col("attrs")))).alias("_attrs"),

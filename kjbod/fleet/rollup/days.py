@@ -1,7 +1,8 @@
 """Directories and hosts in a day: ``gold.dir_hour`` to ``gold.dir_day`` and ``gold.host_day``.
 
 What was counted between the last sample of an hour and the first one of the next belongs to the day, if the counters
-were not reset meanwhile. That needs each hour and the one before it, so the rows of a directory are put in order once;
+were not reset meanwhile; where nobody says when they began, only within a run of the agent. That needs each hour and
+the last one before it that has samples, so the rows of a directory are put in order once;
 everything else is merged in the same order.
 """
 
@@ -34,9 +35,10 @@ def dir_day(hours: DataFrame) -> DataFrame:
 
 def _parts(hours: DataFrame) -> DataFrame:
     """Hours as partial columns of days."""
-    before = Window.partitionBy(*KEY).orderBy("hour")
-    names = ("counters_since", *(f"{name}_last" for name in COUNTERS))
-    rows = hours.withColumns({f"_{name}_before": F.lag(name).over(before) for name in names})
+    before = Window.partitionBy(*KEY).orderBy("hour").rowsBetween(Window.unboundedPreceding, -1)
+    names = ("counters_since", "boot_last", *(f"{name}_last" for name in COUNTERS))
+    sampled = F.when(F.col("samples") > 0, F.struct(*names))  # an hour may have an event alone
+    rows = hours.withColumn("_before", F.last(sampled, ignorenulls=True).over(before))
     hour = F.col("hour").cast("int")
     x0 = (hour * HOUR_S).cast("decimal(10,0)")
     n, x, y = (F.col(f"line_{name}") for name in ("n", "x", "y"))
@@ -68,15 +70,18 @@ def _exact(number: Column) -> Column:
 
 def _resets() -> Column:
     """In an hour, and since the one before it."""
-    return F.col("resets") + F.when(F.col("counters_since_first") != F.col("_counters_since_before"), 1).otherwise(0)
+    other = F.col("counters_since_first") != F.col("_before.counters_since")
+    return F.col("resets") + F.when(other, 1).otherwise(0)
 
 
 def _added(name: str) -> Column:
     """Of an hour, and since the one before it."""
-    since = F.col(f"{name}_first") - F.col(f"_{name}_last_before")
-    same_life = F.col("counters_since_first").eqNullSafe(F.col("_counters_since_before"))
+    since = F.try_subtract(F.col(f"{name}_first"), F.col(f"_before.{name}_last"))
+    began, began_before = F.col("counters_since_first"), F.col("_before.counters_since")
+    same_run = began.isNull() & began_before.isNull() & (F.col("boot_first") == F.col("_before.boot_last"))
+    same_life = (began == began_before) | same_run
     gap = F.when(same_life & (since > 0), since).otherwise(0)
-    return F.col(f"{name}_added") + F.coalesce(gap, F.lit(0))
+    return F.try_add(F.col(f"{name}_added"), F.coalesce(gap, F.lit(0)))
 
 
 def _finished(whole: DataFrame) -> DataFrame:

@@ -5,6 +5,9 @@ it was online. A dead disk gets a new verdict from each agent that starts on it,
 seconds; an hour tells the difference. A day ends *well* or not, or says nothing of it, and then it ends as it began; it
 began as the last day before it that says something ended. A drive that is taken away is simply not seen any more: its
 exposure ends without a failure.
+
+A drive whose serial number nobody could read on a day (a dead one often tells none) is known by what its directory id
+had before, and in its life also by what it had later.
 """
 
 from pyspark.sql import DataFrame, Window
@@ -17,13 +20,14 @@ from kjbod.fleet.tables import DRIVE_DAY, DRIVE_LIFE, EXPOSURE_DAY, SMART_GROWIN
 SOURCE = "kjbod"
 YEAR_H = 8_766
 _DRIVE = DRIVE_DAY.key
+_DISK = ("host", "path", "dir_id")
 _DEAD = (DirectoryState.FAILED, DirectoryState.UNREADABLE)
 
 
 def drive_day(days: DataFrame, before: DataFrame) -> DataFrame:
     """Rows of ``gold.drive_day`` of rows of ``gold.dir_day`` of some dates without one missing between them, and of all
     rows of ``gold.drive_day`` before those."""
-    rows = _by_drive(days)
+    rows = _by_drive(_named(days, before))
     in_order = Window.partitionBy(*_DRIVE).orderBy("date").rowsBetween(Window.unboundedPreceding, -1)
     began = F.coalesce(F.last("_says_well", ignorenulls=True).over(in_order), "_was_well", F.lit(1))
     rows = joined(rows, _ends(before), _DRIVE).withColumn("_began_well", began)
@@ -46,6 +50,22 @@ def drive_day(days: DataFrame, before: DataFrame) -> DataFrame:
     )
 
 
+def _named(days: DataFrame, before: DataFrame) -> DataFrame:
+    """Rows of ``gold.dir_day`` with ``drive``. What later days say of a serial number is left to the drive's life: a day
+    does not depend on what comes after it."""
+    said = F.when(F.col("serial").isNotNull(), F.struct("date", "serial"))
+    so_far = F.max(said).over(Window.partitionBy(*_DISK).orderBy("date")).serial
+    known = F.when(F.col("dir_id").isNotNull(), F.coalesce(so_far, "_known"))
+    return joined(days, _names(before), _DISK).withColumn("drive", F.coalesce("serial", known, "dir_id")).drop("_known")
+
+
+def _names(drives: DataFrame) -> DataFrame:
+    """Serial numbers of directories, the newest of each, of rows of ``gold.drive_day``."""
+    newest = F.max(F.struct("date", "drive")).alias("_newest")
+    known = drives.where("drive <> dir_id").groupBy(*_DISK).agg(newest)
+    return known.select(*_DISK, F.col("_newest.drive").alias("_known"))
+
+
 def _by_drive(days: DataFrame) -> DataFrame:
     """A row for each drive at each place and date. What was seen of it under two directory ids (it was formatted anew)
     is taken together; labels and levels are those of the later one."""
@@ -56,7 +76,6 @@ def _by_drive(days: DataFrame) -> DataFrame:
         {
             "source": F.lit(SOURCE),
             "site": F.col("rack"),
-            "drive": F.coalesce("serial", "dir_id"),
             "_living": F.col("samples") - dead,
             **{name: F.col(there) for name, there in smart.items()},
         }
@@ -69,7 +88,7 @@ def _by_drive(days: DataFrame) -> DataFrame:
             F.max_by(F.struct(*labels), order).alias("_row"),
             *(F.sum(name).alias(name) for name in ("samples", "failures", "hours_online", "_living")),
             *(F.min(name).alias(name) for name in ("failed_first_ts", "online_first_ts")),
-            *(F.max(name).alias(name) for name in ("failed_last_ts", "online_last_ts")),
+            *(F.max(name).alias(name) for name in ("failed_last_ts", "online_last_ts", "last_ts")),
             F.max("failure_cause").alias("_cause"),
         )
         .where("samples > 0 OR failures > 0")
@@ -103,11 +122,9 @@ def exposure_day(drives: DataFrame) -> DataFrame:
 def drive_life(drives: DataFrame) -> DataFrame:
     """Rows of ``gold.drive_life`` of all rows of ``gold.drive_day``."""
     key = ("source", "fleet", "drive")
-    at = F.struct("date", "host", "path")
-    places = drives.groupBy(*key, "host", "path").agg(
-        F.min("date").alias("first_date"),
-        F.max("date").alias("last_date"),
-    )
+    drives = _with_serials(drives)
+    at = F.struct("date", F.coalesce("last_ts", F.lit(0)).alias("last_ts"), "host", "path")
+    places = drives.groupBy(*key, "host", "path").agg(F.max(at).alias("_last"))
     failed = drives.where("failed > 0").groupBy(*key).agg(F.min("date").alias("failed_date"))
     whole = (
         joined(drives, failed, key)
@@ -129,14 +146,25 @@ def drive_life(drives: DataFrame) -> DataFrame:
     return shaped(joined(told, _successors(places), (*key, "host", "path")), DRIVE_LIFE.columns)
 
 
+def _with_serials(drives: DataFrame) -> DataFrame:
+    """The rows of drives that are known by their directory ids alone, under the serial numbers of other days."""
+    nameless = drives.where("drive = dir_id").select(*_DISK).distinct()
+    names = _names(drives.join(nameless, list(_DISK), "left_semi"))
+    named = F.when(F.col("drive") == F.col("dir_id"), F.col("_known"))
+    return joined(drives, names, _DISK).withColumn("drive", F.coalesce(named, "drive")).drop("_known")
+
+
 def _successors(places: DataFrame) -> DataFrame:
-    """The drive that was first seen next at the same place."""
-    there = Window.partitionBy("source", "fleet", "host", "path").orderBy("first_date", "last_date", "drive")
+    """Of each drive the one that was there next when it was not seen any more at its place: two may have been there on
+    one day, and one may be put back."""
+    there = Window.partitionBy("source", "fleet", "host", "path").orderBy("_last", "drive")
     return places.select(
         *("source", "fleet", "drive", "host", "path"), F.lead("drive").over(there).alias("replaced_by")
     )
 
 
-def not_well(drives: DataFrame) -> DataFrame:
-    """Drives that had failed when they were last seen, of rows of ``gold.drive_day``."""
-    return _ends(drives).where("_was_well = 0").select(*_DRIVE)
+def remembered(drives: DataFrame) -> DataFrame:
+    """All that rows of later days are made of, besides those days, of rows of ``gold.drive_day``: the drives that had
+    failed when they were last seen, and the serial numbers of directories."""
+    dead = _ends(drives).where("_was_well = 0").select(*_DRIVE)
+    return dead.unionByName(_names(drives).withColumnRenamed("_known", "drive"), allowMissingColumns=True)

@@ -1,9 +1,9 @@
-"""Words of events on agents, on what their guards did, and on failures. No window functions: what the agents write
-needs none, and a sort of all events would be most of the job."""
+"""Words of events on agents, on what their guards did, and on failures. Only events of failures, which are few, are put
+in order: a sort of all events would be most of the job."""
 
 from collections.abc import Callable, Sequence
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  the name that every Spark user knows
 
 from kjbod.fleet.schema import INCIDENT_KINDS, DirectoryState, EventKind
@@ -75,7 +75,11 @@ def agent_counts() -> dict[str, Column]:
 
 
 def incidents(events: DataFrame, run: Sequence[str] = RUN) -> DataFrame:
-    """A row for each failure of a directory in one run of an agent.
+    """A row for each verdict on a directory in one run of an agent.
+
+    What is told of a directory belongs to the last verdict before it; signs of suspicion, and that Kafka has noticed
+    what no verdict is on yet, to the next one. ``number`` counts the verdicts of a run on a path, and ``is_verdict`` is
+    false of what is told of one that is not among ``events``.
 
     Latencies are differences of ``mono_ns`` in ms: ``detect_ms`` first sign → verdict, ``send_ms`` verdict → first
     heartbeat that says so, ``acknowledge_ms`` heartbeat → answer, ``move_ms`` verdict → no leader left, ``total_ms``
@@ -93,8 +97,9 @@ def incidents(events: DataFrame, run: Sequence[str] = RUN) -> DataFrame:
         .otherwise("open")
     )
     sign_ns = F.array_max(F.filter("suspect_ns", lambda at: at <= F.col("detected_ns")))
-    detect_ms = F.coalesce(F.expr("try_cast(latency_ms AS DOUBLE)"), _ms(F.col("detected_ns") - sign_ns))
-    about_broker = F.filter("broker_deeds", lambda deed: deed.mono_ns <= F.col("detected_ns") + BROKER_DEED_MS * 10**6)
+    detect_ms = F.coalesce(F.expr("try_cast(latency_ms AS DOUBLE)"), _between(sign_ns, "detected_ns"))
+    until_ns = F.try_add(F.col("detected_ns"), F.lit(BROKER_DEED_MS * 10**6))
+    about_broker = F.filter("broker_deeds", lambda deed: deed.mono_ns <= until_ns)
     since = F.filter(
         F.concat("deeds", F.coalesce(about_broker, F.array())), lambda deed: deed.mono_ns >= F.col("detected_ns")
     )
@@ -102,13 +107,13 @@ def incidents(events: DataFrame, run: Sequence[str] = RUN) -> DataFrame:
         failures.withColumn("outcome", outcome)
         .withColumn("deeds", F.transform(F.array_sort(since), _since(F.col("detected_ns"))))
         .withColumn("detect_ms", detect_ms)
-        .withColumn("send_ms", _ms(F.col("sent_ns") - F.col("detected_ns")))
-        .withColumn("acknowledge_ms", _ms(F.col("acknowledged_ns") - F.col("sent_ns")))
-        .withColumn("move_ms", _ms(F.col("moved_ns") - F.col("detected_ns")))
-        .withColumn("give_up_ms", F.when(F.col("outcome") == "timeout shutdown", _ms(given_up - F.col("detected_ns"))))
+        .withColumn("send_ms", _between("detected_ns", "sent_ns"))
+        .withColumn("acknowledge_ms", _between("sent_ns", "acknowledged_ns"))
+        .withColumn("move_ms", _between("detected_ns", "moved_ns"))
+        .withColumn("give_up_ms", F.when(F.col("outcome") == "timeout shutdown", _between("detected_ns", given_up)))
         .withColumn(
             "total_ms",
-            _ms(F.col("acknowledged_ns") - F.col("detected_ns")) + F.coalesce("detect_ms", F.lit(0.0)),
+            _between("detected_ns", "acknowledged_ns") + F.coalesce("detect_ms", F.lit(0.0)),
         )
         .drop("suspect_ns", "latency_ms", "stopped_ns", "timeout_ns", "run_timeout_ns")
         .drop("detected_ns", "sent_ns", "acknowledged_ns", "moved_ns", "broker_deeds")
@@ -121,15 +126,40 @@ def _since(moment_ns: Column) -> Callable[[Column], Column]:
 
     def told(deed: Column) -> Column:
         rest = (deed.getField(name).alias(name) for name in ("means", "outcome", "reason", "took_ms", "count"))
-        return F.struct(_ms(deed.mono_ns - moment_ns).alias("after_ms"), *rest)
+        return F.struct(_between(moment_ns, deed.mono_ns).alias("after_ms"), *rest)
 
     return told
 
 
-def _failures(events: DataFrame, run: Sequence[str]) -> DataFrame:
-    """Events of each directory and run, one row if it failed in that run."""
+def _suspected() -> Column:
+    return _kind(EventKind.STATE_CHANGED) & (F.col("attrs.state") == str(DirectoryState.SUSPECT))
+
+
+def _noticed_first() -> Column:
+    """Whether Kafka has noticed a failure without, or before, a verdict of the guard."""
+    return _kind(EventKind.KAFKA_NOTICED) & F.col("attrs.after_ms").isNull()
+
+
+def _numbered(events: DataFrame, run: Sequence[str]) -> DataFrame:
+    """Events that tell of failures of directories, with the ``number`` of the verdict that each belongs to."""
     failed = _kind(EventKind.DIR_FAILED)
-    path = F.coalesce("path", "dir_id").alias("path")
+    before = F.coalesce(_suspected() | _noticed_first(), F.lit(False))
+    ours = F.col("kind").isin(*map(str, INCIDENT_KINDS))
+    told = events.where(F.col("path").isNotNull() | F.col("dir_id").isNotNull()).where(
+        ours | before | _deed().isNotNull()
+    )
+    turn = F.when(before, 0).when(failed, 1).otherwise(2)
+    so_far = (
+        Window.partitionBy(*run, "path").orderBy("mono_ns", turn, "event_id").rowsBetween(Window.unboundedPreceding, 0)
+    )
+    return told.withColumn("path", F.coalesce("path", "dir_id")).withColumn(
+        "number", F.count_if(failed).over(so_far) + F.when(before, 1).otherwise(0)
+    )
+
+
+def _failures(events: DataFrame, run: Sequence[str]) -> DataFrame:
+    """Events of each verdict, one row."""
+    failed = _kind(EventKind.DIR_FAILED)
     steps = {
         "detected_ns": failed,
         "sent_ns": _kind(EventKind.OFFLINE_SENT),
@@ -140,16 +170,16 @@ def _failures(events: DataFrame, run: Sequence[str]) -> DataFrame:
     }
     facts = ("cause", "evidence", "errno", "call", "latency_ms")
     ours = F.col("kind").isin(*map(str, INCIDENT_KINDS))
-    suspected = _kind(EventKind.STATE_CHANGED) & (F.col("attrs.state") == str(DirectoryState.SUSPECT))
     return (
-        events.where(F.col("path").isNotNull() | F.col("dir_id").isNotNull())
-        .groupBy(*run, path)
+        _numbered(events, run)
+        .groupBy(*run, "path", "number")
         .agg(
             F.max("incident").alias("incident"),
             F.count_if(ours).alias("steps"),
+            (F.count_if(failed | _noticed_first()) > 0).alias("is_verdict"),
             F.coalesce(F.min(F.when(failed, F.col("ts"))), F.min(F.when(ours, F.col("ts")))).alias("ts"),
             *(F.min(F.when(is_it, F.col("mono_ns"))).alias(name) for name, is_it in steps.items()),
-            F.collect_list(F.when(suspected, F.col("mono_ns"))).alias("suspect_ns"),
+            F.collect_list(F.when(_suspected(), F.col("mono_ns"))).alias("suspect_ns"),
             F.collect_list(_deed()).alias("deeds"),
             *(F.max(F.when(failed, F.col(f"attrs.{name}"))).alias(name) for name in facts),
             *(F.max(F.when(failed, F.col(name))).alias(name) for name in ("partitions", "leaders")),
@@ -180,5 +210,6 @@ def _run_ends(events: DataFrame, run: Sequence[str]) -> DataFrame:
     )
 
 
-def _ms(nanoseconds: Column) -> Column:
-    return nanoseconds / 1e6
+def _between(first_ns: Column | str, second_ns: Column | str) -> Column:
+    """Milliseconds; null where there are more than any clock counts."""
+    return F.try_subtract(second_ns, first_ns) / 1e6

@@ -9,11 +9,14 @@ directory have the same, and a clock that is set within a millisecond does not m
 seq)``; ``mono_ns`` and ``seq`` of a run grow together.)
 
 Counters of a disk grow as long as ``counters_since`` is the same: its *life*. Where the agent does not know it, a run
-is a life. What is added in a life is its greatest value less its smallest, and in an hour the sum over lives: what was
-counted between the last sample before a reset and the first one after it is left out.
+is a life. What is added in a life is its last value less its first, and in an hour the sum over lives: what was counted
+between the last sample before a reset and the first one after it is left out. A counter that falls within a life began
+anew, once: it grew from its first value to its greatest, and from its smallest to its last.
 """
 
-from pyspark.sql import Column, DataFrame
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  the name that every Spark user knows
 
 from kjbod.fleet.rollup.merge import EXACT, at, joined, merged, part, shaped, summed_maps, value
@@ -66,14 +69,15 @@ def summed(samples: DataFrame) -> DataFrame:
         F.max(used).alias("max.used"),
         F.max("leaders").alias("max.leaders"),
         F.count(used).alias("sum.line_n"),
-        F.sum(x).alias("_line_x"),
-        F.sum(x * x).alias("_line_xx"),
-        *(F.sum(half).alias(f"_line_y{name}") for name, half in (("l", low), ("h", high))),
-        *(F.sum(half * x).alias(f"_line_xy{name}") for name, half in (("l", low), ("h", high))),
+        F.try_sum(x).alias("_line_x"),
+        F.try_sum(x * x).alias("_line_xx"),
+        *(F.try_sum(half).alias(f"_line_y{name}") for name, half in (("l", low), ("h", high))),
+        *(F.try_sum(half * x).alias(f"_line_xy{name}") for name, half in (("l", low), ("h", high))),
         *(function(name).alias(f"_{name}_{end}") for name in COUNTERS for end, function in _ENDS),
-        *(F.sum(name).alias(f"sum.{name}") for name in ("probes", "probe_failures")),
+        *(function(name, "_at").alias(f"_{name}_{end}") for name in COUNTERS for end, function in _ENDS_IN_TIME),
+        *(F.try_sum(name).alias(f"sum.{name}") for name in ("probes", "probe_failures")),
         F.max("probe_us").alias("max.probe_us"),
-        *(F.sum(f"probe_{name}_us").alias(f"sum.probe_{name}_us") for name in ("write", "sync", "read")),
+        *(F.try_sum(f"probe_{name}_us").alias(f"sum.probe_{name}_us") for name in ("write", "sync", "read")),
         F.count("probe_write_us").alias("sum.probe_n"),
         F.min("smart_passed").alias("min.smart_passed"),
         F.max("smart_temp_c").alias("max.smart_temp_c"),
@@ -82,6 +86,7 @@ def summed(samples: DataFrame) -> DataFrame:
 
 
 _ENDS = (("min", F.min), ("max", F.max))
+_ENDS_IN_TIME = (("old", F.min_by), ("new", F.max_by))
 
 
 def _newest(name: str) -> tuple[Column, Column]:
@@ -117,7 +122,18 @@ def _partial(summed: DataFrame) -> DataFrame:
         *(F.expr(f"CAST({text} AS {EXACT})").alias(f"sum.line_{name}") for name, text in exact.items()),
         F.col("counters_since").alias("max.counters_since"),
         *(F.col(f"_{name}_{end}").alias(f"{end}.{name}") for name in COUNTERS for end, _ in _ENDS),
+        *(at(_moment(end), _at_end(name, end)).alias(f"{end}.{name}") for name in COUNTERS for end, _ in _ENDS_IN_TIME),
+        *(at(_moment(end), F.col("boot_id")).alias(f"{end}.boot") for end, _ in _ENDS_IN_TIME),
     )
+
+
+def _moment(end: str) -> Column:
+    return F.col("_first_at" if end == "old" else "_at")
+
+
+def _at_end(name: str, end: str) -> Column:
+    """A counter in the first or the last sample; where that has none, its smallest or greatest value."""
+    return F.coalesce(f"_{name}_{end}", f"_{name}_min" if end == "old" else f"_{name}_max")
 
 
 def _state(ts: Column, mono_ns: Column, state: Column, since: Column) -> Column:
@@ -129,20 +145,27 @@ def _of_life(lives: DataFrame) -> DataFrame:
     """Partial columns of directories, in which each life of the counters is added up."""
     ends = {"min": "old", "max": "new"}
     since = part("max.counters_since")
-    counters = [f"{end}.{name}" for name in COUNTERS for end in ends]
+    counters = [f"{end}.{name}" for name in COUNTERS for end, _ in _ENDS]
+    fell = reduce(Column.__or__, (F.coalesce(_fell(name), F.lit(False)) for name in COUNTERS))
     others = [name for name in lives.columns if "." in name and name not in (*counters, "max.counters_since")]
     return lives.select(
         *KEY,
         *(part(name) for name in others),
         F.when(since.isNotNull(), 1).otherwise(0).cast("bigint").alias("sum.lives"),
         *(at(part(f"{end}.at"), since).alias(f"{kind}.counters_since") for end, kind in ends.items()),
-        *(
-            at(part(f"{e}.at"), part(f"{e}.{name}")).alias(f"{kind}.{name}")
-            for name in COUNTERS
-            for e, kind in ends.items()
-        ),
-        *((part(f"max.{name}") - part(f"min.{name}")).alias(f"sum.{name}_added") for name in COUNTERS),
+        fell.cast("bigint").alias("sum.falls"),
+        *(_grown(name).alias(f"sum.{name}_added") for name in COUNTERS),
     )
+
+
+def _fell(name: str) -> Column:
+    return (value(f"new.{name}") < part(f"max.{name}")) | (value(f"old.{name}") > part(f"min.{name}"))
+
+
+def _grown(name: str) -> Column:
+    """What a counter has counted in a life."""
+    first, last, least, most = value(f"old.{name}"), value(f"new.{name}"), part(f"min.{name}"), part(f"max.{name}")
+    return F.try_add(F.try_subtract(last, least), F.when(last < most, F.try_subtract(most, first)).otherwise(0))
 
 
 def _happened(events: DataFrame) -> DataFrame:
@@ -200,7 +223,11 @@ def _finished(whole: DataFrame) -> DataFrame:
         part("max.leaders").alias("leaders_max"),
         value("old.counters_since").alias("counters_since_first"),
         value("new.counters_since").alias("counters_since"),
-        F.greatest(F.coalesce(part("sum.lives"), F.lit(0)) - 1, F.lit(0)).alias("resets"),
+        (
+            F.greatest(F.coalesce(part("sum.lives"), F.lit(0)) - 1, F.lit(0)) + F.coalesce(part("sum.falls"), F.lit(0))
+        ).alias("resets"),
+        value("old.boot").alias("boot_first"),
+        value("new.boot").alias("boot_last"),
         *(
             column
             for name in COUNTERS
@@ -248,14 +275,22 @@ def rack_model_hour(hours: DataFrame) -> DataFrame:
 def grouped(directories: DataFrame, keys: tuple[str, ...], *more: Column) -> DataFrame:
     """The columns that groups of directories have, and ``more`` aggregates, of rows of an hour or a day."""
     not_online = F.col("samples") - F.coalesce(F.col("states").getItem(str(DirectoryState.ONLINE)), F.lit(0))
-    sums = (
-        *("samples", "failures", "bytes_total", "used_last", "leaders", "probes", "probe_failures"),
-        *(f"{name}_added" for name in COUNTERS),
-    )
-    rows = directories.groupBy(*keys).agg(
-        F.count_distinct("host", "broker_id", "path").alias("directories"),
-        F.sum(not_online).alias("not_online"),
-        *(F.sum(name).alias(name) for name in sums),
-        *more,
+    sums = ("samples", "failures", "probes", "probe_failures", *(f"{name}_added" for name in COUNTERS))
+    # Of a disk that was replaced and its successor one has room there.
+    place = Window.partitionBy(*keys, *(name for name in ("host", "broker_id", "path") if name not in keys))
+    turn = F.row_number().over(place.orderBy(F.isnull("bytes_total"), F.desc("last_ts"), "dir_id"))
+    rows = (
+        directories.withColumn("_turn", turn)
+        .groupBy(*keys)
+        .agg(
+            F.count_distinct("host", "broker_id", "path").alias("directories"),
+            F.try_sum(not_online).alias("not_online"),
+            *(F.try_sum(name).alias(name) for name in sums),
+            *(
+                F.try_sum(F.when(F.col("_turn") == 1, F.col(n))).alias(n)
+                for n in ("bytes_total", "used_last", "leaders")
+            ),
+            *more,
+        )
     )
     return joined(rows, summed_maps(directories, keys, ["probe_histogram"]), keys)

@@ -1,6 +1,7 @@
 """Failures of directories: ``gold.incident``, of the events of three days each.
 
-An incident belongs to the date of its verdict. Its first sign may lie on the day before, and its end on the day after;
+An incident belongs to the date of its verdict; what is told of one that is not among the events is of another date's,
+such as leaders that moved days later. Its first sign may lie on the day before, and its end on the day after;
 what happens later is not seen, so that an incident does not depend on which other days are there.
 """
 
@@ -24,9 +25,9 @@ def incident(events: DataFrame, days: DataFrame, dates: Sequence[str]) -> DataFr
     dates, of the day before each and of the day after it."""
     seen = _around(events, dates)
     found = incidents(seen, _RUN).where(F.date_format(F.timestamp_millis("ts"), "yyyy-MM-dd") == F.col("_of"))
-    found = joined(joined(found, _runs(seen), _RUN), _verdicts(seen), (*_RUN, "path")).where("_verdict")
+    found = joined(joined(found.where("is_verdict"), _runs(seen), _RUN), _verdicts(seen), (*_RUN, "path"))
     known = _known(_around(days, dates))
-    rows = joined(found.drop("device", "serial"), _labels(found, known), (*_RUN, "path"))
+    rows = joined(found.drop("device", "serial"), _labels(found, known), (*_RUN, "path", "number"))
     role = F.coalesce("_verdict_role", F.col("_run_role"))
     version = F.coalesce("_verdict_version", F.col("_run_version"))
     return shaped(rows.withColumns({"role": role, "version": version, "date": F.col("_of")}), INCIDENT.columns)
@@ -48,15 +49,10 @@ def _runs(events: DataFrame) -> DataFrame:
 
 
 def _verdicts(events: DataFrame) -> DataFrame:
-    """Failures of which a verdict is here, or that Kafka has noticed first: what is told of others, such as leaders
-    that moved days later, is of another date's. And the role and the version where the verdict says them: most runs
-    began days before."""
-    noticed = (F.col("kind") == str(EventKind.KAFKA_NOTICED)) & F.col("attrs.after_ms").isNull()
-    first = events.where((F.col("kind") == str(EventKind.DIR_FAILED)) | noticed)
-    return first.groupBy(*_RUN, F.coalesce("path", "dir_id").alias("path")).agg(
-        F.max("attrs.role").alias("_verdict_role"),
-        F.max("attrs.version").alias("_verdict_version"),
-        F.lit(True).alias("_verdict"),
+    """The role and the version where verdicts say them: most runs began days before."""
+    failed = events.where(F.col("kind").isin(str(EventKind.DIR_FAILED), str(EventKind.KAFKA_NOTICED)))
+    return failed.groupBy(*_RUN, F.coalesce("path", "dir_id").alias("path")).agg(
+        F.max("attrs.role").alias("_verdict_role"), F.max("attrs.version").alias("_verdict_version")
     )
 
 
@@ -75,7 +71,9 @@ def _labels(found: DataFrame, known: DataFrame) -> DataFrame:
         F.count(F.lit(1)).alias("_n"), F.max("rack").alias("_rack"), F.max("model").alias("_model")
     )
     labelled = joined(
-        joined(found.select(*_RUN, "path", "dir_id", "device", "serial"), _prefixed(known), (*_PLACE, "dir_id")),
+        joined(
+            found.select(*_RUN, "path", "number", "dir_id", "device", "serial"), _prefixed(known), (*_PLACE, "dir_id")
+        ),
         only,
         _PLACE,
     )
@@ -83,6 +81,7 @@ def _labels(found: DataFrame, known: DataFrame) -> DataFrame:
     return labelled.select(
         *_RUN,
         "path",
+        "number",
         F.coalesce("known_rack", "_rack").alias("rack"),
         F.coalesce("known_model", F.when(alone, F.col("_model"))).alias("model"),
         F.coalesce("device", "known_device").alias("device"),

@@ -2,7 +2,8 @@
 
 The name of a partial column begins with how it merges, ``sum.samples`` or ``new.state``. Merging is commutative and
 associative, so that groups may be made in steps, of any size, in any order. ``new`` and ``old`` are structs that begin
-with their moment: of two the greater and the smaller one counts, so that ties go by the value.
+with their moment: of two the greater and the smaller one counts, so that ties go by the value. A sum that does not fit
+is null: one disk with an absurd counter is no reason to know nothing of all others.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ HISTOGRAM_TYPE = "MAP<STRING,BIGINT>"
 EXACT = "DECIMAL(38,0)"
 
 _MERGES: Mapping[str, Callable[[Column], Column]] = {
-    "sum": F.sum,
+    "sum": F.try_sum,
     "min": F.min,
     "max": F.max,
     "or": F.bit_or,
@@ -62,7 +63,7 @@ def summed_maps(rows: DataFrame, keys: Sequence[str], names: Sequence[str]) -> D
     without any bucket is null."""
     entries = [F.transform(F.map_entries(name), _named(name)) for name in names]
     exploded = rows.select(*keys, F.explode(F.concat(*(F.coalesce(e, F.array()) for e in entries))).alias("_entry"))
-    counted = exploded.groupBy(*keys, "_entry.name", "_entry.bucket").agg(F.sum("_entry.n").alias("n"))
+    counted = exploded.groupBy(*keys, "_entry.name", "_entry.bucket").agg(F.try_sum("_entry.n").alias("n"))
     entry = F.struct("bucket", "n")
     return counted.groupBy(*keys).agg(
         *(_map(F.collect_list(F.when(F.col("name") == name, entry))).alias(name) for name in names)

@@ -305,8 +305,8 @@ class _Step:
         return whole and bool(self._seen.pieces(SILVER_EVENTS.full_name, [date]))
 
     def _make_drives(self) -> None:
-        """A late line may say that a drive had failed, or was well, before days that were rolled up long ago: if the
-        last of these dates ends otherwise than before, all dates after it are made anew."""
+        """A late line may say that a drive had failed, or was well, or what its serial number is, before days that were
+        rolled up long ago: if the last of these dates ends otherwise than before, all dates after it are made anew."""
         first, last = self._dates[0], self._dates[-1]
         seen = {*self._seen.dates(DIR_DAY.full_name), *self._dates}
         dates = sorted(date for date in seen if first <= date <= last)
@@ -324,8 +324,8 @@ class _Step:
             self._write(DRIVE_LIFE, life, ALL_DATES, None, self._directories(dates[-1]))
 
     def _ends_otherwise(self, rows: "DataFrame", before: "DataFrame", first: str, last: str) -> bool:
-        old = drives.not_well(before.unionByName(self._live(DRIVE_DAY, lambda date: first <= date <= last)))
-        new = drives.not_well(before.unionByName(rows))
+        old = drives.remembered(before.unionByName(self._live(DRIVE_DAY, lambda date: first <= date <= last)))
+        new = drives.remembered(before.unionByName(rows))
         return bool(old.exceptAll(new).take(1) or new.exceptAll(old).take(1))
 
     def _live(self, table: Table, of: Callable[[str], bool]) -> "DataFrame":

@@ -276,15 +276,15 @@ def _recounted(samples: DataFrame) -> DataFrame:
         F.min("bytes_used").alias("used_min"),
         F.max("bytes_used").alias("used_max"),
         F.count("bytes_used").alias("line_n"),
-        F.sum(F.when(known, x)).alias("line_x"),
-        F.sum(y).alias("line_y"),
-        F.sum(F.when(known, x * y)).cast("decimal(38,0)").alias("line_xy"),
-        F.sum(F.when(known, x * x)).cast("decimal(38,0)").alias("line_xx"),
-        F.sum("probes").alias("probes"),
-        F.sum("probe_failures").alias("probe_failures"),
+        F.try_sum(F.when(known, x)).alias("line_x"),
+        F.try_sum(y).alias("line_y"),
+        F.try_sum(F.when(known, x * y)).cast("decimal(38,0)").alias("line_xy"),
+        F.try_sum(F.when(known, x * x)).cast("decimal(38,0)").alias("line_xx"),
+        F.try_sum("probes").alias("probes"),
+        F.try_sum("probe_failures").alias("probe_failures"),
         F.max("probe_us").alias("probe_us_max"),
-        F.sum("probe_write_us").alias("probe_write_us_sum"),
-        F.sum("probe_read_us").alias("probe_read_us_sum"),
+        F.try_sum("probe_write_us").alias("probe_write_us_sum"),
+        F.try_sum("probe_read_us").alias("probe_read_us_sum"),
         F.count("probe_write_us").alias("probe_n"),
         F.min("smart_passed").alias("smart_passed"),
         F.max("smart_temp_c").alias("smart_temp_c_max"),
@@ -308,7 +308,7 @@ def _gold(lake: Lake, state: State, hour: str) -> Iterator[str]:
 
 
 def _differ(name: str) -> Column:
-    """A sum of nothing is null or zero: both say that there was nothing."""
+    """A sum of nothing is null or zero: both say that there was nothing. One that does not fit is null in both."""
     silver, gold = (F.coalesce(F.col(f"{side}.{name}").cast("decimal(38,0)"), F.lit(0)) for side in ("silver", "gold"))
     return silver != gold
 
