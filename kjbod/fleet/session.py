@@ -75,6 +75,7 @@ def session_settings() -> dict[str, str]:
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "1000000",
         "spark.sql.files.ignoreCorruptFiles": "true",  # a torn gzip file must not stop the job; its trailer tells
         "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+        "spark.sql.variable.substitute": "false",  # ${env:NAME} in a query is text
     }
 
 
