@@ -102,9 +102,9 @@ def latencies(incidents: DataFrame) -> tuple[Latency, ...]:
 
 
 def false_verdicts(incidents: DataFrame, drive_days: DataFrame) -> DataFrame:
-    """Verdicts that the disk did not bear out, the newest one of each drive at its place, with ``well_days``: days, that
-    of the verdict among them, at whose end it was well in the same place. None where the drive had failed again when it
-    was last seen there, or another one has its place. A drive of the same serial number elsewhere tells nothing."""
+    """Verdicts that the disk did not bear out, the newest one of each drive at its place, with ``well_days``: days from
+    that of the verdict on at whose end it was well in the same place. None where the drive had failed again when it was
+    last seen there, or another one has its place. A drive of the same serial number elsewhere tells nothing."""
     named = F.coalesce("serial", "dir_id")
     newest = (
         incidents.where(named.isNotNull())

@@ -51,8 +51,8 @@ def drive_day(days: DataFrame, before: DataFrame) -> DataFrame:
 
 
 def _named(days: DataFrame, before: DataFrame) -> DataFrame:
-    """Rows of ``gold.dir_day`` with ``drive``. What later days say of a serial number is left to the drive's life: a day
-    does not depend on what comes after it."""
+    """Rows of ``gold.dir_day`` with ``drive``. What later days say of a serial number is left to the drive's life: a
+    day does not depend on what comes after it."""
     said = F.when(F.col("serial").isNotNull(), F.struct("date", "serial"))
     so_far = F.max(said).over(Window.partitionBy(*_DISK).orderBy("date")).serial
     known = F.when(F.col("dir_id").isNotNull(), F.coalesce(so_far, "_known"))
