@@ -376,22 +376,25 @@ def test_any_order_and_any_repetition_of_the_same_lines_gives_the_same_bytes(
     assert contents(crooked) == contents(straight)
 
 
-def hours_of(spark: Any, agent: Agent) -> list[dict[str, Any]]:
-    """Rows of ``gold.dir_hour`` of an agent's lines, in order."""
+def silver(spark: Any, agent: Agent) -> list[Any]:
+    """Samples and events of an agent's lines."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    from kjbod.fleet.rollup import hours
     from kjbod.fleet.schema import EVENTS, SAMPLES
     from kjbod.fleet.tables import SILVER_EVENTS, SILVER_SAMPLES
     from tests.fleet.silver_rows import frame, lines_of
 
     at = F.timestamp_millis("ts")
-    samples, events = (
-        frame(spark, known, lines_of(stream, agent)).withColumns(
-            {"date": F.date_format(at, "yyyy-MM-dd"), "hour": F.date_format(at, "HH")}
-        )
-        for stream, known in ((SAMPLES, SILVER_SAMPLES), (EVENTS, SILVER_EVENTS))
-    )
+    moment = {"date": F.date_format(at, "yyyy-MM-dd"), "hour": F.date_format(at, "HH")}
+    tables = ((SAMPLES, SILVER_SAMPLES), (EVENTS, SILVER_EVENTS))
+    return [frame(spark, known, lines_of(stream, agent)).withColumns(moment) for stream, known in tables]
+
+
+def hours_of(spark: Any, agent: Agent) -> list[dict[str, Any]]:
+    """Rows of ``gold.dir_hour`` of an agent's lines, in order."""
+    from kjbod.fleet.rollup import hours
+
+    samples, events = silver(spark, agent)
     found = hours.dir_hour(hours.summed(samples), hours.histograms(samples), events)
     return [row.asDict(recursive=True) for row in found.orderBy("path", "date", "hour", "dir_id").collect()]
 
@@ -501,3 +504,23 @@ def test_counters_whose_beginning_nobody_says_grow_in_a_run_and_begin_anew_where
     ]
     (day,) = days.dir_day(frame(spark, "gold.dir_hour", found)).collect()
     assert (day["writes_added"], day["resets"]) == (10 + 20 + 16 + 9, 1)
+
+
+def test_each_verdict_of_a_run_is_of_its_own_date_and_of_its_own_disk(spark: Any) -> None:
+    from kjbod.fleet.rollup.incidents import incident
+    from tests.fleet.gold_rows import dir_day, frame
+
+    guard = Agent(dirs=1)
+    [path] = guard.paths
+    guard.fail(0, path)
+    guard.fail(HOUR_MS, path)
+    guard.event(MIDNIGHT_MS, EventKind.DIR_FAILED, path, dir_id="other", serial=None, attrs={"cause": "worn"})
+    first = dir_day(0, path=path) | {"dir_id": guard.dir_id(path)}
+    labels = frame(spark, "gold.dir_day", [first, first | {"dir_id": "other", "serial": "OTHER", "model": "M2"}])
+    rows = incident(silver(spark, guard)[1], labels, [FIRST, SECOND]).collect()
+    assert [
+        (row["date"], row["cause"], row["serial"], row["model"]) for row in sorted(rows, key=lambda r: r["ts"])
+    ] == [
+        *2 * [(FIRST, "io_error", "S11", "M1")],
+        (SECOND, "worn", "OTHER", "M2"),
+    ]
