@@ -23,7 +23,7 @@ from kjbod.fleet.lake import claim
 from kjbod.fleet.lake.arrow_files import ArrowFiles
 from kjbod.fleet.lake.lake import IDENTITY, LIVE, STATES_KEPT, Lake, open_lake
 from kjbod.fleet.lake.state import BATCH, LostPiecesError, Piece, State, from_json, to_json
-from kjbod.fleet.tables import LAKE_VERSION
+from kjbod.fleet.tables import LAKE_VERSION, TABLES
 
 SAMPLES, DIR_HOUR = "silver.samples", "gold.dir_hour"
 DATE, HOURS = "2026-11-01", ("03", "04")
@@ -97,6 +97,15 @@ def test_what_was_replaced_cannot_be_replaced_again() -> None:
     state = State("x").with_pieces(SAMPLES, [a]).with_pieces(SAMPLES, [piece("b")], replaced=[a])
     with pytest.raises(LostPiecesError, match=r"silver.samples: a was replaced meanwhile"):
         state.with_pieces(SAMPLES, [piece("c")], replaced=[a])
+
+
+def test_pieces_that_came_where_there_were_none_are_seen_too() -> None:
+    seen = State("x").with_pieces(SAMPLES, [piece("a", ("03",))])
+    now = seen.with_pieces(SAMPLES, [piece("b", ("04",))])
+    now.check_same(seen, SAMPLES, hours=[f"{DATE}T03"])
+    for which in ({"hours": [f"{DATE}T04"]}, {"dates": [DATE]}):
+        with pytest.raises(LostPiecesError, match=r"silver.samples: b was added or replaced meanwhile"):
+            now.check_same(seen, SAMPLES, **which)
 
 
 def test_what_was_replaced_is_retired_from_the_commit_on() -> None:
@@ -174,6 +183,58 @@ def test_of_two_who_replace_the_same_piece_one_is_told(lake: Lake) -> None:
     with pytest.raises(LostPiecesError):
         lake.commit(lambda state: state.with_pieces(SAMPLES, [piece("c")], replaced=before.pieces(SAMPLES)), "compact")
     assert [p.path for p in lake.state().pieces(SAMPLES)] == ["b"]
+
+
+def test_of_two_rollups_at_once_the_gold_of_one_counts(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of the first gold of an hour, which replaces nothing."""
+    pytest.importorskip("pyspark")
+    from kjbod.fleet.rollup import run
+
+    made: list[str] = []
+    monkeypatch.setattr(lake, "make_durable", lambda: None)
+
+    def make(step: Any, _progress: Any) -> None:
+        made.append(f"gold{len(made)}")
+        step._replaces(TABLES[DIR_HOUR], hours=step.hours)
+        step._replaces(TABLES["gold.dir_day"], dates=[DATE])
+        step.added = {DIR_HOUR: [piece(made[-1], ("03",))], "gold.dir_day": [piece(f"day of {made[-1]}", ())]}
+        if len(made) == 1:
+            roll()
+
+    def roll() -> set[str]:
+        return run._roll(lake, lambda _text: None, [DATE], set(), everything=True)[0]
+
+    monkeypatch.setattr(run._Step, "make", make)
+    lake.commit(lambda now: now.with_pieces(SAMPLES, [piece("a", ("03",))]).with_touched([f"{DATE}T03"]), "ingest")
+    assert roll() == {f"{DATE}T03"}
+    assert [p.path for p in lake.state().pieces(DIR_HOUR)] == ["gold2"]
+    assert [p.path for p in lake.state().pieces("gold.dir_day")] == ["day of gold2"]
+
+
+@pytest.mark.parametrize("reads", range(1, 5))
+def test_what_is_ingested_at_the_end_of_a_rollup_stays_touched(
+    lake: Lake, reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyspark")
+    from kjbod.fleet.rollup.run import rollup_into
+
+    lake.commit(lambda now: now.with_touched([f"{DATE}T03"]), "ingest")  # and its silver is gone
+    other, read, count = Lake(None, ArrowFiles(lake.uri), lake.lake_id), lake.state, 0  # type: ignore[arg-type]
+
+    def ingest(now: State) -> State:
+        return now.with_pieces(SAMPLES, [piece("late", ("03",))]).with_touched([f"{DATE}T03"])
+
+    def read_and_ingest() -> State:
+        nonlocal count
+        count += 1
+        found = read()
+        if count == reads:
+            other.commit(ingest, "ingest")
+        return found
+
+    monkeypatch.setattr(lake, "state", read_and_ingest)
+    rollup_into(None, lake, lambda _text: None)  # type: ignore[arg-type]
+    assert set(other.state().touched) == {f"{DATE}T03"}
 
 
 def test_a_change_of_nothing_is_no_commit(lake: Lake) -> None:
@@ -317,6 +378,18 @@ def test_a_number_that_another_process_has_now_does_not_hold_a_claim(lake: Lake)
     lake.files.create("_claims/ingest.json", json.dumps(held | {"started": held["started"] - 1}))
     with claimed(lake):
         pass
+
+
+def test_a_number_of_another_pid_namespace_says_nothing_of_a_process(lake: Lake, tmp_path: Path) -> None:
+    """In a container with the host's name, 7 is another process than outside, or none."""
+    gone = {**claim._myself(), "started": -1}
+    for holder in (gone | {"pid_ns": "pid:[7]"}, {name: value for name, value in gone.items() if name != "pid_ns"}):
+        lake.files.replace("_claims/ingest.json", json.dumps(holder))
+        with pytest.raises(FleetError, match="runs already"), claimed(lake):
+            pass
+        os.utime(tmp_path / "lake/_claims/ingest.json", (1, 1))
+        with claimed(lake):
+            pass
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"host": "elsewhere", "pid": 1}'])

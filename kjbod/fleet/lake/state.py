@@ -13,9 +13,10 @@ a commit of    adds                                                             
 ============== ================================================================= ====================================
 ingest         a piece of samples, events, audit for each date of the batch      its hours are *touched*; the batch
                                                                                  counts as taken in
-rollup         a piece of each gold table for each hour or date it made          replaces those before; those hours
-                                                                                 are not touched any more, unless
-                                                                                 they were again meanwhile
+rollup         a piece of each gold table for each hour or date it made          replaces those before, if they are
+                                                                                 those that it saw; those hours are not
+                                                                                 touched any more, unless they were
+                                                                                 again meanwhile
 compact        one piece for a date of silver or gold                            replaces exactly the pieces that it
                                                                                  was made of
 retention      nothing                                                           takes out pieces, then what was taken
@@ -40,7 +41,8 @@ ALL_DATES = "all"
 
 
 class LostPiecesError(Exception):
-    """A piece that a commit would replace does not count any more: somebody else has replaced it."""
+    """Pieces that a commit would replace are not those that count any more: somebody else has replaced them, or added
+    some beside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,17 @@ class State:
         kept = {date: tuple(sorted(pieces, key=lambda p: p.path)) for date, pieces in sorted(by_date.items()) if pieces}
         retired = tuple(Retired(path, 0, f"replaced in {table}") for path in sorted(gone))
         return dataclasses.replace(self, tables={**self.tables, table: kept}, retired=(*self.retired, *retired))
+
+    def check_same(self, seen: "State", table: str, **which: Iterable[str]) -> None:
+        """Check that of some dates or hours of a table (see :meth:`pieces`) the same pieces count as in ``seen``: that
+        there were none is seen as well, and what was made then must not stand beside what another has made since.
+
+        Raises:
+            LostPiecesError: others do.
+        """
+        now, then = ({piece.path for piece in state.pieces(table, **which)} for state in (self, seen))
+        if now != then:
+            raise LostPiecesError(f"{table}: {min(now ^ then)} was added or replaced meanwhile")
 
     def with_touched(self, hours: Iterable[str]) -> "State":
         """Gold of these hours has to be made."""
