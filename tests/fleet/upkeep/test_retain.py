@@ -11,8 +11,8 @@ from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.lake.lake import Lake, files_of
 from kjbod.fleet.lake.state import Piece, Retired, State
 from kjbod.fleet.tables import SILVER_SAMPLES
-from kjbod.fleet.upkeep.account import Compacted, gone, silver_from, with_compacted
-from kjbod.fleet.upkeep.retain import GRACE_MS, LITTER_AGE_MS, Limits, plan_of
+from kjbod.fleet.upkeep.account import Compacted, gone, silver_from, with_compacted, with_silver_from
+from kjbod.fleet.upkeep.retain import GRACE_MS, LITTER_AGE_MS, Limits, Plan, plan_of
 from tests.fleet.parts import drawn
 from tests.fleet.upkeep.lakes import DAY, FixedClock, ingest, rows_of, sample
 
@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.usefixtures("with_spark"), drawn("upkeep retain")]
 
 TODAY = datetime.date(2026, 11, 20)
 NEXT_DAY = "2026-11-02"
+SAMPLES = SILVER_SAMPLES.full_name
 
 
 def quiet(_text: str) -> None:
@@ -75,6 +76,54 @@ def test_silver_that_is_not_verified_stays_and_is_named(state: State, why: str) 
     plan = plan_of(state, Limits(silver_days=10, gold_days=11), TODAY)
     assert [(kept.table, kept.date) for kept in plan.kept] == [("silver.samples", DAY)] and why in plan.kept[0].why
     assert ("silver.samples", DAY) not in plan.out and plan.silver_from == ""
+
+
+def verified(*dates: str, tables: tuple[str, ...] = ("silver.samples", "silver.events")) -> State:
+    state = State("id")
+    for date in dates:
+        for table in tables:
+            state = state.with_pieces(table, [piece(table, date)])
+            state = with_compacted(state, table, date, Compacted(piece(table, date).path, 5, 1))
+    return state
+
+
+def test_silver_goes_in_the_order_of_dates_up_to_the_first_that_has_to_stay() -> None:
+    first, second, third = days = (DAY, NEXT_DAY, "2026-11-03")
+    limits = Limits(silver_days=10, gold_days=100)
+    state = verified(*days).with_touched([f"{second}T03"])
+    plan = plan_of(state, limits, TODAY)
+    assert plan.out == (("silver.samples", first), ("silver.events", first)) and plan.silver_from == second
+    assert [(kept.date, kept.why[:22]) for kept in plan.kept] == [
+        *[(second, "its gold is not made y")] * 2,
+        *[(third, "an older date has to s")] * 2,
+    ]
+    # Its rows came when retention was beyond it: it has to be compacted, and is in nobody's way.
+    late = with_silver_from(verified(second, third).with_pieces(SAMPLES, [piece(SAMPLES, first)]), second)
+    plan = plan_of(late, limits, TODAY)
+    assert {date for _, date in plan.out} == {second, third} and [kept.date for kept in plan.kept] == [first]
+
+
+def test_a_date_of_silver_goes_with_both_of_its_tables_or_not_at_all() -> None:
+    state = verified(DAY, NEXT_DAY).with_pieces("silver.events", [piece("silver.events", DAY, "late")])
+    plan = plan_of(state, Limits(silver_days=10, gold_days=100), TODAY)
+    assert plan.out == () and plan.silver_from == ""
+    whys = {(kept.table, kept.date): kept.why for kept in plan.kept}
+    assert len(whys) == 4 and whys[SAMPLES, DAY] == "the other table of this date has to stay"
+
+
+def test_what_is_ingested_while_silver_is_taken_out_holds_back_its_date_and_those_after_it(tmp_path: Path) -> None:
+    from kjbod.fleet.lake.arrow_files import ArrowFiles
+    from kjbod.fleet.upkeep.retain import _take_out
+
+    lake = Lake(None, ArrowFiles(str(tmp_path)), "id")  # type: ignore[arg-type]
+    seen = lake.commit(lambda _: verified(DAY, NEXT_DAY, "2026-11-03"), "compact")
+
+    def plan_now(state: State) -> Plan:
+        return plan_of(state, Limits(silver_days=10, gold_days=100), TODAY)
+
+    lake.commit(lambda now: now.with_touched([f"{NEXT_DAY}T03"]), "ingest")
+    state = _take_out(lake, seen, plan_now(seen), plan_now)
+    assert state.dates(SAMPLES) == [NEXT_DAY, "2026-11-03"] and silver_from(state) == NEXT_DAY
 
 
 def test_dates_that_are_yet_to_come_are_kept_and_strange_ones_too() -> None:
