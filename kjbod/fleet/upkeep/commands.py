@@ -89,15 +89,15 @@ def retain_lake(
 def _retain_reports(
     running: Running, lake: "Lake", limits: "Limits", reports: Sequence[str], *, dry_run: bool
 ) -> tuple[int, int]:
-    from kjbod.fleet.lake.lake import files_of
+    from kjbod.fleet.ingest.stream import inbox_uri
     from kjbod.fleet.upkeep.compact import today_of
     from kjbod.fleet.upkeep.reports import delete_ingested
     from kjbod.fleet.upkeep.retain import cutoff
 
     before, total = cutoff(today_of(running.clock.wall_ms()), limits.raw_days), (0, 0)
     for uri in reports if before else ():
-        files = files_of(lake.spark, uri)
-        deleted, kept = delete_ingested(lake, lake.state(), files, before, running.progress, dry_run=dry_run)
+        inbox = inbox_uri(lake.spark, uri)
+        deleted, kept = delete_ingested(lake, inbox, before, running.progress, dry_run=dry_run)
         total = total[0] + deleted, total[1] + kept
     return total
 

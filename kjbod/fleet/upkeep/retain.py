@@ -12,8 +12,8 @@ silver       date is compacted and verified, its gold is made, and   else it is 
                                                                      of a date that is only half there
 gold         not less than silver                                    rows of ``all`` dates and imported ones stay
 audit        as long as the longest of the three                     it is what proves the others
-reports      an audit row says kept, with this URI and size, and     ``--delete-ingested``: they are not kjbod's own
-             silver of all of the file's dates is verified
+reports      the lake holds its lines, read once more, and silver    ``--delete-ingested``: they are not kjbod's own
+             of all of their dates is verified
 ============ ======================================================= ==================================================
 """
 

@@ -2,13 +2,16 @@
 
 import dataclasses
 import datetime
+import functools
+import zlib
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from kjbod.fleet.fleet_error import FleetError
-from kjbod.fleet.lake.lake import Lake, files_of
+from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.lake.state import Piece, Retired, State
 from kjbod.fleet.tables import SILVER_SAMPLES
 from kjbod.fleet.upkeep.account import Compacted, gone, silver_from, with_compacted, with_silver_from
@@ -261,50 +264,76 @@ def test_a_state_that_somebody_edited_deletes_nothing_else(
     assert (tmp_path / "outside/aaaaaaaa-aaaa").is_dir() and (root_of(lake) / "gold/dir_day").is_dir()
 
 
-def test_a_report_goes_when_the_lake_proves_that_it_holds_it(spark: Any, compact_lake: Lake, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("state", "days", "goes"),
+    [
+        (verified(DAY), (0, 0), True),
+        (verified(DAY), (0, 1), False),
+        (State("id"), (0, 0), False),  # no piece proves nothing
+        (with_silver_from(State("id"), NEXT_DAY), (0, 0), True),
+        (with_silver_from(State("id"), NEXT_DAY), (0, 1), False),
+        (with_silver_from(State("id"), NEXT_DAY).with_pieces(SAMPLES, [piece(SAMPLES, DAY)]), (0, 0), False),  # late
+        (verified(DAY), (0, None), False),
+        (verified(DAY), (-99, 0), False),
+    ],
+)
+def test_a_report_is_whole_in_silver_when_its_dates_are_compacted_or_were(
+    state: State, days: tuple[int, int | None], goes: bool
+) -> None:
+    from kjbod.fleet.upkeep.reports import is_whole
+
+    first, last = (None if day is None else sample(3, 0, day=day)["ts"] for day in days)
+    assert is_whole(state, "samples", {"first_ts": first, "last_ts": last}) == goes
+
+
+def test_a_report_goes_when_the_lake_proves_that_it_holds_it(compact_lake: Lake, tmp_path: Path) -> None:
     from kjbod.fleet.tables import AUDIT_FILES
     from kjbod.fleet.upkeep.reports import delete_ingested
-    from tests.fleet.upkeep.lakes import audit_row, put
+    from tests.fleet.upkeep.lakes import put
 
     lake, inbox = compact_lake, tmp_path / "in box"
-    folder = inbox / "samples" / f"date={DAY}" / "hour=03"
-    folder.mkdir(parents=True)
-
-    def report(name: str, size: int = 10, day: int = 0) -> Path:
-        at_folder = folder if not day else inbox / "samples" / "date=2026-11-02" / "hour=00"
-        at_folder.mkdir(parents=True, exist_ok=True)
-        path = at_folder / name
-        path.write_bytes(b"x" * size)
-        return path
-
-    held, grown, aside, unknown, later = (
-        report(name, size, day)
-        for name, size, day in [
-            ("held.jsonl.gz", 10, 0),
-            ("grown.jsonl.gz", 11, 0),
-            ("aside.jsonl.gz", 10, 0),
-            ("unknown.jsonl.gz", 10, 0),
-            ("later.jsonl.gz", 10, 1),
-        ]
+    report = functools.partial(_report, inbox)
+    held, grown, altered, aside, never, later = (
+        report(name, day)
+        for name, day in [("a%2Db", 0), ("grown", 0), ("altered", 0), ("aside", 0), ("a%252Db", 0), ("later", 1)]
     )
-    long = report("long.jsonl.gz")
-    being_written, link = report(".held.jsonl"), folder / "link.jsonl.gz"
+    spread, being_written, link = report("spread"), report(".held"), held.with_name("link.jsonl")
+    long = report("long", more="x" * (1 << 20))  # of which ingest has seen the first line alone
     link.symlink_to(held)
-
-    def row(path: Path, **more: Any) -> dict[str, Any]:
-        day = int(path.parents[1].name[-1]) - 1
-        one = audit_row("samples", sample(3, 0, day=day, _file=path.name)) | {"good_lines": 1}
-        return one | {"uri": f"file:///{str(path).lstrip('/').replace(' ', '%20')}"} | more
-
-    rows = [row(held), row(grown), row(aside, kept=False, status="torn"), row(link), row(being_written)]
-    rows.append(row(long, last_ts=sample(3, 0, day=1)["ts"]))  # its last lines are of a date that is not verified
+    (inbox / "samples/date=2026-10-31").symlink_to(never.parents[1])
+    rows = [_audited(path) for path in (held, grown, altered, link, being_written)]
+    rows += [_audited(aside, kept=False, status="torn"), _audited(spread, last_ts=sample(3, 0, day=1)["ts"])]
+    rows += [_audited(long, lines=1, crc=zlib.crc32(b"long"))]
+    rows += [_audited(never) | {"uri": rows[0]["uri"].replace("%252D", "-")}]  # of one that is not there any more
     lake.commit(lambda s: put(lake, s, AUDIT_FILES, rows, DAY), "ingest")
-    lake.commit(lambda s: put(lake, s, AUDIT_FILES, [row(later)], NEXT_DAY), "ingest")
+    lake.commit(lambda s: put(lake, s, AUDIT_FILES, [_audited(later)], NEXT_DAY), "ingest")
+    grown.write_text("grown\nmore\n")
+    altered.write_text("ALTERED\n")
 
-    files, state = files_of(spark, str(inbox)), lake.state()
-    assert delete_ingested(lake, state, files, DAY, quiet) == (0, 0)  # not old enough
-    assert delete_ingested(lake, state, files, "2026-11-03", quiet, dry_run=True) == (1, 5)
-    assert held.exists()
-    assert delete_ingested(lake, state, files, "2026-11-03", quiet) == (1, 5)
-    assert not held.exists()
-    assert all(path.exists() for path in (grown, aside, unknown, later, long, being_written)) and link.is_symlink()
+    def delete(before: str, **how: bool) -> tuple[int, int]:
+        return delete_ingested(lake, f"file:{inbox}", before, quiet, **how)
+
+    there = {path for path in inbox.rglob("*") if path.is_file()}
+    assert delete(DAY, dry_run=True)[0] == 0  # not old enough
+    assert delete("2026-11-03", dry_run=True)[0] == 1 and held.exists()
+    assert delete("2026-11-03")[0] == 1
+    assert there - {path for path in inbox.rglob("*") if path.is_file() or path.is_symlink()} == {held}
+    assert link.is_symlink()
+
+
+def _report(inbox: Path, name: str, day: int = 0, more: str = "") -> Path:
+    path = inbox / "samples" / f"date=2026-11-{day + 1:02}" / "hour=03" / f"{name}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{name}\n{more}\n" if more else f"{name}\n")
+    return path
+
+
+def _audited(path: Path, **more: Any) -> dict[str, Any]:
+    """The audit of a report as ingest would write it, its URI as Spark has it."""
+    from tests.fleet.upkeep.lakes import audit_row
+
+    inbox, day = path.parents[3], int(path.parents[1].name[-1]) - 1
+    one = audit_row("samples", sample(3, 0, day=day, _file=path.name)) | {"inbox": f"file:{inbox}"}
+    lines = path.read_bytes().splitlines()
+    said = {"bytes": path.stat().st_size, "lines": len(lines), "crc": sum(map(zlib.crc32, lines)) % 2**32}
+    return one | said | {"good_lines": 1, "uri": f"file:{quote(str(path), safe='/=')}"} | more
