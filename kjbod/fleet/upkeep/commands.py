@@ -118,7 +118,7 @@ def _say_retained(running: Running, result: "Result", *, dry_run: bool) -> None:
     for kept in result.plan.kept:
         running.print(f"{kept.table} {kept.date}: kept though it is old: {kept.why}")
     for path in result.not_ours:
-        running.print(f"{safe(path)}: not deleted: below a symbolic link, or not a name that kjbod gives")
+        running.print(f"{safe(path)}: not deleted: below a symbolic link, or not all of it was made by kjbod")
     if not (by_table or result.deleted or result.waiting or result.plan.kept or result.not_ours):
         running.print("nothing is too old")
 

@@ -103,7 +103,8 @@ class Result:
     waiting: int
     """Retired pieces whose grace is not over."""
     not_ours: tuple[str, ...] = ()
-    """Retired paths that are left alone: below a symbolic link, or not of a name that kjbod gives."""
+    """Retired paths that are left alone: below a symbolic link, not of a name that kjbod gives, or with something in
+    them that kjbod has not made."""
 
 
 def cutoff(today: datetime.date, days: int | None) -> str:
@@ -235,13 +236,16 @@ def _live(state: State) -> set[str]:
 
 
 def _is_ours(lake: Lake, path: str) -> bool:
-    """Whether a path is that of a piece, with no link on its way: a state that somebody edited deletes nothing else."""
+    """Whether a path is that of a piece, with no link on its way and nothing foreign in it: a state that somebody
+    edited deletes nothing else, nor does what somebody has put beside the files of a piece go with them."""
     parts = path.split("/")
     if ".".join(parts[:2]) not in TABLES or not all(_PART.fullmatch(p) or _UNIQUE.fullmatch(p) for p in parts[2:]):
         return False
     if len(parts) < 3 or not (_UNIQUE.fullmatch(parts[-1]) or any(_BATCH.fullmatch(part) for part in parts)):
         return False
-    return not any(lake.files.is_link("/".join(parts[:count])) for count in range(1, len(parts) + 1))
+    if any(lake.files.is_link("/".join(parts[:count])) for count in range(1, len(parts) + 1)):
+        return False
+    return _newest_ms(lake.files, path, 0) is not None
 
 
 def _delete(lake: Lake, over: list[str], litter: list[str], progress: Progress) -> None:
