@@ -39,7 +39,7 @@ Progress = Callable[[str], None]
 
 _SILVER = tuple(name for name, table in TABLES.items() if table.layer == SILVER)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
-_PART = re.compile(r"(date=(\d{4}-\d\d-\d\d|all)|hour=\d\d|run=[0-9A-Za-z-]+|batch=\d+)")
+_PART = re.compile(r"((date|on|day)=(\d{4}-\d\d-\d\d|all)|imports|hour=\d\d|run=[0-9A-Za-z-]+|batch=\d+)")
 _UNIQUE = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}(-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})?")
 _BATCH = re.compile(r"batch=\d+")
 _DATA = re.compile(r"(\.?_SUCCESS(\.crc)?|\.?part-[0-9A-Za-z._-]+|_temporary|\d+|_?task_\w+|_?attempt_\w+)")
@@ -241,7 +241,7 @@ def _is_ours(lake: Lake, path: str) -> bool:
     parts = path.split("/")
     if ".".join(parts[:2]) not in TABLES or not all(_PART.fullmatch(p) or _UNIQUE.fullmatch(p) for p in parts[2:]):
         return False
-    if len(parts) < 3 or not (_UNIQUE.fullmatch(parts[-1]) or any(_BATCH.fullmatch(part) for part in parts)):
+    if len(parts) < 3 or not any(_UNIQUE.fullmatch(part) or _BATCH.fullmatch(part) for part in parts):
         return False
     if any(lake.files.is_link("/".join(parts[:count])) for count in range(1, len(parts) + 1)):
         return False

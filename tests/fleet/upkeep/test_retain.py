@@ -264,24 +264,31 @@ def test_a_state_that_somebody_edited_deletes_nothing_else(
     assert (tmp_path / "outside/aaaaaaaa-aaaa").is_dir() and (root_of(lake) / "gold/dir_day").is_dir()
 
 
+@pytest.mark.parametrize(
+    "gone",
+    [
+        piece(SAMPLES, NEXT_DAY).path,
+        f"audit/files/run=r/batch=3/0000aaaa-0000/on={NEXT_DAY}",  # as ingest names it
+        f"imported/drive_day/imports/0000aaaa-0000/day={NEXT_DAY}",  # as import does
+    ],
+)
 def test_what_somebody_put_into_a_directory_that_goes_stays_with_it_and_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kjbod.fleet.lake.arrow_files import ArrowFiles
     from kjbod.fleet.upkeep.retain import retain
 
     lake, old = Lake(None, ArrowFiles(str(tmp_path)), "id"), piece(SAMPLES, DAY)  # type: ignore[arg-type]
-    other = piece(SAMPLES, NEXT_DAY)
-    for path in (old.path, other.path):
+    for path in (old.path, gone):
         (tmp_path / path / "hour=03").mkdir(parents=True)
         (tmp_path / path / "hour=03/part-0.parquet").touch()
     (tmp_path / old.path / "hour=03/notes.txt").write_text("mine")
-    retired = (Retired(old.path, 1, "a test"), Retired(other.path, 1, "a test"))
+    retired = (Retired(old.path, 1, "a test"), Retired(gone, 1, "a test"))
     lake.commit(lambda state: dataclasses.replace(state, retired=retired), "retain")
     at(lake, 2 * GRACE_MS, monkeypatch)
     result = retain(lake, Limits(), quiet)
-    assert (result.not_ours, result.deleted) == ((old.path,), (other.path,))
-    assert (tmp_path / old.path / "hour=03/notes.txt").exists() and not (tmp_path / other.path).exists()
+    assert (result.not_ours, result.deleted) == ((old.path,), (gone,))
+    assert (tmp_path / old.path / "hour=03/notes.txt").exists() and not (tmp_path / gone).exists()
     assert [one.path for one in lake.state().retired] == [old.path]
 
 
