@@ -118,6 +118,7 @@ class Lake:
         reader = self.spark.read.schema(ddl)
         # A file that is damaged here is no torn report: it must not be passed over.
         reader = reader.option("ignoreCorruptFiles", "false").option("ignoreMissingFiles", "false")
+        reader = reader.option("parquet.page.verify-checksum.enabled", "true")
         rows = reader.parquet(*paths) if paths else self.spark.createDataFrame([], ddl)
         if is_silver:
             at = F.timestamp_millis("ts")

@@ -142,7 +142,7 @@ def verify_lake(running: Running, spark: "SparkSession", lake_uri: str, sample: 
     running.progress("done")
     for difference in found.differences:
         running.print(safe(difference))
-    again = f"{plural(len(found.hours), 'hour')} of gold computed again"
+    again = f"{plural(len(found.hours), 'hour')} and {plural(len(found.dates), 'date')} of gold computed again"
     counted = f"{plural(found.pieces, 'piece')}, {found.rows:,} rows, {again}"
     running.print(f"{counted}: {plural(len(found.differences), 'difference') if found.differences else 'all equal'}")
     return EXIT_DATA if found.differences else EXIT_OK
