@@ -26,12 +26,13 @@ retention      nothing                                                          
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from kjbod.fleet.fleet_error import FleetError
-from kjbod.fleet.tables import LAKE_VERSION
+from kjbod.fleet.tables import LAKE_VERSION, LAYERS
 from kjbod.quick_dataclass import dataclass
 
 BATCH, PLAIN = "batch", "plain"
@@ -197,7 +198,7 @@ def from_json(text: str, where: str) -> State:
         version = found["lake"]
     except (ValueError, KeyError, TypeError):
         raise FleetError(f"{where} is not the state of a lake: it was changed by something else") from None
-    if not isinstance(version, int) or version > LAKE_VERSION:
+    if type(version) is not int or version > LAKE_VERSION:
         raise FleetError(f"{where}: a lake of version {version}, this kjbod knows {LAKE_VERSION}: install a newer one")
     try:
         return _from_plain(found)
@@ -210,15 +211,26 @@ _KINDS = MappingProxyType(
 )
 
 
+_HOURS = re.compile(r"(\d\d(,\d\d)*)?")
+
+
+def _piece(entry: Any, date: str) -> Piece:
+    """Raises:
+    TypeError, ValueError: not one that a commit has named: what a path says is read, and deleted when it is old."""
+    path, hours, rows, form, made = entry
+    if [type(part) for part in (path, hours, rows, form, made)] != [str, str, int, str, int]:
+        raise TypeError("piece")
+    parts = path.split("/")
+    if parts[0] not in LAYERS or len(parts) < 3 or not all(parts) or not {".", ".."}.isdisjoint(parts):
+        raise ValueError(path)
+    if rows < 0 or form not in (BATCH, PLAIN) or not _HOURS.fullmatch(hours):
+        raise ValueError("piece")
+    return Piece(path, date, tuple(hours.split(",")) if hours else (), rows, form, made)
+
+
 def _from_plain(found: Mapping[str, Any]) -> State:
     tables = {
-        name: {
-            date: tuple(
-                Piece(path, date, tuple(hours.split(",")) if hours else (), rows, form, made)
-                for path, hours, rows, form, made in pieces
-            )
-            for date, pieces in dates.items()
-        }
+        name: {date: tuple(_piece(entry, date) for entry in pieces) for date, pieces in dates.items()}
         for name, dates in found["tables"].items()
     }
     plain = {f.name: found[f.name] for f in dataclasses.fields(State)}
