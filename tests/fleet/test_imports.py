@@ -13,6 +13,7 @@ import pytest
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.imports.formats import header
 from kjbod.fleet.imports.zips import UNPACKED_BYTES_MAX, zip_lines
+from kjbod.fleet.lake.state import ALL_DATES, LostPiecesError, Piece, State
 from tests.depth import only_deep
 from tests.fleet.parts import drawn
 from tests.fleet.shared_data import shared
@@ -160,6 +161,15 @@ def test_tickets_are_there_once(take: Any, lake: Any, tmp_path: Path) -> None:
     assert said[-1].startswith(
         "4 tickets; with another within 30 minutes in the same host 50.00 %, in the same rack 50.00 %"
     )
+
+
+def test_tickets_are_not_replaced_by_those_who_did_not_see_them() -> None:
+    from kjbod.fleet.imports.importing import with_imported
+
+    first, second = (Piece(f"imported/ticket/date=all/{name}", ALL_DATES, (), 2) for name in ("one", "two"))
+    empty = State("x")
+    with pytest.raises(LostPiecesError):
+        with_imported(with_imported(empty, "alibaba", [first], empty), "alibaba", [second], empty)
 
 
 def test_an_archive_that_unpacks_to_too_much_is_refused() -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from kjbod.fleet.lake import claim
 from kjbod.fleet.lake.arrow_files import ArrowFiles
 from kjbod.fleet.lake.lake import IDENTITY, LIVE, STATES_KEPT, Lake, open_lake
 from kjbod.fleet.lake.state import BATCH, LostPiecesError, Piece, State, from_json, to_json
-from kjbod.fleet.tables import LAKE_VERSION
+from kjbod.fleet.tables import LAKE_VERSION, TABLES
 
 SAMPLES, DIR_HOUR = "silver.samples", "gold.dir_hour"
 DATE, HOURS = "2026-11-01", ("03", "04")
@@ -32,7 +32,12 @@ T3_MS = 1_793_502_000_000
 
 
 def piece(path: str, hours: tuple[str, ...] = HOURS, date: str = DATE, rows: int = 1, form: str = BATCH) -> Piece:
-    return Piece(path, date, hours, rows, form)
+    return Piece(path if "/" in path else f"silver/samples/{path}", date, hours, rows, form)
+
+
+def names_of(pieces: Iterable[Piece]) -> list[str]:
+    """Last part of their paths."""
+    return [one.path.rpartition("/")[2] for one in pieces]
 
 
 @pytest.fixture
@@ -95,15 +100,24 @@ def test_hours_that_were_first_touched_after_the_state_that_was_read_stay_touche
 def test_what_was_replaced_cannot_be_replaced_again() -> None:
     a = piece("a")
     state = State("x").with_pieces(SAMPLES, [a]).with_pieces(SAMPLES, [piece("b")], replaced=[a])
-    with pytest.raises(LostPiecesError, match=r"silver.samples: a was replaced meanwhile"):
+    with pytest.raises(LostPiecesError, match=r"silver.samples: silver/samples/a was replaced meanwhile"):
         state.with_pieces(SAMPLES, [piece("c")], replaced=[a])
+
+
+def test_pieces_that_came_where_there_were_none_are_seen_too() -> None:
+    seen = State("x").with_pieces(SAMPLES, [piece("a", ("03",))])
+    now = seen.with_pieces(SAMPLES, [piece("b", ("04",))])
+    now.check_same(seen, SAMPLES, hours=[f"{DATE}T03"])
+    for which in ({"hours": [f"{DATE}T04"]}, {"dates": [DATE]}):
+        with pytest.raises(LostPiecesError, match=r"silver.samples: silver/samples/b was added or replaced meanwhile"):
+            now.check_same(seen, SAMPLES, **which)
 
 
 def test_what_was_replaced_is_retired_from_the_commit_on() -> None:
     a = piece("a")
     state = State("x").with_pieces(SAMPLES, [a]).next("ingest", 5)
     state = state.with_pieces(SAMPLES, [], replaced=[a]).next("compact", 7).next("retain", 9)
-    assert [(r.path, r.since_ms) for r in state.retired] == [("a", 7)]
+    assert [(r.path, r.since_ms) for r in state.retired] == [(a.path, 7)]
 
 
 def test_pieces_are_found_by_date_and_hour() -> None:
@@ -111,7 +125,7 @@ def test_pieces_are_found_by_date_and_hour() -> None:
     state = State("x").with_pieces(SAMPLES, pieces)
 
     def paths(**asked: Any) -> list[str]:
-        return [p.path for p in state.pieces(SAMPLES, **asked)]
+        return names_of(state.pieces(SAMPLES, **asked))
 
     assert paths() == ["a", "b", "c"]
     assert paths(dates=["2026-11-02", "2026-11-03"]) == ["c"]
@@ -145,6 +159,37 @@ def test_a_state_with_anything_in_place_of_a_field_is_read_or_refused(strange: A
             to_json(state.with_pieces(SAMPLES, []).without_touched([DATE], state).with_touched([DATE]).next("x", 1))
 
 
+GOOD = ["silver/samples/a", "03,04", 1, BATCH, 1]
+
+
+@pytest.mark.parametrize(
+    ("at", "strange"),
+    [
+        *[
+            (0, path)
+            for path in (7, "", "/etc", "../x/y", "silver/samples/../../x", "silver", "silver//a", "_live/a/b")
+        ],
+        *[(1, hours) for hours in (3, None, "7", "03;04", "03,")],
+        *[(2, rows) for rows in ("1", True, 1.5, None, -1)],
+        *[(3, form) for form in ("zip", None, "")],
+        *[(4, made) for made in ("1", None, False)],
+    ],
+)
+def test_a_state_with_a_piece_that_no_commit_has_named_is_refused(at: int, strange: Any) -> None:
+    def text(piece_: list[Any]) -> str:
+        return json.dumps(json.loads(to_json(State("x"))) | {"tables": {SAMPLES: {DATE: [piece_]}}})
+
+    assert names_of(from_json(text(GOOD), "here").pieces(SAMPLES)) == ["a"]
+    with pytest.raises(FleetError, match="here is not the state of a lake"):
+        from_json(text([*GOOD[:at], strange, *GOOD[at + 1 :]]), "here")
+
+
+def test_a_format_that_is_a_truth_value_is_none() -> None:
+    text = to_json(State("x")).replace('"lake":1,', '"lake":true,')
+    with pytest.raises(FleetError, match="a lake of version True"):
+        from_json(text, "here")
+
+
 # commits -------------------------------------------------------------------------------------------------------------
 
 
@@ -163,7 +208,7 @@ def test_of_writers_at_once_none_loses_a_piece(lake: Lake) -> None:
     for thread in threads:
         thread.join()
     state = lake.state()
-    assert {p.path for p in state.pieces(SAMPLES)} == {f"{n}-{t}" for n in range(writers) for t in range(each)}
+    assert set(names_of(state.pieces(SAMPLES))) == {f"{n}-{t}" for n in range(writers) for t in range(each)}
     assert state.version == writers * each
 
 
@@ -173,7 +218,59 @@ def test_of_two_who_replace_the_same_piece_one_is_told(lake: Lake) -> None:
     lake.commit(lambda state: state.with_pieces(SAMPLES, [piece("b")], replaced=before.pieces(SAMPLES)), "compact")
     with pytest.raises(LostPiecesError):
         lake.commit(lambda state: state.with_pieces(SAMPLES, [piece("c")], replaced=before.pieces(SAMPLES)), "compact")
-    assert [p.path for p in lake.state().pieces(SAMPLES)] == ["b"]
+    assert names_of(lake.state().pieces(SAMPLES)) == ["b"]
+
+
+def test_of_two_rollups_at_once_the_gold_of_one_counts(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of the first gold of an hour, which replaces nothing."""
+    pytest.importorskip("pyspark")
+    from kjbod.fleet.rollup import run
+
+    made: list[str] = []
+    monkeypatch.setattr(lake, "make_durable", lambda: None)
+
+    def make(step: Any, _progress: Any) -> None:
+        made.append(f"gold{len(made)}")
+        step._replaces(TABLES[DIR_HOUR], hours=step.hours)
+        step._replaces(TABLES["gold.dir_day"], dates=[DATE])
+        step.added = {DIR_HOUR: [piece(made[-1], ("03",))], "gold.dir_day": [piece(f"day of {made[-1]}", ())]}
+        if len(made) == 1:
+            roll()
+
+    def roll() -> set[str]:
+        return run._roll(lake, lambda _text: None, [DATE], set(), everything=True)[0]
+
+    monkeypatch.setattr(run._Step, "make", make)
+    lake.commit(lambda now: now.with_pieces(SAMPLES, [piece("a", ("03",))]).with_touched([f"{DATE}T03"]), "ingest")
+    assert roll() == {f"{DATE}T03"}
+    assert names_of(lake.state().pieces(DIR_HOUR)) == ["gold2"]
+    assert names_of(lake.state().pieces("gold.dir_day")) == ["day of gold2"]
+
+
+@pytest.mark.parametrize("reads", range(1, 5))
+def test_what_is_ingested_at_the_end_of_a_rollup_stays_touched(
+    lake: Lake, reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyspark")
+    from kjbod.fleet.rollup.run import rollup_into
+
+    lake.commit(lambda now: now.with_touched([f"{DATE}T03"]), "ingest")  # and its silver is gone
+    other, read, count = Lake(None, ArrowFiles(lake.uri), lake.lake_id), lake.state, 0  # type: ignore[arg-type]
+
+    def ingest(now: State) -> State:
+        return now.with_pieces(SAMPLES, [piece("late", ("03",))]).with_touched([f"{DATE}T03"])
+
+    def read_and_ingest() -> State:
+        nonlocal count
+        count += 1
+        found = read()
+        if count == reads:
+            other.commit(ingest, "ingest")
+        return found
+
+    monkeypatch.setattr(lake, "state", read_and_ingest)
+    rollup_into(None, lake, lambda _text: None)  # type: ignore[arg-type]
+    assert set(other.state().touched) == {f"{DATE}T03"}
 
 
 def test_a_change_of_nothing_is_no_commit(lake: Lake) -> None:
@@ -203,6 +300,12 @@ def test_the_state_of_another_lake_is_refused(lake: Lake) -> None:
         lake.commit(lambda state: state.with_touched(["x"]), "ingest")
 
 
+def test_a_state_under_the_name_of_another_version_is_refused(lake: Lake) -> None:
+    lake.files.create(f"{LIVE}/{7:020d}.json", to_json(State("lake-1", version=6)))
+    with pytest.raises(FleetError, match=r"0007.json is the state of version 6: restore the one of its name"):
+        lake.state()
+
+
 def test_a_state_of_a_later_version_is_refused(lake: Lake) -> None:
     text = to_json(State("lake-1", version=1)).replace('"lake":1,', '"lake":2,')
     lake.files.create(f"{LIVE}/{1:020d}.json", text)
@@ -222,7 +325,7 @@ class TestOpening:
         assert open_lake(spark, f"file://{tmp_path}/lake", create=True).lake_id == made.lake_id
         assert open_lake(spark, str(tmp_path / "lake")).state() == State(made.lake_id)
         made.commit(lambda state: state.with_pieces(SAMPLES, [piece("a")]).with_touched([f"{DATE}T03"]), "ingest")
-        assert open_lake(spark, made.uri).state().pieces(SAMPLES)[0].path == "a"
+        assert names_of(open_lake(spark, made.uri).state().pieces(SAMPLES)) == ["a"]
 
     @pytest.mark.parametrize("create", [False, True])
     def test_a_directory_with_something_else_is_no_lake(self, spark: Any, tmp_path: Path, create: bool) -> None:
@@ -317,6 +420,18 @@ def test_a_number_that_another_process_has_now_does_not_hold_a_claim(lake: Lake)
     lake.files.create("_claims/ingest.json", json.dumps(held | {"started": held["started"] - 1}))
     with claimed(lake):
         pass
+
+
+def test_a_number_of_another_pid_namespace_says_nothing_of_a_process(lake: Lake, tmp_path: Path) -> None:
+    """In a container with the host's name, 7 is another process than outside, or none."""
+    gone = {**claim._myself(), "started": -1}
+    for holder in (gone | {"pid_ns": "pid:[7]"}, {name: value for name, value in gone.items() if name != "pid_ns"}):
+        lake.files.replace("_claims/ingest.json", json.dumps(holder))
+        with pytest.raises(FleetError, match="runs already"), claimed(lake):
+            pass
+        os.utime(tmp_path / "lake/_claims/ingest.json", (1, 1))
+        with claimed(lake):
+            pass
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"host": "elsewhere", "pid": 1}'])

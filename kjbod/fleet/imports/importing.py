@@ -21,12 +21,13 @@ from kjbod.fleet.insight.model import RateOf
 from kjbod.fleet.insight.reliability import DRIVE_DAYS_MIN, bursts, exposure, failures_of_tickets, ranked, rates_of
 from kjbod.fleet.lake.claim import claimed
 from kjbod.fleet.lake.lake import Lake, open_lake
-from kjbod.fleet.lake.state import ALL_DATES, Piece, State
+from kjbod.fleet.lake.state import ALL_DATES, LostPiecesError, Piece, State
 from kjbod.fleet.tables import IMPORTED_DRIVE_DAY, IMPORTED_TICKET
 from kjbod.quick_dataclass import dataclass
 
 BAD_SHARE_MAX = 0.01
 BY = "import"
+ATTEMPTS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +74,9 @@ def import_into(
         refuse(source, quality)
         good = maker.each_once(rows.where(F.col("wrong").isNull()))
         progress(f"writing {quality.rows - quality.set_aside:,} rows")
-        pieces = _write_days(lake, good) if source == BACKBLAZE else _write_tickets(lake, good)
+        pieces = _imported(lake, source, good)
     finally:
         rows.unpersist()
-    lake.commit(lambda state: with_imported(state, source, pieces), BY)
     kept = sum(piece.rows for piece in pieces)
     say(*_told(quality, kept))
     say(*(_drive_days_told if source == BACKBLAZE else _tickets_told)(lake, pieces))
@@ -113,11 +113,28 @@ def refuse(source: str, quality: Quality) -> None:
         )
 
 
-def with_imported(state: State, source: str, pieces: Sequence[Piece]) -> State:
-    """``pieces`` in the place of what was imported of the same dates before."""
+def with_imported(state: State, source: str, pieces: Sequence[Piece], seen: State) -> State:
+    """``pieces`` in the place of what was imported of the same dates before, which ``seen`` has.
+
+    Raises:
+        LostPiecesError: another import has replaced it, or was first.
+    """
     name = (IMPORTED_DRIVE_DAY if source == BACKBLAZE else IMPORTED_TICKET).full_name
     dates = {piece.date for piece in pieces}
-    return state.with_pieces(name, pieces, replaced=state.pieces(name, dates))
+    state.check_same(seen, name, dates=dates)
+    return state.with_pieces(name, pieces, replaced=seen.pieces(name, dates))
+
+
+def _imported(lake: Lake, source: str, rows: DataFrame) -> list[Piece]:
+    for _ in range(ATTEMPTS_MAX):
+        seen = lake.state()
+        pieces = _write_days(lake, rows) if source == BACKBLAZE else _write_tickets(lake, rows, seen)
+        try:
+            lake.commit(lambda now, seen=seen, pieces=pieces: with_imported(now, source, pieces, seen), BY)  # type: ignore[misc]
+        except LostPiecesError:
+            continue  # tickets are made of those that were there
+        return pieces
+    raise FleetError(f"{lake.uri}: others import the same all the time: try again")
 
 
 def _write_days(lake: Lake, rows: DataFrame) -> list[Piece]:
@@ -132,10 +149,10 @@ def _write_days(lake: Lake, rows: DataFrame) -> list[Piece]:
     return [Piece(f"{root}/day={row['date']}", row["date"], (), row["count"]) for row in counts]
 
 
-def _write_tickets(lake: Lake, rows: DataFrame) -> list[Piece]:
+def _write_tickets(lake: Lake, rows: DataFrame, seen: State) -> list[Piece]:
     """A piece of all tickets: a few thousand a year are no directory a day."""
     name = IMPORTED_TICKET.full_name
-    together = alibaba.each_once(lake.read(name, lake.state()).unionByName(rows))
+    together = alibaba.each_once(lake.read(name, seen).unionByName(rows))
     root = lake.new_directory(name, f"date={ALL_DATES}")
     together.coalesce(1).sortWithinPartitions(*IMPORTED_TICKET.key).write.parquet(lake.full(root))
     return [Piece(root, ALL_DATES, (), lake.spark.read.schema(IMPORTED_TICKET.ddl).parquet(lake.full(root)).count())]

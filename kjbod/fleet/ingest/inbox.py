@@ -47,6 +47,12 @@ class Inbox(HadoopFiles):
         except Py4JError:
             return False
 
+    def is_by_link(self, uri: str) -> bool:
+        """Whether a file below the root, by its URI, is a symbolic link or below one."""
+        path = str(self._jvm.java.net.URI.create(uri).getPath())
+        inner = path.removeprefix(str(self._root.toUri().getPath())).strip("/").split("/")
+        return any(self.is_link("/".join(inner[:count])) for count in range(1, len(inner) + 1))
+
     def paths_of(self, uris: Iterable[str]) -> Sequence[str]:
         """Paths of such URIs, for Spark's readers, which take them for patterns."""
         jvm = self._jvm

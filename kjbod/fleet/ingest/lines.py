@@ -41,13 +41,13 @@ def folders_of(inbox: str) -> str:
     return f"{inbox}/{{{','.join(STREAMS)}}}"
 
 
-def reading_options() -> dict[str, str]:
+def reading_options(line_bytes_max: int = LINE_BYTES_MAX) -> dict[str, str]:
     """Options of Spark's text source for report files."""
     return {
         "recursiveFileLookup": "true",
         "pathGlobFilter": read.FILE_PATTERN,
         "lineSep": "\n",
-        "mapreduce.input.linerecordreader.line.maxlength": str(LINE_BYTES_MAX),
+        "mapreduce.input.linerecordreader.line.maxlength": str(line_bytes_max),
     }
 
 

@@ -1,9 +1,10 @@
 """Ingest runs once at a time, and so does rollup: whoever runs a command on a lake claims it.
 
-Nothing depends on it for what is right: a commit is one step, whoever makes it (:mod:`kjbod.fleet.lake.state`). It
-keeps two from doing the same work, and tells the second one who the first is. A claim is a file that its holder
-renews; it is void when its holder is a process of this machine that is no more,
-or when nobody renewed it for :data:`LEASE_MS`, by the clock of the file system.
+Nothing depends on it for what is right: a commit is one step, whoever makes it, and one that replaces something checks
+that this is what its maker saw (:mod:`kjbod.fleet.lake.state`). It keeps two from doing the same work, and tells the
+second one who the first is. A claim is a file that its holder renews; it is void when its holder is a process that is
+no more, which only those can tell who see its number (the same machine, and the same pid namespace: a container has
+one of its own), or else when nobody renewed it for :data:`LEASE_MS`, by the clock of the file system.
 """
 
 import contextlib
@@ -77,17 +78,29 @@ def _renew(lake: Lake, path: str, text: str, ended: threading.Event) -> None:
 
 def _myself() -> dict[str, Any]:
     return {
-        "host": socket.gethostname(),
-        "boot": _boot_id(),
+        **_where(),
         "pid": os.getpid(),
         "started": _started(os.getpid()),
         "token": uuid_text(),
     }
 
 
+def _where() -> dict[str, str]:
+    """Equal for those who see the same processes by the same numbers."""
+    return {"host": socket.gethostname(), "boot": _boot_id(), "pid_ns": _pid_namespace()}
+
+
 def _boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _pid_namespace() -> str:
+    """Those in which numbers mean the same processes as here; empty where there is no such thing."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         return ""
 
@@ -114,7 +127,7 @@ def _named(holder: dict[str, Any]) -> str:
 
 
 def _is_void(lake: Lake, path: str, holder: dict[str, Any]) -> bool:
-    if holder.get("boot") == _boot_id() and holder.get("host") == socket.gethostname():
+    if _pid_namespace() and all(holder.get(name) == here for name, here in _where().items()):
         try:
             return bool(_started(int(holder["pid"])) != holder["started"])
         except (KeyError, ValueError, TypeError):

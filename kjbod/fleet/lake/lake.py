@@ -58,6 +58,8 @@ class Lake:
         state = from_json(text, f"{self.uri}/{path}")
         if state.lake_id != self.lake_id:
             raise FleetError(f"{self.uri}/{path} is of another lake: restore the {LIVE} of this one")
+        if state.version != int(max(found)[:20]):
+            raise FleetError(f"{self.uri}/{path} is the state of version {state.version}: restore the one of its name")
         return state
 
     def commit(self, change: Change, by: str) -> State:
@@ -119,6 +121,7 @@ class Lake:
         reader = self.spark.read.schema(ddl)
         # A file that is damaged here is no torn report: it must not be passed over.
         reader = reader.option("ignoreCorruptFiles", "false").option("ignoreMissingFiles", "false")
+        reader = reader.option("parquet.page.verify-checksum.enabled", "true")
         rows = reader.parquet(*paths) if paths else self.spark.createDataFrame([], ddl)
         if is_silver:
             at = F.timestamp_millis("ts")
@@ -175,6 +178,6 @@ def _identity(text: str, where: str) -> str:
         version, lake_id = found["lake"], str(found["id"])
     except (ValueError, KeyError, TypeError):
         raise FleetError(f"{where} does not say which lake this is: it was changed by something else") from None
-    if not isinstance(version, int) or version > LAKE_VERSION:
+    if type(version) is not int or version > LAKE_VERSION:
         raise FleetError(f"{where}: a lake of version {version}, this kjbod knows {LAKE_VERSION}: install a newer one")
     return lake_id

@@ -13,9 +13,10 @@ a commit of    adds                                                             
 ============== ================================================================= ====================================
 ingest         a piece of samples, events, audit for each date of the batch      its hours are *touched*; the batch
                                                                                  counts as taken in
-rollup         a piece of each gold table for each hour or date it made          replaces those before; those hours
-                                                                                 are not touched any more, unless
-                                                                                 they were again meanwhile
+rollup         a piece of each gold table for each hour or date it made          replaces those before, if they are
+                                                                                 those that it saw; those hours are not
+                                                                                 touched any more, unless they were
+                                                                                 again meanwhile
 compact        one piece for a date of silver or gold                            replaces exactly the pieces that it
                                                                                  was made of
 retention      nothing                                                           takes out pieces, then what was taken
@@ -25,12 +26,13 @@ retention      nothing                                                          
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from kjbod.fleet.fleet_error import FleetError
-from kjbod.fleet.tables import LAKE_VERSION
+from kjbod.fleet.tables import LAKE_VERSION, LAYERS
 from kjbod.quick_dataclass import dataclass
 
 BATCH, PLAIN = "batch", "plain"
@@ -40,7 +42,8 @@ ALL_DATES = "all"
 
 
 class LostPiecesError(Exception):
-    """A piece that a commit would replace does not count any more: somebody else has replaced it."""
+    """Pieces that a commit would replace are not those that count any more: somebody else has replaced them, or added
+    some beside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,17 @@ class State:
         retired = tuple(Retired(path, 0, f"replaced in {table}") for path in sorted(gone))
         return dataclasses.replace(self, tables={**self.tables, table: kept}, retired=(*self.retired, *retired))
 
+    def check_same(self, seen: "State", table: str, **which: Iterable[str]) -> None:
+        """Check that of some dates or hours of a table (see :meth:`pieces`) the same pieces count as in ``seen``: that
+        there were none is seen as well, and what was made then must not stand beside what another has made since.
+
+        Raises:
+            LostPiecesError: others do.
+        """
+        now, then = ({piece.path for piece in state.pieces(table, **which)} for state in (self, seen))
+        if now != then:
+            raise LostPiecesError(f"{table}: {min(now ^ then)} was added or replaced meanwhile")
+
     def with_touched(self, hours: Iterable[str]) -> "State":
         """Gold of these hours has to be made."""
         return dataclasses.replace(self, touched={**self.touched, **dict.fromkeys(hours, self.version + 1)})
@@ -184,7 +198,7 @@ def from_json(text: str, where: str) -> State:
         version = found["lake"]
     except (ValueError, KeyError, TypeError):
         raise FleetError(f"{where} is not the state of a lake: it was changed by something else") from None
-    if not isinstance(version, int) or version > LAKE_VERSION:
+    if type(version) is not int or version > LAKE_VERSION:
         raise FleetError(f"{where}: a lake of version {version}, this kjbod knows {LAKE_VERSION}: install a newer one")
     try:
         return _from_plain(found)
@@ -197,15 +211,26 @@ _KINDS = MappingProxyType(
 )
 
 
+_HOURS = re.compile(r"(\d\d(,\d\d)*)?")
+
+
+def _piece(entry: Any, date: str) -> Piece:
+    """Raises:
+    TypeError, ValueError: not one that a commit has named: what a path says is read, and deleted when it is old."""
+    path, hours, rows, form, made = entry
+    if [type(part) for part in (path, hours, rows, form, made)] != [str, str, int, str, int]:
+        raise TypeError("piece")
+    parts = path.split("/")
+    if parts[0] not in LAYERS or len(parts) < 3 or not all(parts) or not {".", ".."}.isdisjoint(parts):
+        raise ValueError(path)
+    if rows < 0 or form not in (BATCH, PLAIN) or not _HOURS.fullmatch(hours):
+        raise ValueError("piece")
+    return Piece(path, date, tuple(hours.split(",")) if hours else (), rows, form, made)
+
+
 def _from_plain(found: Mapping[str, Any]) -> State:
     tables = {
-        name: {
-            date: tuple(
-                Piece(path, date, tuple(hours.split(",")) if hours else (), rows, form, made)
-                for path, hours, rows, form, made in pieces
-            )
-            for date, pieces in dates.items()
-        }
+        name: {date: tuple(_piece(entry, date) for entry in pieces) for date, pieces in dates.items()}
         for name, dates in found["tables"].items()
     }
     plain = {f.name: found[f.name] for f in dataclasses.fields(State)}

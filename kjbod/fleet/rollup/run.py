@@ -96,8 +96,8 @@ def rollup_into(spark: "SparkSession", lake: Lake, progress: Progress, *, everyt
             found = _roll(lake, progress, dates, later, everything)
             done |= found[0]
             made += found[1]
-        if left := set(lake.state().touched) - _with_silver(lake.state()):
-            seen = lake.state()
+        seen = lake.state()  # once: what is ingested after it stays touched
+        if left := set(seen.touched) - _with_silver(seen):
             lake.commit(lambda now: now.without_touched(left, seen), COMMAND)
         rows = {table: sum(n for name, n in made if name == table) for table in sorted({name for name, _ in made})}
         return RollupResult(len(done), len({hour[:10] for hour in done}), rows, lake.state().version)
@@ -163,7 +163,7 @@ def _roll(
         try:
             lake.commit(lambda now, seen=seen, step=step: step.change(now, seen), COMMAND)  # type: ignore[misc]
         except LostPiecesError:
-            continue  # compacted meanwhile: what replaces it is made of what counts now
+            continue  # compacted, or made by another rollup: what replaces it is made of what counts now
         return wanted, [(table, piece.rows) for table, pieces in step.added.items() for piece in pieces]
     raise FleetError(f"{lake.uri}: others replace what is rolled up all the time: try again")
 
@@ -206,6 +206,7 @@ class _Step:
         self._dates = sorted({hour[:10] for hour in wanted})
         self.added: dict[str, list[Piece]] = {}
         self._replaced: dict[str, list[Piece]] = {}
+        self._which: dict[str, dict[str, Sequence[str]]] = {}
         self._kept: list[DataFrame] = []
         self._pool = ThreadPoolExecutor(THREADS)
 
@@ -218,8 +219,12 @@ class _Step:
             rows.unpersist()
 
     def change(self, now: State, seen: State) -> State:
-        """The commit."""
+        """The commit.
+
+        Raises:
+            LostPiecesError: others count now in the place of what this was to replace, or where there was nothing."""
         for table, replaced in self._replaced.items():
+            now.check_same(seen, table, **self._which[table])
             now = now.with_pieces(table, self.added.get(table, []), replaced=replaced)
         return now.without_touched(self.hours, seen)
 
@@ -241,8 +246,9 @@ class _Step:
     # --- hours
 
     def _make_hours(self, progress: Progress) -> None:
-        replaced = {t.full_name: self._seen.pieces(t.full_name, hours=self.hours) for t in (DIR_HOUR, RACK_MODEL_HOUR)}
-        self._replaced |= replaced
+        for hourly in (DIR_HOUR, RACK_MODEL_HOUR):
+            self._replaces(hourly, hours=self.hours)
+        replaced = dict(self._replaced)
         for batch in self._batches():
             progress(f"{len(batch)} hours from {batch[0]}")
             large = sum(_rows(self._seen, batch).values())
@@ -320,7 +326,7 @@ class _Step:
         self._by_date(EXPOSURE_DAY, drives.exposure_day(rows), dates)
         if not self._later:
             life = drives.drive_life(self._read(DRIVE_DAY, None))
-            self._replaced[DRIVE_LIFE.full_name] = self._seen.pieces(DRIVE_LIFE.full_name)
+            self._replaces(DRIVE_LIFE, dates=[ALL_DATES])
             self._write(DRIVE_LIFE, life, ALL_DATES, None, self._directories(dates[-1]))
 
     def _ends_otherwise(self, rows: "DataFrame", before: "DataFrame", first: str, last: str) -> bool:
@@ -351,13 +357,18 @@ class _Step:
 
     def _by_date(self, table: Table, rows: "DataFrame", dates: Sequence[str]) -> None:
         """Write a table's rows of some dates, in the place of those that count."""
-        self._replaced[table.full_name] = self._seen.pieces(table.full_name, dates)
+        self._replaces(table, dates=dates)
         if len(dates) == 1:
             self._write(table, rows, dates[0], None, self._directories(dates[0]))
             return
         kept = self._persisted(rows) if len(dates) > 1 else rows
         for date in dates:
             self._write(table, kept.where(kept["date"] == date), date, None, self._directories(date))
+
+    def _replaces(self, table: Table, **which: Sequence[str]) -> None:
+        """What counts of these dates or hours counts no more after the commit."""
+        self._which[table.full_name] = which
+        self._replaced[table.full_name] = self._seen.pieces(table.full_name, **which)
 
     def _directories(self, date: str) -> int:
         """Directories of a date, about: those of its largest hour."""

@@ -28,7 +28,7 @@ def stored_columns(table: Table) -> list[str]:
 
 def summary(rows: DataFrame, table: Table) -> Summary:
     """Of all rows of a table."""
-    (found,) = rows.agg(F.count(F.lit(1)).alias("rows"), _sum(_hash(table)).alias("checksum")).collect()
+    (found,) = rows.agg(F.count(F.lit(1)).alias("rows"), _sum(row_hash(table)).alias("checksum")).collect()
     return Summary(found["rows"], int(found["checksum"] or 0))
 
 
@@ -36,7 +36,7 @@ def distinct_summary(rows: DataFrame, table: Table) -> tuple[Summary, int]:
     """Of rows of silver, each once, and how many they are with the repetitions.
 
     By a query of its own, so that it does not repeat a mistake of :mod:`kjbod.fleet.silver`."""
-    named = rows.select(*table.key, "date", "hour", "_line", "_file", _hash(table).alias("_hash"))
+    named = rows.select(*table.key, "date", "hour", "_line", "_file", row_hash(table).alias("_hash"))
     chosen = F.min_by("_hash", F.struct("_line", "_file")).alias("_hash")
     each = named.groupBy(*table.key, "date", "hour").agg(chosen, F.count(F.lit(1)).alias("_n"))
     total = (F.count(F.lit(1)).alias("rows"), _sum(F.col("_hash")).alias("checksum"), F.sum("_n").alias("all"))
@@ -48,7 +48,8 @@ def _sum(hashes: Column) -> Column:
     return F.sum(hashes.cast("decimal(38,0)"))
 
 
-def _hash(table: Table) -> Column:
+def row_hash(table: Table) -> Column:
+    """Of all columns of a row."""
     names = stored_columns(table)
     nulls = [F.col(f"`{name}`").isNull() for name in names]  # the hash itself passes over nulls
     return F.xxhash64(*nulls, *_hashable(table, names))

@@ -89,15 +89,15 @@ def retain_lake(
 def _retain_reports(
     running: Running, lake: "Lake", limits: "Limits", reports: Sequence[str], *, dry_run: bool
 ) -> tuple[int, int]:
-    from kjbod.fleet.lake.lake import files_of
+    from kjbod.fleet.ingest.stream import inbox_uri
     from kjbod.fleet.upkeep.compact import today_of
     from kjbod.fleet.upkeep.reports import delete_ingested
     from kjbod.fleet.upkeep.retain import cutoff
 
     before, total = cutoff(today_of(running.clock.wall_ms()), limits.raw_days), (0, 0)
     for uri in reports if before else ():
-        files = files_of(lake.spark, uri)
-        deleted, kept = delete_ingested(lake, lake.state(), files, before, running.progress, dry_run=dry_run)
+        inbox = inbox_uri(lake.spark, uri)
+        deleted, kept = delete_ingested(lake, inbox, before, running.progress, dry_run=dry_run)
         total = total[0] + deleted, total[1] + kept
     return total
 
@@ -118,7 +118,7 @@ def _say_retained(running: Running, result: "Result", *, dry_run: bool) -> None:
     for kept in result.plan.kept:
         running.print(f"{kept.table} {kept.date}: kept though it is old: {kept.why}")
     for path in result.not_ours:
-        running.print(f"{safe(path)}: not deleted: below a symbolic link, or not a name that kjbod gives")
+        running.print(f"{safe(path)}: not deleted: below a symbolic link, or not all of it was made by kjbod")
     if not (by_table or result.deleted or result.waiting or result.plan.kept or result.not_ours):
         running.print("nothing is too old")
 
@@ -142,7 +142,7 @@ def verify_lake(running: Running, spark: "SparkSession", lake_uri: str, sample: 
     running.progress("done")
     for difference in found.differences:
         running.print(safe(difference))
-    again = f"{plural(len(found.hours), 'hour')} of gold computed again"
+    again = f"{plural(len(found.hours), 'hour')} and {plural(len(found.dates), 'date')} of gold computed again"
     counted = f"{plural(found.pieces, 'piece')}, {found.rows:,} rows, {again}"
     running.print(f"{counted}: {plural(len(found.differences), 'difference') if found.differences else 'all equal'}")
     return EXIT_DATA if found.differences else EXIT_OK

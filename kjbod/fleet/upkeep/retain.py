@@ -7,18 +7,20 @@ was killed before its commit) is *litter*, known by its place and by its name, w
 Nothing else is touched, and no symbolic link is followed.
 
 ============ ======================================================= ==================================================
-silver       date is compacted and verified, and its gold is made    else it is kept, and said (exit code 1)
+silver       date is compacted and verified, its gold is made, and   else it is kept, and said (exit code 1): in the
+             so it is with its other table and all dates before it   order of dates, so that no gold is made, or left,
+                                                                     of a date that is only half there
 gold         not less than silver                                    rows of ``all`` dates and imported ones stay
 audit        as long as the longest of the three                     it is what proves the others
-reports      an audit row says kept, with this URI and size, and     ``--delete-ingested``: they are not kjbod's own
-             silver of all of the file's dates is verified
+reports      the lake holds its lines, read once more, and silver    ``--delete-ingested``: they are not kjbod's own
+             of all of their dates is verified
 ============ ======================================================= ==================================================
 """
 
 import dataclasses
 import datetime
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.lake.files import Files, uuid_text
@@ -35,8 +37,9 @@ LITTER_AGE_MS = 24 * 3_600_000
 
 Progress = Callable[[str], None]
 
+_SILVER = tuple(name for name, table in TABLES.items() if table.layer == SILVER)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
-_PART = re.compile(r"(date=(\d{4}-\d\d-\d\d|all)|hour=\d\d|run=[0-9A-Za-z-]+|batch=\d+)")
+_PART = re.compile(r"((date|on|day)=(\d{4}-\d\d-\d\d|all)|imports|hour=\d\d|run=[0-9A-Za-z-]+|batch=\d+)")
 _UNIQUE = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}(-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})?")
 _BATCH = re.compile(r"batch=\d+")
 _DATA = re.compile(r"(\.?_SUCCESS(\.crc)?|\.?part-[0-9A-Za-z._-]+|_temporary|\d+|_?task_\w+|_?attempt_\w+)")
@@ -100,7 +103,8 @@ class Result:
     waiting: int
     """Retired pieces whose grace is not over."""
     not_ours: tuple[str, ...] = ()
-    """Retired paths that are left alone: below a symbolic link, or not of a name that kjbod gives."""
+    """Retired paths that are left alone: below a symbolic link, not of a name that kjbod gives, or with something in
+    them that kjbod has not made."""
 
 
 def cutoff(today: datetime.date, days: int | None) -> str:
@@ -115,24 +119,42 @@ def cutoff(today: datetime.date, days: int | None) -> str:
 
 def plan_of(state: State, limits: Limits, today: datetime.date) -> Plan:
     """Plan retention of a state. Pure."""
-    out: list[tuple[str, str]] = []
-    kept: list[Kept] = []
-    silver = cutoff(today, limits.silver_days)
-    of_layer = {SILVER: silver, GOLD: cutoff(today, limits.gold_days), AUDIT: cutoff(today, limits.audit_days)}
-    for name, table in TABLES.items():
-        for date in state.dates(name):
-            if date == ALL_DATES or not _DATE.fullmatch(date) or date >= of_layer.get(table.layer, ""):
-                continue
-            why = _why_kept(state, name, date) if table.layer == SILVER else ""
-            if why:
-                kept.append(Kept(name, date, why))
-            else:
-                out.append((name, date))
-    taken = {date for name, date in out if TABLES[name].layer == SILVER}
-    # Gold of a date of which silver is gone, or half of it, is what it is: nothing is made of it any more.
-    last = max(taken, default="")
+    of_layer = {GOLD: cutoff(today, limits.gold_days), AUDIT: cutoff(today, limits.audit_days)}
+    kept = _kept_silver(state, cutoff(today, limits.silver_days))
+    out = [(name, date) for name, table in TABLES.items() for date in _old(state, name, of_layer.get(table.layer, ""))]
+    stays = {(one.table, one.date) for one in kept}
+    old = [(name, date) for name in _SILVER for date in _old(state, name, cutoff(today, limits.silver_days))]
+    silver = [one for one in old if one not in stays]
+    return Plan((*silver, *out), tuple(kept), _silver_from(state, silver))
+
+
+def _silver_from(state: State, taken: Iterable[tuple[str, str]]) -> str:
+    """The first date of which silver is whole when some is taken out: gold of those before is what it is, and nothing
+    is made of them any more."""
+    last = max((date for name, date in taken if name in _SILVER), default="")
     after = str(datetime.date.fromisoformat(last) + datetime.timedelta(days=1)) if last else ""
-    return Plan(tuple(out), tuple(kept), max(after, silver_from(state)))
+    return max(after, silver_from(state))
+
+
+def _old(state: State, table: str, before: str) -> list[str]:
+    return [date for date in state.dates(table) if date != ALL_DATES and _DATE.fullmatch(date) and date < before]
+
+
+def _kept_silver(state: State, before: str) -> list[Kept]:
+    """Silver that is old enough to go and may not: from the first date on that has to stay. A date that came late,
+    when retention was beyond it, holds back no other."""
+    kept: list[Kept] = []
+    holding = ""
+    for date in sorted({date for name in _SILVER for date in _old(state, name, before)}):
+        whys = {name: _why_kept(state, name, date) for name in _SILVER if state.pieces(name, [date])}
+        if any(whys.values()) and not holding and date >= silver_from(state):
+            holding = date
+        if holding not in ("", date):
+            whys = {name: why or f"an older date has to stay: {holding}" for name, why in whys.items()}
+        elif any(whys.values()):
+            whys = {name: why or "the other table of this date has to stay" for name, why in whys.items()}
+        kept += [Kept(name, date, why) for name, why in whys.items() if why]
+    return kept
 
 
 def _why_kept(state: State, table: str, date: str) -> str:
@@ -156,7 +178,7 @@ def retain(lake: Lake, limits: Limits, progress: Progress, *, dry_run: bool = Fa
     rows = sum(piece.rows for name, date in plan.out for piece in state.pieces(name, [date]))
     if plan.out and not dry_run:
         progress(f"taking {rows:,} rows of {len(plan.out)} dates out of the lake's state")
-        state = _take_out(lake, state, plan)
+        state = _take_out(lake, state, plan, lambda now: plan_of(now, limits, today))
     live = _live(state)
     old = [r.path for r in state.retired if r.since_ms + GRACE_MS <= now_ms and r.path not in live]
     over = [path for path in old if _is_ours(lake, path)]
@@ -167,23 +189,25 @@ def retain(lake: Lake, limits: Limits, progress: Progress, *, dry_run: bool = Fa
     return Result(plan, rows, (*over, *litter), len(state.retired) - len(old), not_ours)
 
 
-def _take_out(lake: Lake, seen: State, plan: Plan) -> State:
-    """Commit exactly the pieces that were looked at."""
+def _take_out(lake: Lake, seen: State, plan: Plan, plan_now: Callable[[State], Plan]) -> State:
+    """Commit exactly the pieces that were looked at, and of silver those that may still go: what was ingested
+    meanwhile holds back its date and those after it."""
     taken: dict[str, list[Piece]] = {}
     for name, date in plan.out:
         taken.setdefault(name, []).extend(seen.pieces(name, [date]))
     good = _good_lines(lake, taken.get(AUDIT_FILES.full_name, []))
 
     def change(state: State) -> State:
+        still = set(plan.out).intersection(plan_now(state).out)
+        first = _silver_from(state, still)
         for name, pieces in taken.items():
-            if TABLES[name].layer == SILVER:
-                still = {p.date for p in pieces if not _why_kept(state, name, p.date)}
-                state = without_silver(state, name, [p for p in pieces if p.date in still])
+            if name in _SILVER:
+                state = without_silver(state, name, [p for p in pieces if (name, p.date) in still])
             else:
                 state = state.with_pieces(name, [], replaced=pieces)
         for stream, lines in good.items():
             state = with_gone(state, f"{AUDIT_FILES.full_name}/{stream}", lines)
-        return with_silver_from(state, plan.silver_from)
+        return with_silver_from(state, first)
 
     return lake.commit(change, "retain")
 
@@ -212,13 +236,16 @@ def _live(state: State) -> set[str]:
 
 
 def _is_ours(lake: Lake, path: str) -> bool:
-    """Whether a path is that of a piece, with no link on its way: a state that somebody edited deletes nothing else."""
+    """Whether a path is that of a piece, with no link on its way and nothing foreign in it: a state that somebody
+    edited deletes nothing else, nor does what somebody has put beside the files of a piece go with them."""
     parts = path.split("/")
     if ".".join(parts[:2]) not in TABLES or not all(_PART.fullmatch(p) or _UNIQUE.fullmatch(p) for p in parts[2:]):
         return False
-    if len(parts) < 3 or not (_UNIQUE.fullmatch(parts[-1]) or any(_BATCH.fullmatch(part) for part in parts)):
+    if len(parts) < 3 or not any(_UNIQUE.fullmatch(part) or _BATCH.fullmatch(part) for part in parts):
         return False
-    return not any(lake.files.is_link("/".join(parts[:count])) for count in range(1, len(parts) + 1))
+    if any(lake.files.is_link("/".join(parts[:count])) for count in range(1, len(parts) + 1)):
+        return False
+    return _newest_ms(lake.files, path, 0) is not None
 
 
 def _delete(lake: Lake, over: list[str], litter: list[str], progress: Progress) -> None:

@@ -1,6 +1,7 @@
 """Verification: a lake is counted again, and every difference is a line.
 
-1. The files that the state names are there, can be read, and have as many rows as it says.
+1. The files that the state names are there, can be read (each column of each row once), and have as many rows as it
+   says; no key of gold is there twice.
 2. Silver against audit: no file has more rows than its audit row says it had good lines; all rows are of files that
    were kept; and the sums are equal to the last row, repetitions and what retention took out included
    (:mod:`kjbod.fleet.upkeep.account`).
@@ -8,14 +9,16 @@
    the file's trailer.
 4. Silver that was compacted is what it was then: its checksum, of a sample of the dates.
 5. Gold against silver: of a sample of the hours each directory is computed again, by a query of its own that shares
-   nothing with the rollup.
+   nothing with the rollup; and of a sample of the dates gold of days by the rollup's own functions, from the gold that
+   it is made of (:mod:`kjbod.fleet.upkeep.gold_again`).
+
+What cannot be read is a difference as well, and what depends on it is passed over.
 """
 
 import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from typing import TypeVar
-from urllib.parse import unquote, urlsplit
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -27,15 +30,21 @@ from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.lake.state import BATCH, Piece, State
 from kjbod.fleet.schema import EVENTS, SAMPLES
 from kjbod.fleet.silver import each_once
-from kjbod.fleet.tables import AUDIT_FILES, DIR_HOUR, SILVER_EVENTS, SILVER_SAMPLES, TABLES
+from kjbod.fleet.tables import AUDIT_FILES, DIR_HOUR, DRIVE_LIFE, SILVER_EVENTS, SILVER_SAMPLES, TABLES
 from kjbod.fleet.upkeep.account import compacted, gone, is_verified, silver_from
-from kjbod.fleet.upkeep.checksum import Summary, summary
+from kjbod.fleet.upkeep.checksum import Summary, row_hash, summary
+from kjbod.fleet.upkeep.gold_again import (
+    SHOWN_MAX,
+    dates_of_days,
+    days_again,
+    drive_life_again,
+    guarded,
+    repeated_keys,
+)
 from kjbod.quick_dataclass import dataclass
 
 SAMPLE = 3
 """Hours and dates that are computed again where no number is given."""
-SHOWN_MAX = 20
-"""Differences of one kind that are shown; the rest is counted."""
 _CRC_MODULUS = 2**32
 
 Progress = Callable[[str], None]
@@ -51,6 +60,8 @@ class Verified:
     rows: int
     hours: tuple[str, ...]
     """Of gold, that were computed again."""
+    dates: tuple[str, ...] = ()
+    """The same."""
 
 
 def verify(lake: Lake, progress: Progress, sample: int = SAMPLE, seed: int = 0) -> Verified:
@@ -62,24 +73,31 @@ def verify(lake: Lake, progress: Progress, sample: int = SAMPLE, seed: int = 0) 
     rng = random.Random(f"{seed}/{lake.lake_id}")
     broken: set[str] = set()
     found: list[str] = []
-    progress(f"version {state.version}: counting the rows of its pieces")
-    for table in TABLES:
-        found += _pieces(lake, state, table, broken)
+    progress(f"version {state.version}: reading its pieces")
+    for name, table in TABLES.items():
+        found += _pieces(lake, state, name, broken)
+        found += guarded(name, repeated_keys(lake, state, table, broken))
     if not broken.intersection(_paths(state, AUDIT_FILES.full_name)):
         for stream, known in ((SAMPLES, SILVER_SAMPLES), (EVENTS, SILVER_EVENTS)):
             if not broken.intersection(_paths(state, known.full_name)):
                 progress(f"counting {known.full_name} against the audit and the trailers")
-                found += _silver(lake, state, stream, known.full_name)
+                found += guarded(known.full_name, _silver(lake, state, stream, known.full_name))
     for table_name, date in _drawn(rng, _compacted_dates(state, broken), sample):
         progress(f"reading {table_name} of {date} as it was compacted")
-        found += _unchanged(lake, state, table_name, date)
+        found += guarded(f"{table_name} of {date}", _unchanged(lake, state, table_name, date))
     found += _without_gold(state)
     hours = _drawn(rng, _whole_hours(state, broken), sample)
     for hour in hours:
         progress(f"computing {DIR_HOUR.full_name} of {hour} again")
-        found += _gold(lake, state, hour)
+        found += guarded(f"{DIR_HOUR.full_name} of {hour}", _gold(lake, state, hour))
+    dates = _drawn(rng, dates_of_days(state, broken), sample)
+    for date in dates:
+        progress(f"computing gold of the day {date} again")
+        found += guarded(f"gold of {date}", days_again(lake, state, date))
+    if dates:
+        found += guarded(DRIVE_LIFE.full_name, drive_life_again(lake, state, broken))
     pieces = [piece for table in TABLES for piece in state.pieces(table)]
-    return Verified(tuple(found), len(pieces), sum(piece.rows for piece in pieces), tuple(hours))
+    return Verified(tuple(found), len(pieces), sum(piece.rows for piece in pieces), tuple(hours), tuple(dates))
 
 
 def _paths(state: State, table: str) -> set[str]:
@@ -137,21 +155,31 @@ def _counted(lake: Lake, table: str, pieces: list[Piece]) -> Iterator[tuple[Piec
 
 
 def _counts(lake: Lake, table: str, pieces: list[Piece]) -> dict[str, int]:
+    """Rows by the path of a piece; all columns are read for it, of which the file's end alone would say nothing."""
     filled = [piece for piece in pieces if piece.rows]
     if not filled:
         return {}
     rows = lake.read_pieces(table, filled)
+    named = rows.select(F.input_file_name().alias("_path"), row_hash(TABLES[table]).alias("_hash"))
+    read = named.groupBy("_path").agg(F.count(F.lit(1)).alias("count"), F.bit_xor("_hash"))
     # All files of a piece are below its path, whatever is between.
     counts: dict[str, int] = {}
-    named = rows.select(F.input_file_name().alias("_path")).groupBy("_path").count()
     paths = {piece.path for piece in filled}
-    root = unquote(urlsplit(lake.uri).path).rstrip("/")
-    for row in named.collect():
-        inner = unquote(urlsplit(row["_path"]).path).removeprefix(root).strip("/")
+    depth = len(_parts(lake.uri))
+    for row in read.collect():
+        inner = "/".join(_parts(row["_path"])[depth:])
         while inner and inner not in paths:
             inner = inner.rpartition("/")[0]
         counts[inner] = counts.get(inner, 0) + row["count"]
     return counts
+
+
+def _parts(uri: str) -> list[str]:
+    """Parts of a URI's path, whether it is percent-encoded (as Spark has it) or not (as Hadoop does): they are as many,
+    and what kjbod names below a lake is the same in both."""
+    path = uri.partition(":")[2]
+    below = path[2:].partition("/")[2] if path.startswith("//") else path
+    return [part for part in below.split("/") if part]
 
 
 # silver against audit -------------------------------------------------------------------------------------------------
@@ -232,11 +260,7 @@ def _compacted_dates(state: State, broken: set[str]) -> list[tuple[str, str]]:
 def _unchanged(lake: Lake, state: State, table: str, date: str) -> Iterator[str]:
     note = compacted(state, table, date)
     assert note is not None
-    try:
-        now = summary(lake.read(table, state, dates=[date]), TABLES[table])
-    except (PySparkException, Py4JError) as error:
-        yield f"{table} of {date}: cannot be read: {spark_reason(error)}"
-        return
+    now = summary(lake.read(table, state, dates=[date]), TABLES[table])
     if now != Summary(note.rows, note.checksum):
         yield f"{table} of {date}: {note.path} has not the rows any more that compacting verified"
 

@@ -153,6 +153,7 @@ def rollup(lake: Lake) -> None:
     """Gold of all touched hours, a piece for each, of what this module's samples have."""
     from pyspark.sql import functions as F  # noqa: N812
 
+    from kjbod.fleet.rollup.days import dir_day
     from kjbod.fleet.silver import each_once
 
     state = seen = lake.state()
@@ -182,9 +183,12 @@ def rollup(lake: Lake) -> None:
             hour[:10],
             [hour[11:]],
         )
-        day = {"fleet": "f", "host": "h1", "broker_id": 1, "path": "/d1", "samples": 1, "date": hour[:10]}
-        old = state.pieces(DIR_DAY.full_name, [hour[:10]])
-        state = put(lake, state.with_pieces(DIR_DAY.full_name, [], replaced=old), DIR_DAY, [day], hour[:10])
+    dates = sorted({hour[:10] for hour in seen.touched})
+    days = [row.asDict() for row in dir_day(lake.read(DIR_HOUR.full_name, state, dates=dates)).collect()]
+    for date in dates:
+        old = state.pieces(DIR_DAY.full_name, [date])
+        state = state.with_pieces(DIR_DAY.full_name, [], replaced=old)
+        state = put(lake, state, DIR_DAY, [row for row in days if row["date"] == date], date)
     lake.commit(lambda now: state.without_touched(seen.touched, seen), "rollup")
 
 

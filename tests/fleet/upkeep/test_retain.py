@@ -2,17 +2,20 @@
 
 import dataclasses
 import datetime
+import functools
+import zlib
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from kjbod.fleet.fleet_error import FleetError
-from kjbod.fleet.lake.lake import Lake, files_of
+from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.lake.state import Piece, Retired, State
 from kjbod.fleet.tables import SILVER_SAMPLES
-from kjbod.fleet.upkeep.account import Compacted, gone, silver_from, with_compacted
-from kjbod.fleet.upkeep.retain import GRACE_MS, LITTER_AGE_MS, Limits, plan_of
+from kjbod.fleet.upkeep.account import Compacted, gone, silver_from, with_compacted, with_silver_from
+from kjbod.fleet.upkeep.retain import GRACE_MS, LITTER_AGE_MS, Limits, Plan, plan_of
 from tests.fleet.parts import drawn
 from tests.fleet.upkeep.lakes import DAY, FixedClock, ingest, rows_of, sample
 
@@ -20,6 +23,7 @@ pytestmark = [pytest.mark.usefixtures("with_spark"), drawn("upkeep retain")]
 
 TODAY = datetime.date(2026, 11, 20)
 NEXT_DAY = "2026-11-02"
+SAMPLES = SILVER_SAMPLES.full_name
 
 
 def quiet(_text: str) -> None:
@@ -75,6 +79,54 @@ def test_silver_that_is_not_verified_stays_and_is_named(state: State, why: str) 
     plan = plan_of(state, Limits(silver_days=10, gold_days=11), TODAY)
     assert [(kept.table, kept.date) for kept in plan.kept] == [("silver.samples", DAY)] and why in plan.kept[0].why
     assert ("silver.samples", DAY) not in plan.out and plan.silver_from == ""
+
+
+def verified(*dates: str, tables: tuple[str, ...] = ("silver.samples", "silver.events")) -> State:
+    state = State("id")
+    for date in dates:
+        for table in tables:
+            state = state.with_pieces(table, [piece(table, date)])
+            state = with_compacted(state, table, date, Compacted(piece(table, date).path, 5, 1))
+    return state
+
+
+def test_silver_goes_in_the_order_of_dates_up_to_the_first_that_has_to_stay() -> None:
+    first, second, third = days = (DAY, NEXT_DAY, "2026-11-03")
+    limits = Limits(silver_days=10, gold_days=100)
+    state = verified(*days).with_touched([f"{second}T03"])
+    plan = plan_of(state, limits, TODAY)
+    assert plan.out == (("silver.samples", first), ("silver.events", first)) and plan.silver_from == second
+    assert [(kept.date, kept.why[:22]) for kept in plan.kept] == [
+        *[(second, "its gold is not made y")] * 2,
+        *[(third, "an older date has to s")] * 2,
+    ]
+    # Its rows came when retention was beyond it: it has to be compacted, and is in nobody's way.
+    late = with_silver_from(verified(second, third).with_pieces(SAMPLES, [piece(SAMPLES, first)]), second)
+    plan = plan_of(late, limits, TODAY)
+    assert {date for _, date in plan.out} == {second, third} and [kept.date for kept in plan.kept] == [first]
+
+
+def test_a_date_of_silver_goes_with_both_of_its_tables_or_not_at_all() -> None:
+    state = verified(DAY, NEXT_DAY).with_pieces("silver.events", [piece("silver.events", DAY, "late")])
+    plan = plan_of(state, Limits(silver_days=10, gold_days=100), TODAY)
+    assert plan.out == () and plan.silver_from == ""
+    whys = {(kept.table, kept.date): kept.why for kept in plan.kept}
+    assert len(whys) == 4 and whys[SAMPLES, DAY] == "the other table of this date has to stay"
+
+
+def test_what_is_ingested_while_silver_is_taken_out_holds_back_its_date_and_those_after_it(tmp_path: Path) -> None:
+    from kjbod.fleet.lake.arrow_files import ArrowFiles
+    from kjbod.fleet.upkeep.retain import _take_out
+
+    lake = Lake(None, ArrowFiles(str(tmp_path)), "id")  # type: ignore[arg-type]
+    seen = lake.commit(lambda _: verified(DAY, NEXT_DAY, "2026-11-03"), "compact")
+
+    def plan_now(state: State) -> Plan:
+        return plan_of(state, Limits(silver_days=10, gold_days=100), TODAY)
+
+    lake.commit(lambda now: now.with_touched([f"{NEXT_DAY}T03"]), "ingest")
+    state = _take_out(lake, seen, plan_now(seen), plan_now)
+    assert state.dates(SAMPLES) == [NEXT_DAY, "2026-11-03"] and silver_from(state) == NEXT_DAY
 
 
 def test_dates_that_are_yet_to_come_are_kept_and_strange_ones_too() -> None:
@@ -212,50 +264,104 @@ def test_a_state_that_somebody_edited_deletes_nothing_else(
     assert (tmp_path / "outside/aaaaaaaa-aaaa").is_dir() and (root_of(lake) / "gold/dir_day").is_dir()
 
 
-def test_a_report_goes_when_the_lake_proves_that_it_holds_it(spark: Any, compact_lake: Lake, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "gone",
+    [
+        piece(SAMPLES, NEXT_DAY).path,
+        f"audit/files/run=r/batch=3/0000aaaa-0000/on={NEXT_DAY}",  # as ingest names it
+        f"imported/drive_day/imports/0000aaaa-0000/day={NEXT_DAY}",  # as import does
+    ],
+)
+def test_what_somebody_put_into_a_directory_that_goes_stays_with_it_and_is_named(
+    gone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kjbod.fleet.lake.arrow_files import ArrowFiles
+    from kjbod.fleet.upkeep.retain import retain
+
+    lake, old = Lake(None, ArrowFiles(str(tmp_path)), "id"), piece(SAMPLES, DAY)  # type: ignore[arg-type]
+    for path in (old.path, gone):
+        (tmp_path / path / "hour=03").mkdir(parents=True)
+        (tmp_path / path / "hour=03/part-0.parquet").touch()
+    (tmp_path / old.path / "hour=03/notes.txt").write_text("mine")
+    retired = (Retired(old.path, 1, "a test"), Retired(gone, 1, "a test"))
+    lake.commit(lambda state: dataclasses.replace(state, retired=retired), "retain")
+    at(lake, 2 * GRACE_MS, monkeypatch)
+    result = retain(lake, Limits(), quiet)
+    assert (result.not_ours, result.deleted) == ((old.path,), (gone,))
+    assert (tmp_path / old.path / "hour=03/notes.txt").exists() and not (tmp_path / gone).exists()
+    assert [one.path for one in lake.state().retired] == [old.path]
+
+
+@pytest.mark.parametrize(
+    ("state", "days", "goes"),
+    [
+        (verified(DAY), (0, 0), True),
+        (verified(DAY), (0, 1), False),
+        (State("id"), (0, 0), False),  # no piece proves nothing
+        (with_silver_from(State("id"), NEXT_DAY), (0, 0), True),
+        (with_silver_from(State("id"), NEXT_DAY), (0, 1), False),
+        (with_silver_from(State("id"), NEXT_DAY).with_pieces(SAMPLES, [piece(SAMPLES, DAY)]), (0, 0), False),  # late
+        (verified(DAY), (0, None), False),
+        (verified(DAY), (-99, 0), False),
+    ],
+)
+def test_a_report_is_whole_in_silver_when_its_dates_are_compacted_or_were(
+    state: State, days: tuple[int, int | None], goes: bool
+) -> None:
+    from kjbod.fleet.upkeep.reports import is_whole
+
+    first, last = (None if day is None else sample(3, 0, day=day)["ts"] for day in days)
+    assert is_whole(state, "samples", {"first_ts": first, "last_ts": last}) == goes
+
+
+def test_a_report_goes_when_the_lake_proves_that_it_holds_it(compact_lake: Lake, tmp_path: Path) -> None:
     from kjbod.fleet.tables import AUDIT_FILES
     from kjbod.fleet.upkeep.reports import delete_ingested
-    from tests.fleet.upkeep.lakes import audit_row, put
+    from tests.fleet.upkeep.lakes import put
 
     lake, inbox = compact_lake, tmp_path / "in box"
-    folder = inbox / "samples" / f"date={DAY}" / "hour=03"
-    folder.mkdir(parents=True)
-
-    def report(name: str, size: int = 10, day: int = 0) -> Path:
-        at_folder = folder if not day else inbox / "samples" / "date=2026-11-02" / "hour=00"
-        at_folder.mkdir(parents=True, exist_ok=True)
-        path = at_folder / name
-        path.write_bytes(b"x" * size)
-        return path
-
-    held, grown, aside, unknown, later = (
-        report(name, size, day)
-        for name, size, day in [
-            ("held.jsonl.gz", 10, 0),
-            ("grown.jsonl.gz", 11, 0),
-            ("aside.jsonl.gz", 10, 0),
-            ("unknown.jsonl.gz", 10, 0),
-            ("later.jsonl.gz", 10, 1),
-        ]
+    report = functools.partial(_report, inbox)
+    held, grown, altered, aside, never, later = (
+        report(name, day)
+        for name, day in [("a%2Db", 0), ("grown", 0), ("altered", 0), ("aside", 0), ("a%252Db", 0), ("later", 1)]
     )
-    long = report("long.jsonl.gz")
-    being_written, link = report(".held.jsonl"), folder / "link.jsonl.gz"
+    spread, being_written, link = report("spread"), report(".held"), held.with_name("link.jsonl")
+    long = report("long", more="x" * (1 << 20))  # of which ingest has seen the first line alone
     link.symlink_to(held)
-
-    def row(path: Path, **more: Any) -> dict[str, Any]:
-        day = int(path.parents[1].name[-1]) - 1
-        one = audit_row("samples", sample(3, 0, day=day, _file=path.name)) | {"good_lines": 1}
-        return one | {"uri": f"file:///{str(path).lstrip('/').replace(' ', '%20')}"} | more
-
-    rows = [row(held), row(grown), row(aside, kept=False, status="torn"), row(link), row(being_written)]
-    rows.append(row(long, last_ts=sample(3, 0, day=1)["ts"]))  # its last lines are of a date that is not verified
+    (inbox / "samples/date=2026-10-31").symlink_to(never.parents[1])
+    rows = [_audited(path) for path in (held, grown, altered, link, being_written)]
+    rows += [_audited(aside, kept=False, status="torn"), _audited(spread, last_ts=sample(3, 0, day=1)["ts"])]
+    rows += [_audited(long, lines=1, crc=zlib.crc32(b"long"))]
+    rows += [_audited(never) | {"uri": rows[0]["uri"].replace("%252D", "-")}]  # of one that is not there any more
     lake.commit(lambda s: put(lake, s, AUDIT_FILES, rows, DAY), "ingest")
-    lake.commit(lambda s: put(lake, s, AUDIT_FILES, [row(later)], NEXT_DAY), "ingest")
+    lake.commit(lambda s: put(lake, s, AUDIT_FILES, [_audited(later)], NEXT_DAY), "ingest")
+    grown.write_text("grown\nmore\n")
+    altered.write_text("ALTERED\n")
 
-    files, state = files_of(spark, str(inbox)), lake.state()
-    assert delete_ingested(lake, state, files, DAY, quiet) == (0, 0)  # not old enough
-    assert delete_ingested(lake, state, files, "2026-11-03", quiet, dry_run=True) == (1, 5)
-    assert held.exists()
-    assert delete_ingested(lake, state, files, "2026-11-03", quiet) == (1, 5)
-    assert not held.exists()
-    assert all(path.exists() for path in (grown, aside, unknown, later, long, being_written)) and link.is_symlink()
+    def delete(before: str, **how: bool) -> tuple[int, int]:
+        return delete_ingested(lake, f"file:{inbox}", before, quiet, **how)
+
+    there = {path for path in inbox.rglob("*") if path.is_file()}
+    assert delete(DAY, dry_run=True)[0] == 0  # not old enough
+    assert delete("2026-11-03", dry_run=True)[0] == 1 and held.exists()
+    assert delete("2026-11-03")[0] == 1
+    assert there - {path for path in inbox.rglob("*") if path.is_file() or path.is_symlink()} == {held}
+    assert link.is_symlink()
+
+
+def _report(inbox: Path, name: str, day: int = 0, more: str = "") -> Path:
+    path = inbox / "samples" / f"date=2026-11-{day + 1:02}" / "hour=03" / f"{name}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{name}\n{more}\n" if more else f"{name}\n")
+    return path
+
+
+def _audited(path: Path, **more: Any) -> dict[str, Any]:
+    """The audit of a report as ingest would write it, its URI as Spark has it."""
+    from tests.fleet.upkeep.lakes import audit_row
+
+    inbox, day = path.parents[3], int(path.parents[1].name[-1]) - 1
+    one = audit_row("samples", sample(3, 0, day=day, _file=path.name)) | {"inbox": f"file:{inbox}"}
+    lines = path.read_bytes().splitlines()
+    said = {"bytes": path.stat().st_size, "lines": len(lines), "crc": sum(map(zlib.crc32, lines)) % 2**32}
+    return one | said | {"good_lines": 1, "uri": f"file:{quote(str(path), safe='/=')}"} | more

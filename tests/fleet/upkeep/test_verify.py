@@ -9,7 +9,7 @@ import pytest
 
 from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.lake.state import State
-from kjbod.fleet.tables import AUDIT_FILES, DIR_HOUR, SILVER_SAMPLES
+from kjbod.fleet.tables import AUDIT_FILES, DIR_DAY, DIR_HOUR, SILVER_SAMPLES
 from tests.fleet.parts import drawn
 from tests.fleet.upkeep.lakes import DAY, audit_row, ingest, put, sample
 
@@ -78,7 +78,39 @@ def double(lake: Lake) -> str:
     return "silver.events of 2026-11-01"
 
 
-@pytest.mark.parametrize("damage", [delete, delete_piece, truncate, not_parquet, double])
+def spoil(lake: Lake, table: str, column: str) -> str:
+    """Another last byte of a page: the file's end still tells how many rows there are."""
+    from pyarrow import parquet
+
+    file = data_files(lake, table)[0]
+    drop_checksums(file)
+    group = parquet.ParquetFile(file).metadata.row_group(0)
+    (chunk,) = (c for n in range(group.num_columns) if (c := group.column(n)).path_in_schema == column)
+    content = bytearray(file.read_bytes())
+    content[chunk.data_page_offset + chunk.total_compressed_size - 1 - _dictionary_bytes(chunk)] ^= 0xFF
+    file.write_bytes(content)
+    return f"{table} of {DAY}: cannot be read"
+
+
+def _dictionary_bytes(chunk: Any) -> int:
+    return chunk.data_page_offset - chunk.dictionary_page_offset if chunk.has_dictionary_page else 0
+
+
+def spoil_audit(lake: Lake) -> str:
+    return spoil(lake, "audit.files", "uri")
+
+
+def spoil_gold(lake: Lake) -> str:
+    return spoil(lake, "gold.dir_hour", "used_min")
+
+
+def spoil_silver(lake: Lake) -> str:
+    return spoil(lake, "silver.samples", "bytes_total")
+
+
+@pytest.mark.parametrize(
+    "damage", [delete, delete_piece, truncate, not_parquet, double, spoil_audit, spoil_gold, spoil_silver]
+)
 def test_files_that_are_gone_cut_or_doubled_are_named(lake: Lake, damage: Callable[[Lake], str]) -> None:
     named = damage(lake)
     found = differences(lake, 0)
@@ -154,6 +186,29 @@ def test_gold_that_is_not_that_of_its_silver_is_named_by_directory(lake: Lake) -
     assert f"gold.dir_hour of {DAY}T03: h1 /d1: samples, used_min, used_max, line_n" in found
     assert "ghost /d1: gold has a row, and silver has no sample of it" in found
     assert "h2 /d2: silver has samples of it, and gold has no row" in found
+
+
+def test_gold_that_is_there_twice_and_days_that_are_not_those_of_their_hours_are_named(lake: Lake) -> None:
+    def change(state: State) -> State:
+        rows = [row.asDict() for row in lake.read(DIR_DAY.full_name, state, dates=[DAY]).collect()]
+        return put(lake, state, DIR_DAY, rows[:1], DAY)
+
+    lake.commit(change, "somebody")
+    found = differences(lake)
+    assert f"gold.dir_day of {DAY}: 1 keys are there more than once" in found
+    assert f"gold.dir_day of {DAY}: its rows are not those that gold.dir_hour gives" in found
+
+
+def test_rows_are_those_of_their_piece_whatever_is_in_the_path_of_the_lake() -> None:
+    from kjbod.fleet.upkeep.verify import _parts
+
+    below = "silver/samples/date=2026-11-01/0/part-0.parquet"
+    for root, as_spark_has_it in (
+        ("file:/a b/100%25 #1?/\u00e4", "file:///a%20b/100%2525%20%231%3F/%C3%A4"),
+        ("hdfs://host:9000/a#b", "hdfs://host:9000/a%23b"),
+        ("s3a://bucket", "s3a://bucket"),
+    ):
+        assert "/".join(_parts(f"{as_spark_has_it}/{below}")[len(_parts(root)) :]) == below
 
 
 def test_hours_of_silver_that_have_no_gold_and_are_not_touched_are_named(lake: Lake) -> None:
