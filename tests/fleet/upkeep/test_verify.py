@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kjbod.fleet.lake.lake import Lake
-from kjbod.fleet.lake.state import State
-from kjbod.fleet.tables import AUDIT_FILES, DIR_DAY, DIR_HOUR, SILVER_SAMPLES
+from kjbod.fleet.lake.state import ALL_DATES, State
+from kjbod.fleet.tables import AUDIT_FILES, DIR_DAY, DIR_HOUR, DRIVE_LIFE, EXPOSURE_DAY, HOST_DAY, SILVER_SAMPLES
 from tests.fleet.parts import drawn
 from tests.fleet.upkeep.lakes import DAY, audit_row, ingest, put, sample
 
@@ -191,10 +191,16 @@ def test_gold_that_is_not_that_of_its_silver_is_named_by_directory(lake: Lake) -
 def test_gold_that_is_there_twice_and_days_that_are_not_those_of_their_hours_are_named(lake: Lake) -> None:
     def change(state: State) -> State:
         rows = [row.asDict() for row in lake.read(DIR_DAY.full_name, state, dates=[DAY]).collect()]
-        return put(lake, state, DIR_DAY, rows[:1], DAY)
+        state = put(lake, state, DIR_DAY, rows[:1], DAY)
+        for table in (HOST_DAY, EXPOSURE_DAY):
+            state = put(lake, state, table, [{"fleet": "f", "host": "h9", "source": "kjbod", "date": DAY}], DAY)
+        return put(lake, state, DRIVE_LIFE, [{"fleet": "f", "drive": "S9", "date": ALL_DATES}], ALL_DATES)
 
     lake.commit(change, "somebody")
     found = differences(lake)
+    assert f"gold.host_day of {DAY}: its rows are not those that gold.dir_day gives" in found
+    assert f"gold.exposure_day of {DAY}: its rows are not those that gold.drive_day gives" in found
+    assert "gold.drive_life: its rows are not those that gold.drive_day gives" in found
     assert f"gold.dir_day of {DAY}: 1 keys are there more than once" in found
     assert f"gold.dir_day of {DAY}: its rows are not those that gold.dir_hour gives" in found
 
