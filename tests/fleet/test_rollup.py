@@ -448,7 +448,10 @@ def test_a_drive_is_replaced_by_the_one_that_is_there_after_it(spark: Any) -> No
     ]
     found = drives.drive_life(drive_days(spark, rows)).collect()
     assert {row["drive"]: (row["replaced_by"], row["days"]) for row in found} == {
-        **{"Z": ("A", 1), "A": (None, 1), "X": (None, 2), "Y": ("X", 1)},
+        "Z": ("A", 1),
+        "A": (None, 1),
+        "X": (None, 2),
+        "Y": ("X", 1),
         "late": (None, 3),
     }
 
