@@ -48,6 +48,8 @@ from kjbod.fleet.page.model import (
 )
 from kjbod.fleet.page.words import evidence
 from kjbod.fleet.rollup.happenings import NOT_DONE_STATES, RELEASED
+from kjbod.fleet.rollup.merge import joined as joined_by
+from kjbod.fleet.schema import DirectoryState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +63,9 @@ SPOT = (*BROKER, "path")
 HAPPENINGS_MAX = 120
 """Of a host on its page, the newest."""
 HOST_INCIDENTS_MAX = 40
+UNREADABLE = str(DirectoryState.UNREADABLE)
+FLAPS_MIN = 3
+"""So often a directory may leave online in two days before it is named."""
 DEFECTS = ("smart_realloc", "smart_pending", "smart_uncorrect", "smart_reported_uncorrect", "smart_media_errors")
 MODELS_MAX = 300
 _LAST = (
@@ -153,9 +158,9 @@ def collect_report(
     progress("directories and agents")
     window = dataclasses.replace(found.window, from_date=dates[0], to_date=dates[-1])
     after_ms = SILENT_AFTER_MS if silent_after_ms is None else silent_after_ms
-    hosts = _hosts(lake, state, dates, window.now_ms, after_ms).persist()
-    directories = _directories(hosts)
     incidents = lake.read("gold.incident", state, dates=dates)
+    hosts = _hosts(lake, state, dates, window.now_ms, after_ms, incidents).persist()
+    directories = _directories(hosts)
     newest = _newest_incidents(incidents)
     counts = _counts(hosts)
     failed = [_with_evidence(d, newest) for d in _failed(directories)]
@@ -180,6 +185,7 @@ def collect_report(
         bytes_total=bytes_total,
         failed=tuple(failed),
         other=_other(directories),
+        flapping=_flapping(directories),
         agents=agents,
         stands=_stands(lake.read("gold.timeline", state, dates=dates), hosts),
         guards=_guards(lake.read("gold.agent_day", state, dates=dates)),
@@ -214,7 +220,9 @@ def _day(day: str, first: str) -> int:
 # --- one row for each broker, with its directories
 
 
-def _hosts(lake: Lake, state: State, dates: Sequence[str], now_ms: int, after_ms: int) -> "DataFrame":
+def _hosts(
+    lake: Lake, state: State, dates: Sequence[str], now_ms: int, after_ms: int, incidents: "DataFrame"
+) -> "DataFrame":
     """A row for each broker: the agent's last word, and ``directories``, each with its days."""
     days = lake.read("gold.dir_day", state, dates=dates)
     defects = sum((F.coalesce(F.col(f"{name}_last"), F.lit(0)) for name in DEFECTS), F.lit(0))
@@ -231,17 +239,19 @@ def _hosts(lake: Lake, state: State, dates: Sequence[str], now_ms: int, after_ms
         "defects": F.when(knows, defects),
     }
     moment = F.struct(F.col("last_ts"), F.col("date"), F.col("dir_id"))
+    spots = days.groupBy(*SPOT).agg(
+        F.max_by(F.struct(*_LAST), moment).alias("last"),
+        F.max_by("state", F.when(F.col("state").isNotNull(), moment)).alias("known_state"),
+        F.max("online_last_ts").alias("well_ts"),
+        F.sum("samples").alias("samples"),
+        F.sum("failures").alias("failures"),
+        F.sum(F.when(F.col("date").isin(list(dates[-2:])), F.col("transitions"))).alias("transitions"),
+        F.array_sort(
+            F.collect_list(F.struct(F.col("last_ts").alias("at"), *(c.alias(n) for n, c in series.items())))
+        ).alias("series"),
+    )
     by_directory = (
-        days.groupBy(*SPOT)
-        .agg(
-            F.max_by(F.struct(*_LAST), moment).alias("last"),
-            F.max_by("state", F.when(F.col("state").isNotNull(), moment)).alias("known_state"),
-            F.sum("samples").alias("samples"),
-            F.sum("failures").alias("failures"),
-            F.array_sort(
-                F.collect_list(F.struct(F.col("last_ts").alias("at"), *(c.alias(n) for n, c in series.items())))
-            ).alias("series"),
-        )
+        _still_dead(spots, incidents)
         .groupBy(*BROKER)
         .agg(
             F.array_sort(
@@ -252,6 +262,7 @@ def _hosts(lake: Lake, state: State, dates: Sequence[str], now_ms: int, after_ms
                         "known_state",
                         "samples",
                         "failures",
+                        "transitions",
                         *(F.col(f"series.{n}").alias(n) for n in series),
                     )
                 )
@@ -278,6 +289,26 @@ def _hosts(lake: Lake, state: State, dates: Sequence[str], now_ms: int, after_ms
     return joined.withColumn("silent_ms", silent_ms).withColumn("status", status)
 
 
+def _still_dead(spots: "DataFrame", incidents: "DataFrame") -> "DataFrame":
+    """A directory that an agent cannot read since its start is the one that failed before, where it was not well since:
+    what it says of itself no more is what its failure said."""
+    names = ("device", "serial", "model", "dir_id")
+    newest = incidents.groupBy(*SPOT).agg(F.max(F.struct("ts", *names, "partitions")).alias("fell"))
+    dead = (F.col("known_state") == UNREADABLE) & (F.col("fell.ts") > F.coalesce("well_ts", F.lit(0)))
+    dead = F.coalesce(dead, F.lit(False))
+    told = {name: F.col(f"fell.{name}") for name in names} | {"state_since": F.col("fell.ts")}
+    last = (
+        F.when(dead & F.col(f"last.{name}").isNull(), told[name]).otherwise(F.col(f"last.{name}")).alias(name)
+        if name in told
+        else F.col(f"last.{name}")
+        for name in _LAST
+    )
+    found = joined_by(spots, newest, SPOT)
+    return found.withColumn("last", F.struct(*last)).withColumn(
+        "known_state", F.when(dead, FAILED).otherwise(F.col("known_state"))
+    )
+
+
 def _type_of(frame: "DataFrame", column: str) -> str:
     return frame.schema[column].dataType.simpleString()
 
@@ -302,7 +333,7 @@ def _agent_words(days: "DataFrame") -> "DataFrame":
 
 def _directories(hosts: "DataFrame") -> "DataFrame":
     """A row for each directory, with its state as it has to be shown."""
-    each = hosts.select(*BROKER, "rack", "status", F.explode("directories").alias("d"))
+    each = hosts.select(*BROKER, "rack", "status", "role", F.explode("directories").alias("d"))
     said = F.coalesce("d.known_state", F.lit("unknown"))
     state = F.when((said != FAILED) & F.col("status").isin(SILENT, STOPPED), F.col("status")).otherwise(said)
     return each.select(
@@ -313,7 +344,9 @@ def _directories(hosts: "DataFrame") -> "DataFrame":
         said.alias("last_state"),
         state.alias("state"),
         "status",
+        "role",
         "d.failures",
+        "d.transitions",
         "d.samples",
     )
 
@@ -339,6 +372,8 @@ def _directory(row: Any) -> Directory:
         partitions=row["partitions"],
         leaders=row["leaders"],
         failures=row["failures"] or 0,
+        transitions=row["transitions"] or 0,
+        role=row["role"],
     )
 
 
@@ -355,6 +390,11 @@ def _failed(directories: "DataFrame") -> list[Directory]:
 def _other(directories: "DataFrame") -> tuple[Directory, ...]:
     rows = directories.where(~F.col("state").isin(ONLINE, FAILED, SILENT, STOPPED)).orderBy("state", *SPOT)
     return tuple(_directory(row) for row in rows.limit(LIST_MAX).collect())
+
+
+def _flapping(directories: "DataFrame") -> tuple[Directory, ...]:
+    rows = directories.where((F.col("state") != FAILED) & (F.col("transitions") >= FLAPS_MIN))
+    return tuple(_directory(row) for row in rows.orderBy(F.desc("transitions"), *SPOT).limit(LIST_MAX).collect())
 
 
 def _seen(directories: "DataFrame", wanted: Iterable[Spot]) -> dict[Spot, Directory]:

@@ -11,6 +11,7 @@ import pytest
 
 from kjbod.fleet.insight.model import RateOf
 from kjbod.fleet.page import todo
+from kjbod.fleet.page.bursts import RECENT_MS, bursts
 from kjbod.fleet.page.changes import Before, before, changes
 from kjbod.fleet.page.details import host_page, hosts_page, model_page
 from kjbod.fleet.page.document import report_json
@@ -181,8 +182,38 @@ def test_what_is_most_urgent_comes_first_with_disk_reason_and_command() -> None:
         assert date_time(NOW_MS - broker * 60_000)[:19] in first
         assert f"hosts/{host_file('cluster-a', host_name(broker), broker)}" in first
     assert "rack r03" in first and "device sdb" in first and "model ST16000NM001G" in first
-    assert "kjbod guard release -c /etc/kafka/server.properties /mnt/d4" in first
-    assert "systemctl stop --no-block kafka" in first.partition("Agents that are silent")[0]
+    assert "kjbod dirs add -c /etc/kafka/server.properties /mnt/d4" in first
+    assert "kjbod format -g -t cluster-a -c /etc/kafka/server.properties" in first
+    assert "systemctl stop --no-block kjbod-agent" in first.partition("Agents that are silent")[0]
+
+
+def test_a_disk_beside_a_broker_of_kafkas_is_replaced_as_the_guards_manual_says() -> None:
+    dead, leading = failed(DEAD[0], role="guard"), failed(DEAD[1], leaders=3, role="guard")
+    first = part(index_page(report(100, failed=(leading, dead))), "todo")
+    guard = "--guard-config /etc/kafka/kjbod-guard.properties"
+    assert f"kjbod guard release -c /etc/kafka/server.properties {guard} /mnt/d4" in first
+    assert "systemctl stop --no-block kafka<" in first and "kjbod dirs add" not in first
+
+
+def test_disks_of_a_rack_that_failed_together_are_one_thing_to_look_at() -> None:
+    minute = 60_000
+    together = [incident(b, ts=NOW_MS - b * 9 * minute, place=place(b, "/d", rack="r02")) for b in (1, 2, 3, 4)]
+    again = incident(1, ts=NOW_MS, place=place(1, "/d", rack="r02"))
+    alone = [incident(b, ts=NOW_MS - b * 40 * minute, place=place(b, "/d", rack="r03")) for b in (1, 2, 3)]
+    old = [incident(b, ts=NOW_MS - RECENT_MS - b, place=place(b, "/d", rack="r04")) for b in (1, 2, 3)]
+    two = [incident(b, place=place(b, "/d", rack="r05")) for b in (1, 2)]
+    nowhere = [incident(b, place=place(b, "/d", rack=None)) for b in (1, 2, 3)]
+    (found,) = bursts([*together, again, *alone, *old, *two, *nowhere], NOW_MS)
+    assert (found.rack, found.disks, found.span_ms) == ("r02", 4, 36 * minute)
+    first = part(index_page(report(100, incidents=(*together, again))), "todo")
+    assert "rack r02: 4 disks failed in 36 min" in first
+    assert first.index("Racks to look at first") < first.index("Dead disks to replace")
+
+
+def test_a_directory_that_comes_and_goes_is_named() -> None:
+    comes = failed(9, state="online", last_state="online", transitions=6)
+    first = part(index_page(report(100, flapping=(comes,))), "todo")
+    assert "left online 6 times in two days" in first
 
 
 def test_a_silent_agent_s_directories_are_not_online() -> None:

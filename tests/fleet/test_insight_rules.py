@@ -35,7 +35,7 @@ def test_signs_add_up_and_the_weightiest_is_told_first() -> None:
     assert reasons(facts) == [
         "the disk says of itself that it fails: passed: 0",
         "worn: 97 %",
-        "slower than its peers under its load: times: 3.2",
+        "times slower than its peers under its load: 3.2",
         "SMART 5 reallocated sectors: 3",
     ]
 

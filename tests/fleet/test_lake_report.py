@@ -14,6 +14,7 @@ from kjbod.fleet.lake.lake import Lake, open_lake
 from kjbod.fleet.lake.state import State
 from kjbod.fleet.page.model import FleetReport, host_file
 from kjbod.fleet.publishing import publish
+from kjbod.fleet.report import _LAST, _still_dead
 from kjbod.fleet.report_files import OUTPUTS, Wanted, make_files
 from tests.fleet.gold_fleet import CRIPPLED, DEAD, DISKS, LEADING, RISKY, SILENT, STOPPED, make_gold
 from tests.fleet.parts import drawn
@@ -21,6 +22,7 @@ from tests.fleet.parts import drawn
 pytestmark = [pytest.mark.usefixtures("with_spark"), pytest.mark.xdist_group("fleet-lake-report"), drawn("lake report")]
 
 HOSTS = 25
+NUMBERS = ("state_since", "last_ts", "bytes_total", "used_last", "partitions", "leaders")
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,32 @@ def test_what_is_wrong_in_gold_is_what_needs_a_hand(made: Made) -> None:
         "online": HOSTS * DISKS - 2 * DISKS - 2 - len(dead),
     }
     assert found.data.bad_files == 1
+
+
+def test_a_disk_that_nobody_can_read_after_a_restart_is_the_one_that_failed(spark: Any) -> None:
+    names = "fleet STRING, host STRING, broker_id BIGINT, path STRING"
+    last = ", ".join(f"{n} {'BIGINT' if n in NUMBERS else 'STRING'}" for n in _LAST)
+    blank = dict.fromkeys(_LAST)
+    spots = [
+        (None, "h", 1, "/dead", blank | {"leaders": 0}, "unreadable", 100),
+        (None, "h", 1, "/well-since", blank, "unreadable", 900),
+        (None, "h", 1, "/never-failed", blank, "unreadable", 100),
+        (None, "h", 1, "/slow", blank | {"serial": "S4"}, "slow", 100),
+    ]
+    fell = [(None, "h", 1, path, 500, "sdf", f"S{path}", "M", "D", 7) for path in ("/dead", "/well-since", "/slow")]
+    found = _still_dead(
+        spark.createDataFrame(spots, f"{names}, last STRUCT<{last}>, known_state STRING, well_ts BIGINT"),
+        spark.createDataFrame(
+            fell, f"{names}, ts BIGINT, device STRING, serial STRING, model STRING, dir_id STRING, partitions BIGINT"
+        ),
+    ).collect()
+    shown = {row.path: (row.known_state, row["last"].serial, row["last"].state_since) for row in found}
+    assert shown == {
+        "/dead": ("failed", "S/dead", 500),
+        "/well-since": ("unreadable", None, None),
+        "/never-failed": ("unreadable", None, None),
+        "/slow": ("slow", "S4", None),
+    }
 
 
 def test_each_host_has_its_page_and_each_link_leads_to_a_file(made: Made) -> None:

@@ -354,7 +354,7 @@ class AgentState:
     silent_ms: int | None
     """How long before "now" its newest line is."""
     lag_ms: int | None
-    """Of its latest files, the longest from the end of their hour until they were taken in."""
+    """Of its latest files, the longest that one was taken in after the first file of the same hour, of any host."""
     why: str
     """``silent``, ``late``, ``clock``, or ``version``."""
 

@@ -271,11 +271,10 @@ def _agent(row: Mapping[str, Any]) -> AgentState:
         "status",
         "last_ts",
         "silent_ms",
-        "lag_ms",
     )
     why = ", ".join(
         said
         for name, said in (("silent", "silent"), ("skewed", "clock"), ("late", "late"), ("other", "version"))
         if row[name]
     )
-    return AgentState(**{name: row[name] for name in names}, why=why)
+    return AgentState(**{name: row[name] for name in names}, lag_ms=row["behind_ms"], why=why)

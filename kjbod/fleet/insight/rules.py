@@ -92,7 +92,7 @@ SIGNS: tuple[Sign, ...] = (
     ),
     Sign(
         "slow_ratio",
-        "slower than its peers under its load: times",
+        "times slower than its peers under its load",
         "slow_ratio",
         (Step("slow_ratio", 2, 0.4), Step("slow_ratio", 3, 0.7)),
     ),

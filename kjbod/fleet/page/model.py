@@ -52,6 +52,10 @@ class Directory:
     leaders: int | None = None
     failures: int = 0
     """In the days of the report."""
+    transitions: int = 0
+    """From online to anything else, in the newest two days."""
+    role: str | None = None
+    """Of what watches it: ``agent`` (or None) or ``guard``."""
     evidence: str = ""
     """Of its newest failure, with what a guard did about it."""
 
@@ -248,6 +252,8 @@ class FleetReport:
     """Those with leaders left first, then the newest."""
     other: tuple[Directory, ...]
     """Neither online nor failed, of agents that are heard."""
+    flapping: tuple[Directory, ...] = ()
+    """Not failed, that left online at least :data:`kjbod.fleet.report.FLAPS_MIN` times in the newest two days."""
     agents: tuple[Agent, ...]
     """Silent, stopped and fenced ones."""
     stands: tuple[Stand, ...]

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from kjbod.fleet.insight.model import Place, Risk
+from kjbod.fleet.page.bursts import bursts
 from kjbod.fleet.page.model import FAILED, SILENT, STOPPED, Agent, Directory, FleetReport
 from kjbod.fleet.svg import date_time, duration, plural
 from kjbod.quick_dataclass import dataclass
@@ -12,6 +13,7 @@ SOON_DAYS = 30
 """A directory that is forecast to be full within this needs a hand."""
 CONFIG = "-c /etc/kafka/server.properties"
 """As in the manual; the place of the file is a host's own."""
+GUARD_CONFIG = "--guard-config /etc/kafka/kjbod-guard.properties"
 REASONS_MAX = 4
 SLOW_FROM = 2.0
 """From so much slower than its peers on a disk is named, whatever its score."""
@@ -112,6 +114,50 @@ def _dead_group(report: FleetReport) -> Group:
         tone="bad",
         total=len(done) + _not_named(report) * bool(done),
         items=tuple(_dead(d, led=False) for d in done),
+    )
+
+
+def _burst_group(report: FleetReport) -> Group:
+    """Racks in which several disks failed within minutes."""
+    found = bursts(report.incidents, report.window.now_ms)
+    return Group(
+        key="burst",
+        title="Racks to look at first",
+        tone="bad",
+        total=len(found),
+        items=tuple(
+            Todo(
+                place=None,
+                host=burst.incidents[0].place.host,
+                broker_id=burst.incidents[0].place.broker_id or 0,
+                fleet=burst.fleet,
+                rack=burst.rack,
+                what=f"rack {burst.rack}: {plural(burst.disks, 'disk')} failed in {duration(burst.span_ms)}",
+                reason=f"on {', '.join(burst.hosts)}: power, a controller or a backplane before each disk for itself",
+                commands=("journalctl -k --since '2 days ago' -p warning",),
+                since_ms=burst.first_ms,
+            )
+            for burst in found
+        ),
+    )
+
+
+def _flapping_group(report: FleetReport) -> Group:
+    """Directories that come and go."""
+    return Group(
+        key="flapping",
+        title="Directories that come and go",
+        tone="warn",
+        total=len(report.flapping),
+        items=tuple(
+            _of(
+                d.place,
+                f"left online {d.transitions:,} times in two days",
+                f"now {d.state}; a cable, a slot, or the disk",
+                (f"kjbod status {CONFIG}", *_disk_tells(d.place)),
+            )
+            for d in report.flapping
+        ),
     )
 
 
@@ -219,11 +265,13 @@ def _other_group(report: FleetReport) -> Group:
 
 _KINDS = (
     _led_group,
+    _burst_group,
     _silent_group,
     _ended_group,
     _dead_group,
     _left_group,
     _risk_group,
+    _flapping_group,
     _full_group,
     _slow_group,
     _other_group,
@@ -270,13 +318,21 @@ def _dead(directory: Directory, *, led: bool) -> Todo:
     place = directory.place
     what = f"leads {plural(directory.leaders or 0, 'partition')}" if led else "failed"
     reason = directory.evidence or "no evidence recorded"
-    stop = ("systemctl stop --no-block kafka",) if led else ()
-    steps = (
-        f"kjbod status {CONFIG}",
-        *stop,
-        *(() if led else (f"kjbod guard release {CONFIG} {_quoted(place.path)}",)),
+    is_guard = directory.role == "guard"
+    stop = f"systemctl stop --no-block {'kafka' if is_guard else 'kjbod-agent'}"
+    steps = (stop,) if led else _replace(place, is_guard=is_guard)
+    return _of(place, what, reason, (f"kjbod status {CONFIG}", *steps), directory.since_ms)
+
+
+def _replace(place: Place, *, is_guard: bool) -> tuple[str, ...]:
+    """Lines of the manuals of guards and of agents for a disk that is replaced."""
+    if is_guard:
+        return (f"kjbod guard release {CONFIG} {GUARD_CONFIG} {_quoted(place.path)}",)
+    return (
+        "# the new disk is mounted where the dead one was:",
+        f"kjbod format -g -t {_quoted(place.fleet or 'CLUSTER_ID')} {CONFIG}",
+        f"kjbod dirs add {CONFIG} {_quoted(place.path)}",
     )
-    return _of(place, what, reason, steps, directory.since_ms)
 
 
 def _silent(agent: Agent) -> Todo:
