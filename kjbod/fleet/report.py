@@ -703,7 +703,8 @@ def _detail(row: dict[str, Any]) -> HostDetail:
         last = found["last"]
         said = found["known_state"] or "unknown"
         about = {**last, **broker, "path": found["path"], "rack": last["rack"] or row["rack"]}
-        shown = {"state": _shown(said, agent.status), "last_state": said, "failures": found["failures"]}
+        shown = {"state": _shown(said, agent.status), "last_state": said, "role": agent.role}
+        shown |= {name: found[name] for name in ("failures", "transitions")}
         series = Series(
             days=found["day"],
             states=(),

@@ -21,7 +21,7 @@ from typing import Any, Final
 import psutil
 
 from scripts.bench.command_line import listed, positive
-from scripts.bench.fleet_data import HOSTS_OF_ONE, add_hours, make_lake, rows_of
+from scripts.bench.fleet_data import DIRECTORIES, HOSTS_OF_ONE, MINUTES, add_hours, make_lake, rows_of
 from scripts.bench.fleet_questions import ENGINES
 from scripts.bench.json_record import JsonRecord
 from scripts.rig.rig_error import RigError
@@ -196,48 +196,47 @@ def increment(work: Path, size: int) -> list[Run]:
 def hour(work: Path, hosts: int) -> list[Run]:
     """The next hour of a fleet: from its files to gold. The hour before it is there already."""
     inbox, lake = work / "hour/reports", work / "hour/lake"
-    generate(inbox, hosts, 0, 1)
+    generate(inbox, hosts, 0)
     kjbod("ingest", "--lake", str(lake), "--reports", str(inbox))
     kjbod("rollup", "--lake", str(lake))
-    return next_hour("hour", inbox, lake, hosts, 1)
+    generate(inbox, hosts, 1)
+    return next_hour("hour", inbox, lake, hosts)
 
 
-def next_hour(part: str, inbox: Path, lake: Path, hosts: int, number: int) -> list[Run]:
-    """Hour ``number`` comes to an inbox, and is taken into its lake."""
-    generate(inbox, hosts, number, number + 1)
+def days(work: Path, size: int, count: int) -> list[Run]:
+    """A report over many days of gold, of which one was rolled up and the others are the same at another time; then
+    the next hour of that fleet, which has all these days behind it."""
+    lake, inbox = work / f"lake-{size}", work / "days/reports"
+    if not lake.exists():
+        make_lake(lake, size)
+        kjbod("rollup", "--lake", str(lake))
+    measured([sys.executable, "-m", "scripts.bench.fleet_data", str(lake), str(count)])
+    cost, _ = kjbod("report", "--lake", str(lake), "--out", str(work / "days/page"))
+    runs = [Run("days", "report", size, rows_of(size) * count, cost)]
+    say(line_of(runs[0]))
+    hosts = size * HOSTS_OF_ONE
+    generate(inbox, hosts, 0, start="2026-11-02")
+    return [*runs, *next_hour("days", inbox, lake, hosts)]
+
+
+def next_hour(part: str, inbox: Path, lake: Path, hosts: int) -> list[Run]:
+    """The new files of an inbox, of one hour, are taken into a lake and rolled up."""
     places, runs = ("--lake", str(lake)), []
     for name, more in (("ingest", ("--reports", str(inbox))), ("rollup", ())):
         cost, _ = kjbod(name, *places, *more)
-        runs.append(Run(part, f"next hour: {name}", size_of(hosts), hosts * 12 * 60, cost))
+        size = max(hosts // HOSTS_OF_ONE, 1)
+        runs.append(Run(part, f"next hour: {name}", size, hosts * DIRECTORIES * MINUTES, cost))
         say(line_of(runs[-1]))
     return runs
 
 
-def generate(inbox: Path, hosts: int, first: int, end: int) -> None:
-    """Add the files of some hours of a fleet to an inbox."""
-    with tempfile.TemporaryDirectory(dir=inbox.parent if inbox.parent.exists() else None) as new:
-        asked = ("--hosts", str(hosts), "--days", "2", "--hours", f"{first}..{end}", "--seed", "7")
-        kjbod("gen", *asked, "--out", new)
+def generate(inbox: Path, hosts: int, number: int, start: str = "2026-11-01") -> None:
+    """Add the files of an hour of a fleet to an inbox."""
+    inbox.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=inbox.parent) as new:
+        asked = ("--hosts", str(hosts), "--days", "2", "--hours", f"{number}..{number + 1}", "--start", start)
+        kjbod("gen", *asked, "--seed", "7", "--out", new)
         shutil.copytree(new, inbox, dirs_exist_ok=True)
-
-
-def size_of(hosts: int) -> int:
-    """Times :data:`HOSTS_OF_ONE`."""
-    return max(hosts // HOSTS_OF_ONE, 1)
-
-
-def days(work: Path, hosts: int, count: int) -> list[Run]:
-    """A report over many days: one of a generated fleet, from its files, and as many before it as asked for, which are
-    the same at another time. Then the next hour of such a lake, which has all these days behind it."""
-    inbox, lake = work / "days/reports", work / "days/lake"
-    generate(inbox, hosts, 0, 24)
-    kjbod("ingest", "--lake", str(lake), "--reports", str(inbox))
-    kjbod("rollup", "--lake", str(lake))
-    measured([sys.executable, "-m", "scripts.bench.fleet_data", str(lake), str(count)])
-    cost, _ = kjbod("report", "--lake", str(lake), "--out", str(work / "days/page"))
-    runs = [Run("days", "report", size_of(hosts), hosts * 12 * 1440 * count, cost)]
-    say(line_of(runs[0]))
-    return [*runs, *next_hour("days", inbox, lake, hosts, 24)]
 
 
 def line_of(run: Run) -> str:
@@ -313,10 +312,8 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "--engines", type=listed(ENGINES), default=list(ENGINES), metavar="NAME,...", help=",".join(ENGINES)
     )
     parser.add_argument("--parts", type=listed(PARTS), default=list(PARTS), metavar="NAME,...", help=",".join(PARTS))
-    parser.add_argument(
-        "--hosts", type=positive, default=1_000, metavar="N", help="of the next hour and the long report (1000)"
-    )
-    parser.add_argument("--days", type=positive, default=30, metavar="N", help="of the long report (30)")
+    parser.add_argument("--hosts", type=positive, default=1_000, metavar="N", help="of the next hour (1000)")
+    parser.add_argument("--days", type=positive, default=30, metavar="N", help="of the report at the largest size (30)")
     parser.add_argument("--quick", action="store_true", help="the questions at size 1, no gold, no reach")
     parser.add_argument("--out", type=Path, default=Path("kjbod-bench/fleet"), help="runs.json and table.md")
     options = parser.parse_args(argv)
@@ -342,7 +339,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "hour" in options.parts:
             runs += hour(work, options.hosts)
         if "days" in options.parts:
-            runs += days(work, options.hosts, options.days)
+            runs += days(work, max(options.sizes), options.days)
     (options.out / "runs.json").write_text(json.dumps([run.to_json() for run in runs], indent=1) + "\n")
     table = table_of(runs)
     (options.out / "table.md").write_text("\n".join(table) + "\n")

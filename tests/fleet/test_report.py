@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
-from kjbod.cli.main import run
+from kjbod.cli.main import EXIT_FAILURE, run
 from kjbod.fleet import command, publishing, report_command
 from kjbod.fleet.command import Running, spark_errors
 from kjbod.fleet.fleet_error import FleetError
@@ -270,7 +270,7 @@ def made(with_spark: None, torn_demo: tuple[Path, Path], tmp_path_factory: pytes
 @pytest.mark.xdist_group("fleet-report")
 def test_the_command_leaves_a_report_says_where_and_cleans_up(made: Made) -> None:
     assert (made.done.returncode, made.done.stderr) == (command.EXIT_DATA, "")
-    assert "2 of 9 directories failed, 1 is stopped and 3 are unknown." in made.done.stdout
+    assert "2 of 6 directories failed and 1 is stopped." in made.done.stdout, "the third agent's samples are torn"
     assert f"page: {made.out}/index.html" in made.done.stdout
     assert made.torn.name in made.done.stdout
     assert {path.name for path in made.out.iterdir()} == {"index.html", "report.json", "hosts", "models"}
@@ -387,7 +387,6 @@ def test_a_failed_run_leaves_the_report_that_was_there(
         raise RuntimeError("half way")
 
     monkeypatch.setattr(Running, "progress", stop)
-    with pytest.raises(RuntimeError, match="half way"):
-        run(["fleet", "report", "--reports", str(demo_reports), "--out", str(out)])
+    assert run(["fleet", "report", "--reports", str(demo_reports), "--out", str(out)]) == EXIT_FAILURE
     assert sorted(path.name for path in out.iterdir()) == ["index.html", "mine.txt"]
     assert (out / "index.html").read_text() == "yesterday's"

@@ -54,7 +54,7 @@ class PositiveFloat(click.FloatRange):
         super().__init__(min=0, min_open=True, max=_FLOAT_MAX)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """See :meth:`click.ParamType.convert`."""
+        """Implements :class:`click.ParamType`."""
         number = float(super().convert(value, param, ctx))
         if math.isnan(number):
             self.fail(f"{value} is not a number.", param, ctx)

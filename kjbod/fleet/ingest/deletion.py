@@ -61,7 +61,7 @@ def held(
 
 
 def files_before(lake: Lake, inbox: str, before: str) -> int:
-    """How many finished files an inbox has in folders of dates before ``before``."""
+    """Number of finished files an inbox has in folders of dates before ``before``."""
     there = _there(lake, inbox, before)
     return there.count() if there is not None else 0
 

@@ -70,18 +70,18 @@ def _no_pattern(path: str) -> str:
 
 
 class ConnectInbox(ArrowFiles):
-    """The same where there is no Java, through Spark Connect: its URI has to mean the same here as on the server."""
+    """An inbox where there is no Java, through Spark Connect: its URI has to mean the same here as on the server."""
 
     def is_directory(self) -> bool:
         """Whether the root is a directory."""
         return self.kind("") == "Directory"
 
     def probe(self, uri: str) -> tuple[int | None, str | None]:
-        """See :meth:`Inbox.probe`."""
+        """As :meth:`Inbox.probe`."""
         return self.opened(self._below(uri))
 
     def paths_of(self, uris: Iterable[str]) -> Sequence[str]:
-        """See :meth:`Inbox.paths_of`."""
+        """As :meth:`Inbox.paths_of`."""
         return [_no_pattern(f"{self.root}/{self._below(uri)}") for uri in uris]
 
     def _below(self, uri: str) -> str:
@@ -89,7 +89,7 @@ class ConnectInbox(ArrowFiles):
         return unquote(uri.removeprefix(f"{self.uri()}/"))
 
     def uri(self) -> str:
-        """See :meth:`Inbox.uri`."""
+        """As :meth:`Inbox.uri`."""
         return "".join(c if c in _AS_THEY_ARE or ord(c) > 127 else f"%{ord(c):02X}" for c in self.root)
 
 

@@ -98,7 +98,7 @@ def _boot_id() -> str:
 
 
 def _pid_namespace() -> str:
-    """Those in which numbers mean the same processes as here; empty where there is no such thing."""
+    """Name of the namespace in which numbers mean the same processes as here; empty where there is no such thing."""
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:

@@ -163,7 +163,7 @@ def _fell(name: str) -> Column:
 
 
 def _grown(name: str) -> Column:
-    """What a counter has counted in a life."""
+    """Count of a counter in a life."""
     first, last, least, most = value(f"old.{name}"), value(f"new.{name}"), part(f"min.{name}"), part(f"max.{name}")
     return F.try_add(F.try_subtract(last, least), F.when(last < most, F.try_subtract(most, first)).otherwise(0))
 

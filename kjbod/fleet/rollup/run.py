@@ -366,7 +366,7 @@ class _Step:
             self._write(table, kept.where(kept["date"] == date), date, None, self._directories(date))
 
     def _replaces(self, table: Table, **which: Sequence[str]) -> None:
-        """What counts of these dates or hours counts no more after the commit."""
+        """Pieces of these dates or hours count no more after the commit."""
         self._which[table.full_name] = which
         self._replaced[table.full_name] = self._seen.pieces(table.full_name, **which)
 

@@ -74,8 +74,8 @@ def days_again(lake: Lake, state: State, date: str) -> Iterator[str]:
 
 
 def drive_life_again(lake: Lake, state: State, broken: Collection[str]) -> Iterator[str]:
-    """The same of the lives of drives; not while a rollup has more to do, nor when days that they were made of are not
-    there any more."""
+    """Differences of the lives of drives; not while a rollup has more to do, nor when days that they were made of are
+    gone."""
     whole = (*state.pieces(DRIVE_DAY.full_name), *state.pieces(DRIVE_LIFE.full_name))
     if not whole or state.touched or any(piece.path in broken for piece in whole):
         return
