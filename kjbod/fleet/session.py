@@ -27,9 +27,11 @@ import contextlib
 import logging
 import os
 import shutil
+import signal
 import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -199,7 +201,7 @@ def spark_session(
             builder = builder.config(key, value)
         try:
             # Only the start reads it; whatever else this process starts meanwhile must not get our Java wrapper.
-            with environment:
+            with environment, _interrupt_kept():
                 spark = builder.getOrCreate()
         except Exception as error:  # the launcher raises whatever it met; all of it means "not started"
             given = f" with --master {master}" if master else ""
@@ -215,6 +217,18 @@ def silence_java(spark: "SparkSession") -> None:
     jvm: Any = spark._jvm
     log4j = jvm.org.apache.logging.log4j
     log4j.core.config.Configurator.setAllLevels("", log4j.Level.OFF)
+
+
+@contextlib.contextmanager
+def _interrupt_kept() -> Iterator[None]:
+    """With the handler of SIGINT that was there before: PySpark sets one of its own as it starts, which asks Java to
+    cancel all jobs and tells of whatever fails meanwhile. The session is stopped anyway."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,12 @@ def test_spark_remote_is_taken_where_nothing_else_is_said(monkeypatch: pytest.Mo
 def test_a_session_here_has_java_and_no_ui_unless_asked(spark: Any) -> None:
     assert not is_connect(spark)
     assert ui_address(spark) is None
+
+
+@pytest.mark.usefixtures("with_spark", "spark")
+def test_an_interrupt_is_still_that_of_the_caller() -> None:
+    """PySpark's own handler would have Java tell of all that an interrupt ended, in pages."""
+    assert not getattr(signal.getsignal(signal.SIGINT), "__module__", "").startswith("pyspark")
 
 
 def test_what_spark_logs_is_there_when_it_is_asked_for() -> None:
