@@ -80,16 +80,21 @@ class Running:
         return watched(spark, self.progress, self.name)
 
 
+def java_errors() -> tuple[type[Exception], ...]:
+    """What py4j raises; nothing where the client of Spark Connect is alone, which has no Java to talk to."""
+    try:
+        from py4j.protocol import Py4JError
+    except ImportError:
+        return ()
+    return (Py4JError,)
+
+
 @contextlib.contextmanager
 def spark_errors() -> Iterator[None]:
     """Make of a refusal of Spark a FleetError with the innermost reason."""
     from pyspark.errors import PySparkException
 
-    refusals: tuple[type[Exception], ...] = (PySparkException,)
-    with contextlib.suppress(ImportError):  # the client of Spark Connect has no Java to talk to
-        from py4j.protocol import Py4JError
-
-        refusals = (PySparkException, Py4JError)
+    refusals: tuple[type[Exception], ...] = (PySparkException, *java_errors())
     try:
         yield
     except refusals as error:
