@@ -206,5 +206,7 @@ def test_the_commands_say_what_they_did(lake: Lake, spark: Any, capsys: pytest.C
     assert "silver.samples 2026-11-02: 1 piece -> 1, 2 rows" in capsys.readouterr().out
     assert commands.compact_lake(running, spark, lake.uri, ["2026-11-02"], 1) == 0
     assert "nothing to compact" in capsys.readouterr().out
+    assert commands.compact_lake(running, spark, lake.uri, ["2026-12-31", "2026-11-02"], 1) == 0
+    assert "no data of 2026-12-31: the lake has 2026-11-01 to 2026-11-02" in capsys.readouterr().out
     assert commands.verify_lake(running, spark, lake.uri, 1, 0) == 0
     assert "1 hour and 1 date of gold computed again: all equal" in capsys.readouterr().out
