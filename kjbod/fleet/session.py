@@ -10,6 +10,9 @@ nothing, ``--master local``  this module                                      se
 ``--remote``, SPARK_REMOTE   whoever started the server                       session settings that may be changed
 ============================ ================================================ ======================================
 
+On a cluster, and under ``spark-submit``, partitions of a shuffle that nobody has set are set as soon as the executors
+are known: two for each processor.
+
 On one machine everything that Spark writes besides the result (shuffle files, unpacked native libraries, the Java
 wrapper, the log configuration) is in one scratch folder, which is removed with the session. No master is set beyond the
 default ``local[*]``.
@@ -32,10 +35,12 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kjbod.clock import SystemClock
 from kjbod.fleet.archive import MAKING_TIMEOUT_S, archive_options, making_options
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.java import Java, find_java, make_java_home
@@ -50,7 +55,11 @@ SHUFFLE_INPUT_BYTES = 4 << 20
 DRIVER_MEMORY = "1g"
 """Whatever the input is: nothing is collected that grows with it. ``spark-submit --driver-memory`` for another."""
 CONNECT_TIMEOUT_S = 10
+EXECUTORS_TIMEOUT_S = 10
+"""How long executors are waited for: by their number the shuffles are split, and the first job would wait as well."""
 STOP_TIMEOUT_S = 10
+_EXECUTORS_POLL_S = 0.5
+_SHUFFLE_PARTITIONS, _SHUFFLE_PARTITIONS_DEFAULT = "spark.sql.shuffle.partitions", "200"
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 _PY4J_LOGGERS = ("py4j.clientserver", "py4j.java_gateway")
 _PYSPARK_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
@@ -127,7 +136,7 @@ def local_settings(scratch: Path, input_bytes: int, *, ui: bool = False) -> dict
         ({} if large else plain)
         | driver_settings(scratch, large=large, ui=ui)
         | nearby_settings(scratch)
-        | {"spark.sql.shuffle.partitions": str(partitions)}
+        | {_SHUFFLE_PARTITIONS: str(partitions)}
     )
 
 
@@ -209,6 +218,7 @@ def spark_session(
         stack.callback(_stop, spark, STOP_TIMEOUT_S if archive is None else MAKING_TIMEOUT_S)
         if submitted and not verbose:
             silence_java(spark)
+        split_shuffles(spark)
         yield spark
 
 
@@ -217,6 +227,34 @@ def silence_java(spark: "SparkSession") -> None:
     jvm: Any = spark._jvm
     log4j = jvm.org.apache.logging.log4j
     log4j.core.config.Configurator.setAllLevels("", log4j.Level.OFF)
+
+
+def split_shuffles(spark: "SparkSession", poll_s: float = _EXECUTORS_POLL_S) -> None:
+    """Two partitions of a shuffle for each processor, where nobody has set how many: Spark's own 200 make a small
+    cluster many times slower. Left alone where processors come and go, or none is there in time."""
+    context: Any = spark.sparkContext
+    conf = context.getConf()
+    if conf.contains(_SHUFFLE_PARTITIONS) or spark.conf.get(_SHUFFLE_PARTITIONS) != _SHUFFLE_PARTITIONS_DEFAULT:
+        return
+    is_elastic = str(conf.get("spark.dynamicAllocation.enabled", "false")).lower() == "true"
+    if is_elastic or not _has_executors(context, poll_s):
+        return
+    spark.conf.set(_SHUFFLE_PARTITIONS, str(max(2, 2 * context.defaultParallelism)))
+
+
+def _has_executors(context: Any, poll_s: float) -> bool:
+    """Whether executors are there, as soon as no more of them come."""
+    if is_nearby(context.master) and not context.master.startswith("local-cluster"):
+        return True
+    clock, before = SystemClock(), 1
+    deadline_ms = clock.monotonic_ms() + EXECUTORS_TIMEOUT_S * 1000
+    while clock.monotonic_ms() < deadline_ms:
+        found = context._jsc.sc().getExecutorMemoryStatus().size()  # with the driver
+        if found > 1 and found == before:
+            return True
+        before = found
+        time.sleep(poll_s)
+    return before > 1
 
 
 @contextlib.contextmanager

@@ -6,9 +6,11 @@ import re
 import signal
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
+from kjbod.fleet import session
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.session import (
     LARGE_INPUT_BYTES,
@@ -19,6 +21,7 @@ from kjbod.fleet.session import (
     log_settings,
     silence_java,
     spark_session,
+    split_shuffles,
     ui_address,
 )
 
@@ -51,6 +54,43 @@ def test_a_cluster_gets_no_setting_that_only_this_machine_knows(tmp_path: Path) 
     settings = driver_settings(tmp_path, large=True)
     assert not {"spark.driver.host", "spark.driver.bindAddress", "spark.local.dir"} & set(settings)
     assert not {"spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"} & set(settings)
+
+
+class Conf(dict[str, str]):
+    """Settings, as far as they are asked for here."""
+
+    def contains(self, key: str) -> bool:
+        return key in self
+
+    set = dict.__setitem__
+
+
+@pytest.mark.parametrize(
+    ("master", "given", "processors", "executors", "partitions"),
+    [
+        ("spark://h:7077", {}, 4, [1, 1, 2, 3, 3], "8"),
+        ("spark://h:7077", {}, 0, [2, 2], "2"),
+        ("local[4]", {}, 4, [], "8"),
+        ("yarn", {"spark.sql.shuffle.partitions": "200"}, 4, [], "200"),
+        ("yarn", {"spark.dynamicAllocation.enabled": "true"}, 4, [], "200"),
+        ("spark://h:7077", {}, 4, None, "200"),
+    ],
+)
+def test_shuffles_that_nobody_has_set_have_two_partitions_for_each_processor(
+    master: str,
+    given: dict[str, str],
+    processors: int,
+    executors: list[int] | None,
+    partitions: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session, "EXECUTORS_TIMEOUT_S", 30 if executors else 0.01)
+    spark, counts = MagicMock(conf=Conf({"spark.sql.shuffle.partitions": "200"})), iter(executors or ())
+    spark.sparkContext.configure_mock(master=master, defaultParallelism=processors, getConf=lambda: Conf(given))
+    spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size = lambda: next(counts, 1)
+    split_shuffles(spark, poll_s=0.001)
+    assert spark.conf["spark.sql.shuffle.partitions"] == partitions
+    assert next(counts, None) is None
 
 
 def test_the_ui_is_there_when_it_is_asked_for(tmp_path: Path) -> None:
