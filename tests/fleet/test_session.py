@@ -41,7 +41,7 @@ def test_only_a_large_input_is_compiled_and_planned_again(tmp_path: Path) -> Non
     small, large = local_settings(tmp_path, LARGE_INPUT_BYTES), local_settings(tmp_path, LARGE_INPUT_BYTES + 1)
     assert small["spark.sql.adaptive.enabled"] == small["spark.sql.codegen.wholeStage"] == "false"
     assert not {"spark.sql.adaptive.enabled", "spark.sql.codegen.wholeStage"} & set(large)
-    assert "TieredStopAtLevel" in small["spark.driver.extraJavaOptions"]
+    assert "TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m" in small["spark.driver.extraJavaOptions"]
     assert "TieredStopAtLevel" not in large["spark.driver.extraJavaOptions"]
 
 
