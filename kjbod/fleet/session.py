@@ -29,6 +29,7 @@ What a user is told of a failure is one line. What Spark logs of it, stack trace
 import contextlib
 import logging
 import os
+import re
 import shutil
 import signal
 import socket
@@ -55,6 +56,7 @@ SHUFFLE_INPUT_BYTES = 4 << 20
 DRIVER_MEMORY = "1g"
 """Whatever the input is: nothing is collected that grows with it. ``spark-submit --driver-memory`` for another."""
 CONNECT_TIMEOUT_S = 10
+MASTER_TIMEOUT_S = 5
 EXECUTORS_TIMEOUT_S = 10
 """How long executors are waited for: by their number the shuffles are split, and the first job would wait as well."""
 STOP_TIMEOUT_S = 10
@@ -199,6 +201,7 @@ def spark_session(
     with _python_log(verbose=verbose), contextlib.ExitStack() as stack:
         if not submitted:
             master = master or "local[*]"
+            _refuse_silent(master)
             java = find_java(os.environ)
             scratch = Path(tempfile.mkdtemp(prefix="kjbod-fleet-"))
             stack.callback(shutil.rmtree, scratch, ignore_errors=True)
@@ -229,6 +232,27 @@ def silence_java(spark: "SparkSession") -> None:
     jvm: Any = spark._jvm
     log4j = jvm.org.apache.logging.log4j
     log4j.core.config.Configurator.setAllLevels("", log4j.Level.OFF)
+
+
+def _refuse_silent(master: str) -> None:
+    """Refuse a standalone master that does not answer: Spark would try for more than a minute, and say nothing of it.
+    Addresses of another form are left to Spark.
+
+    Raises:
+        FleetError: none of its addresses answers.
+    """
+    hosts = re.fullmatch(r"spark://(.+:\d+(?:,.+:\d+)*)", master)
+    reason = ""
+    for address in hosts[1].split(",") if hosts else ():
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), MASTER_TIMEOUT_S).close()
+        except (OSError, OverflowError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+        else:
+            return
+    if reason:
+        raise FleetError(f"no master of Spark answers at --master {master}: {_first_line(OSError(reason))}")
 
 
 def split_shuffles(spark: "SparkSession", poll_s: float = _EXECUTORS_POLL_S) -> None:

@@ -119,6 +119,15 @@ def test_a_server_that_is_not_there_is_said_at_once(remote: str, reason: str) ->
     assert os.environ == before
 
 
+@pytest.mark.parametrize("hosts", ["127.0.0.1:1", "127.0.0.1:1,[::1]:1", "nosuch.invalid:7077", "127.0.0.1:99999"])
+def test_a_master_that_is_not_there_is_said_at_once(hosts: str) -> None:
+    master = f"spark://{hosts}"
+    said = f"^no master of Spark answers at --master {re.escape(master)}: .+"
+    with pytest.raises(FleetError, match=said) as refused, spark_session(master):
+        pass
+    assert "\n" not in str(refused.value)
+
+
 def test_spark_runs_at_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FleetError, match="Spark runs at one of them"), spark_session("local", remote="sc://h"):
         pass
