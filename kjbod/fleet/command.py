@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -66,11 +67,14 @@ class Running:
 
         place = self.place
         with (
+            warnings.catch_warnings(),
             spark_session(place.master, input_bytes, remote=place.remote, verbose=place.verbose) as spark,
             spark_errors(),
         ):
             if place.verbose:
                 self.progress(f"Spark {spark.version}, UI: {ui_address(spark) or 'none that is known here'}")
+            else:  # what PySpark warns of is about our code, and nothing that a user can change
+                warnings.filterwarnings("ignore", module=r"pyspark\.")
             yield spark
 
     def watching(self, spark: "SparkSession") -> contextlib.AbstractContextManager[None]:

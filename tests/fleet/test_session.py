@@ -1,16 +1,20 @@
 """Settings of Spark follow from how much there is to read."""
 
+import contextlib
 import logging
 import os
 import re
 import signal
+import warnings
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 
+from kjbod.cli.output import Printer
 from kjbod.fleet import session
+from kjbod.fleet.command import Place, Running
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.session import (
     LARGE_INPUT_BYTES,
@@ -126,6 +130,20 @@ def test_a_master_that_is_not_there_is_said_at_once(hosts: str) -> None:
     with pytest.raises(FleetError, match=said) as refused, spark_session(master):
         pass
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_what_pyspark_warns_of_is_there_when_it_is_asked_for(verbose: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "spark_session", lambda *_, **__: contextlib.nullcontext(MagicMock()))
+    running = Running("report", Place(verbose=verbose), Printer())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with running.session():
+            for module in ("pyspark.sql.connect.plan", "kjbod.fleet"):
+                warnings.warn_explicit(f"of {module}", UserWarning, "x.py", 1, module=module)
+        warnings.warn_explicit("of after", UserWarning, "x.py", 1, module="pyspark.sql")
+    said = ["of pyspark.sql.connect.plan"] if verbose else []
+    assert [str(each.message) for each in caught] == [*said, "of kjbod.fleet", "of after"]
 
 
 def test_spark_runs_at_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
