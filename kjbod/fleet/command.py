@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -66,11 +67,14 @@ class Running:
 
         place = self.place
         with (
+            warnings.catch_warnings(),
             spark_session(place.master, input_bytes, remote=place.remote, verbose=place.verbose) as spark,
             spark_errors(),
         ):
             if place.verbose:
                 self.progress(f"Spark {spark.version}, UI: {ui_address(spark) or 'none that is known here'}")
+            else:  # what PySpark warns of is about our code, and nothing that a user can change
+                warnings.filterwarnings("ignore", module=r"pyspark\.")
             yield spark
 
     def watching(self, spark: "SparkSession") -> contextlib.AbstractContextManager[None]:
@@ -80,16 +84,21 @@ class Running:
         return watched(spark, self.progress, self.name)
 
 
+def java_errors() -> tuple[type[Exception], ...]:
+    """What py4j raises; nothing where the client of Spark Connect is alone, which has no Java to talk to."""
+    try:
+        from py4j.protocol import Py4JError
+    except ImportError:
+        return ()
+    return (Py4JError,)
+
+
 @contextlib.contextmanager
 def spark_errors() -> Iterator[None]:
     """Make of a refusal of Spark a FleetError with the innermost reason."""
     from pyspark.errors import PySparkException
 
-    refusals: tuple[type[Exception], ...] = (PySparkException,)
-    with contextlib.suppress(ImportError):  # the client of Spark Connect has no Java to talk to
-        from py4j.protocol import Py4JError
-
-        refusals = (PySparkException, Py4JError)
+    refusals: tuple[type[Exception], ...] = (PySparkException, *java_errors())
     try:
         yield
     except refusals as error:

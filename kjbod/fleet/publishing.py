@@ -5,7 +5,7 @@ import errno
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -42,14 +42,24 @@ def local_path(option: str, given: str | Path) -> Path:
     raise FleetError(f"{option} {text}: not a directory of this machine: give a directory, and copy it there")
 
 
+def _refuse_strange(out_dir: Path, marks: Collection[str]) -> None:
+    """A report that is made by mistake in an inbox, or in somebody's home, is hard to take apart again."""
+    there = (entry.name for entry in out_dir.iterdir()) if out_dir.is_dir() else ()
+    names = [name for name in there if not name.startswith(".") and name != "lost+found"]
+    if names and not set(names).intersection(marks):
+        raise FleetError(f"{out_dir} is not empty and has no report: give --out a directory of its own")
+
+
 @contextlib.contextmanager
-def workspace(out_dir: Path) -> Iterator[Path]:
+def workspace(out_dir: Path, marks: Collection[str]) -> Iterator[Path]:
     """A folder on the same file system as ``out_dir``, so that results can be renamed into place.
 
     Raises:
-        FleetError: it cannot be made, or written to.
+        FleetError: it cannot be made, or written to, or has something in it and none of ``marks``, which a result of
+            before has.
     """
     try:
+        _refuse_strange(out_dir, marks)
         made = [folder for folder in (out_dir, *out_dir.parents) if not folder.exists()]
         out_dir.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=".kjbod-fleet-", dir=out_dir))

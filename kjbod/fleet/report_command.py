@@ -12,7 +12,7 @@ from pathlib import Path
 from kjbod.fleet.command import EXIT_DATA, EXIT_OK, Place, Running, run_command
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.publishing import is_local, local_path, publish, workspace
-from kjbod.fleet.report_files import OUTPUTS, Wanted, make_files, previous_report, write_json
+from kjbod.fleet.report_files import MARKS, OUTPUTS, Wanted, make_files, previous_report, write_json
 from kjbod.fleet.session import LARGE_INPUT_BYTES
 from kjbod.fleet.svg import plural
 
@@ -33,7 +33,7 @@ def report_inboxes(reports: Sequence[str], out: str, wanted: Wanted, place: Plac
     def body(running: Running) -> int:
         out_dir = local_path("--out", out)
         inboxes, size = _looked_at(reports)
-        with workspace(out_dir) as work, running.session(size) as spark, running.watching(spark):
+        with workspace(out_dir, MARKS) as work, running.session(size) as spark, running.watching(spark):
             from kjbod.fleet.ingest.command import said
             from kjbod.fleet.ingest.stream import ingest_into
             from kjbod.fleet.lake.claim import claimed

@@ -28,6 +28,8 @@ Progress = Callable[[str], None]
 
 OUTPUTS = ("index.html", "report.json", "hosts", "models")
 """What a report consists of; nothing else in the output folder is ever touched."""
+MARKS = OUTPUTS[:2]
+"""One of them is in a folder that has a report of before, beside whatever else is there."""
 PREVIOUS_BYTES_MAX = 16 << 20
 """A ``report.json`` that is larger is none of ours."""
 LAKE_BYTES = 1 << 30
@@ -53,7 +55,7 @@ def report_lake(lake: str, out: str, wanted: Wanted, where: Where) -> int:
 
     def body(running: Running) -> int:
         out_dir = local_path("--out", out)
-        with workspace(out_dir) as work, running.session(LAKE_BYTES) as spark, running.watching(spark):
+        with workspace(out_dir, MARKS) as work, running.session(LAKE_BYTES) as spark, running.watching(spark):
             opened = open_lake(spark, lake)
             report = make_files(opened, work, running.progress, wanted, previous_report(out_dir))
             write_json(work, wanted)

@@ -10,6 +10,9 @@ nothing, ``--master local``  this module                                      se
 ``--remote``, SPARK_REMOTE   whoever started the server                       session settings that may be changed
 ============================ ================================================ ======================================
 
+On a cluster, and under ``spark-submit``, partitions of a shuffle that nobody has set are set as soon as the executors
+are known: two for each processor.
+
 On one machine everything that Spark writes besides the result (shuffle files, unpacked native libraries, the Java
 wrapper, the log configuration) is in one scratch folder, which is removed with the session. No master is set beyond the
 default ``local[*]``.
@@ -26,14 +29,19 @@ What a user is told of a failure is one line. What Spark logs of it, stack trace
 import contextlib
 import logging
 import os
+import re
 import shutil
+import signal
 import socket
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kjbod.clock import SystemClock
 from kjbod.fleet.archive import MAKING_TIMEOUT_S, archive_options, making_options
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.java import Java, find_java, make_java_home
@@ -48,7 +56,12 @@ SHUFFLE_INPUT_BYTES = 4 << 20
 DRIVER_MEMORY = "1g"
 """Whatever the input is: nothing is collected that grows with it. ``spark-submit --driver-memory`` for another."""
 CONNECT_TIMEOUT_S = 10
+MASTER_TIMEOUT_S = 5
+EXECUTORS_TIMEOUT_S = 10
+"""How long executors are waited for: by their number the shuffles are split, and the first job would wait as well."""
 STOP_TIMEOUT_S = 10
+_EXECUTORS_POLL_S = 0.5
+_SHUFFLE_PARTITIONS, _SHUFFLE_PARTITIONS_DEFAULT = "spark.sql.shuffle.partitions", "200"
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 _PY4J_LOGGERS = ("py4j.clientserver", "py4j.java_gateway")
 _PYSPARK_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
@@ -90,7 +103,9 @@ def is_nearby(master: str) -> bool:
 
 def driver_settings(scratch: Path, *, large: bool, ui: bool = False) -> dict[str, str]:
     """Settings for a driver that is started here, whatever the master is."""
-    jvm = ["-XX:+UseParallelGC"] if large else ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    # With the C1 compiler alone Java reserves 48 MB for what it compiles, and stops compiling when they are full.
+    small = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m"]
+    jvm = ["-XX:+UseParallelGC"] if large else small
     jvm += [f"-Djava.io.tmpdir={scratch}", f"-Dlog4j2.configurationFile={(scratch / 'log4j2.properties').as_uri()}"]
     return {
         "spark.driver.memory": DRIVER_MEMORY,
@@ -125,7 +140,7 @@ def local_settings(scratch: Path, input_bytes: int, *, ui: bool = False) -> dict
         ({} if large else plain)
         | driver_settings(scratch, large=large, ui=ui)
         | nearby_settings(scratch)
-        | {"spark.sql.shuffle.partitions": str(partitions)}
+        | {_SHUFFLE_PARTITIONS: str(partitions)}
     )
 
 
@@ -186,6 +201,7 @@ def spark_session(
     with _python_log(verbose=verbose), contextlib.ExitStack() as stack:
         if not submitted:
             master = master or "local[*]"
+            _refuse_silent(master)
             java = find_java(os.environ)
             scratch = Path(tempfile.mkdtemp(prefix="kjbod-fleet-"))
             stack.callback(shutil.rmtree, scratch, ignore_errors=True)
@@ -199,7 +215,7 @@ def spark_session(
             builder = builder.config(key, value)
         try:
             # Only the start reads it; whatever else this process starts meanwhile must not get our Java wrapper.
-            with environment:
+            with environment, _interrupt_kept():
                 spark = builder.getOrCreate()
         except Exception as error:  # the launcher raises whatever it met; all of it means "not started"
             given = f" with --master {master}" if master else ""
@@ -207,6 +223,7 @@ def spark_session(
         stack.callback(_stop, spark, STOP_TIMEOUT_S if archive is None else MAKING_TIMEOUT_S)
         if submitted and not verbose:
             silence_java(spark)
+        split_shuffles(spark)
         yield spark
 
 
@@ -215,6 +232,67 @@ def silence_java(spark: "SparkSession") -> None:
     jvm: Any = spark._jvm
     log4j = jvm.org.apache.logging.log4j
     log4j.core.config.Configurator.setAllLevels("", log4j.Level.OFF)
+
+
+def _refuse_silent(master: str) -> None:
+    """Refuse a standalone master that does not answer: Spark would try for more than a minute, and say nothing of it.
+    Addresses of another form are left to Spark.
+
+    Raises:
+        FleetError: none of its addresses answers.
+    """
+    hosts = re.fullmatch(r"spark://(.+:\d+(?:,.+:\d+)*)", master)
+    reason = ""
+    for address in hosts[1].split(",") if hosts else ():
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), MASTER_TIMEOUT_S).close()
+        except (OSError, OverflowError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+        else:
+            return
+    if reason:
+        raise FleetError(f"no master of Spark answers at --master {master}: {_first_line(OSError(reason))}")
+
+
+def split_shuffles(spark: "SparkSession", poll_s: float = _EXECUTORS_POLL_S) -> None:
+    """Two partitions of a shuffle for each processor, where nobody has set how many: Spark's own 200 make a small
+    cluster many times slower. Left alone where processors come and go, or none is there in time."""
+    context: Any = spark.sparkContext
+    conf = context.getConf()
+    if conf.contains(_SHUFFLE_PARTITIONS) or spark.conf.get(_SHUFFLE_PARTITIONS) != _SHUFFLE_PARTITIONS_DEFAULT:
+        return
+    is_elastic = str(conf.get("spark.dynamicAllocation.enabled", "false")).lower() == "true"
+    if is_elastic or not _has_executors(context, poll_s):
+        return
+    spark.conf.set(_SHUFFLE_PARTITIONS, str(max(2, 2 * context.defaultParallelism)))
+
+
+def _has_executors(context: Any, poll_s: float) -> bool:
+    """Whether executors are there, as soon as no more of them come."""
+    if is_nearby(context.master) and not context.master.startswith("local-cluster"):
+        return True
+    clock, before = SystemClock(), 1
+    deadline_ms = clock.monotonic_ms() + EXECUTORS_TIMEOUT_S * 1000
+    while clock.monotonic_ms() < deadline_ms:
+        found = context._jsc.sc().getExecutorMemoryStatus().size()  # with the driver
+        if found > 1 and found == before:
+            return True
+        before = found
+        time.sleep(poll_s)
+    return before > 1
+
+
+@contextlib.contextmanager
+def _interrupt_kept() -> Iterator[None]:
+    """With the handler of SIGINT that was there before: PySpark sets one of its own as it starts, which asks Java to
+    cancel all jobs and tells of whatever fails meanwhile. The session is stopped anyway."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager

@@ -93,6 +93,7 @@ def test_a_master_by_its_address_and_executors_of_its_own_give_the_same(cluster:
     for master in (cluster.url, "local-cluster[2,1,1024]"):
         with spark_session(master) as spark, spark_errors():
             assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+            assert spark.conf.get("spark.sql.shuffle.partitions") == "4"  # two executors with a processor each
             keys = spark.range(1_000, numPartitions=4).selectExpr("id % 7 k").groupBy("k").count()
             assert sorted(row["count"] for row in keys.collect()) == [142] + [143] * 6
 

@@ -18,6 +18,7 @@ from kjbod.fleet.rollup.run import rollup_into
 from kjbod.fleet.session import is_connect, spark_session, ui_address
 from kjbod.fleet.silver import each_once
 from kjbod.fleet.tables import SILVER_SAMPLES
+from kjbod.fleet.upkeep.query import query
 from scripts.rig.spark_cluster import connect_server
 from tests.fleet.parts import drawn
 
@@ -91,6 +92,14 @@ def test_reports_are_taken_once_through_connect(connected: Any, tmp_path: Path, 
     assert lake.read("silver.samples", lake.state()).count() == 2
     rollup_into(connected, lake, print)
     assert lake.read("gold.dir_hour", lake.state()).count() == 2
+    assert query(lake, "select host, count(*) from samples s group by s.host order by 1;").rows == (
+        ("h1", 1),
+        ("h2", 1),
+    )
+    with pytest.raises(FleetError, match="nope") as refused:
+        query(lake, "select nope from samples")
+    assert "\n" not in str(refused.value) and "JVM" not in str(refused.value)
+    assert connected.catalog.listTables() == []
     with pytest.raises(FleetError, match="--delete-ingested does not run through Spark Connect"):
         ingest_into(connected, lake, [str(inbox)], print, delete_ingested=True)
 

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -144,6 +145,18 @@ def test_what_is_no_such_file_is_named_in_one_line(take: Any, lake: Any, tmp_pat
     with pytest.raises(FleetError), spark_errors():
         take("backblaze", torn)
     assert lake.state() == before
+
+
+def test_an_archive_is_unpacked_where_there_is_no_pandas(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kjbod.fleet.imports.sources import files_of, lines_of
+
+    with zipfile.ZipFile(tmp_path / "tickets.zip", "w") as archive:
+        archive.writestr("a.csv", "model,failure_time,disk_id,node_id,rack_id\nA2,2018-01-02 19:15:32,1,n1,r1\n")
+    monkeypatch.setitem(sys.modules, "pandas", None)  # PySpark would warn, and a warning is an error here
+    (lines,) = lines_of(spark, "alibaba", files_of(spark, [str(tmp_path / "tickets.zip")]))
+    assert [(row.value, row.file) for row in lines.text.collect()] == [("A2,2018-01-02 19:15:32,1,n1,r1", "a.csv")]
 
 
 def test_tickets_are_there_once(take: Any, lake: Any, tmp_path: Path) -> None:

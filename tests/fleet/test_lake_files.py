@@ -169,6 +169,21 @@ def test_what_the_file_system_refuses_says_where(files: Files, tmp_path: Path, a
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("root", ["/sys/kernel", "/sys/kernel/kjbod-lake"])
+def test_where_a_lake_may_not_be_written_to_is_said_what_to_do(files_at: FilesAt, root: str) -> None:
+    files = files_at(root)  # refused to root as well
+    for act in (files.create, files.replace):
+        with pytest.raises(
+            FleetError, match=f"{root}/a: .*: give its user the right to write there, or another --lake"
+        ):
+            act("a", "")
+
+
+def test_a_host_that_is_not_known_is_said_to_be_so(spark: Any) -> None:
+    with pytest.raises(FleetError, match=r"^hdfs://nosuch\.invalid:8020/x: unknown host: nosuch\.invalid$"):
+        HadoopFiles(spark, "hdfs://nosuch.invalid:8020/x")
+
+
 def test_through_connect_a_lake_of_another_file_system_is_not_changed() -> None:
     files = ArrowFiles("gs://anonymous@bucket/lake/")
     acts: list[Callable[[], object]] = [

@@ -13,9 +13,9 @@ from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.lake.lake import Lake, open_lake
 from kjbod.fleet.lake.state import State
 from kjbod.fleet.page.model import FleetReport, host_file
-from kjbod.fleet.publishing import publish
+from kjbod.fleet.publishing import publish, workspace
 from kjbod.fleet.report import _LAST, _still_dead
-from kjbod.fleet.report_files import OUTPUTS, Wanted, make_files
+from kjbod.fleet.report_files import MARKS, OUTPUTS, Wanted, make_files
 from tests.fleet.gold_fleet import CRIPPLED, DEAD, DISKS, LEADING, RISKY, SILENT, STOPPED, make_gold
 from tests.fleet.parts import drawn
 
@@ -142,6 +142,23 @@ def test_a_new_report_takes_the_place_of_the_old_one_and_of_nothing_else(tmp_pat
     publish(work, out, OUTPUTS)
     assert [path.name for path in (out / "hosts").iterdir()] == ["new.html"]
     assert ((out / "index.html").read_text(), (out / "mine.txt").read_text()) == ("new", "old")
+
+
+@pytest.mark.parametrize("there", [(), (".x", "lost+found"), ("index.html", "mine.txt"), ("report.json", "events")])
+def test_a_report_is_made_in_a_place_that_is_empty_or_has_one(tmp_path: Path, there: tuple[str, ...]) -> None:
+    for name in there:
+        (tmp_path / name).touch()
+    with workspace(tmp_path, MARKS) as work:
+        assert work.parent == tmp_path
+    assert {path.name for path in tmp_path.iterdir()} == set(there)
+
+
+@pytest.mark.parametrize("there", ["mine.txt", "samples/date=2026-11-01", "hosts"])
+def test_a_report_is_not_made_among_something_else(tmp_path: Path, there: str) -> None:
+    (tmp_path / there).mkdir(parents=True)
+    with pytest.raises(FleetError, match="is not empty and has no report: give --out"), workspace(tmp_path, MARKS):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == [there.split("/")[0]]
 
 
 def test_json_is_what_the_page_says(made: Made) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
-from kjbod.cli.main import EXIT_FAILURE, run
+from kjbod.cli.main import run
+from kjbod.errors import EXIT_FAILURE
 from kjbod.fleet import command, publishing, report_command
 from kjbod.fleet.command import Running, spark_errors
 from kjbod.fleet.fleet_error import FleetError

@@ -1,13 +1,20 @@
 """Settings of Spark follow from how much there is to read."""
 
+import contextlib
 import logging
 import os
 import re
+import signal
+import warnings
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
+from kjbod.cli.output import Printer
+from kjbod.fleet import session
+from kjbod.fleet.command import Place, Running
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.session import (
     LARGE_INPUT_BYTES,
@@ -18,6 +25,7 @@ from kjbod.fleet.session import (
     log_settings,
     silence_java,
     spark_session,
+    split_shuffles,
     ui_address,
 )
 
@@ -37,7 +45,7 @@ def test_only_a_large_input_is_compiled_and_planned_again(tmp_path: Path) -> Non
     small, large = local_settings(tmp_path, LARGE_INPUT_BYTES), local_settings(tmp_path, LARGE_INPUT_BYTES + 1)
     assert small["spark.sql.adaptive.enabled"] == small["spark.sql.codegen.wholeStage"] == "false"
     assert not {"spark.sql.adaptive.enabled", "spark.sql.codegen.wholeStage"} & set(large)
-    assert "TieredStopAtLevel" in small["spark.driver.extraJavaOptions"]
+    assert "TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m" in small["spark.driver.extraJavaOptions"]
     assert "TieredStopAtLevel" not in large["spark.driver.extraJavaOptions"]
 
 
@@ -50,6 +58,43 @@ def test_a_cluster_gets_no_setting_that_only_this_machine_knows(tmp_path: Path) 
     settings = driver_settings(tmp_path, large=True)
     assert not {"spark.driver.host", "spark.driver.bindAddress", "spark.local.dir"} & set(settings)
     assert not {"spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"} & set(settings)
+
+
+class Conf(dict[str, str]):
+    """Settings, as far as they are asked for here."""
+
+    def contains(self, key: str) -> bool:
+        return key in self
+
+    set = dict.__setitem__
+
+
+@pytest.mark.parametrize(
+    ("master", "given", "processors", "executors", "partitions"),
+    [
+        ("spark://h:7077", {}, 4, [1, 1, 2, 3, 3], "8"),
+        ("spark://h:7077", {}, 0, [2, 2], "2"),
+        ("local[4]", {}, 4, [], "8"),
+        ("yarn", {"spark.sql.shuffle.partitions": "200"}, 4, [], "200"),
+        ("yarn", {"spark.dynamicAllocation.enabled": "true"}, 4, [], "200"),
+        ("spark://h:7077", {}, 4, None, "200"),
+    ],
+)
+def test_shuffles_that_nobody_has_set_have_two_partitions_for_each_processor(
+    master: str,
+    given: dict[str, str],
+    processors: int,
+    executors: list[int] | None,
+    partitions: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session, "EXECUTORS_TIMEOUT_S", 30 if executors else 0.01)
+    spark, counts = MagicMock(conf=Conf({"spark.sql.shuffle.partitions": "200"})), iter(executors or ())
+    spark.sparkContext.configure_mock(master=master, defaultParallelism=processors, getConf=lambda: Conf(given))
+    spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size = lambda: next(counts, 1)
+    split_shuffles(spark, poll_s=0.001)
+    assert spark.conf["spark.sql.shuffle.partitions"] == partitions
+    assert next(counts, None) is None
 
 
 def test_the_ui_is_there_when_it_is_asked_for(tmp_path: Path) -> None:
@@ -78,6 +123,29 @@ def test_a_server_that_is_not_there_is_said_at_once(remote: str, reason: str) ->
     assert os.environ == before
 
 
+@pytest.mark.parametrize("hosts", ["127.0.0.1:1", "127.0.0.1:1,[::1]:1", "nosuch.invalid:7077", "127.0.0.1:99999"])
+def test_a_master_that_is_not_there_is_said_at_once(hosts: str) -> None:
+    master = f"spark://{hosts}"
+    said = f"^no master of Spark answers at --master {re.escape(master)}: .+"
+    with pytest.raises(FleetError, match=said) as refused, spark_session(master):
+        pass
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_what_pyspark_warns_of_is_there_when_it_is_asked_for(verbose: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "spark_session", lambda *_, **__: contextlib.nullcontext(MagicMock()))
+    running = Running("report", Place(verbose=verbose), Printer())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with running.session():
+            for module in ("pyspark.sql.connect.plan", "kjbod.fleet"):
+                warnings.warn_explicit(f"of {module}", UserWarning, "x.py", 1, module=module)
+        warnings.warn_explicit("of after", UserWarning, "x.py", 1, module="pyspark.sql")
+    said = ["of pyspark.sql.connect.plan"] if verbose else []
+    assert [str(each.message) for each in caught] == [*said, "of kjbod.fleet", "of after"]
+
+
 def test_spark_runs_at_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FleetError, match="Spark runs at one of them"), spark_session("local", remote="sc://h"):
         pass
@@ -96,6 +164,12 @@ def test_spark_remote_is_taken_where_nothing_else_is_said(monkeypatch: pytest.Mo
 def test_a_session_here_has_java_and_no_ui_unless_asked(spark: Any) -> None:
     assert not is_connect(spark)
     assert ui_address(spark) is None
+
+
+@pytest.mark.usefixtures("with_spark", "spark")
+def test_an_interrupt_is_still_that_of_the_caller() -> None:
+    """PySpark's own handler would have Java tell of all that an interrupt ended, in pages."""
+    assert not getattr(signal.getsignal(signal.SIGINT), "__module__", "").startswith("pyspark")
 
 
 def test_what_spark_logs_is_there_when_it_is_asked_for() -> None:

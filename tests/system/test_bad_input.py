@@ -449,6 +449,11 @@ FLEET: dict[str, tuple[Callable[[Node], object], str, str]] = {
         "out",
         "cannot read {root}/reports/events/date=2026-01-02: Permission denied",
     ),
+    "output among the reports": (
+        lambda n: None,
+        "reports",
+        "{root}/reports is not empty and has no report: give --out a directory of its own",
+    ),
     "output below a file": (lambda n: None, "broker.properties/out", "cannot write to {root}/broker.properties/out"),
     "output in a closed directory": (lambda n: n.dir(1).chmod(0), "d1/x/out", "cannot write to {root}/d1/x/out"),
     "output in a read-only directory": (lambda n: n.dir(1).chmod(0o555), "d1/out", "cannot write to {root}/d1/out"),
@@ -524,6 +529,8 @@ def test_fleet_report_that_is_interrupted_says_so_and_leaves_nothing(
         (("format", "-t", "x", "-c", "/"), EXIT_FAILURE, "/: Is a directory"),
         (("random-uuid", "@/nonexistent"), EXIT_FAILURE, "/nonexistent"),
         (("fleet", "report", "--out", "x"), 2, "give --lake or --reports"),
+        (("fleet", "report", "--out", "x", "--lake", "x", "--reports", "x"), 2, "give --lake or --reports, not both"),
+        (("fleet", "report", "--out", "/usr", "--lake", "x"), EXIT_FLEET, "/usr is not empty and has no report: give"),
     ],
 )
 def test_a_wrong_command_line_says_what_is_wrong(arguments: tuple[str, ...], code: int, words: str) -> None:

@@ -48,7 +48,7 @@ def command(
 ) -> int:
     """Make a page of a lake, or of the agents' reports (needs PySpark: scripts/setup --fleet of a clone)."""
     if (lake is None) == (not reports):
-        raise click.UsageError("give --lake or --reports")
+        raise click.UsageError("give --lake or --reports" + (", not both" if reports else ""))
     if from_date is not None and days is not None:
         raise click.UsageError("--from and --days: give one of them")
     from kjbod.fleet.command import Place

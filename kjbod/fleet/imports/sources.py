@@ -97,7 +97,8 @@ def _first_line(spark: SparkSession, file: SourceFile) -> str:
 def _zip_lines(spark: SparkSession, source: str, file: SourceFile) -> list[Lines]:
     if file.size > ZIP_BYTES_MAX:
         raise FleetError(f"{safe(file.uri)} is more than {ZIP_BYTES_MAX >> 20} MiB: unpack it and give what was in it")
-    unpack = F.udf(lambda content: zip_lines(content), _ZIPPED)  # without hints, which Spark would try to read
+    # Without hints, which Spark would try to read, and without Arrow, which a driver may not have, as it would warn.
+    unpack = F.udf(lambda content: zip_lines(content), _ZIPPED, useArrow=False)
     content = _strict(spark).format("binaryFile").load(file.uri).select("content")
     members = content.select(F.explode(unpack("content")).alias("m")).select("m.*").persist()
     try:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kjbod.fleet.fleet_error import FleetError
-from kjbod.fleet.lake.files import Entry, uuid_text
+from kjbod.fleet.lake.files import Entry, uuid_text, writing
 
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 """Hadoop's names of schemes to pyarrow's."""
@@ -84,7 +84,7 @@ class ArrowFiles:
     def create(self, path: str, text: str) -> bool:
         """Implements :class:`Files`."""
         self._only_local()
-        with _refused(f"{self.root}/{path}"):
+        with writing(), _refused(f"{self.root}/{path}"):
             target = self._here(path)
             if target.exists():
                 return False
@@ -111,7 +111,7 @@ class ArrowFiles:
     def replace(self, path: str, text: str) -> None:
         """Implements :class:`Files`."""
         self._only_local()
-        with _refused(f"{self.root}/{path}"):
+        with writing(), _refused(f"{self.root}/{path}"):
             self._write_hidden(self._here(path), text).replace(self._here(path))
 
     def list(self, path: str) -> list[Entry]:

@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 
 OBJECT_STORES = frozenset({"s3a", "s3", "gs", "abfs", "abfss", "wasb", "wasbs", "oss"})
 """Schemes whose rename is a copy, or does not fail when the name is taken."""
+NOT_WRITABLE = ("Permission denied", "Operation not permitted", "Read-only file system", "Mkdirs failed")
+"""Words of file systems for a place that this user may not write to."""
+_ONLY_NAMED = {
+    "UnknownHostException": "unknown host",
+    "AccessDeniedException": "Permission denied",
+    "NoSuchFileException": "no such file",
+}
+"""Classes of Java's whose message is a name alone, and what is wrong with it."""
 _GLOB = frozenset("{}[]*?\\")
 
 
@@ -121,7 +129,7 @@ class HadoopFiles:
 
     def create(self, path: str, text: str) -> bool:
         """Implements :class:`Files`."""
-        with _refused(f"{self.root}/{path}"):
+        with writing(), _refused(f"{self.root}/{path}"):
             if self._scheme in OBJECT_STORES:
                 return self._create_there(path, text)
             if self._fs.exists(self._path(path)):
@@ -194,7 +202,7 @@ class HadoopFiles:
 
     def replace(self, path: str, text: str) -> None:
         """Implements :class:`Files`."""
-        with _refused(f"{self.root}/{path}"):
+        with writing(), _refused(f"{self.root}/{path}"):
             if self._scheme != "file":  # whoever reads a claim meanwhile finds it empty, and judges it by its age
                 self._fill(self._fs.create(self._path(path), True), text)
                 return
@@ -266,6 +274,17 @@ def uuid_text() -> str:
 
 
 @contextmanager
+def writing() -> Iterator[None]:
+    """Say also what to do where a lake may not be written to."""
+    try:
+        yield
+    except FleetError as error:
+        if not any(words in str(error) for words in NOT_WRITABLE):
+            raise
+        raise FleetError(f"{error}: give its user the right to write there, or another --lake") from error
+
+
+@contextmanager
 def _refused(where: str) -> Iterator[None]:
     """Make of a refusal of Java one line that says where."""
     from py4j.protocol import Py4JError
@@ -286,5 +305,9 @@ def java_reason(error: BaseException) -> str:
     """The innermost Java message, without the names of classes: the outer ones only say that something failed."""
     cause, reason = getattr(error, "java_exception", None) or getattr(error, "_origin", None), str(error)
     while cause is not None:
-        reason, cause = str(cause.getMessage() or cause.getClass().getSimpleName()), cause.getCause()
+        kind = str(cause.getClass().getSimpleName())
+        reason = str(cause.getMessage() or kind)
+        if kind in _ONLY_NAMED:
+            reason = f"{_ONLY_NAMED[kind]}: {reason}"
+        cause = cause.getCause()
     return reason.strip().splitlines()[0]

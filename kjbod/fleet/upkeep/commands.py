@@ -43,6 +43,10 @@ def compact_lake(running: Running, spark: "SparkSession", lake_uri: str, days: S
         running.print(f"{one.table} {one.date}: {plural(one.pieces, 'piece')} -> 1, {one.rows:,} rows{left_out}")
     if not done:
         running.print("nothing to compact")
+    there = job.dates_of(state)
+    if missing := sorted(set(days).difference(there)):
+        has = f"the lake has {there[0]} to {there[-1]}" if there else "the lake is empty"
+        running.print(f"no data of {_some(missing)}: {has}")
     ahead = [] if days else job.dates_ahead(state, today)
     if ahead:
         running.print(

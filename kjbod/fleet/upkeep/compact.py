@@ -51,20 +51,25 @@ def today_of(now_ms: int) -> datetime.date:
     return datetime.datetime.fromtimestamp(now_ms / 1000, datetime.UTC).date()
 
 
+def dates_of(state: State) -> list[str]:
+    """All dates that have data, in order."""
+    return sorted({date for table in TABLES for date in state.dates(table) if date != ALL_DATES})
+
+
 def dates_to_compact(state: State, days: Sequence[str], older_than: int, today: datetime.date) -> list[str]:
     """``days``, or where there are none, all that ended ``older_than`` days before the end of ``today`` or earlier."""
-    there = {date for table in TABLES for date in state.dates(table) if date != ALL_DATES}
+    there = dates_of(state)
     if days:
-        return sorted(there.intersection(days))
+        return [date for date in there if date in days]
     last = str(today - datetime.timedelta(days=older_than))
-    return sorted(date for date in there if date <= last)
+    return [date for date in there if date <= last]
 
 
 def dates_ahead(state: State, today: datetime.date) -> list[str]:
     """Dates that are yet to come, by more than the time zones and clocks of honest hosts explain: they never grow old,
     and are compacted when they are named."""
     tomorrow = str(today + datetime.timedelta(days=1))
-    return sorted({date for table in TABLES for date in state.dates(table) if date > tomorrow and date != ALL_DATES})
+    return [date for date in dates_of(state) if date > tomorrow]
 
 
 def to_compact(state: State, table: Table, date: str) -> list[Piece]:

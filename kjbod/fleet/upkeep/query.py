@@ -11,14 +11,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kjbod.cli.output import safe, table
-from kjbod.fleet.command import spark_reason
+from kjbod.fleet.command import java_errors, spark_reason
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.lake.state import State
-from kjbod.fleet.session import needs_java
+from kjbod.fleet.session import is_connect
 from kjbod.fleet.tables import GOLD, SILVER, TABLES, Table
 from kjbod.fleet.upkeep.account import is_verified
 from kjbod.fleet.upkeep.query_check import check_plan
+from kjbod.fleet.upkeep.query_text import check_text
 from kjbod.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -68,7 +69,6 @@ def query(lake: Lake, sql: str, limit: int = LIMIT) -> Answer:
 
     Raises:
         FleetError: it is none, or Spark refuses it."""
-    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     text = sql.strip().removesuffix(";")
@@ -79,25 +79,27 @@ def query(lake: Lake, sql: str, limit: int = LIMIT) -> Answer:
         rows.createOrReplaceTempView(name_of(known))
     try:
         result = lake.spark.sql(text)
-        found = result.limit(limit + 1).collect()
+        columns, found = tuple(result.columns), result.limit(limit + 1).collect()
     except PySparkException as error:
         raise FleetError(_said(error)) from error
-    except Py4JError as error:
+    except java_errors() as error:
         raise FleetError(safe(spark_reason(error))) from error
     finally:
         for known in TABLES.values():
             lake.spark.catalog.dropTempView(name_of(known))
-    return Answer(tuple(result.columns), tuple(tuple(row) for row in found[:limit]), len(found) > limit)
+    return Answer(columns, tuple(tuple(row) for row in found[:limit]), len(found) > limit)
 
 
 def _check(spark: "SparkSession", sql: str) -> None:
     """Spark runs a command as soon as it is given one: only what its own parser takes for a query gets so far. The
-    client of Spark Connect has no parser, so that nothing is asked through it."""
+    client of Spark Connect has no parser: there the words decide, and then the server."""
     from pyspark.errors import ParseException
 
     if not sql:
         raise FleetError('no query: for example "select host, count(*) from dir_day group by host"')
-    needs_java(spark, "query")
+    if is_connect(spark):
+        check_text(sql)
+        return
     parser = spark._jsparkSession.sessionState().sqlParser()
     try:
         parser.parseQuery(sql)
@@ -116,7 +118,7 @@ def _said(error: BaseException) -> str:
     position = ""
     if "== SQL (line" in text:
         position = " (" + text.split("== SQL (", 1)[1].split(")", 1)[0] + ")"
-    for end in ("\n== SQL", ";\n", "\n\tat "):
+    for end in ("\n== SQL", ";\n", "\n\tat ", "\n\nJVM stacktrace:"):
         text = text.split(end, 1)[0]
     return safe(" ".join(text.split())).replace("\\\\", "\\") + position
 

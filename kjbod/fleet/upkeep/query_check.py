@@ -14,8 +14,8 @@ from kjbod.fleet.fleet_error import FleetError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_CALLS_JAVA = frozenset({"reflect", "java_method", "try_reflect"})
-_TABLE_FUNCTIONS = frozenset({"range", "inline", "stack", "json_tuple", "explode", "posexplode", "variant_explode"})
+CALLS_JAVA = frozenset({"reflect", "java_method", "try_reflect"})
+TABLE_FUNCTIONS = frozenset({"range", "inline", "stack", "json_tuple", "explode", "posexplode", "variant_explode"})
 """Those that make rows of their arguments alone; also with ``_outer`` at their end."""
 
 
@@ -57,9 +57,9 @@ def _refused(kind: str, node: Any) -> str | None:
         name = str(node.productElement(0)).lower()
     else:
         return None
-    if name in _CALLS_JAVA:
+    if name in CALLS_JAVA:
         return f"{name}(...), which calls Java"
-    if kind == "UnresolvedTableValuedFunction" and name.removesuffix("_outer") not in _TABLE_FUNCTIONS:
+    if kind == "UnresolvedTableValuedFunction" and name.removesuffix("_outer") not in TABLE_FUNCTIONS:
         return f"{name}(...) as a table"
     return None
 

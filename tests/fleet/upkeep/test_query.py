@@ -14,6 +14,7 @@ from kjbod.fleet.lake.arrow_files import ArrowFiles
 from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.tables import TABLES
 from kjbod.fleet.upkeep.query import Answer, listing, name_of, printed
+from kjbod.fleet.upkeep.query_text import check_text
 from tests.fleet.parts import drawn
 
 pytestmark = [pytest.mark.usefixtures("with_spark"), drawn("upkeep query")]
@@ -90,12 +91,77 @@ def test_what_is_no_query_or_a_wrong_one_is_refused_in_one_line(lake: Lake, sql:
     assert lake.spark.catalog.listTables() == []
 
 
-def test_through_spark_connect_nothing_is_asked() -> None:
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select host, count(*) as n from samples where date = '2026-11-01' group by host",
+        "with q as (select * from dir_hour) select count(*), q.* from q",
+        "values (1), (2.), (.5)",
+        "(select 1) union all (select 2)",
+        "select a.host, b.`used_min` from dir_day a join dir_day b using (host, path), dir_hour c where a.host = ''",
+        "select 'drop; insert into text.`/x` reflect(' as t, \"it\\\"s\" -- transform using 'x'\n from dir_day",
+        "select /* insert into ` ' */ transform(array(1), x -> x + 1) from range(3)",
+        "select q.x from (select 1 as x) q, lateral explode(array(1)) as t(y) order by q.x, t.y",
+        "select max(d.used_min), d.host from dir_day d group by d.host, d.path having count(*) > 1",
+    ],
+)
+def test_a_text_that_is_clearly_a_query_goes_through_spark_connect(sql: str) -> None:
+    check_text(sql)
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("", "only queries"),
+        ("-- select", "only queries"),
+        ("drop table samples", "only queries"),
+        ("with a as (select 1) insert into samples select * from a", "only queries"),
+        ("with a as (select 1) Merge/**/into samples using a", "only queries"),
+        ("select 1; drop table samples", "one query at a time"),
+        ("select ';' ; select 2", "one query at a time"),
+        ("select transform(host) using 'touch X' from samples", "not with TRANSFORM"),
+        ("select 1 from (select * from samples) map host using /* ( */ 'cat'", "not with TRANSFORM"),
+        ("select reflect('java.lang.System', 'exit')", "not with reflect(...), which calls Java"),
+        ("select system.builtin.`Java_Method`('a', 'b')", "not with java_method(...)"),
+        ('select "try_reflect"(1)', "not with"),
+        ("select 1 from dir_day lateral view try_reflect('a', 'b') t as x", "not with try_reflect(...)"),
+        ("select identifier/**/('reflect')('a', 'b')", "not with IDENTIFIER"),
+        ("select * from text.`/x`", "`text`.`/x` is no table"),
+        ("select * from samples join CSV . `/x`", "`csv`.`/x` is no table"),
+        ("select * from dir_day, parquet.x", "`parquet`.`x` is no table"),
+        ("select * from dir_day a, odd.x", "`odd`.`x` is no table"),
+        ("select * from dir_day a join dir_hour b on a.host = b.host, odd.x", "`odd`.`x` is no table"),
+        ("select * from (((odd.x)))", "`odd`.`x` is no table"),
+        ("select * from (dir_day), (odd.x)", "`odd`.`x` is no table"),
+        ("select * from `from`.`/x`", "`from`.`/x` is no table"),
+        ("select * from stream.x", "`stream`.`x` is no table"),
+        ('select * from odd."/x"', "is no table"),
+        ("with q as (select * from `a.b.C`.`/x`) select 1", "`a.b.c`.`/x` is no table"),
+        ("select 1 where 1 in (table odd.x)", "`odd`.`x` is no table"),
+        ("select 1 from dir_day window w as (order by (select 1 from json.`/x`))", "`json`.`/x` is no table"),
+        ("select * from sql_keywords()", "not with sql_keywords(...) as a table"),
+        ("select * from dir_day, sql_keywords()", "not with sql_keywords(...) as a table"),
+        ("select r'\\', x from text.`/x` -- '", "is not clear enough"),
+        ("select /*+ broadcast(a) */ 1", "is not clear enough"),
+        ("select /* /* */ 1", "is not clear enough"),
+        ("select 'a", "is not clear enough"),
+        ("select $$a$$", "is not clear enough"),
+        ("select tran\u017fform(host) from samples", "is not clear enough"),
+        ("select 1 -- \\\n, '\n from text.`/x` -- '", "`text`.`/x` is no table"),
+    ],
+)
+def test_a_text_that_may_be_more_than_a_query_does_not_go_through_spark_connect(sql: str, said: str) -> None:
+    with pytest.raises(FleetError) as refused:
+        check_text(sql)
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_through_spark_connect_the_text_decides() -> None:
     from kjbod.fleet.upkeep.query import query
 
     session: Any = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
-    with pytest.raises(FleetError, match="query does not run through Spark Connect"):
-        query(Lake(session, ArrowFiles("/nonexistent"), "id"), "select 1")
+    with pytest.raises(FleetError, match="only queries"):
+        query(Lake(session, ArrowFiles("/nonexistent"), "id"), "drop table samples")
 
 
 def test_what_a_terminal_would_obey_is_printed_as_an_escape(spark: Any) -> None:
@@ -140,5 +206,7 @@ def test_the_commands_say_what_they_did(lake: Lake, spark: Any, capsys: pytest.C
     assert "silver.samples 2026-11-02: 1 piece -> 1, 2 rows" in capsys.readouterr().out
     assert commands.compact_lake(running, spark, lake.uri, ["2026-11-02"], 1) == 0
     assert "nothing to compact" in capsys.readouterr().out
+    assert commands.compact_lake(running, spark, lake.uri, ["2026-12-31", "2026-11-02"], 1) == 0
+    assert "no data of 2026-12-31: the lake has 2026-11-01 to 2026-11-02" in capsys.readouterr().out
     assert commands.verify_lake(running, spark, lake.uri, 1, 0) == 0
     assert "1 hour and 1 date of gold computed again: all equal" in capsys.readouterr().out
