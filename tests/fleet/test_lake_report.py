@@ -116,9 +116,7 @@ def test_a_new_report_takes_the_place_of_the_old_one_and_of_nothing_else(tmp_pat
     assert ((out / "index.html").read_text(), (out / "mine.txt").read_text()) == ("new", "old")
 
 
-@pytest.mark.parametrize(
-    "there", [(), (".x", "lost+found"), ("index.html", "mine.txt"), ("report.json", "events")]
-)
+@pytest.mark.parametrize("there", [(), (".x", "lost+found"), ("index.html", "mine.txt"), ("report.json", "events")])
 def test_a_report_is_made_in_a_place_that_is_empty_or_has_one(tmp_path: Path, there: tuple[str, ...]) -> None:
     for name in there:
         (tmp_path / name).touch()
