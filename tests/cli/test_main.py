@@ -143,22 +143,23 @@ def test_a_configuration_that_cannot_be_read_is_one_line(
     [
         (["agent", "-c", "f"], "kjbod_agent", "daemon", "main"),
         (["controller", "-c", "f"], "kjbod_controller_stub", "process", "main"),
-        (["fleet", "report", "--reports", "r", "--out", "o"], "kjbod.fleet", "report_command", "report"),
+        (["fleet", "report", "--reports", "r", "--out", "o"], "kjbod.fleet", "report_command", "report_inboxes"),
     ],
 )
 def test_an_applications_exit_code_is_the_commands(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], package: str, name: str, function: str
 ) -> None:
-    given: list[Path] = []
+    given: list[str] = []
 
-    def run(*values: Path | None) -> int:
-        given.extend(value for value in values if value is not None)
+    def run(*values: object) -> int:
+        each = [one for value in values for one in (value if isinstance(value, tuple) else (value,))]
+        given.extend(str(one) for one in each if isinstance(one, str | Path))
         return 74
 
     __import__(package)
     stand_in(monkeypatch, package, name, **{function: run})
     assert cli.run(arguments) == 74
-    assert [str(path) for path in given] == [argument for argument in arguments if len(argument) == 1]
+    assert given == [argument for argument in arguments if len(argument) == 1]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ class Truth:
     """Directories in another state, and that state."""
 
 
-def write_fleet(root: Path, brokers: int, disks: int, *, dead: int = 11, seed: int = 858) -> Truth:
+def write_fleet(root: Path, brokers: int, disks: int, *, dead: int = 11, seed: int = 858, days: int = DAYS) -> Truth:
     """Write the reports; ``dead`` disks fail, one agent falls silent and one stops."""
     rng = random.Random(seed)
     agents = [(f"kafka-{number:03d}.{rng.choice('abc')}.example.org", number) for number in range(1, brokers + 1)]
@@ -51,16 +51,18 @@ def write_fleet(root: Path, brokers: int, disks: int, *, dead: int = 11, seed: i
         odd=tuple((*place, str(state)) for place, state in zip(places[dead:], states, strict=True)),
     )
     for agent in agents:
-        _write_agent(root, agent, paths, truth, random.Random(f"{seed}/{agent}"))
+        _write_agent(root, agent, paths, truth, random.Random(f"{seed}/{agent}"), days)
     return truth
 
 
-def _write_agent(root: Path, agent: tuple[str, int], paths: list[str], truth: Truth, rng: random.Random) -> None:
+def _write_agent(
+    root: Path, agent: tuple[str, int], paths: list[str], truth: Truth, rng: random.Random, days: int
+) -> None:
     host, broker = agent
     boot = f"run{broker:05d}-{rng.randrange(1 << 32):08x}"
     fleet = CLUSTERS[broker % 5 == 0]
     known = {"host": host, "broker_id": broker, "boot_id": boot, "fleet": fleet}
-    end_ms = DAY_MS if agent in truth.silent else DAYS * DAY_MS
+    end_ms = DAY_MS if agent in truth.silent else days * DAY_MS
     lines: dict[str, list[str]] = {SAMPLES: [], EVENTS: []}
 
     def happened(at_ms: float, kind: EventKind, **more: object) -> None:
@@ -69,7 +71,7 @@ def _write_agent(root: Path, agent: tuple[str, int], paths: list[str], truth: Tr
 
     for number, kind in enumerate((EventKind.AGENT_STARTED, EventKind.REGISTERED, EventKind.UNFENCED)):
         happened(200 * number, kind)
-    failing = {path: rng.uniform(2, DAYS - 1) * DAY_MS for path in paths if (*agent, path) in truth.dead}
+    failing = {path: rng.uniform(1, days - 0.5) * DAY_MS for path in paths if (*agent, path) in truth.dead}
     for path, at_ms in sorted(failing.items(), key=lambda item: item[1]):
         identity = _identity(agent, path)
         text = f"{path} failed: EIO at fsync of .kjbod_probe after 4.2 ms; device {identity['device']}"
@@ -79,7 +81,7 @@ def _write_agent(root: Path, agent: tuple[str, int], paths: list[str], truth: Tr
         ):
             happened(at_ms + after_ms, kind, path=path, **identity, attrs=attrs if not after_ms else {})
     if agent in truth.stopped:
-        happened(DAYS * DAY_MS - HOUR_MS, EventKind.AGENT_STOPPED, attrs={"reason": "SIGTERM", "exit_code": "0"})
+        happened(days * DAY_MS - HOUR_MS, EventKind.AGENT_STOPPED, attrs={"reason": "SIGTERM", "exit_code": "0"})
         end_ms -= HOUR_MS
     odd = {path: state for host_, broker_, path, state in truth.odd if (host_, broker_) == agent}
     for path in paths:
@@ -87,7 +89,7 @@ def _write_agent(root: Path, agent: tuple[str, int], paths: list[str], truth: Tr
         growth = rng.uniform(0.015, 0.035) if rng.random() < 0.1 else rng.uniform(-0.001, 0.004)
         leaders = rng.randrange(20, 200)
         for seq, at_ms in enumerate(range(1_000, end_ms, EVERY_MS)):
-            failed = at_ms >= failing.get(path, DAYS * DAY_MS)
+            failed = at_ms >= failing.get(path, days * DAY_MS)
             state = DirectoryState.FAILED if failed else odd.get(path, DirectoryState.ONLINE)
             sample = Sample(
                 ts=T0_MS + at_ms,
@@ -98,7 +100,7 @@ def _write_agent(root: Path, agent: tuple[str, int], paths: list[str], truth: Tr
                 model="ST16000NM001G",
                 state=str(state),
                 bytes_total=total,
-                bytes_used=int(total * (used + growth * (at_ms / DAY_MS - DAYS))),
+                bytes_used=int(total * (used + growth * (at_ms / DAY_MS - days))),
                 partitions=3 * leaders,
                 leaders=0 if failed else leaders,
                 **known,  # type: ignore[arg-type]
