@@ -85,7 +85,7 @@ class Running:
 
 
 def java_errors() -> tuple[type[Exception], ...]:
-    """What py4j raises; nothing where the client of Spark Connect is alone, which has no Java to talk to."""
+    """Errors of py4j; nothing where the client of Spark Connect is alone, which has no Java to talk to."""
     try:
         from py4j.protocol import Py4JError
     except ImportError:

@@ -69,9 +69,12 @@ SET_UP = "tests/scripts/test_scripts.py::test_who_sets_up_less_than_is_there_cha
 STARTS = "tests/scripts/test_replicas.py::test_the_quickest_run_measures_an_agent_on_real_directories_and_one_in_memory"
 SECURED = "tests/security/test_secured_controller.py::test_an_agent_registers_and_serves_and_commands_read_the_metadata"
 EVALUATED = "tests/fleet/test_insight.py::test_evaluation_counts_only_alarms_before_the_failure"
+QUESTIONED = "tests/scripts/test_fleet_bench.py::test_all_engines_answer_the_same"
 HELD = {
     "kjbod fleet import --lake": "tests/fleet/test_imports.py::test_ten_real_days_and_all_real_tickets",
     "scripts/bench/fleet-health --lake": EVALUATED,
+    "scripts/bench/fleet": QUESTIONED,
+    "scripts/bench/fleet --parts --sizes": QUESTIONED,
     "install -D -m -t": INSTALL,
     "install -d -o -g": INSTALL,
     "systemctl": INSTALL,

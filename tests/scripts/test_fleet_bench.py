@@ -1,11 +1,15 @@
 """The fleet benchmark compares answers, counts growth, and makes the same rows each time."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kjbod.fleet.session import spark_session
 from scripts.bench.fleet import Cost, Run, arguments, differences, growths, missed, table_of
-from scripts.bench.fleet_data import hour_table, rows_of
+from scripts.bench.fleet_data import hour_table, make_lake, rows_of
+from scripts.bench.fleet_questions import SQL, ask_duckdb, ask_polars, ask_spark
+from tests.depth import only_deep
 
 
 def run(name: str, size: int, questions_s: float, part: str = "questions", wall_s: float = 1) -> Run:
@@ -54,3 +58,23 @@ def test_the_same_size_and_hour_have_the_same_rows() -> None:
 def test_the_quick_form_needs_no_pipeline() -> None:
     options = arguments(["--quick"])
     assert (options.sizes, options.parts, options.engines) == ([1], ["questions"], ["spark", "duckdb", "polars"])
+
+
+def answers(asked: Any) -> dict[str, Any]:
+    return {name: [list(row) for row in question()] for name, question in asked}
+
+
+def test_all_engines_answer_the_same(tmp_path: Path) -> None:
+    make_lake(tmp_path, 1, range(1))
+    found = {"duckdb": answers(ask_duckdb(tmp_path)), "polars": answers(ask_polars(tmp_path))}
+    assert differences(found) == []
+    assert found["duckdb"].keys() == SQL.keys() and all(found["duckdb"].values())
+
+
+@only_deep("a quarter of a minute of Spark")
+@pytest.mark.usefixtures("with_spark")
+def test_spark_answers_as_the_others_do(tmp_path: Path) -> None:
+    make_lake(tmp_path, 1, range(1))
+    with spark_session("local[2]") as spark:
+        found = {"duckdb": answers(ask_duckdb(tmp_path)), "spark": answers(ask_spark(spark, tmp_path))}
+    assert differences(found) == []
