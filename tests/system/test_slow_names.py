@@ -115,7 +115,7 @@ def test_without_any_name_server_the_reason_of_the_end_is_the_name_and_a_stop_is
     config = cluster.configure(
         2,
         controller_quorum_bootstrap_servers=f"{NAME}:{cluster.port}",
-        initial_broker_registration_timeout_ms=5_000,
+        initial_broker_registration_timeout_ms=15_000,  # longer than it takes to give a name up, on a busy machine too
     )
     agent = cluster.start_agent(config)
     assert agent.wait() == 1

@@ -258,9 +258,10 @@ def test_the_real_controller_and_agent_run_as_services_and_stop_cleanly(boot: Bo
 def test_a_combined_node_is_one_service_by_the_drop_in_ready_when_both_halves_are(boot: Boot, disks: Disks) -> None:
     agent = RealAgent(boot, disks(2), combined=True)
     agent.start()
-    assert agent.events("agent.unfenced") and agent.events_of("controller", "controller.started")
-    well = "OK: running, unfenced, 2 directories online, controller 1 active in epoch 1"
-    assert agent.show("StatusText") == {"StatusText": well}
+    agent.wait_for("agent.unfenced")
+    assert agent.events_of("controller", "controller.started")
+    well = {"StatusText": "OK: running, unfenced, 2 directories online, controller 1 active in epoch 1"}
+    wait_until(lambda: agent.show("StatusText") == well, 20, "the status of both halves")
     agent.system.run("systemctl", "stop", "kjbod-agent")
     shown = agent.show("ActiveState", "Result", "NRestarts")
     assert shown == {"ActiveState": "inactive", "Result": "success", "NRestarts": "0"}, agent.system.read(LOG)
