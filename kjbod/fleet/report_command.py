@@ -13,6 +13,7 @@ from kjbod.fleet.command import EXIT_DATA, EXIT_OK, Place, Running, run_command
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.publishing import is_local, local_path, publish, workspace
 from kjbod.fleet.report_files import MARKS, OUTPUTS, Wanted, make_files, previous_report, write_json
+from kjbod.fleet.schema import STREAMS
 from kjbod.fleet.session import LARGE_INPUT_BYTES
 from kjbod.fleet.svg import plural
 
@@ -94,7 +95,7 @@ def _size_of(reports_dir: Path) -> int:
         if not isinstance(error, FileNotFoundError):
             raise _unreadable(error.filename, error)
 
-    for stream in ("samples", "events"):
+    for stream in STREAMS:
         for folder, _, names in os.walk(reports_dir / stream, onerror=refuse):
             for name in names:
                 if name.startswith("."):

@@ -11,8 +11,6 @@ from kjbod.fleet.session import LARGE_INPUT_BYTES
 from kjbod.fleet.svg import plural
 from kjbod.quick_dataclass import dataclass
 
-EVERY_S = 60.0
-"""How often an inbox that is followed is looked at."""
 _BAD_FILES_SAID = 10
 
 

@@ -12,7 +12,7 @@ from kjbod.fleet.lake.files import Files, HadoopFiles, refuse_glob, uuid_text
 from kjbod.fleet.lake.state import BATCH, Change, Piece, State, from_json, to_json
 from kjbod.fleet.publishing import no_scheme
 from kjbod.fleet.session import is_connect
-from kjbod.fleet.tables import LAKE_VERSION, LAYERS, SILVER, TABLES
+from kjbod.fleet.tables import LAKE_VERSION, SILVER, TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,8 +23,6 @@ LIVE = "_live"
 STATES_KEPT = 20
 """Older states are deleted: nobody begins to read them."""
 COMMIT_ATTEMPTS_MAX = 50
-OWN_NAMES = frozenset({IDENTITY, LIVE, "_claims", "_checkpoints", *LAYERS})
-"""What is in a lake. Nothing else in its directory is ever touched."""
 
 
 class Lake:

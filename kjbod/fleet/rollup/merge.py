@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that every Spark user knows
 
-HISTOGRAM_TYPE = "MAP<STRING,BIGINT>"
 EXACT = "DECIMAL(38,0)"
 
 _MERGES: Mapping[str, Callable[[Column], Column]] = {

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 3
 """How often a date is tried whose pieces somebody else replaces meanwhile."""
-OLDER_THAN_DAYS = 1
-"""Dates that are compacted where none are named: those that ended so many days ago, or more; 1 is up to yesterday."""
 _PLACE = ("host", "broker_id", "path")
 
 Progress = Callable[[str], None]
