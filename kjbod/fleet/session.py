@@ -88,10 +88,31 @@ def session_settings() -> dict[str, str]:
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "1000000",
         "spark.sql.files.ignoreCorruptFiles": "true",  # a torn gzip file must not stop the job; its trailer tells
         "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+        # Spark would make a task of each of a thousand directories.
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
         "spark.sql.variable.substitute": "false",  # ${env:NAME} in a query is text
     }
 
 
+# With the C1 compiler alone Java reserves 48 MB for what it compiles, and stops compiling when they are full.
+_SMALL_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m")
+# Of the processor time of a million rows the compilers took half with Java's own thresholds, which are those of a
+# process that lives for days. What Spark makes of a hundred columns is longer than Java compiles unless it is told to.
+_LARGE_JVM = (
+    "-XX:+UseParallelGC",
+    "-XX:-DontCompileHugeMethods",
+    "-XX:Tier3InvocationThreshold=1000",
+    "-XX:Tier3MinInvocationThreshold=500",
+    "-XX:Tier3CompileThreshold=5000",
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=10000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
+)
+
+CODEGEN_WIDE = {"spark.sql.codegen.maxFields": "1000"}
+"""Tables of more than 100 columns are compiled too. It pays back over a million rows, and over thousands it costs more
+than the rows do: so nowhere but where the rows are known to be many."""
 _STATIC = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
 """Without it there is a stack trace for each column that an expression has. Only the start of Spark can set it."""
 
@@ -103,9 +124,7 @@ def is_nearby(master: str) -> bool:
 
 def driver_settings(scratch: Path, *, large: bool, ui: bool = False) -> dict[str, str]:
     """Settings for a driver that is started here, whatever the master is."""
-    # With the C1 compiler alone Java reserves 48 MB for what it compiles, and stops compiling when they are full.
-    small = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m"]
-    jvm = ["-XX:+UseParallelGC"] if large else small
+    jvm = [*(_LARGE_JVM if large else _SMALL_JVM)]
     jvm += [f"-Djava.io.tmpdir={scratch}", f"-Dlog4j2.configurationFile={(scratch / 'log4j2.properties').as_uri()}"]
     return {
         "spark.driver.memory": DRIVER_MEMORY,
@@ -135,9 +154,13 @@ def local_settings(scratch: Path, input_bytes: int, *, ui: bool = False) -> dict
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.adaptive.enabled": "false",
     }
+    compiled = {
+        **CODEGEN_WIDE,
+        "spark.sql.adaptive.advisoryPartitionSizeInBytes": "24m",  # both processors get something of an hour
+    }
     partitions = min(2 * (os.cpu_count() or 1), 1 + input_bytes // SHUFFLE_INPUT_BYTES)
     return (
-        ({} if large else plain)
+        (compiled if large else plain)
         | driver_settings(scratch, large=large, ui=ui)
         | nearby_settings(scratch)
         | {_SHUFFLE_PARTITIONS: str(partitions)}

@@ -207,6 +207,21 @@ def test_a_new_run_takes_what_is_whole_by_now_and_doubles_nothing(taken: tuple[S
     assert len(story.rows()) == rows + 500
 
 
+def test_a_clock_that_is_days_off_the_name_of_its_file_costs_no_row_and_only_silver_is_left(story: Story) -> None:
+    put(story.inbox, name("far"), gzip.compress(content(samples("far", at_ms=3 * DAY_MS))))
+    bad = b"\xff\xfe{\n" + content(samples("near"))
+    put(story.inbox, name("near"), gzip.compress(bad))
+    result = story.ingest()
+    found = {(row["host"], row["date"], row["hour"], row["_skewed"]) for row in story.rows()}
+    here = {(host, "2026-11-01", "12", False) for host in ("h1", "near")}
+    assert found == here | {("far", "2026-11-04", "12", True)}
+    assert result.rows == {SAMPLES: 12, EVENTS: 0}
+    assert [(row["reason"], row["file"]) for row in story.rows("audit.quarantine")] == [("not UTF-8", name("near"))]
+    root = Path(story.lake.uri.removeprefix("file:"))
+    folders = {path.parent for path in root.rglob("silver/**/*.parquet")}
+    assert folders == {root / p.path / f"hour={p.hours[0]}" for p in story.lake.state().pieces("silver.samples")}
+
+
 # --- kills, and lakes and checkpoints that do not fit
 
 

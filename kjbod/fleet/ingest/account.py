@@ -10,6 +10,7 @@ from pyspark.sql import Column, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from kjbod.fleet import read
+from kjbod.fleet.schema import SAMPLES
 from kjbod.fleet.tables import AUDIT_FILES
 
 if TYPE_CHECKING:
@@ -28,11 +29,28 @@ def is_good() -> Column:
     return F.col("_problem").isNull() & ~F.col("_trailer")
 
 
+def all_lines(staged: "DataFrame", parsed: "DataFrame") -> "DataFrame":
+    """Lines as :func:`by_hour` counts them: samples that are rows already (:mod:`kjbod.fleet.ingest.staging`), and
+    parsed lines. ``_staged`` tells which is which."""
+    alike = {
+        "_stream": F.lit(SAMPLES),
+        "_trailer": F.lit(False),
+        "_problem": F.lit(None).cast("string"),
+        "_t_rows": F.lit(None).cast("bigint"),
+        "_t_crc": F.lit(None).cast("bigint"),
+        "_t_partial": F.lit(None).cast("boolean"),
+    }
+    rows = staged.withColumns(alike)
+    return rows.withColumn("_staged", F.lit(True)).unionByName(
+        parsed.select(*rows.columns).withColumn("_staged", F.lit(False))
+    )
+
+
 def by_hour(lines: "DataFrame") -> "DataFrame":
-    """Counts of each file and hour of its good lines; those of other lines under the hour null."""
+    """Counts of each file and hour of its good lines, staged or not; those of other lines under the hour null."""
     body, good = ~F.col("_trailer"), is_good()
     hour = F.when(good, F.floor(F.col("ts") / HOUR_MS))
-    return lines.groupBy("_uri", "_bytes", "_stream", hour.alias("_hour")).agg(
+    return lines.groupBy("_uri", "_bytes", "_stream", "_staged", hour.alias("_hour")).agg(
         F.count_if(body).alias("lines"),
         F.count_if(good).alias("good_lines"),
         F.sum(F.when(body, F.col("_line"))).alias("crc"),
@@ -68,14 +86,26 @@ def by_file(hours: "DataFrame") -> "DataFrame":
     return files.withColumn("status", status)
 
 
+def with_names(files: "DataFrame") -> "DataFrame":
+    """Adds what the name of a file says: ``file, file_hour, _hour_ms``, the last two null where it says no hour."""
+    base = F.url_decode(F.regexp_replace(F.regexp_extract("_uri", "([^/]*)$", 1), r"\+", "%2B"))
+    files = files.withColumn("file", base)
+    hour = F.regexp_extract("file", _NAME, 2)
+    at = F.try_to_timestamp(hour, F.lit("yyyyMMddHH"))
+    return files.withColumn("file_hour", F.when(at.isNotNull(), hour)).withColumn("_hour_ms", F.unix_millis(at))
+
+
+def is_skewed(ts: Column, hour_ms: Column) -> Column:
+    """Whether a moment is far out of the hour in its file's name; no when there is none."""
+    low = hour_ms - SKEW_MS
+    return F.coalesce((ts < low) | (ts >= low + HOUR_MS + 2 * SKEW_MS), F.lit(False))
+
+
 def named(files: "DataFrame", inbox: str, today: Column) -> "DataFrame":
     """Adds what a file's name says, and its date: ``file, inbox, file_hour, date, _hour_ms``. ``today``: the date of a
     file that tells none."""
-    base = F.url_decode(F.regexp_replace(F.regexp_extract("_uri", "([^/]*)$", 1), r"\+", "%2B"))
-    files = files.withColumn("file", base).withColumn("inbox", F.lit(inbox))
-    hour = F.regexp_extract("file", _NAME, 2)
-    at = F.try_to_timestamp(hour, F.lit("yyyyMMddHH"))
-    files = files.withColumn("file_hour", F.when(at.isNotNull(), hour)).withColumn("_hour_ms", F.unix_millis(at))
+    files = with_names(files).withColumn("inbox", F.lit(inbox))
+    at = F.timestamp_millis("_hour_ms")
     of_name = F.when(F.col("_hour_ms").between(0, read.TS_MAX - 1), F.date_format(at, "yyyy-MM-dd"))
     of_lines = F.date_format(F.timestamp_millis("first_ts"), "yyyy-MM-dd")
     host = F.coalesce(F.col("host"), F.nullif(F.regexp_extract("file", _NAME, 1), F.lit("")))

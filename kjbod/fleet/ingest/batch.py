@@ -1,9 +1,9 @@
-"""Take a batch of an inbox into the lake: read and parsed once, judged, written, and named by one commit."""
+"""Take a batch of an inbox into the lake: staged, judged, written, and named by one commit."""
 
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark import StorageLevel
@@ -13,6 +13,7 @@ from kjbod.fleet.ingest import account
 from kjbod.fleet.ingest.checkpoint import Run, noted, with_note
 from kjbod.fleet.ingest.inbox import open_inbox
 from kjbod.fleet.ingest.lines import parsed
+from kjbod.fleet.ingest.staging import OTHERS, staged_lines, staged_samples, staged_text, write_staged
 from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.lake.state import BATCH, Piece, State
 from kjbod.fleet.schema import EVENTS, SAMPLES, STREAMS, TRAILER_DDL
@@ -78,30 +79,35 @@ class _Batch:
         self.prefix, self.progress, self.text = taking.prefix, taking.progress, text
         self._files_of = taking.files_of
         self._made: list[str] = []
+        self._is_silver = False
+        """Whether what was staged is silver as it is."""
 
     def take(self) -> None:
         """Everything, or nothing that counts."""
         with contextlib.ExitStack() as kept:
             try:
-                lines = _kept(parsed(self.text, self.prefix), kept)
-                hours = _kept(account.by_hour(lines), kept)
+                staged = self._stage()
+                lines = _kept(parsed(staged_text(self.lake.spark, self.lake.full(staged)), self.prefix), kept)
+                every = account.all_lines(staged_lines(self.lake.spark, self.lake.full(staged)), lines)
+                hours = _kept(account.by_hour(every), kept)
                 files = _kept(self._judged(hours), kept)
                 counted = [row.asDict() for row in _counted(files).collect()]
                 written = [
-                    *self._write_rows(lines, hours, files),
+                    *self._write_rows(staged, lines, hours, files),
                     self._write_audit(files, counted),
                     *self._write_quarantine(lines, files, counted),
                 ]
                 for path in self._made:
                     self.lake.files.sync(path)
             except BaseException:
-                self._clean()
+                self._delete(self._made)
                 raise
         taken = sum(row["count"] for row in counted)
         self.lake.commit(lambda state: self._change(state, written, taken), "ingest")
+        self._delete([f"{staged}/{OTHERS}" if self._is_silver else staged])
 
-    def _clean(self) -> None:
-        for path in self._made:
+    def _delete(self, paths: Iterable[str]) -> None:
+        for path in paths:
             with contextlib.suppress(Exception):  # no state names it; retention finds it
                 self.lake.files.delete(path)
 
@@ -163,26 +169,37 @@ class _Batch:
         self._made.append(path)
         return path
 
-    def _write_rows(self, lines: "DataFrame", hours: "DataFrame", files: "DataFrame") -> Iterator[_Written]:
-        kept = files.where("kept").select("_uri", "file", "_hour_ms")
-        at = F.timestamp_millis(F.col("_hour") * account.HOUR_MS)
-        counted = (
-            hours.where(F.col("_hour").isNotNull())
-            .join(F.broadcast(kept), "_uri")
-            .groupBy("_stream", F.date_format(at, "yyyy-MM-dd").alias("date"), F.date_format(at, "HH").alias("hour"))
-            .agg(F.sum("good_lines").alias("rows"))
-        ).collect()
+    def _stage(self) -> str:
+        path = self._new(SILVER_SAMPLES)
+        write_staged(self.text, self._files_of(self.number), self.prefix, self.lake.full(path))
+        return path
+
+    def _write_rows(
+        self, staged: str, lines: "DataFrame", hours: "DataFrame", files: "DataFrame"
+    ) -> Iterator[_Written]:
+        """Rows of kept files. Those that are staged are there already, unless some are of files that are not kept."""
+        names = files.select("_uri", "file", "_hour_ms", "kept")
+        counted = _hours_of(hours, names).collect()
+        of_kept = [row for row in counted if row["kept"]]
+        near = [row for row in of_kept if row["_staged"]]
+        if near and any(row["_staged"] and not row["kept"] for row in counted):
+            rows = staged_samples(self.lake.spark, self.lake.full(staged))
+            rows = rows.join(F.broadcast(names.where("kept").select("_uri")), "_uri").select(*SILVER_SAMPLES.columns)
+            yield self._write_by_hour(SILVER_SAMPLES, rows, near)
+        elif near:
+            self._is_silver = True
+            yield _Written(SILVER_SAMPLES.full_name, tuple(_silver_pieces(staged, near)))
         for stream in STREAMS:
-            of_stream = [row for row in counted if row["_stream"] == stream]
-            if not of_stream:
-                continue
-            table = _SILVER[stream]
-            path = self._new(table)
-            rows = lines.where((F.col("_stream") == stream) & account.is_good()).join(F.broadcast(kept), "_uri")
-            _by_hour(_silver(rows, table), table, [row["rows"] for row in of_stream]).write.partitionBy(
-                "date", "hour"
-            ).parquet(self.lake.full(path))
-            yield _Written(table.full_name, tuple(_silver_pieces(path, of_stream)))
+            if of_stream := [row for row in of_kept if row["_stream"] == stream and not row["_staged"]]:
+                rows = lines.where((F.col("_stream") == stream) & account.is_good())
+                rows = _silver(rows.join(F.broadcast(names.where("kept")), "_uri"), _SILVER[stream])
+                yield self._write_by_hour(_SILVER[stream], rows, of_stream)
+
+    def _write_by_hour(self, table: Table, rows: "DataFrame", counted: list[Any]) -> _Written:
+        path = self._new(table)
+        ordered = _by_hour(rows, table, [row["rows"] for row in counted])
+        ordered.write.partitionBy("date", "hour").parquet(self.lake.full(path))
+        return _Written(table.full_name, tuple(_silver_pieces(path, counted)))
 
     def _write_audit(self, files: "DataFrame", counted: list[dict[str, Any]]) -> _Written:
         rows = account.audit_rows(files, self.run.id, self.number, self.lake.clock.wall_ms())
@@ -245,14 +262,24 @@ def _counted(files: "DataFrame") -> "DataFrame":
     )
 
 
+def _hours_of(hours: "DataFrame", names: "DataFrame") -> "DataFrame":
+    """``rows`` of good lines by ``_stream, _staged, kept, date, hour``."""
+    at = F.timestamp_millis(F.col("_hour") * account.HOUR_MS)
+    return (
+        hours.where(F.col("_hour").isNotNull())
+        .join(F.broadcast(names.select("_uri", "kept")), "_uri")
+        .withColumns({"date": F.date_format(at, "yyyy-MM-dd"), "hour": F.date_format(at, "HH")})
+        .groupBy("_stream", "_staged", "kept", "date", "hour")
+        .agg(F.sum("good_lines").alias("rows"))
+    )
+
+
 def _silver(rows: "DataFrame", table: Table) -> "DataFrame":
     at = F.timestamp_millis("ts")
-    low = F.col("_hour_ms") - account.SKEW_MS
-    skewed = (F.col("ts") < low) | (F.col("ts") >= low + account.HOUR_MS + 2 * account.SKEW_MS)
     return rows.withColumns(
         {
             "_file": F.col("file"),
-            "_skewed": F.coalesce(skewed, F.lit(False)),
+            "_skewed": account.is_skewed(F.col("ts"), F.col("_hour_ms")),
             "date": F.date_format(at, "yyyy-MM-dd"),
             "hour": F.date_format(at, "HH"),
         }

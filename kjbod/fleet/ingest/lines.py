@@ -17,6 +17,8 @@ _more      columns that this version does not know, as a JSON object; null where
 ========== ===========================================================================================================
 """
 
+from collections.abc import Mapping
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column
@@ -103,9 +105,9 @@ def parsed(text: "DataFrame", prefix: str) -> "DataFrame":
         *(_of_trailer(name).alias(alias) for alias, name in _TRAILER.items()),
         "_problem",
         F.when(F.col("_problem").isNotNull(), F.make_valid_utf8("value")).alias("_text"),
-        F.crc32(F.col("value").cast("binary")).alias("_line"),
-        F.octet_length("value").cast("bigint").alias("_length"),
-        F.when(is_good, _more(is_sample, known)).alias("_more"),
+        line_sum().alias("_line"),
+        length().alias("_length"),
+        F.when(is_good, more(known, F.col("_stream"))).alias("_more"),
         *(F.coalesce(*(F.col(f"{s}.{name}") for s in STREAMS if name in known[s])).alias(name) for name in names),
     )
 
@@ -117,17 +119,33 @@ def _of_trailer(name: str) -> Column:
     return F.when(F.col("trailer"), F.coalesce(*(F.col(f"{stream}.{name}") for stream in STREAMS)))
 
 
-def _more(is_sample: Column, known: dict[str, frozenset[str]]) -> Column:
-    """The columns that are not known. Only a line that has more names than known columns is looked at closely: that
-    would cost as much as parsing it."""
+def line_sum() -> Column:
+    """``_line`` of ``value``."""
+    return F.crc32(F.col("value").cast("binary"))
+
+
+def length() -> Column:
+    """``_length`` of ``value``."""
+    return F.octet_length("value").cast("bigint")
+
+
+def more(known: Mapping[str, frozenset[str]], stream: Column) -> Column:
+    """``_more`` of ``value``, parsed as the column of its stream's name; ``known``: the columns of each stream that may
+    be. Only a line that has more names than known columns is looked at closely: that would cost as much as parsing it.
+    """
+
+    def of_stream(found: Mapping[str, Column]) -> Column:
+        first, *others = found.items()
+        return reduce(lambda column, one: F.when(stream == one[0], one[1]).otherwise(column), others, first[1])
+
     keys = F.json_object_keys("value")
     there = {
-        s: read.joined(Column.__add__, [F.col(f"{s}.{n}").isNotNull().cast("int") for n in sorted(known[s])])
-        for s in STREAMS
+        s: read.joined(Column.__add__, [F.col(f"{s}.{n}").isNotNull().cast("int") for n in sorted(names)])
+        for s, names in known.items()
     }
-    there_are_more = F.size(keys) > F.when(is_sample, there[SAMPLES]).otherwise(there[EVENTS])
-    names = {stream: F.array(*map(F.lit, sorted(known[stream]))) for stream in STREAMS}
-    unknown = F.array_except(keys, F.when(is_sample, names[SAMPLES]).otherwise(names[EVENTS]))
+    there_are_more = F.size(keys) > of_stream(there)
+    names = {s: F.array(*map(F.lit, sorted(names))) for s, names in known.items()}
+    unknown = F.array_except(keys, of_stream(names))
     values = F.try_parse_json("value").cast("MAP<STRING,VARIANT>")
     kept = F.map_filter(values, lambda name, _: F.array_contains(unknown, name))
     return F.when(there_are_more & (F.size(unknown) > 0), F.to_json(kept))

@@ -25,7 +25,7 @@ from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.lake.state import ALL_DATES, LostPiecesError, Piece, State
 from kjbod.fleet.rollup import agents, days, drives, hours, incidents
 from kjbod.fleet.rollup.pieces import write
-from kjbod.fleet.session import is_connect
+from kjbod.fleet.session import CODEGEN_WIDE, is_connect
 from kjbod.fleet.silver import once
 from kjbod.fleet.tables import (
     AGENT_DAY,
@@ -54,7 +54,9 @@ so many hours."""
 STEP_DAYS = 7
 """And dates no further apart than this."""
 LARGE_ROWS = 200_000
-"""From so many on, compiling plans to Java and planning anew after each stage pay back."""
+"""Samples from which on compiling plans to Java and planning anew after each stage pay back."""
+LARGE_DIRECTORIES = 2_000
+"""Directories from which on compiling expressions, and a second processor, pay back."""
 THREADS = 4
 ATTEMPTS_MAX = 3
 SILVER_FROM = "silver-from"
@@ -169,24 +171,15 @@ def _roll(
 
 
 @contextlib.contextmanager
-def _tuned(spark: "SparkSession", rows: int) -> Iterator[None]:
-    """On one machine a session is tuned for small inputs, and only now it is known how large this one is.
-
-    Not for more than what goes through all samples: compiling the hundred columns of a table takes ten times as long as
-    interpreting them for some thousand rows."""
-    if is_connect(spark):  # a server is tuned by whoever started it
+def _tuned(spark: "SparkSession", settings: Mapping[str, str]) -> Iterator[None]:
+    """On one machine a session is tuned for small inputs, and only now it is known how large this one is. With
+    ``settings``, and a shuffle for each processor."""
+    local = not is_connect(spark) and str(spark.sparkContext.master).startswith("local")
+    if not settings or not local:  # a server, or a cluster, is tuned by whoever started it
         yield
         return
-    context = spark.sparkContext
-    wanted = {
-        "spark.sql.codegen.wholeStage": "true",
-        "spark.sql.codegen.factoryMode": "FALLBACK",
-        "spark.sql.adaptive.enabled": "true",
-        "spark.sql.shuffle.partitions": str(2 * context.defaultParallelism),
-    }
-    if rows < LARGE_ROWS or not str(context.master).startswith("local"):
-        yield
-        return
+    partitions = str(spark.sparkContext.defaultParallelism)
+    wanted = {**settings, "spark.sql.shuffle.partitions": partitions}
     before = {name: str(spark.conf.get(name)) for name in wanted}
     try:
         for name, value in wanted.items():
@@ -195,6 +188,22 @@ def _tuned(spark: "SparkSession", rows: int) -> Iterator[None]:
     finally:
         for name, value in before.items():
             spark.conf.set(name, value)
+
+
+def _of_samples(rows: int) -> dict[str, str]:
+    """Settings for what goes through so many samples."""
+    if rows < LARGE_ROWS:
+        return {}
+    return _COMPILED | CODEGEN_WIDE | {"spark.sql.codegen.wholeStage": "true", "spark.sql.adaptive.enabled": "true"}
+
+
+def _of_directories(directories: int) -> dict[str, str]:
+    """Settings for what has a row for each directory. Whole stages are not compiled: that takes ten times as long as
+    interpreting them, for a hundred columns and some thousand rows."""
+    return _COMPILED if directories >= LARGE_DIRECTORIES else {}
+
+
+_COMPILED = {"spark.sql.codegen.factoryMode": "FALLBACK"}
 
 
 class _Step:
@@ -231,6 +240,11 @@ class _Step:
     def make(self, progress: Progress) -> None:
         """Write all pieces."""
         self._make_hours(progress)
+        most = max(self._directories(date) for date in self._dates)
+        with _tuned(self._lake.spark, _of_directories(most)):
+            self._make_days(progress)
+
+    def _make_days(self, progress: Progress) -> None:
         rows = self._persisted(days.dir_day(self._read(DIR_HOUR, self._dates)))
         progress("directories, hosts and agents by day, incidents, drives")
         events = self._once(SILVER_EVENTS, dates=self._dates)
@@ -251,19 +265,23 @@ class _Step:
         replaced = dict(self._replaced)
         for batch in self._batches():
             progress(f"{len(batch)} hours from {batch[0]}")
-            large = sum(_rows(self._seen, batch).values())
-            with _tuned(self._lake.spark, large):
-                samples = self._once(SILVER_SAMPLES, hours=batch)
-                summed, maps = self._persisted(hours.summed(samples)), self._persisted(hours.histograms(samples))
-                self._at_once(summed.count, maps.count)
+            self._make_batch(batch, sum(_rows(self._seen, batch).values()))
+        for table, pieces in replaced.items():  # compacted: what they say of other hours stays, by the hour again
+            self._at_once(*self._carriers(table, pieces))
+
+    def _make_batch(self, batch: list[str], size: int) -> None:
+        spark = self._lake.spark
+        with _tuned(spark, _of_samples(size)):
+            samples = self._once(SILVER_SAMPLES, hours=batch)
+            summed, maps = self._persisted(hours.summed(samples)), self._persisted(hours.histograms(samples))
+            self._at_once(summed.count, maps.count)
+        with _tuned(spark, _of_directories(summed.count())):
             events = self._once(SILVER_EVENTS, hours=batch)
             rows = self._persisted(hours.dir_hour(summed, maps, events))
             sizes = {(row["date"], row["hour"]): row["count"] for row in rows.groupBy("date", "hour").count().collect()}
-            self._at_once(*(self._hour_writer(rows, *at, size) for at, size in sorted(sizes.items())))
-            for kept in (rows, summed, maps):
-                kept.unpersist()
-        for table, pieces in replaced.items():  # compacted: what they say of other hours stays, by the hour again
-            self._at_once(*self._carriers(table, pieces))
+            self._at_once(*(self._hour_writer(rows, *at, n) for at, n in sorted(sizes.items())))
+        for kept in (rows, summed, maps):
+            kept.unpersist()
 
     def _batches(self) -> list[list[str]]:
         batches: list[list[str]] = [[]]

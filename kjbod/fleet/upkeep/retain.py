@@ -41,6 +41,8 @@ _SILVER = tuple(name for name, table in TABLES.items() if table.layer == SILVER)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _PART = re.compile(r"((date|on|day)=(\d{4}-\d\d-\d\d|all)|imports|hour=\d\d|run=[0-9A-Za-z-]+|batch=\d+)")
 _UNIQUE = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}(-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})?")
+_STAGED = f"date={ALL_DATES}"
+"""Lines of a batch that are no rows, below the same unique name as its rows (:mod:`kjbod.fleet.ingest.staging`)."""
 _BATCH = re.compile(r"batch=\d+")
 _DATA = re.compile(r"(\.?_SUCCESS(\.crc)?|\.?part-[0-9A-Za-z._-]+|_temporary|\d+|_?task_\w+|_?attempt_\w+)")
 
@@ -276,7 +278,8 @@ def _litter_below(lake: Lake, path: str, known: set[str], now_ms: int) -> Iterat
         below = f"{path}/{entry.name}"
         if not entry.is_directory or below in known or lake.files.is_link(below):
             continue
-        is_whole = _UNIQUE.fullmatch(entry.name) or _BATCH.fullmatch(entry.name)
+        is_staged = entry.name == _STAGED and _UNIQUE.fullmatch(path.rpartition("/")[2])
+        is_whole = _UNIQUE.fullmatch(entry.name) or _BATCH.fullmatch(entry.name) or is_staged
         if is_whole and not any(one.startswith(f"{below}/") for one in known):
             newest = _newest_ms(lake.files, below, entry.modified_ms)
             if newest is not None and newest + LITTER_AGE_MS <= now_ms:

@@ -12,7 +12,7 @@ import pytest
 
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.lake.lake import Lake
-from kjbod.fleet.lake.state import Piece, Retired, State
+from kjbod.fleet.lake.state import BATCH, Piece, Retired, State
 from kjbod.fleet.tables import SILVER_SAMPLES
 from kjbod.fleet.upkeep.account import Compacted, gone, silver_from, with_compacted, with_silver_from
 from kjbod.fleet.upkeep.retain import GRACE_MS, LITTER_AGE_MS, Limits, Plan, plan_of
@@ -215,11 +215,16 @@ def test_litter_goes_by_its_place_its_name_and_its_age_and_nothing_else_does(
         (folder / name).write_text("x")
         return folder
 
+    batch = "silver/events/run=r1/batch=8/0000aaaa-0000"
+    counts = Piece(f"{batch}/date={DAY}", DAY, ("03",), 1, BATCH)
+    make(f"{counts.path}/hour=03")
+    lake.commit(lambda state: state.with_pieces("silver.events", [counts]), "ingest")
     litter = [
         make(f"silver/samples/date={DAY}/0123abcd-0123"),
         make("gold/dir_hour/date=2026-11-05/hour=03/0123abcd-4567"),
         make("gold/drive_life/date=all/0123abcd-4567/_temporary/0"),
         make("silver/events/run=r1/batch=7/date=2026-11-01/hour=03"),
+        make(f"{batch}/date=all/hour=00"),  # lines that ingest staged, beside rows that count
     ]
     foreign = [
         make(f"silver/samples/date={DAY}/my-backup"),

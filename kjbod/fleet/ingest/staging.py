@@ -1,0 +1,107 @@
+"""Staging of a batch: its text is read once, and what most of it is, good samples near the hour of their file, is
+written at once as rows of ``silver.samples``, sorted and by hour, before anybody knows which files are whole.
+
+Parsing and sorting is nearly all the work of ingest, so it is done once. Whatever else a batch has (events, trailers,
+bad lines, samples of a clock that is far off) is written beside them as it is, under ``date=all``, and read again by
+what is made for every case. When the account of the files shows that all of them are kept, the staged rows are silver;
+where one is not, its rows are left out of what is written anew. The files of the staged rows have the columns of the
+account too, which no reader of silver asks for and compaction drops.
+
+============ ======================================================= ==================================================
+lines        where they are staged                                   columns
+============ ======================================================= ==================================================
+near         ``date=2026-11-01/hour=03``                             those of ``silver.samples``, and ``_uri, _bytes,
+                                                                     _length``
+others       ``date=all/hour=00``                                    ``_uri, _bytes`` and ``_text``, the line
+============ ======================================================= ==================================================
+"""
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from kjbod.fleet import read
+from kjbod.fleet.ingest import account
+from kjbod.fleet.ingest.lines import length, line_sum, more, stream_of
+from kjbod.fleet.lake.state import ALL_DATES
+from kjbod.fleet.schema import SAMPLES, Sample, columns
+from kjbod.fleet.tables import SILVER_SAMPLES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NEAR_MS = 24 * account.HOUR_MS
+"""How far from the hour in its file's name a sample may be to be near: so a batch has a bounded number of hours until
+its files are judged, however wild the clocks are."""
+OTHERS = f"date={ALL_DATES}"
+"""Folder of the lines that are staged as they are."""
+_SORTED = ("date", "hour", "host", "broker_id", "path", "ts")
+_KEPT = tuple(name for name in SILVER_SAMPLES.columns if name not in ("date", "hour"))
+_ACCOUNT = {"_uri": "STRING", "_bytes": "BIGINT", "_length": "BIGINT", "_line": "BIGINT", "ts": "BIGINT"}
+
+
+def write_staged(text: "DataFrame", files: "DataFrame", prefix: str, target: str) -> None:
+    """Write a batch's lines below ``target``.
+
+    Args:
+        text: ``value, _uri, _bytes`` of each line.
+        files: ``_uri`` of its files. Of one that is missing here all lines are others.
+        prefix: URI of the inbox, as files have it.
+        target: URI that does not exist.
+    """
+    names = account.with_names(files).select("_uri", "file", "_hour_ms")
+    rows = text.join(F.broadcast(names), "_uri", "left").withColumn("_stream", stream_of(F.col("_uri"), prefix))
+    is_sample = (F.col("_stream") == SAMPLES) & F.col("_hour_ms").isNotNull()
+    row = F.from_json("value", read.row_schema(Sample), read.PARSE_OPTIONS)
+    rows = rows.withColumn(SAMPLES, F.when(is_sample, row))
+    rows = rows.withColumn("trailer", read.is_trailer(SAMPLES))
+    rows = rows.withColumn("_problem", read.problem_of(Sample, SAMPLES))
+    hour, ts = F.col("_hour_ms"), F.col(f"{SAMPLES}.ts")
+    near = is_sample & F.col("_problem").isNull() & ~F.col("trailer")
+    near = near & (ts >= hour - NEAR_MS) & (ts < hour + account.HOUR_MS + NEAR_MS)
+    rows = rows.withColumn("_near", F.coalesce(near, F.lit(False)))
+    at, is_near = F.timestamp_millis(ts), F.col("_near")
+    found = {name: F.col(f"{SAMPLES}.{name}") for name in columns(Sample)}
+    found |= {
+        "_file": F.col("file"),
+        "_line": line_sum(),
+        "_skewed": account.is_skewed(ts, hour),
+        "_more": F.when(is_near, more({SAMPLES: frozenset(columns(Sample))}, F.col("_stream"))),
+    }
+    staged = rows.select(
+        *(found[name].alias(name) for name in _KEPT),
+        *("_uri", "_bytes", length().alias("_length")),
+        F.when(~is_near, F.col("value").cast("binary")).alias("_text"),
+        F.when(is_near, F.date_format(at, "yyyy-MM-dd")).otherwise(ALL_DATES).alias("date"),
+        F.when(is_near, F.date_format(at, "HH")).otherwise("00").alias("hour"),
+    )
+    # Small hours go into one file, and where there are many samples of one into some: Spark knows after the shuffle.
+    spread = staged.hint("rebalance", F.col("date"), F.col("hour"))
+    ordered = spread.sortWithinPartitions(*dict.fromkeys((*_SORTED, *SILVER_SAMPLES.key)))
+    ordered.write.partitionBy("date", "hour").parquet(target)
+
+
+def staged_lines(spark: "SparkSession", target: str) -> "DataFrame":
+    """Near samples as the account wants them: those of its columns that are not the same for all of them."""
+    rows = _read(spark, target, _ACCOUNT | {"host": "STRING"})
+    return rows.where(F.col("date") != ALL_DATES).drop("date", "hour")
+
+
+def staged_text(spark: "SparkSession", target: str) -> "DataFrame":
+    """``value, _uri, _bytes`` of the other lines."""
+    rows = _read(spark, target, {"_uri": "STRING", "_bytes": "BIGINT", "_text": "BINARY"})
+    text = F.col("_text").cast("string").alias("value")
+    return rows.where(F.col("date") == ALL_DATES).select(text, "_uri", "_bytes")
+
+
+def staged_samples(spark: "SparkSession", target: str) -> "DataFrame":
+    """Near samples with the columns of silver, and ``_uri``."""
+    kinds = {name: SILVER_SAMPLES.columns[name] for name in _KEPT}
+    return _read(spark, target, {"_uri": "STRING"} | kinds).where(F.col("date") != ALL_DATES)
+
+
+def _read(spark: "SparkSession", target: str, kinds: dict[str, str]) -> "DataFrame":
+    ddl = ", ".join(f"`{name}` {kind}" for name, kind in {**kinds, "date": "STRING", "hour": "STRING"}.items())
+    # What was written a moment ago is no torn report: it must not be passed over.
+    reader = spark.read.schema(ddl).option("ignoreCorruptFiles", "false").option("ignoreMissingFiles", "false")
+    return reader.parquet(target)
