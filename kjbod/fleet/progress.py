@@ -10,6 +10,7 @@ of a minute leaves two lines in a log and a short one none.
 """
 
 import contextlib
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -26,8 +27,11 @@ POLL_S = 1.0
 QUIET_S = 30.0
 """Between two lines where nobody looks at a terminal."""
 
-_READ_FILES, _WRITTEN_FILES = "number of files read", "number of written files"
-"""Names of Spark's SQL metrics."""
+_FILES = re.compile(r"\bSQLPlanMetric\((?:number of files read|number of written files),(\d+),")
+"""Spark's SQL metrics that count files, as a sequence of metrics is text; their accumulators. A query has hundreds of
+metrics, and each call through the gateway costs as much as this whole text."""
+_QUERIES_MAX = 50
+"""The newest queries, which are looked at: more do not end between two looks."""
 
 
 class Source(Protocol):
@@ -121,9 +125,10 @@ class StoreSource:
         self._stages: dict[int, tuple[int, int]] = {}
         """Stage to rows read and written."""
         self._active: set[int] = set()
-        self._executions_before = int(self._sql.executionsCount())
         self._files: dict[int, int] = {}
         """SQL execution to files."""
+        self._ended = {int(execution.executionId()) for execution in self._newest()}
+        """SQL executions that need not be looked at again."""
 
     def account(self) -> Account:
         """Implements :class:`Source`."""
@@ -148,18 +153,27 @@ class StoreSource:
         self._active = active
 
     def _count_files(self) -> int:
-        for execution in _each(self._sql.executionsList(self._executions_before, 100)):
-            values = execution.metricValues()
-            if values is None:
-                values = self._sql.executionMetrics(execution.executionId())
-            count = 0
-            for metric in _each(execution.metrics()):
-                if metric.name() in (_READ_FILES, _WRITTEN_FILES):
-                    found = values.get(metric.accumulatorId())
-                    if found.isDefined():
-                        count += _leading_number(str(found.get()))
-            self._files[int(execution.executionId())] = count
+        for execution in self._newest():
+            number = int(execution.executionId())
+            if number not in self._ended:
+                if execution.completionTime().isDefined():
+                    self._ended.add(number)
+                self._files[number] = self._files_of(execution)
         return sum(self._files.values())
+
+    def _newest(self) -> Iterator[Any]:
+        first = max(int(self._sql.executionsCount()) - _QUERIES_MAX, 0)  # of those that Spark still keeps
+        return _each(self._sql.executionsList(first, _QUERIES_MAX))
+
+    def _files_of(self, execution: Any) -> int:
+        numbers = _FILES.findall(str(execution.metrics().mkString("\n")))
+        if not numbers:
+            return 0
+        values = execution.metricValues()
+        if values is None:  # it runs
+            values = self._sql.executionMetrics(execution.executionId())
+        found = (values.get(int(number)) for number in set(numbers))
+        return sum(_leading_number(str(value.get())) for value in found if value.isDefined())
 
     def close(self) -> None:
         """Implements :class:`Source`."""

@@ -89,6 +89,19 @@ def test_spark_itself_tells_what_a_step_reads_and_writes(spark: Any, tmp_path: A
             assert not thread.is_alive()
 
 
+@pytest.mark.usefixtures("with_spark")
+def test_a_query_that_has_ended_is_looked_at_once(spark: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    source: Any = source_of(spark)
+    spark.range(9, numPartitions=3).write.parquet(str(tmp_path / "x"))
+    known = len(source._ended)
+    while len(source._ended) == known:  # Spark tells its store of an end when the query is over, a moment later
+        assert source.account().files in (0, 3)
+    looked: list[Any] = []
+    monkeypatch.setattr(source, "_files_of", looked.append)
+    assert source.account().files == 3
+    assert looked == [], "hundreds of metrics of each query, each second, were a fifth of a rollup"
+
+
 @pytest.mark.usefixtures("often")
 def test_on_a_terminal_one_line_is_written_over_and_gone_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal, seen = Terminal(), threading.Event()
