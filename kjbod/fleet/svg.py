@@ -23,7 +23,10 @@ _TURNS_TEXT = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\
 def clean(text: object) -> str:
     """Text for HTML and SVG: escaped, without control characters, which XML cannot even escape. Those that turn text
     are seen, as ``\\u202e``."""
-    return escape("".join(_shown(char) for char in str(text)))
+    given = str(
+        text
+    )  # printable is what has none of these: nearly all, of hundreds of thousands for a page of each host
+    return escape(given if given.isprintable() else "".join(_shown(char) for char in given))
 
 
 def _shown(char: str) -> str:
