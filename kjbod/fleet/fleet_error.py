@@ -7,3 +7,7 @@ class FleetError(KjbodError):
     """The report cannot be made: no Java, no reports, no place to write. One line that says which."""
 
     exit_code = 2
+
+
+class ClaimedError(FleetError):
+    """Another process does this to the lake just now."""

@@ -110,9 +110,19 @@ _LARGE_JVM = (
     "-XX:Tier4BackEdgeThreshold=400000",
 )
 
-CODEGEN_WIDE = {"spark.sql.codegen.maxFields": "1000"}
-"""Tables of more than 100 columns are compiled too. It pays back over a million rows, and over thousands it costs more
-than the rows do: so nowhere but where the rows are known to be many."""
+PLAIN = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+"""For thousands of rows: compiling a plan to Java, and planning it anew after each stage, would be half of the time."""
+COMPILED = {
+    "spark.sql.codegen.wholeStage": "true",
+    "spark.sql.codegen.factoryMode": "FALLBACK",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.codegen.maxFields": "1000",  # tables of more than 100 columns too, which does not pay back before that
+}
+"""For a million rows."""
 _STATIC = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
 """Without it there is a stack trace for each column that an expression has. Only the start of Spark can set it."""
 
@@ -147,20 +157,14 @@ def nearby_settings(scratch: Path) -> dict[str, str]:
 def local_settings(scratch: Path, input_bytes: int, *, ui: bool = False) -> dict[str, str]:
     """Settings for a driver that is started here and does all the work, for so much compressed input."""
     large = input_bytes > LARGE_INPUT_BYTES
-    # Compiling a plan to Java, and planning it anew after each stage, pay back over millions of rows; before that they
-    # are half of the time.
-    plain = {
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.adaptive.enabled": "false",
-    }
     compiled = {
-        **CODEGEN_WIDE,
+        **COMPILED,
         "spark.sql.adaptive.advisoryPartitionSizeInBytes": "24m",  # both processors get something of an hour
     }
     partitions = min(2 * (os.cpu_count() or 1), 1 + input_bytes // SHUFFLE_INPUT_BYTES)
     return (
-        (compiled if large else plain)
+        (compiled if large else PLAIN)
+        | {"spark.sql.inMemoryColumnarStorage.compressed": "false"}
         | driver_settings(scratch, large=large, ui=ui)
         | nearby_settings(scratch)
         | {_SHUFFLE_PARTITIONS: str(partitions)}

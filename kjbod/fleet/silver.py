@@ -8,12 +8,20 @@ line: what an hour says does not depend on which others are read with it.
 
 from typing import TYPE_CHECKING
 
+from kjbod.fleet.lake.lake import HOUR_MS
 from kjbod.fleet.tables import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _HOUR = ("date", "hour")
+
+
+def hour_number(ts: "Column") -> "Column":
+    """The hour that a time is in, since 1970."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.floor(ts / HOUR_MS)
 
 
 def each_once(rows: "DataFrame", table: Table) -> "DataFrame":
@@ -40,14 +48,22 @@ def key_hash(table: Table) -> "Column":
     """64 bits of a row's key and hour, as ``_hash``."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    return F.xxhash64(*table.key, *_HOUR).alias("_hash")
+    return F.xxhash64(*table.key, hour_number(F.col("ts"))).alias("_hash")
 
 
 def once(rows: "DataFrame", table: Table) -> "DataFrame":
     """Rows as of :func:`each_once`. Looks first (a job) whether any are repeated, and sorts no others."""
+    return without_repetitions(rows, table) if is_repeated(rows, table) else rows
+
+
+def is_repeated(rows: "DataFrame", table: Table) -> bool:
+    """Whether any of ``rows`` is there more than once, or seems to be."""
+    return bool(repeated(rows, table).take(1))
+
+
+def without_repetitions(rows: "DataFrame", table: Table) -> "DataFrame":
+    """Rows as of :func:`each_once`, sorting those that are repeated alone."""
     twice = repeated(rows, table)
-    if not twice.take(1):
-        return rows
     hashed = rows.withColumn("_hash", key_hash(table))
     alone = hashed.join(twice, "_hash", "left_anti").drop("_hash")
     return alone.unionByName(each_once(hashed.join(twice, "_hash", "left_semi").drop("_hash"), table))

@@ -76,7 +76,9 @@ _ORIGIN: Mapping[str, str] = {
     "_file": "STRING",  # base name of the file that it came in
     "_line": "BIGINT",  # CRC-32 of the line: of two rows with one key that differ the smaller one counts
     "_skewed": "BOOLEAN",  # ts is more than two hours outside of the hour in the file's name
-    "_more": "STRING",  # columns that this version does not know, as a JSON object; null where there are none
+    # Columns that this version does not know, as a JSON object; null where there are none. Of a line that is no strict
+    # JSON: the line.
+    "_more": "STRING",
 }
 _DIRECTORY: Mapping[str, str] = {
     "fleet": "STRING",
@@ -223,6 +225,10 @@ DIR_DAY = Table(
         "online_first_ts": "BIGINT",  # the first and the last sample of those
         "online_last_ts": "BIGINT",
         **_MEASURES,
+        # Of the last hour that has samples: what the hours after it go on from, without those before it.
+        "counters_end": "STRUCT<counters_since: BIGINT, boot_last: STRING, "
+        + ", ".join(f"{name}_last: BIGINT" for name in COUNTERS)
+        + ">",
         "date": "STRING",
     },
     _DIRECTORY_KEY,

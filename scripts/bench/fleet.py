@@ -186,6 +186,7 @@ def increment(work: Path, size: int) -> list[Run]:
     for name, arguments in (("rollup of one hour", ("rollup",)), ("report", ("report", "--out", f"{work}/page"))):
         cost, _ = kjbod(*arguments, "--lake", str(folder))
         runs.append(Run("increment", name, size, rows_of(size) // 24, cost))
+        say(line_of(runs[-1]))
     gold, _ = ask("gold", folder, size)
     duckdb, _ = ask("duckdb", folder, size)
     for run in (gold, duckdb):
@@ -220,14 +221,12 @@ def days(work: Path, size: int, count: int) -> list[Run]:
 
 
 def next_hour(part: str, inbox: Path, lake: Path, hosts: int) -> list[Run]:
-    """The new files of an inbox, of one hour, are taken into a lake and rolled up."""
-    places, runs = ("--lake", str(lake)), []
-    for name, more in (("ingest", ("--reports", str(inbox))), ("rollup", ())):
-        cost, _ = kjbod(name, *places, *more)
-        size = max(hosts // HOSTS_OF_ONE, 1)
-        runs.append(Run(part, f"next hour: {name}", size, hosts * DIRECTORIES * MINUTES, cost))
-        say(line_of(runs[-1]))
-    return runs
+    """The new files of an inbox, of one hour, are taken into a lake and rolled up: what the timer of systemd does."""
+    cost, _ = kjbod("ingest", "--lake", str(lake), "--reports", str(inbox), "--rollup")
+    size = max(hosts // HOSTS_OF_ONE, 1)
+    run = Run(part, "next hour: ingest --rollup", size, hosts * DIRECTORIES * MINUTES, cost)
+    say(line_of(run))
+    return [run]
 
 
 def generate(inbox: Path, hosts: int, number: int, start: str = "2026-11-01") -> None:

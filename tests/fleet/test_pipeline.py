@@ -135,7 +135,7 @@ def test_a_lake_is_kept_by_the_lines_of_its_page(made: Pipeline, spark: Any) -> 
 SETTINGS = {"KJBOD_LAKE", "KJBOD_REPORTS", "KJBOD_PAGE", "KJBOD_PAGE_DAYS", "KJBOD_SILVER_DAYS", "KJBOD_GOLD_DAYS"}
 
 
-@pytest.mark.parametrize("unit", ["ingest", "rollup", "upkeep"])
+@pytest.mark.parametrize("unit", ["ingest", "upkeep"])
 def test_the_units_run_commands_that_there_are_with_what_their_page_sets(unit: str) -> None:
     page = Path("systemd/README.md").read_text()
     settings = dict(re.findall(r"\b(KJBOD_[A-Z_]+)=(\S+)", page))

@@ -44,7 +44,7 @@ def test_a_shuffle_has_a_partition_for_each_4_mib_and_at_most_two_for_each_proce
 def test_only_a_large_input_is_compiled_and_planned_again(tmp_path: Path) -> None:
     small, large = local_settings(tmp_path, LARGE_INPUT_BYTES), local_settings(tmp_path, LARGE_INPUT_BYTES + 1)
     assert small["spark.sql.adaptive.enabled"] == small["spark.sql.codegen.wholeStage"] == "false"
-    assert not {"spark.sql.adaptive.enabled", "spark.sql.codegen.wholeStage"} & set(large)
+    assert large["spark.sql.adaptive.enabled"] == large["spark.sql.codegen.wholeStage"] == "true"
     assert "TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m" in small["spark.driver.extraJavaOptions"]
     assert "TieredStopAtLevel" not in large["spark.driver.extraJavaOptions"]
 
@@ -191,3 +191,20 @@ def test_a_job_that_fails_logs_nothing(spark: Any, caplog: pytest.LogCaptureFixt
         spark.sql("select raise_error('boom')").collect()
     logging.getLogger("py4j.clientserver").error("not by this")
     assert not caplog.records
+
+
+@pytest.mark.usefixtures("with_spark")
+def test_what_a_rollup_sets_for_its_size_is_put_back(spark: Any) -> None:
+    from kjbod.fleet.rollup import run
+
+    names = {*session.PLAIN, *session.COMPILED, "spark.sql.shuffle.partitions"}
+    before = {name: spark.conf.get(name) for name in names}
+    large = run._of_samples(run.LARGE_ROWS)
+    with pytest.raises(KeyboardInterrupt), run._tuned(spark, large):
+        assert {name: spark.conf.get(name) for name in large} == large
+        assert spark.conf.get("spark.sql.shuffle.partitions") == str(spark.sparkContext.defaultParallelism)
+        raise KeyboardInterrupt
+    with run._tuned(spark, run._of_directories(1)):
+        assert spark.conf.get("spark.sql.shuffle.partitions") == "1"
+        assert {name: spark.conf.get(name) for name in session.PLAIN} == session.PLAIN
+    assert {name: spark.conf.get(name) for name in names} == before

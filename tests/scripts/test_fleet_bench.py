@@ -26,7 +26,7 @@ def test_a_reach_that_is_missed_is_said() -> None:
     runs = [
         run("gold", 8, 3, "increment"),
         run("duckdb", 8, 10, "increment"),
-        run("next hour: ingest", 8, 1, "hour", 61),
+        run("next hour: ingest --rollup", 8, 1, "hour", 61),
     ]
     assert missed(runs) == [
         "report after one more hour: 0.30 of DuckDB's scan, at most 0.2",

@@ -26,6 +26,9 @@ from kjbod.cli.fleet_commands.options import PositiveFloat, lake_option, spark_o
 @click.option(
     "--max-files", type=click.IntRange(min=1), default=2_000, show_default=True, help="Files taken in one commit."
 )
+@click.option(
+    "--rollup", is_flag=True, help="Then roll up what is new, as kjbod fleet rollup; with --follow each time."
+)
 @click.option("--rescan", is_flag=True, help="Read the inboxes anew, and take what the lake does not have.")
 @click.option("--delete-ingested", is_flag=True, help="Delete report files that the lake proves to hold.")
 @spark_options
@@ -35,6 +38,7 @@ def command(
     follow: bool,
     every: float,
     max_files: int,
+    rollup: bool,
     rescan: bool,
     delete_ingested: bool,
     master: str | None,
@@ -45,5 +49,5 @@ def command(
     from kjbod.fleet.command import Place
     from kjbod.fleet.ingest.command import Asked, ingest
 
-    asked = Asked(lake, reports, max_files, every if follow else None, rescan, delete_ingested)
+    asked = Asked(lake, reports, max_files, every if follow else None, rescan, delete_ingested, rollup)
     return ingest(asked, Place(master, remote, verbose))

@@ -13,9 +13,9 @@ from kjbod.fleet.ingest import account
 from kjbod.fleet.ingest.checkpoint import Run, noted, with_note
 from kjbod.fleet.ingest.inbox import open_inbox
 from kjbod.fleet.ingest.lines import parsed
-from kjbod.fleet.ingest.staging import OTHERS, staged_lines, staged_samples, staged_text, write_staged
+from kjbod.fleet.ingest.staging import staged_lines, staged_samples, staged_text, write_staged
 from kjbod.fleet.lake.lake import Lake
-from kjbod.fleet.lake.state import BATCH, Piece, State
+from kjbod.fleet.lake.state import BATCH, STAGED, Piece, State
 from kjbod.fleet.schema import EVENTS, SAMPLES, STREAMS, TRAILER_DDL
 from kjbod.fleet.tables import AUDIT_FILES, AUDIT_QUARANTINE, SILVER_EVENTS, SILVER_SAMPLES, Table
 from kjbod.quick_dataclass import dataclass
@@ -29,8 +29,9 @@ TASKS_MAX = 8
 """Of a batch of many small hours."""
 UNREADABLE_SAID = 10
 _SILVER = {SAMPLES: SILVER_SAMPLES, EVENTS: SILVER_EVENTS}
-_one_at_a_time = threading.Lock()
-"""A file that is in two inboxes must be kept before it is looked for again."""
+one_at_a_time = threading.Lock()
+"""Whoever holds it has the session and the processors to itself: of two batches the second must see which files the
+first one kept, and a rollup sets the session up for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class TakeBatch:
     def __call__(self, text: "DataFrame", number: int) -> None:
         """Take a batch, unless the lake has it already."""
         try:
-            with _one_at_a_time:
+            with one_at_a_time:
                 if number > self.lake.state().batches.get(self.run.id, -1):
                     _Batch(self, text, number).take()
         except Exception as error:
@@ -104,7 +105,7 @@ class _Batch:
                 raise
         taken = sum(row["count"] for row in counted)
         self.lake.commit(lambda state: self._change(state, written, taken), "ingest")
-        self._delete([f"{staged}/{OTHERS}" if self._is_silver else staged])
+        self._delete([f"{staged}/{STAGED}" if self._is_silver else staged])
 
     def _delete(self, paths: Iterable[str]) -> None:
         for path in paths:

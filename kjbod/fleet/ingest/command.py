@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 
 from kjbod.fleet.command import EXIT_DATA, EXIT_OK, Place, Running, run_command
+from kjbod.fleet.fleet_error import ClaimedError
 from kjbod.fleet.ingest.stream import IngestResult, inbox_uri, ingest_into
 from kjbod.fleet.lake.claim import claimed
 from kjbod.fleet.lake.lake import open_lake
+from kjbod.fleet.rollup.command import rolled_up
+from kjbod.fleet.rollup.run import rollup_into
 from kjbod.fleet.schema import EVENTS, SAMPLES
 from kjbod.fleet.session import LARGE_INPUT_BYTES
 from kjbod.fleet.svg import plural
@@ -25,6 +28,8 @@ class Asked:
     """Follow the inboxes, and look at them so often."""
     rescan: bool = False
     delete_ingested: bool = False
+    rollup: bool = False
+    """Roll up what was taken, and what was touched before."""
 
 
 def ingest(asked: Asked, place: Place) -> int:
@@ -36,6 +41,22 @@ def ingest(asked: Asked, place: Place) -> int:
             for given in asked.reports:  # before a lake is made for nothing
                 inbox_uri(spark, given)
             lake = open_lake(spark, asked.lake, create=True)
+
+            told: list[str] = []
+
+            def roll_again() -> bool:
+                try:
+                    done = rollup_into(spark, lake, running.progress)
+                except ClaimedError as error:  # by hand, perhaps: what this one took stays to be rolled up
+                    if told != [str(error)]:
+                        running.progress(f"rolled up later: {error}")
+                    told[:] = [str(error)]
+                    return False
+                told.clear()
+                if done.hours:
+                    running.print(*rolled_up(done))
+                return True
+
             with claimed(lake, "ingest"):
                 result = ingest_into(
                     spark,
@@ -46,8 +67,11 @@ def ingest(asked: Asked, place: Place) -> int:
                     rescan=asked.rescan,
                     every_s=asked.every_s,
                     delete_ingested=asked.delete_ingested,
+                    then=roll_again if asked.rollup else None,
                 )
-        running.print(*said(result))
+            running.print(*said(result))
+            if asked.rollup:
+                running.print(*rolled_up(rollup_into(spark, lake, running.progress)))
         return EXIT_OK if result.is_clean else EXIT_DATA
 
     return run_command("ingest", body, place)

@@ -131,7 +131,9 @@ def length() -> Column:
 
 def more(known: Mapping[str, frozenset[str]], stream: Column) -> Column:
     """``_more`` of ``value``, parsed as the column of its stream's name; ``known``: the columns of each stream that may
-    be. Only a line that has more names than known columns is looked at closely: that would cost as much as parsing it.
+    be. To look at a line closely costs as much as parsing it: only one that has more names than known columns is, and
+    only one that has more colons than known names is asked for its names. Of one that is no strict JSON it is the whole
+    line: nothing is lost, and what is known is there twice.
     """
 
     def of_stream(found: Mapping[str, Column]) -> Column:
@@ -143,9 +145,21 @@ def more(known: Mapping[str, frozenset[str]], stream: Column) -> Column:
         s: read.joined(Column.__add__, [F.col(f"{s}.{n}").isNotNull().cast("int") for n in sorted(names)])
         for s, names in known.items()
     }
+    nested = {s: _names_in_maps(s, names) for s, names in known.items()}
     there_are_more = F.size(keys) > of_stream(there)
+    without_colons = F.replace(F.col("value"), F.lit(":"), F.lit(""))
+    there_may_be_more = F.octet_length("value") - F.octet_length(without_colons) > of_stream(there) + of_stream(nested)
     names = {s: F.array(*map(F.lit, sorted(names))) for s, names in known.items()}
     unknown = F.array_except(keys, of_stream(names))
     values = F.try_parse_json("value").cast("MAP<STRING,VARIANT>")
     kept = F.map_filter(values, lambda name, _: F.array_contains(unknown, name))
-    return F.when(there_are_more & (F.size(unknown) > 0), F.to_json(kept))
+    # What from_json takes and is no strict JSON (a name twice, NaN, quotes, half of a surrogate) has no values to pick.
+    whole = F.make_valid_utf8("value")
+    picked = F.when(there_are_more & (F.size(unknown) > 0), F.coalesce(F.to_json(kept), whole))
+    return F.when(there_may_be_more, F.when(keys.isNull(), whole).otherwise(picked))
+
+
+def _names_in_maps(stream: str, names: frozenset[str]) -> Column:
+    kinds = columns(Sample) | columns(Event)
+    maps = sorted(name for name in names if kinds[name].startswith("MAP"))
+    return read.joined(Column.__add__, [F.coalesce(F.size(F.col(f"{stream}.{n}")), F.lit(0)) for n in maps])

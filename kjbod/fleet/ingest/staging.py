@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 NEAR_MS = 24 * account.HOUR_MS
 """How far from the hour in its file's name a sample may be to be near: so a batch has a bounded number of hours until
 its files are judged, however wild the clocks are."""
-OTHERS = f"date={ALL_DATES}"
-"""Folder of the lines that are staged as they are."""
 _SORTED = ("date", "hour", "host", "broker_id", "path", "ts")
 _KEPT = tuple(name for name in SILVER_SAMPLES.columns if name not in ("date", "hour"))
 _ACCOUNT = {"_uri": "STRING", "_bytes": "BIGINT", "_length": "BIGINT", "_line": "BIGINT", "ts": "BIGINT"}

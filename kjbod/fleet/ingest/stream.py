@@ -85,6 +85,7 @@ def ingest_into(
     rescan: bool = False,
     every_s: float | None = None,
     delete_ingested: bool = False,
+    then: Callable[[], bool] | None = None,
 ) -> IngestResult:
     """Take what is new in some inboxes, each file once. The caller holds the claim ``ingest``.
 
@@ -93,6 +94,8 @@ def ingest_into(
         rescan: read the inboxes anew, and take what the lake does not have.
         every_s: do not end, and look again each so many seconds. It ends by an exception.
         delete_ingested: delete files that the lake proves to hold.
+        then: with ``every_s``: to be called at the beginning, and whenever something was taken, on this thread, while
+            no batch is being taken. It says whether it could do what it is to do; else it is called again.
 
     Raises:
         FleetError: no such inbox; a checkpoint that is not the lake's; or a batch failed, and does not count.
@@ -102,15 +105,14 @@ def ingest_into(
     if is_connect(spark):
         if delete_ingested:
             needs_java(spark, "--delete-ingested")
-        _take_listed(spark, lake, inboxes, progress, files_max, every_s, rescan=rescan)
+        _take_listed(spark, lake, inboxes, progress, files_max, every_s, rescan=rescan, then=then)
         return result_since(lake, before, [run_of(inbox) for inbox in inboxes])
     runs = [open_run(lake, inbox, rescan=rescan) for inbox in inboxes]
-    with _settings(spark):
-        if every_s is None:
-            for run in runs:
-                _take_what_is_there(spark, lake, run, progress, files_max)
-        else:
-            _follow(spark, lake, runs, progress, files_max, every_s, delete_ingested=delete_ingested)
+    if every_s is None:
+        for run in runs:
+            _take_what_is_there(spark, lake, run, progress, files_max)
+    else:
+        _follow(spark, lake, runs, progress, files_max, every_s, delete_ingested=delete_ingested, then=then)
     result = result_since(lake, before, runs)
     if not delete_ingested:
         return result
@@ -122,6 +124,7 @@ def ingest_into(
 
 @contextlib.contextmanager
 def _settings(spark: "SparkSession") -> Iterator[None]:
+    """For a query that is started meanwhile: it keeps the session's settings of that moment."""
     wanted = {_COMPACT: str(LOG_COMPACT_INTERVAL), "spark.sql.files.ignoreCorruptFiles": "true"}
     before = {name: spark.conf.get(name, None) for name in wanted}
     for name, wish in wanted.items():
@@ -143,12 +146,17 @@ def _take_listed(
     every_s: float | None,
     *,
     rescan: bool,
+    then: Callable[[], bool] | None,
 ) -> None:
     for inbox in inboxes:
         take_listed(spark, lake, inbox, progress, files_max, rescan=rescan)
-    if every_s is not None:
-        progress(f"{plural(len(inboxes), 'inbox', 'inboxes')} followed, each {every_s:g} s")
-    while every_s is not None and not threading.Event().wait(every_s):
+    if every_s is None:
+        return
+    progress(f"{plural(len(inboxes), 'inbox', 'inboxes')} followed, each {every_s:g} s")
+    while True:
+        if then is not None:
+            then()
+        threading.Event().wait(every_s)
         for inbox in inboxes:
             take_listed(spark, lake, inbox, progress, files_max)
 
@@ -165,15 +173,16 @@ def _query(
     taking = TakeBatch(lake, run, open_inbox(spark, run.inbox).uri(), progress, files_of)
     writer = arriving(spark, run.inbox, files_max).writeStream.foreachBatch(taking)
     writer = writer.option("checkpointLocation", lake.full(run.checkpoint)).trigger(**trigger)
-    return writer.start(), taking
+    with _settings(spark):
+        return writer.start(), taking
 
 
 def _take_what_is_there(spark: "SparkSession", lake: Lake, run: Run, progress: Progress, files_max: int) -> None:
-    waiting = max(_files_there(spark, run.inbox) - run.files, 0)
-    progress(f"{run.inbox}: {plural(waiting, 'new file')}, so many at a time: {files_max:,}")
-    telling = _Telling(lake, run, waiting, progress)
     query, taking = _query(spark, lake, run, progress, files_max, {"availableNow": True})
     with _stopped(query):
+        waiting = max(_files_there(spark, run.inbox) - run.files, 0)  # while the query lists them too
+        progress(f"{run.inbox}: {plural(waiting, 'new file')}, so many at a time: {files_max:,}")
+        telling = _Telling(lake, run, waiting, progress)
         while not _ended(query, taking):
             telling.tell(query)
     telling.tell(query)
@@ -188,7 +197,9 @@ def _follow(
     every_s: float,
     *,
     delete_ingested: bool,
+    then: Callable[[], bool] | None,
 ) -> None:
+    from kjbod.fleet.ingest.batch import one_at_a_time
     from kjbod.fleet.ingest.deletion import delete_held
 
     trigger = {"processingTime": f"{every_s} seconds"}
@@ -199,11 +210,19 @@ def _follow(
             stack.enter_context(_stopped(query))
             followed.append((query, taking, _Telling(lake, run, 0, progress)))
             progress(f"{run.inbox}: followed, each {every_s:g} s")
+        is_due = True  # what an earlier process took may not have been followed by it
         while True:
             for query, taking, telling in followed:
                 _ended(query, taking)
-                if telling.tell(query) and delete_ingested:
-                    delete_held(lake, telling.run.inbox, progress)
+                if telling.tell(query):
+                    is_due = True
+                    if delete_ingested:
+                        delete_held(lake, telling.run.inbox, progress)
+            if then is not None and is_due and one_at_a_time.acquire(blocking=False):  # else a batch is being taken
+                try:
+                    is_due = not then()
+                finally:
+                    one_at_a_time.release()
 
 
 @contextlib.contextmanager

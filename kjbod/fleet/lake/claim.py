@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kjbod.fleet.fleet_error import FleetError
+from kjbod.fleet.fleet_error import ClaimedError, FleetError
 from kjbod.fleet.lake.files import uuid_text
 from kjbod.fleet.lake.lake import Lake
 
@@ -58,7 +58,7 @@ def _take(lake: Lake, command: str, path: str, text: str) -> None:
             continue
         holder = _parsed(found)
         if not _is_void(lake, path, holder):
-            raise FleetError(
+            raise ClaimedError(
                 f"{lake.uri}: kjbod fleet {command} runs already, {_named(holder)}: wait for its end"
                 f" (its claim is void {LEASE_MS // 1000} s after its last sign of life)"
             )

@@ -1,8 +1,10 @@
 """Open a lake, read its tables, commit to it."""
 
+import datetime
 import json
 import os
 from collections.abc import Iterable
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from kjbod.clock import Clock, SystemClock
@@ -23,6 +25,7 @@ LIVE = "_live"
 STATES_KEPT = 20
 """Older states are deleted: nobody begins to read them."""
 COMMIT_ATTEMPTS_MAX = 50
+HOUR_MS = 3_600_000
 
 
 class Lake:
@@ -123,8 +126,11 @@ class Lake:
         rows = reader.parquet(*paths) if paths else self.spark.createDataFrame([], ddl)
         if is_silver:
             at = F.timestamp_millis("ts")
+            if wanted is not None:
+                within = [F.col("ts").between(first, last) for first, last in _spans(wanted)]
+                rows = rows.where(reduce(lambda one, other: one | other, within, F.lit(False)))
             rows = rows.withColumns({"date": F.date_format(at, "yyyy-MM-dd"), "hour": F.date_format(at, "HH")})
-        if wanted is not None and known.hourly:
+        elif wanted is not None and known.hourly:
             rows = rows.where(F.concat_ws("T", "date", "hour").isin(wanted))
         return rows.select(*known.columns)
 
@@ -133,6 +139,16 @@ class Lake:
             return [self.full(piece.path)]
         wanted = piece.hours if hours is None else [h for h in piece.hours if f"{piece.date}T{h}" in hours]
         return [self.full(f"{piece.path}/hour={hour}") for hour in wanted]
+
+
+def _spans(hours: Iterable[str]) -> list[tuple[int, int]]:
+    """First and last millisecond of hours, in their order; of those that follow one another, together."""
+    spans: list[tuple[int, int]] = []
+    for hour in hours:
+        first = int(datetime.datetime.fromisoformat(f"{hour}:00:00+00:00").timestamp()) * 1_000
+        begin = spans.pop()[0] if spans and spans[-1][1] + 1 == first else first
+        spans.append((begin, first + HOUR_MS - 1))
+    return spans
 
 
 def _is_state(name: str) -> bool:

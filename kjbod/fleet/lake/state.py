@@ -39,6 +39,8 @@ BATCH, PLAIN = "batch", "plain"
 """Forms of a piece: files below ``hour=HH``, or files."""
 ALL_DATES = "all"
 """Date of the piece of a table that has one for all dates."""
+STAGED = f"date={ALL_DATES}"
+"""Folder below those of a batch, of lines that are staged as they are; no piece has it."""
 
 
 class LostPiecesError(Exception):

@@ -1,7 +1,12 @@
 """``kjbod fleet rollup``."""
 
+from typing import TYPE_CHECKING
+
 from kjbod.fleet.command import EXIT_OK, Place, Running, run_command
 from kjbod.fleet.svg import plural
+
+if TYPE_CHECKING:
+    from kjbod.fleet.rollup.run import RollupResult
 
 
 def rollup(lake_uri: str, place: Place, *, everything: bool = False) -> int:
@@ -16,13 +21,17 @@ def rollup(lake_uri: str, place: Place, *, everything: bool = False) -> int:
             lake = open_lake(spark, lake_uri)
             done = rollup_into(spark, lake, running.progress, everything=everything)
             running.progress("done")
-            if not done.hours:
-                running.print("nothing to roll up: gold is that of all silver")
-                return EXIT_OK
-            running.print(
-                f"rolled up {plural(done.hours, 'hour')} of {plural(done.dates, 'day')}; state {done.version}",
-                *(f"  {table}: {plural(rows, 'row')}" for table, rows in (done.rows or {}).items()),
-            )
+            running.print(*rolled_up(done))
         return EXIT_OK
 
     return run_command("rollup", body, place)
+
+
+def rolled_up(done: "RollupResult") -> list[str]:
+    """A result, for people."""
+    if not done.hours:
+        return ["nothing to roll up: gold is that of all silver"]
+    return [
+        f"rolled up {plural(done.hours, 'hour')} of {plural(done.dates, 'day')}; state {done.version}",
+        *(f"  {table}: {plural(rows, 'row')}" for table, rows in (done.rows or {}).items()),
+    ]

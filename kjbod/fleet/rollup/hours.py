@@ -19,16 +19,19 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  the name that every Spark user knows
 
+from kjbod.fleet.lake.lake import HOUR_MS
 from kjbod.fleet.rollup.merge import EXACT, at, joined, merged, part, shaped, summed_maps, value
 from kjbod.fleet.schema import DirectoryState, EventKind
+from kjbod.fleet.silver import hour_number
 from kjbod.fleet.tables import COUNTERS, DIR_HOUR, RACK_MODEL_HOUR, SMART_GROWING
 
-HOUR_MS = 3_600_000
 KEY = (*DIR_HOUR.key, "date", "hour")
+_NUMBERED = (*DIR_HOUR.key, "_hour")
+"""The same of samples, with the hour as a number: to put a date into words for each costs as much as adding it up."""
 TEXTS = ("rack", "device", "model", "serial", "firmware")
 LEVELS = ("capacity_bytes", "bytes_total", "partitions", "leaders", "smart_poh", "smart_wear_pct", "smart_spare_pct")
 """Columns of which the last value counts."""
-_STEADY = (*KEY, *TEXTS, "boot_id", "counters_since", "state")
+_STEADY = (*_NUMBERED, *TEXTS, "boot_id", "counters_since", "state")
 _SEQ_BITS = 41  # 22 for the milliseconds of an hour, and no sign
 _HALF = 31
 """Bits of the lower part of a size: sums of products with seconds stay below 2^63 for a million samples."""
@@ -44,7 +47,13 @@ def dir_hour(summed: DataFrame, maps: DataFrame, events: DataFrame) -> DataFrame
 
 def histograms(samples: DataFrame) -> DataFrame:
     """Histograms of directories, of samples of which each is there once."""
-    return summed_maps(samples.select(*KEY, "probe_histogram"), KEY, ["probe_histogram"])
+    rows = samples.select(*DIR_HOUR.key, hour_number(F.col("ts")).alias("_hour"), "probe_histogram")
+    return summed_maps(rows, _NUMBERED, ["probe_histogram"]).select(*DIR_HOUR.key, *_named_hour(), "probe_histogram")
+
+
+def _named_hour() -> tuple[Column, Column]:
+    moment = F.timestamp_millis(F.col("_hour") * HOUR_MS)
+    return F.date_format(moment, "yyyy-MM-dd").alias("date"), F.date_format(moment, "HH").alias("hour")
 
 
 def summed(samples: DataFrame) -> DataFrame:
@@ -54,7 +63,7 @@ def summed(samples: DataFrame) -> DataFrame:
     used = F.col("bytes_used")
     low, high = used.bitwiseAND((1 << _HALF) - 1), F.shiftright("bytes_used", _HALF)
     x = F.when(used.isNotNull(), F.col("_x"))
-    rows = samples.withColumns({"_at": moment, "_x": second})
+    rows = samples.withColumns({"_at": moment, "_x": second, "_hour": hour_number(F.col("ts"))})
     return rows.groupBy(*_STEADY).agg(
         F.count(F.lit(1)).alias("sum.samples"),
         F.count_if("_skewed").alias("sum.skewed"),
@@ -105,7 +114,8 @@ def _partial(summed: DataFrame) -> DataFrame:
     in_state = F.struct(F.col("state").alias("bucket"), part("sum.samples").alias("n"))
     found = ("bytes_used", *SMART_GROWING)
     return summed.select(
-        *KEY,
+        *DIR_HOUR.key,
+        *_named_hour(),
         F.coalesce(F.col("counters_since").cast("string"), F.col("boot_id")).alias("_life"),
         *(part(name) for name in summed.columns if "." in name),
         part("min.sample_ts").alias("min.ts"),

@@ -13,6 +13,7 @@ events are gone.
 import contextlib
 import datetime
 import functools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
@@ -24,9 +25,10 @@ from kjbod.fleet.lake.claim import claimed
 from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.lake.state import ALL_DATES, LostPiecesError, Piece, State
 from kjbod.fleet.rollup import agents, days, drives, hours, incidents
+from kjbod.fleet.rollup.day_rows import day_rows
 from kjbod.fleet.rollup.pieces import write
-from kjbod.fleet.session import CODEGEN_WIDE, is_connect
-from kjbod.fleet.silver import once
+from kjbod.fleet.session import COMPILED, PLAIN, is_connect
+from kjbod.fleet.silver import is_repeated, once, without_repetitions
 from kjbod.fleet.tables import (
     AGENT_DAY,
     DIR_DAY,
@@ -172,15 +174,13 @@ def _roll(
 
 @contextlib.contextmanager
 def _tuned(spark: "SparkSession", settings: Mapping[str, str]) -> Iterator[None]:
-    """On one machine a session is tuned for small inputs, and only now it is known how large this one is. With
-    ``settings``, and a shuffle for each processor."""
-    local = not is_connect(spark) and str(spark.sparkContext.master).startswith("local")
-    if not settings or not local:  # a server, or a cluster, is tuned by whoever started it
-        yield
+    """On one machine only this process knows how much there is to do, whatever its session was made for."""
+    if is_connect(spark) or not re.fullmatch(r"local(\[.*\])?", str(spark.sparkContext.master)):
+        yield  # a server, or a cluster, is tuned by whoever started it
         return
-    partitions = str(spark.sparkContext.defaultParallelism)
-    wanted = {**settings, "spark.sql.shuffle.partitions": partitions}
-    before = {name: str(spark.conf.get(name)) for name in wanted}
+    partitions = 1 if settings is PLAIN else spark.sparkContext.defaultParallelism
+    wanted = {**settings, "spark.sql.shuffle.partitions": str(partitions)}
+    before = {name: str(spark.conf.get(name)) for name in wanted}  # all of them have a default
     try:
         for name, value in wanted.items():
             spark.conf.set(name, value)
@@ -190,20 +190,15 @@ def _tuned(spark: "SparkSession", settings: Mapping[str, str]) -> Iterator[None]
             spark.conf.set(name, value)
 
 
-def _of_samples(rows: int) -> dict[str, str]:
+def _of_samples(rows: int) -> Mapping[str, str]:
     """Settings for what goes through so many samples."""
-    if rows < LARGE_ROWS:
-        return {}
-    return _COMPILED | CODEGEN_WIDE | {"spark.sql.codegen.wholeStage": "true", "spark.sql.adaptive.enabled": "true"}
+    return COMPILED if rows >= LARGE_ROWS else PLAIN
 
 
-def _of_directories(directories: int) -> dict[str, str]:
+def _of_directories(directories: int) -> Mapping[str, str]:
     """Settings for what has a row for each directory. Whole stages are not compiled: that takes ten times as long as
     interpreting them, for a hundred columns and some thousand rows."""
-    return _COMPILED if directories >= LARGE_DIRECTORIES else {}
-
-
-_COMPILED = {"spark.sql.codegen.factoryMode": "FALLBACK"}
+    return PLAIN | {"spark.sql.codegen.factoryMode": "FALLBACK"} if directories >= LARGE_DIRECTORIES else PLAIN
 
 
 class _Step:
@@ -245,7 +240,8 @@ class _Step:
             self._make_days(progress)
 
     def _make_days(self, progress: Progress) -> None:
-        rows = self._persisted(days.dir_day(self._read(DIR_HOUR, self._dates)))
+        made = self.added.get(DIR_HOUR.full_name, [])
+        rows = day_rows(self._lake, self._seen, made, self.hours, self._read, self._persisted)
         progress("directories, hosts and agents by day, incidents, drives")
         events = self._once(SILVER_EVENTS, dates=self._dates)
         self._by_date(DIR_DAY, rows, self._dates)
@@ -272,16 +268,31 @@ class _Step:
     def _make_batch(self, batch: list[str], size: int) -> None:
         spark = self._lake.spark
         with _tuned(spark, _of_samples(size)):
-            samples = self._once(SILVER_SAMPLES, hours=batch)
-            summed, maps = self._persisted(hours.summed(samples)), self._persisted(hours.histograms(samples))
-            self._at_once(summed.count, maps.count)
+            looked = self._pool.submit(self._once, SILVER_EVENTS, hours=batch)
+            summed, maps = self._summed(batch)
+            events = looked.result()
         with _tuned(spark, _of_directories(summed.count())):
-            events = self._once(SILVER_EVENTS, hours=batch)
             rows = self._persisted(hours.dir_hour(summed, maps, events))
             sizes = {(row["date"], row["hour"]): row["count"] for row in rows.groupBy("date", "hour").count().collect()}
             self._at_once(*(self._hour_writer(rows, *at, n) for at, n in sorted(sizes.items())))
         for kept in (rows, summed, maps):
             kept.unpersist()
+
+    def _summed(self, batch: list[str]) -> tuple["DataFrame", "DataFrame"]:
+        """Sums and histograms of samples. That one is there twice is rare: they are made while it is looked for."""
+        samples = self._lake.read(SILVER_SAMPLES.full_name, self._seen, hours=batch)
+        looked = self._pool.submit(is_repeated, samples, SILVER_SAMPLES)
+        made = self._sums_of(samples)
+        if not looked.result():
+            return made
+        for rows in made:
+            rows.unpersist()
+        return self._sums_of(without_repetitions(samples, SILVER_SAMPLES))
+
+    def _sums_of(self, samples: "DataFrame") -> tuple["DataFrame", "DataFrame"]:
+        summed, maps = self._persisted(hours.summed(samples)), self._persisted(hours.histograms(samples))
+        self._at_once(summed.count, maps.count)
+        return summed, maps
 
     def _batches(self) -> list[list[str]]:
         batches: list[list[str]] = [[]]
@@ -361,13 +372,17 @@ class _Step:
     def _once(self, table: Table, **which: Sequence[str]) -> "DataFrame":
         return once(self._lake.read(table.full_name, self._seen, **which), table)
 
-    def _read(self, table: Table, dates: Sequence[str] | None) -> "DataFrame":
-        """Rows as they are after the commit, of dates of which this step has written all that it will, or of all."""
+    def _read(
+        self, table: Table, dates: Sequence[str] | None = None, hours: Sequence[str] | None = None
+    ) -> "DataFrame":
+        """Rows as they are after the commit, of dates of which this step has written all that it will, or of hours, or
+        of all."""
         name = table.full_name
         gone = {piece.path for piece in self._replaced.get(name, [])}
-        live = [piece for piece in self._seen.pieces(name, dates) if piece.path not in gone]
+        live = [piece for piece in self._seen.pieces(name, dates, hours) if piece.path not in gone]
         new = [piece for piece in self.added.get(name, []) if dates is None or piece.date in dates]
-        return self._lake.read_pieces(name, [*live, *new])
+        new = [p for p in new if hours is None or not {f"{p.date}T{hour}" for hour in p.hours}.isdisjoint(hours)]
+        return self._lake.read_pieces(name, [*live, *new], hours)
 
     def _persisted(self, rows: "DataFrame") -> "DataFrame":
         self._kept.append(rows.persist(StorageLevel.MEMORY_AND_DISK))

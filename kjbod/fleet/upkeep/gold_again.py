@@ -68,8 +68,12 @@ def days_again(lake: Lake, state: State, date: str) -> Iterator[str]:
     for name, (source, made) in _MADE_OF.items():
         if not state.pieces(name):  # a table of a later version than this lake's gold
             continue
-        again = made(lake.read(source.full_name, state, dates=[date]))
-        if summary(again, TABLES[name]) != summary(lake.read(name, state, dates=[date]), TABLES[name]):
+        again, live = made(lake.read(source.full_name, state, dates=[date])), lake.read(name, state, dates=[date])
+        if name == DIR_DAY.full_name and live.where("samples > 0 AND counters_end IS NULL").take(1):
+            # Of a kjbod that did not keep the ends of days; the next rollup of the date writes them.
+            unknown = F.lit(None).cast(DIR_DAY.columns["counters_end"])
+            again, live = again.withColumn("counters_end", unknown), live.withColumn("counters_end", unknown)
+        if summary(again, TABLES[name]) != summary(live, TABLES[name]):
             yield f"{name} of {date}: its rows are not those that {source.full_name} gives"
 
 
