@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kjbod.fleet.fleet_error import FleetError
+from kjbod.fleet.lake.durable import sync_file_system
 from kjbod.fleet.lake.files import Entry, uuid_text, writing
 
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
@@ -161,7 +162,8 @@ class ArrowFiles:
     def sync(self, path: str) -> None:
         """Implements :class:`Files`: the server wrote it, perhaps on this machine."""
         if self._local:
-            os.sync()
+            with _refused(self.root), contextlib.suppress(FileNotFoundError):
+                sync_file_system(self._here(""))
 
     def is_link(self, path: str) -> bool:
         """Implements :class:`Files`."""

@@ -2,14 +2,15 @@
 
 import datetime
 import json
-import os
 from collections.abc import Iterable
 from functools import reduce
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kjbod.clock import Clock, SystemClock
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.lake.arrow_files import ArrowFiles
+from kjbod.fleet.lake.durable import sync_file_system
 from kjbod.fleet.lake.files import Files, HadoopFiles, refuse_glob, uuid_text
 from kjbod.fleet.lake.state import BATCH, Change, Piece, State, from_json, to_json
 from kjbod.fleet.publishing import no_scheme
@@ -88,9 +89,19 @@ class Lake:
 
     def make_durable(self) -> None:
         """Make sure that what was written until now survives a loss of power. To be called between writing and the
-        commit that names it: Spark syncs no file of a local disk. Others keep what they acknowledged."""
-        if self.uri.startswith("file:"):  # of other machines of a cluster it is their own business
-            os.sync()
+        commit that names it: Spark syncs no file of a local disk. Others keep what they acknowledged.
+
+        Raises:
+            FleetError: the disk did not take it.
+        """
+        if not self.uri.startswith("file:"):
+            return
+        try:
+            sync_file_system(Path(self.uri.removeprefix("file:")))
+        except FileNotFoundError:  # of other machines of a cluster it is their own business
+            return
+        except OSError as error:
+            raise FleetError(f"{self.uri}: cannot be made durable: {error.strerror}") from None
 
     def new_directory(self, table: str, *parts: str) -> str:
         """A path below the lake, for rows of a table, that no state has named and nobody else will write to:
