@@ -23,9 +23,7 @@ _TURNS_TEXT = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\
 def clean(text: object) -> str:
     """Text for HTML and SVG: escaped, without control characters, which XML cannot even escape. Those that turn text
     are seen, as ``\\u202e``."""
-    given = str(
-        text
-    )  # printable is what has none of these: nearly all, of hundreds of thousands for a page of each host
+    given = str(text)  # printable is what has none of these: nearly all
     return escape(given if given.isprintable() else "".join(_shown(char) for char in given))
 
 

@@ -135,28 +135,24 @@ def test_where_the_hosts_are_many_all_is_made_of_all_hours(
     assert len(made_of_all) == 2
 
 
-def test_sums_that_do_not_fit_stay_unknown(lake: Any) -> None:
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (((0,), MOST), ((1,), MOST), ((2,), 1)),
+        (((0,), 7), ((1, 2), MOST)),  # together: no hour of it says nothing
+    ],
+    ids=["one by one", "together"],
+)
+def test_sums_that_do_not_fit_stay_unknown(lake: Any, steps: tuple[tuple[tuple[int, ...], int], ...]) -> None:
     agent = Agent(dirs=1)
-    for hour, probes in enumerate((MOST, MOST, 1)):
-        agent.lines = {stream: [] for stream in agent.lines}
-        agent.sample(hour * HOUR_MS, hour, agent.paths[0], probes=probes, probe_histogram={"40": probes})
-        take_in(lake, agent)
-        rolled(lake)
-        assert_is_that_of_all_hours(lake)
-    (day,) = rows(lake.read("gold.dir_day", lake.state()))
-    assert (day["probes"], day["probe_histogram"]) == (None, {"40": None})
-
-
-def test_hours_that_come_together_and_do_not_fit_are_not_taken_for_hours_that_say_nothing(lake: Any) -> None:
-    agent = Agent(dirs=1)
-    for hours, probes in (((0,), 7), ((1, 2), MOST)):
+    for hours, probes in steps:
         agent.lines = {stream: [] for stream in agent.lines}
         for hour in hours:
             more: dict[str, Any] = {"probes": probes, "probe_histogram": {"40": probes}}
             agent.sample(hour * HOUR_MS, hour, agent.paths[0], **more)
         take_in(lake, agent)
         rolled(lake)
-    assert_is_that_of_all_hours(lake)
+        assert_is_that_of_all_hours(lake)
     (day,) = rows(lake.read("gold.dir_day", lake.state()))
     assert (day["probes"], day["probe_histogram"]) == (None, {"40": None})
 

@@ -10,13 +10,14 @@ from pyspark.sql import Column, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from kjbod.fleet import read
+from kjbod.fleet.lake.lake import HOUR_MS
 from kjbod.fleet.schema import SAMPLES
+from kjbod.fleet.silver import hour_number
 from kjbod.fleet.tables import AUDIT_FILES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-HOUR_MS = 3_600_000
 SKEW_MS = 2 * HOUR_MS
 """How far out of the hour in the file's name a line's clock may be."""
 _NAME = r"^(.*)\.[^.]*\.(\d{10})\.\d+\.jsonl(\.gz|\.zst)?$"
@@ -49,7 +50,7 @@ def all_lines(staged: "DataFrame", parsed: "DataFrame") -> "DataFrame":
 def by_hour(lines: "DataFrame") -> "DataFrame":
     """Counts of each file and hour of its good lines, staged or not; those of other lines under the hour null."""
     body, good = ~F.col("_trailer"), is_good()
-    hour = F.when(good, F.floor(F.col("ts") / HOUR_MS))
+    hour = F.when(good, hour_number(F.col("ts")))
     return lines.groupBy("_uri", "_bytes", "_stream", "_staged", hour.alias("_hour")).agg(
         F.count_if(body).alias("lines"),
         F.count_if(good).alias("good_lines"),

@@ -14,7 +14,7 @@ from kjbod.fleet.ingest.checkpoint import Run, noted, with_note
 from kjbod.fleet.ingest.inbox import open_inbox
 from kjbod.fleet.ingest.lines import parsed
 from kjbod.fleet.ingest.staging import staged_lines, staged_samples, staged_text, write_staged
-from kjbod.fleet.lake.lake import Lake
+from kjbod.fleet.lake.lake import HOUR_MS, Lake
 from kjbod.fleet.lake.state import BATCH, STAGED, Piece, State
 from kjbod.fleet.schema import EVENTS, SAMPLES, STREAMS, TRAILER_DDL
 from kjbod.fleet.tables import AUDIT_FILES, AUDIT_QUARANTINE, SILVER_EVENTS, SILVER_SAMPLES, Table
@@ -265,7 +265,7 @@ def _counted(files: "DataFrame") -> "DataFrame":
 
 def _hours_of(hours: "DataFrame", names: "DataFrame") -> "DataFrame":
     """``rows`` of good lines by ``_stream, _staged, kept, date, hour``."""
-    at = F.timestamp_millis(F.col("_hour") * account.HOUR_MS)
+    at = F.timestamp_millis(F.col("_hour") * HOUR_MS)
     return (
         hours.where(F.col("_hour").isNotNull())
         .join(F.broadcast(names.select("_uri", "kept")), "_uri")

@@ -23,6 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from kjbod.fleet import read
 from kjbod.fleet.ingest import account
 from kjbod.fleet.ingest.lines import length, line_sum, more, stream_of
+from kjbod.fleet.lake.lake import HOUR_MS
 from kjbod.fleet.lake.state import ALL_DATES
 from kjbod.fleet.schema import SAMPLES, Sample, columns
 from kjbod.fleet.tables import SILVER_SAMPLES
@@ -30,7 +31,7 @@ from kjbod.fleet.tables import SILVER_SAMPLES
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-NEAR_MS = 24 * account.HOUR_MS
+NEAR_MS = 24 * HOUR_MS
 """How far from the hour in its file's name a sample may be to be near: so a batch has a bounded number of hours until
 its files are judged, however wild the clocks are."""
 _SORTED = ("date", "hour", "host", "broker_id", "path", "ts")
@@ -56,7 +57,7 @@ def write_staged(text: "DataFrame", files: "DataFrame", prefix: str, target: str
     rows = rows.withColumn("_problem", read.problem_of(Sample, SAMPLES))
     hour, ts = F.col("_hour_ms"), F.col(f"{SAMPLES}.ts")
     near = is_sample & F.col("_problem").isNull() & ~F.col("trailer")
-    near = near & (ts >= hour - NEAR_MS) & (ts < hour + account.HOUR_MS + NEAR_MS)
+    near = near & (ts >= hour - NEAR_MS) & (ts < hour + HOUR_MS + NEAR_MS)
     rows = rows.withColumn("_near", F.coalesce(near, F.lit(False)))
     at, is_near = F.timestamp_millis(ts), F.col("_near")
     found = {name: F.col(f"{SAMPLES}.{name}") for name in columns(Sample)}
