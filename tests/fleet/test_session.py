@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import signal
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from kjbod.fleet.command import Place, Running
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.session import (
     LARGE_INPUT_BYTES,
+    MEDIUM_INPUT_BYTES,
     SHUFFLE_INPUT_BYTES,
     driver_settings,
     is_connect,
@@ -42,10 +44,13 @@ def test_a_shuffle_has_a_partition_for_each_4_mib_and_at_most_two_for_each_proce
 
 
 def test_only_a_large_input_is_compiled_and_planned_again(tmp_path: Path) -> None:
-    small, large = local_settings(tmp_path, LARGE_INPUT_BYTES), local_settings(tmp_path, LARGE_INPUT_BYTES + 1)
+    small, medium = local_settings(tmp_path, MEDIUM_INPUT_BYTES), local_settings(tmp_path, MEDIUM_INPUT_BYTES + 1)
+    large = local_settings(tmp_path, LARGE_INPUT_BYTES + 1)
     assert small["spark.sql.adaptive.enabled"] == small["spark.sql.codegen.wholeStage"] == "false"
-    assert large["spark.sql.adaptive.enabled"] == large["spark.sql.codegen.wholeStage"] == "true"
-    assert "TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m" in small["spark.driver.extraJavaOptions"]
+    for more in (medium, large):
+        assert more["spark.sql.adaptive.enabled"] == more["spark.sql.codegen.wholeStage"] == "true"
+    for less in (small, local_settings(tmp_path, LARGE_INPUT_BYTES)):
+        assert "TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m" in less["spark.driver.extraJavaOptions"]
     assert "TieredStopAtLevel" not in large["spark.driver.extraJavaOptions"]
 
 
@@ -55,7 +60,7 @@ def test_a_driver_has_a_gigabyte_whatever_the_input_is(input_bytes: int, tmp_pat
 
 
 def test_a_cluster_gets_no_setting_that_only_this_machine_knows(tmp_path: Path) -> None:
-    settings = driver_settings(tmp_path, large=True)
+    settings = driver_settings(tmp_path, LARGE_INPUT_BYTES + 1)
     assert not {"spark.driver.host", "spark.driver.bindAddress", "spark.local.dir"} & set(settings)
     assert not {"spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"} & set(settings)
 
@@ -194,17 +199,56 @@ def test_a_job_that_fails_logs_nothing(spark: Any, caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.usefixtures("with_spark")
+def test_all_that_spark_serializes_with_is_there_without_the_jars_that_are_left_out(spark: Any) -> None:
+    """Kryo names classes of MLlib, and takes one for missing only when nothing of its jar is there."""
+    jvm = spark._jvm
+    kryo = jvm.org.apache.spark.serializer.KryoSerializer(spark.sparkContext._jsc.sc().conf())
+    assert kryo.newInstance().serialize("kjbod", jvm.scala.reflect.ClassTag.Any()).limit() > 0
+    with pytest.raises(Exception, match="ClassNotFoundException"):
+        jvm.java.lang.Class.forName("breeze.linalg.Matrix")
+
+
+@pytest.mark.usefixtures("with_spark")
+def test_a_session_apart_has_settings_of_its_own(spark: Any) -> None:
+    names = {*session.COMPILED, "spark.sql.shuffle.partitions"}
+    before = {name: spark.conf.get(name) for name in names}
+    other = session.apart(spark, session.COMPILED)
+    assert {name: other.conf.get(name) for name in session.COMPILED} == session.COMPILED
+    assert {name: spark.conf.get(name) for name in names} == before
+    assert other.conf.get("spark.sql.session.timeZone") == spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+def test_an_error_does_not_wait_for_what_still_runs_and_the_end_does() -> None:
+    go, ended = threading.Event(), threading.Event()
+
+    def step() -> None:
+        go.wait()
+        ended.set()
+
+    with pytest.raises(KeyboardInterrupt), session.at_once(1) as pool:
+        pool.submit(step)
+        never = pool.submit(step)
+        raise KeyboardInterrupt
+    assert not ended.is_set()
+    assert never.cancelled()
+    go.set()
+    with session.at_once(1) as pool:
+        pool.submit(step)
+    assert ended.is_set()
+
+
+@pytest.mark.usefixtures("with_spark")
 def test_what_a_rollup_sets_for_its_size_is_put_back(spark: Any) -> None:
     from kjbod.fleet.rollup import run
 
     names = {*session.PLAIN, *session.COMPILED, "spark.sql.shuffle.partitions"}
     before = {name: spark.conf.get(name) for name in names}
-    large = run._of_samples(run.LARGE_ROWS)
-    with pytest.raises(KeyboardInterrupt), run._tuned(spark, large):
+    large = run._of_samples(session.LARGE_ROWS)
+    with pytest.raises(KeyboardInterrupt), session.tuned(spark, large):
         assert {name: spark.conf.get(name) for name in large} == large
         assert spark.conf.get("spark.sql.shuffle.partitions") == str(spark.sparkContext.defaultParallelism)
         raise KeyboardInterrupt
-    with run._tuned(spark, run._of_directories(1)):
+    with session.tuned(spark, run._of_directories(1)):
         assert spark.conf.get("spark.sql.shuffle.partitions") == "1"
         assert {name: spark.conf.get(name) for name in session.PLAIN} == session.PLAIN
     assert {name: spark.conf.get(name) for name in names} == before

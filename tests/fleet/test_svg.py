@@ -56,3 +56,11 @@ def test_a_label_that_is_too_long_keeps_its_head_and_its_end() -> None:
     assert short.endswith("d17")
     assert "…" in short
     assert text_width(short) <= 120
+
+
+def test_a_small_line_has_no_points_in_the_middle_of_what_is_level() -> None:
+    from kjbod.fleet.page.charts import spark_line
+
+    drawn = str(spark_line([(0, 5), (1, 5), (2, 5), (3, 5), (4, 9), (5, 9)], 6, "errors"))
+    assert drawn.count("L") == 3, "four points: where it begins, where it turns twice, where it ends"
+    assert 'd="M3 13.7L107.4 13.7L142.2 3L177 3"' in drawn

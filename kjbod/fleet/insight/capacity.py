@@ -70,7 +70,8 @@ def _last_line(dir_days: DataFrame) -> DataFrame:
     before = F.lag("used_last").over(order)
     other_disk = ~F.lag("dir_id").over(order).eqNullSafe(F.col("dir_id")) & before.isNotNull()
     drop = F.coalesce(F.col("used_last") < RESET_RATIO * before, F.lit(False)) | other_disk
-    marked = days.withColumn("reset", drop.cast("int")).withColumn("line", F.sum("reset").over(order))
+    ends = F.coalesce(F.lead("day").over(order) > F.col("day"), F.lit(True))
+    marked = days.withColumns({"reset": drop.cast("int"), "ends": ends}).withColumn("line", F.sum("reset").over(order))
     everything = Window.partitionBy(*_DIRECTORY)
     last = marked.withColumns(
         {
@@ -105,7 +106,7 @@ def _fitted(days: DataFrame) -> DataFrame:
         F.max_by(F.struct(*names), F.struct("day", F.col("last_ts").alias("at"), "dir_id")).alias("newest"),
         F.max("resets").alias("resets"),
         F.min("date").alias("since"),
-        F.size(F.collect_set("day")).alias("days_seen"),
+        F.count_if("ends").alias("days_seen"),
         F.min("first_ts").alias("first_ts"),
         F.max("last_ts").alias("last_ts"),
         *(F.sum(name).alias(name) for name in (*sums, "px", "py")),

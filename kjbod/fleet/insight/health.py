@@ -8,7 +8,7 @@ limit and at least :data:`SLOW_RATIO_MIN` times the line; what counts is the rat
 :data:`kjbod.fleet.insight.rules.SLOW_HOURS_MIN` such hours.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Window
@@ -54,16 +54,17 @@ def facts_of_directories(dir_days: DataFrame, slow: DataFrame | None = None, new
     path's disk on its own last day, of those that were seen in the :data:`SEEN_DAYS` up to it."""
     of_day: list[Column | str] = [
         *PLACE,
-        *("date", "state", "leaders", "partitions"),
+        *("date", "state", "leaders", "partitions", "last_ts"),
         *(F.col(f"{name}_last").alias(name) for name in SMART_GROWING),
         *(F.col(f"{name}_first").alias(f"{name}_first") for name in SMART_GROWING),
         *(F.col(_LEVELS.get(name, name)).alias(name) for name in SMART_LEVELS),
         F.col("io_errors_added").alias("io_errors"),
         "probe_failures",
     ]
-    days = dir_days if newest is None else dir_days.where(_is_within(newest, SEEN_DAYS + GROWTH_DAYS))
-    last = None if newest is None else _last_days(days, newest)
-    grown = _with_growth(days.select(*of_day), _DISK, "_first", last)
+    if newest is None:
+        grown = _with_growth(dir_days.select(*of_day), _DISK, "_first")
+    else:
+        grown = _with_growth_of_last(dir_days.select(*of_day), newest)
     if slow is None:
         return grown.withColumns({"slow_ratio": F.lit(None).cast("double"), "compared": F.lit(False)})
     found = slow.select(*_DISK, "date", F.round("slow_ratio", 3).alias("slow_ratio"), F.lit(True).alias("compared"))
@@ -86,27 +87,43 @@ def facts_of_drives(drive_days: DataFrame) -> DataFrame:
     )
 
 
-def _with_growth(rows: DataFrame, key: tuple[str, ...], suffix: str, last: DataFrame | None = None) -> DataFrame:
-    """With what each growing counter grew by in :data:`GROWTH_DAYS`; 0 where it fell. Of only the ``last`` day of each
-    key it is a plain aggregate, where all days need a window."""
-    day = F.unix_date(F.to_date("date"))
-    least = {f"_least_{name}": F.min(f"{name}{suffix}") for name in SMART_GROWING}
-    if last is None:
-        days = Window.partitionBy(*key).orderBy(day).rangeBetween(1 - GROWTH_DAYS, Window.currentRow)
-        found = rows.withColumns({name: column.over(days) for name, column in least.items()})
-    else:
-        until = F.unix_date(F.to_date("last_date"))
-        within = _joined(rows, last, key).where((day <= until) & (day > until - GROWTH_DAYS))
-        begin = within.groupBy(*key, "last_date").agg(
-            F.lit(True).alias("_begun"), *(column.alias(name) for name, column in least.items())
-        )
-        found = _joined(rows.withColumn("last_date", F.col("date")), begin, (*key, "last_date"))
-        found = found.where(F.col("_begun")).drop("last_date", "_begun")
+def _with_growth(rows: DataFrame, key: tuple[str, ...], suffix: str) -> DataFrame:
+    """With what each growing counter grew by in :data:`GROWTH_DAYS`; 0 where it fell."""
+    days = (
+        Window.partitionBy(*key)
+        .orderBy(F.unix_date(F.to_date("date")))
+        .rangeBetween(1 - GROWTH_DAYS, Window.currentRow)
+    )
+    return _grown(rows.withColumns({name: least.over(days) for name, least in _least(suffix).items()}), suffix)
+
+
+def _with_growth_of_last(rows: DataFrame, newest: str) -> DataFrame:
+    """Growth on the last day of each disk alone (:func:`_last_days`): a plain aggregate, where all days need a
+    window."""
+    recent = rows.where(_is_within(newest, SEEN_DAYS)).withColumn("last_date", F.col("date"))
+    last = _last_days(recent)
+    day, until = F.unix_date(F.to_date("date")), F.unix_date(F.to_date("last_date"))
+    counters = rows.where(_is_within(newest, SEEN_DAYS + GROWTH_DAYS)).select(
+        *_DISK, "date", *(f"{name}_first" for name in SMART_GROWING)
+    )
+    within = _joined(counters, last, _DISK).where((day <= until) & (day > until - GROWTH_DAYS))
+    least = within.groupBy(*_DISK, "last_date").agg(
+        F.lit(True).alias("_begun"), *(column.alias(name) for name, column in _least("_first").items())
+    )
+    found = _joined(recent, least, (*_DISK, "last_date")).where("_begun")
+    return _grown(found.drop("last_date", "_begun"), "_first")
+
+
+def _least(suffix: str) -> dict[str, Column]:
+    return {f"_least_{name}": F.min(f"{name}{suffix}") for name in SMART_GROWING}
+
+
+def _grown(rows: DataFrame, suffix: str) -> DataFrame:
     grown = {
         f"{name}{GROWN}": F.greatest(F.try_subtract(F.col(name), F.col(f"_least_{name}")), F.lit(0))
         for name in SMART_GROWING
     }
-    return found.withColumns(grown).drop(*least, *(f"{name}{suffix}" for name in SMART_GROWING if suffix))
+    return rows.withColumns(grown).drop(*_least(suffix), *(f"{name}{suffix}" for name in SMART_GROWING if suffix))
 
 
 def _is_within(newest: str, days: int) -> Column:
@@ -114,11 +131,11 @@ def _is_within(newest: str, days: int) -> Column:
     return (back >= 0) & (back < days)
 
 
-def _last_days(dir_days: DataFrame, newest: str) -> DataFrame:
+def _last_days(recent: DataFrame) -> DataFrame:
     """``last_date`` of the newest disk of each path. Clocks differ, and so do the last days of hosts."""
     spot = ("fleet", "host", "broker_id", "path")
-    own = F.max_by(F.struct("dir_id", "serial", F.col("date").alias("last_date")), F.struct("date", "last_ts"))
-    return dir_days.where(_is_within(newest, SEEN_DAYS)).groupBy(*spot).agg(own.alias("own")).select(*spot, "own.*")
+    own = F.max_by(F.struct("dir_id", "serial", "last_date"), F.struct("date", "last_ts"))
+    return recent.groupBy(*spot).agg(own.alias("own")).select(*spot, "own.*")
 
 
 # ----------------------------------------------------------------------------------------------------------------- slow
@@ -133,18 +150,17 @@ def slow_days(dir_hours: DataFrame) -> DataFrame:
     hours = dir_hours.where((F.col("probe_n") > 0) & F.col("model").isNotNull()).select(
         *_DISK, "model", "date", "hour", load.cast("double").alias("x"), latency.cast("double").alias("y")
     )
-    usual = hours.where(F.col("y").isNotNull())
-    middle = usual.groupBy(*group).agg((OUTLIER_RATIO * F.percentile("y", F.lit(0.5))).alias("y_max"))
+    usual = hours.where(F.col("y").isNotNull()).withColumns({"_group": _hash(group), "_disk": _hash(_DISK_AND_MODEL)})
+    middle = usual.groupBy("_group").agg((OUTLIER_RATIO * F.percentile("y", F.lit(0.5))).alias("y_max"))
     x, y = F.col("x"), F.col("y")
     terms = {"n": F.lit(1.0), "sx": x, "sy": y, "sxy": x * y, "sxx": x * x, "syy": y * y}
-    shaping = _joined(usual, middle, group).where(F.col("y") <= F.col("y_max"))
-    own = shaping.groupBy(*_DISK_AND_MODEL).agg(*(F.sum(term).alias(name) for name, term in terms.items()))
-    everyone = own.groupBy(*group).agg(*(F.sum(name).alias(f"all_{name}") for name in terms))
+    shapes = F.col("y") <= F.col("y_max")
+    own = usual.join(middle, "_group").groupBy("_disk", "_group")
+    sums = own.agg(*(F.sum(F.when(shapes, term).otherwise(0.0)).alias(name) for name, term in terms.items()))
+    everyone = Window.partitionBy("_group")
     # A disk that shapes nothing, because it is that slow, has all of its group for peers.
-    peers = _joined(_joined(usual, everyone, group), own, _DISK_AND_MODEL).withColumns(
-        {name: F.col(f"all_{name}") - F.coalesce(name, F.lit(0.0)) for name in terms}
-    )
-    fitted = peers.where(F.col("n") >= PEER_HOURS_MIN)
+    peers = sums.select("_disk", *((F.sum(name).over(everyone) - F.col(name)).alias(name) for name in terms))
+    fitted = usual.join(peers.where(F.col("n") >= PEER_HOURS_MIN), "_disk")
     return (
         _slow_hours(fitted)
         .groupBy(*_DISK, "date")
@@ -159,14 +175,17 @@ def slow_days(dir_hours: DataFrame) -> DataFrame:
     )
 
 
+def _hash(names: Iterable[str]) -> Column:
+    """A number for several columns, of which any may be null: rows are found by it twice as fast. That two of 100,000
+    disks have the same one: once in some thousand million reports."""
+    return F.xxhash64(*names, *(F.col(name).isNull() for name in names))
+
+
 def _joined(left: DataFrame, right: DataFrame, key: tuple[str, ...]) -> DataFrame:
     """``left`` with the columns of ``right`` that are not in the key, which may be null."""
-    more = [name for name in right.columns if name not in key]
-    named = right.select(*(F.col(name).alias(f"_k_{name}") for name in key), *more)
-    same = F.lit(True)
-    for name in key:
-        same &= F.col(name).eqNullSafe(F.col(f"_k_{name}"))
-    return left.join(named, same, "left").drop(*(f"_k_{name}" for name in key))
+    others = [name for name in right.columns if name not in key]
+    found = right.select(_hash(key).alias("_key"), *others)
+    return left.withColumn("_key", _hash(key)).join(found, "_key", "left").drop("_key")
 
 
 def _slow_hours(fitted: DataFrame) -> DataFrame:

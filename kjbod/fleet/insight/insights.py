@@ -1,7 +1,7 @@
 """All insights of a lake for some days: reads gold, calls each topic, gives plain data."""
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -21,71 +21,89 @@ from kjbod.fleet.insight.reliability import (
 )
 from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.lake.state import State
+from kjbod.fleet.session import COMPILED, LARGE_ROWS, PLAIN, apart, at_once
+from kjbod.quick_dataclass import dataclass
 
 SLOW_DATES = 2
 """Newest dates of which the hours are read, for the comparison with peers."""
+TOPICS_AT_ONCE = 3
+"""One alone leaves a machine half idle: while its plan is made, and while Java compiles it."""
 OURS = "kjbod"
 
 
-def insights(
-    lake: Lake,
-    state: State,
-    from_date: str | None = None,
-    to_date: str | None = None,
-    *,
-    drive_days_min: int = DRIVE_DAYS_MIN,
-    top: int = TOP,
-    progress: Callable[[str], None] = lambda text: None,
-) -> Insights:
-    """All that is known of the days from ``from_date`` to ``to_date``, both included; None: the first there is, and the
-    one of "now" (:func:`kjbod.fleet.insight.own_work.newest_moment`): days after it are of clocks that are ahead.
-    Drives' lives, imported histories and the audit are those of all days."""
-    dates = [
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Days that are asked for and that there are."""
+
+    window: Window
+    dates: list[str]
+    with_ahead: list[str]
+    """Also those after "now", of clocks that are ahead."""
+
+
+def seen(lake: Lake, state: State, from_date: str | None = None, to_date: str | None = None) -> Seen:
+    """The days from ``from_date`` to ``to_date``, both included; None: the first there is, and the one of "now"
+    (:func:`kjbod.fleet.insight.own_work.newest_moment`)."""
+    found = [
         date
         for date in state.dates("gold.dir_day")
         if (from_date is None or date >= from_date) and (to_date is None or date <= to_date)
     ]
+    now_ms = newest_moment(lake.read("gold.agent_day", state, dates=found), lake.read("audit.files", state))
+    dates = until(found, now_ms) if to_date is None else found
+    first, last = (dates[0], dates[-1]) if dates else (from_date or "", to_date or "")
+    return Seen(Window(from_date=first, to_date=last, now_ms=now_ms), dates, found)
 
-    def of(table: str, only: Sequence[str] | None = None) -> DataFrame:
-        wanted = dates if only is None else only
-        return lake.read(table, state, dates=wanted)
 
-    lived, files = lake.read("gold.drive_life", state), lake.read("audit.files", state)
-    agent_days = of("gold.agent_day")  # also those of clocks that are ahead
-    now_ms = newest_moment(agent_days, files)
-    if to_date is None:
-        dates = until(dates, now_ms)
-    incidents, days = of("gold.incident"), of("gold.dir_day")
-    progress("health before failure")
-    found_health = health(days, of("gold.dir_hour", dates[-SLOW_DATES:]), top=top)
-    progress("capacity")
-    found_capacity = capacity(days, top=top)
-    progress("reliability")
-    ours = reliability(
-        OURS,
-        of("gold.exposure_day"),
-        lived,
-        failures_of_incidents(incidents),
-        last_date=dates[-1] if dates else None,
-        drive_days_min=drive_days_min,
-        top=top,
-    )
-    progress("kjbod's own work")
-    work = own_work(incidents, agent_days, of("gold.drive_day"), files, now_ms, top=top)
-    tickets = state.pieces("imported.ticket")
-    return Insights(
-        window=Window(
-            from_date=dates[0] if dates else from_date or "",
-            to_date=dates[-1] if dates else to_date or "",
-            now_ms=now_ms,
-        ),
-        reliability=ours,
-        imported=imported(lake, state, drive_days_min=drive_days_min, top=top),
-        tickets=bursts(failures_of_tickets(lake.read_pieces("imported.ticket", tickets))) if tickets else None,
-        health=found_health,
-        capacity=found_capacity,
-        own_work=work,
-    )
+def settings_of(state: State, dates: Sequence[str]) -> Mapping[str, str]:
+    """Settings of Spark for a walk through these days of directories, or through imported ones of drives."""
+    pieces = (state.pieces("gold.dir_day", dates), state.pieces("imported.drive_day"))
+    return COMPILED if max(sum(piece.rows for piece in of) for of in pieces) >= LARGE_ROWS else PLAIN
+
+
+def insights(lake: Lake, state: State, of: Seen, *, drive_days_min: int = DRIVE_DAYS_MIN, top: int = TOP) -> Insights:
+    """Insights of some days. Drives' lives, imported histories and the audit are those of all days."""
+    large = lake.in_session(apart(lake.spark, settings_of(state, of.dates)))
+    small = lake.in_session(apart(lake.spark, PLAIN))
+
+    def gold(table: str, dates: Sequence[str] = of.dates, lake: Lake = large) -> DataFrame:
+        return lake.read(f"gold.{table}", state, dates=dates)
+
+    days, tickets = gold("dir_day"), state.pieces("imported.ticket")
+    with at_once(TOPICS_AT_ONCE) as pool:
+        # The longest ones first.
+        risks = pool.submit(lambda: health(days, gold("dir_hour", of.dates[-SLOW_DATES:]), top=top))
+        room = pool.submit(lambda: capacity(days, top=top))
+        ours = pool.submit(
+            lambda: reliability(
+                OURS,
+                gold("exposure_day", lake=small),
+                small.read("gold.drive_life", state),
+                failures_of_incidents(gold("incident", lake=small)),
+                last_date=of.dates[-1] if of.dates else None,
+                drive_days_min=drive_days_min,
+                top=top,
+            )
+        )
+        work = pool.submit(
+            lambda: own_work(
+                gold("incident"),
+                gold("agent_day", of.with_ahead),
+                gold("drive_day"),
+                large.read("audit.files", state),
+                of.window.now_ms,
+                top=top,
+            )
+        )
+        return Insights(
+            window=of.window,
+            imported=imported(large, state, drive_days_min=drive_days_min, top=top),
+            tickets=bursts(failures_of_tickets(large.read_pieces("imported.ticket", tickets))) if tickets else None,
+            reliability=ours.result(),
+            health=risks.result(),
+            capacity=room.result(),
+            own_work=work.result(),
+        )
 
 
 def until(dates: Sequence[str], now_ms: int) -> list[str]:

@@ -39,6 +39,10 @@ class Lake:
         self.lake_id = lake_id
         self.clock: Clock = clock or SystemClock()
 
+    def in_session(self, spark: "SparkSession") -> "Lake":
+        """A view of the lake by another session."""
+        return Lake(spark, self.files, self.lake_id, self.clock)
+
     @property
     def uri(self) -> str:
         """Qualified, without a slash at its end."""

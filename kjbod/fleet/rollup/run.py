@@ -10,10 +10,8 @@ has dropped silver, and some came late: what is left is not the whole. The same 
 events are gone.
 """
 
-import contextlib
 import datetime
 import functools
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
@@ -27,7 +25,7 @@ from kjbod.fleet.lake.state import ALL_DATES, LostPiecesError, Piece, State
 from kjbod.fleet.rollup import agents, days, drives, hours, incidents
 from kjbod.fleet.rollup.day_rows import day_rows
 from kjbod.fleet.rollup.pieces import write
-from kjbod.fleet.session import COMPILED, PLAIN, is_connect
+from kjbod.fleet.session import COMPILED, LARGE_ROWS, PLAIN, tuned
 from kjbod.fleet.silver import is_repeated, once, without_repetitions
 from kjbod.fleet.tables import (
     AGENT_DAY,
@@ -55,8 +53,6 @@ STEP_ROWS = 3_000_000
 so many hours."""
 STEP_DAYS = 7
 """And dates no further apart than this."""
-LARGE_ROWS = 200_000
-"""Samples from which on compiling plans to Java and planning anew after each stage pay back."""
 LARGE_DIRECTORIES = 2_000
 """Directories from which on compiling expressions, and a second processor, pay back."""
 THREADS = 4
@@ -172,24 +168,6 @@ def _roll(
     raise FleetError(f"{lake.uri}: others replace what is rolled up all the time: try again")
 
 
-@contextlib.contextmanager
-def _tuned(spark: "SparkSession", settings: Mapping[str, str]) -> Iterator[None]:
-    """On one machine only this process knows how much there is to do, whatever its session was made for."""
-    if is_connect(spark) or not re.fullmatch(r"local(\[.*\])?", str(spark.sparkContext.master)):
-        yield  # a server, or a cluster, is tuned by whoever started it
-        return
-    partitions = 1 if settings is PLAIN else spark.sparkContext.defaultParallelism
-    wanted = {**settings, "spark.sql.shuffle.partitions": str(partitions)}
-    before = {name: str(spark.conf.get(name)) for name in wanted}  # all of them have a default
-    try:
-        for name, value in wanted.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name, value in before.items():
-            spark.conf.set(name, value)
-
-
 def _of_samples(rows: int) -> Mapping[str, str]:
     """Settings for what goes through so many samples."""
     return COMPILED if rows >= LARGE_ROWS else PLAIN
@@ -236,7 +214,7 @@ class _Step:
         """Write all pieces."""
         self._make_hours(progress)
         most = max(self._directories(date) for date in self._dates)
-        with _tuned(self._lake.spark, _of_directories(most)):
+        with tuned(self._lake.spark, _of_directories(most)):
             self._make_days(progress)
 
     def _make_days(self, progress: Progress) -> None:
@@ -267,11 +245,11 @@ class _Step:
 
     def _make_batch(self, batch: list[str], size: int) -> None:
         spark = self._lake.spark
-        with _tuned(spark, _of_samples(size)):
+        with tuned(spark, _of_samples(size)):
             looked = self._pool.submit(self._once, SILVER_EVENTS, hours=batch)
             summed, maps = self._summed(batch)
             events = looked.result()
-        with _tuned(spark, _of_directories(summed.count())):
+        with tuned(spark, _of_directories(summed.count())):
             rows = self._persisted(hours.dir_hour(summed, maps, events))
             sizes = {(row["date"], row["hour"]): row["count"] for row in rows.groupBy("date", "hour").count().collect()}
             self._at_once(*(self._hour_writer(rows, *at, n) for at, n in sorted(sizes.items())))
