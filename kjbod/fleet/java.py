@@ -11,6 +11,7 @@ on the class path, of which the wrapper leaves those that are needed (:func:`kjb
 """
 
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -116,14 +117,9 @@ def make_java_home(java: Java, folder: Path, jars: Sequence[Path] = ()) -> Path:
     dropped = [_NO_VECTOR_MODULE] + ([_NO_ACTION_PACKAGE] if java.version >= _NO_ACTION_PACKAGE_SINCE else [])
     class_path = ""
     if jars:
-        every = _quoted(str(jars[0].parent / "*"))
-        class_path = _CLASS_PATH.format(every=every, jars=_quoted(":".join(map(str, jars))))
-    java_path = _quoted(str(java.executable.absolute()))
+        every = shlex.quote(str(jars[0].parent / "*"))
+        class_path = _CLASS_PATH.format(every=every, jars=shlex.quote(":".join(map(str, jars))))
+    java_path = shlex.quote(str(java.executable.absolute()))
     wrapper.write_text(_WRAPPER.format(java=java_path, dropped="|".join(dropped), class_path=class_path))
     wrapper.chmod(0o755)
     return folder
-
-
-def _quoted(text: str) -> str:
-    """As a shell takes it literally."""
-    return "'" + text.replace("'", "'\\''") + "'"

@@ -49,7 +49,7 @@ from kjbod.fleet.page.model import (
 )
 from kjbod.fleet.page.words import evidence
 from kjbod.fleet.rollup.happenings import NOT_DONE_STATES, RELEASED
-from kjbod.fleet.rollup.merge import joined as joined_by
+from kjbod.fleet.rollup.merge import joined
 from kjbod.fleet.schema import DirectoryState
 from kjbod.fleet.session import PLAIN, at_once, tuned
 
@@ -290,7 +290,7 @@ def _hosts(
     )
     agents = _agent_words(lake.read("gold.agent_day", state, dates=dates))
     null_safe = [by_directory[name].eqNullSafe(agents[name]) for name in BROKER]
-    joined = by_directory.join(agents, null_safe, "full").select(
+    brokers = by_directory.join(agents, null_safe, "full").select(
         *(F.coalesce(by_directory[name], agents[name]).alias(name) for name in BROKER),
         F.coalesce("sample_rack", "rack").alias("rack"),
         F.coalesce("directories", F.expr("cast(array() as " + _type_of(by_directory, "directories") + ")")).alias(
@@ -303,7 +303,7 @@ def _hosts(
     allowed = F.greatest(F.lit(after_ms), SILENT_INTERVALS * F.coalesce("interval_ms", F.lit(0)))
     is_silent = (F.coalesce("said", F.lit("")) != STOPPED) & (silent_ms > allowed)
     status = F.when(is_silent, SILENT).otherwise(F.coalesce("said", F.lit("unknown")))
-    return joined.withColumn("silent_ms", silent_ms).withColumn("status", status)
+    return brokers.withColumn("silent_ms", silent_ms).withColumn("status", status)
 
 
 def _still_dead(spots: "DataFrame", incidents: "DataFrame") -> "DataFrame":
@@ -320,7 +320,7 @@ def _still_dead(spots: "DataFrame", incidents: "DataFrame") -> "DataFrame":
         else F.col(f"last.{name}")
         for name in _LAST
     )
-    found = joined_by(spots, newest, SPOT)
+    found = joined(spots, newest, SPOT)
     return found.withColumn("last", F.struct(*last)).withColumn(
         "known_state", F.when(dead, FAILED).otherwise(F.col("known_state"))
     )
@@ -621,13 +621,8 @@ def _stands(timeline: "DataFrame", hosts: "DataFrame") -> tuple[Stand, ...]:
     )
     racks = hosts.select(*BROKER, "rack").groupBy(*BROKER).agg(F.max("rack").alias("rack"))
 
-    def joined(left: "DataFrame", right: "DataFrame") -> "DataFrame":
-        on = [left[name].eqNullSafe(right[name]) for name in BROKER]
-        others = [right[name] for name in right.columns if name not in BROKER]
-        return left.join(right, on, "left").select(*(left[name] for name in left.columns), *others)
-
     rows = (
-        joined(joined(last, runs), racks)
+        joined(joined(last, runs, BROKER), racks, BROKER)
         .where("began is null or last.ts >= began")
         .orderBy(F.desc("last.ts"), *SPOT)
         .limit(LIST_MAX)
@@ -700,12 +695,7 @@ def _host_details(hosts: Hosts) -> Iterator[HostDetail]:
     )
     counted = _with_counts(hosts.rows)
 
-    def joined(left: "DataFrame", right: "DataFrame") -> "DataFrame":
-        on = [left[name].eqNullSafe(right[name]) for name in BROKER]
-        others = [right[name] for name in right.columns if name not in BROKER]
-        return left.join(right, on, "left").select(*(left[name] for name in left.columns), *others)
-
-    rows = joined(joined(counted, events), failures).orderBy(*BROKER)
+    rows = joined(joined(counted, events, BROKER), failures, BROKER).orderBy(*BROKER)
     for row in rows.toLocalIterator(prefetchPartitions=True):
         yield _detail(row.asDict(recursive=True))
 

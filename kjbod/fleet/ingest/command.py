@@ -42,17 +42,18 @@ def ingest(asked: Asked, place: Place) -> int:
                 inbox_uri(spark, given)
             lake = open_lake(spark, asked.lake, create=True)
 
-            told: list[str] = []
+            told = ""
 
             def roll_again() -> bool:
+                nonlocal told
                 try:
                     done = rollup_into(spark, lake, running.progress)
                 except ClaimedError as error:  # by hand, perhaps: what this one took stays to be rolled up
-                    if told != [str(error)]:
+                    if told != str(error):
                         running.progress(f"rolled up later: {error}")
-                    told[:] = [str(error)]
+                    told = str(error)
                     return False
-                told.clear()
+                told = ""
                 if done.hours:
                     running.print(*rolled_up(done))
                 return True
