@@ -423,6 +423,33 @@ DRIVE_LIFE = Table(
     },
     ("source", "fleet", "drive"),
 )
+DRIVE_PAST = Table(
+    GOLD,
+    "drive_past",
+    "drive_day of all dates but the newest ones, summed up in blocks of 60 days; of it and the rest is drive_life made",
+    {
+        "source": "STRING",
+        "fleet": "STRING",
+        "drive": "STRING",
+        "host": "STRING",
+        "path": "STRING",
+        "dir_id": "STRING",
+        "block": "BIGINT",  # days since 1970-01-01 / 60
+        "seen": "BIGINT",  # a bit for each day of the block on which it was seen, the first day the lowest
+        "failed": "BIGINT",  # and on which it failed
+        "first_date": "STRING",
+        "last_date": "STRING",
+        "failed_date": "STRING",  # the first one
+        "well": "BIGINT",  # at the end of last_date
+        "last_ts": "BIGINT",
+        "model": "STRING",  # of model_date
+        "model_date": "STRING",
+        "first_poh": "BIGINT",
+        "last_poh": "BIGINT",
+        "date": "STRING",
+    },
+    ("source", "fleet", "drive", "host", "path", "dir_id", "block"),
+)
 IMPORTED_DRIVE_DAY = Table(
     IMPORTED,
     "drive_day",
@@ -454,6 +481,6 @@ TABLES: Mapping[str, Table] = {
     for table in (
         *(SILVER_SAMPLES, SILVER_EVENTS, AUDIT_FILES, AUDIT_QUARANTINE),
         *(DIR_HOUR, DIR_DAY, HOST_DAY, RACK_MODEL_HOUR, AGENT_DAY, INCIDENT, TIMELINE),
-        *(DRIVE_DAY, EXPOSURE_DAY, DRIVE_LIFE, IMPORTED_DRIVE_DAY, IMPORTED_TICKET),
+        *(DRIVE_DAY, EXPOSURE_DAY, DRIVE_LIFE, DRIVE_PAST, IMPORTED_DRIVE_DAY, IMPORTED_TICKET),
     )
 }

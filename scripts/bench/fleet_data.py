@@ -13,11 +13,22 @@ from pyarrow import parquet
 
 from kjbod.fleet.lake.arrow_files import ArrowFiles
 from kjbod.fleet.lake.lake import IDENTITY, Lake, open_lake
-from kjbod.fleet.lake.state import ALL_DATES, BATCH, Piece
+from kjbod.fleet.lake.state import ALL_DATES, BATCH, Piece, State
+from kjbod.fleet.rollup.drive_past import PastNote, merged_past, past_of_days, past_until
 from kjbod.fleet.rollup.drives import drive_life
 from kjbod.fleet.rollup.pieces import write
 from kjbod.fleet.session import LARGE_INPUT_BYTES, spark_session
-from kjbod.fleet.tables import AUDIT, AUDIT_FILES, DRIVE_DAY, DRIVE_LIFE, GOLD, LAKE_VERSION, SILVER_SAMPLES, TABLES
+from kjbod.fleet.tables import (
+    AUDIT,
+    AUDIT_FILES,
+    DRIVE_DAY,
+    DRIVE_LIFE,
+    DRIVE_PAST,
+    GOLD,
+    LAKE_VERSION,
+    SILVER_SAMPLES,
+    TABLES,
+)
 
 HOSTS_OF_ONE: Final = 125
 """Hosts of size 1: with :data:`DIRECTORIES` and a sample each minute of a day, 2.16 million rows."""
@@ -152,17 +163,34 @@ def repeat_gold(folder: Path, count: int) -> None:
         last = state.dates("gold.dir_day")[-1]
         before = [days_before(last, day) for day in range(count - 1, 0, -1)]
         missing = [date for date in before if date not in state.dates("gold.dir_day")]
-        tables = [t for t in TABLES.values() if t.layer == GOLD and t is not DRIVE_LIFE]
+        tables = [t for t in TABLES.values() if t.layer == GOLD and t not in (DRIVE_LIFE, DRIVE_PAST)]
         for table in (*tables, AUDIT_FILES):
             rows = lake.read(table.full_name, state, dates=[last]).persist()
             hours = tuple(hour[11:] for hour in state.hours(table.full_name, last))
             pieces = [_moved(lake, table, rows, last, date, hours) for date in missing] if rows.take(1) else []
             state = lake.commit(lambda now, name=table.full_name, new=pieces: now.with_pieces(name, new), "bench")  # type: ignore[misc]
             rows.unpersist()
-        lives = drive_life(lake.read(DRIVE_DAY.full_name, state))
-        piece = write(lake, DRIVE_LIFE.full_name, lives, ALL_DATES, None, 0)
-        old = state.pieces(DRIVE_LIFE.full_name)
-        lake.commit(lambda now: now.with_pieces(DRIVE_LIFE.full_name, [piece] if piece else [], replaced=old), "bench")
+        _sum_up_drives(lake, last)
+
+
+def _sum_up_drives(lake: Lake, newest: str) -> None:
+    """Put what gold says of drives over all dates in the place of what it said of one, as a rollup would."""
+    state = lake.state()
+    until, dates = past_until(newest), state.dates(DRIVE_DAY.full_name)
+    past = past_of_days(lake.read(DRIVE_DAY.full_name, state, dates=[date for date in dates if date < until]))
+    lives = drive_life(past_of_days(lake.read(DRIVE_DAY.full_name, state)))
+    made = {
+        table.full_name: write(lake, table.full_name, rows, ALL_DATES, None, 0)
+        for table, rows in ((DRIVE_PAST, merged_past(past)), (DRIVE_LIFE, lives))
+    }
+    note = PastNote.of(until, state.pieces(DRIVE_DAY.full_name))
+
+    def change(now: State) -> State:
+        for name, piece in made.items():
+            now = now.with_pieces(name, [piece] if piece else [], replaced=state.pieces(name))
+        return now.with_notes(note.to_notes())
+
+    lake.commit(change, "bench")
 
 
 def _moved(lake: Lake, table: Any, rows: Any, last: str, date: str, hours: tuple[str, ...]) -> Piece:

@@ -6,7 +6,7 @@ import pytest
 from tests.depth import sample
 
 PARTS = (
-    *("rollup late", "rollup order", "rollup story", "rollup days", "lake report"),
+    *("rollup late", "rollup order", "rollup story", "rollup days", "rollup past", "lake report"),
     *("upkeep compact", "upkeep retain", "upkeep verify", "upkeep query"),
     *("ingest", "imports", "insight", "connect"),
 )

@@ -7,7 +7,6 @@ else's, files would be passed over or batches mistaken for those that were taken
 (``--rescan``) reads the whole inbox again and takes what the lake does not have.
 """
 
-import dataclasses
 import hashlib
 import json
 from typing import TYPE_CHECKING
@@ -57,7 +56,7 @@ def noted(state: State, inbox: str) -> Run | None:
 
 def with_note(state: State, run: Run) -> State:
     """The state that remembers it."""
-    return dataclasses.replace(state, notes={**state.notes, NOTE + run.inbox: f"{run.id} {run.files}"})
+    return state.with_notes({NOTE + run.inbox: f"{run.id} {run.files}"})
 
 
 def open_run(lake: Lake, inbox: str, *, rescan: bool) -> Run:

@@ -151,6 +151,10 @@ class State:
         if now != then:
             raise LostPiecesError(f"{table}: {min(now ^ then)} was added or replaced meanwhile")
 
+    def with_notes(self, notes: Mapping[str, str]) -> "State":
+        """Add notes, in the place of those of the same names."""
+        return dataclasses.replace(self, notes={**self.notes, **notes})
+
     def with_touched(self, hours: Iterable[str]) -> "State":
         """Gold of these hours has to be made."""
         return dataclasses.replace(self, touched={**self.touched, **dict.fromkeys(hours, self.version + 1)})

@@ -94,8 +94,9 @@ def _parts(rows: DataFrame, others: Sequence[str] = ()) -> DataFrame:
     return rows.select(
         *KEY,
         *others,
-        F.lit(1).cast("bigint").alias("sum.hours"),
-        F.when(well, 1).otherwise(0).cast("bigint").alias("sum.hours_online"),
+        # As of a sum, nothing says that there is no null: a file has in its schema what can be none.
+        F.when(F.col("hour").isNotNull(), 1).cast("bigint").alias("sum.hours"),
+        F.when(well, 1).when(~well, 0).cast("bigint").alias("sum.hours_online"),
         F.when(well, F.col("first_ts")).alias("min.online_first_ts"),
         F.when(well, F.col("last_ts")).alias("max.online_last_ts"),
         *(F.col(name).alias(f"sum.{name}") for name in _SUMS),

@@ -13,6 +13,8 @@ had before, and in its life also by what it had later.
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  the name that every Spark user knows
 
+from kjbod.fleet.lake.state import ALL_DATES
+from kjbod.fleet.rollup.drive_past import days_after
 from kjbod.fleet.rollup.merge import joined, shaped
 from kjbod.fleet.schema import DirectoryState
 from kjbod.fleet.tables import DRIVE_DAY, DRIVE_LIFE, EXPOSURE_DAY, SMART_GROWING, SMART_LEVELS
@@ -26,7 +28,7 @@ _DEAD = (DirectoryState.FAILED, DirectoryState.UNREADABLE)
 
 def drive_day(days: DataFrame, before: DataFrame) -> DataFrame:
     """Rows of ``gold.drive_day`` of rows of ``gold.dir_day`` of some dates without one missing between them, and of all
-    rows of ``gold.drive_day`` before those."""
+    days of drives before those, as rows like those of ``gold.drive_past``."""
     rows = _by_drive(_named(days, before))
     in_order = Window.partitionBy(*_DRIVE).orderBy("date").rowsBetween(Window.unboundedPreceding, -1)
     began = F.coalesce(F.last("_says_well", ignorenulls=True).over(in_order), "_was_well", F.lit(1))
@@ -59,10 +61,10 @@ def _named(days: DataFrame, before: DataFrame) -> DataFrame:
     return joined(days, _names(before), _DISK).withColumn("drive", F.coalesce("serial", known, "dir_id")).drop("_known")
 
 
-def _names(drives: DataFrame) -> DataFrame:
-    """Serial numbers of directories, the newest of each, of rows of ``gold.drive_day``."""
-    newest = F.max(F.struct("date", "drive")).alias("_newest")
-    known = drives.where("drive <> dir_id").groupBy(*_DISK).agg(newest)
+def _names(past: DataFrame) -> DataFrame:
+    """Serial numbers of directories, the newest of each, of rows like those of ``gold.drive_past``."""
+    newest = F.max(F.struct("last_date", "drive")).alias("_newest")
+    known = past.where("drive <> dir_id").groupBy(*_DISK).agg(newest)
     return known.select(*_DISK, F.col("_newest.drive").alias("_known"))
 
 
@@ -98,10 +100,9 @@ def _by_drive(days: DataFrame) -> DataFrame:
     return rows.select("*", "_row.*").drop("_row").withColumn("_says_well", says_well)
 
 
-def _ends(before: DataFrame) -> DataFrame:
-    """Ends of the last day of each drive."""
-    day = F.unix_date(F.to_date("date"))
-    return before.groupBy(*_DRIVE).agg(F.max_by("well", day).alias("_was_well"))
+def _ends(past: DataFrame) -> DataFrame:
+    """Ends of the last day of each drive, of rows like those of ``gold.drive_past``."""
+    return past.groupBy(*_DRIVE).agg(F.max_by("well", F.unix_date(F.to_date("last_date"))).alias("_was_well"))
 
 
 def exposure_day(drives: DataFrame) -> DataFrame:
@@ -119,39 +120,46 @@ def exposure_day(drives: DataFrame) -> DataFrame:
     return shaped(grouped, EXPOSURE_DAY.columns)
 
 
-def drive_life(drives: DataFrame) -> DataFrame:
-    """Rows of ``gold.drive_life`` of all rows of ``gold.drive_day``."""
+def drive_life(past: DataFrame) -> DataFrame:
+    """Rows of ``gold.drive_life`` of rows like those of ``gold.drive_past``, of all dates."""
     key = ("source", "fleet", "drive")
-    drives = _with_serials(drives)
-    at = F.struct("date", F.coalesce("last_ts", F.lit(0)).alias("last_ts"), "host", "path")
-    places = drives.groupBy(*key, "host", "path").agg(F.max(at).alias("_last"))
-    failed = drives.where("failed > 0").groupBy(*key).agg(F.min("date").alias("failed_date"))
+    past = _with_serials(past)
+    at = F.struct("last_date", "last_ts", "host", "path")
+    places = past.groupBy(*key, "host", "path").agg(F.max(at).alias("_last"))
+    blocks = past.groupBy(*key, "block").agg(
+        *(F.bit_or(name).alias(name) for name in ("seen", "failed")),
+        *(F.min(name).alias(name) for name in ("first_date", "failed_date", "first_poh")),
+        F.max("last_poh").alias("last_poh"),
+        F.max(F.when(F.col("model").isNotNull(), F.struct("model_date", "model"))).alias("_model"),
+        F.max(at).alias("_last"),
+    )
+    first_failed = F.min("failed_date").over(Window.partitionBy(*key))
     whole = (
-        joined(drives, failed, key)
+        blocks.withColumn("failed_date", first_failed)
+        .withColumn("_after", days_after(F.col("seen"), F.col("block"), F.unix_date(F.to_date("failed_date"))))
         .groupBy(*key)
         .agg(
-            F.max_by("model", F.when(F.col("model").isNotNull(), F.struct("date", "model"))).alias("model"),
-            F.max(at).alias("_last"),
-            F.min("date").alias("first_date"),
-            F.max("date").alias("last_date"),
-            F.count_distinct("date").alias("days"),
-            F.min("smart_poh").alias("first_poh"),
-            F.max("smart_poh").alias("last_poh"),
-            F.max("failed_date").alias("failed_date"),
-            F.count_distinct(F.when(F.col("failed") > 0, F.col("date"))).alias("failures"),
-            F.count_distinct(F.when(F.col("date") > F.col("failed_date"), F.col("date"))).alias("days_after_failure"),
+            F.max("_model").model.alias("model"),
+            F.max("_last").alias("_last"),
+            F.min("first_date").alias("first_date"),
+            F.sum(F.bit_count("seen")).alias("days"),
+            F.min("first_poh").alias("first_poh"),
+            F.max("last_poh").alias("last_poh"),
+            F.min("failed_date").alias("failed_date"),
+            F.sum(F.bit_count("failed")).alias("failures"),
+            F.sum("_after").alias("days_after_failure"),
         )
     )
-    told = whole.select("*", "_last.host", "_last.path").drop("_last").withColumn("date", F.lit("all"))
+    told = whole.select("*", "_last.last_date", "_last.host", "_last.path").withColumn("date", F.lit(ALL_DATES))
     return shaped(joined(told, _successors(places), (*key, "host", "path")), DRIVE_LIFE.columns)
 
 
-def _with_serials(drives: DataFrame) -> DataFrame:
+def _with_serials(past: DataFrame) -> DataFrame:
     """The rows of drives that are known by their directory ids alone, under the serial numbers of other days."""
-    nameless = drives.where("drive = dir_id").select(*_DISK).distinct()
-    names = _names(drives.join(nameless, list(_DISK), "left_semi"))
+    nameless = past.where("drive = dir_id").select(*_DISK).distinct()
+    names = _names(past.join(nameless, list(_DISK), "left_semi"))
     named = F.when(F.col("drive") == F.col("dir_id"), F.col("_known"))
-    return joined(drives, names, _DISK).withColumn("drive", F.coalesce(named, "drive")).drop("_known")
+    return joined(past, names, _DISK).withColumn("drive", F.coalesce(named, "drive")).drop("_known")
 
 
 def _successors(places: DataFrame) -> DataFrame:
@@ -163,8 +171,8 @@ def _successors(places: DataFrame) -> DataFrame:
     )
 
 
-def remembered(drives: DataFrame) -> DataFrame:
-    """All that rows of later days are made of, besides those days, of rows of ``gold.drive_day``: the drives that had
-    failed when they were last seen, and the serial numbers of directories."""
-    dead = _ends(drives).where("_was_well = 0").select(*_DRIVE)
-    return dead.unionByName(_names(drives).withColumnRenamed("_known", "drive"), allowMissingColumns=True)
+def remembered(past: DataFrame) -> DataFrame:
+    """All that rows of later days are made of, besides those days, of rows like those of ``gold.drive_past``: the
+    drives that had failed when they were last seen, and the serial numbers of directories."""
+    dead = _ends(past).where("_was_well = 0").select(*_DRIVE)
+    return dead.unionByName(_names(past).withColumnRenamed("_known", "drive"), allowMissingColumns=True)

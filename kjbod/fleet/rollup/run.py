@@ -24,6 +24,7 @@ from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.lake.state import ALL_DATES, LostPiecesError, Piece, State
 from kjbod.fleet.rollup import agents, days, drives, hours, incidents
 from kjbod.fleet.rollup.day_rows import day_rows
+from kjbod.fleet.rollup.drive_past import PastNote, merged_past, past_of_days, past_until
 from kjbod.fleet.rollup.pieces import write
 from kjbod.fleet.session import COMPILED, LARGE_ROWS, PLAIN, tuned
 from kjbod.fleet.silver import is_repeated, once, without_repetitions
@@ -33,6 +34,7 @@ from kjbod.fleet.tables import (
     DIR_HOUR,
     DRIVE_DAY,
     DRIVE_LIFE,
+    DRIVE_PAST,
     EXPOSURE_DAY,
     HOST_DAY,
     INCIDENT,
@@ -189,6 +191,7 @@ class _Step:
         self.added: dict[str, list[Piece]] = {}
         self._replaced: dict[str, list[Piece]] = {}
         self._which: dict[str, dict[str, Sequence[str]]] = {}
+        self._notes: Mapping[str, str] = {}
         self._kept: list[DataFrame] = []
         self._pool = ThreadPoolExecutor(THREADS)
 
@@ -208,7 +211,7 @@ class _Step:
         for table, replaced in self._replaced.items():
             now.check_same(seen, table, **self._which[table])
             now = now.with_pieces(table, self.added.get(table, []), replaced=replaced)
-        return now.without_touched(self.hours, seen)
+        return now.with_notes(self._notes).without_touched(self.hours, seen)
 
     def make(self, progress: Progress) -> None:
         """Write all pieces."""
@@ -324,21 +327,48 @@ class _Step:
         seen = {*self._seen.dates(DIR_DAY.full_name), *self._dates}
         dates = sorted(date for date in seen if first <= date <= last)
         later = sorted(date for date in seen if date > last)
-        before = self._live(DRIVE_DAY, lambda date: date < first)
+        before = self._past_before(first)
         rows = self._persisted(drives.drive_day(self._read(DIR_DAY, dates), before))
         if later and self._ends_otherwise(rows, before, first, last):
             dates += later
             rows = self._persisted(drives.drive_day(self._read(DIR_DAY, dates), before))
         self._by_date(DRIVE_DAY, rows, dates)
         self._by_date(EXPOSURE_DAY, drives.exposure_day(rows), dates)
+        past = self._make_past()
         if not self._later:
-            life = drives.drive_life(self._read(DRIVE_DAY, None))
             self._replaces(DRIVE_LIFE, dates=[ALL_DATES])
-            self._write(DRIVE_LIFE, life, ALL_DATES, None, self._directories(dates[-1]))
+            self._write(DRIVE_LIFE, drives.drive_life(past), ALL_DATES, None, self._directories(dates[-1]))
+
+    def _past_before(self, first: str) -> "DataFrame":
+        """All days of drives before a date, as rows like those of ``gold.drive_past``."""
+        note = PastNote.in_state(self._seen)
+        if note is None or note.until > first or not note.counts(self._seen.pieces(DRIVE_DAY.full_name)):
+            return past_of_days(self._live(DRIVE_DAY, lambda date: date < first))
+        rest = self._live(DRIVE_DAY, lambda date: note.until <= date < first)
+        return self._read(DRIVE_PAST).unionByName(past_of_days(rest))
+
+    def _make_past(self) -> "DataFrame":
+        """Write ``gold.drive_past``, if the one that is there is not that of the days as they are now. Returns all days
+        of drives, as rows like its own."""
+        live = self._pieces(DRIVE_DAY)
+        if not live:
+            return past_of_days(self._read(DRIVE_DAY))
+        until = past_until(max(piece.date for piece in live))
+        note = PastNote.in_state(self._seen)
+        if note is not None and not (note.until <= until and note.counts(live)):
+            note = None
+        past = past_of_days(self._of_dates(DRIVE_DAY, note.until if note else "", until))
+        past = self._read(DRIVE_PAST).unionByName(past) if note else past
+        if note is None or note.until < until:
+            past = self._persisted(merged_past(past))
+            self._replaces(DRIVE_PAST, dates=[ALL_DATES])
+            self._write(DRIVE_PAST, past, ALL_DATES, None, max(self._directories(date) for date in self._dates))
+            self._notes = PastNote.of(until, live).to_notes()
+        return past.unionByName(past_of_days(self._of_dates(DRIVE_DAY, until, "~")))
 
     def _ends_otherwise(self, rows: "DataFrame", before: "DataFrame", first: str, last: str) -> bool:
-        old = drives.remembered(before.unionByName(self._live(DRIVE_DAY, lambda date: first <= date <= last)))
-        new = drives.remembered(before.unionByName(rows))
+        live = self._live(DRIVE_DAY, lambda date: first <= date <= last)
+        old, new = (drives.remembered(before.unionByName(past_of_days(days_))) for days_ in (live, rows))
         return bool(old.exceptAll(new).take(1) or new.exceptAll(old).take(1))
 
     def _live(self, table: Table, of: Callable[[str], bool]) -> "DataFrame":
@@ -355,12 +385,21 @@ class _Step:
     ) -> "DataFrame":
         """Rows as they are after the commit, of dates of which this step has written all that it will, or of hours, or
         of all."""
+        return self._lake.read_pieces(table.full_name, self._pieces(table, dates, hours), hours)
+
+    def _of_dates(self, table: Table, first: str, before: str) -> "DataFrame":
+        """Likewise, from the first date to that before another."""
+        return self._read(table, sorted({p.date for p in self._pieces(table) if first <= p.date < before}))
+
+    def _pieces(
+        self, table: Table, dates: Sequence[str] | None = None, hours: Sequence[str] | None = None
+    ) -> list[Piece]:
         name = table.full_name
         gone = {piece.path for piece in self._replaced.get(name, [])}
         live = [piece for piece in self._seen.pieces(name, dates, hours) if piece.path not in gone]
         new = [piece for piece in self.added.get(name, []) if dates is None or piece.date in dates]
         new = [p for p in new if hours is None or not {f"{p.date}T{hour}" for hour in p.hours}.isdisjoint(hours)]
-        return self._lake.read_pieces(name, [*live, *new], hours)
+        return [*live, *new]
 
     def _persisted(self, rows: "DataFrame") -> "DataFrame":
         self._kept.append(rows.persist(StorageLevel.MEMORY_AND_DISK))

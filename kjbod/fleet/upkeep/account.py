@@ -41,7 +41,7 @@ def is_verified(state: State, table: str, date: str) -> bool:
 
 def with_compacted(state: State, table: str, date: str, done: Compacted) -> State:
     """Remember it."""
-    return _noted(state, {_compacted_key(table, date): json.dumps(dataclasses.asdict(done), sort_keys=True)})
+    return state.with_notes({_compacted_key(table, date): json.dumps(dataclasses.asdict(done), sort_keys=True)})
 
 
 def gone(state: State, table: str) -> int:
@@ -52,7 +52,7 @@ def gone(state: State, table: str) -> int:
 
 def with_gone(state: State, table: str, rows: int) -> State:
     """So many more are gone."""
-    return _noted(state, {f"{_GONE} {table}": str(gone(state, table) + rows)}) if rows else state
+    return state.with_notes({f"{_GONE} {table}": str(gone(state, table) + rows)}) if rows else state
 
 
 def silver_from(state: State) -> str:
@@ -77,12 +77,8 @@ def without_silver(state: State, table: str, pieces: Iterable[Piece]) -> State:
 
 def with_silver_from(state: State, date: str) -> State:
     """Silver before ``date`` is gone."""
-    return _noted(state, {_SILVER_FROM: date}) if date > silver_from(state) else state
+    return state.with_notes({_SILVER_FROM: date}) if date > silver_from(state) else state
 
 
 def _compacted_key(table: str, date: str) -> str:
     return f"{_COMPACTED} {table} {date}"
-
-
-def _noted(state: State, notes: dict[str, str]) -> State:
-    return dataclasses.replace(state, notes={**state.notes, **notes})
