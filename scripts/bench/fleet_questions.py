@@ -1,4 +1,8 @@
-"""The questions of the fleet benchmark, in each engine. Run as a process of its own: ``ENGINE LAKE``; prints JSON.
+"""The questions of the fleet benchmark, in each engine. Run as a process of its own: ``ENGINE LAKE DAYS``; prints JSON.
+
+With more days than one, which gold and DuckDB answer: those of a lake of which one was sampled, and the ones before it
+are the same at another time (:func:`scripts.bench.fleet_data.repeat_gold`); their samples are those of that day, read
+once more for each.
 
 Answers are rows of keys and numbers, in an order that all engines share. All sums are of integers; the slope of a
 directory, the one number that is none, is compared with a tolerance.
@@ -13,13 +17,12 @@ from typing import Any
 
 from kjbod.fleet.lake.lake import open_lake
 from kjbod.fleet.session import spark_session
-from scripts.bench.fleet_data import DATE, T0_MS
+from scripts.bench.fleet_data import DATE, DAY_MS, T0_MS, days_before
 
 ENGINES = ("spark", "gold", "duckdb", "polars")
 TOP = 20
 Row = tuple[Any, ...]
 Question = Callable[[], list[Row]]
-_X = f"(ts - {T0_MS}) // 1000"
 
 SQL = {
     "states": "SELECT state, count(*) FROM samples GROUP BY state ORDER BY state",
@@ -30,11 +33,11 @@ SQL = {
     "rack model hour": "SELECT rack, model, (ts % 86400000) // 3600000 h, count(*), sum((state <> 'online')::INT),"
     " sum(probe_failures) FROM samples GROUP BY rack, model, h ORDER BY rack, model, h",
     "growth": "SELECT host, path, (n * xy - x * y)::DOUBLE / (n * xx - x * x)::DOUBLE slope FROM (SELECT host, path,"
-    f" count(*)::HUGEINT n, sum({_X})::HUGEINT x, sum(bytes_used)::HUGEINT y,"
-    f" sum(({_X})::HUGEINT * bytes_used) xy, sum(({_X}) * ({_X}))::HUGEINT xx"
-    f" FROM samples GROUP BY host, path) ORDER BY slope DESC, host, path LIMIT {TOP}",
+    " count(*)::HUGEINT n, sum(s)::HUGEINT x, sum(bytes_used)::HUGEINT y, sum(s::HUGEINT * bytes_used) xy,"
+    " sum(s * s)::HUGEINT xx FROM (SELECT host, path, bytes_used, (ts - $t0) // 1000 s FROM samples)"
+    f" GROUP BY host, path) ORDER BY slope DESC, host, path LIMIT {TOP}",
 }
-"""In DuckDB's words."""
+"""In DuckDB's words; ``$t0`` is the first moment of all days, in ms."""
 
 
 def files_of(lake: Path) -> str:
@@ -42,14 +45,18 @@ def files_of(lake: Path) -> str:
     return f"{lake}/silver/samples/**/*.parquet"
 
 
-def ask_duckdb(lake: Path) -> Iterator[tuple[str, Question]]:
+def ask_duckdb(lake: Path, days: int = 1) -> Iterator[tuple[str, Question]]:
     """By DuckDB, over silver."""
     import duckdb
 
     connection = duckdb.connect()
     connection.execute("SET threads TO 2")
-    connection.from_parquet(files_of(lake), hive_partitioning=False).create_view("samples")
-    for name, text in SQL.items():
+    connection.from_parquet(files_of(lake), hive_partitioning=False).create_view("one_day")
+    parts = (f"SELECT * REPLACE (ts - {day * DAY_MS} AS ts) FROM one_day" for day in range(days))
+    connection.execute(f"CREATE VIEW samples AS {' UNION ALL '.join(parts)}")
+    first_ms = T0_MS - (days - 1) * DAY_MS
+    for name, form in SQL.items():
+        text = form.replace("$t0", str(first_ms))
         yield name, lambda text=text: connection.execute(text).fetchall()  # type: ignore[misc]
 
 
@@ -120,29 +127,40 @@ def ask_spark(spark: Any, lake: Path) -> Iterator[tuple[str, Question]]:
     )
 
 
-def ask_gold(spark: Any, lake: Path) -> Iterator[tuple[str, Question]]:
+def ask_gold(spark: Any, lake: Path, days: int = 1) -> Iterator[tuple[str, Question]]:
     """By Spark, over gold."""
     from pyspark.sql import functions as F  # noqa: N812
 
     opened = open_lake(spark, str(lake))
     state = opened.state()
-    hours, groups, days = (
-        opened.read(f"gold.{name}", state, dates=[DATE]) for name in ("dir_hour", "rack_model_hour", "dir_day")
+    dates = [days_before(DATE, day) for day in range(days)]
+    groups, of_days = (opened.read(f"gold.{name}", state, dates=dates) for name in ("rack_model_hour", "dir_day"))
+    states = of_days.select(F.explode("states").alias("state", "n")).groupBy("state").agg(F.sum("n"))
+    last = of_days.groupBy("rack", "host", "path").agg(
+        F.max_by(F.struct("used_last", "bytes_total"), "date").alias("last")
     )
+    hour, summed = F.col("hour").cast("bigint").alias("h"), ("samples", "not_online", "probe_failures")
     yield from _plans(
         {
-            "states": hours.select(F.explode("states").alias("state", "n"))
-            .groupBy("state")
-            .agg(F.sum("n"))
-            .sort("state"),
-            "capacity": days.groupBy("rack").agg(F.sum("used_last"), F.sum("bytes_total")).sort("rack"),
+            "states": states.sort("state"),
+            "capacity": last.groupBy("rack").agg(F.sum("last.used_last"), F.sum("last.bytes_total")).sort("rack"),
             "latency": _histogram(groups),
-            "rack model hour": groups.select(
-                "rack", "model", F.col("hour").cast("bigint").alias("h"), "samples", "not_online", "probe_failures"
-            ).sort("rack", "model", "h"),
-            "growth": _growth(days),
+            "rack model hour": groups.groupBy("rack", "model", hour)
+            .agg(*(F.sum(name) for name in summed))
+            .sort("rack", "model", "h"),
+            "growth": _growth(_line_of_all(of_days, min(dates))),
         }
     )
+
+
+def _line_of_all(of_days: Any, first: str) -> Any:
+    """Sums of all days of a directory, of those of each day, whose seconds are from its midnight on."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    n, x, y, xy, xx = (F.col(f"line_{name}").cast("decimal(38,0)") for name in ("n", "x", "y", "xy", "xx"))
+    later = F.datediff(F.to_date("date"), F.lit(first)).cast("decimal(10,0)") * F.lit(DAY_MS // 1000)
+    moved = {"n": n, "x": x + later * n, "y": y, "xy": xy + later * y, "xx": xx + 2 * later * x + later * later * n}
+    return of_days.groupBy("host", "path").agg(*(F.sum(line).alias(f"line_{name}") for name, line in moved.items()))
 
 
 def _histogram(rows: Any) -> Any:
@@ -153,7 +171,7 @@ def _histogram(rows: Any) -> Any:
 
 
 def _growth(sums: Any) -> Any:
-    """Sums of one day to slopes: x and y as they are, or centered by whoever summed them up."""
+    """Sums to slopes: x and y as they are, or centered by whoever summed them up."""
     from pyspark.sql import functions as F  # noqa: N812
 
     n, x, y, xy, xx = (F.col(f"line_{name}").cast("decimal(38,0)") for name in ("n", "x", "y", "xy", "xx"))
@@ -169,15 +187,15 @@ def _plans(plans: dict[str, Any]) -> Iterator[tuple[str, Question]]:
         yield name, lambda plan=plan: [tuple(row) for row in plan.collect()]  # type: ignore[misc]
 
 
-def main(engine: str, lake: Path) -> None:
+def main(engine: str, lake: Path, days: int) -> None:
     """Ask all questions of one engine, and print what it answered and how long it took."""
     began = time.perf_counter()
     if engine in ("duckdb", "polars"):
-        asked = ask_duckdb(lake) if engine == "duckdb" else ask_polars(lake)
+        asked = ask_duckdb(lake, days) if engine == "duckdb" else ask_polars(lake)
         _tell(asked, began)
         return
     with spark_session("local[2]", 1 << 40) as spark:
-        _tell(ask_spark(spark, lake) if engine == "spark" else ask_gold(spark, lake), began)
+        _tell(ask_spark(spark, lake) if engine == "spark" else ask_gold(spark, lake, days), began)
 
 
 def _tell(asked: Iterator[tuple[str, Question]], began: float) -> None:
@@ -196,4 +214,4 @@ def _plain(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))

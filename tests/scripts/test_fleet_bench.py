@@ -24,15 +24,15 @@ def test_a_growth_is_that_of_twice_as_many_rows() -> None:
 
 def test_a_reach_that_is_missed_is_said() -> None:
     runs = [
-        run("gold", 8, 3, "increment"),
-        run("duckdb", 8, 10, "increment"),
+        run("gold", 8, 3, "days"),
+        run("duckdb", 8, 10, "days"),
         run("next hour: ingest --rollup", 8, 1, "hour", 61),
     ]
     assert missed(runs) == [
-        "report after one more hour: 0.30 of DuckDB's scan, at most 0.2",
+        "questions of all days: 0.30 of DuckDB's scan, at most 0.2",
         "hour: next hour: 61 s, at most 60",
     ]
-    assert missed([run("gold", 8, 1, "increment"), run("duckdb", 8, 10, "increment")]) == []
+    assert missed([run("gold", 8, 1, "days"), run("duckdb", 8, 10, "days")]) == []
 
 
 @pytest.mark.parametrize("other", [[["a", 1, 2.1]], [["a", 2, 2.0]], [], None])
@@ -69,6 +69,14 @@ def test_all_engines_answer_the_same(tmp_path: Path) -> None:
     found = {"duckdb": answers(ask_duckdb(tmp_path)), "polars": answers(ask_polars(tmp_path))}
     assert differences(found) == []
     assert found["duckdb"].keys() == SQL.keys() and all(found["duckdb"].values())
+
+
+def test_samples_of_two_days_are_those_of_one_and_those_a_day_before(tmp_path: Path) -> None:
+    make_lake(tmp_path, 1, range(1))
+    one, two = (answers(ask_duckdb(tmp_path, days)) for days in (1, 2))
+    assert [row[1] for row in two["states"]] == [2 * row[1] for row in one["states"]]
+    assert two["capacity"] == one["capacity"]
+    assert two["growth"] != one["growth"]
 
 
 @only_deep("a quarter of a minute of Spark")
