@@ -63,14 +63,14 @@ def archive_options(java: Java, environ: Mapping[str, str]) -> list[str]:
     except (OSError, ValueError):
         return []
     if java.version >= AOT_SINCE:  # with which -Xshare must not be said
-        return [_quoted(f"-XX:AOTCache={path}"), "-Xlog:disable"]
-    return [_quoted(f"-XX:SharedArchiveFile={path}"), "-Xshare:auto", "-Xlog:disable"]
+        return [quoted(f"-XX:AOTCache={path}"), "-Xlog:disable"]
+    return [quoted(f"-XX:SharedArchiveFile={path}"), "-Xshare:auto", "-Xlog:disable"]
 
 
 def making_options(java: Java, path: Path) -> list[str]:
     """Options of Java to write an archive to ``path`` when it ends."""
     option = "AOTCacheOutput" if java.version >= AOT_SINCE else "ArchiveClassesAtExit"
-    return [_quoted(f"-XX:{option}={path}"), "-Xlog:disable"]
+    return [quoted(f"-XX:{option}={path}"), "-Xlog:disable"]
 
 
 def make_archive(java: Java, environ: Mapping[str, str]) -> Path:
@@ -93,6 +93,7 @@ def make_archive(java: Java, environ: Mapping[str, str]) -> Path:
         try:
             made.chmod(0o600)
             _seal(path).write_text(_stamp(made), encoding="ascii")
+            _seal(path).chmod(0o600)  # whatever the umask: what others may write is not believed
             made.replace(path)
             for old in path.parent.glob(f"{path.name.split('-')[0]}-*"):
                 if old not in (path, _seal(path)):  # of the same Java and Spark before they were updated
@@ -194,6 +195,6 @@ def _short_hash(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode(errors="surrogateescape")).hexdigest()[:10]
 
 
-def _quoted(option: str) -> str:
+def quoted(option: str) -> str:
     """As Spark's launcher takes the options apart."""
     return '"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"'

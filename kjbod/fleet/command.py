@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from kjbod.cli.error_lines import say
+from kjbod.cli.error_lines import report_bug, say
 from kjbod.cli.output import OutputError, Printer
 from kjbod.clock import SystemClock
 from kjbod.fleet.fleet_error import FleetError
@@ -77,11 +77,14 @@ class Running:
                 warnings.filterwarnings("ignore", module=r"pyspark\.")
             yield spark
 
-    def watching(self, spark: "SparkSession") -> contextlib.AbstractContextManager[None]:
-        """Say how far Spark is with the command, by its own account, until it is done."""
+    @contextlib.contextmanager
+    def watched_session(self, input_bytes: int = 0) -> Iterator["SparkSession"]:
+        """Likewise, for what takes a while: with how far Spark is, by its own account, until it is done."""
         from kjbod.fleet.progress import watched
 
-        return watched(spark, self.progress, self.name)
+        self.progress("starting Spark")
+        with self.session(input_bytes) as spark, watched(spark, self.progress, self.name):
+            yield spark
 
 
 def java_errors() -> tuple[type[Exception], ...]:
@@ -105,8 +108,14 @@ def spark_errors() -> Iterator[None]:
         raise FleetError(f"Spark failed: {spark_reason(error)}") from error
 
 
-def run_command(name: str, body: Callable[[Running], int], place: Place | None = None) -> int:
-    """Run ``kjbod fleet NAME``. Gives its exit code; a user's mistake is one line on stderr."""
+INTERRUPTED = "interrupted; what was there before is whole, and the next run goes on"
+
+
+def run_command(
+    name: str, body: Callable[[Running], int], place: Place | None = None, *, interrupted: str = INTERRUPTED
+) -> int:
+    """Run ``kjbod fleet NAME``. Gives its exit code; a user's mistake is one line on stderr. ``interrupted``: what to
+    say of an interrupt."""
     printer = Printer(patient=True)  # where nobody can read how far it is, the work is done all the same
     running = Running(name, place or Place(), printer)
     try:
@@ -116,8 +125,11 @@ def run_command(name: str, body: Callable[[Running], int], place: Place | None =
         say(f"kjbod fleet {name}: {error}")
         return EXIT_CANNOT_RUN
     except KeyboardInterrupt:
-        say(f"kjbod fleet {name}: interrupted; what was there before is whole, and the next run goes on")
+        say(f"kjbod fleet {name}: {interrupted}")
         return EXIT_INTERRUPTED
+    except Exception as error:  # noqa: BLE001  exit code 1 would say that the work is done
+        report_bug(error)
+        return EXIT_CANNOT_RUN
     try:
         printer.close()
     except OutputError as error:

@@ -151,10 +151,13 @@ def _scratch() -> Finding:
         with tempfile.TemporaryDirectory(prefix="kjbod-fleet-") as made:
             (Path(made) / "written").write_bytes(b"1")
             where, free = Path(made).parent, shutil.disk_usage(made).free
+            may_run = not os.statvfs(made).f_flag & os.ST_NOEXEC
     except OSError as error:
         return _do(
             f"scratch: cannot write to {error.filename or 'a temporary directory'}: {error.strerror}: set TMPDIR"
         )
+    if not may_run:
+        return _do(f"scratch {where}: mounted noexec, and Java is started from it: set TMPDIR to another directory")
     if free < SCRATCH_FREE_MIN:
         return _do(
             f"scratch {where}: {_gib(free)} free: shuffles need {_gib(SCRATCH_FREE_MIN)}: free some, or set TMPDIR"

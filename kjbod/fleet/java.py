@@ -10,6 +10,7 @@ print a warning on every start. Only MLlib's linear algebra uses the module. The
 on the class path, of which the wrapper leaves those that are needed (:func:`kjbod.fleet.spark_home.needed_jars`).
 """
 
+import os
 import re
 import shlex
 import shutil
@@ -111,7 +112,10 @@ def _version_and_build(java: Path) -> tuple[int | None, str]:
 
 def make_java_home(java: Java, folder: Path, jars: Sequence[Path] = ()) -> Path:
     """A ``JAVA_HOME`` in ``folder`` whose ``bin/java`` is the wrapper, with these jars in place of all of their
-    directory. Returns it."""
+    directory. Returns it.
+
+    Raises:
+        FleetError: no program may be run from there."""
     wrapper = folder / "bin/java"
     wrapper.parent.mkdir(parents=True, exist_ok=True)
     dropped = [_NO_VECTOR_MODULE] + ([_NO_ACTION_PACKAGE] if java.version >= _NO_ACTION_PACKAGE_SINCE else [])
@@ -122,4 +126,8 @@ def make_java_home(java: Java, folder: Path, jars: Sequence[Path] = ()) -> Path:
     java_path = shlex.quote(str(java.executable.absolute()))
     wrapper.write_text(_WRAPPER.format(java=java_path, dropped="|".join(dropped), class_path=class_path))
     wrapper.chmod(0o755)
+    if not os.access(wrapper, os.X_OK):
+        raise FleetError(
+            f"{folder}: its file system is mounted noexec, and Java is started from it: set TMPDIR to another"
+        )
     return folder

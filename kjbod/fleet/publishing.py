@@ -3,14 +3,17 @@
 import contextlib
 import errno
 import re
-import shutil
-import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
 from kjbod.fleet.fleet_error import FleetError
+from kjbod.fleet.folders import own_folder
 
+_NO_PLACE = frozenset(
+    (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT, errno.ESTALE)
+)
+"""Errors of a directory that is full, not for us, broken, or was taken away meanwhile."""
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?P<host>[^/]*))?(?P<path>/.*|$)")
 """A scheme, as Hadoop's file systems have it too; no relative path, which may have a colon in it as well."""
 
@@ -62,17 +65,18 @@ def workspace(out_dir: Path, marks: Collection[str]) -> Iterator[Path]:
         _refuse_strange(out_dir, marks)
         made = [folder for folder in (out_dir, *out_dir.parents) if not folder.exists()]
         out_dir.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=".kjbod-fleet-", dir=out_dir))
+        stack = contextlib.ExitStack()
+        work = stack.enter_context(own_folder(out_dir, ".kjbod-page-"))
     except OSError as error:
         raise FleetError(f"cannot write to {out_dir}: {error.strerror}: give --out another place") from None
     try:
         yield work
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO):
+        if error.errno not in _NO_PLACE:
             raise
         raise FleetError(f"cannot write to {out_dir}: {error.strerror}: give --out another place") from None
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        stack.close()
         with contextlib.suppress(OSError):  # folders that a failed run has made for nothing; never one with a report
             for folder in made:
                 folder.rmdir()
@@ -92,5 +96,19 @@ def publish(work: Path, out_dir: Path, outputs: Sequence[str]) -> None:
                 (out_dir / name).rename(old / name)
             if (work / name).exists():
                 (work / name).rename(out_dir / name)
-    except OSError as error:
+    except BaseException as error:
+        _put_back(old, work, out_dir, outputs)
+        if not isinstance(error, OSError):
+            raise
         raise FleetError(f"cannot write to {out_dir}: {error.strerror}: give --out another place") from None
+
+
+def _put_back(old: Path, work: Path, out_dir: Path, outputs: Sequence[str]) -> None:
+    """Undo what was done of :func:`publish`, as far as it can be: no report is made of the parts of two."""
+    for name in outputs:
+        with contextlib.suppress(OSError):
+            if (out_dir / name).exists() and not (work / name).exists():
+                (out_dir / name).rename(work / name)
+        with contextlib.suppress(OSError):
+            if (old / name).exists():
+                (old / name).rename(out_dir / name)

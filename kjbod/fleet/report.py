@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812  the name that every Spark user knows
 
+from kjbod.fleet.dates import check_dates
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.insight.capacity import space
 from kjbod.fleet.insight.insights import insights, seen, settings_of, until
@@ -85,17 +86,14 @@ def dates_of(
     Raises:
         FleetError: one that is no date, in the wrong order, or of which there are no data.
     """
-    for option, text in (("--from", from_date), ("--to", to_date)):
-        if text is not None and not _is_date(text):
-            raise FleetError(f"{option} {text}: not a date: give one as 2026-11-01")
-    if from_date and to_date and from_date > to_date:
-        raise FleetError(f"--from {from_date} is after --to {to_date}: give them the other way round")
+    check_dates(from_date, to_date)
     there = sorted({*state.dates("gold.dir_day"), *state.dates("gold.agent_day")})
     if not there:
         raise FleetError("the lake has no gold yet: run kjbod fleet rollup first")
     if days is not None:
         last = to_date or max((d for d in there if d <= _date_of(now_ms)), default=there[-1])
-        from_date = (date.fromisoformat(last) - timedelta(days - 1)).isoformat()
+        before = min(days, date.fromisoformat(last).toordinal()) - 1
+        from_date = (date.fromisoformat(last) - timedelta(before)).isoformat()
     found = [d for d in there if (from_date or d) <= d <= (to_date or d)]
     if not found:
         raise FleetError(
@@ -106,13 +104,6 @@ def dates_of(
 
 def _date_of(wall_ms: int) -> str:
     return datetime.fromtimestamp(wall_ms / 1000, UTC).date().isoformat()
-
-
-def _is_date(text: str) -> bool:
-    try:
-        return date.fromisoformat(text).isoformat() == text
-    except ValueError:
-        return False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -158,6 +149,7 @@ def collect_report(
         dates = until(dates, asked.window.now_ms)
     window = dataclasses.replace(asked.window, from_date=dates[0], to_date=dates[-1])
     after_ms = SILENT_AFTER_MS if silent_after_ms is None else silent_after_ms
+    is_stale = open_end and lake.clock.wall_ms() - window.now_ms > after_ms
     progress("health before failure, room, failure rates, kjbod's own work; directories and agents")
     incidents = lake.read("gold.incident", state, dates=dates)
     with at_once(1) as pool:
@@ -170,14 +162,14 @@ def collect_report(
             with tuned(lake.spark, PLAIN):
                 draw_hosts(hosts)
                 but_insights = _report(hosts, counts, incidents)
-                report = but_insights(insights=looked.result())
+                report = but_insights(insights=looked.result(), is_stale=is_stale)
                 return dataclasses.replace(report, changes=_changes(report, before, rows))
         finally:
             rows.unpersist()
 
 
 def _report(hosts: Hosts, counts: Mapping[str, Any], incidents: "DataFrame") -> "Callable[..., FleetReport]":
-    """A report but for its ``insights``, which are to be given, and without changes."""
+    """A report but for ``insights`` and ``is_stale``, which are to be given, and without changes."""
     lake, state, dates = hosts.lake, hosts.state, hosts.dates
     directories = _directories(hosts.rows)
     newest = _newest_incidents(incidents)
@@ -244,13 +236,15 @@ def _hosts(
     days = lake.read("gold.dir_day", state, dates=dates)
     defects = sum((F.coalesce(F.col(f"{name}_last"), F.lit(0)) for name in DEFECTS), F.lit(0))
     knows = F.coalesce(*(F.col(f"{name}_last") for name in DEFECTS)).isNotNull()
-    probed = F.col("probe_write_us_sum") + F.coalesce("probe_sync_us_sum", F.lit(0))
-    probed += F.coalesce("probe_read_us_sum", F.lit(0))
+    # In doubles: no sum of them is too large.
+    probed = F.col("probe_write_us_sum").cast("double")
+    for name in ("probe_sync_us_sum", "probe_read_us_sum"):
+        probed += F.coalesce(F.col(name), F.lit(0)).cast("double")
     series: dict[str, Column] = {
         "day": F.datediff(F.to_date("date"), F.to_date(F.lit(dates[0]))),
         "state": F.col("state"),
         "used": F.col("used_last"),
-        "probe_us": F.expr("probe_n > 0").cast("int") * (probed / F.nullif("probe_n", F.lit(0))).cast("bigint"),
+        "probe_us": F.when(F.col("probe_n") > 0, probed / F.nullif("probe_n", F.lit(0))).try_cast("bigint"),
         "temp_c": F.col("smart_temp_c_max"),
         "errors": F.col("io_errors_added"),
         "defects": F.when(knows, defects),
@@ -543,7 +537,7 @@ def _map(hosts: "DataFrame") -> tuple[MapHost, ...]:
             d["path"].alias("path"),
             F.coalesce(d["known_state"], F.lit("unknown")).alias("state"),
             F.try_divide(100 * d["last"]["used_last"].cast("double"), d["last"]["bytes_total"])
-            .cast("int")
+            .try_cast("int")  # the two may be of different lines
             .alias("used"),
         ),
     )

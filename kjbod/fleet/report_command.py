@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kjbod.fleet.command import EXIT_DATA, EXIT_OK, Place, Running, run_command
+from kjbod.fleet.dates import check_dates
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.publishing import is_local, local_path, publish, workspace
 from kjbod.fleet.report_files import MARKS, OUTPUTS, Wanted, make_files, previous_report, write_json
@@ -33,8 +34,9 @@ def report_inboxes(reports: Sequence[str], out: str, wanted: Wanted, place: Plac
 
     def body(running: Running) -> int:
         out_dir = local_path("--out", out)
+        check_dates(wanted.from_date, wanted.to_date)
         inboxes, size = _looked_at(reports)
-        with workspace(out_dir, MARKS) as work, running.session(size) as spark, running.watching(spark):
+        with workspace(out_dir, MARKS) as work, running.watched_session(size) as spark:
             from kjbod.fleet.ingest.command import said
             from kjbod.fleet.ingest.stream import ingest_into
             from kjbod.fleet.lake.claim import claimed
@@ -58,7 +60,9 @@ def report_inboxes(reports: Sequence[str], out: str, wanted: Wanted, place: Plac
         running.print(*sentences(report), *said(taken), f"page: {out_dir / 'index.html'}")
         return EXIT_OK if taken.is_clean else EXIT_DATA
 
-    return run_command("report", body, place)
+    return run_command(
+        "report", body, place, interrupted="interrupted; nothing of it is left, and the next run begins anew"
+    )
 
 
 def _looked_at(reports: Sequence[str]) -> tuple[list[str], int]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kjbod.fleet.command import EXIT_DATA, EXIT_OK, Running, run_command
 from kjbod.fleet.command import Place as Where
+from kjbod.fleet.dates import check_dates
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.insight.model import Window
 from kjbod.fleet.lake.lake import Lake, open_lake
@@ -56,7 +57,8 @@ def report_lake(lake: str, out: str, wanted: Wanted, where: Where) -> int:
 
     def body(running: Running) -> int:
         out_dir = local_path("--out", out)
-        with workspace(out_dir, MARKS) as work, running.session(LAKE_BYTES) as spark, running.watching(spark):
+        check_dates(wanted.from_date, wanted.to_date)
+        with workspace(out_dir, MARKS) as work, running.watched_session(LAKE_BYTES) as spark:
             opened = open_lake(spark, lake)
             report = make_files(opened, work, running.progress, wanted, previous_report(out_dir))
             write_json(work, wanted)

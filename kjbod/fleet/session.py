@@ -30,7 +30,6 @@ import contextlib
 import logging
 import os
 import re
-import shutil
 import signal
 import socket
 import sys
@@ -43,9 +42,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kjbod.clock import SystemClock
-from kjbod.fleet.archive import MAKING_TIMEOUT_S, archive_options, making_options
+from kjbod.fleet.archive import MAKING_TIMEOUT_S, archive_options, making_options, quoted
 from kjbod.fleet.fleet_error import FleetError
+from kjbod.fleet.folders import own_folder
 from kjbod.fleet.java import Java, find_java, make_java_home
+from kjbod.fleet.java_process import SCRATCH_VARIABLE, java_named, kill_left, stop
 from kjbod.fleet.spark_home import needed_jars, spark_jars
 
 if TYPE_CHECKING:
@@ -148,7 +149,8 @@ def driver_settings(scratch: Path, input_bytes: int, *, ui: bool = False) -> dic
     """Settings for a driver that is started here, whatever the master is, for so much compressed input."""
     by_size = {LARGE_INPUT_BYTES: _LARGE_JVM, MEDIUM_INPUT_BYTES: _MEDIUM_JVM}
     jvm = [*next((jvm for least, jvm in by_size.items() if input_bytes > least), _SMALL_JVM)]
-    jvm += [f"-Djava.io.tmpdir={scratch}", f"-Dlog4j2.configurationFile={(scratch / 'log4j2.properties').as_uri()}"]
+    log = (scratch / "log4j2.properties").absolute().as_uri()
+    jvm += [quoted(f"-Djava.io.tmpdir={scratch}"), f"-Dlog4j2.configurationFile={log}"]
     return {
         "spark.driver.memory": DRIVER_MEMORY,
         "spark.driver.extraJavaOptions": " ".join(jvm),
@@ -288,8 +290,8 @@ def spark_session(
             master = master or "local[*]"
             _refuse_silent(master)
             java = find_java(os.environ)
-            scratch = Path(tempfile.mkdtemp(prefix="kjbod-fleet-"))
-            stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+            scratch = stack.enter_context(own_folder(Path(tempfile.gettempdir()), "kjbod-spark-"))
+            stack.callback(kill_left, scratch)
             environment = _environment(scratch, java, nearby=is_nearby(master), verbose=verbose)
             settings |= _STATIC | _started_here(master, scratch, input_bytes, verbose)
             options = archive_options(java, os.environ) if archive is None else making_options(java, archive)
@@ -305,11 +307,12 @@ def spark_session(
         except Exception as error:  # the launcher raises whatever it met; all of it means "not started"
             given = f" with --master {master}" if master else ""
             raise FleetError(f"Spark does not start{given}: {_first_line(error)}") from error
-        stack.callback(_stop, spark, STOP_TIMEOUT_S if archive is None else MAKING_TIMEOUT_S)
-        if submitted and not verbose:
-            silence_java(spark)
-        split_shuffles(spark)
-        yield spark
+        stack.callback(stop, spark, STOP_TIMEOUT_S if archive is None else MAKING_TIMEOUT_S)
+        with java_named():
+            if submitted and not verbose:
+                silence_java(spark)
+            split_shuffles(spark)
+            yield spark
 
 
 def silence_java(spark: "SparkSession") -> None:
@@ -393,11 +396,30 @@ def _python_log(*, verbose: bool) -> Iterator[None]:
         logger.setLevel(logging.CRITICAL)
     root.addFilter(_is_not_of_py4j)
     try:
-        yield
+        with _accumulators_silent():
+            yield
     finally:
         root.removeFilter(_is_not_of_py4j)
         for logger, level in before:
             logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _accumulators_silent() -> Iterator[None]:
+    """Without the traceback that PySpark's server of accumulators prints where a job fails while another one runs: Java
+    ends in the middle of a word to it, and what failed is told anyway."""
+    from pyspark import accumulators
+
+    server: Any = accumulators.AccumulatorTCPServer
+    before = server.__dict__.get("handle_error")
+    server.handle_error = lambda *_: None
+    try:
+        yield
+    finally:
+        if before is None:
+            del server.handle_error
+        else:
+            server.handle_error = before
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
@@ -463,7 +485,7 @@ def _environment(scratch: Path, java: Java, *, nearby: bool, verbose: bool) -> I
     jars = needed_jars(spark_jars(os.environ), os.environ) if nearby else []
     wanted = {
         "JAVA_HOME": str(make_java_home(java, scratch / "jre", jars)),
-        "SPARK_LOCAL_DIRS": str(scratch),
+        SCRATCH_VARIABLE: str(scratch),
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
     if nearby:  # other machines cannot reach this one by loopback, and have a Python of their own
@@ -478,27 +500,6 @@ def _environment(scratch: Path, java: Java, *, nearby: bool, verbose: bool) -> I
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def _stop(spark: "SparkSession", timeout_s: float) -> None:
-    """End the session and the Java process: the scratch folder goes next, and a second session in this process must not
-    find a half-dead gateway."""
-    from pyspark import SparkContext
-
-    gateway = SparkContext._gateway
-    spark.stop()
-    process = getattr(gateway, "proc", None)
-    if gateway is None or process is None:
-        return
-    gateway.shutdown()
-    process.stdin.close()  # what the Java process takes as the sign to end
-    with contextlib.suppress(Exception):
-        process.wait(timeout=timeout_s)
-    if process.poll() is None:
-        process.kill()
-        process.wait()
-    SparkContext._gateway = None
-    SparkContext._jvm = None
 
 
 def _first_line(error: BaseException) -> str:

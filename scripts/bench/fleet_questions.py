@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from kjbod.fleet.lake.lake import open_lake
-from kjbod.fleet.session import spark_session
+from kjbod.fleet.report_files import LAKE_BYTES
+from kjbod.fleet.session import LARGE_INPUT_BYTES, spark_session
 from scripts.bench.fleet_data import DATE, DAY_MS, T0_MS, days_before
 
 ENGINES = ("spark", "gold", "duckdb", "polars")
@@ -194,8 +195,9 @@ def main(engine: str, lake: Path, days: int) -> None:
         asked = ask_duckdb(lake, days) if engine == "duckdb" else ask_polars(lake)
         _tell(asked, began)
         return
-    with spark_session("local[2]", 1 << 40) as spark:
-        _tell(ask_spark(spark, lake) if engine == "spark" else ask_gold(spark, lake, days), began)
+    is_gold = engine == "gold"
+    with spark_session("local[2]", LAKE_BYTES if is_gold else LARGE_INPUT_BYTES + 1) as spark:
+        _tell(ask_gold(spark, lake, days) if is_gold else ask_spark(spark, lake), began)
 
 
 def _tell(asked: Iterator[tuple[str, Question]], began: float) -> None:

@@ -120,6 +120,22 @@ def test_a_full_scratch_directory_is_said(
     assert code == 1
 
 
+def test_a_scratch_directory_that_runs_no_program_is_said(
+    look: Callable[..., tuple[int, list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_packages(monkeypatch)
+    statvfs = os.statvfs
+
+    def noexec(path: str) -> os.statvfs_result:
+        told = statvfs(path)
+        return os.statvfs_result([*told[:8], told.f_flag | os.ST_NOEXEC, told.f_namemax])
+
+    monkeypatch.setattr(os, "statvfs", noexec)
+    code, lines = look(java=JAVA_17)
+    assert [line for line in lines if line.startswith("do scratch ") and "noexec" in line]
+    assert code == 1
+
+
 def test_an_archive_belongs_to_one_build_of_java_and_one_set_of_jars(environ: dict[str, str], spark_home: Path) -> None:
     first = archive.archive_path(JAVA_17, environ)
     newer = Java(JAVA_17.executable, 17, "PATH", "(build 17.0.16+8-Debian-1deb12u1)")
@@ -173,7 +189,12 @@ def test_what_a_killed_doctor_left_is_removed_and_an_archive_is_made_whole_or_no
             archive.make_archive(JAVA_17, environ)
 
     monkeypatch.setattr(archive, "_train", train)
-    assert archive.make_archive(JAVA_17, environ) == path
+    mask = os.umask(0o002)  # as Debian's users have it, who are alone in their group
+    try:
+        assert archive.make_archive(JAVA_17, environ) == path
+    finally:
+        os.umask(mask)
+    assert archive.archive_options(JAVA_17, environ) != []
     assert sorted(path.parent.iterdir()) == sorted([path, archive._seal(path), other])
 
 

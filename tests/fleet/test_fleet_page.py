@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kjbod.fleet.insight.model import RateOf
+from kjbod.fleet.insight.model import Days, Forecast, RateOf
 from kjbod.fleet.page import todo
 from kjbod.fleet.page.bursts import RECENT_MS, bursts
 from kjbod.fleet.page.changes import Before, before, changes
@@ -171,8 +171,8 @@ def test_what_is_most_urgent_comes_first_with_disk_reason_and_command() -> None:
     assert titles == [
         "Dead disks that still lead partitions",
         "Agents that are silent",
-        "Agents that are stopped or fenced",
         "Dead disks to replace",
+        "Agents that were stopped",
         "Disks that may fail soon",
         f"Directories that will be full within {todo.SOON_DAYS} days",
     ]
@@ -202,12 +202,63 @@ def test_disks_of_a_rack_that_failed_together_are_one_thing_to_look_at() -> None
     alone = [incident(b, ts=NOW_MS - b * 40 * minute, place=place(b, "/d", rack="r03")) for b in (1, 2, 3)]
     old = [incident(b, ts=NOW_MS - RECENT_MS - b, place=place(b, "/d", rack="r04")) for b in (1, 2, 3)]
     two = [incident(b, place=place(b, "/d", rack="r05")) for b in (1, 2)]
-    nowhere = [incident(b, place=place(b, "/d", rack=None)) for b in (1, 2, 3)]
+    nowhere = [incident(b, place=place(b, "/d", rack=None)) for b in (4, 5, 6)]
     (found,) = bursts([*together, again, *alone, *old, *two, *nowhere], NOW_MS)
     assert (found.rack, found.disks, found.span_ms) == ("r02", 4, 36 * minute)
     first = part(index_page(report(100, incidents=(*together, again))), "todo")
     assert "rack r02: 4 disks failed in 36 min" in first
-    assert first.index("Racks to look at first") < first.index("Dead disks to replace")
+    assert first.index("Racks and hosts to look at first") < first.index("Dead disks to replace")
+    since = date_time(NOW_MS - 41 * minute)[:19]  # whoever reads the page tomorrow is not helped by "two days ago"
+    assert f"journalctl -k -p warning --since &#x27;{since} UTC&#x27;" in first or f"--since '{since} UTC'" in first
+
+
+def test_two_disks_of_a_host_that_failed_together_are_one_thing_to_look_at() -> None:
+    minute = 60_000
+    of_host = [place(7, f"/d{n}", rack="r05", serial=f"S{n}") for n in (1, 2, 3)]
+    both = [incident(7, ts=NOW_MS - n * 12 * minute, place=of_host[n]) for n in (1, 2)]
+    later = incident(7, ts=NOW_MS - 90 * minute, place=of_host[0])
+    (found,) = bursts([*both, later], NOW_MS)
+    assert (found.rack, found.hosts, found.disks, found.span_ms) == (None, (host_name(7),), 2, 12 * minute)
+    assert f"host {host_name(7)}: 2 disks failed in 12 min" in part(
+        index_page(report(100, incidents=tuple(both))), "todo"
+    )
+    rack = [incident(b, ts=NOW_MS, place=place(b, "/d", rack="r05")) for b in (8, 9)]
+    assert [burst.rack for burst in bursts([*both, *rack], NOW_MS)] == ["r05"], "told with its rack"
+
+
+def test_a_directory_that_is_full_in_hours_stands_beside_dead_disks() -> None:
+    def forecast_of(broker: int, days: float) -> Forecast:
+        return dataclasses.replace(
+            report(100).insights.capacity.forecasts[0],
+            place=place(broker, "/d"),
+            until=(Days(mark_pct=100, days=days, soonest=days, latest=days),),
+        )
+
+    soon = tuple(forecast_of(broker, days) for broker, days in ((1, 0.0), (2, 1.4), (3, 12.0), (4, 200.0)))
+    of_all = report(100)
+    capacity = dataclasses.replace(of_all.insights.capacity, forecasts=soon, full_within={"30": 3})
+    changed = dataclasses.replace(of_all, insights=dataclasses.replace(of_all.insights, capacity=capacity))
+    found = {group.key: group for group in todo.groups(changed)}
+    assert list(found)[:2] == ["led", "full-at-once"]
+    assert [item.what for item in found["full-at-once"].items] == ["full", "full in 1.4 d"]
+    assert [item.what for item in found["full"].items] == ["full in 12.0 d"]
+    assert (found["full-at-once"].total, found["full"].total) == (2, 1)
+
+
+def test_an_agent_that_was_asked_to_stop_comes_after_the_dead_disks() -> None:
+    of_all = report(100)
+    asked = dataclasses.replace(next(a for a in of_all.agents if a.status == "stopped"), exit_code="0")
+    changed = dataclasses.replace(of_all, agents=(asked,), statuses={"stopped": 1})
+    keys = [group.key for group in todo.groups(changed)]
+    assert keys.index("dead") < keys.index("stopped")
+    assert "ended" not in keys
+
+
+def test_a_page_of_which_the_newest_line_is_old_says_so_first() -> None:
+    stale = report(100, is_stale=True)
+    newest = date_time(NOW_MS)[:16]
+    assert sentences(stale)[0].startswith(f"Nothing newer than {newest} UTC has come in")
+    assert report_json(stale)["is_stale"] is True
 
 
 def test_a_directory_that_comes_and_goes_is_named() -> None:

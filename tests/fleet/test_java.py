@@ -1,5 +1,6 @@
 """Which Java is taken, and what is said when there is none."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -90,6 +91,13 @@ def test_the_wrapper_puts_the_jars_that_are_needed_in_place_of_all(tmp_path: Pat
     done = subprocess.run([home / "bin/java", *args], capture_output=True, text=True, check=True)
     expected = ["-cp", f"/conf:{jars}/first.jar:{jars}/a-1.jar:{jars}/b $HOME.jar", f"{jars}/other", "Main"]
     assert done.stdout.splitlines() == expected
+
+
+def test_a_place_that_runs_no_program_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = find_java({"KJBOD_JAVA_HOME": str(fake_java(tmp_path / "java", "17"))})
+    monkeypatch.setattr(os, "access", lambda _path, mode: mode != os.X_OK)  # as where it is mounted noexec
+    with pytest.raises(FleetError, match="mounted noexec"):
+        make_java_home(java, tmp_path / "jre")
 
 
 def test_jars_of_cluster_managers_are_left_out_where_nobody_has_configured_spark(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The report of a lake: what its gold says is on its pages, of the days that were asked for."""
 
+import errno
 import json
 import re
 from collections.abc import Iterator
@@ -142,6 +143,30 @@ def test_a_new_report_takes_the_place_of_the_old_one_and_of_nothing_else(tmp_pat
     publish(work, out, OUTPUTS)
     assert [path.name for path in (out / "hosts").iterdir()] == ["new.html"]
     assert ((out / "index.html").read_text(), (out / "mine.txt").read_text()) == ("new", "old")
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
+@pytest.mark.parametrize("renames", range(5))
+def test_a_report_that_cannot_be_put_in_place_whole_leaves_the_old_one_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int, end: BaseException
+) -> None:
+    out, work = tmp_path / "out", tmp_path / "out/.work"
+    for folder, text in ((out, "old"), (work, "new")):
+        (folder / "hosts").mkdir(parents=True)
+        for name in ("hosts/index.html", "report.json", "index.html"):
+            (folder / name).write_text(text)
+    rename, left = Path.rename, [renames]
+
+    def stopped(self: Path, target: Path) -> Path:
+        left[0] -= 1
+        if left[0] == -1:
+            raise end
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", stopped)
+    with pytest.raises((KeyboardInterrupt, FleetError)):
+        publish(work, out, OUTPUTS)
+    assert {(out / name).read_text() for name in ("hosts/index.html", "report.json", "index.html")} == {"old"}
 
 
 @pytest.mark.parametrize("there", [(), (".x", "lost+found"), ("index.html", "mine.txt"), ("report.json", "events")])

@@ -15,12 +15,13 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from kjbod.cli.main import run
-from kjbod.errors import EXIT_FAILURE
 from kjbod.fleet import command, publishing, report_command
-from kjbod.fleet.command import Running, spark_errors
+from kjbod.fleet.command import EXIT_CANNOT_RUN, Running, spark_errors
 from kjbod.fleet.fleet_error import FleetError
+from kjbod.fleet.read import _COUNTED as COUNTED
+from kjbod.fleet.read import NUMBER_MAX
 from kjbod.fleet.rollup.happenings import agent_counts, incidents
-from kjbod.fleet.schema import EventKind
+from kjbod.fleet.schema import EventKind, Sample, columns
 from scripts.rig.processes import kjbod_command
 from tests.depth import only_deep
 from tests.fleet.large_fleet import CLUSTERS, write_fleet
@@ -29,6 +30,7 @@ from tests.preloading import run_kjbod
 pytestmark = pytest.mark.usefixtures("with_spark")
 
 Frames = Callable[..., Any]
+IDENTITY = {"v", "ts", "mono_ns", "seq", "broker_id"}
 
 
 def collect(table: Any) -> list[dict[str, Any]]:
@@ -208,7 +210,10 @@ def report(reports: Path, out: Path) -> dict[str, Any]:
 @pytest.mark.usefixtures("in_one_session")
 def test_the_report_reproduces_the_truth_and_leaves_no_lake(demo_reports: Path, tmp_path: Path) -> None:
     found = report(demo_reports, tmp_path / "out")
-    assert found["summary"][0] == "2 of 9 directories failed and 1 is stopped."
+    assert found["summary"][:2] == [
+        "Nothing newer than 2026-11-01 12:01 UTC has come in: reports are not copied, or not taken in, any more.",
+        "2 of 9 directories failed and 1 is stopped.",
+    ]
     assert found["counts"]["states"] == {"failed": 2, "stopped": 1, "online": 6}
     assert (found["counts"]["samples"], found["counts"]["agents"]) == (501, 3)
     outcomes = {row["path"]: row["outcome"] for row in found["incidents"]}
@@ -390,6 +395,35 @@ def test_a_failed_run_leaves_the_report_that_was_there(
         raise RuntimeError("half way")
 
     monkeypatch.setattr(Running, "progress", stop)
-    assert run(["fleet", "report", "--reports", str(demo_reports), "--out", str(out)]) == EXIT_FAILURE
+    assert run(["fleet", "report", "--reports", str(demo_reports), "--out", str(out)]) == EXIT_CANNOT_RUN
     assert sorted(path.name for path in out.iterdir()) == ["index.html", "mine.txt"]
     assert (out / "index.html").read_text() == "yesterday's"
+
+
+# --- numbers that nobody foresaw
+
+
+def test_absurd_numbers_of_one_host_cost_the_page_of_no_other(tmp_path: Path, make_agent: Any) -> None:
+    """Each number that a line may have, as large, and as far below zero, as it may be."""
+    most = NUMBER_MAX - 1
+    numbers = [name for name, kind in columns(Sample).items() if kind == "BIGINT" and name not in IDENTITY]
+    large, small, well = (make_agent(host=host, dirs=2) for host in ("large", "small", "well"))
+    for hour in range(26):
+        for part in range(4):
+            at, seq = (hour * 60 + part) * 60_000, 4 * hour + part
+            for path in large.paths:
+                large.sample(at, seq, path, **dict.fromkeys(numbers, most), probe_histogram={"40": most})
+            less = {name: 0 if name in COUNTED or name.startswith("probe") else -most for name in numbers}
+            for path in small.paths:
+                small.sample(at, seq, path, **less)
+            # The room of two lines, of which each tells one half.
+            room = {"bytes_total": 4_096, "bytes_used": None} if part else {"bytes_total": most, "bytes_used": most - 1}
+            well.sample(at, seq, well.paths[0], **room)
+            well.sample(at, seq, well.paths[1])
+    for agent in (large, small, well):
+        agent.write(tmp_path / "reports")
+    out = tmp_path / "page"
+    ran = run_kjbod("fleet", "report", "--reports", str(tmp_path / "reports"), "--out", str(out))
+    assert (ran.returncode, ran.stderr.count("Spark failed")) == (0, 0), ran.stderr
+    told = json.loads((out / "report.json").read_text())
+    assert (told["data"]["bad_files"], sum(told["counts"]["states"].values())) == (0, 6)

@@ -32,6 +32,7 @@ EXPOSURE = {  # of 10, as README.md states it; "OK" in the words of systemd-anal
     "kjbod-guard with act": 3.0,
     "kjbod-controller": 1.4,
     "kjbod-fleet-ingest": 1.8,
+    "kjbod-fleet-page": 1.8,
     "kjbod-fleet-upkeep": 1.8,
 }
 

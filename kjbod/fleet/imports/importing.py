@@ -50,7 +50,7 @@ def import_files(running: Running, source: str, uris: Sequence[str], lake_uri: s
     Raises:
         FleetError: a file is not of ``source``, or the lake cannot be written.
     """
-    with running.session() as spark, running.watching(spark):
+    with running.watched_session() as spark:
         lake = open_lake(spark, lake_uri, create=True)
         with claimed(lake, BY):
             return import_into(lake, source, uris, running.progress, running.print)

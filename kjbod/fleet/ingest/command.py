@@ -37,7 +37,7 @@ def ingest(asked: Asked, place: Place) -> int:
 
     def body(running: Running) -> int:
         # Whatever comes: a following service, or an hour of a thousand hosts. The compiler pays for itself in both.
-        with running.session(LARGE_INPUT_BYTES + 1) as spark, running.watching(spark):
+        with running.watched_session(LARGE_INPUT_BYTES + 1) as spark:
             for given in asked.reports:  # before a lake is made for nothing
                 inbox_uri(spark, given)
             lake = open_lake(spark, asked.lake, create=True)

@@ -145,10 +145,13 @@ def slow_days(dir_hours: DataFrame) -> DataFrame:
     """Of each disk and day that had peers: ``hours``, ``slow_hours``, and ``slow_ratio``, its latency in them over
     what its peers have under its load; null where they are fewer than :data:`SLOW_HOURS_MIN`."""
     group = ("fleet", "host", "broker_id", "model")
-    latency = (F.col("probe_write_us_sum") + F.col("probe_sync_us_sum") + F.col("probe_read_us_sum")) / F.col("probe_n")
-    load = (F.coalesce("read_bytes_added", F.lit(0)) + F.coalesce("write_bytes_added", F.lit(0))) / (1 << 20)
+    # In doubles: no sum of them is too large.
+    took = (F.col(f"probe_{step}_us_sum").cast("double") for step in ("write", "sync", "read"))
+    latency = sum(took, F.lit(0.0)) / F.col("probe_n")
+    moved = (F.coalesce(F.col(f"{way}_bytes_added"), F.lit(0)).cast("double") for way in ("read", "write"))
+    load = sum(moved, F.lit(0.0)) / (1 << 20)
     hours = dir_hours.where((F.col("probe_n") > 0) & F.col("model").isNotNull()).select(
-        *_DISK, "model", "date", "hour", load.cast("double").alias("x"), latency.cast("double").alias("y")
+        *_DISK, "model", "date", "hour", load.alias("x"), latency.alias("y")
     )
     usual = hours.where(F.col("y").isNotNull()).withColumns({"_group": _hash(group), "_disk": _hash(_DISK_AND_MODEL)})
     middle = usual.groupBy("_group").agg((OUTLIER_RATIO * F.percentile("y", F.lit(0.5))).alias("y_max"))

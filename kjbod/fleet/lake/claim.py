@@ -59,7 +59,7 @@ def _take(lake: Lake, command: str, path: str, text: str) -> None:
         holder = _parsed(found)
         if not _is_void(lake, path, holder):
             raise ClaimedError(
-                f"{lake.uri}: kjbod fleet {command} runs already, {_named(holder)}: wait for its end"
+                f"{lake.uri}: {command} runs already, {_named(holder)}: wait for its end"
                 f" (its claim is void {LEASE_MS // 1000} s after its last sign of life)"
             )
         aside = f"{CLAIMS}/.{command}.{uuid_text()}"

@@ -30,6 +30,7 @@ def report_json(report: FleetReport) -> dict[str, Any]:
         "version": REPORT_VERSION,
         "summary": sentences(report),
         "window": plain(report.window),
+        "is_stale": report.is_stale,
         "drive_days": reliability.whole.drive_days,
         "failures": reliability.whole.failures,
         "afr_pct": reliability.whole.afr_pct,

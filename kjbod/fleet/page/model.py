@@ -235,6 +235,8 @@ class FleetReport:
 
     window: Window
     insights: Insights
+    is_stale: bool = False
+    """Whether its "now" is long ago by the clock of the machine that made it, and no earlier end was asked for."""
     states: Mapping[str, int]
     """Directories by state, worst first; only states that occur."""
     statuses: Mapping[str, int]

@@ -3,14 +3,18 @@
 import shlex
 from collections.abc import Iterable, Sequence
 
-from kjbod.fleet.insight.model import Place, Risk
-from kjbod.fleet.page.bursts import bursts
+from kjbod.fleet.insight.model import Forecast, Place, Risk
+from kjbod.fleet.page.bursts import Burst, bursts
 from kjbod.fleet.page.model import FAILED, SILENT, STOPPED, Agent, Directory, FleetReport
 from kjbod.fleet.svg import date_time, duration, plural
 from kjbod.quick_dataclass import dataclass
 
 SOON_DAYS = 30
 """A directory that is forecast to be full within this needs a hand."""
+BEFORE_MS = 5 * 60_000
+"""Before the first failure of several the kernel's log is worth reading."""
+AT_ONCE_DAYS = 3
+"""A directory that is forecast to be full within this is a matter of hours, as a dead disk is."""
 CONFIG = "-c /etc/kafka/server.properties"
 """As in the manual; the place of the file is a host's own."""
 GUARD_CONFIG = "--guard-config /etc/kafka/kjbod-guard.properties"
@@ -94,15 +98,34 @@ def _silent_group(report: FleetReport) -> Group:
 
 
 def _ended_group(report: FleetReport) -> Group:
-    """Agents that said that they stop, or may not lead."""
-    ended = [a for a in report.agents if a.status in (STOPPED, "fenced")]
+    """Agents that gave up, or may not lead."""
+    gave_up, stopped = _ended_agents(report)
     return Group(
         key="ended",
-        title="Agents that are stopped or fenced",
+        title="Agents that gave up or are fenced",
         tone="gone",
-        total=report.statuses.get(STOPPED, 0) + report.statuses.get("fenced", 0),
-        items=tuple(_ended(a) for a in ended),
+        total=report.statuses.get(STOPPED, 0) + report.statuses.get("fenced", 0) - len(stopped),
+        items=tuple(_ended(a) for a in gave_up),
     )
+
+
+def _stopped_group(report: FleetReport) -> Group:
+    """Agents that somebody has stopped."""
+    _, stopped = _ended_agents(report)
+    return Group(
+        key="stopped",
+        title="Agents that were stopped",
+        tone="gone",
+        total=len(stopped),
+        items=tuple(_ended(a) for a in stopped),
+    )
+
+
+def _ended_agents(report: FleetReport) -> tuple[list[Agent], list[Agent]]:
+    """Agents that ended with a failure or are fenced, and agents that ended because they were asked to."""
+    ended = [a for a in report.agents if a.status in (STOPPED, "fenced")]
+    asked = [a for a in ended if a.status == STOPPED and a.exit_code == "0"]
+    return [a for a in ended if a not in asked], asked
 
 
 def _dead_group(report: FleetReport) -> Group:
@@ -118,11 +141,11 @@ def _dead_group(report: FleetReport) -> Group:
 
 
 def _burst_group(report: FleetReport) -> Group:
-    """Racks in which several disks failed within minutes."""
+    """Racks and hosts in which several disks failed within minutes."""
     found = bursts(report.incidents, report.window.now_ms)
     return Group(
         key="burst",
-        title="Racks to look at first",
+        title="Racks and hosts to look at first",
         tone="bad",
         total=len(found),
         items=tuple(
@@ -131,15 +154,25 @@ def _burst_group(report: FleetReport) -> Group:
                 host=burst.incidents[0].place.host,
                 broker_id=burst.incidents[0].place.broker_id or 0,
                 fleet=burst.fleet,
-                rack=burst.rack,
-                what=f"rack {burst.rack}: {plural(burst.disks, 'disk')} failed in {duration(burst.span_ms)}",
-                reason=f"on {', '.join(burst.hosts)}: power, a controller or a backplane before each disk for itself",
-                commands=("journalctl -k --since '2 days ago' -p warning",),
+                rack=burst.incidents[0].place.rack,
+                what=f"{_shared(burst)}: {plural(burst.disks, 'disk')} failed in {duration(burst.span_ms)}",
+                reason=_suspects(burst),
+                commands=(f"journalctl -k -p warning --since '{when(burst.first_ms - BEFORE_MS)} UTC'",),
                 since_ms=burst.first_ms,
             )
             for burst in found
         ),
     )
+
+
+def _shared(burst: Burst) -> str:
+    return f"rack {burst.rack}" if burst.rack else f"host {burst.hosts[0]}"
+
+
+def _suspects(burst: Burst) -> str:
+    if burst.rack is None:
+        return "a controller, a cable or a backplane before each disk for itself"
+    return f"on {', '.join(burst.hosts)}: power, a controller or a backplane before each disk for itself"
 
 
 def _flapping_group(report: FleetReport) -> Group:
@@ -207,24 +240,46 @@ def _risk_group(report: FleetReport) -> Group:
     )
 
 
+def _full_at_once_group(report: FleetReport) -> Group:
+    """Directories that will be full before anybody has had time to buy a disk."""
+    soon = _full_by(report, AT_ONCE_DAYS)
+    return Group(
+        key="full-at-once",
+        title=f"Directories that will be full within {AT_ONCE_DAYS} days",
+        tone="bad",
+        total=len(soon),
+        items=_full(report, soon),
+    )
+
+
 def _full_group(report: FleetReport) -> Group:
     """Directories that will be full."""
-    capacity = report.insights.capacity
-    soon = [f for f in capacity.forecasts if (_days(f.until) or SOON_DAYS + 1) <= SOON_DAYS]
+    at_once = _full_by(report, AT_ONCE_DAYS)
+    later = [f for f in _full_by(report, SOON_DAYS) if f not in at_once]
+    of_all = report.insights.capacity.full_within.get(str(SOON_DAYS), 0)
     return Group(
         key="full",
         title=f"Directories that will be full within {SOON_DAYS} days",
         tone="warn",
-        total=max(capacity.full_within.get(str(SOON_DAYS), 0), len(soon)),
-        items=tuple(
-            _of(
-                f.place,
-                f"full in {_days(f.until) or 0:,.1f} d",
-                f"{100 * f.used_ratio:.1f} % used, and it grows" + _limits(f.until),
-                _moves(report, f.place),
-            )
-            for f in soon
-        ),
+        total=max(of_all - len(at_once), len(later)),
+        items=_full(report, later),
+    )
+
+
+def _full_by(report: FleetReport, days: int) -> list[Forecast]:
+    forecasts = report.insights.capacity.forecasts
+    return [f for f in forecasts if (left := _days(f.until)) is not None and left <= days]
+
+
+def _full(report: FleetReport, forecasts: Iterable[Forecast]) -> tuple[Todo, ...]:
+    return tuple(
+        _of(
+            f.place,
+            f"full in {days:,.1f} d" if (days := _days(f.until)) else "full",
+            f"{100 * f.used_ratio:.1f} % used, and it grows" + _limits(f.until),
+            _moves(report, f.place),
+        )
+        for f in forecasts
     )
 
 
@@ -265,10 +320,12 @@ def _other_group(report: FleetReport) -> Group:
 
 _KINDS = (
     _led_group,
+    _full_at_once_group,
     _burst_group,
     _silent_group,
     _ended_group,
     _dead_group,
+    _stopped_group,
     _left_group,
     _risk_group,
     _flapping_group,
@@ -292,7 +349,8 @@ def _limits(until: Iterable[object]) -> str:
     soonest, latest = getattr(found, "soonest", None), getattr(found, "latest", None)
     if soonest is None:
         return ""
-    return f"; 95 %: {soonest:,.1f} d to " + (f"{latest:,.1f} d" if latest is not None else "later than can be said")
+    last = f"{latest:,.1f} d" if latest is not None else "later than can be said"
+    return "" if last == f"{soonest:,.1f} d" else f"; between {soonest:,.1f} d and {last}, with 95 % confidence"
 
 
 def when(at_ms: int | None) -> str:

@@ -14,7 +14,7 @@ from kjbod.fleet.page.model import (
     Incident,
 )
 from kjbod.fleet.schema import EventKind
-from kjbod.fleet.svg import duration, plural
+from kjbod.fleet.svg import date_time, duration, plural
 
 REASON_MAX = 100
 """Length of a reason in a sentence; the list of what to do has it whole."""
@@ -29,6 +29,13 @@ def sentences(report: FleetReport) -> list[str]:
 def label(agent: Agent) -> str:
     """``broker 1 · host-a``."""
     return f"broker {agent.broker_id} · {agent.host}"
+
+
+def _staleness(report: FleetReport) -> str:
+    if not report.is_stale:
+        return ""
+    newest = date_time(report.window.now_ms)[:16]
+    return f"Nothing newer than {newest} UTC has come in: reports are not copied, or not taken in, any more."
 
 
 def _silence(report: FleetReport) -> str:
@@ -137,7 +144,7 @@ def _enumerate(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-_SENTENCES = (_silence, _directories, _risks, _failures, _guards, _agents, _data)
+_SENTENCES = (_staleness, _silence, _directories, _risks, _failures, _guards, _agents, _data)
 
 
 def evidence(incident: Incident) -> str:

@@ -13,8 +13,7 @@ def rollup(lake_uri: str, place: Place, *, everything: bool = False) -> int:
     """Roll up the lake and say what was done. Returns the exit code; a user's mistake is one line on stderr."""
 
     def body(running: Running) -> int:
-        running.progress("starting Spark")
-        with running.session() as spark, running.watching(spark):
+        with running.watched_session() as spark:
             from kjbod.fleet.lake.lake import open_lake
             from kjbod.fleet.rollup.run import rollup_into
 

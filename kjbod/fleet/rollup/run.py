@@ -198,8 +198,8 @@ class _Step:
     def __enter__(self) -> "_Step":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+        self._pool.shutdown(wait=failed is None, cancel_futures=True)  # after an interrupt nobody waits for Spark
         for rows in self._kept:
             rows.unpersist()
 

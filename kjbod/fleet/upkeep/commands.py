@@ -21,7 +21,7 @@ def compact(lake_uri: str, days: Sequence[str], older_than: int, place: Place) -
     """Compact a lake, and say what came of it."""
 
     def body(running: Running) -> int:
-        with running.session(_LARGE) as spark, running.watching(spark):
+        with running.watched_session(_LARGE) as spark:
             return compact_lake(running, spark, lake_uri, days, older_than)
 
     return run_command("compact", body, place)
@@ -61,6 +61,7 @@ def retain(
     """Delete what is too old, and say what went and what stays."""
 
     def body(running: Running) -> int:
+        limits.checked()
         with running.session() as spark:
             return retain_lake(running, spark, lake_uri, limits, reports if delete_ingested else (), dry_run=dry_run)
 
@@ -75,7 +76,6 @@ def retain_lake(
     from kjbod.fleet.lake.lake import open_lake
     from kjbod.fleet.upkeep import retain as job
 
-    limits.checked()
     lake = open_lake(spark, lake_uri)
     # Compacting deletes nothing and retention names nothing, but the one must not take away what the other reads.
     with claimed(lake, "retain"), claimed(lake, "compact"):
@@ -131,7 +131,7 @@ def verify(lake_uri: str, sample: int, seed: int, place: Place) -> int:
     """Count a lake again, and say each difference."""
 
     def body(running: Running) -> int:
-        with running.session(_LARGE) as spark, running.watching(spark):
+        with running.watched_session(_LARGE) as spark:
             return verify_lake(running, spark, lake_uri, sample, seed)
 
     return run_command("verify", body, place)
@@ -178,7 +178,7 @@ def publish(lake_uri: str, to: str, warehouse: str | None, place: Place) -> int:
     """Bring the tables of an Iceberg catalog up to date."""
 
     def body(running: Running) -> int:
-        with running.session(_LARGE) as spark, running.watching(spark):
+        with running.watched_session(_LARGE) as spark:
             return publish_lake(running, spark, lake_uri, to, warehouse)
 
     return run_command("publish", body, place)
