@@ -14,6 +14,8 @@ from pathlib import Path
 
 from kjbod.clock import SystemClock
 
+MARK = ".kjbod-folder"
+"""A file in each of them: without it a folder is somebody else's, whatever it is called."""
 LEFT_AFTER_MS = 600_000
 """So old is a folder, by the clock of this machine, before it is taken for one that was left."""
 
@@ -31,6 +33,7 @@ def own_folder(parent: Path, prefix: str) -> Iterator[Path]:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # a file system that knows no locks
             stack.callback(os.close, _locked(folder))
+        (folder / MARK).touch()
         yield folder
 
 
@@ -56,7 +59,8 @@ def _remove_left(parent: Path, prefix: str) -> None:
         for folder in parent.glob(f"{prefix}*"):
             with contextlib.suppress(OSError):
                 told = folder.lstat()
-                if told.st_uid != os.geteuid() or now_ms - told.st_mtime_ns // 1_000_000 < LEFT_AFTER_MS:
+                is_old = now_ms - told.st_mtime_ns // 1_000_000 >= LEFT_AFTER_MS
+                if told.st_uid != os.geteuid() or not is_old or not (folder / MARK).is_file():
                     continue
                 descriptor = _locked(folder)
                 try:

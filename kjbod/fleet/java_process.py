@@ -70,12 +70,13 @@ def stop(spark: "SparkSession", timeout_s: float) -> None:
     if gateway is None or process is None:
         spark.stop()
         return
-    # Where Java was killed nothing answers, and what asks it is not at fault.
-    is_gone = process.poll() is not None
-    with contextlib.suppress(*((Exception,) if is_gone else ())):
+    try:
         spark.stop()
-    with contextlib.suppress(*((Exception,) if is_gone else ())):
         gateway.shutdown()
+    except Exception as error:
+        if _end_of_java(error) is None:
+            raise
+        # Where Java was killed nothing answers: who needed it has been told, and what was done is done.
     with contextlib.suppress(OSError):
         process.stdin.close()  # what the Java process takes as the sign to end
     with contextlib.suppress(Exception):

@@ -408,8 +408,11 @@ def _python_log(*, verbose: bool) -> Iterator[None]:
 def _accumulators_silent() -> Iterator[None]:
     """Without the traceback that PySpark's server of accumulators prints where a job fails while another one runs: Java
     ends in the middle of a word to it, and what failed is told anyway."""
-    from pyspark import accumulators
-
+    try:
+        from pyspark import accumulators
+    except ImportError:  # the client of Spark Connect is alone, and has none
+        yield
+        return
     server: Any = accumulators.AccumulatorTCPServer
     before = server.__dict__.get("handle_error")
     server.handle_error = lambda *_: None
@@ -492,9 +495,12 @@ def _environment(scratch: Path, java: Java, *, nearby: bool, verbose: bool) -> I
         wanted |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
+    # PySpark makes a folder to hear of its Java in, which who kills this process would leave.
+    folder_before, tempfile.tempdir = tempfile.tempdir, str(scratch)
     try:
         yield
     finally:
+        tempfile.tempdir = folder_before
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)

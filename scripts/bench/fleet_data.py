@@ -170,13 +170,13 @@ def repeat_gold(folder: Path, count: int) -> None:
             pieces = [_moved(lake, table, rows, last, date, hours) for date in missing] if rows.take(1) else []
             state = lake.commit(lambda now, name=table.full_name, new=pieces: now.with_pieces(name, new), "bench")  # type: ignore[misc]
             rows.unpersist()
-        _sum_up_drives(lake, last)
+        _sum_up_drives(lake)
 
 
-def _sum_up_drives(lake: Lake, newest: str) -> None:
+def _sum_up_drives(lake: Lake) -> None:
     """Put what gold says of drives over all dates in the place of what it said of one, as a rollup would."""
     state = lake.state()
-    until, dates = past_until(newest), state.dates(DRIVE_DAY.full_name)
+    until, dates = past_until(state.pieces(DRIVE_DAY.full_name)), state.dates(DRIVE_DAY.full_name)
     past = past_of_days(lake.read(DRIVE_DAY.full_name, state, dates=[date for date in dates if date < until]))
     lives = drive_life(past_of_days(lake.read(DRIVE_DAY.full_name, state)))
     made = {

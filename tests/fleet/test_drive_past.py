@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from kjbod.fleet.lake.state import Piece
+from kjbod.fleet.schema import EventKind
 from tests.depth import seeds
 from tests.fleet.conftest import Agent
 from tests.fleet.parts import drawn
@@ -174,6 +176,45 @@ def test_days_are_summed_up_once_until_one_of_them_changes(spark: Any, tmp_path:
     take_in(lake, seen(4, 1))
     rolled(lake)
     checked((date(1), date(4), 4, None))
+
+
+def test_the_newest_date_is_one_that_most_drives_have() -> None:
+    from kjbod.fleet.rollup.drive_past import past_until
+
+    def piece(date: str, rows: int) -> Piece:
+        return Piece(f"gold/drive_day/{date}", date, (), rows)
+
+    fleet = [piece("2026-10-31", 11_000), piece("2026-11-01", 12_000), piece("2026-11-02", 9_000)]
+    assert past_until(fleet) == "2026-10-31"
+    assert past_until([*fleet, piece("2037-06-01", 12)]) == "2026-10-31", "a clock that is ahead"
+    assert past_until(fleet[:1]) == "2026-10-29"
+
+
+@drawn("rollup past")
+def test_it_does_not_matter_which_dates_are_rolled_up_in_one_step(spark: Any, tmp_path: Path) -> None:
+    """A dead disk that tells its serial number on the second day alone is one drive, and has failed once."""
+    from kjbod.fleet.lake.lake import open_lake
+
+    days = []
+    for day, serial in enumerate((None, "S1", None)):
+        agent = Agent(dirs=1, boot_id=f"run-{day}")
+        [path] = agent.paths
+        at = 24 * day * HOUR_MS
+        agent.sample(at, 0, path, "failed", serial=serial)
+        if serial is None:  # an agent that starts on it gives a verdict of its own
+            agent.event(at + 1, EventKind.DIR_FAILED, path, serial=None, attrs={"cause": "worn"})
+        days.append(agent)
+    found = []
+    for name, steps in (("daily", [[day] for day in days]), ("at once", [days])):
+        lake = open_lake(spark, (tmp_path / name).as_uri(), create=True)
+        for step in steps:
+            take_in(lake, *step)
+            rolled(lake)
+        rows = (of_table(lake, table)[1] for table in ("drive_day", "exposure_day", "drive_life"))
+        found.append([sorted(map(str, of_table_)) for of_table_ in rows])
+    daily, at_once = found
+    assert at_once == daily
+    assert [len(rows) for rows in daily] == [1, 1, 1]
 
 
 @drawn("rollup past")

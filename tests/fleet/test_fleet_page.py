@@ -222,6 +222,10 @@ def test_two_disks_of_a_host_that_failed_together_are_one_thing_to_look_at() -> 
     assert f"host {host_name(7)}: 2 disks failed in 12 min" in part(
         index_page(report(100, incidents=tuple(both))), "todo"
     )
+    one = [place(7, "/d1", serial="S1"), place(7, "/d1", serial=None), place(7, "/d1", serial=None, dir_id=None)]
+    one += [place(7, "/d2", serial="S1")]  # another directory of it
+    assert bursts([incident(7, ts=NOW_MS, place=each) for each in one[:3]], NOW_MS) == []
+    assert bursts([incident(7, ts=NOW_MS, place=each) for each in (one[0], one[3])], NOW_MS) == []
     rack = [incident(b, ts=NOW_MS, place=place(b, "/d", rack="r05")) for b in (8, 9)]
     assert [burst.rack for burst in bursts([*both, *rack], NOW_MS)] == ["r05"], "told with its rack"
 

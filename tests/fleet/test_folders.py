@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kjbod.fleet import folders
-from kjbod.fleet.folders import own_folder
+from kjbod.fleet.folders import MARK, own_folder
 
 LONG_AGO_S = 1_000_000
 
@@ -14,6 +14,7 @@ LONG_AGO_S = 1_000_000
 def left(folder: Path) -> Path:
     folder.mkdir()
     (folder / "half").write_text("page")
+    (folder / MARK).touch()
     os.utime(folder, (LONG_AGO_S, LONG_AGO_S))
     return folder
 
@@ -35,6 +36,10 @@ def test_a_folder_that_somebody_holds_or_has_just_made_stays_and_so_does_what_is
     other = left(tmp_path / "kjbod-spark.conf")
     new = tmp_path / "kjbod-spark-new"
     new.mkdir()
+    (new / MARK).touch()
+    notes = left(tmp_path / "kjbod-spark-notes")
+    (notes / MARK).unlink()
+    os.utime(notes, (LONG_AGO_S, LONG_AGO_S))
     linked = tmp_path / "kjbod-spark-link"
     linked.symlink_to(left(tmp_path / "elsewhere"))
     os.utime(linked, (LONG_AGO_S, LONG_AGO_S), follow_symlinks=False)
@@ -42,7 +47,7 @@ def test_a_folder_that_somebody_holds_or_has_just_made_stays_and_so_does_what_is
         os.utime(held, (LONG_AGO_S, LONG_AGO_S))
         with own_folder(tmp_path, "kjbod-spark-"):
             assert held.exists()
-    assert other.exists() and new.exists() and (linked / "half").exists()
+    assert other.exists() and new.exists() and notes.exists() and (linked / "half").exists()
 
 
 def test_where_there_are_no_locks_nothing_is_removed_and_all_works(

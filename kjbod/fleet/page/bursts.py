@@ -38,7 +38,7 @@ class Burst:
     @property
     def disks(self) -> int:
         """Different disks."""
-        return len(_disks(self.incidents))
+        return _disks(self.incidents)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -59,14 +59,14 @@ def bursts(incidents: Iterable[Incident], now_ms: int) -> list[Burst]:
         Burst(fleet=fleet, rack=rack, incidents=run)
         for (fleet, rack), of_rack in by_rack.items()
         for run in _runs(of_rack)
-        if len(_disks(run)) >= DISKS_MIN
+        if _disks(run) >= DISKS_MIN
     ]
     told = {id(incident) for burst in found for incident in burst.incidents}
     found += [
         Burst(fleet=run[0].place.fleet, rack=None, incidents=run)
         for of_host in by_host.values()
         for run in _runs([incident for incident in of_host if id(incident) not in told])
-        if len(_disks(run)) >= HOST_DISKS_MIN
+        if _disks(run) >= HOST_DISKS_MIN
     ]
     return sorted(found, key=lambda burst: (-burst.first_ms, burst.fleet or "", burst.rack or "", burst.hosts))
 
@@ -80,6 +80,12 @@ def _runs(incidents: Sequence[Incident]) -> list[tuple[Incident, ...]]:
     return [tuple(run) for run in runs]
 
 
-def _disks(incidents: Iterable[Incident]) -> set[tuple[object, ...]]:
-    places = (incident.place for incident in incidents)
-    return {(place.host, place.serial or place.dir_id or place.path) for place in places}
+def _disks(incidents: Iterable[Incident]) -> int:
+    """Different disks, at least. A dead disk may tell its serial number at one time and not at another, and may have
+    several directories: of the names and of the paths on a host the fewer ones count."""
+    by_host: dict[str, tuple[set[str], set[str]]] = {}
+    for place in (incident.place for incident in incidents):
+        names, paths = by_host.setdefault(place.host, (set(), set()))
+        names.add(place.serial or place.dir_id or place.path or "")
+        paths.add(place.path or "")
+    return sum(min(len(names), len(paths)) for names, paths in by_host.values())

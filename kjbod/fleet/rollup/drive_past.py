@@ -6,14 +6,14 @@ directory id, and in a *block* of :data:`BLOCK_DAYS` days, of which it has a bit
 by *or*: a day counts once, whether the drive has one directory or two, and whether its serial number was known on it.
 
 The sum is of the dates before :func:`past_until`, so that hours that come late do not touch it, and it goes forward
-with the newest date. It *counts* as long as exactly those pieces of ``gold.drive_day`` count of which it was made
-(:class:`PastNote`): whatever made others of them, a late hour, retention, or a kjbod that knows of no such sum, the
-next rollup makes it anew.
+with the newest date that most drives have. It *counts* as long as exactly those pieces of ``gold.drive_day`` count of
+which it was made (:class:`PastNote`): whatever made others of them, a late hour, retention, or a kjbod that knows of no
+such sum, the next rollup makes it anew.
 """
 
 import datetime
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that every Spark user knows
@@ -27,6 +27,8 @@ BLOCK_DAYS = 60
 """Days of a block, from 1970-01-01 on: as many bits as a BIGINT has without its sign, in whole months."""
 LATE_DAYS = 2
 """Dates before the newest one that are not summed up yet: hours that come late are of these."""
+AHEAD_SHARE = 10
+"""Less than one of so many drives of the largest date are those of clocks that are ahead."""
 _NOTE = "drive-past"
 
 
@@ -60,8 +62,13 @@ class PastNote:
         return {_NOTE: f"{self.until} {self.digest}"}
 
 
-def past_until(newest: str) -> str:
-    """The date before which days are summed up, of the newest date."""
+def past_until(pieces: Collection[Piece]) -> str:
+    """The date before which days are summed up, of all pieces of ``gold.drive_day``, of which there are some. Dates of
+    few drives, which are those of clocks that are ahead, are not the newest one: the sum would be of use no more."""
+    rows: dict[str, int] = {}
+    for piece in pieces:
+        rows[piece.date] = rows.get(piece.date, 0) + piece.rows
+    newest = max(date for date, count in rows.items() if AHEAD_SHARE * count >= max(rows.values()))
     return (datetime.date.fromisoformat(newest) - datetime.timedelta(LATE_DAYS)).isoformat()
 
 

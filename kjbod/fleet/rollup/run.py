@@ -328,16 +328,27 @@ class _Step:
         dates = sorted(date for date in seen if first <= date <= last)
         later = sorted(date for date in seen if date > last)
         before = self._past_before(first)
-        rows = self._persisted(drives.drive_day(self._read(DIR_DAY, dates), before))
+        rows = self._make_drive_days(dates, before)
         if later and self._ends_otherwise(rows, before, first, last):
+            rows = rows.unionByName(self._make_drive_days(later, before.unionByName(past_of_days(rows))))
             dates += later
-            rows = self._persisted(drives.drive_day(self._read(DIR_DAY, dates), before))
-        self._by_date(DRIVE_DAY, rows, dates)
         self._by_date(EXPOSURE_DAY, drives.exposure_day(rows), dates)
         past = self._make_past()
         if not self._later:
             self._replaces(DRIVE_LIFE, dates=[ALL_DATES])
             self._write(DRIVE_LIFE, drives.drive_life(past), ALL_DATES, None, self._directories(dates[-1]))
+
+    def _make_drive_days(self, dates: Sequence[str], before: "DataFrame") -> "DataFrame":
+        """Write the days of drives of some dates, and return them. One date after the other, each from what the table
+        says of those before it: so it does not matter which dates are rolled up in one step."""
+        made: list[DataFrame] = []
+        self._replaces(DRIVE_DAY, dates=[*self._which.get(DRIVE_DAY.full_name, {}).get("dates", ()), *dates])
+        for date in dates:
+            rows = self._persisted(drives.drive_day(self._read(DIR_DAY, [date]), before))
+            self._write(DRIVE_DAY, rows, date, None, self._directories(date))
+            before = before.unionByName(past_of_days(rows))
+            made.append(rows)
+        return functools.reduce(lambda one, other: one.unionByName(other), made)
 
     def _past_before(self, first: str) -> "DataFrame":
         """All days of drives before a date, as rows like those of ``gold.drive_past``."""
@@ -353,7 +364,7 @@ class _Step:
         live = self._pieces(DRIVE_DAY)
         if not live:
             return past_of_days(self._read(DRIVE_DAY))
-        until = past_until(max(piece.date for piece in live))
+        until = past_until(live)
         note = PastNote.in_state(self._seen)
         if note is not None and not (note.until <= until and note.counts(live)):
             note = None
