@@ -70,6 +70,9 @@ def stop(spark: "SparkSession", timeout_s: float) -> None:
     if gateway is None or process is None:
         spark.stop()
         return
+    with contextlib.suppress(Exception):  # one that was interrupted as it began, and would tell of its end
+        for query in spark.streams.active:
+            query.stop()
     try:
         spark.stop()
         gateway.shutdown()

@@ -87,23 +87,23 @@ def test_an_interrupt_while_spark_starts_leaves_no_java_and_no_file(number: sign
     command = [kjbod_command(), "fleet", "query", "select 1", "--lake", str(tmp_path / "none")]
     environment = os.environ | {"TMPDIR": str(scratch)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as ran:
-        while not javas(scratch):
+        while "java" not in programs(scratch):
             assert ran.poll() is None, "it has not even begun"
             time.sleep(0.001)
         ran.send_signal(number)
         _, told = ran.communicate(timeout=60)
     assert ran.returncode == EXIT_INTERRUPTED
     assert [line for line in told.splitlines() if "interrupted" not in line] == []
-    assert (javas(scratch), list(scratch.iterdir())) == ([], [])
+    assert (programs(scratch), list(scratch.iterdir())) == ([], [])
 
 
-def javas(scratch: Path) -> list[str]:
-    """Processes with a folder below ``scratch`` for what Spark writes."""
+def programs(scratch: Path) -> list[str]:
+    """Names of the processes with a folder below ``scratch`` for what Spark writes."""
     wanted, found = os.fsencode(f"SPARK_LOCAL_DIRS={scratch}/"), []
     for environment in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             if wanted in environment.read_bytes():
-                found.append(environment.parent.name)
+                found.append((environment.parent / "comm").read_text().strip())
     return found
 
 

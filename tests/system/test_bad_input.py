@@ -511,7 +511,7 @@ def test_fleet_report_that_is_interrupted_says_so_and_leaves_nothing(
         os.killpg(process.pid, number)  # Spark's own process gets it as well, as from a terminal or from systemd
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
-    assert "interrupted; what was there before is whole" in stderr
+    assert "interrupted; nothing of it is left" in stderr
     assert "Traceback" not in stderr
     assert node.tree() == before
 
