@@ -74,7 +74,15 @@ def body(running, kill):
             os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)
         return spark.range(7).count()
 
-print(run_command("try", lambda running: body(running, True)), run_command("try", lambda running: body(running, False)))
+def killed_at_the_end(running):
+    with running.session() as spark:
+        from pyspark import SparkContext
+        found = spark.range(5).count()
+        os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)
+        return found
+
+bodies = (lambda running: body(running, True), lambda running: body(running, False), killed_at_the_end)
+print(*(run_command("try", each) for each in bodies))
 """
 
 
@@ -111,7 +119,7 @@ def programs(scratch: Path) -> list[str]:
 def test_a_java_that_is_killed_is_named_and_leaves_no_success_behind() -> None:
     """As the kernel does where memory is short. The next session of the process has a Java of its own."""
     ran = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, check=True)
-    assert ran.stdout.splitlines()[-1] == "2 7"
+    assert ran.stdout.splitlines()[-1] == "2 7 5", "what was done before the end is done"
     [line] = ran.stderr.splitlines()
     assert "was killed by signal 9 while Spark was at work" in line
 

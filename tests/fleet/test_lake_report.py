@@ -3,6 +3,7 @@
 import errno
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,10 @@ import pytest
 
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.lake.lake import Lake, open_lake
-from kjbod.fleet.lake.state import State
+from kjbod.fleet.lake.state import Piece, State
 from kjbod.fleet.page.model import FleetReport, host_file
 from kjbod.fleet.publishing import publish, workspace
-from kjbod.fleet.report import _LAST, _still_dead
+from kjbod.fleet.report import _LAST, _still_dead, dates_of
 from kjbod.fleet.report_files import MARKS, OUTPUTS, Wanted, make_files
 from tests.fleet.gold_fleet import CRIPPLED, DEAD, DISKS, LEADING, RISKY, SILENT, STOPPED, make_gold
 from tests.fleet.parts import drawn
@@ -130,6 +131,19 @@ def test_days_that_are_none_are_one_line(made: Made, tmp_path: Path, days: tuple
     with pytest.raises(FleetError, match=words):
         make_files(made.lake, tmp_path, lambda _: None, Wanted(*days))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_days_before_the_first_year_are_no_days(tmp_path: Path) -> None:
+    state = State("lake").with_pieces("gold.dir_day", [Piece("gold/dir_day/x", "2026-11-01", (), 1)])
+    with pytest.raises(FleetError, match="no data from 0001-01-01 to 0001-01-01"):
+        dates_of(state, None, "0001-01-01", 30)
+    assert dates_of(state, None, None, 10_000_000) == ["2026-11-01"]
+
+
+def test_a_place_that_is_taken_away_meanwhile_is_said(tmp_path: Path) -> None:
+    with pytest.raises(FleetError, match="cannot write to"), workspace(tmp_path / "out", MARKS) as work:
+        shutil.rmtree(tmp_path / "out")
+        (work / "hosts").mkdir()
 
 
 def test_a_new_report_takes_the_place_of_the_old_one_and_of_nothing_else(tmp_path: Path) -> None:

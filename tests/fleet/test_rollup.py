@@ -438,13 +438,18 @@ def test_numbers_that_do_not_add_up_are_not_known_and_cost_no_other(spark: Any) 
 
 
 def drive_days(spark: Any, rows: list[dict[str, Any]], before: Any = None) -> Any:
-    """``gold.drive_day`` of rows of ``gold.dir_day``."""
+    """``gold.drive_day`` of rows of ``gold.dir_day``, one date after the other."""
     from kjbod.fleet.rollup import drives
     from kjbod.fleet.rollup.drive_past import past_of_days
     from tests.fleet.gold_rows import frame
 
     past = past_of_days(before or frame(spark, "gold.drive_day", []))
-    return drives.drive_day(frame(spark, "gold.dir_day", rows), past)
+    made = frame(spark, "gold.drive_day", [])
+    for date in sorted({row["date"] for row in rows}):
+        of_date = [row for row in rows if row["date"] == date]
+        days = drives.drive_day(frame(spark, "gold.dir_day", of_date), past.unionByName(past_of_days(made)))
+        made = made.unionByName(days)
+    return made
 
 
 def test_a_drive_is_replaced_by_the_one_that_is_there_after_it(spark: Any) -> None:

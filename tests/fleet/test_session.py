@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import re
+import shlex
 import signal
 import threading
 import warnings
@@ -57,6 +58,11 @@ def test_only_a_large_input_is_compiled_and_planned_again(tmp_path: Path) -> Non
 @pytest.mark.parametrize("input_bytes", [0, LARGE_INPUT_BYTES + 1, 1 << 40])
 def test_a_driver_has_a_gigabyte_whatever_the_input_is(input_bytes: int, tmp_path: Path) -> None:
     assert local_settings(tmp_path, input_bytes)["spark.driver.memory"] == "1g"
+
+
+def test_a_scratch_folder_with_a_space_is_one_option_of_java(tmp_path: Path) -> None:
+    options = driver_settings(tmp_path / "with space", 0)["spark.driver.extraJavaOptions"]
+    assert f"-Djava.io.tmpdir={tmp_path}/with space" in shlex.split(options)
 
 
 def test_a_cluster_gets_no_setting_that_only_this_machine_knows(tmp_path: Path) -> None:

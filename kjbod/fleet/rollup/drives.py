@@ -27,12 +27,10 @@ _DEAD = (DirectoryState.FAILED, DirectoryState.UNREADABLE)
 
 
 def drive_day(days: DataFrame, before: DataFrame) -> DataFrame:
-    """Rows of ``gold.drive_day`` of rows of ``gold.dir_day`` of some dates without one missing between them, and of all
-    days of drives before those, as rows like those of ``gold.drive_past``."""
-    rows = _by_drive(_named(days, before))
-    in_order = Window.partitionBy(*_DRIVE).orderBy("date").rowsBetween(Window.unboundedPreceding, -1)
-    began = F.coalesce(F.last("_says_well", ignorenulls=True).over(in_order), "_was_well", F.lit(1))
-    rows = joined(rows, _ends(before), _DRIVE).withColumn("_began_well", began)
+    """Rows of ``gold.drive_day`` of the rows of ``gold.dir_day`` of one date, and of all days of drives before it, as
+    rows like those of ``gold.drive_past``."""
+    rows = joined(_by_drive(_named(days, before)), _ends(before), _DRIVE)
+    rows = rows.withColumn("_began_well", F.coalesce("_was_well", F.lit(1)))
     is_failure = (F.col("failures") > 0) & (
         (F.col("_began_well") == 1) | F.coalesce(F.col("failed_last_ts") > F.col("online_first_ts"), F.lit(False))
     )
@@ -55,9 +53,8 @@ def drive_day(days: DataFrame, before: DataFrame) -> DataFrame:
 def _named(days: DataFrame, before: DataFrame) -> DataFrame:
     """Rows of ``gold.dir_day`` with ``drive``. What later days say of a serial number is left to the drive's life: a
     day does not depend on what comes after it."""
-    said = F.when(F.col("serial").isNotNull(), F.struct("date", "serial"))
-    so_far = F.max(said).over(Window.partitionBy(*_DISK).orderBy("date")).serial
-    known = F.when(F.col("dir_id").isNotNull(), F.coalesce(so_far, "_known"))
+    that_day = F.max("serial").over(Window.partitionBy(*_DISK))  # by another agent of the host
+    known = F.when(F.col("dir_id").isNotNull(), F.coalesce(that_day, "_known"))
     return joined(days, _names(before), _DISK).withColumn("drive", F.coalesce("serial", known, "dir_id")).drop("_known")
 
 
