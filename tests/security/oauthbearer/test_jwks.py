@@ -102,6 +102,12 @@ def _user(listener: Validator, token: str) -> str | None:
     return None if found is None else found.user
 
 
+async def answered(provider: IdentityProvider, listener: Any, times: int) -> None:
+    """The endpoint was asked so often, and the last answer has come: while one is under way nobody asks anew."""
+    await until(lambda: len(provider.asked) == times)
+    await until(lambda: listener._under_way is not None and listener._under_way.done())
+
+
 async def test_strangers_cannot_have_the_endpoint_asked_again_and_again(provider: IdentityProvider) -> None:
     clock = Later()
     listener = validator(provider, clock)
@@ -114,11 +120,10 @@ async def test_strangers_cannot_have_the_endpoint_asked_again_and_again(provider
         provider.key = signing_key(f"nobody-{number}")
         _user(listener, provider.token())
     provider.key = mine
-    await until(lambda: len(provider.asked) == 2)
+    await answered(provider, listener, 2)
     clock.ahead_ms += 1_000
     _user(listener, unknown)
-    await until(lambda: len(provider.asked) == 3)
-    await until(lambda: listener._under_way is not None and listener._under_way.done())  # and has answered
+    await answered(provider, listener, 3)
     clock.ahead_ms += MISSING_FOR_MS - 10_000
     _user(listener, unknown)
     assert await verdict(listener, provider.token()) == "kafka"
