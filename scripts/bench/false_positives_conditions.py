@@ -17,6 +17,7 @@ DISKS = 3
 MANY_DISKS = 12
 _LIBFAKETIME = "faketime/libfaketime.so.1"
 _LOAD_BURNERS = 2
+_FILE_SYSTEMS = ("ext4", "xfs", "btrfs")
 _HELD_TIMEOUT_S = HealthSettings().held_timeout_ms / 1000
 _SLOW_FROM_US = HealthSettings().slow_ms * 1000
 """A delay of each request from which on any probe is slow."""
@@ -103,6 +104,24 @@ def _slow(delay_us: int) -> Callable[[Rig, Member], Disturbance]:
                 disk.delay_us(0)
 
     return disturb
+
+
+def _prepare_mixed(rig: Rig, condition: Condition, duration_s: float) -> Member:
+    return rig.start(condition.name, condition.disks, duration_s, file_systems=_FILE_SYSTEMS)
+
+
+def _slow_and_loaded(rig: Rig, member: Member) -> Disturbance:
+    yield from _both(_slow(1_500_000)(rig, member), _heavy_load(rig, member))
+
+
+def _both(first: Disturbance, second: Disturbance) -> Disturbance:
+    """Two disturbances at once, until the first one ends."""
+    try:
+        for wait_s, _ in zip(first, second, strict=False):
+            yield wait_s
+    finally:
+        second.close()
+        first.close()
 
 
 def _prepare_throttled(rig: Rig, condition: Condition, duration_s: float) -> Member:
@@ -335,6 +354,13 @@ CONDITIONS = {
         Condition("twelve", f"{MANY_DISKS} idle directories", _nothing, disks=MANY_DISKS),
         Condition("slow-200ms", "each request of the device takes 200 ms", _slow(200_000)),
         Condition("slow-1s", "each request of the device takes 1 s", _slow(1_000_000)),
+        Condition(
+            "slow-1500ms",
+            "each request takes 1.5 s on ext4, XFS and btrfs; every device and every processor saturated",
+            _slow_and_loaded,
+            _prepare_mixed,
+            alone=True,
+        ),
         Condition(
             "throttled", "a control group lets 5 requests a second through, or 1", _throttled, _prepare_throttled
         ),

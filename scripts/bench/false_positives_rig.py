@@ -312,15 +312,22 @@ class Rig:
         prefix: Sequence[str] = (),
         own_controller: bool = False,
         group: ControlGroup | None = None,
+        file_systems: Sequence[str] = ("ext4",),
     ) -> Member:
-        """An agent on new disks, or a guard beside a broker on them; ``prefix`` goes before its command."""
+        """Start an agent on new disks, or a guard beside a broker on new disks.
+
+        ``prefix`` goes before the command; disks have the file systems in turn.
+        """
         if own_controller:
             cluster = self._cluster(f"controller-{name}")
         else:
             cluster = self._shared = self._shared or self._cluster("controller")
         home = self.work / name
         disks = [
-            self._closing.enter_context(RealDisk(home / "mnt" / f"disk{number}")) for number in range(1, disk_count + 1)
+            self._closing.enter_context(
+                RealDisk(home / "mnt" / f"disk{number}", fstype=file_systems[(number - 1) % len(file_systems)])
+            )
+            for number in range(1, disk_count + 1)
         ]
         self._nodes += 1
         # apart, or the loss of one disk would be the broker's

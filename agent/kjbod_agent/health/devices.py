@@ -24,14 +24,15 @@ STILL_PROBES = 3
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Counters of the device of a directory now, summed, and the longest silence of any device among several.
+    """Counters of the devices of a directory now, summed, and the longest silence of any device among several.
 
-    ``after_flush``: that of any; see ``silence.py``.
+    ``after_flush`` and ``ended_ms``: of any device, and the longest; see ``silence.py``.
     """
 
     counters: BlockCounters | None
     hung_ms: int = 0
     after_flush: bool = False
+    ended_ms: int = 0
 
 
 class DeviceWatch:
@@ -51,7 +52,7 @@ class DeviceWatch:
     def read(self, device: BlockDevice, now_ms: int) -> Reading:
         """Sample the devices of a directory."""
         found: list[BlockCounters] = []
-        hung_ms, after_flush = 0, False
+        hung_ms, after_flush, ended_ms = 0, False, 0
         for name in device.names:
             single = device if len(device.names) == 1 else replace(device, names=(name,))
             counters = self._sources.read_counters(single)
@@ -62,8 +63,9 @@ class DeviceWatch:
             silence = self._silences[name] = observe_device(self._silences.get(name), counters, now_ms, self._gap_ms)
             hung_ms = max(hung_ms, silence.hung_ms)
             after_flush = after_flush or silence.after_flush
+            ended_ms = max(ended_ms, silence.ended_ms)
             found.append(counters)
-        return Reading(block.total(found), hung_ms, after_flush) if found else Reading(None)
+        return Reading(block.total(found), hung_ms, after_flush, ended_ms) if found else Reading(None)
 
     def is_busy(self, device: BlockDevice) -> bool:
         """Whether somebody but our probes uses it, by the samples since the last call."""

@@ -273,9 +273,9 @@ class HealthMonitor:
 
     def status(self) -> tuple[DirectoryStatus, ...]:
         """All directories, in the order in which they were given."""
-        read = self._sources.read_counters
+        read, now_ms = self._devices.read, self._clock.monotonic_ms()
         each = self._watched.values()
-        return tuple(watched.status(read(watched.device), self.smart(watched.device)) for watched in each)
+        return tuple(watched.status(read(watched.device, now_ms), self.smart(watched.device)) for watched in each)
 
     # probes --------------------------------------------------------------------------------------------------------
 
@@ -416,6 +416,7 @@ class HealthMonitor:
             now=reading.counters,
             device_ms=reading.hung_ms,
             after_flush=reading.after_flush,
+            ended_ms=reading.ended_ms,
         )
         self._feed(watched, event)
         next_ms = min((at - blocked.age_ms for at in SAMPLE_AT_MS if at > blocked.age_ms), default=SAMPLE_EVERY_MS)
@@ -429,13 +430,15 @@ class HealthMonitor:
     # the devices ---------------------------------------------------------------------------------------------------
 
     async def _watch_devices(self) -> None:
-        """Notice a silence that nobody has probed yet: from its begin on it counts."""
+        """Notice a silence that nobody has probed yet: from its begin on it counts. Also of directories that have
+        failed, as long as they are watched: whether a disk still stands still decides what may be done about it."""
         while True:
-            watching = [watched for watched in self._watched.values() if watched.health.health is not Health.FAILED]
+            watching = list(self._watched.values())
             now_ms = self._clock.monotonic_ms()
             readings = {device: self._devices.read(device, now_ms) for device in {w.device for w in watching}}
             for watched in watching:
-                if readings[watched.device].hung_ms >= self._settings.notice_ms:
+                failed = watched.health.health is Health.FAILED
+                if not failed and readings[watched.device].hung_ms >= self._settings.notice_ms:
                     self._notice(watched, now_ms)
             busy = [device for device in readings if self._devices.is_busy(device)]
             await asyncio.sleep((devices.BUSY_EVERY_MS if busy else devices.IDLE_EVERY_MS) / 1000)

@@ -9,6 +9,9 @@ other, and the kernel counts the first flush when it is done, and then nothing u
 are. So behind a flush a healthy device may be silent for two requests: ``after_flush``. Measured on ext4 and a device
 of 1 s per request: 2 s. Requests of others may be completed between that flush and the write, so it holds until the
 device has nothing left to do; and for ``gap_ms`` more, as the journal goes on when it gets a processor.
+
+A device that has just answered after a long silence may be silent for as long again: ``ended_ms`` remembers the longest
+silence that ended within :data:`REMEMBERED_MS`.
 """
 
 from dataclasses import replace
@@ -17,6 +20,8 @@ from kjbod.observed import could_go_on, observed_ms
 from kjbod.quick_dataclass import dataclass
 from kjbod_agent.health.block import BlockCounters
 
+REMEMBERED_MS = 60_000
+"""How long a silence that ended counts as an example of what the device may do again."""
 FROZEN = frozenset({"percpu_rwsem_wait", "__percpu_down_read", "percpu_down_read"})
 """Where a writer to a frozen file system sleeps (``sb_start_write``). Held, whatever the device does for others."""
 
@@ -31,6 +36,8 @@ class DeviceSilence:
         hung_ms: observed time, up to then, in which it had requests in flight at every sample and completed none.
         after_flush: whether a flush was completed before the silence began, and it has not been idle since.
         flushed_ms: time of the sample that saw the last flush completed; None when none did.
+        ended_ms: length of the longest silence that ended within :data:`REMEMBERED_MS`.
+        ended_at_ms: time of the sample that saw the end of that silence.
     """
 
     sampled_ms: int
@@ -38,6 +45,8 @@ class DeviceSilence:
     hung_ms: int = 0
     after_flush: bool = False
     flushed_ms: int | None = None
+    ended_ms: int = 0
+    ended_at_ms: int = 0
 
 
 def observe_device(earlier: DeviceSilence | None, counters: BlockCounters, now_ms: int, gap_ms: int) -> DeviceSilence:
@@ -45,13 +54,18 @@ def observe_device(earlier: DeviceSilence | None, counters: BlockCounters, now_m
     if earlier is None:
         return DeviceSilence(now_ms, counters)
     flushed_ms = now_ms if counters.flushes != earlier.counters.flushes else earlier.flushed_ms
+    ended_ms, ended_at_ms = earlier.ended_ms, earlier.ended_at_ms
+    if ended_ms and now_ms - ended_at_ms > REMEMBERED_MS:
+        ended_ms = 0
     busy = counters.in_flight and earlier.counters.in_flight
     if busy and counters.completed == earlier.counters.completed:
         hung_ms = earlier.hung_ms + observed_ms(now_ms - earlier.sampled_ms, gap_ms)
-        return DeviceSilence(now_ms, counters, hung_ms, earlier.after_flush, flushed_ms)
+        return DeviceSilence(now_ms, counters, hung_ms, earlier.after_flush, flushed_ms, ended_ms, ended_at_ms)
+    if earlier.hung_ms and earlier.hung_ms >= ended_ms and counters.completed != earlier.counters.completed:
+        ended_ms, ended_at_ms = earlier.hung_ms, now_ms
     just_flushed = flushed_ms is not None and now_ms - flushed_ms <= gap_ms
     after_flush = just_flushed or bool(busy and earlier.after_flush)
-    return DeviceSilence(now_ms, counters, 0, after_flush, flushed_ms)
+    return DeviceSilence(now_ms, counters, 0, after_flush, flushed_ms, ended_ms, ended_at_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +84,7 @@ class ProbeBlocked:
         device_ms: :attr:`DeviceSilence.hung_ms` of the device, the longest of several. It may have begun before this
             request, with somebody else's.
         after_flush: :attr:`DeviceSilence.after_flush`, of any of several.
+        ended_ms: :attr:`DeviceSilence.ended_ms`, the longest of several.
     """
 
     number: int
@@ -81,6 +96,7 @@ class ProbeBlocked:
     now: BlockCounters | None = None
     device_ms: int = 0
     after_flush: bool = False
+    ended_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +115,7 @@ class Blockage:
         blind_ms: observed time without counters, in this step.
         device_ms: as in the last sample.
         after_flush: whether the silence may have begun with a flush.
+        ended_ms: as in the last sample.
         idle: whether nothing of it was with the device at the last sample; None when that is not known. Time between
             two samples counts for what both saw, that before the first one for what the first one saw.
         counters: at the last sample that had any.
@@ -115,6 +132,7 @@ class Blockage:
     blind_ms: int = 0
     device_ms: int = 0
     after_flush: bool = False
+    ended_ms: int = 0
     idle: bool | None = None
     counters: BlockCounters | None = None
 
@@ -155,6 +173,7 @@ def observe(blockage: Blockage | None, event: ProbeBlocked, now_ms: int, gap_ms:
         blind_ms=blockage.blind_ms + passed_ms if blind else 0,
         device_ms=0 if frozen else event.device_ms,
         after_flush=event.after_flush or _after_flush(blockage, now),
+        ended_ms=event.ended_ms,
         idle=idle,
         counters=now or earlier,
     ), True

@@ -71,8 +71,7 @@ anew. Rows are what happens, first match wins; "settling" is what ``witness.must
     mount missing or other, when suspect and blocked    failed: no probe can confirm it, and the table was read twice
     mount read-only, emergency_ro, shutdown             unchanged; probe at once, which gets EROFS or EIO
     the kernel said something                           unchanged; full probe at once
-    blocked, device hung for ``probe_timeout_ms``, or   failed; settling: after twice the time
-      half as long again after a flush
+    blocked, device hung for ``hung_after_ms``          failed; settling: after twice the time
     blocked, held for ``held_timeout_ms`` (0: never)    failed
     blocked for ``blind_timeout_ms`` without counters   failed
       in one step
@@ -89,10 +88,13 @@ anew. Rows are what happens, first match wins; "settling" is what ``witness.must
 stands still for 1.5 s each 10 s is never hung, and quick whenever it is asked. It gets slow by three times in a minute
 and well by a minute without one, so that it does not come and go with them.
 
-A silence that began with a flush may be two requests long (``silence.py``), and gets half as much time again.
+``hung_after_ms`` is ``probe_timeout_ms``. A silence that began with a flush may be two requests long
+(``silence.py``): it gets twice the time. A device that ended a silence within the last minute may be silent for as long
+again: it gets twice the length of that silence, at most ``blind_timeout_ms``. So a device that completes each request
+within ``probe_timeout_ms`` is never hung, and one that gets slower step by step is not either.
 
 Bounds. An idle dead disk is failed at most one probe interval, one probe and one confirming probe after its death, or,
-without a witness, ``host_settle_ms`` and one probe later. A hung disk is failed ``probe_timeout_ms`` and one sample
+without a witness, ``host_settle_ms`` and one probe later. A hung disk is failed ``hung_after_ms`` and one sample
 after the first request that it swallowed: at once on a busy disk, on an idle one that is the next probe. A held one
 after ``held_timeout_ms``; one without counters after ``blind_timeout_ms`` in one step.
 """

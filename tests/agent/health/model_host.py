@@ -393,6 +393,7 @@ class ModelHost:
             now=reading.counters,
             device_ms=reading.hung_ms,
             after_flush=reading.after_flush,
+            ended_ms=reading.ended_ms,
         )
         self.feed(directory, event)
         next_ms = min((at - age_ms for at in SAMPLE_AT_MS if at > age_ms), default=SAMPLE_EVERY_MS)

@@ -579,15 +579,30 @@ def test_two_requests_that_the_kernel_counts_as_one_behind_a_flush_are_not_a_han
     assert states == {Health.ONLINE, Health.SUSPECT, Health.SLOW}
 
 
-def test_a_device_that_hangs_behind_a_flush_is_hung_half_as_much_later() -> None:
+def test_a_device_that_hangs_behind_a_flush_is_hung_after_twice_the_time() -> None:
     begun: Event = ProbeBlocked(1, "fsync", 20, "", "D", NOTHING_DONE, BlockCounters(1, 1, 0, flushes=1))
     stuck = [
         (at, ProbeBlocked(1, "fsync", at, "", "D", NOTHING_DONE, BlockCounters(1, 1, 0, flushes=1)))
-        for at in range(30, 2871, 10)
+        for at in range(30, 3821, 10)
     ]
     assert feed([(20, begun), *stuck[:-1]]).state.health is Health.SUSPECT
     assert feed([(20, begun), *stuck]).state.cause is Cause.HUNG
     assert feed([(20, begun), *stuck]).state.health is Health.FAILED
+
+
+@pytest.mark.parametrize(
+    ("ended_ms", "after_ms"), [(0, 1900), (900, 1900), (1500, 3000), (3000, 6000), (60_000, SETTINGS.blind_timeout_ms)]
+)
+def test_a_device_that_ended_a_silence_lately_gets_twice_its_length(ended_ms: int, after_ms: int) -> None:
+    """``faults inject slow --ms 1500`` makes silences of up to 3 s on ext4: a deadline of 2.85 s was too short."""
+    nothing_done = BlockCounters(1, 1, 0)
+    events: list[tuple[int, Event]] = [
+        (at, ProbeBlocked(1, "fsync", at, "", "D", NOTHING_DONE, nothing_done, ended_ms=ended_ms))
+        for at in range(20, after_ms + 40, 10)
+    ]
+    verdict = feed(events).state
+    assert (verdict.health, verdict.cause) == (Health.FAILED, Cause.HUNG)
+    assert after_ms <= verdict.since_ms <= after_ms + 30
 
 
 # what the kernel says -------------------------------------------------------------------------------------------------

@@ -244,6 +244,21 @@ def test_a_silence_that_begins_behind_a_flush_may_be_two_requests_long(
     assert _silence(*samples).after_flush is after_flush
 
 
+@pytest.mark.parametrize(
+    ("samples", "ended_ms"),
+    [
+        pytest.param([(0, 1, 5, 0), (200, 1, 5, 0), (400, 1, 5, 0), (600, 1, 6, 0)], 400, id="ended"),
+        pytest.param([(0, 1, 5, 0), (200, 1, 5, 0), (400, 0, 5, 0)], 0, id="nothing completed"),
+        pytest.param([(0, 1, 5, 0), (400, 1, 5, 0), (500, 1, 6, 0), (700, 1, 6, 0), (800, 1, 7, 0)], 400, id="longest"),
+        pytest.param([(0, 1, 5, 0), (200, 1, 5, 0), (300, 0, 6, 0), (60_301, 0, 6, 0)], 0, id="a minute ago"),
+    ],
+)
+def test_a_device_remembers_the_longest_silence_that_ended_within_a_minute(
+    samples: list[tuple[int, int, int, int]], ended_ms: int
+) -> None:
+    assert _silence(*samples).ended_ms == ended_ms
+
+
 def test_pauses_of_the_machine_within_one_request_add_up_to_no_more_than_was_planned_between_two_samples() -> None:
     pauses = [(3_600_000 * number, 1, 5, 0) for number in range(10)]
     assert _silence(*pauses).hung_ms == 9 * 200 < SETTINGS.probe_timeout_ms
