@@ -21,7 +21,7 @@ MAX_DEPTH = 8
 """Layers of a stack that are looked through."""
 NUMBERED = frozenset({"ext4", "f2fs", "xfs"})
 """File systems that have a directory ``/sys/fs/<type>/<device>`` for each that is mounted."""
-_NVME_HEAD = re.compile(r"nvme(\d+)n(\d+)")
+NVME_HEAD = re.compile(r"nvme(\d+)n(\d+)")
 
 
 def block_device_of(mount: Mount, sys: Path = SYS) -> BlockDevice:
@@ -162,7 +162,7 @@ def _below(device: Path, sys: Path) -> Iterator[Path]:
     for slave in sorted((device / "slaves").glob("*")):
         found = slave.resolve()
         yield found.parent if (found / "partition").exists() else found
-    if head := _NVME_HEAD.fullmatch(device.name):
+    if head := NVME_HEAD.fullmatch(device.name):
         # The paths are hidden disks: nvme0c1n1 is namespace 1 of subsystem 0 by controller 1.
         yield from (path.resolve() for path in sys.glob(f"block/nvme{head[1]}c*n{head[2]}"))
 

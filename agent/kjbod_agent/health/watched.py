@@ -7,7 +7,7 @@ from dataclasses import field
 
 from kjbod.quick_dataclass import dataclass
 from kjbod_agent.health.block import BlockCounters, BlockDevice
-from kjbod_agent.health.devices import CounterCheck
+from kjbod_agent.health.devices import CounterCheck, Reading
 from kjbod_agent.health.mounts import Mount, MountChange
 from kjbod_agent.health.verdict import DirectoryHealth, Event
 from kjbod_agent.smart.readings import Smart
@@ -35,6 +35,8 @@ class DirectoryStatus:
         freed_ms: when the disk of one that has failed answered a request well that it had swallowed; None: it did not,
             or swallows another one.
         smart: the health of its disks as they tell it; None: none has told it.
+        silent_ms: how long its device has had requests in flight and completed none, until now; also when it has
+            failed.
     """
 
     path: str
@@ -52,6 +54,7 @@ class DirectoryStatus:
     mount_point: str | None = None
     freed_ms: int | None = None
     smart: Smart | None = None
+    silent_ms: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -99,8 +102,8 @@ class Watched:
     task: asyncio.Task[None] | None = None
     """Sends its probes."""
 
-    def status(self, counters: BlockCounters | None, smart: Smart | None = None) -> DirectoryStatus:
-        """The status now; ``counters`` are those of the device now, ``smart`` is what its disks last told."""
+    def status(self, reading: Reading, smart: Smart | None = None) -> DirectoryStatus:
+        """The status now; ``reading`` is of the device now, ``smart`` is what its disks last told."""
         blocked = self.agent.blocked()
         return DirectoryStatus(
             path=self.agent.path,
@@ -112,10 +115,11 @@ class Watched:
             probe_histogram=self.probe_histogram,
             blocked_ms=None if blocked is None else blocked.age_ms,
             device=self.device,
-            counters=counters,
+            counters=reading.counters,
             file_system=None if self.mount is None else self.mount.fstype,
             probe_us=self.probe_us,
             mount_point=None if self.mount is None else self.mount.mount_point,
             freed_ms=self.freed_ms if blocked is None else None,
             smart=smart,
+            silent_ms=reading.hung_ms,
         )

@@ -30,7 +30,10 @@ ANYWHERE: Final = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 """Where smartctl is, behind what PATH says: that of a service's user often lacks them."""
 SECTOR_BYTES: Final = 512
 _NAME: Final = re.compile(r"[a-z][a-z0-9]{1,31}")
-_OPTIONS: Final = ("--json=c", "--info", "--health", "--attributes", "--log=error", "--log=ssd", "--nocheck=standby")
+_OPTIONS: Final = (
+    *("--json=c", "--info", "--health", "--attributes", "--log=error", "--log=ssd", "--log=scterc"),
+    "--nocheck=standby",
+)
 """Nothing that starts a test, sets something, or wakes a disk."""
 _PR_SET_PDEATHSIG: Final = 1
 _MAX_FD: Final = 1 << 16

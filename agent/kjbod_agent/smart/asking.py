@@ -171,6 +171,15 @@ class SmartAsking:
         return [status.path for status in self._statuses() if name in status.device.disks]
 
 
+async def ask_once(processes: CanAsk, name: str) -> Smart | None:
+    """Return the health of a disk, by its kernel name, as smartctl reads it now; None: nothing was read in time."""
+    try:
+        answer = await processes.ask(name)
+    except (TimeoutError, OSError):
+        return None
+    return parse_smartctl(_parsed(answer.content.partition(b"\n")[2]))
+
+
 def _parsed(content: bytes) -> Any:
     """JSON; None: it is none."""
     try:

@@ -33,6 +33,7 @@ class Smart:
         uncorrect: sectors that an offline scan could not read (198).
         reported_uncorrect: errors that it reported to the host (187).
         command_timeout: commands that it gave up (188).
+        recovery_ms: how long the disk tries to read or write a bad sector at most (ATA SCT ERC); 0: no limit is set.
         raw: attributes as they came: of a disk by attribute, of a directory by disk.
     """
 
@@ -53,6 +54,7 @@ class Smart:
     uncorrect: int | None = None
     reported_uncorrect: int | None = None
     command_timeout: int | None = None
+    recovery_ms: int | None = None
     raw: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -90,6 +92,7 @@ def of_directory(disks: Mapping[str, Smart]) -> Smart | None:
         "uncorrect": max,
         "reported_uncorrect": max,
         "command_timeout": max,
+        "recovery_ms": longest_ms,
     }
     return Smart(
         model=_texts(one.model for one in each),
@@ -100,6 +103,11 @@ def of_directory(disks: Mapping[str, Smart]) -> Smart | None:
         raw={name: dict(one.raw) for name, one in disks.items() if one.raw},
         **{name: _of_known(take, [getattr(one, name) for one in each]) for name, take in worst.items()},
     )
+
+
+def longest_ms(limits: Sequence[int]) -> int:
+    """Return the longest of time limits in milliseconds; 0 is no limit."""
+    return 0 if 0 in limits else max(limits)
 
 
 def _texts(texts: Iterable[str | None]) -> str | None:

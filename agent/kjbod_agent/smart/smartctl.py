@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from kjbod_agent.smart.readings import Smart, over
+from kjbod_agent.smart.readings import Smart, longest_ms, over
 
 EXIT_BITS: Final = (
     "the command line was not understood",
@@ -130,12 +130,23 @@ def _ata(document: object) -> Smart:
         uncorrect=_raw(table.get(_UNCORRECT)),
         reported_uncorrect=_raw(table.get(_REPORTED)),
         command_timeout=_timeouts(table.get(_TIMEOUT)),
+        recovery_ms=_recovery_ms(_at(document, "ata_sct_erc")),
         power_on_hours=_raw(table.get(_HOURS)),
         temp_c=_packed_temperature(table.get(_TEMPERATURE)) or _packed_temperature(table.get(_AIRFLOW)),
         wear_pct=_wear(document, table),
         spare_pct=_spare(table.get(_RESERVED)),
         raw={str(number): _row(attribute) for number, attribute in table.items()},
     )
+
+
+def _recovery_ms(limits: object) -> int | None:
+    """Return the longer limit of reads and writes; 0 without a limit; None where the disk does not tell."""
+    found = []
+    for kind in ("read", "write"):
+        enabled, deciseconds = _flag(limits, kind, "enabled"), _count(limits, kind, "deciseconds")
+        if enabled is not None:
+            found.append(100 * (deciseconds or 0) if enabled else 0)
+    return longest_ms(found) if found else None
 
 
 def _scsi(document: object) -> Smart:

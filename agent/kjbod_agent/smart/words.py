@@ -34,3 +34,24 @@ def asked_by(
     if not may:
         return "note", little, NO_RIGHTS
     return "ok", f"{text}: by smartctl, as long as the guard has the rights of who asks", ""
+
+
+def recovery(disk: str, recovery_ms: int | None, cut_after_ms: int) -> tuple[str, str, str] | None:
+    """Return a line of ``kjbod guard check`` about a disk that may retry a bad sector for longer than the guard waits.
+
+    Args:
+        disk: kernel name.
+        recovery_ms: the disk's own limit (SCT ERC); 0: no limit is set; None: the disk does not tell.
+        cut_after_ms: how long the guard waits.
+    """
+    if recovery_ms is None or 0 < recovery_ms < cut_after_ms:
+        return None
+    limit = f"for up to {recovery_ms / 1000:g} s" if recovery_ms else "without a limit"
+    deciseconds = max(10, min(70, cut_after_ms // 200))
+    return (
+        "note",
+        f"{disk} retries a bad sector {limit} (SCT ERC), and the guard waits {cut_after_ms / 1000:g} s: it would shut "
+        "down the file system of a disk that answers later",
+        f"smartctl -l scterc,{deciseconds},{deciseconds} /dev/{disk} at each boot, or a larger "
+        "kjbod.guard.cut.after.ms",
+    )

@@ -83,7 +83,7 @@ def test_smartctl_is_asked_for_the_disk_and_for_nothing_that_changes_it(disk: st
     assert (answer.source, answer.reason, facts["smartctl"]) == ("smartctl", "", True)
     found = parse_smartctl(document)
     assert found is not None and found.serial == "ZTEST001"
-    options = "--json=c --info --health --attributes --log=error --log=ssd --nocheck=standby"
+    options = "--json=c --info --health --attributes --log=error --log=ssd --log=scterc --nocheck=standby"
     assert arguments.read_text() == f"{options} /dev/{disk}\n"
 
 

@@ -47,6 +47,7 @@ READ: dict[str, dict[str, Any]] = {
         "uncorrect": 4,
         "reported_uncorrect": 2,
         "command_timeout": 3,
+        "recovery_ms": 10_000,
     },
     "ata-hdd-failing": {
         "model": "HT8004",
@@ -59,6 +60,7 @@ READ: dict[str, dict[str, Any]] = {
         "realloc": 1999,
         "pending": 120,
         "uncorrect": 118,
+        "recovery_ms": 0,
     },
     "ata-ssd-177": {
         "model": "PM8-960",
