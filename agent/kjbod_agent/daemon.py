@@ -25,6 +25,7 @@ import faulthandler
 import random
 import socket
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -122,6 +123,8 @@ def main(
     config_path: Path,
     problems: Check = agent_problems,
     companion_of: Callable[[Config], Companion] = lambda _: ALONE,
+    *,
+    take_over: bool = False,
 ) -> int:
     """Run the agent with the ``server.properties`` at ``config_path`` until it ends; gives the exit code.
 
@@ -132,12 +135,16 @@ def main(
         config_path: of the file.
         problems: what is asked of its roles.
         companion_of: makes the other half of the node.
+        take_over: whether the agent may start on directories that a Kafka broker has used; False: as
+            ``kjbod.agent.take.over`` says.
 
     Raises:
         KjbodError: the agent could not start; one line says why, nothing was changed.
     """
     try:
         config = load_config(config_path, problems, *CHECKS)
+        if take_over:
+            config = replace(config, kjbod_agent_take_over=True)
         listeners = registered_listeners(config)
         security = security_of(config)
         companion = companion_of(config)

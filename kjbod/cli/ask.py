@@ -1,4 +1,4 @@
-"""The common part of the commands that talk to a running agent: their options, and the way to the agent."""
+"""The common part of the commands that talk to a running agent or guard: their options, and the way to that process."""
 
 import os
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import click
 
 from kjbod.config import Config, load_config
 from kjbod.config.load import BOTH_ROLES, broker_problems, load_guard_config
-from kjbod.runtime.control_socket import ControlClient
+from kjbod.runtime.control_socket import ControlClient, agent_or_guard_of, guard_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -22,7 +22,7 @@ def options(command: F) -> F:
         "config_path",
         required=True,
         type=click.Path(path_type=Path, readable=False),
-        help="The server.properties that the agent runs with.",
+        help="The broker's server.properties.",
     )
     as_json = click.option("--json", "as_json", is_flag=True, help="JSON, for machines.")
     return config(as_json(command))
@@ -34,7 +34,7 @@ def guarded(command: F) -> F:
         "--guard-config",
         "own_path",
         type=click.Path(path_type=Path, readable=False),
-        help="The file with which the guard beside that broker runs.",
+        help="On a host with Kafka: the file with kjbod's own keys that the guard beside the broker runs with.",
     )
     return option(command)
 
@@ -51,10 +51,32 @@ def load(path: Path, own_path: Path | None = None) -> Config:
     return load_config(path, broker_problems)
 
 
-def client(config: Config) -> ControlClient:
-    """The way to the agent of this configuration."""
+def client(config: Config, own_path: Path | None = None) -> ControlClient:
+    """The way to the guard that runs with the file ``own_path``; without that file to the agent or guard of this
+    configuration."""
+    if own_path is not None:
+        return guard_client(config, own_path)
     command = "kjbod server" if config.process_roles == BOTH_ROLES else "kjbod agent"
-    return ControlClient(Path(config.kjbod_state_dir), node_id=config.node_id, source=config.source, command=command)
+    answerer = agent_or_guard_of(config.source, command)
+    return ControlClient(Path(config.kjbod_state_dir), node_id=config.node_id, source=config.source, answerer=answerer)
+
+
+def guard_client(config: Config, own_path: Path | None, **timeouts: int) -> ControlClient:
+    """The way to the guard beside the broker of this configuration.
+
+    Args:
+        config: as read.
+        own_path: the file with kjbod's own keys; None: they are in the broker's file.
+        timeouts: as those of :class:`ControlClient`, in milliseconds.
+    """
+    answerer = guard_of(config.source, None if own_path is None else str(own_path))
+    return ControlClient(
+        Path(config.kjbod_state_dir),
+        node_id=config.node_id,
+        source=config.source,
+        answerer=answerer,
+        **timeouts,
+    )
 
 
 def configured(config: Config, path: str) -> str:

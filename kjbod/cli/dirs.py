@@ -15,14 +15,15 @@ def dirs() -> None:
 
 @dirs.command()
 @ask.options
+@ask.guarded
 @click.argument("path")
-def add(config_path: Path, as_json: bool, path: str) -> int:
+def add(config_path: Path, own_path: Path | None, as_json: bool, path: str) -> int:
     """Bring in a replaced, mended or new directory.
 
     PATH is an entry of log.dirs. It formats nothing: see kjbod format. It prints what was done, or what it waits for.
     """
-    config = ask.load(config_path)
-    said = ask.client(config).call("dirs-add", path=ask.configured(config, path))
+    config = ask.load(config_path, own_path)
+    said = ask.client(config, own_path).call("dirs-add", path=ask.configured(config, path))
     out = Printer()
     if as_json:
         out.json({"path": ask.configured(config, path), "said": said})

@@ -1,7 +1,7 @@
 """``kjbod log-dirs``: what Kafka does not show: which path is which directory id, on which disk, and how that is.
 
-A directory that is offline is told of from memory: the agent's, or, while no agent runs, the file
-``known_directories.json`` in ``kjbod.state.dir``. Without an agent no log directory is touched: its disk may hang.
+The facts about a directory that is offline come from memory: that of the agent or guard, or, while neither runs, the
+file ``known_directories.json`` in ``kjbod.state.dir``. Then no log directory is touched: its disk may hang.
 """
 
 from pathlib import Path
@@ -20,15 +20,15 @@ from kjbod.runtime.control_socket import NoAgentError
 @ask.guarded
 @click.option("--replicas", is_flag=True, help="Each replica too: size, lag, and whether it leads or is on its way.")
 def log_dirs(config_path: Path, own_path: Path | None, as_json: bool, replicas: bool) -> int:
-    """Tell what is known of each log directory.
+    """Show each log directory.
 
-    Path, directory.id, disk, state, space and replicas, also of those that are offline. Without a running agent: what
-    is remembered, touching no disk.
+    Path, directory.id, disk, state, space and replicas, also of directories that are offline. Without a running agent
+    or guard the command shows the facts in kjbod.state.dir, and touches no disk.
     """
     config = ask.load(config_path, own_path)
     out = Printer()
     try:
-        found, running = gather(ask.client(config).stream("log-dirs", replicas=replicas)), True
+        found, running = gather(ask.client(config, own_path).stream("log-dirs", replicas=replicas)), True
     except NoAgentError as error:
         complain(str(error))
         complain("what follows is from memory; no disk was asked")
@@ -56,7 +56,7 @@ def gather(parts: Any) -> list[dict[str, Any]]:
 
 def remembered(config: Config) -> list[dict[str, Any]]:
     """The configured directories, a ``metadata.log.dir`` of its own included, with the ids that they had when an agent
-    last saw them."""
+    or guard last saw them."""
     from kjbod_agent.admin.unattended import known_directories
 
     known = known_directories(config)
@@ -93,7 +93,7 @@ def _remembered_facts(directory: dict[str, Any]) -> list[tuple[str, str]]:
     configured = "" if directory["configured"] else ", and it is not in log.dirs"
     seen = "" if directory["seen_ms"] is None else f", last seen {moment(directory['seen_ms'])}"
     facts = [
-        ("state", f"unknown: no agent answers{configured}"),
+        ("state", f"unknown: no answer{configured}"),
         ("directory.id", f"{safe(directory['directory_id'] or 'never seen')}{seen}"),
     ]
     return [*facts, ("device", _device(directory))] if directory["device"] or directory["serial"] else facts

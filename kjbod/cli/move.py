@@ -32,6 +32,7 @@ BAR_CELLS: Final = range(5, 31)
 
 @click.command()
 @ask.options
+@ask.guarded
 @click.argument("partitions", metavar="TOPIC-PARTITION...", nargs=-1)
 @click.option("--to", "to", metavar="PATH", help="The log directory to move to.")
 @click.option("--from", "source", metavar="PATH", help="All replicas in this log directory, instead of naming them.")
@@ -40,6 +41,7 @@ BAR_CELLS: Final = range(5, 31)
 @click.option("--watch", is_flag=True, help="Show how far they are until they have ended.")
 def move(
     config_path: Path,
+    own_path: Path | None,
     as_json: bool,
     partitions: tuple[str, ...],
     to: str | None,
@@ -60,8 +62,8 @@ def move(
     """
     named = [parse(text) for text in partitions]
     _check(named, to=to, source=source, cancel=cancel, listing=listing, watch=watch)
-    config = ask.load(config_path)
-    client = ask.client(config)
+    config = ask.load(config_path, own_path)
+    client = ask.client(config, own_path)
     to, source = (None if path is None else ask.configured(config, path) for path in (to, source))
     out = Printer()
     if to is None and not cancel:

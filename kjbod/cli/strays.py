@@ -1,13 +1,13 @@
 """``kjbod strays``: replicas that lie in a log directory and are nobody's: list, remove, restore.
 
-With an agent it is asked. Without one the disks are looked at by processes that can be abandoned
+A running agent or guard is asked. Without one the disks are looked at by processes that can be abandoned
 (:mod:`kjbod_agent.admin.unattended`), and only a person's question and the locks of the directories stand between a
-name and its files: what is removed is what was shown.
+name and its files: what is removed is what was shown. On the host of a Kafka broker strays are only listed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -19,11 +19,11 @@ from kjbod.runtime.control_socket import ControlClient, NoAgentError
 
 STRAYS_PER_REQUEST: Final = 10
 """Names and paths have at most 255 and 4096 bytes; a request has a limit."""
-NO_AGENT: Final = "no agent answers: what follows is what the disks show now"
+FROM_DISKS: Final = "no {name} answers: the list shows the directories that end in -stray on the disks now"
 
 
 class StrayError(KjbodError):
-    """There is no such stray, or more than one."""
+    """There is no such stray, or more than one, or strays are only listed on this host."""
 
 
 @click.group(invoke_without_command=True)
@@ -32,30 +32,32 @@ class StrayError(KjbodError):
     "--config",
     "config_path",
     type=click.Path(path_type=Path, readable=False),
-    help="The server.properties that the agent runs with.",
+    help="The broker's server.properties.",
 )
 @click.option("--json", "as_json", is_flag=True, help="JSON, for machines.")
+@ask.guarded
 @click.pass_context
-def strays(context: click.Context, config_path: Path | None, as_json: bool) -> int | None:
+def strays(context: click.Context, config_path: Path | None, own_path: Path | None, as_json: bool) -> int | None:
     """List, remove or restore stray replicas.
 
-    They are kept until a person decides.
+    Strays are kept until a person decides. On the host of a Kafka broker, which a guard watches, strays are only
+    listed.
 
     \b
-    kjbod strays -c FILE
+    kjbod strays -c FILE [--guard-config FILE]
     kjbod strays remove -c FILE NAME...
     kjbod strays restore -c FILE NAME
     """
     if context.invoked_subcommand is not None:
-        if config_path is not None or as_json:
+        if config_path is not None or own_path is not None or as_json:
             raise click.UsageError(f"options come after the command: kjbod strays {context.invoked_subcommand} -c FILE")
         return None
     if config_path is None:
         raise click.UsageError("Missing option '-c' / '--config'.")
-    found, unreadable, running = _find(ask.load(config_path))
+    found, unreadable, role = _find(ask.load(config_path, own_path), own_path)
     out = Printer()
     if as_json:
-        out.json({"agent": running, "strays": found, "unreadable": unreadable})
+        out.json({"agent": role is not None, "strays": found, "unreadable": unreadable})
     elif found:
         out(*lines(found))
     else:
@@ -67,30 +69,36 @@ def strays(context: click.Context, config_path: Path | None, as_json: bool) -> i
 
 @strays.command()
 @ask.options
+@ask.guarded
 @click.argument("names", metavar="NAME...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="All that the list shows.")
 @click.option("--yes", is_flag=True, help="Ask nothing.")
-def remove(config_path: Path, as_json: bool, names: tuple[str, ...], everything: bool, yes: bool) -> int:
+def remove(
+    config_path: Path, own_path: Path | None, as_json: bool, names: tuple[str, ...], everything: bool, yes: bool
+) -> int:
     """Remove strays and all their data, after a question.
 
-    NAME is as in the list, or the path of the directory and the name.
+    NAME is as in the list, or the path of the directory and the name. On the host of a Kafka broker, which a guard
+    watches, the command refuses and names the tool to use instead.
     """
     if bool(names) == everything:
         raise click.UsageError("NAME... is missing: the strays to remove, or --all")
     if as_json and not yes:
         raise click.UsageError("--json asks no questions: it needs --yes")
-    return _change(ask.load(config_path), "remove", names, as_json, yes)
+    return _change(ask.load(config_path, own_path), own_path, "remove", names, as_json, yes)
 
 
 @strays.command()
 @ask.options
+@ask.guarded
 @click.argument("name")
-def restore(config_path: Path, as_json: bool, name: str) -> int:
+def restore(config_path: Path, own_path: Path | None, as_json: bool, name: str) -> int:
     """Give a stray its replica's name back.
 
-    The agent takes it as a replica where the metadata place one of its topic on this broker.
+    The agent uses the replica where the metadata assign a replica of the topic to this broker. On the host of a Kafka
+    broker, which a guard watches, the command refuses and names the tool to use instead.
     """
-    return _change(ask.load(config_path), "restore", (name,), as_json, True)
+    return _change(ask.load(config_path, own_path), own_path, "restore", (name,), as_json, True)
 
 
 def lines(found: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -135,27 +143,39 @@ def _names(stray: Mapping[str, Any]) -> tuple[str, str]:
     return stray["name"], f"{stray['directory'].rstrip('/')}/{stray['name']}"
 
 
-def _find(config: Config) -> tuple[list[dict[str, Any]], dict[str, str], bool]:
-    """Strays, why directories could not be looked into, and whether an agent was asked."""
+def _find(config: Config, own_path: Path | None) -> tuple[list[dict[str, Any]], dict[str, str], str | None]:
+    """Return the strays, why directories could not be looked into, and who answered: ``agent``, ``guard``, or None."""
     found: list[dict[str, Any]] = []
     unread: dict[str, str] = {}
+    role = "agent"
     try:
-        for part in ask.client(config).stream("strays"):
+        for part in ask.client(config, own_path).stream("strays"):
             if isinstance(part, dict):
                 unread |= part["unread"]
+                role = part.get("role", role)
             else:
                 found.extend(part)
-        return found, unread, True
+        return found, unread, role
     except NoAgentError:
         from kjbod_agent.admin.unattended import survey
 
-        complain(NO_AGENT)
+        complain(FROM_DISKS.format(name="agent or guard" if own_path is None else "guard"))
         seen = survey(config)
-    return [stray.row() for stray in seen.strays], dict(seen.unreadable), False
+    return [stray.row() for stray in seen.strays], dict(seen.unreadable), None
 
 
-def _change(config: Config, what: str, names: Sequence[str], as_json: bool, yes: bool) -> int:
-    found, unreadable, running = _find(config)
+def _refuse_beside_kafka(what: str) -> NoReturn:
+    from kjbod_agent.guard.instead import refusal
+
+    raise StrayError(refusal(f"strays-{what}"))
+
+
+def _change(config: Config, own_path: Path | None, what: str, names: Sequence[str], as_json: bool, yes: bool) -> int:
+    if own_path is not None:
+        _refuse_beside_kafka(what)
+    found, unreadable, role = _find(config, own_path)
+    if role == "guard":
+        _refuse_beside_kafka(what)
     for reason in unreadable.values():
         complain(safe(reason))
     chosen = choose(found, names)
@@ -165,7 +185,8 @@ def _change(config: Config, what: str, names: Sequence[str], as_json: bool, yes:
         return EXIT_FAILURE if unreadable else 0
     if not yes and not _agreed(chosen, out):
         return EXIT_FAILURE
-    outcomes = _by_agent(ask.client(config), what, chosen) if running else _by_hand(config, what, chosen)
+    by_hand = role is None
+    outcomes = _by_hand(config, what, chosen) if by_hand else _by_agent(ask.client(config), what, chosen)
     failed = _tell(outcomes, f"{what}d", out, as_json)
     # Who names strays has them all; "all" is not all where a directory says nothing.
     return EXIT_FAILURE if failed or (unreadable and not names) else 0

@@ -60,6 +60,8 @@ class Config:
 
     source: str = "server.properties"
     """The file it came from, for messages."""
+    sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """The file of each key that came from another one."""
     properties: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     """Everything in that file as it is there, secrets and keys that kjbod does not use too."""
 
@@ -300,6 +302,14 @@ class Config:
     kjbod_role: Annotated[
         str, Key("What the agent is: the storage half of a broker.", choices=("broker",), roles=AGENT)
     ] = "broker"
+    kjbod_agent_take_over: Annotated[
+        bool,
+        Key(
+            "Whether the agent may start on log directories that a Kafka broker has used, and so replace that broker. "
+            "false: it refuses them.",
+            roles=AGENT,
+        ),
+    ] = False
     kjbod_host: Annotated[str, Key("This host in reports and advertised addresses.", pattern=r"[0-9a-zA-Z\-%._:]+")] = (
         ""
     )
@@ -474,12 +484,34 @@ class Config:
     kjbod_guard_ladder: Annotated[
         str,
         Key(
-            "What a guard tries first: disk takes the disk away from the broker, fence gives the broker up, for sites "
+            "What a guard tries first: disk takes the disk away from the broker, fence fences the broker, for sites "
             "that prefer a lost broker to a short pause.",
             choices=("disk", "fence"),
             roles=GUARD,
         ),
     ] = "disk"
+    kjbod_guard_cut_after_ms: Annotated[
+        int,
+        _ms(
+            "How long a disk must have stood still, or answered nothing but errors, before a guard does anything that "
+            "cannot be undone; at least 1000, at most log.dir.failure.timeout.ms. -1: 3000 for flash, 10000 for "
+            "rotational, network, virtual and unknown disks. Twice as long where a partition has fewer other copies in "
+            "sync than min.insync.replicas. Shorter: clients wait less for a dead disk, and a disk that would have "
+            "answered is lost until the broker restarts.",
+            at_least=-1,
+            at_most=LONG_MAX,
+            roles=GUARD,
+        ),
+    ] = -1
+    kjbod_guard_cut_max_brokers: Annotated[
+        int,
+        Key(
+            "Brokers of the cluster that may lose a directory to guards within 60 s, this one included. Larger: two "
+            "disks that die at the same time do not wait for each other.",
+            at_least=0,
+            roles=GUARD,
+        ),
+    ] = 1
     kjbod_guard_evict: Annotated[
         str,
         Key(
@@ -501,7 +533,7 @@ class Config:
     kjbod_guard_fence_max_brokers: Annotated[
         int,
         Key(
-            "Brokers that may be given up at a time, this one included, of those that were fenced or lost a directory "
+            "Brokers that may be fenced at a time, this one included, of those that were fenced or lost a directory "
             "within a minute. Larger: a broker that is stuck does not wait for another one's trouble.",
             at_least=0,
             roles=GUARD,
@@ -510,7 +542,7 @@ class Config:
     kjbod_guard_host_fault_timeout_ms: Annotated[
         int,
         _ms(
-            "How long no disk of the broker may be well before a guard gives the broker up. Longer: an adapter may "
+            "How long no disk of the broker may be healthy before a guard fences the broker. Longer: an adapter may "
             "reset for that long.",
             at_most=LONG_MAX,
             roles=GUARD,

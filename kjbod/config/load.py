@@ -153,6 +153,23 @@ def broker_problems(config: Config) -> list[str]:
     return [f"{config.source}: process.roles={roles}: expected the file of a broker"]
 
 
+CUT_AFTER_MS_MIN = 1_000
+"""The least ``kjbod.guard.cut.after.ms``: a healthy disk may take as long for one request."""
+
+
+def guard_problems(config: Config) -> list[str]:
+    """Return the reasons why ``kjbod guard run`` cannot run with a configuration."""
+    problems = broker_problems(config)
+    name, value = "kjbod.guard.cut.after.ms", config.kjbod_guard_cut_after_ms
+    most_ms = config.log_dir_failure_timeout_ms
+    if value != -1 and not CUT_AFTER_MS_MIN <= value <= most_ms:
+        problems.append(
+            f"{config.sources.get(name, config.source)}: {name}={value}: expected at least {CUT_AFTER_MS_MIN}, at most "
+            f"log.dir.failure.timeout.ms={most_ms}; or -1: by the kind of disk"
+        )
+    return problems
+
+
 def agent_problems(config: Config) -> list[str]:
     """Reasons why ``kjbod agent`` cannot run with a configuration."""
     return [
@@ -283,6 +300,7 @@ class _Loader:
     def load(self, checks: Iterable[Check]) -> Config:
         self._check_unknown()
         values: dict[str, object] = {"source": self._source, "properties": dict(self._properties)}
+        values["sources"] = dict(self._sources)
         for setting in settings().values():
             if not setting.key.parsed_apart:
                 values[setting.field] = self._read_simple(setting)

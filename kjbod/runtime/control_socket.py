@@ -1,9 +1,9 @@
-"""The control socket: how commands on the same host talk to a running agent.
+"""The control socket: how commands on the same host talk to a running agent or guard.
 
-A unix stream socket ``<kjbod.state.dir>/control.sock``, mode 0600: who may open it is the agent's own user, or root.
-On it JSON, one object a line, UTF-8, one request at a time::
+A unix stream socket ``<kjbod.state.dir>/control.sock``, mode 0600: only the user of the agent or guard, and root, may
+open the socket. On it JSON, one object a line, UTF-8, one request at a time::
 
-    → {"op": "move", "node": 1, ...}          node: the agent that is meant; another one refuses
+    → {"op": "move", "node": 1, ...}          node: the node that is meant; the process of another node refuses
     ← {"next": ...}                           any number of them: parts of a long answer, or progress
     ← {"wait": true}                          each WAIT_MS while there is nothing else to say: it is being worked on
     ← {"ok": ...}                             the end of the answer
@@ -37,7 +37,7 @@ STATE_LOCK_NAME: Final = ".lock"
 """The file in ``kjbod.state.dir`` that an agent has locked from its start to its end."""
 SOCKET_NAME: Final = "control.sock"
 EXIT_NO_AGENT: Final = 69
-"""``EX_UNAVAILABLE`` of sysexits.h: no agent answers."""
+"""``EX_UNAVAILABLE`` of sysexits.h: no agent or guard answers."""
 NAME_BYTES_MAX: Final = 107
 SOCKET_MODE: Final = 0o600
 WAIT_MS: Final = 2_000
@@ -53,7 +53,7 @@ server closes or the peer stops reading."""
 
 
 class ControlError(KjbodError):
-    """The conversation with the agent cannot be had, or it refused; one line says why."""
+    """The agent or guard does not answer, or refuses; one line says why."""
 
     def __init__(self, text: str, exit_code: int = EXIT_FAILURE) -> None:
         super().__init__(text)
@@ -61,7 +61,7 @@ class ControlError(KjbodError):
 
 
 class NoAgentError(ControlError):
-    """No agent is there."""
+    """No agent or guard answers."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, EXIT_NO_AGENT)
@@ -148,7 +148,7 @@ def _require_dead(path: Path) -> None:
             return
         except BlockingIOError:
             pass  # it listens, and has more connections than it takes
-        raise ControlError(f"{path}: another agent answers there: each needs a kjbod.state.dir of its own")
+        raise ControlError(f"{path}: another agent or guard answers there: each needs a kjbod.state.dir of its own")
 
 
 # --------------------------------------------------------------------------------------------------------------- server
@@ -280,7 +280,7 @@ class ControlServer:
             raise ControlError("a request is one JSON object in one line")
         for key, value in self._identity.items():
             if request.get(key, value) != value:
-                raise ControlError(f"the agent that answers at {self.path} has {key} {value}, not {request[key]!r}")
+                raise ControlError(f"the process that answers at {self.path} has {key} {value}, not {request[key]!r}")
         operation = request.get("op")
         handler = self._handlers.get(operation) if isinstance(operation, str) else None
         if handler is None:
@@ -362,15 +362,59 @@ def _shown(value: object) -> str:
 # --------------------------------------------------------------------------------------------------------------- client
 
 
-class ControlClient:
-    """Asks the agent, one connection for each question. Blocks.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answerer:
+    """The process that a client asks, in words for error lines.
+
+    Attributes:
+        name: ``guard``, or ``agent or guard`` where that is not known.
+        source: the configuration file that has ``kjbod.state.dir``.
+        remedy: how to start the process.
+    """
+
+    name: str
+    source: str
+    remedy: str
+
+
+def guard_of(source: str, own: str | None) -> Answerer:
+    """The guard beside a Kafka broker.
 
     Args:
-        state_dir: ``kjbod.state.dir`` of the agent.
-        node_id: the agent that is meant.
-        source: the configuration file, for what is said when no agent is there.
-        connect_timeout_ms: for a connection.
-        silence_timeout_ms: how long an agent that has taken a request may say nothing at all.
+        source: the broker's configuration file.
+        own: the file with kjbod's own keys (``--guard-config``); None: they are in the broker's file.
+    """
+    command = f"kjbod guard run -c {source}{'' if own is None else f' --guard-config {own}'}"
+    remedy = f"start it with `{command}` or systemctl start kjbod-guard"
+    return Answerer(name="guard", source=own or source, remedy=remedy)
+
+
+def agent_or_guard_of(source: str, command: str) -> Answerer:
+    """The agent or guard of a configuration file. The guard comes first in the remedy: an agent that is started on the
+    host of a stopped Kafka broker takes the place of that broker.
+
+    Args:
+        source: the configuration file.
+        command: that runs the agent, ``kjbod agent`` or ``kjbod server``.
+    """
+    remedy = (
+        f"on a host with Kafka start a guard with `kjbod guard run -c {source}` or systemctl start kjbod-guard, and "
+        f"give its --guard-config here too; only on a host without Kafka start `{command} -c {source}` or systemctl "
+        "start kjbod-agent"
+    )
+    return Answerer(name="agent or guard", source=source, remedy=remedy)
+
+
+class ControlClient:
+    """Asks the agent or guard, one connection for each question. Blocks.
+
+    Args:
+        state_dir: ``kjbod.state.dir`` of the agent or guard.
+        node_id: of the node that is meant.
+        source: the configuration file, for error lines.
+        answerer: the process that is asked; None: the agent or guard of ``source``.
+        connect_timeout_ms: for a connection, in milliseconds.
+        silence_timeout_ms: how long a process that works on a request may send nothing, in milliseconds.
     """
 
     def __init__(
@@ -379,14 +423,13 @@ class ControlClient:
         *,
         node_id: int,
         source: str,
-        command: str = "kjbod agent",
+        answerer: Answerer | None = None,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         silence_timeout_ms: int = SILENCE_TIMEOUT_MS,
     ) -> None:
         self.path = state_dir / SOCKET_NAME
         self._node_id = node_id
-        self._source = source
-        self._command = command
+        self._answerer = answerer or agent_or_guard_of(source, "kjbod agent")
         self._connect_timeout_s = connect_timeout_ms / 1000
         self._silence_timeout_s = silence_timeout_ms / 1000
 
@@ -394,8 +437,8 @@ class ControlClient:
         """Ask for something whose answer has one part.
 
         Raises:
-            NoAgentError: no agent is there.
-            ControlError: it refused, does not answer, or may not be asked.
+            NoAgentError: no agent or guard is there.
+            ControlError: the agent or guard refused, does not answer, or may not be asked.
         """
         *_, last = self._converse(operation, arguments)
         return last["ok"]
@@ -429,7 +472,7 @@ class ControlClient:
         raise (
             self._trouble(closed)
             if closed
-            else ControlError(f"{self.path}: the agent ended the conversation: see its log")
+            else ControlError(f"{self.path}: the {self._answerer.name} ended the conversation: see its log")
         )
 
     def _connect(self) -> socket.socket:
@@ -462,7 +505,7 @@ class ControlClient:
                 del held[: end + 1]
                 start = 0
             if len(held) > ANSWER_BYTES_MAX:
-                raise ControlError(f"{self.path}: an answer of more than {ANSWER_BYTES_MAX} bytes: no kjbod agent")
+                raise self._impostor(f"an answer has more than {ANSWER_BYTES_MAX} bytes")
 
     def _decode(self, line: bytes) -> dict[str, Any]:
         try:
@@ -470,24 +513,24 @@ class ControlClient:
         except (ValueError, RecursionError):
             message = None
         if not isinstance(message, dict) or not message.keys() & {"ok", "next", "wait", "error"}:
-            raise ControlError(f"{self.path}: what answers there is no kjbod agent")
+            raise self._impostor("an answer has another form")
         return message
 
+    def _impostor(self, what: str) -> ControlError:
+        return ControlError(f"{self.path}: {what}: the program that answers is no {self._answerer.name} of kjbod")
+
     def _trouble(self, error: OSError) -> ControlError:
+        name, source = self._answerer.name, self._answerer.source
         if isinstance(error, FileNotFoundError | ConnectionRefusedError | NotADirectoryError):
-            where = f"no agent answers at {self.path} (kjbod.state.dir={self.path.parent} of {self._source}): "
+            where = f"no {name} answers at {self.path} (kjbod.state.dir={self.path.parent} of {source}): "
             if holder_of(self.path.with_name(STATE_LOCK_NAME)) is not None:
-                return NoAgentError(f"{where}it is starting, or ending: see its log")
-            return NoAgentError(
-                f"{where}start it with `{self._command} -c {self._source}` or systemctl start kjbod-agent; "
-                f"beside a Kafka broker, which has these disks itself, with `kjbod guard run -c {self._source}`, "
-                "and give its --guard-config here too"
-            )
+                return NoAgentError(f"{where}the {name} is starting or ending: see its log")
+            return NoAgentError(f"{where}{self._answerer.remedy}")
         if isinstance(error, PermissionError):
-            return ControlError(f"{self.path}: no permission: ask as root or as the user of the agent")
+            return ControlError(f"{self.path}: no permission: ask as root or as the user of the {name}")
         if isinstance(error, TimeoutError | BlockingIOError):
-            return ControlError(f"{self.path}: the agent does not answer: see its log", EXIT_NO_AGENT)
-        return ControlError(f"{self.path}: the agent ended the conversation ({error.strerror or error}): see its log")
+            return ControlError(f"{self.path}: the {name} does not answer: see its log", EXIT_NO_AGENT)
+        return ControlError(f"{self.path}: the {name} ended the conversation ({error.strerror or error}): see its log")
 
 
 def _printable(text: str) -> str:

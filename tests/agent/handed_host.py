@@ -27,7 +27,7 @@ class Host:
 
     def __init__(self, base: Path, processes: Processes, kit: KafkaKit, controller: SharedController) -> None:
         self.cluster = Cluster(base, processes, controller)
-        self.config = self.cluster.configure(1, offsets_topic_num_partitions=2)
+        self.config = self.cluster.configure(1, offsets_topic_num_partitions=2, kjbod_agent_take_over="true")
         self.kit = kit
         self.broker = RealBroker(kit, processes, self.config)
         self.serving: ManagedProcess | None = None

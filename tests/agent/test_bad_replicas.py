@@ -30,7 +30,7 @@ class Host:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.controller = cluster.start_controller()
-        self.config = cluster.configure(1)
+        self.config = cluster.configure(1, kjbod_agent_take_over="true")
         agent = self.start()
         cluster.create_topic("events", 6, 1)
         wait_assigned(agent, 6)

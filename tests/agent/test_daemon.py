@@ -239,7 +239,7 @@ def test_an_agent_that_never_registers_gives_up_and_says_why(cluster: Cluster) -
 
 def test_a_stray_replica_is_named_gives_up_its_name_and_is_kept_and_remembered(cluster: Cluster) -> None:
     cluster.start_controller()
-    config = cluster.configure(1, log_segment_delete_delay_ms=200)
+    config = cluster.configure(1, log_segment_delete_delay_ms=200, kjbod_agent_take_over="true")
     stray = cluster.directory(1, 2) / "old-0"
     stray.mkdir()
     (stray / "00000000000000000000.log").write_bytes(b"data of long ago")

@@ -389,7 +389,9 @@ def test_a_start_takes_no_mount_point_that_was_formatted_without_its_disk_and_ma
     agent = rig.start_agent(rig.config)
     reason = agent.wait_for_event("directory.unreadable", 60)["reason"]
     assert f"{rig.path(2)} lies on the file system of / now: mount its disk on {rig.path(2)} first" in reason
-    wait_until(lambda: "no agent answers" not in rig.add(2).stderr, 60, "the agent to answer")  # it still starts
+    wait_until(
+        lambda: "no agent or guard answers" not in rig.add(2).stderr, 60, "the agent to answer, which still starts"
+    )
     assert f"lies on the file system of / now: mount its disk on {rig.path(2)} first" in rig.refused(2)
     rig.disks[2].mount()
     assert rig.added(2).startswith(f"{rig.path(2)} is online with the directory.id {same}")

@@ -41,7 +41,9 @@ class Host:
         self.disks = disks
         self.cluster.start_controller()
         log_dirs = ",".join(str(disk.log_dir) for disk in disks)
-        config = self.cluster.configure(1, log_dirs=log_dirs, metadata_log_dir=base / "metadata", **settings)
+        config = self.cluster.configure(
+            1, log_dirs=log_dirs, metadata_log_dir=base / "metadata", kjbod_agent_take_over="true", **settings
+        )
         self.config = config
         self.agent: ManagedProcess = self.cluster.start_agent(config)
         self.agent.wait_for_event("agent.unfenced", 60)

@@ -48,6 +48,7 @@ class Host:
             1,
             directories=2,
             kjbod_storage_agent="killing",
+            kjbod_agent_take_over="true",
             log_segment_delete_delay_ms=0,
             broker_session_timeout_ms=SESSION_MS,
             broker_heartbeat_interval_ms=SESSION_MS // 8,

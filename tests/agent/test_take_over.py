@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kjbod.errors import EXIT_CONFIG
 from scripts.rig.kafka import REASSIGN_PARTITIONS, TOPICS, KafkaKit
 from scripts.rig.processes import ManagedProcess, Processes, wait_until
 from tests.agent.daemon_cluster import SharedController, wait_assigned
@@ -111,6 +112,61 @@ def test_directories_that_the_agent_made_serve_a_real_broker(host: Host) -> None
     host.stop_agent(agent)
     assert agent.events("assignments.sent") == []
     assert host.manifests() == was
+
+
+def every_file(host: Host) -> dict[str, tuple[int, bytes, int]]:
+    """Size, content and time of change in ns of each file on the broker's directories, by its path."""
+    files = [path for number in DIRECTORIES for path in host.directory(number).rglob("*") if path.is_file()]
+    return {str(path): (path.stat().st_size, path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
+def test_an_agent_without_permission_refuses_a_stopped_broker_s_disks_and_takes_them_over_with_it(
+    host: Host, processes: Processes
+) -> None:
+    broker = host.start_broker()
+    host.cluster.create_topic("events", 3, 1)
+    host.broker.wait_led("events", 3)
+    host.broker.produce("events", 0, [b"x"] * 10)
+    stop_clean(broker)
+    before, ids = every_file(host), host.ids()
+    lines = [line for line in host.config.read_text().splitlines() if not line.startswith("kjbod.agent.take.over")]
+    host.config.write_text("\n".join(lines) + "\n")
+
+    refused = host.cluster.start_agent(host.config, name="refused")
+    assert refused.wait() == EXIT_CONFIG
+    (line,) = [line for line in refused.stderr().splitlines() if not line.startswith("{")]
+    assert line == (
+        f"kjbod: {host.directory(1)}: an Apache Kafka broker has used this log directory "
+        "(recovery-point-offset-checkpoint). An agent would register as that broker. To watch a Kafka broker use kjbod "
+        "guard run; to replace Kafka on this host give --take-over or set kjbod.agent.take.over=true"
+    )
+    assert refused.events("agent.registered") == []
+    assert every_file(host) == before
+    for number in DIRECTORIES:
+        assert not list(host.directory(number).glob(".kjbod*"))
+
+    agent = processes.kjbod("agent", "-c", str(host.config), "--take-over", name="agent")
+    agent.wait_for_event("agent.unfenced", 90)
+    host.stop_agent(agent)
+    assert host.ids() == ids
+
+
+def test_a_segment_with_data_is_a_trace_of_a_broker_whose_checkpoints_are_gone(
+    host: Host, processes: Processes
+) -> None:
+    broker = host.start_broker()
+    host.cluster.create_topic("events", 1, 1)
+    host.broker.wait_led("events", 1)
+    host.broker.produce("events", 0, [b"x"] * 10)
+    stop_clean(broker)
+    for number in DIRECTORIES:
+        for name in CHECKPOINTS:
+            (host.directory(number) / name).unlink(missing_ok=True)
+    config = host.config.read_text()
+    host.config.write_text(config.replace("kjbod.agent.take.over=true", "kjbod.agent.take.over=false"))
+    refused = processes.kjbod("agent", "-c", str(host.config), name="refused")
+    assert refused.wait() == EXIT_CONFIG
+    assert f"has used this log directory (events-0/{0:020d}.log)" in refused.stderr()
 
 
 def test_a_newcomer_after_a_reassignment_is_assigned_at_once_by_the_agent(

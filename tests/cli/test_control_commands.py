@@ -200,7 +200,7 @@ def test_a_check_of_an_agent_that_does_not_run_is_critical(
     captured = capsys.readouterr()
     assert captured.err == ""
     (line,) = captured.out.splitlines()
-    assert line.startswith(f"CRITICAL: no agent answers at {tmp_path}/state/control.sock")
+    assert line.startswith(f"CRITICAL: no agent or guard answers at {tmp_path}/state/control.sock")
 
 
 @pytest.mark.parametrize("content", [None, "process.roles=controller\n", "kjbod.rol=x\nkjbod.rul=y\n"])
@@ -262,9 +262,10 @@ def test_without_an_agent_one_line_says_where_it_was_looked_for(
     assert captured.out == ""
     (line,) = captured.err.splitlines()
     assert line.startswith(
-        f"kjbod: no agent answers at {tmp_path}/state/control.sock (kjbod.state.dir={tmp_path}/state"
+        f"kjbod: no agent or guard answers at {tmp_path}/state/control.sock (kjbod.state.dir={tmp_path}/state"
     )
-    assert f"start it with `kjbod agent -c {config}`" in line
+    assert f"on a host with Kafka start a guard with `kjbod guard run -c {config}`" in line
+    assert line.endswith(f"only on a host without Kafka start `kjbod agent -c {config}` or systemctl start kjbod-agent")
 
 
 def test_without_a_combined_node_the_command_that_starts_both_roles_is_named(
@@ -273,7 +274,7 @@ def test_without_a_combined_node_the_command_that_starts_both_roles_is_named(
     with Path(config).open("a") as file:
         file.write("process.roles=broker,controller\nlisteners=PLAINTEXT://:9092,CONTROLLER://:9093\n")
     assert cli.run(["status", "-c", config]) == 69
-    assert f"start it with `kjbod server -c {config}`" in capsys.readouterr().err
+    assert f"only on a host without Kafka start `kjbod server -c {config}`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["status"], ["log-dirs"], ["move", "--list"], ["strays"], ["dirs", "add", "/x"]])
@@ -329,7 +330,7 @@ def test_commands_on_local_disks_take_the_file_of_a_secured_broker(
     assert capsys.readouterr().out.endswith("no strays\n")
     for arguments in (["status"], ["move", "--list"], ["dirs", "add", f"{tmp_path}/d1"]):
         assert cli.run([*arguments, "-c", path]) == 69
-        assert capsys.readouterr().err.startswith("kjbod: no agent answers at ")
+        assert capsys.readouterr().err.startswith("kjbod: no agent or guard answers at ")
     with fake_agent(tmp_path, status=STATUS):
         assert cli.run(["status", "-c", path]) == 0
 
@@ -450,16 +451,16 @@ def test_without_an_agent_log_dirs_tells_what_is_remembered_and_touches_no_disk(
     captured = capsys.readouterr()
     assert captured.out.splitlines() == [
         f"{tmp_path}/d1",
-        "  state         unknown: no agent answers",
+        "  state         unknown: no answer",
         "  directory.id  tvZBbOOtuXsXF9uKAMlVNQ, last seen 2025-11-21 16:57:12Z",
         "  device        sdb1 8:17, serial 9XG1A2BC",
         "",
         f"{tmp_path}/d2",
-        "  state         unknown: no agent answers",
+        "  state         unknown: no answer",
         "  directory.id  never seen",
         "",
         f"{tmp_path}/gone",
-        "  state         unknown: no agent answers, and it is not in log.dirs",
+        "  state         unknown: no answer, and it is not in log.dirs",
         "  directory.id  AAAAAAAAAAAAAAAAAAAAZQ, last seen 2025-11-21 16:57:12Z",
     ]
     assert captured.err.splitlines()[1] == "kjbod: what follows is from memory; no disk was asked"
@@ -476,7 +477,7 @@ def test_without_an_agent_log_dirs_tells_of_a_metadata_directory_of_its_own(
     assert cli.run(["log-dirs", "-c", config]) == 0
     assert capsys.readouterr().out.splitlines()[-4:] == [
         f"{tmp_path}/meta",
-        "  state         unknown: no agent answers",
+        "  state         unknown: no answer",
         "  directory.id  tvZBbOOtuXsXF9uKAMlVNQ, last seen 2025-11-21 16:57:12Z",
         "  holds         the metadata log alone (metadata.log.dir)",
     ]

@@ -151,7 +151,7 @@ def test_an_applications_exit_code_is_the_commands(
 ) -> None:
     given: list[str] = []
 
-    def run(*values: object) -> int:
+    def run(*values: object, **_options: object) -> int:
         each = [one for value in values for one in (value if isinstance(value, tuple) else (value,))]
         given.extend(str(one) for one in each if isinstance(one, str | Path))
         return 74
@@ -182,7 +182,7 @@ def test_an_error_is_told_in_lines_and_by_exit_code_without_a_traceback(
     code: int,
     lines: list[str],
 ) -> None:
-    def main(_path: Path) -> int:
+    def main(_path: Path, **_options: object) -> int:
         raise error
 
     stand_in(monkeypatch, "kjbod_agent", "daemon", main=main)
@@ -193,7 +193,7 @@ def test_an_error_is_told_in_lines_and_by_exit_code_without_a_traceback(
 def test_the_traceback_is_there_for_who_asks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def main(_path: Path) -> int:
+    def main(_path: Path, **_options: object) -> int:
         raise ZeroDivisionError
 
     stand_in(monkeypatch, "kjbod_agent", "daemon", main=main)

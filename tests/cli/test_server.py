@@ -15,8 +15,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of what was run, instead of running it."""
     found: list[str] = []
 
-    def agent(path: Path, *halves: object) -> int:
-        found.append("both" if halves else "agent")
+    def agent(path: Path, *halves: object, take_over: bool) -> int:
+        found.append(("both" if halves else "agent") + (" that takes over" if take_over else ""))
         return 0
 
     def controller(path: Path) -> int:
@@ -38,6 +38,29 @@ def test_the_roles_of_the_file_decide_what_runs(tmp_path: Path, started: list[st
     path.write_text(text)
     assert run(["server", "-c", str(path)]) == 0
     assert started == [expected]
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "expected"),
+    [("server", BROKER, "agent"), ("server", KAFKAS_OWN, "both"), ("agent", BROKER, "agent")],
+)
+def test_a_person_permits_to_replace_kafka_at_the_start(
+    tmp_path: Path, started: list[str], command: str, text: str, expected: str
+) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(text)
+    assert run([command, "-c", str(path), "--take-over"]) == 0
+    assert started == [f"{expected} that takes over"]
+
+
+def test_a_controller_alone_takes_nothing_over(
+    tmp_path: Path, started: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(CONTROLLER)
+    assert run(["server", "-c", str(path), "--take-over"]) == 2
+    assert "--take-over is for a node with the role broker" in capsys.readouterr().err
+    assert started == []
 
 
 def test_mistakes_of_both_halves_and_of_the_file_are_told_at_once(

@@ -244,7 +244,9 @@ def test_without_an_agent_the_disks_are_looked_at_and_the_memory_says_why(
     StrayMemory(disks.root / "state", 1).save({key: Note("its topic is not in the metadata", 1763744232000)})
     assert cli.run(["strays", "-c", disks.config]) == 0
     captured = capsys.readouterr()
-    assert captured.err == "kjbod: no agent answers: what follows is what the disks show now\n"
+    assert captured.err == (
+        "kjbod: no agent or guard answers: the list shows the directories that end in -stray on the disks now\n"
+    )
     assert captured.out.splitlines() == [
         f"orders-0.{HEX}-stray",
         f"  1.0 KiB, orders-0, in {disks.root}/d1",
@@ -299,7 +301,7 @@ def test_a_stray_whose_name_was_cut_is_left_to_the_agent(
     name = f"{'x' * (255 - len(f'-0.{HEX}-stray'))}-0.{HEX}-stray"
     disks.put("d1", name)
     assert cli.run(["strays", "restore", name, "-c", disks.config]) == 1
-    assert "start the agent, which knows the whole one" in capsys.readouterr().err
+    assert "only an agent that runs knows the whole name" in capsys.readouterr().err
     assert disks.names("d1") == {name}
 
 

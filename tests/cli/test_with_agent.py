@@ -178,7 +178,7 @@ def test_the_socket_goes_with_the_agent_and_memory_tells_the_rest(site: Site) ->
     assert not (site.state / "control.sock").exists()
     site.path(3).rename(site.path(3).with_name("away"))
     result = site.run("log-dirs", "--json")
-    assert "no agent answers" in result.stderr
+    assert "no agent or guard answers" in result.stderr
     document = json.loads(result.stdout)
     assert document["agent"] is False
     assert document["directories"][0]["directory_id"] == site.directory_id(1)
@@ -281,6 +281,8 @@ def test_strays_are_kept_listed_and_removed_only_by_a_person(site: Site) -> None
     left.mkdir()
     (left / "partition.metadata").write_text(f"version: 0\ntopic_id: {GONE}")
     (left / "00000000000000000000.log").write_bytes(bytes(5000))
+    with site.config.open("a") as file:
+        file.write("kjbod.agent.take.over=true\n")
     site.start()
     (stray,) = site.ask("strays")["strays"]
     assert (stray["topic"], stray["partition"], stray["topic_id"]) == ("gone", 3, GONE)
@@ -347,11 +349,11 @@ def test_two_agents_with_one_state_directory_are_told_apart(site: Site) -> None:
     other = site.cluster.configure(2, kjbod_state_dir=site.state)
     second = site.cluster.start_agent(other)
     assert second.wait() == 78
-    assert second.stderr().endswith("give each agent on a host a kjbod.state.dir of its own\n")
+    assert second.stderr().endswith("give each agent and guard on a host a kjbod.state.dir of its own\n")
     result = run_kjbod("status", "-c", str(other))
     assert (result.returncode, result.stderr) == (
         1,
-        f"kjbod: the agent that answers at {site.state}/control.sock has node 1, not 2\n",
+        f"kjbod: the process that answers at {site.state}/control.sock has node 1, not 2\n",
     )
     assert site.ask("status")["node"] == 1
 
@@ -380,5 +382,5 @@ def test_another_user_is_told_that_he_has_no_permission(
         finally:
             os.seteuid(0)
     assert capsys.readouterr().err == (
-        f"kjbod: {open_directory}/state/control.sock: no permission: ask as root or as the user of the agent\n"
+        f"kjbod: {open_directory}/state/control.sock: no permission: ask as root or as the user of the agent or guard\n"
     )

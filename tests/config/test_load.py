@@ -23,6 +23,8 @@ from kjbod.config.load import (
     agent_problems,
     broker_problems,
     controller_problems,
+    guard_problems,
+    load_guard_config,
     server_problems,
 )
 from kjbod.errors import EXIT_CONFIG, ConfigError
@@ -135,6 +137,7 @@ def test_defaults_of_kjbods_own_keys() -> None:
         30000,
     )
     assert config.kjbod_blind_timeout_ms == 10_000
+    assert (config.kjbod_guard_cut_after_ms, config.kjbod_guard_cut_max_brokers) == (-1, 1)
     assert (config.kjbod_slow_ms, config.kjbod_slow_probes, config.kjbod_slow_recovery_probes) == (1000, 2, 3)
     assert (config.kjbod_strike_window_ms, config.kjbod_probe_full_every) == (60_000, 10)
     assert (config.kjbod_host_fault_window_ms, config.kjbod_host_fault_settle_ms) == (1000, 500)
@@ -178,7 +181,7 @@ def test_every_key_has_a_meaning_and_every_own_key_a_default() -> None:
         assert setting.key.doc.endswith("."), name
         assert setting.field == name.replace(".", "_")
     own = [name for name in settings() if name.startswith("kjbod.")]
-    assert len(own) == 35
+    assert len(own) == 38
 
 
 @pytest.mark.parametrize(
@@ -326,6 +329,14 @@ def test_a_combined_node_has_both_kinds_of_listeners() -> None:
         ("controlled.shutdown.enable=yes", "controlled.shutdown.enable=yes: expected true or false"),
         ("kjbod.controller.rules=zk", "kjbod.controller.rules=zk: expected kip-858 or kafka"),
         ("kjbod.role=ghost", "kjbod.role=ghost: expected broker"),
+        (
+            "kjbod.guard.cut.after.ms=-2",
+            "kjbod.guard.cut.after.ms=-2: expected a whole number from -1 to 9223372036854775807 (ms)",
+        ),
+        (
+            "kjbod.guard.cut.max.brokers=-1",
+            "kjbod.guard.cut.max.brokers=-1: expected a whole number from 0 to 2147483647",
+        ),
         (
             "kjbod.prob.interval.ms=5",
             "kjbod.prob.interval.ms=5: unknown key; did you mean kjbod.probe.interval.ms?",
@@ -716,3 +727,57 @@ def test_a_server_asks_of_a_file_what_each_of_its_roles_asks() -> None:
     assert "create.topic.policy.class.name=com.example.Policy: expected no policy" in policy
     with pytest.raises(ConfigError, match="expected no policy"):
         require_controller(own(*small))
+
+
+# A guard
+
+
+@pytest.mark.parametrize(
+    ("cut_after_ms", "most_ms"),
+    [(-1, 30_000), (-1, 500), (1_000, 30_000), (30_000, 30_000), (1_000, 1_000), (60_000, 60_000)],
+)
+def test_a_guard_waits_for_a_disk_for_as_long_as_kafka_may_at_most_or_by_the_kind_of_disk(
+    cut_after_ms: int, most_ms: int
+) -> None:
+    config = parse(BROKER, f"kjbod.guard.cut.after.ms={cut_after_ms}", f"log.dir.failure.timeout.ms={most_ms}")
+    assert (guard_problems(config), config.kjbod_guard_cut_after_ms) == ([], cut_after_ms)
+
+
+@pytest.mark.parametrize(
+    ("cut_after_ms", "most_ms"),
+    [(0, 30_000), (1, 30_000), (999, 30_000), (30_001, 30_000), (4_001, 4_000), (500, 500), (1_000, 500)],
+)
+def test_a_guard_refuses_a_wait_that_is_too_short_or_longer_than_kafkas_own_in_one_line(
+    cut_after_ms: int, most_ms: int
+) -> None:
+    config = parse(BROKER, f"kjbod.guard.cut.after.ms={cut_after_ms}", f"log.dir.failure.timeout.ms={most_ms}")
+    assert guard_problems(config) == [
+        f"server.properties: kjbod.guard.cut.after.ms={cut_after_ms}: expected at least 1000, at most "
+        f"log.dir.failure.timeout.ms={most_ms}; or -1: by the kind of disk"
+    ]
+    assert agent_problems(config) == broker_problems(config) == [], "no matter to others"
+
+
+def test_a_wait_that_is_refused_is_named_with_the_file_that_has_it(tmp_path: Path) -> None:
+    server, own = tmp_path / "server.properties", tmp_path / "guard.properties"
+    server.write_text(BROKER)
+    own.write_text("kjbod.guard.cut.after.ms=500\n")
+    with pytest.raises(ConfigError) as caught:
+        load_guard_config(server, own, guard_problems)
+    assert [problem.partition(":")[0] for problem in caught.value.problems] == [str(own)]
+
+
+def test_a_guard_tells_a_wait_that_is_no_number_once_and_beside_it_that_the_file_is_a_controllers() -> None:
+    with pytest.raises(ConfigError) as caught:
+        text = f"{CONTROLLER}kjbod.guard.cut.after.ms=3s\n".encode()
+        parse_config(text, guard_problems, source="s", working_directory="/", host="here")
+    assert list(caught.value.problems) == [
+        "s: kjbod.guard.cut.after.ms=3s: expected a whole number from -1 to 9223372036854775807 (ms)",
+        "s: process.roles=controller: expected the file of a broker",
+    ]
+
+
+@pytest.mark.parametrize("number", [0, 1, 5])
+def test_how_many_brokers_may_lose_a_directory_at_once_is_the_sites_to_say(number: int) -> None:
+    config = parse(BROKER, f"kjbod.guard.cut.max.brokers={number}")
+    assert (guard_problems(config), config.kjbod_guard_cut_max_brokers) == ([], number)

@@ -26,6 +26,7 @@ from kjbod.runtime.control_socket import (
     ControlServer,
     NoAgentError,
     bind,
+    guard_of,
     short_name,
 )
 
@@ -89,8 +90,8 @@ async def serving(state: Path, log: Log | None = None, **limits: int) -> AsyncIt
         server.close()
 
 
-def client(state: Path, node_id: int = 1, **timeouts: Any) -> ControlClient:
-    return ControlClient(state, node_id=node_id, source="server.properties", **timeouts)
+def client(state: Path, node_id: int = 1, **options: Any) -> ControlClient:
+    return ControlClient(state, node_id=node_id, source="server.properties", **options)
 
 
 async def ask(call: Callable[[], Any]) -> Any:
@@ -126,7 +127,7 @@ async def test_the_socket_of_a_dead_agent_is_replaced_and_that_of_a_living_one_i
     bind(path).close()  # as SIGKILL leaves it
     assert path.is_socket()
     async with serving(tmp_path):
-        with pytest.raises(ControlError, match="another agent answers there"):
+        with pytest.raises(ControlError, match="another agent or guard answers there"):
             bind(path)
         assert await ask(lambda: client(tmp_path).call("echo"))
         assert os.listdir(tmp_path) == [SOCKET_NAME]
@@ -195,18 +196,40 @@ def test_without_an_agent_one_line_names_the_file_the_state_directory_and_the_wa
     with pytest.raises(NoAgentError) as caught:
         client(state).call("echo")
     assert str(caught.value) == (
-        f"no agent answers at {state}/control.sock (kjbod.state.dir={state} of server.properties): "
-        "start it with `kjbod agent -c server.properties` or systemctl start kjbod-agent; "
-        "beside a Kafka broker, which has these disks itself, with `kjbod guard run -c server.properties`, "
-        "and give its --guard-config here too"
+        f"no agent or guard answers at {state}/control.sock (kjbod.state.dir={state} of server.properties): "
+        "on a host with Kafka start a guard with `kjbod guard run -c server.properties` or systemctl start "
+        "kjbod-guard, and give its --guard-config here too; only on a host without Kafka start "
+        "`kjbod agent -c server.properties` or systemctl start kjbod-agent"
     )
     assert caught.value.exit_code == EXIT_NO_AGENT
+
+
+@pytest.mark.parametrize(
+    ("own", "source", "command"),
+    [
+        (None, "server.properties", "kjbod guard run -c server.properties"),
+        (
+            "guard.properties",
+            "guard.properties",
+            "kjbod guard run -c server.properties --guard-config guard.properties",
+        ),
+    ],
+)
+def test_without_the_guard_of_a_kafka_broker_one_line_names_the_way_to_start_it_and_no_agent(
+    tmp_path: Path, own: str | None, source: str, command: str
+) -> None:
+    with pytest.raises(NoAgentError) as caught:
+        client(tmp_path, answerer=guard_of("server.properties", own)).call("echo")
+    assert str(caught.value) == (
+        f"no guard answers at {tmp_path}/control.sock (kjbod.state.dir={tmp_path} of {source}): "
+        f"start it with `{command}` or systemctl start kjbod-guard"
+    )
 
 
 def test_an_agent_that_has_its_state_directory_and_no_socket_yet_is_starting(tmp_path: Path) -> None:
     with (tmp_path / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(NoAgentError, match="it is starting, or ending: see its log") as caught:
+        with pytest.raises(NoAgentError, match="the agent or guard is starting or ending: see its log") as caught:
             client(tmp_path).call("echo")
     assert "start it with" not in str(caught.value)
 
@@ -250,9 +273,32 @@ async def test_an_agent_that_works_for_long_asks_for_patience_and_gives_up_in_bo
 
 
 def test_an_agent_that_hangs_is_told_from_one_that_works(tmp_path: Path) -> None:
-    with bind(tmp_path / SOCKET_NAME), pytest.raises(ControlError, match="the agent does not answer") as caught:
+    with (
+        bind(tmp_path / SOCKET_NAME),
+        pytest.raises(ControlError, match="the agent or guard does not answer") as caught,
+    ):
         client(tmp_path, silence_timeout_ms=50).call("echo")
     assert caught.value.exit_code == EXIT_NO_AGENT
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (None, "the guard does not answer: see its log"),
+        (b"{}\n", "the program that answers is no guard of kjbod"),
+        (b"", "the guard ended the conversation: see its log"),
+    ],
+)
+def test_a_guard_is_called_a_guard_whatever_goes_wrong(tmp_path: Path, answer: bytes | None, text: str) -> None:
+    options: dict[str, Any] = {"answerer": guard_of("server.properties", None), "silence_timeout_ms": 200}
+    if answer is None:
+        with bind(tmp_path / SOCKET_NAME), pytest.raises(ControlError, match=text):
+            client(tmp_path, **options).call("echo")
+        return
+    ended = impostor(tmp_path, answer)
+    with pytest.raises(ControlError, match=text):
+        client(tmp_path, **options).call("echo")
+    ended()
 
 
 async def test_a_socket_that_may_not_be_opened_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +309,7 @@ async def test_a_socket_that_may_not_be_opened_is_one_line(tmp_path: Path, monke
         connect = refuse_to_connect
 
     monkeypatch.setattr(socket, "socket", Refusing)
-    with pytest.raises(ControlError, match="no permission: ask as root or as the user of the agent"):
+    with pytest.raises(ControlError, match="no permission: ask as root or as the user of the agent or guard"):
         client(tmp_path).call("echo")
 
 
@@ -293,10 +339,10 @@ def test_a_command_is_patient_for_as_long_as_it_is_asked_to(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no kjbod agent"),
-        (b"[1]\n", "no kjbod agent"),
-        (b"{}\n", "no kjbod agent"),
-        (b"[" * 100_000 + b"\n", "no kjbod agent"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the program that answers is no agent or guard of kjbod"),
+        (b"[1]\n", "the program that answers is no agent or guard of kjbod"),
+        (b"{}\n", "the program that answers is no agent or guard of kjbod"),
+        (b"[" * 100_000 + b"\n", "the program that answers is no agent or guard of kjbod"),
         (b'{"next": 1}\n', "ended the conversation"),
         (b"", "ended the conversation"),
         (b'{"error": "x", "code": "y"}\n', "x"),
@@ -375,7 +421,9 @@ async def test_what_was_said_before_the_end_is_told_also_where_the_question_was_
         writer.close()
 
     async with await asyncio.start_unix_server(refuse, tmp_path / SOCKET_NAME):
-        with pytest.raises(ControlError, match="^not now$" if refusal else r"the agent ended the conversation \("):
+        with pytest.raises(
+            ControlError, match="^not now$" if refusal else r"the agent or guard ended the conversation \("
+        ):
             await ask(lambda: client(tmp_path).call("echo", what="x" * 10_000_000))
 
 

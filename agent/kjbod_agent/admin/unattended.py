@@ -143,7 +143,7 @@ def restore(
 def _restored_name(stray: FoundStray) -> str:
     if len(os.fsencode(stray.name)) >= NAME_BYTES_MAX:
         raise UnattendedError(
-            f"{stray.name}: perhaps the name of its topic was cut to fit: start the agent, which knows the whole one"
+            f"{stray.name}: perhaps the name of its topic was cut to fit: only an agent that runs knows the whole name"
         )
     return f"{stray.topic}-{stray.partition}"
 

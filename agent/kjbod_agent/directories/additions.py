@@ -248,6 +248,7 @@ class Additions:
             real_paths={d.path: d.loaded.real_path for d in living},
             registered=self._owner.registered_elsewhere(),
             rng=self._rng,
+            take_over=self._config.kjbod_agent_take_over,
         )
 
     # ---- it is added

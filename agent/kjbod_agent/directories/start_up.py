@@ -160,7 +160,7 @@ class Remembering:
         where = f"kjbod.state.dir={self._state_dir} is in use by another {name} ({other}{pid})"
         if other == f"node {self._node_id}":
             raise StartUpError(f"{where}: stop it first")
-        raise ConfigError(f"{where}: give each agent on a host a kjbod.state.dir of its own")
+        raise ConfigError(f"{where}: give each agent and guard on a host a kjbod.state.dir of its own")
 
     async def change(self, memory: Memory) -> None:
         """Save another one. That it cannot be saved, on a full disk, is no reason to leave healthy disks without a
@@ -294,6 +294,7 @@ async def open_directories(
         ),
         remembered=before.ids,
         rng=rng,
+        take_over=config.kjbod_agent_take_over,
     )
     for name, own in (("kjbod.state.dir", config.kjbod_state_dir), ("kjbod.reports.dir", config.kjbod_reports_dir)):
         require_outside(name, await remembering.real_path(own), start_up.all)

@@ -10,6 +10,8 @@ ids, node or cluster contradict each other            refuse
 ``__cluster_metadata-0`` outside the metadata dir     refuse
 no such directory (a missing mount), no file in it    refuse: kjbod makes no directory that should have been mounted
                                                       (:mod:`start_up` calls it unreadable if it was one before)
+used by a Kafka broker, without permission to         refuse: the agent would register as that broker
+replace it (``kjbod.agent.take.over``)
 a sub-directory that is no replica                    refuse, as Kafka does
 two paths of one directory                            refuse
 no ``directory.id`` in its file                       one is drawn and written
@@ -58,6 +60,12 @@ class StartUpError(StorageError):
 
 class OverlapError(StartUpError):
     """Two paths of the configuration lead to the same place: no restart can help."""
+
+    exit_code = EXIT_CONFIG
+
+
+class TakeOverError(StartUpError):
+    """A Kafka broker has used a directory, and the agent may not replace that broker: no restart can help."""
 
     exit_code = EXIT_CONFIG
 
@@ -114,8 +122,21 @@ def examine(
     loads: Mapping[str, Load],
     remembered: Mapping[str, Uuid],
     rng: "random.Random",
+    take_over: bool = False,
 ) -> StartUp:
     """Decide with what to start; ``loads`` has every path of ``log_dirs`` and ``metadata_log_dir``.
+
+    Args:
+        node_id: of this broker.
+        log_dirs: as configured.
+        metadata_log_dir: as configured.
+        loads: answers of the directories' workers, by path.
+        remembered: directory ids of the start before, by path.
+        rng: for missing ids.
+        take_over: whether the agent may use directories that a Kafka broker has used.
+
+    Returns:
+        The directories to start with, and the files to write before.
 
     Raises:
         StorageError: one line that says which directory is wrong and what to do. Nothing was changed.
@@ -129,6 +150,8 @@ def examine(
     verify_ensemble(ensemble, node_id=node_id, require=Requirement.AT_LEAST_ONE_VALID | Requirement.METADATA_LOG_DIR)
     _require_owner(ensemble)
     usable = {path: load for path, load in read.items() if path in ensemble.properties}
+    if not take_over:
+        _require_no_broker(usable)
     _require_any(log_dirs, usable, ensemble, loads)
     _require_one_metadata_log(usable, metadata_log_dir)
     _require_replica_names(usable.values())
@@ -184,6 +207,18 @@ def _require_owner(ensemble: Ensemble) -> None:
             raise StartUpError(
                 f"{path}/meta.properties has no {' and no '.join(missing)}: restore the file, or see "
                 "`kjbod info` for the other directories"
+            )
+
+
+def _require_no_broker(usable: Mapping[str, LoadedDirectory]) -> None:
+    """Require that no Kafka broker has used a directory: an agent that starts while that broker is stopped would be
+    unfenced in its place, and lead partitions that no client can use."""
+    for path, load in sorted(usable.items()):
+        if load.kafka_trace is not None:
+            raise TakeOverError(
+                f"{path}: an Apache Kafka broker has used this log directory ({load.kafka_trace}). An agent would "
+                "register as that broker. To watch a Kafka broker use kjbod guard run; to replace Kafka on this host "
+                "give --take-over or set kjbod.agent.take.over=true"
             )
 
 
@@ -309,6 +344,7 @@ def examine_addition(
     real_paths: Mapping[str, str],
     registered: Mapping[Uuid, int],
     rng: "random.Random",
+    take_over: bool = False,
 ) -> Addition:
     """The rules of :func:`examine` for one more directory.
 
@@ -322,6 +358,7 @@ def examine_addition(
         real_paths: where those of them that were read really are, by path.
         registered: ids that other brokers have registered, and by whom.
         rng: for a missing id.
+        take_over: whether the agent may use a directory that a Kafka broker has used.
 
     Raises:
         StorageError: one line that says why it cannot be added and what to do. Nothing was changed.
@@ -338,6 +375,12 @@ def examine_addition(
     verify_ensemble(ensemble, cluster_id=cluster_id, node_id=node_id, require=Requirement.AT_LEAST_ONE_VALID)
     _require_owner(ensemble)
     assert isinstance(load, LoadedDirectory)  # all else is an error, or empty
+    if not take_over and load.kafka_trace is not None:
+        raise TakeOverError(
+            f"{path}: an Apache Kafka broker has used this log directory ({load.kafka_trace}). To add it, restart the "
+            "agent with --take-over or kjbod.agent.take.over=true; to add a new disk, format an empty directory with "
+            "kjbod format"
+        )
     _require_one_metadata_log({path: load}, metadata_log_dir)
     _require_apart(path, load.real_path, real_paths)
     _require_replica_names([load])

@@ -90,7 +90,7 @@ class FileProcess:
     async def _connected(self) -> "_Wire":
         async with self._starting:
             if self._closed:
-                raise OSError(errno.EPIPE, "the agent is ending")
+                raise OSError(errno.EPIPE, "this process is ending")
             if self._wire is not None and not self._wire.lost:
                 return self._wire
             self._reap()

@@ -171,6 +171,9 @@ class LoadedDirectory:
         usable_bytes: what an unprivileged writer can still allocate.
         clean_shutdown: whether ``.kafka_cleanshutdown`` is there.
         clean_shutdown_epoch: the broker epoch in it; None when it is missing, empty or of an unknown version.
+        kafka_trace: the file that shows that a Kafka broker has used this directory, by its path in the directory:
+            ``recovery-point-offset-checkpoint``, ``replication-offset-checkpoint``, or a segment with data in one of
+            the first replicas (``__cluster_metadata-0`` does not count). None: no such file was found.
     """
 
     path: str
@@ -186,6 +189,7 @@ class LoadedDirectory:
     clean_shutdown: bool
     clean_shutdown_epoch: int | None
     linked_names: tuple[str, ...] = ()
+    kafka_trace: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,6 +416,12 @@ class DirectoryAgent(CanProbe, Protocol):
     async def load_replicas(self, replicas: Sequence[Replica], *, timeout_ms: int) -> tuple[Replica, ...]:
         """The second part of :meth:`load`: the same replicas with their topic ids. ``timeout_ms`` is for each piece of
         the work; a probe goes between any two."""
+
+    async def list_replicas(self, *, timeout_ms: int) -> tuple[Replica, ...]:
+        """Return every replica directory as it is now, by name, without topic ids.
+
+        Unlike :meth:`load_head` this expects the directory that was loaded, and leaves what probes compare unchanged.
+        """
 
     async def lock(self, *, timeout_ms: int) -> None:
         """Take ``.lock`` as Kafka does (``FileChannel.tryLock``, a POSIX write lock on the whole file).

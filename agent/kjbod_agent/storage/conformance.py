@@ -146,6 +146,31 @@ class StorageConformance(abc.ABC):
         assert not (await second.directory(agent.path).load(timeout_ms=TIMEOUT_MS)).clean_shutdown
         await second.close()
 
+    async def test_the_files_of_a_kafka_broker_are_found_at_the_start(self) -> None:
+        storage = await self.started()
+        agent = await self.formatted(storage)
+
+        async def trace() -> str | None:
+            return (await agent.load_head(timeout_ms=TIMEOUT_MS)).kafka_trace
+
+        topic_id = random_uuid(self.random)
+        await agent.create_replica("__cluster_metadata", 0, topic_id, timeout_ms=TIMEOUT_MS)
+        self.write_file(agent.path, "__cluster_metadata-0", LOG, b"an agent keeps the metadata too")
+        await agent.create_replica("t", 0, topic_id, timeout_ms=TIMEOUT_MS)
+        self.write_file(agent.path, "t-0", LOG, b"")
+        self.write_file(agent.path, "t-0", "00000000000000000000.index", b"no segment")
+        self.write_file(agent.path, "", LOG_START, b"0\n0\n")
+        await agent.write_clean_shutdown(17, timeout_ms=TIMEOUT_MS)
+        await agent.probe(full=True, timeout_ms=TIMEOUT_MS)
+        assert await trace() is None
+        self.write_file(agent.path, "t-0", f"{7:020d}.log", b"data")
+        assert await trace() == f"t-0/{7:020d}.log"
+        self.write_file(agent.path, "", HIGH_WATERMARK, b"")
+        assert await trace() == HIGH_WATERMARK
+        self.write_file(agent.path, "", RECOVERY_POINT, b"")
+        assert await trace() == RECOVERY_POINT
+        await storage.close()
+
     async def test_creating_a_replica_again_succeeds_and_another_topic_of_its_name_does_not(self) -> None:
         storage = await self.started()
         agent = await self.formatted(storage)
@@ -313,6 +338,27 @@ class StorageConformance(abc.ABC):
         assert await errno_of(missing) == errno.ENOENT
         assert await errno_of(agent.list_files("t-7", timeout_ms=TIMEOUT_MS)) == errno.ENOENT
         buffer.close()
+        await storage.close()
+
+    async def test_replicas_are_listed_as_they_are_now_and_probes_go_on_with_what_they_knew(self) -> None:
+        storage = await self.started()
+        agent = await self.formatted(storage)
+        topic_id = random_uuid(self.random)
+        await agent.create_replica("t", 0, topic_id, timeout_ms=TIMEOUT_MS)
+        await agent.load(timeout_ms=TIMEOUT_MS)
+        await agent.create_replica("t", 1, topic_id, timeout_ms=TIMEOUT_MS)
+        await agent.create_replica("__cluster_metadata", 0, topic_id, timeout_ms=TIMEOUT_MS)
+        await agent.rename_replica("t-0", STRAY, timeout_ms=TIMEOUT_MS)
+        listed = await agent.list_replicas(timeout_ms=TIMEOUT_MS)
+        assert [(one.name, one.topic, one.partition, one.suffix, one.topic_id) for one in listed] == [
+            (STRAY, "t", 0, "stray", None),
+            ("t-1", "t", 1, "", None),
+        ]
+        other = await self.started()
+        await other.directory(agent.path).write_meta_properties(self.meta(), timeout_ms=TIMEOUT_MS)
+        await other.close()
+        await agent.list_replicas(timeout_ms=TIMEOUT_MS)
+        assert await errno_of(agent.probe(full=False, timeout_ms=TIMEOUT_MS)) == errno.ESTALE
         await storage.close()
 
     async def test_sizes_are_those_of_the_replicas_that_are_there(self) -> None:

@@ -33,9 +33,11 @@ from kjbod_agent.storage.api import (
     Piece,
     ProbeResult,
     Replica,
+    ReplicaSuffix,
     WorkerUnavailable,
 )
 from kjbod_agent.storage.checkpoints import CHECKPOINT_FILES, offsets
+from kjbod_agent.storage.worker import METADATA_PREFIX
 
 TOPIC_IDS_PER_REQUEST = 100
 """Small files read by one request of a scan: some hundred milliseconds on a disk that seeks."""
@@ -122,8 +124,6 @@ class DirectoryClient(ABC):
         identity = MountIdentity(*found["identity"])
         self._identity = identity
         self._directory_id = found["directory_id"]
-        named = [(name, parsed) for name, parsed in found["names"] if parsed is not None]
-        named = [(name, parsed) for name, parsed in named if not name.startswith("__cluster_metadata-")]
         total_bytes, usable_bytes = found["capacity"]
         clean = found["clean"]
         return LoadedDirectory(
@@ -131,9 +131,10 @@ class DirectoryClient(ABC):
             real_path=found["real_path"],
             meta_properties=None if found["meta"] is None else found["meta"].encode("latin-1"),
             directory_id=found["directory_id"],
-            replicas=tuple(Replica(name, parsed[0], parsed[1], None, parsed[2]) for name, parsed in named),
+            replicas=_replicas(found["names"]),
             unknown_names=tuple(name for name, parsed in found["names"] if parsed is None),
             linked_names=tuple(found["links"]),
+            kafka_trace=found["kafka"],
             has_cluster_metadata=any(name == "__cluster_metadata-0" for name, _ in found["names"]),
             identity=identity,
             total_bytes=total_bytes,
@@ -141,6 +142,9 @@ class DirectoryClient(ABC):
             clean_shutdown=clean is not None,
             clean_shutdown_epoch=None if clean is None else _epoch_of(clean),
         )
+
+    async def list_replicas(self, *, timeout_ms: int) -> tuple[Replica, ...]:
+        return _replicas(await self._ask("list_replicas", timeout_ms))
 
     async def load_replicas(self, replicas: Sequence[Replica], *, timeout_ms: int) -> tuple[Replica, ...]:
         topic_ids = await self._topic_ids([replica.name for replica in replicas], timeout_ms)
@@ -425,6 +429,15 @@ def _place(buffer: CopyBuffer, slot: int) -> list[int]:
     if not 0 <= slot < buffer.slots:
         raise IndexError(f"slot {slot} of {buffer.slots}")
     return [slot * buffer.slot_bytes, buffer.slot_bytes]
+
+
+def _replicas(names: Sequence[tuple[str, tuple[str, int, ReplicaSuffix] | None]]) -> tuple[Replica, ...]:
+    """Replicas among named directories, without the metadata log; each name comes with its parts."""
+    return tuple(
+        Replica(name, parsed[0], parsed[1], None, parsed[2])
+        for name, parsed in names
+        if parsed is not None and not name.startswith(METADATA_PREFIX)
+    )
 
 
 def _fields(identity: MountIdentity) -> list[object]:

@@ -21,7 +21,10 @@ from kjbod_agent.storage.checkpoints import CHECKPOINT_FILES, changed
 from kjbod_agent.storage.directory_client import Call, DirectoryClient
 from kjbod_agent.storage.segments import BatchCheck, LogEnd, segment_base
 from kjbod_agent.storage.worker import (
+    KAFKA_CHECKPOINTS,
+    METADATA_PREFIX,
     PARTITION_METADATA,
+    TRACE_REPLICAS,
     Refused,
     delete_form,
     directory_id_of,
@@ -115,6 +118,17 @@ class MemoryDisk:
     def identity(self) -> list[Any]:
         """The fields of ``MountIdentity``."""
         return [self.number, self.number, f"0:{self.number}", 2, f"{self.number:x}", None]
+
+    def kafka_trace(self) -> str | None:
+        """The file that shows that a Kafka broker has used this directory; see ``LoadedDirectory``."""
+        if checkpoints := [name for name in KAFKA_CHECKPOINTS if name in self.checkpoints]:
+            return checkpoints[0]
+        replicas = [name for name in sorted(self.directories) if parse_replica(name)]
+        for name in [name for name in replicas if not name.startswith(METADATA_PREFIX)][:TRACE_REPLICAS]:
+            for file, content in sorted(self.files.get(name, {}).items()):
+                if file.endswith(".log") and content:
+                    return f"{name}/{file}"
+        return None
 
     # files of replicas ---------------------------------------------------------------------------------------------
 
@@ -246,10 +260,14 @@ class MemoryDirectoryAgent(DirectoryClient):
             "clean": None if clean is None else clean.decode("latin-1"),
             "names": [[name, parse_replica(name)] for name in sorted(disk.directories)],
             "links": [],
+            "kafka": disk.kafka_trace(),
             "real_path": self._path,
             "identity": disk.identity(),
             "capacity": [disk.total_bytes, disk.usable_bytes],
         }
+
+    def _op_list_replicas(self, request: dict[str, Any], directory_id: str | None) -> list[list[Any]]:
+        return [[name, parsed] for name in sorted(self.disk.directories) if (parsed := parse_replica(name))]
 
     def _op_topic_ids(self, request: dict[str, Any], directory_id: str | None) -> list[str | None]:
         contents = (self.disk.directories.get(name) for name in request["names"])

@@ -283,6 +283,13 @@ class ReplicaWorker(Worker):
 
     # measure -------------------------------------------------------------------------------------------------------
 
+    def op_list_replicas(self, root: int, request: dict[str, Any], directory_id: str | None) -> list[list[Any]]:
+        """Names of the replica directories, each with its parts."""
+        self._step(f"list of {self.path}")
+        with os.scandir(root) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        return [[name, parsed] for name in names if (parsed := parse_replica(name)) is not None]
+
     def op_replica_sizes(self, root: int, request: dict[str, Any], directory_id: str | None) -> list[int | None]:
         """Sizes of the first of these replicas, as many as one request may take; None for one that is not there."""
         sizes: list[int | None] = []

@@ -80,6 +80,13 @@ META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 PARTITION_METADATA = "partition.metadata"
 NOT_LOGS = ("remote-log-index-cache",)
+KAFKA_CHECKPOINTS = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint")
+"""Files that a Kafka broker makes in each log directory when it starts, even empty (``CheckpointFile``). An agent
+writes one only for a replica that it moves, and only where the other directory has one."""
+METADATA_PREFIX = "__cluster_metadata-"
+"""Begin of the name of the metadata log, which an agent keeps too."""
+TRACE_REPLICAS = 256
+"""Replica directories in which a start looks for segments with data."""
 _SUFFIXED = re.compile(r"^(\S+)-(\S+)\.(\S+)-(delete|future|stray)$")
 _NONCE = re.compile(rb"kjbod probe ([0-9a-f]{24}) [0-9]+\n")
 _DIRECTORY_ID = re.compile(rb"^[ \t\f]*directory\.id[ \t\f]*[=: \t\f][ \t\f]*(\S*)[ \t\f]*\r?$", re.MULTILINE)
@@ -309,6 +316,17 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
         return False
 
 
+def _file_with_data(replica: int) -> str | None:
+    """Name of a segment of an open replica directory that is not empty; None where there is none."""
+    with os.scandir(replica) as entries:
+        for entry in entries:
+            if entry.name.endswith(".log"):
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.stat(follow_symlinks=False).st_size:
+                        return entry.name
+    return None
+
+
 def _version(status: os.stat_result) -> tuple[int, int]:
     return status.st_ino, status.st_mtime_ns
 
@@ -536,9 +554,11 @@ class Worker:
         meta = self._read(root, META_PROPERTIES, cold=True)
         clean = self._read_if_file(root, CLEAN_SHUTDOWN, None)
         self._step(f"list of {self.path}")
-        names, links = [], []
+        names, links, checkpoints = [], [], []
         with os.scandir(root) as entries:
             for entry in entries:
+                if entry.name in KAFKA_CHECKPOINTS:
+                    checkpoints.append(entry.name)
                 if entry.is_symlink() and parse_replica(entry.name):
                     links.append(entry.name)  # not followed: what it leads to may be on a disk that hangs
                 elif _is_directory(entry):
@@ -546,6 +566,7 @@ class Worker:
         replicas = [name for name in sorted(names) if parse_replica(name)]
         if meta is not None or replicas:  # else it may be a mount point without its disk
             self._require_access(root, replicas)
+        kafka = min(checkpoints) if checkpoints else self._segment_with_data(root, replicas)
         self._step(f"realpath of {self.path}")
         return {
             "meta": None if meta is None else meta.decode("latin-1"),
@@ -553,10 +574,28 @@ class Worker:
             "clean": None if clean is None else clean.decode("latin-1"),
             "names": [[name, parse_replica(name)] for name in sorted(names) if name not in NOT_LOGS],
             "links": sorted(links),
+            "kafka": kafka,
             "real_path": os.path.realpath(self.path),
             "identity": self.identity,
             "capacity": self._capacity(root),
         }
+
+    def _segment_with_data(self, root: int, replicas: list[str]) -> str | None:
+        """Return the first segment with data in the first replicas, as ``orders-0/00000000000000000000.log``. None:
+        there is no such segment. An agent makes no segments, and copies only those that are there."""
+        logs = [name for name in replicas if not name.startswith(METADATA_PREFIX)]
+        for name in logs[:TRACE_REPLICAS]:
+            self._step(f"list of {name}")
+            try:
+                replica = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root)
+            except FileNotFoundError:
+                continue  # a broker that runs has just removed or renamed it
+            try:
+                if (file := _file_with_data(replica)) is not None:
+                    return f"{name}/{file}"
+            finally:
+                os.close(replica)
+        return None
 
     def op_topic_ids(self, root: int, request: dict[str, Any], directory_id: str | None) -> list[str | None]:
         """Topic ids of the replicas in ``names``, in order."""

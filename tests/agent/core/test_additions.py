@@ -3,6 +3,7 @@
 import asyncio
 import errno
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -291,6 +292,10 @@ def with_garbage(agent: Agent) -> None:
     agent.disks["/d2"].directories["lost+found"] = None
 
 
+def used_by_kafka(agent: Agent) -> None:
+    agent.disks["/d2"].checkpoints["replication-offset-checkpoint"] = b"0\n0\n"
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -306,6 +311,7 @@ def with_garbage(agent: Agent) -> None:
         (stopping, "/d2 cannot be added: the agent stops"),
         (on_the_system_disk, "/d2 lies on the file system of / now: mount its disk on /d2 first"),
         (with_garbage, "Found directory /d2/lost+found"),
+        (used_by_kafka, "/d2: an Apache Kafka broker has used this log directory (replication-offset-checkpoint)"),
     ],
 )
 def test_what_is_no_case_for_it_is_refused_in_one_line_and_nothing_changes(
@@ -321,6 +327,18 @@ def test_what_is_no_case_for_it_is_refused_in_one_line_and_nothing_changes(
             assert agent.disks["/d2"].locked_by is None
         if make is held:
             assert agent.disks["/d2"].locked_by is locked_by
+
+    virtual(main)
+
+
+def test_a_directory_that_a_kafka_broker_has_used_is_added_by_an_agent_that_may_take_over(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks(clock, PATHS)
+        disks.config = replace(disks.config, kjbod_agent_take_over=True)
+        agent = await Agent(disks).start()
+        agent.fail("/d2")
+        used_by_kafka(agent)
+        assert "/d2 is online with the directory.id" in await agent.additions.add("/d2")
 
     virtual(main)
 

@@ -29,6 +29,7 @@ from kjbod.wire.frames import Request
 from kjbod.wire.server import Peer
 from kjbod_agent import daemon, ending
 from kjbod_agent.admin.forwarding import Sender
+from kjbod_agent.directories.start_up_rules import StartUpError
 from kjbod_agent.health.block import BlockDevice
 from kjbod_agent.health.verdict import DirectoryHealth, Health, ProbeFailed, ProbeSucceeded, judge
 from kjbod_agent.health.witness import is_host_fault
@@ -419,6 +420,16 @@ async def seconds_fenced_for_a_replica_that_is_refused(agent: Agent) -> int:
         return round(await agent.until(lambda: not agent.broker.life.fenced) / 1000)
 
 
+async def starts_on_the_disks_of_kafka(agent: Agent) -> bool:
+    agent.disks["/d1"].checkpoints["recovery-point-offset-checkpoint"] = b"0\n0\n"
+    try:
+        async with agent:
+            await agent.unfenced()
+            return True
+    except StartUpError:
+        return False
+
+
 async def state_file(agent: Agent) -> str:
     async with agent:
         return str(agent.daemon._stray_memory.path.parent)
@@ -638,6 +649,7 @@ ROWS = {
         ("/run/kjbod-smart.sock", 1),
         ("/run/kjbod-smart.sock", 2),
     ),
+    "kjbod.agent.take.over": Row("kjbod.agent.take.over=true", starts_on_the_disks_of_kafka, False, True),
     "kjbod.smart.socket": Row(
         "kjbod.smart.socket=/other", questions_of_two_minutes, ("/run/kjbod-smart.sock", 1), ("/other", 1)
     ),

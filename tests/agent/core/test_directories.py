@@ -3,6 +3,7 @@
 import errno
 import json
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,15 +53,51 @@ def loaded(path: str, content: bytes | None = None, *, epoch: int | None = None)
 
 def start(*paths: str, **changed: Load) -> StartUp:
     """Start with ``/d1`` as the metadata directory; keywords d1, d2, d3 replace what a directory says."""
-    loads = {path: changed.get(path[1:], loaded(path)) for path in paths}
+    return start_with({path: changed.get(path[1:], loaded(path)) for path in paths})
+
+
+def start_with(loads: Mapping[str, Load], *, take_over: bool = False) -> StartUp:
+    """Start with these answers of the directories, by path."""
     return examine(
         node_id=1,
-        log_dirs=paths,
+        log_dirs=tuple(loads),
         metadata_log_dir="/d1",
         loads=loads,
         remembered=IDS,
         rng=random.Random(1),
+        take_over=take_over,
     )
+
+
+def used_by_kafka(path: str) -> LoadedDirectory:
+    return replace(loaded(path), kafka_trace="recovery-point-offset-checkpoint")
+
+
+def test_directories_that_a_kafka_broker_has_used_are_refused_and_no_restart_can_help() -> None:
+    with pytest.raises(StorageError) as refusal:
+        start("/d1", "/d2", "/d3", d2=used_by_kafka("/d2"))
+    assert str(refusal.value) == (
+        "/d2: an Apache Kafka broker has used this log directory (recovery-point-offset-checkpoint). An agent would "
+        "register as that broker. To watch a Kafka broker use kjbod guard run; to replace Kafka on this host give "
+        "--take-over or set kjbod.agent.take.over=true"
+    )
+    assert refusal.value.exit_code == EXIT_CONFIG
+
+
+def test_a_metadata_directory_apart_that_a_kafka_broker_has_used_is_refused_too() -> None:
+    with pytest.raises(StorageError, match=r"^/d1: an Apache Kafka broker has used"):
+        start("/d2", "/d1", d1=used_by_kafka("/d1"))
+
+
+def test_directories_that_a_kafka_broker_has_used_are_taken_over_with_permission() -> None:
+    start_up = start_with({path: used_by_kafka(path) for path in ("/d1", "/d2")}, take_over=True)
+    assert [directory.path for directory in start_up.log_dirs] == ["/d1", "/d2"]
+
+
+def test_a_disk_of_another_broker_is_named_as_such_before_anybody_is_told_how_to_take_it_over() -> None:
+    foreign = replace(used_by_kafka("/d2"), meta_properties=meta("/d2", node=2))
+    with pytest.raises(StorageError, match="Stored node id 2 doesn't match"):
+        start("/d1", "/d2", d2=foreign)
 
 
 def test_su_1_a_file_without_directory_id_gets_one() -> None:

@@ -99,7 +99,7 @@ async def test_a_second_agent_is_refused_the_state_directory_of_the_first_before
     await first.change((await first.load()).seen("/d1", Uuid.of(1, 1), 7))
     before = contents(tmp_path)
     for node, expected, words in (
-        (2, ConfigError, "give each agent on a host a kjbod.state.dir of its own"),
+        (2, ConfigError, "give each agent and guard on a host a kjbod.state.dir of its own"),
         (1, StartUpError, "stop it first"),
     ):
         second = Remembering(config_of(["/d1"], node_id=node, state_dir=tmp_path), get_logger())

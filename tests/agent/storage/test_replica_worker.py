@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from kjbod_agent.storage import replica_worker
-from kjbod_agent.storage.checkpoints import HIGH_WATERMARK, changed, offsets
+from kjbod_agent.storage import replica_worker, worker
+from kjbod_agent.storage.checkpoints import HIGH_WATERMARK, RECOVERY_POINT, changed, offsets
 from kjbod_agent.storage.conformance import batch
 from kjbod_agent.storage.segments import last_indexed
 from kjbod_agent.storage.worker import delete_form, parse_replica
@@ -109,6 +109,46 @@ def test_a_link_out_of_the_tree_is_told_and_never_followed(here: Here, tmp_path:
     assert {path.name for path in outside.iterdir()} == {LOG, "partition.metadata"}
     assert (outside / LOG).read_bytes() == b"data"
     assert os.readlink(here.path / FUTURE) == str(outside)
+
+
+@pytest.fixture
+def listed(here: Here, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Replica directories that the worker has listed."""
+    found: list[str] = []
+    step = here.worker._step
+
+    def record(call: str) -> None:
+        if call.startswith("list of t-"):
+            found.append(call.removeprefix("list of "))
+        step(call)
+
+    monkeypatch.setattr(here.worker, "_step", record)
+    return found
+
+
+def test_a_start_looks_for_kafkas_data_up_to_the_first_segment_and_in_a_limited_number_of_replicas(
+    here: Here, listed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "TRACE_REPLICAS", 3)
+    for number in range(5):
+        replica(here.path / f"t-{number}")
+        if number != 4:
+            (here.path / f"t-{number}" / LOG).write_bytes(b"")
+    assert here.ask("load")["ok"]["kafka"] is None
+    assert listed == ["t-0", "t-1", "t-2"]
+    listed.clear()
+    (here.path / "t-1" / LOG).write_bytes(b"data")
+    assert here.ask("load")["ok"]["kafka"] == f"t-1/{LOG}"
+    assert listed == ["t-0", "t-1"]
+
+
+def test_a_start_finds_kafkas_checkpoints_without_a_look_into_any_replica(here: Here, listed: list[str]) -> None:
+    replica(here.path / "t-0")
+    (here.path / HIGH_WATERMARK).touch()
+    assert here.ask("load")["ok"]["kafka"] == HIGH_WATERMARK
+    (here.path / RECOVERY_POINT).touch()
+    assert here.ask("load")["ok"]["kafka"] == RECOVERY_POINT
+    assert listed == []
 
 
 @pytest.mark.parametrize("kind", ["file", "fifo"])
