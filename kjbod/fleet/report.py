@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import Window as Partition
 from pyspark.sql import functions as F  # noqa: N812  the name that every Spark user knows
 
 from kjbod.fleet.dates import check_dates
@@ -43,13 +44,14 @@ from kjbod.fleet.page.model import (
     Happening,
     HostDetail,
     Incident,
+    Lack,
     MapHost,
     ModelDisks,
     Series,
     Stand,
 )
 from kjbod.fleet.page.words import evidence
-from kjbod.fleet.rollup.happenings import NOT_DONE_STATES, RELEASED
+from kjbod.fleet.rollup.happenings import LACKS, NOT_DONE_STATES, RELEASED, lack_counts
 from kjbod.fleet.rollup.merge import joined
 from kjbod.fleet.schema import DirectoryState
 from kjbod.fleet.session import PLAIN, at_once, tuned
@@ -178,6 +180,7 @@ def _report(hosts: Hosts, counts: Mapping[str, Any], incidents: "DataFrame") -> 
     drawn = _map(hosts.rows)
     outcomes, slowest = _outcomes(incidents)
     bytes_used, bytes_total = space(directories)
+    timeline = lake.read("gold.timeline", state, dates=dates)
     files = [d for d in state.dates("audit.files") if dates[0] <= d <= dates[-1]]
     return functools.partial(
         FleetReport,
@@ -195,7 +198,8 @@ def _report(hosts: Hosts, counts: Mapping[str, Any], incidents: "DataFrame") -> 
         other=_other(directories),
         flapping=_flapping(directories),
         agents=_agents(hosts.rows),
-        stands=_stands(lake.read("gold.timeline", state, dates=dates), hosts.rows),
+        stands=_stands(timeline, hosts.rows),
+        lacks=_lacks(timeline, hosts.rows),
         guards=_guards(lake.read("gold.agent_day", state, dates=dates)),
         incidents=newest,
         incident_outcomes=outcomes,
@@ -570,7 +574,7 @@ def _shown(state: str, status: str) -> str:
     return status if status in (SILENT, STOPPED) and state != FAILED else state
 
 
-# --- incidents, guards' stands, files
+# --- incidents, guards' stands, partitions that lack replicas, files
 
 
 def _newest_incidents(incidents: "DataFrame") -> tuple[Incident, ...]:
@@ -630,6 +634,46 @@ def _stands(timeline: "DataFrame", hosts: "DataFrame") -> tuple[Stand, ...]:
             **{name: row[name] for name in ("fleet", "rack", "host", "broker_id", "path")},
         )
         for row in rows
+    )
+
+
+def _lacks(timeline: "DataFrame", hosts: "DataFrame") -> tuple[Lack, ...]:
+    """Partitions that lack replicas, by what the newest run of each guard reported last."""
+    began = F.col("kind") == "agent_started"
+    told = _in_clusters(timeline.where(began | (F.col("kind") == "guard_lacks")))
+    moment = F.struct("ts", "mono_ns", "boot_id")
+    newest = told.groupBy(*BROKER).agg(F.max_by("boot_id", moment).alias("newest"))
+    racks = hosts.select(*BROKER, "rack").groupBy(*BROKER).agg(F.max("rack").alias("rack"))
+    urgent = (F.expr("without_leader > 0").desc(), F.expr("below_min_isr > 0").desc())
+    rows = (
+        joined(joined(_lacking(told.where(~began)), newest, BROKER), racks, BROKER)
+        .where("boot_id = newest")
+        .orderBy(*urgent, F.desc("since_ms"), *BROKER)
+        .limit(LIST_MAX)
+        .collect()
+    )
+    names = ("since_ms", "fleet", "rack", "host", "broker_id", *LACKS, "reason")
+    return tuple(Lack(**{name: row[name] for name in names}) for row in rows)
+
+
+def _in_clusters(events: "DataFrame") -> "DataFrame":
+    """Events with the name of their cluster, which a guard that starts without a readable directory does not know."""
+    own, here = F.nullif("fleet", F.lit("")), Partition.partitionBy("host", "broker_id")
+    return events.withColumn("fleet", F.coalesce(own, F.max(own).over(here), F.lit("")))
+
+
+def _lacking(told: "DataFrame") -> "DataFrame":
+    """A row for each run that reported last that partitions lack replicas, with the counts of that report and
+    ``since_ms``, the moment since which each report of the run has said so."""
+    run, counts = (*BROKER, "boot_id"), lack_counts()
+    ended_ns = F.max(F.when(F.greatest(*counts.values()) <= 0, F.col("mono_ns"))).over(Partition.partitionBy(*run))
+    last = F.struct(*(count.alias(name) for name, count in counts.items()), F.col("attrs.reason").alias("reason"))
+    return (
+        told.withColumn("ended_ns", ended_ns)
+        .where("ended_ns is null or mono_ns > ended_ns")
+        .groupBy(*run)
+        .agg(F.min("ts").alias("since_ms"), F.max_by(last, "mono_ns").alias("last"))
+        .select(*run, "since_ms", "last.*")
     )
 
 

@@ -100,6 +100,11 @@ class EventKind(StrEnum):
     GUARD_STANDS = "guard_stands"
     """Likewise: where the directory, or the broker, stands on the ladder from now on (``state``), and why (``reason``).
     ``left`` and ``crippled``: what should be done is not, but where the reason is ``released``."""
+    GUARD_LACKS = "guard_lacks"
+    """Of a guard, for the broker: partitions that lack replicas. ``attrs`` has the counts ``below_replication_factor``
+    (the guard evicted the broker from them), ``below_min_isr`` and ``without_leader``, and ``reason``, in words. All
+    counts ``0`` and no reason: no partition lacks a replica any more. A guard reports changed counts, at most once in
+    10 s. A run of a guard without this event has seen no such partition."""
 
 
 INCIDENT_KINDS = frozenset(
@@ -115,7 +120,8 @@ INCIDENT_KINDS = frozenset(
 """Kinds that belong to the failure of one directory and get its ``incident``."""
 
 URGENT_KINDS = INCIDENT_KINDS - {EventKind.OFFLINE_SENT} | {EventKind.AGENT_STOPPED, EventKind.GUARD_STANDS}
-"""Kinds after which the open files are handed to the readers at once."""
+"""Kinds after which the open files are handed to the readers at once. Not ``guard_lacks``: in a cluster in trouble all
+guards would finish two files each 10 s."""
 
 
 def incident_id(host: str, boot_id: str, dir_id: str | None, path: str | None) -> str:

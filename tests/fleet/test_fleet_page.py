@@ -28,6 +28,7 @@ from kjbod.fleet.page.model import (
     Guards,
     Happening,
     HostDetail,
+    Lack,
     MapHost,
     ModelDisks,
     Series,
@@ -80,6 +81,12 @@ def healthy(count: int = 3, **more: Any) -> Any:
         "incident_outcomes": {},
     }
     return report(2, **(known | more))
+
+
+def lack(broker: int, **more: Any) -> Lack:
+    known: dict[str, Any] = {"since_ms": NOW_MS - broker * 60_000, "host": host_name(broker), "fleet": "cluster-a"}
+    counts = {"below_replication_factor": 0, "below_min_isr": 0, "without_leader": 0}
+    return Lack(**(known | {"rack": "r03", "broker_id": broker} | counts | more))
 
 
 def hostile_host() -> HostDetail:
@@ -139,6 +146,7 @@ def test_hostile_text_stays_text_on_every_page() -> None:
         incidents=(incident(1, HOSTILE, evidence=HOSTILE, outcome=HOSTILE),),
         guards=(Guards(fleet=HOSTILE, guards=1, acting=1, acts=1, failed_acts=0, refusals=0, would=0),),
         stands=(Stand(ts=NOW_MS, host=HOSTILE, broker_id=1, state="left", reason=HOSTILE),),
+        lacks=(lack(1, host=HOSTILE, fleet=HOSTILE, rack=HOSTILE, reason=HOSTILE),),
     )
     disks = ModelDisks(model=HOSTILE, directories=1, hosts=1, failed=0, bytes_total=0, bytes_used=0)
     listed = "".join(hosts_page([odd], all_.window))
@@ -379,6 +387,63 @@ def test_a_guard_that_could_not_do_what_should_be_done_is_named_with_its_reason(
     assert "kjbod guard history" in first
 
 
+LEADERLESS = lack(2, without_leader=3, below_min_isr=4, reason="3 partitions have no leader")
+SHORT = lack(3, below_min_isr=4, reason="4 partitions are below min.insync.replicas")
+EVICTED = lack(4, below_replication_factor=12, reason="12 partitions have 2 of 3 replicas: the guard evicted broker 4")
+
+
+def test_brokers_whose_partitions_lack_replicas_are_named_with_reason_and_command() -> None:
+    first = part(index_page(report(50, lacks=(LEADERLESS, SHORT, EVICTED))), "todo")
+    said = first[first.index("Partitions that lack replicas") : first.index("Agents that are silent")]
+    assert '<span class="count">3</span>' in said and said.count('<li class="bad">') == 3
+    for one, kind in ((LEADERLESS, "no leader"), (SHORT, "below min.insync.replicas"), (EVICTED, "fewer replicas")):
+        assert f"<b>{kind}" in said and f"<br>{one.reason}" in said
+        assert f"{one.host}</a></b><span>broker {one.broker_id} · rack r03 · cluster-a" in said
+        assert (f"since {date_time(one.since_ms)[:19]} UTC" in said) == (one is not EVICTED)
+    files = "-c /etc/kafka/server.properties --guard-config /etc/kafka/kjbod-guard.properties"
+    assert said.count(f"kjbod status {files}") == 3
+    lists = "kafka-topics.sh --bootstrap-server BROKER:9092 --describe --unavailable-partitions"
+    assert said.count(lists) == 1 and lists in said[: said.index(SHORT.host)], "of the broker without a leader alone"
+
+
+@pytest.mark.parametrize(
+    ("lacks", "tone", "before", "after"),
+    [
+        ((LEADERLESS, EVICTED), "bad", "led", "silent"),
+        ((SHORT,), "bad", "led", "silent"),
+        ((EVICTED,), "warn", "stopped", "risk"),
+    ],
+)
+def test_lost_redundancy_is_urgent_when_a_partition_has_no_leader_or_too_few_in_sync_replicas(
+    lacks: tuple[Lack, ...], tone: str, before: str, after: str
+) -> None:
+    groups = todo.groups(report(100, lacks=lacks))
+    keys = [group.key for group in groups]
+    at = keys.index("lacks")
+    assert keys.count("lacks") == 1 and (groups[at].tone, groups[at].total) == (tone, len(lacks))
+    assert keys.index(before) < at < keys.index(after)
+
+
+def test_lost_redundancy_is_in_the_json_document() -> None:
+    made = report_json(report(50, lacks=(EVICTED,)))
+    assert made["lacks"] == [
+        {
+            "since_ms": NOW_MS - 4 * 60_000,
+            "fleet": "cluster-a",
+            "rack": "r03",
+            "host": host_name(4),
+            "broker_id": 4,
+            "below_replication_factor": 12,
+            "below_min_isr": 0,
+            "without_leader": 0,
+            "reason": "12 partitions have 2 of 3 replicas: the guard evicted broker 4",
+        }
+    ]
+    (group,) = [group for group in made["todo"] if group["key"] == "lacks"]
+    assert [item["host"] for item in group["items"]] == [host_name(4)]
+    assert report_json(report(50))["lacks"] == []
+
+
 def test_guards_are_counted_by_cluster() -> None:
     rows = (
         Guards(fleet="a", guards=2, acting=1, acts=5, failed_acts=1, refusals=2, would=3),
@@ -396,6 +461,12 @@ def test_guards_are_counted_by_cluster() -> None:
         ("guard_does", {"means": "cut"}, "guard: cut begins"),
         ("guard_done", {"means": "cut", "outcome": "done", "took_ms": "3"}, "guard: cut done in 3 ms"),
         ("guard_stands", {"state": "crippled", "reason": "stuck"}, "guard: crippled: stuck"),
+        (
+            "guard_lacks",
+            {"without_leader": "1", "reason": "1 partition has no leader"},
+            "guard: 1 partition has no leader",
+        ),
+        ("guard_lacks", {"without_leader": "0"}, "guard: no partition lacks a replica any more"),
         ("state_changed", {"previous": "online", "state": "suspect"}, "online → suspect"),
         ("agent_stopped", {"reason": "SIGTERM", "exit_code": "0"}, "stopped: SIGTERM, exit code 0"),
         ("a_kind_of_tomorrow", {}, "a kind of tomorrow"),

@@ -105,6 +105,31 @@ def test_each_failure_of_the_ledger_is_in_the_reports_and_no_other(
     assert gave_up == {(f.spot.host, f.spot.dir_id) for f in truth.failures if f.timeout_ts}
 
 
+def test_partitions_that_lack_replicas_are_reported_by_each_run_of_their_guard(
+    truth: books.Ledger, events: list[dict[str, Any]]
+) -> None:
+    """Counts at any moment are those of the ledger; each run begins with none."""
+    modes = {agent.host: agent.detail for agent in truth.agents if agent.what == "guard"}
+    offsets = {agent.host: int(agent.detail or 0) for agent in truth.agents if agent.what == "clock"}
+    told = [event for event in events if event["kind"] == EventKind.GUARD_LACKS]
+    assert {event["host"] for event in told} == {lack.host for lack in truth.lacks} <= set(modes)
+    assert {"act", "observe"} == {modes[event["host"]] for event in told}
+    names = ("below_replication_factor", "below_min_isr", "without_leader")
+    ended = 0
+    for event in told:
+        at_ms = event["ts"] - offsets.get(event["host"], 0)
+        there = [
+            one
+            for one in truth.lacks
+            if one.host == event["host"] and one.since_ts <= at_ms and (one.until_ts is None or at_ms < one.until_ts)
+        ]
+        counts = {name: str(sum(getattr(one, name) for one in there)) for name in names}
+        assert {name: event["attrs"][name] for name in names} == counts
+        assert bool(there) == ("reason" in event["attrs"])
+        ended += not there
+    assert ended and {name for event in told for name in names if event["attrs"][name] != "0"} == set(names)
+
+
 def test_a_replaced_disk_is_followed_by_the_new_one_at_its_place(fleet: Path, truth: books.Ledger) -> None:
     seen: dict[tuple[str, str], list[tuple[int, str, str]]] = {}
     for _, found in lines(fleet, SAMPLES):

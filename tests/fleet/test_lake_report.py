@@ -204,7 +204,7 @@ def test_json_is_what_the_page_says(made: Made) -> None:
     said = json.loads((made.out / "report.json").read_text())
     assert said["counts"]["directories"] == HOSTS * DISKS
     assert said["drive_days"] == made.report.insights.reliability.whole.drive_days > 0
-    assert [group["key"] for group in said["todo"]][:3] == ["led", "silent", "ended"]
+    assert [group["key"] for group in said["todo"]][:3] == ["led", "silent", "dead"]
 
 
 def test_a_lake_without_gold_is_one_line(spark: Any, tmp_path: Path) -> None:

@@ -114,6 +114,20 @@ def test_the_page_shows_each_disk_that_is_dead_now(made: Pipeline) -> None:
     assert report["drive_days"] == len(made.rows("gold.drive_day"))
 
 
+def test_the_page_shows_each_broker_whose_partitions_lack_replicas_now(made: Pipeline) -> None:
+    until = made.truth.start_ts + HOURS_MS[1]
+    lacking = {
+        lack.host
+        for lack in made.truth.lacks
+        if lack.since_ts < until and (lack.until_ts is None or lack.until_ts > until)
+    }
+    ended = {lack.host for lack in made.truth.lacks if lack.until_ts is not None and lack.until_ts < until} - lacking
+    report = json.loads((made.base / "page" / "report.json").read_text())
+    assert {lack["host"] for lack in report["lacks"]} == lacking and lacking and ended
+    html = (made.base / "page" / "index.html").read_text()
+    assert all(lack["reason"] in html for lack in report["lacks"])
+
+
 def test_what_is_done_again_changes_nothing(made: Pipeline) -> None:
     before = made.lake.state()
     assert run(typed("kjbod fleet ingest --lake lake --reports fleet", made.base)) == 0

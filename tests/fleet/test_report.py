@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -18,13 +19,18 @@ from kjbod.cli.main import run
 from kjbod.fleet import command, publishing, report_command
 from kjbod.fleet.command import EXIT_CANNOT_RUN, Running, spark_errors
 from kjbod.fleet.fleet_error import FleetError
+from kjbod.fleet.page.index import index_page
 from kjbod.fleet.read import _COUNTED as COUNTED
 from kjbod.fleet.read import NUMBER_MAX
+from kjbod.fleet.report import _lacks
+from kjbod.fleet.rollup.agents import timeline
 from kjbod.fleet.rollup.happenings import agent_counts, incidents
 from kjbod.fleet.schema import EventKind, Sample, columns
 from scripts.rig.processes import kjbod_command
 from tests.depth import only_deep
+from tests.fleet.conftest import T0_MS
 from tests.fleet.large_fleet import CLUSTERS, write_fleet
+from tests.fleet.report_data import report as page_of
 from tests.preloading import run_kjbod
 
 pytestmark = pytest.mark.usefixtures("with_spark")
@@ -183,6 +189,57 @@ def test_clocks_at_their_ends_cost_no_other_failure(frames: Frames, make_agent: 
     changed = events.withColumn("mono_ns", F.coalesce(absurd, F.col("mono_ns")))
     (row,) = collect(incidents(changed))
     assert (row["send_ms"], row["ts"]) == (None, known[1]["ts"])
+
+
+def lacks(guard: Any, at_ms: int, *counts: int, reason: str = "") -> None:
+    """The guard reports counts: below the replication factor, below min.insync.replicas, without a leader."""
+    names = ("below_replication_factor", "below_min_isr", "without_leader")
+    attrs = {name: str(count) for name, count in zip(names, counts, strict=True)}
+    guard.event(at_ms, EventKind.GUARD_LACKS, attrs=attrs | ({"reason": reason} if reason else {}))
+
+
+def lacking(make_agent: Any) -> list[Any]:
+    """Runs of guards on five hosts. On ``h3`` and ``h5`` a second run begins; that of ``h5`` can read no directory."""
+
+    def run_of(number: int, boot_id: str = "run-one-1", at_ms: int = 0) -> Any:
+        guard = make_agent(host=f"h{number}", broker_id=number, boot_id=boot_id)
+        guard.event(at_ms, EventKind.AGENT_STARTED, attrs={"role": "guard", "mode": "act"})
+        return guard
+
+    evicted, short, leaderless, restored, restarted = map(run_of, range(1, 6))
+    lacks(evicted, 10_000, 1, 0, 0, reason="1 partition has 2 of 3 replicas")
+    lacks(evicted, 20_000, 0, 0, 0)
+    lacks(evicted, 30_000, 7, 0, 0, reason="7 partitions have 2 of 3 replicas")
+    lacks(evicted, 40_000, 9, 0, 0, reason="9 partitions have 2 of 3 replicas")
+    lacks(short, 10_000, 0, 2, 0, reason="2 partitions are below min.insync.replicas")
+    lacks(leaderless, 10_000, 0, 0, 5, reason="5 partitions have no leader")
+    lacks(restored, 10_000, 3, 1, 1, reason="3 partitions had 2 of 3 replicas")
+    lacks(restored, 20_000, 0, 0, 0)
+    lacks(restarted, 10_000, 4, 0, 4, reason="4 partitions had no leader")
+    next_ones = [run_of(number, "run-two-2", 60_000) for number in (3, 5)]
+    lacks(next_ones[0], 61_000, 0, 0, 6, reason="6 partitions have no leader")
+    (began,) = next_ones[1].lines["events"]
+    next_ones[1].lines["events"] = [json.dumps(json.loads(began) | {"fleet": ""})]
+    return [evicted, short, leaderless, restored, restarted, *next_ones]
+
+
+def test_partitions_that_lack_replicas_are_those_that_the_newest_run_of_each_guard_reported_last(
+    spark: Any, frames: Frames, make_agent: Any
+) -> None:
+    events = frames(*lacking(make_agent)).withColumn("date", F.lit("2026-11-01"))
+    racks = [("4L6g3nShT-eMCtK--X86sw", f"h{n}", n, f"r{n}") for n in range(1, 6)]
+    hosts = spark.createDataFrame(racks, "fleet STRING, host STRING, broker_id BIGINT, rack STRING")
+    found = _lacks(timeline(events), hosts)
+    assert [(row.host, row.rack, row.without_leader, row.below_min_isr) for row in found] == [
+        *(("h3", "r3", 6, 0), ("h2", "r2", 0, 2), ("h1", "r1", 0, 0)),
+    ]
+    assert [row.below_replication_factor for row in found] == [0, 0, 9]
+    since = [row.since_ms - T0_MS for row in found]
+    assert since == [61_000, 10_000, 30_000], "since the last report of the run that nothing lacked"
+    html = index_page(page_of(3, lacks=found))
+    first = html[html.index("Partitions that lack replicas") : html.index('id="changes"')]
+    assert [text in first for text in ("6 partitions", "2 partitions", "9 partitions")] == [True] * 3
+    assert not re.search("partitions? had|[15] partitions? ha|7 partitions", first), "no earlier report"
 
 
 # --- the report

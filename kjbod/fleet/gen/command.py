@@ -255,6 +255,7 @@ def _ledger(order: Order, written: list[Written]) -> books.Ledger:
         trends=tuple(
             sorted((t for host in hosts for t in host.trends), key=lambda t: (t.since_ts, t.spot.host, t.spot.path))
         ),
+        lacks=tuple(sorted((lack for host in hosts for lack in host.lacks), key=lambda one: (one.since_ts, one.host))),
         agents=tuple(sorted((a for host in hosts for a in host.agents), key=lambda a: (a.what, a.host))),
         copies=tuple(sorted(name for one in written for name in one.copies)),
     )

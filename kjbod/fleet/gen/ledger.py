@@ -73,6 +73,22 @@ class Trend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lack:
+    """Partitions of a broker that lack replicas for a time, as its guard sees them."""
+
+    fleet: str
+    host: str
+    broker_id: int
+    since_ts: int
+    until_ts: int | None
+    """None: until the end of the fleet's time."""
+    below_replication_factor: int = 0
+    """Partitions that the guard evicted the broker from."""
+    below_min_isr: int = 0
+    without_leader: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
     """An agent or guard that is not like most."""
 
@@ -114,6 +130,7 @@ class Ledger:
     rates: tuple[Rate, ...]
     failures: tuple[Failure, ...]
     trends: tuple[Trend, ...]
+    lacks: tuple[Lack, ...] = ()
     agents: tuple[Agent, ...]
     copies: tuple[str, ...]
     """Names of files that are there twice."""

@@ -9,11 +9,16 @@ import math
 import random
 from typing import Any
 
+from kjbod.fleet.gen.ledger import Lack
 from kjbod.fleet.gen.plan import DAY_MS, HOUR_MS, MINUTE_MS, Disk, Host, Order, Run
 from kjbod.fleet.schema import SCHEMA_VERSION, DirectoryState, Event, EventKind, Sample, latency_bucket
+from kjbod.fleet.svg import plural
+from kjbod.units import moment
 
 SIGN_MS = 1_200
 """From the first sign of a failure to the verdict."""
+FOLLOWED_MS = 1_000
+"""From the start of a guard until it follows the metadata."""
 SMART_EVERY_MS = 10 * MINUTE_MS
 PROBES = 12
 """A sample, of which one is the longest."""
@@ -198,7 +203,7 @@ class HourWriter:
 
     def events(self, hour_ms: int, run: Run) -> list[str]:
         """Lines of events of a run in an hour, in the order of time."""
-        found = [*self._of_run(run), *self._of_failures(run), *self._of_flaps(run)]
+        found = [*self._of_run(run), *self._of_failures(run), *self._of_flaps(run), *self._of_lacks(run)]
         there = [event for event in found if hour_ms <= event[0] < min(hour_ms + HOUR_MS, run.end_ms + 1)]
         return [self._event(run, *event) for event in sorted(there, key=lambda event: event[0])]
 
@@ -302,3 +307,33 @@ class HourWriter:
             if run.start_ms <= begin < run.end_ms
             for at, previous, state in ((begin, "online", "suspect"), (end, "suspect", "online"))
         ]
+
+    def _of_lacks(self, run: Run) -> list[tuple[int, EventKind, Disk | None, dict[str, str], dict[str, int]]]:
+        """Changes of the counts of partitions that lack replicas; a run begins with none."""
+        lacks, first = self.host.lacks, run.start_ms + FOLLOWED_MS
+        changes = {at for lack in lacks for at in (lack.since_ts, lack.until_ts) if at is not None and at > first}
+        found: list[tuple[int, EventKind, Disk | None, dict[str, str], dict[str, int]]] = []
+        before: list[Lack] = []
+        for at in sorted({first, *(change for change in changes if change < run.end_ms)}):
+            now = [one for one in lacks if one.since_ts <= at and (one.until_ts is None or at < one.until_ts)]
+            if now != before:
+                found.append((at, EventKind.GUARD_LACKS, None, self._lacking(now), {}))
+            before = now
+        return found
+
+    def _lacking(self, lacks: list[Lack]) -> dict[str, str]:
+        """Attributes of an event, in the words of a guard."""
+        host = self.host
+        evicted = sum(one.below_replication_factor for one in lacks)
+        short, leaderless = sum(one.below_min_isr for one in lacks), sum(one.without_leader for one in lacks)
+        said = []
+        if leaderless:
+            said.append(f"{plural(leaderless, 'partition')} {'has' if leaderless == 1 else 'have'} no leader")
+        if short:
+            said.append(f"{plural(short, 'partition')} {'is' if short == 1 else 'are'} below min.insync.replicas")
+        if evicted:
+            since = min(one.since_ts for one in lacks if one.below_replication_factor) + host.offset_ms
+            which = f"{plural(evicted, 'partition')} {'has' if evicted == 1 else 'have'} 2 of 3 replicas"
+            said.append(f"{which} since {moment(since)}: the guard evicted broker {host.broker_id}")
+        counts = {"below_replication_factor": evicted, "below_min_isr": short, "without_leader": leaderless}
+        return {name: str(count) for name, count in counts.items()} | ({"reason": "; ".join(said)} if said else {})

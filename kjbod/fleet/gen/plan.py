@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from kjbod.fleet.gen.ledger import Agent, Failure, Spot, Trend
+from kjbod.fleet.gen.ledger import Agent, Failure, Lack, Spot, Trend
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -24,6 +24,14 @@ RACK_HOSTS = 20
 FLEETS = ("4L6g3nShT-eMCtK--X86sw", "kq7vXv2BRmSbWl0jmV9ZrA", "Z7cOXg1sQd2wVb-8WwmN0Q")
 HOWS = ("io error", "hang", "read-only", "vanished")
 OLD_VERSION = "0.8.2"
+GUARDS_SHARE = 0.2
+"""Part of the hosts that have a guard."""
+LACKING_SHARE, LACKING_GUARDS = 0.05, 10
+"""Guards that see partitions without a leader or below ``min.insync.replicas``: part of all, and so many at least."""
+EVICTED_MS = 400
+"""From the verdict on a disk to the eviction of its partitions."""
+CAUGHT_UP_MS = 15 * MINUTE_MS
+"""From the start beside a healthy disk until the broker is back in all replica lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +148,7 @@ class Host:
     offset_ms: int = 0
     failures: list[Failure] = field(default_factory=list)
     trends: list[Trend] = field(default_factory=list)
+    lacks: list[Lack] = field(default_factory=list)
     agents: list[Agent] = field(default_factory=list)
 
     def run(self, at_ms: int) -> Run | None:
@@ -220,7 +229,7 @@ class _Fate:
         self.order = order
         self.rng = rng = random.Random(f"{order.seed}/host/{number}")
         self.span = order.end_ms - order.start_ms
-        guard = rng.random() < 0.2
+        guard = rng.random() < GUARDS_SHARE
         booted = order.start_ms - rng.randrange(DAY_MS, 200 * DAY_MS)
         model = MODELS[(number // 3) % len(MODELS)]
         self.host = Host(
@@ -240,6 +249,8 @@ class _Fate:
             self._tell(story)
         else:
             self._wear_out()
+        if guard:
+            self._lack(number)
 
     # --- who it is
 
@@ -364,6 +375,37 @@ class _Fate:
 
     def _trend(self, disk: Disk, what: str, since_ms: int, **more: float | int | None) -> None:
         self.host.trends.append(Trend(spot=self._spot(disk, since_ms), what=what, since_ts=since_ms, **more))  # type: ignore[arg-type]
+
+    def _lack(self, number: int) -> None:
+        """Partitions that lack replicas, as the guard of this host sees them: evicted by it, or by failures on other
+        hosts."""
+        host = self.host
+        for failure in host.failures:
+            if host.mode == "act" and failure.acknowledged_ts is not None:
+                healthy_ms = failure.well_again_ts or failure.replaced_ts
+                until = None if healthy_ms is None else healthy_ms + CAUGHT_UP_MS
+                self._add_lack(failure.ts + EVICTED_MS, until, below_replication_factor=failure.partitions)
+        # A generator of its own, so that all other draws are as they were.
+        rng = random.Random(f"{self.order.seed}/lacks/{number}")
+        if rng.random() < max(LACKING_SHARE, LACKING_GUARDS / (GUARDS_SHARE * self.order.hosts)):
+            lasts, leaderless = rng.random() < 0.5, rng.choice((0, 1, 3))
+            since = self.order.start_ms + int(self.span * rng.uniform(0.4, 0.6)) // 1_000 * 1_000
+            until = None if lasts else since + rng.randrange(10, 90) * MINUTE_MS
+            self._add_lack(since, until, below_min_isr=leaderless + rng.randrange(1, 9), without_leader=leaderless)
+
+    def _add_lack(self, since_ms: int, until_ms: int | None, **counts: int) -> None:
+        host = self.host
+        until = until_ms if until_ms is not None and until_ms < self.order.end_ms else None
+        host.lacks.append(
+            Lack(
+                fleet=host.fleet,
+                host=host.name,
+                broker_id=host.broker_id,
+                since_ts=since_ms,
+                until_ts=until,
+                **counts,
+            )
+        )
 
     # --- stories
 

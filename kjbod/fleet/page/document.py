@@ -54,6 +54,7 @@ def report_json(report: FleetReport) -> dict[str, Any]:
         "agents": [plain(agent) for agent in agents[:LIST_MAX]],
         "incidents": [_flat(incident) for incident in plain(report.incidents)],
         "guards": plain(report.guards),
+        "lacks": plain(report.lacks),
         "data": plain(report.data),
         "changes": plain(report.changes),
         "remembered": _remembered(report),

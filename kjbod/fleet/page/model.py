@@ -158,6 +158,29 @@ class Stand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lack:
+    """Partitions of a broker that lack replicas, as its guard reported them last."""
+
+    since_ms: int
+    """Wall ms since which this run of the guard has reported such partitions without a break."""
+    fleet: str | None = None
+    rack: str | None = None
+    host: str
+    broker_id: int
+    below_replication_factor: int
+    """Partitions that the guard evicted the broker from."""
+    below_min_isr: int
+    """Partitions below ``min.insync.replicas``."""
+    without_leader: int
+    reason: str | None = None
+
+    @property
+    def is_critical(self) -> bool:
+        """Whether a partition has no leader, or refuses records of producers with ``acks=all``."""
+        return self.without_leader > 0 or self.below_min_isr > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Guards:
     """The guards of a cluster, and what they did."""
 
@@ -259,6 +282,8 @@ class FleetReport:
     agents: tuple[Agent, ...]
     """Silent, stopped and fenced ones."""
     stands: tuple[Stand, ...]
+    lacks: tuple[Lack, ...] = ()
+    """Critical ones first."""
     guards: tuple[Guards, ...]
     incidents: tuple[Incident, ...]
     """Newest first."""

@@ -50,6 +50,7 @@ SHAPES: Mapping[str, tuple[str, str, str]] = {
     "guard_does": ("e-calm", "guard begins", "M-4 -5L5 0L-4 5Z"),
     "guard_done": ("e-move", "what came of it", "M0 -6L6 0L0 6L-6 0Z"),
     "guard_stands": ("e-calm", "where the guard is with it", "M-1.5 -6H1.5V6H-1.5Z"),
+    "guard_lacks": ("e-warn", "partitions that lack replicas", "M-5 -5H5V5H-5Z"),
     "agent_stopped": ("e-stop", "agent stopped", "M-5 -5H5V5H-5Z"),
     "assignments_acknowledged": ("e-calm", "assignments recorded", "M-4 -4H4V-1H-4ZM-4 1H4V4H-4Z"),
     "replica_created": ("e-calm", "replicas created", "M-1.2 -5H1.2V-1.2H5V1.2H1.2V5H-1.2V1.2H-5V-1.2H-1.2Z"),

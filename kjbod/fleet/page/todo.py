@@ -1,11 +1,12 @@
 """List of what needs a hand today, ranked, each with its reason and the command to run. Pure."""
 
+import functools
 import shlex
 from collections.abc import Iterable, Sequence
 
 from kjbod.fleet.insight.model import Forecast, Place, Risk
 from kjbod.fleet.page.bursts import Burst, bursts
-from kjbod.fleet.page.model import FAILED, SILENT, STOPPED, Agent, Directory, FleetReport
+from kjbod.fleet.page.model import FAILED, SILENT, STOPPED, Agent, Directory, FleetReport, Lack
 from kjbod.fleet.svg import date_time, duration, plural
 from kjbod.quick_dataclass import dataclass
 
@@ -218,6 +219,36 @@ def _left_group(report: FleetReport) -> Group:
     )
 
 
+def _lacks_group(report: FleetReport, tone: str) -> Group:
+    """Brokers with partitions that lack replicas; empty where the group has another tone."""
+    found = report.lacks
+    actual = "bad" if any(lack.is_critical for lack in found) else "warn"
+    items = tuple(_lacking(lack) for lack in found) if tone == actual else ()
+    return Group(key="lacks", title="Partitions that lack replicas", tone=tone, total=len(items), items=items)
+
+
+def _lacking(lack: Lack) -> Todo:
+    """Task for the partitions of a broker."""
+    what = "fewer replicas than the replication factor"
+    if lack.below_min_isr:
+        what = "below min.insync.replicas"
+    if lack.without_leader:
+        what = "no leader"
+    lists = ("kafka-topics.sh --bootstrap-server BROKER:9092 --describe --unavailable-partitions",)
+    return Todo(
+        place=None,
+        host=lack.host,
+        broker_id=lack.broker_id,
+        fleet=lack.fleet,
+        rack=lack.rack,
+        what=what,
+        reason=lack.reason or "no reason given",
+        commands=(f"kjbod status {CONFIG} {GUARD_CONFIG}", *(lists if lack.without_leader else ())),
+        # The reason of an eviction has its own time, which is older than a guard that was started since.
+        since_ms=lack.since_ms if lack.is_critical else None,
+    )
+
+
 def _risk_group(report: FleetReport) -> Group:
     """Disks that may fail soon."""
     health = report.insights.health
@@ -320,6 +351,7 @@ def _other_group(report: FleetReport) -> Group:
 
 _KINDS = (
     _led_group,
+    functools.partial(_lacks_group, tone="bad"),
     _full_at_once_group,
     _burst_group,
     _silent_group,
@@ -327,6 +359,7 @@ _KINDS = (
     _dead_group,
     _stopped_group,
     _left_group,
+    functools.partial(_lacks_group, tone="warn"),
     _risk_group,
     _flapping_group,
     _full_group,

@@ -195,6 +195,7 @@ def describe(row: Happening) -> str:
         EventKind.GUARD_DOES: f"guard: {attrs.get('means')} begins",
         EventKind.GUARD_DONE: f"guard: {attrs.get('means')} {attrs.get('outcome')}{took}{because}",
         EventKind.GUARD_STANDS: f"guard: {attrs.get('state')}{because}",
+        EventKind.GUARD_LACKS: f"guard: {reason or 'no partition lacks a replica any more'}",
         EventKind.LEADERSHIP_MOVED: f"leadership has moved{moved}",
         EventKind.TIMEOUT_SHUTDOWN: "not acknowledged in time: the agent gives up",
         EventKind.AGENT_STOPPED: f"stopped: {reason or 'no reason given'}{_exit(attrs.get('exit_code'))}",

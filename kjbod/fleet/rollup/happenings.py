@@ -20,6 +20,8 @@ NOT_DONE_STATES = ("left", "crippled")
 """States of a directory, and of a broker, for which something should be done and is not."""
 RELEASED = "released"
 """Reason of ``left`` where somebody wanted it so."""
+LACKS = ("below_replication_factor", "below_min_isr", "without_leader")
+"""Counts of ``guard_lacks``."""
 
 
 def _kind(kind: EventKind) -> Column:
@@ -35,6 +37,11 @@ def _is_left() -> Column:
     """Whether an event says that what should be done is not."""
     wanted = F.coalesce(F.col("attrs.reason"), F.lit("")) != RELEASED
     return _kind(EventKind.GUARD_STANDS) & F.col("attrs.state").isin(*NOT_DONE_STATES) & wanted
+
+
+def lack_counts() -> dict[str, Column]:
+    """Return the counts of an event ``guard_lacks`` as numbers, by name; 0 for a count that is absent or no number."""
+    return {name: F.coalesce(F.expr(f"try_cast(attrs.{name} AS BIGINT)"), F.lit(0)) for name in LACKS}
 
 
 def _deed() -> Column:
