@@ -186,10 +186,9 @@ def _gate(config: Path, guard_config: Path | None, timeout_ms: int | None) -> in
     of = ask.load(config, guard_config)
 
     def client(silence_ms: int) -> ControlClient:
-        return ControlClient(
-            Path(of.kjbod_state_dir),
-            node_id=of.node_id,
-            source=of.source,
+        return ask.guard_client(
+            of,
+            guard_config,
             connect_timeout_ms=min(silence_ms, CONNECT_TIMEOUT_MS),
             silence_timeout_ms=min(silence_ms, SILENCE_TIMEOUT_MS),
         )
@@ -203,5 +202,5 @@ def _ask(config: Path, guard_config: Path | None, operation: str, **arguments: A
     """The running guard's answer."""
     from kjbod.cli import ask
 
-    answer: dict[str, Any] = ask.client(ask.load(config, guard_config)).call(operation, **arguments)
+    answer: dict[str, Any] = ask.guard_client(ask.load(config, guard_config), guard_config).call(operation, **arguments)
     return answer

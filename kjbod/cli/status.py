@@ -1,12 +1,12 @@
-"""``kjbod status``: how the agent on this host is, on one screen; with ``--check`` in one line, for monitoring.
+"""``kjbod status``: the state of the agent or guard on this host, on one screen; with ``--check`` in one line.
 
-The first line, and what is critical, is the agent's own word (:mod:`kjbod_agent.condition`). Exit codes of ``--check``
-are those that Nagios and its kin know:
+The agent or guard decides on the first line and the level (:mod:`kjbod_agent.condition`). Exit codes of ``--check`` are
+those of Nagios plug-ins:
 
 ====  ========  ======================================================================================================
 0     OK        the broker serves, its controller answers, all directories are online
 1     DEGRADED  it serves, and somebody should look
-2     CRITICAL  it serves nothing: fenced, no directory, or no agent that answers (69 without ``--check``)
+2     CRITICAL  it serves nothing: fenced, no directory, or no agent or guard answers (69 without ``--check``)
 3     UNKNOWN   it cannot be asked: the configuration cannot be used (78 without ``--check``), no permission, another
                 node's agent, wrong arguments (2 without ``--check``)
 ====  ========  ======================================================================================================
@@ -41,6 +41,8 @@ from kjbod.runtime.control_socket import EXIT_NO_AGENT
 
 ROOM_MIN: Final = 16
 """Columns for a reason; with fewer it says nothing, and kjbod log-dirs has it."""
+REFUSED_MAX: Final = 5
+"""Refused partitions with a line each."""
 _NAME_COLUMNS: Final = len("metadata offset")
 
 EXIT_CRITICAL: Final = 2
@@ -52,14 +54,14 @@ EXIT_UNKNOWN: Final = 3
 @ask.guarded
 @click.option("--check", is_flag=True, help="One line, and the exit code: 0 OK, 1 DEGRADED, 2 CRITICAL, 3 UNKNOWN.")
 def status(config_path: Path, own_path: Path | None, as_json: bool, check: bool) -> int:
-    """Tell how the running agent is.
+    """Show the state of the running agent or guard.
 
-    Whether all is well, its registration, what it is busy with, and each of its directories in a line. Exit code 69
-    when no agent answers; with --check, for monitoring, 2.
+    One line with the condition, the registration, the work in progress, and a line for each directory. Exit code 69
+    when no agent or guard answers; with --check, for monitoring, 2.
     """
     if check:
         return _check(config_path, own_path, as_json)
-    answer = ask.client(ask.load(config_path, own_path)).call("status")
+    answer = ask.client(ask.load(config_path, own_path), own_path).call("status")
     out = Printer()
     if as_json:
         out.json(answer)
@@ -77,7 +79,7 @@ def _check(config_path: Path, own_path: Path | None, as_json: bool) -> int:
         KjbodError: it cannot be asked, which is UNKNOWN, as all that ends a check early (:func:`unknown`).
     """
     try:
-        answer = ask.client(ask.load(config_path, own_path)).call("status")
+        answer = ask.client(ask.load(config_path, own_path), own_path).call("status")
     except KjbodError as error:
         if error.exit_code != EXIT_NO_AGENT:
             raise
@@ -144,7 +146,7 @@ def guard_lines(answer: dict[str, Any], columns: int | None) -> list[str]:
         ("guard", f"of node {answer['node']}, mode {answer['mode']}, kjbod {answer['version']}"),
         ("cluster", safe(answer["cluster_id"] or "not known")),
         ("broker", f"process {broker['pid']}" if broker["unbound"] is None else safe(broker["unbound"])),
-        *_ladder(answer),
+        *_acts(answer),
         ("registration", registered),
         ("controller", safe(answer["controller"] or "none is known")),
         ("metadata", followed if missing is None else f"NOT FOLLOWED: {safe(missing)}"),
@@ -161,14 +163,28 @@ def guard_lines(answer: dict[str, Any], columns: int | None) -> list[str]:
     return found
 
 
-def _ladder(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Lines of a guard that acts: how it sees the broker, and what it has to put back."""
+def _acts(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Lines of a guard that acts: the state of the broker, what is to be restored, what the controllers refused, and
+    the other brokers that may lose a directory."""
     broker = answer["broker"]
     if broker.get("state") is not None:
-        yield "ladder", safe(broker["state"] + (f": {broker['reason']}" if broker["reason"] else ""))
+        yield "stage", safe(broker["state"] + (f": {broker['reason']}" if broker["reason"] else ""))
     for name, when in (("evicted", "restored when the disk is back"), ("demoted", "led again when the disk is quick")):
         if count := answer.get(name):
-            yield name, f"{count} partition{'' if count == 1 else 's'}, {when}"
+            yield name, f"{plural(count, 'partition')}, {when}"
+    refused = answer.get("refused") or []
+    for row in refused[:REFUSED_MAX]:
+        next_step = "left to you" if row["left"] else "the guard tries again"
+        since = moment(row["since_ms"])
+        yield (
+            "refused",
+            safe(f"{row['means']} of {row['topic']}-{row['partition']} since {since}: {row['reason']}; {next_step}"),
+        )
+    if (more := len(refused) - REFUSED_MAX) > 0:
+        yield "refused", f"{plural(more, 'more partition')}: kjbod status --json lists all"
+    if suspects := answer.get("suspects"):
+        brokers = ", ".join(map(str, suspects))
+        yield "suspects", f"the guards of brokers {brokers} suspect a directory: their replicas do not count as copies"
 
 
 def _guard_row(row: dict[str, Any]) -> tuple[str, ...]:
@@ -190,7 +206,7 @@ def _guard_details(row: dict[str, Any]) -> Iterator[str]:
     if row["error"]:
         yield safe(row["error"])
     if row.get("step") not in (None, "well") or row.get("step_reason"):
-        yield safe(f"step: {row['step']}{f': {reason}' if (reason := row['step_reason']) else ''}")
+        yield safe(f"stage: {row['step']}{f': {reason}' if (reason := row['step_reason']) else ''}")
     elif row["would"] == "wait":
         yield safe(f"waits: {row['would_reason']}")
 

@@ -131,6 +131,9 @@ class MetadataFollower:
         self._connection: Connection | None = None
         self._connected_to: Address | None = None
         self._problem: str | None = None
+        self.current_ms: int | None = None
+        """Monotonic milliseconds at which the last fetch was sent whose answer left nothing to be applied: everything
+        that was committed then has been handed over. None: there was none."""
         self.refusals: dict[Address, str] = {}
         """Servers that speak another protocol, or do not believe us, and how that showed when they were asked last."""
 
@@ -215,8 +218,12 @@ class MetadataFollower:
         if isinstance(request, FetchSnapshotRequest):
             piece = await connection.request(request, timeout_ms=timeout_ms)
             return machine.on_fetch_snapshot(piece, self._clock.monotonic_ms())
+        sent_ms = self._clock.monotonic_ms()
         answer = await connection.request(request, timeout_ms=timeout_ms)
-        return machine.on_fetch(answer, self._clock.monotonic_ms())
+        effects = machine.on_fetch(answer, self._clock.monotonic_ms())
+        if machine.problem is None and 0 <= machine.high_watermark <= machine.applied_offset:
+            self.current_ms = sent_ms
+        return effects
 
     async def _load(self, downloaded: Downloaded) -> list[Effect]:
         """Decode a snapshot a few milliseconds at a time, so that heartbeats go on meanwhile."""

@@ -22,6 +22,8 @@ from scripts.story.narrate import StoryError
 
 VICTIM: Final = 1
 """The broker with the bad disk."""
+CUT_AFTER_MS: Final = 3_000
+"""``kjbod.guard.cut.after.ms``: the default for flash. The loop devices of the demonstration would get 10 s."""
 PARTITIONS: Final = 12
 RECORD_PAUSE_MS: Final = 30
 _REQUEST_TIMEOUT_MS: Final = 5000
@@ -77,11 +79,13 @@ class GuardedCluster(cluster.Cluster):
             self.format_broker(config)
             self.ids |= {(broker, number): directory_id(log_dir) for number, log_dir in enumerate(log_dirs, 1)}
             state = self.layout.work / f"guard{broker}"
-            self.layout.config(f"guard{broker}").write_text(
-                render_properties(
-                    {"kjbod.state.dir": state, "kjbod.host": f"broker-{broker}", "kjbod.guard.ladder": self._ladder}
-                )
-            )
+            own = {
+                "kjbod.state.dir": state,
+                "kjbod.host": f"broker-{broker}",
+                "kjbod.guard.ladder": self._ladder,
+                "kjbod.guard.cut.after.ms": CUT_AFTER_MS,
+            }
+            self.layout.config(f"guard{broker}").write_text(render_properties(own))
 
     def launch(self, broker: int) -> None:
         """Start a broker, without waiting."""

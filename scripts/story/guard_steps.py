@@ -21,7 +21,7 @@ from scripts.rig.pauses import (
 from scripts.rig.processes import ManagedProcess, at_wall_s
 from scripts.rig.stuck_threads import stuck_threads
 from scripts.story.claims import Claiming
-from scripts.story.guard_cluster import PARTITIONS, RECORD_PAUSE_MS, VICTIM, GuardedCluster
+from scripts.story.guard_cluster import CUT_AFTER_MS, PARTITIONS, RECORD_PAUSE_MS, VICTIM, GuardedCluster
 from scripts.story.guard_words import Part, live_head, live_row, longest, side_by_side, silences, stuck_line, told
 from scripts.story.layout import BROKERS
 from scripts.story.narrate import Narrator
@@ -99,7 +99,10 @@ class GuardStory(Claiming):
     def start_guards(self) -> None:
         """A guard beside each broker."""
         self.tell.say(f"$ kjbod guard run --act {shlex.join(self.cluster.guard_arguments(VICTIM))}")
-        self.tell.say("and so for the others; what it says it would do is its decision, and then it does it")
+        self.tell.say('and so for the others. Each line "would ..." is a decision of the guard; then the guard acts')
+        self.tell.say(
+            f"kjbod.guard.cut.after.ms={CUT_AFTER_MS}, as for flash: a disk that answers earlier is left unchanged"
+        )
         self.cluster.start_guards()
         self._claim(
             all(guard.running for guard in self.cluster.guards.values()),
@@ -137,7 +140,7 @@ class GuardStory(Claiming):
         """The broker is lost, as where a thread of it that all others wait for is stuck on the disk for good."""
         reasons = {line["reason"] for line in guard.events("guard.broker") if line["reason"]}
         given_up = any(line["outcome"] == "done" for line in guard.events("guard.done", means="fence"))
-        self._claim(given_up, f"broker {VICTIM} was given up: {'; '.join(sorted(reasons))}", "by nobody: it is gone")
+        self._claim(given_up, f"the guard fenced broker {VICTIM}: {'; '.join(sorted(reasons))}", "it did not")
         self._claim(
             not any(self.watch.leaders_by_directory().get((VICTIM, one)) for one in self._ids().values()),
             "other brokers lead what it led",

@@ -21,6 +21,8 @@ from scripts.rig.kafka import KafkaKit, render_properties
 from scripts.rig.processes import ManagedProcess, Processes, kjbod_command, wait_until
 from tests.guard.hands import Open, Process, end
 
+CUT_AFTER_MS: Final = 1_000
+"""Of the guards here: loop devices would get 10 s."""
 ANSWER_TIMEOUT_S: Final = 20.0
 
 
@@ -52,8 +54,9 @@ class Beside:
         return [json.loads(line) for line in (self.state / "guard-audit.jsonl").read_text().splitlines()]
 
     def deeds(self) -> list[str]:
-        """Means of what the guard did, in order."""
-        return [line["means"] for line in self.audit() if line["event"] == "does"]
+        """Means of what the guard did to disks, replica lists and the broker, in order; its own record is none."""
+        did = [line["means"] for line in self.audit() if line["event"] == "does"]
+        return [means for means in did if means not in ("suspect", "trust")]
 
     @property
     def arguments(self) -> list[str]:
@@ -84,7 +87,8 @@ def beside(processes: Processes, tmp_path: Path) -> Callable[..., Beside]:
         own = tmp_path / f"guard-{config.parent.name}" / "guard.properties"
         own.parent.mkdir()
         keys = {f"kjbod.{key.replace('_', '.')}": value for key, value in settings.items()}
-        own.write_text(render_properties({"kjbod.state.dir": own.parent / "state", "kjbod.host": "host1", **keys}))
+        site = {"kjbod.state.dir": own.parent / "state", "kjbod.host": "host1"}
+        own.write_text(render_properties({**site, "kjbod.guard.cut.after.ms": CUT_AFTER_MS, **keys}))
         return Beside(processes, config, own)
 
     return make

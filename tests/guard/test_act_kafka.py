@@ -4,189 +4,33 @@ one that is frozen the broker; records are taken all the while."""
 import contextlib
 import os
 import signal
-import threading
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, Message, Producer
 
 from kjbod.faults import syscalls
 from kjbod.faults.disks import RealDisk
 from kjbod.faults.orders import FaultMode
-from kjbod.wire.messages import UnregisterBrokerRequest
-from scripts.rig.cluster import Cluster, ask, wait_until_guarding, wait_until_serving
+from scripts.rig.cluster import wait_until_serving
 from scripts.rig.kafka import KafkaKit
-from scripts.rig.processes import ManagedProcess, Processes, wait_until
-from tests.guard.brokers import start_brokers
+from scripts.rig.processes import Processes
 from tests.guard.conftest import Beside
+from tests.guard.trio import Others, Trio, other_brokers, three_brokers
 from tests.pages.markdown import shown
 from tests.pages.typed import run
 
 pytestmark = pytest.mark.xdist_group("act-kafka")  # one controller, and two brokers, for all of them
-PARTITIONS = 9
-
-
-class Load:
-    """Records for all partitions, acknowledged by all in-sync replicas."""
-
-    def __init__(self, topic: str, ports: list[int]) -> None:
-        self._topic = topic
-        servers = ",".join(f"127.0.0.1:{port}" for port in ports)
-        self._producer = Producer(
-            {
-                "bootstrap.servers": servers,
-                "acks": "all",
-                "linger.ms": 0,
-                "socket.timeout.ms": 5_000,
-                "request.timeout.ms": 5_000,
-                "topic.metadata.refresh.interval.ms": 1_000,
-                "message.timeout.ms": 60_000,
-                "max.in.flight": 1,
-            }
-        )
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self.acked = dict.fromkeys(range(PARTITIONS), 0.0)
-        self.longest = dict.fromkeys(range(PARTITIONS), 0.0)
-        self.failed: list[str] = []
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.1):
-            for partition in self.acked:
-                with contextlib.suppress(BufferError):
-                    self._producer.produce(self._topic, b"x" * 200, partition=partition, on_delivery=self._told)
-            self._producer.poll(0)
-
-    def _told(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            self.failed.append(str(error))
-            return
-        partition, now = message.partition(), time.monotonic()
-        assert partition is not None
-        if self.acked[partition]:
-            self.longest[partition] = max(self.longest[partition], now - self.acked[partition])
-        self.acked[partition] = now
-
-    def wait_all(self, timeout_s: float = 60) -> None:
-        """Until each partition has taken a record that is sent from now on."""
-        since = time.monotonic()
-        wait_until(lambda: all(at > since + 0.5 for at in self.acked.values()), timeout_s, "acks of all partitions")
-
-    def __enter__(self) -> "Load":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._producer.flush(10)
-
-
-@dataclass
-class Others:
-    """A controller and two brokers, which nothing happens to: each test has its own broker beside them, and a topic.
-
-    Attributes:
-        ids: of these brokers.
-        configs: their files.
-        used: node ids that tests have had, so that no test has to wait for the end of another one's session.
-    """
-
-    cluster: Cluster
-    ids: tuple[int, int]
-    configs: list[Path]
-    brokers: list[ManagedProcess]
-    used: int = 0
-
-    def one_more(self) -> int:
-        """The node id of a broker that there was not yet."""
-        self.used += 1
-        return 10 + self.used
-
-
-@dataclass
-class Trio:
-    """Three brokers, one of which has real disks and a guard.
-
-    Attributes:
-        topic: led by them in turns.
-        broker: the one with the disks.
-    """
-
-    cluster: Cluster
-    topic: str
-    disks: list[RealDisk]
-    paths: list[str]
-    broker: ManagedProcess
-    guard: ManagedProcess
-    watch: Beside
-    ports: list[int]
-
-    def launch(self, kit: KafkaKit, name: str) -> ManagedProcess:
-        self.broker = self.cluster.launch_broker(kit, self.watch.config, name=name)
-        return self.broker
-
-    def load(self) -> Load:
-        return Load(self.topic, self.ports)
-
-
-def port_of(config: Path) -> int:
-    return int(
-        next(line for line in config.read_text().splitlines() if line.startswith("listeners=")).rpartition(":")[2]
-    )
 
 
 @pytest.fixture(scope="module")
 def others(world: None, kafka_kit: KafkaKit, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Others]:
-    base, more, ids = tmp_path_factory.mktemp("others"), {"min.insync.replicas": 2}, (2, 3)
-    with Processes(base / "logs") as processes:
-        cluster = Cluster(base, processes, kafka=kafka_kit)
-        cluster.format_controller()
-        cluster.start_controller()
-        configs = [cluster.configure_broker(number, [base / f"b{number}-d1"], more) for number in ids]
-        yield Others(cluster, ids, configs, start_brokers(cluster, kafka_kit, configs))
+    with other_brokers(kafka_kit, tmp_path_factory.mktemp("others")) as found:
+        yield found
 
 
-@contextlib.contextmanager
-def three_brokers(
-    tmp_path: Path,
-    others: Others,
-    kit: KafkaKit,
-    real_disk: Callable[..., RealDisk],
-    beside: Callable[..., Beside],
-    besides: str | None = None,
-    **settings: object,
-) -> Iterator[Trio]:
-    assert all(broker.running for broker in others.brokers)
-    disks = [real_disk(log_dir="kafka") for _ in range(3)]
-    if besides is not None:
-        (disks[1].mount_point / besides).write_text("somebody's")
-    paths, number, cluster = [str(disk.log_dir) for disk in disks], others.one_more(), others.cluster
-    more = {"min.insync.replicas": 2, "metadata.log.dir": tmp_path / "metadata"}
-    file = tmp_path / f"b{number}" / "server.properties"
-    config = cluster.configure_broker(number, [Path(path) for path in paths], more, config=file)
-    (broker,) = start_brokers(cluster, kit, [config])
-    topic = f"load-{number}"
-    cluster.create_topic(topic, PARTITIONS, brokers=(number, *others.ids), in_turns=True)
-    watch = beside(config, guard_mode="act", **settings)
-    guard = watch.start()
-    wait_until_guarding(guard)
-    trio = Trio(cluster, topic, disks, paths, broker, guard, watch, [port_of(one) for one in (config, *others.configs)])
-    try:
-        yield trio
-        assert trio.guard.running, trio.guard.stderr()
-    finally:
-        trio.broker.signal(signal.SIGKILL)  # it ends when its disks do, if they hold it
-        cluster.delete_topics(topic)
-        # A guard that saw it being fenced later would count it among the brokers that are fenced at a time.
-        ask(cluster.port, UnregisterBrokerRequest(broker_id=number))
-
-
-def replace(trio: Trio, disk: RealDisk, kit: KafkaKit) -> str:
+def replace(trio: Trio, disk: RealDisk) -> str:
     """Type the runbook, from the status to the restored replicas; what it said. The new disk is the old one, mended."""
     names = {
         "/etc/kafka/server.properties": str(trio.watch.config),
@@ -210,7 +54,7 @@ def replace(trio: Trio, disk: RealDisk, kit: KafkaKit) -> str:
                 loop.callback(os.close, fd)
                 names |= {"/dev/sdd1": str(disk.device), "mount /mnt/d3": f"mount {disk.device} {disk.mount_point}"}
             if "systemctl start" in command.text:
-                wait_until_serving(trio.launch(kit, "broker-1-again"))
+                wait_until_serving(trio.launch("broker-1-again"))
             if "guard restore" in command.text:
                 path = str(disk.log_dir)
                 assert trio.guard.wait_for_event("guard.done", 40, means="restore", path=path)["outcome"] == "done"
@@ -240,11 +84,12 @@ def test_a_disk_that_hangs_costs_that_disk_alone_and_is_replaced_as_the_runbook_
         load.wait_all()
         print("longest pauses:", {number: round(pause, 2) for number, pause in load.longest.items()})
         assert trio.broker.running and not load.failed, load.failed[:3]
-        assert trio.watch.deeds() == ["cut", "evict"]
+        guard.wait_for_event("guard.done", means="trust")
+        assert trio.watch.deeds() == ["report", "cut", "evict"]
 
         # Another disk takes its place while the guard runs.
         guard.wait_for_event("guard.directory.held", path=bad, held=False)
-        said = replace(trio, trio.disks[1], kafka_kit)
+        said = replace(trio, trio.disks[1])
         assert f"does   means=cut path={bad}" in said and f"{bad}: released" in said
         guard.wait_for_event("guard.directory.held", 30, path=bad, held=True)
         load.wait_all()
@@ -282,7 +127,7 @@ def test_a_disk_that_is_frozen_costs_the_broker_and_nothing_else(
         assert "frozen" in guard.wait_for_event("guard.broker", state="fencing")["reason"], bad
         trio.broker.wait(60)
         guard.wait_for_event("guard.broker", 60, state="ended")
-        wait_until_serving(trio.launch(kafka_kit, "broker-1-again"))
+        wait_until_serving(trio.launch("broker-1-again"))
         load.wait_all()
         assert not load.failed, load.failed[:3]
 

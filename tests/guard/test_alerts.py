@@ -15,6 +15,7 @@ from kjbod.security.certificates import Certificate, Certificates
 from kjbod_agent.guard import effects
 from kjbod_agent.guard.metrics import MEANS, metrics_of
 from kjbod_agent.guard.picture import Deeds, Picture
+from kjbod_agent.guard.redundancy import Needs
 from kjbod_agent.smart.readings import Smart
 from tests.guard.test_answers import NOW, ROW, STATUS
 from tests.pages.markdown import ROOT
@@ -96,8 +97,14 @@ class Scrapes:
         if increase := re.fullmatch(r"increase\((.+)\[10m\]\)", term):
             before, now = (self._select(increase[1], scrape) for scrape in self._scrapes)
             return {labels: value - before[labels] for labels, value in now.items() if labels in before}
-        if since := re.fullmatch(r"time\(\) - (\w+)", term):
-            return {labels: NOW_S - value for labels, value in self._select(since[1], self._scrapes[1]).items()}
+        if counted := re.fullmatch(r"count\((.+)\)", term):  # of nothing it is nothing, and not 0
+            return {(): len(each)} if (each := self.evaluate(counted[1])) else {}
+        if most := re.fullmatch(r"max by \((\w+)\) \((.+)\)", term):
+            found: dict[Labels, float] = {}
+            for labels, value in self._values(most[2]).items():
+                kept = self._only(labels, [most[1]])
+                found[kept] = max(value, found.get(kept, value))
+            return found
         if until := re.fullmatch(r"(\w+) - time\(\)", term):
             return {labels: value - NOW_S for labels, value in self._select(until[1], self._scrapes[1]).items()}
         return self._select(term, self._scrapes[1])
@@ -113,7 +120,13 @@ class Scrapes:
 WELL_ROW = ROW | {"verdict": "online", "would": "nothing", "step": "well", "step_reason": None}
 OTHER_ROW = WELL_ROW | {"path": "/mnt/d2"}
 WELL = replace(
-    NOW, mode="act", broker_state="serving", deeds=Deeds(outcomes={}), directories=[WELL_ROW, OTHER_ROW], disks={}
+    NOW,
+    mode="act",
+    broker_state="serving",
+    deeds=Deeds(outcomes={}),
+    needs=Needs(0, 0, 0),
+    directories=[WELL_ROW, OTHER_ROW],
+    disks={},
 )
 
 
@@ -153,13 +166,33 @@ SITUATIONS: dict[str, tuple[Picture | None, set[str]]] = {
         {"KjbodDiskFailedUnnoticed", "KjbodGuardWaits"},
     ),
     "it may not be done yet": (
-        first(verdict="failed", would="wait", step="well"),
+        first(verdict="failed", would="wait", step="well", waits_for="time"),
+        {"KjbodDiskFailedUnnoticed"},
+    ),
+    "other brokers come first": (
+        first(verdict="failed", would="wait", step="well", waits_for="budget"),
+        {"KjbodDiskFailedUnnoticed", "KjbodGuardWaits", "KjbodGuardsWaitForEachOther"},
+    ),
+    "too few copies are in sync": (
+        first(verdict="failed", would="wait", step="well", waits_for="copies"),
         {"KjbodDiskFailedUnnoticed", "KjbodGuardWaits"},
     ),
     "somebody wants it left alone": (first(kafka="offline", step="left", step_reason="released"), {"KjbodDiskOffline"}),
     "a disk says that it is failing": (telling(Smart(passed=False)), {"KjbodDiskFailing"}),
     "a disk says that it is well, and another one nothing": (telling(Smart(passed=True)), set()),
     "the hand refuses": (replace(WELL, deeds=Deeds(outcomes={("cut", "refused"): 1})), {"KjbodGuardRefused"}),
+    "the controllers refuse a record of suspicion": (
+        replace(WELL, deeds=Deeds(outcomes={("suspect", "refused"): 1})),
+        {"KjbodGuardRefused"},
+    ),
+    "a disk was suspected, and answered in time": (
+        replace(WELL, deeds=Deeds(outcomes={("suspect", "done"): 1, ("trust", "done"): 1})),
+        set(),
+    ),
+    "it was reported, and is not cut yet": (
+        replace(first(verdict="failed", kafka="offline"), deeds=Deeds(outcomes={("report", "done"): 1})),
+        {"KjbodDiskOffline"},
+    ),
     "a cut does not return": (replace(WELL, deeds=Deeds(outcomes={("cut", "pending"): 1})), set()),
     "the broker must be given up": (
         replace(WELL, broker_state="crippled", deeds=Deeds(outcomes={}, crippled=True)),
@@ -169,13 +202,19 @@ SITUATIONS: dict[str, tuple[Picture | None, set[str]]] = {
         replace(WELL, broker_state="ended", deeds=Deeds(outcomes={("kill", "done"): 1, ("fence", "done"): 1})),
         {"KjbodBrokerGivenUp"},
     ),
-    "evicted for a day": (
-        replace(WELL, deeds=Deeds(outcomes={}, evicted=2, evicted_since_ms=(NOW_S - DAY_S - 1) * 1000)),
-        {"KjbodEvictionNotRestored"},
+    "partitions have no leader": (replace(WELL, needs=Needs(0, 0, 1)), {"KjbodPartitionsWithoutLeader"}),
+    "partitions are below min.insync.replicas": (replace(WELL, needs=Needs(0, 1, 0)), {"KjbodPartitionsBelowMinIsr"}),
+    "partitions lack the replica that was evicted": (
+        replace(WELL, needs=Needs(1, 0, 0), deeds=Deeds(outcomes={("evict", "done"): 1}, evicted=1)),
+        {"KjbodPartitionsBelowReplicationFactor"},
     ),
-    "evicted this morning": (
-        replace(WELL, deeds=Deeds(outcomes={}, evicted=2, evicted_since_ms=(NOW_S - DAY_S + 60) * 1000)),
-        set(),
+    "the controllers refuse replica lists": (
+        replace(WELL, refused=[{"topic": "t", "partition": 0, "means": "evict", "reason": "in reassignment"}]),
+        {"KjbodPartitionsRefused"},
+    ),
+    "a right on the cluster is missing": (
+        replace(WELL, deeds=Deeds(outcomes={}, missing_rights=("the guard lacks ALTER on the cluster",))),
+        {"KjbodGuardRightsMissing"},
     ),
     "no hand": (replace(WELL, deeds=Deeds(outcomes={}, hand_missing=1)), {"KjbodGuardHandMissing"}),
     "the disk of the metadata log failed, and the broker was given up for it": (
@@ -190,7 +229,7 @@ SITUATIONS: dict[str, tuple[Picture | None, set[str]]] = {
     "its certificate ends in six days": (replace(WELL, certificates=ending(6)), {"KjbodCertificateEnds"}),
     "its certificate ends in eight days": (replace(WELL, certificates=ending(8)), set()),
     "the guard is down": (None, {"KjbodGuardGone"}),
-    "no metadata": (replace(WELL, blind="no controller answers"), {"KjbodGuardBlind"}),
+    "no metadata": (replace(WELL, blind="no controller answers", needs=None), {"KjbodGuardBlind"}),
 }
 
 
@@ -207,7 +246,8 @@ def test_every_alert_is_tried_and_says_where() -> None:
     assert {rule.name for rule in found} == set().union(*(names for _, names in SITUATIONS.values()))
     for rule in found:
         assert rule.severity in ("critical", "warning")
-        assert "$labels.instance" in rule.summary, rule.name
+        # What is counted over all guards has no instance.
+        assert ("$value" if rule.expression.startswith("count(") else "$labels.instance") in rule.summary, rule.name
 
 
 def test_every_effect_of_a_guard_has_its_series_from_the_start() -> None:

@@ -6,16 +6,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from kjbod.cli.guard import what_else
 from kjbod.cli.log_dirs import block
 from kjbod.cli.status import guard_lines
 from kjbod.ids import Uuid
 from kjbod.metrics.listener import render
+from kjbod.runtime.control_socket import ControlError
 from kjbod_agent.condition import Condition, Level
 from kjbod_agent.guard.answers import Answers
-from kjbod_agent.guard.journal import Demoted, Evicted, Journal
+from kjbod_agent.guard.journal import Demoted, Journal
 from kjbod_agent.guard.metrics import metrics_of
 from kjbod_agent.guard.picture import Deeds, Picture
+from kjbod_agent.guard.redundancy import Needs
 from kjbod_agent.health.block import BlockDevice
 from kjbod_agent.health.state import Cause, DirectoryHealth, Health
 from kjbod_agent.health.watched import DirectoryStatus
@@ -81,16 +85,20 @@ NOW = Picture(
 )
 
 
-async def answer(now: Picture, journal: Journal | None = None) -> dict[str, Any]:
+def answers(now: Picture, journal: Journal | None = None) -> Answers:
     async def usage() -> None:
         return None
 
-    acting: Any = None if journal is None else SimpleNamespace(journal=journal)
-    return await Answers(lambda: now, usage, acting=lambda: acting).status({})
+    acting: Any = None if journal is None else SimpleNamespace(core=SimpleNamespace(journal=journal))
+    return Answers(lambda: now, usage, acting=lambda: acting)
+
+
+async def answer(now: Picture, journal: Journal | None = None) -> dict[str, Any]:
+    return await answers(now, journal).status({})
 
 
 def test_every_series_is_on_the_page_and_tells_what_is() -> None:
-    text = render(metrics_of(NOW)).decode()
+    text = render(metrics_of(replace(NOW, needs=Needs(0, 0, 0)))).decode()
     assert not_on_the_page(text) == []
     found = values(text)
     assert found['kjbod_guard_would{logDirectory="/mnt/d1",step="cut"}'] == 1
@@ -100,7 +108,8 @@ def test_every_series_is_on_the_page_and_tells_what_is() -> None:
     assert found['kjbod_log_directory_leaders{logDirectory="/mnt/d1"}'] == 3
     assert 'kjbod_log_directory_leaders{logDirectory="/mnt/d2"}' not in found
     assert found["kjbod_guard_broker_bound"] == found["kjbod_guard_metadata_followed"] == 1
-    assert found["kjbod_guard_acting"] == 0
+    assert found["kjbod_guard_acting"] == found["kjbod_guard_partitions_refused"] == 0
+    assert found['kjbod_guard_waiting{logDirectory="/mnt/d1",reason="copies"}'] == 0
     assert not [name for name in found if name.startswith("kafka_")]
 
 
@@ -127,9 +136,10 @@ async def test_a_screen_says_what_is_not_known() -> None:
     assert all(len(line) <= 60 for line in text.splitlines() if "NOT" in line)
 
 
-async def test_a_screen_says_where_each_directory_stands_on_the_ladder_and_what_is_refused() -> None:
+async def test_a_screen_says_the_stage_of_each_directory_and_what_the_guard_waits_for() -> None:
     left = ROW | {"step": "left", "step_reason": "its disk cannot be cut"}
     waits = ROW | {"path": "/mnt/d2", "would": "wait", "would_reason": "broker 2 was fenced", "step": "well"}
+    waits |= {"waits_for": "budget"}
     acts = replace(
         NOW,
         mode="act",
@@ -138,23 +148,57 @@ async def test_a_screen_says_where_each_directory_stands_on_the_ladder_and_what_
         directories=[left, waits | {"step_reason": None}],
     )
     lines = [line.strip() for line in guard_lines(await answer(acts), None)]
-    assert "ladder           crippled: a fetcher is stuck" in lines
-    assert "step: left: its disk cannot be cut" in lines and "waits: broker 2 was fenced" in lines
+    assert "stage            crippled: a fetcher is stuck" in lines
+    assert "stage: left: its disk cannot be cut" in lines and "waits: broker 2 was fenced" in lines
     found = values(render(metrics_of(acts)).decode())
     assert found['kjbod_guard_step{logDirectory="/mnt/d1",state="left"}'] == found["kjbod_guard_acting"] == 1
     assert [found[f'kjbod_guard_refused{{logDirectory="/mnt/{name}"}}'] for name in ("d1", "d2")] == [1, 1]
     assert found['kjbod_guard_broker_state{state="crippled"}'] == 1
+    reasons = {name: value for name, value in found.items() if name.startswith("kjbod_guard_waiting") and value}
+    assert list(reasons) == ['kjbod_guard_waiting{logDirectory="/mnt/d2",reason="budget"}']
 
 
-async def test_a_screen_says_how_many_partitions_are_to_be_put_back() -> None:
-    evicted = {(Uuid.of(7, 1), 0): Evicted("d1", "t", (2, 1), 0)}
+async def test_a_screen_says_how_many_partitions_are_to_be_restored() -> None:
     demoted = {(Uuid.of(7, 2), number): Demoted("d2", "u", (1, 2), (2, 1)) for number in range(2)}
-    acts = replace(NOW, mode="act", broker_state="serving")
-    lines = guard_lines(await answer(acts, Journal(evicted=evicted, demoted=demoted)), None)
+    acts = replace(NOW, mode="act", broker_state="serving", deeds=Deeds(outcomes={}, evicted=1))
+    lines = guard_lines(await answer(acts, Journal(demoted=demoted)), None)
     assert "evicted          1 partition, restored when the disk is back" in lines
     assert "demoted          2 partitions, led again when the disk is quick" in lines
-    nothing = "\n".join(guard_lines(await answer(acts, Journal()), None))
+    nothing = "\n".join(guard_lines(await answer(replace(acts, deeds=Deeds(outcomes={})), Journal()), None))
     assert "evicted  " not in nothing and "demoted  " not in nothing
+
+
+def refused(number: int, *, left: bool = False) -> dict[str, Any]:
+    reason = "INVALID_REPLICA_ASSIGNMENT (39): broker 3 is cordoned"
+    row = {"topic": "t", "partition": number, "means": "restore", "reason": reason, "since_ms": 1_763_737_200_000}
+    return row | {"left": left}
+
+
+async def test_a_screen_and_metrics_say_what_the_controllers_refuse_what_is_missing_and_whom_guards_suspect() -> None:
+    rows = [refused(number, left=number == 0) for number in range(7)]
+    now = replace(NOW, mode="act", broker_state="serving", refused=rows, suspects=[2, 3], needs=Needs(4, 2, 1))
+    told = await answer(now, Journal())
+    lines = guard_lines(told, None)
+    begins = "refused          restore of t-0 since 2025-11-21 15:00:00Z: INVALID_REPLICA_ASSIGNMENT (39): broker 3 is"
+    (first,) = [line for line in lines if line.startswith(begins)]
+    assert first.endswith("; left to you")
+    assert sum(line.endswith("; the guard tries again") for line in lines) == 4
+    assert "refused          2 more partitions: kjbod status --json lists all" in lines
+    assert any(line.startswith("suspects         the guards of brokers 2, 3 suspect") for line in lines)
+    assert told["needs"] == {"below_replication_factor": 4, "below_min_isr": 2, "without_leader": 1}
+    found = values(render(metrics_of(now)).decode())
+    assert found["kjbod_guard_partitions_refused"] == 7
+    names = ("below_replication_factor", "below_min_isr", "without_leader")
+    assert [found[f"kjbod_guard_partitions_{name}"] for name in names] == [4, 2, 1]
+    blind = values(render(metrics_of(replace(now, needs=None))).decode())
+    assert not [name for name in blind if "without_leader" in name], "nobody knows while the metadata are not followed"
+
+
+@pytest.mark.parametrize("name", ["dirs-add", "move", "move-cancel", "moves", "strays-remove", "strays-restore"])
+async def test_who_asks_a_guard_for_an_operation_of_an_agent_is_told_what_to_use_instead(name: str) -> None:
+    handler: Any = answers(NOW).handlers()[name]
+    with pytest.raises(ControlError, match=r"a guard beside a Kafka broker. Use instead: \w"):
+        await handler({})
 
 
 def test_what_was_done_and_how_far_the_broker_is_behind_are_metrics_of_a_guard_that_acts() -> None:
@@ -165,6 +209,7 @@ def test_what_was_done_and_how_far_the_broker_is_behind_are_metrics_of_a_guard_t
         evicted=7,
         evicted_since_ms=1_500,
         hand_missing=1,
+        missing_rights=("ALTER", "ALTER_CONFIGS"),
     )
     text = render(metrics_of(replace(NOW, mode="act", broker_state="serving", deeds=deeds))).decode()
     assert not_on_the_page(text) == [] and checked(text)
@@ -172,6 +217,8 @@ def test_what_was_done_and_how_far_the_broker_is_behind_are_metrics_of_a_guard_t
     assert found['kjbod_guard_acts_total{means="cut",outcome="refused"}'] == 2
     assert found['kjbod_guard_acts_total{means="fence",outcome="done"}'] == 0
     assert found["kjbod_guard_broker_crippled"] == found["kjbod_guard_hand_missing"] == 1
+    assert found["kjbod_guard_rights_missing"] == 2
+    assert found['kjbod_guard_acts_total{means="suspect",outcome="failed"}'] == 0
     assert (found["kjbod_guard_canary_offset_lag"], found["kjbod_guard_evicted_partitions"]) == (11, 7)
     assert found["kjbod_guard_oldest_eviction_timestamp_seconds"] == 1.5
     quiet = values(render(metrics_of(replace(NOW, mode="act", deeds=Deeds(outcomes={})))).decode())

@@ -1,5 +1,6 @@
 """A broker that is about to start: what it waits for, what is done meanwhile, and that it is kept down by nothing."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from kjbod_agent.guard.gate import State, judge, look
 from kjbod_agent.guard.ladder import NOTHING, Case, KafkaView, Step, Would, before_start
 from kjbod_agent.guard.means import Done, Outcome
 from kjbod_agent.health.state import Cause, Health
-from tests.guard.test_acting import PATH, Guard, SetClock, World
+from tests.guard.test_acting import CUT_AFTER_MS, PATH, Guard, SetClock, World
 from tests.guard.test_bad_input import BROKER
+from tests.guard.test_copies import D2, EPOCH, NODE
 
 HUNG = Case(health=Health.FAILED, cause=Cause.HUNG)
 CUT, MASK = Would(Step.CUT, "alone"), Would(Step.MASK, "it carries more")
@@ -28,7 +30,15 @@ CUT, MASK = Would(Step.CUT, "alone"), Would(Step.MASK, "it carries more")
         (HUNG, Step.CUT, "its ext4 carries nothing"),
         (replace(HUNG, cause=Cause.SILENT), Step.CUT, "its ext4"),
         (replace(HUNG, unbound="no broker runs", kafka=KafkaView.OFFLINE), Step.CUT, "its ext4"),
-        (replace(HUNG, sole_copies=1), Step.MASK, "the only replica in sync"),
+        (replace(HUNG, file_system="btrfs"), Step.MASK, "btrfs cannot be cut"),
+        (replace(HUNG, patience="not before 3 s"), Step.WAIT, "not before 3 s"),
+        (replace(HUNG, patience="not before 3 s", cause=Cause.HELD), Step.WAIT, "not before 3 s"),
+        (replace(HUNG, needed="t-0 has no other copy"), Step.NOTHING, "t-0 has no other copy"),
+        (replace(HUNG, needed="t-0 has no other copy", file_system="btrfs"), Step.NOTHING, "t-0 has no other copy"),
+        (replace(HUNG, behind="broker 2 comes first"), Step.WAIT, "broker 2 comes first"),
+        (replace(HUNG, behind="broker 2 comes first", cause=Cause.HELD), Step.WAIT, "broker 2 comes first"),
+        (replace(HUNG, in_sync="still in the ISR"), Step.WAIT, "still in the ISR"),
+        (replace(HUNG, in_sync="still in the ISR", file_system="btrfs"), Step.MASK, "btrfs cannot be cut"),
         (replace(HUNG, cause=Cause.HELD), Step.MASK, "frozen"),
         (replace(HUNG, cause=Cause.ERROR), Step.NOTHING, "which Kafka meets by itself"),
         (replace(HUNG, cause=Cause.MOUNT), Step.NOTHING, "which Kafka meets by itself"),
@@ -64,6 +74,8 @@ def test_nothing_is_done_twice_or_where_it_does_not_reach_or_to_what_was_release
     facts = Facts(path=PATH, directory_id=None, gate=would, present=False, well=False)
     move = directory_steps.before_start(standing, facts, 0, masks=masks)
     assert move.effect == effect and move.standing.under_way == (effect or standing.under_way)
+    may_not = directory_steps.before_start(standing, replace(facts, may=False), 0, masks=masks)
+    assert may_not.effect is None and may_not.standing == standing
 
 
 @pytest.mark.parametrize(
@@ -174,61 +186,100 @@ def test_where_no_guard_runs_the_broker_starts(tmp_path: Path, capsys: pytest.Ca
     assert cli.run(["guard", "check", "--gate", "-c", str(config)]) == 0
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("\n") == 1
-    assert "and the broker starts all the same: no agent answers at" in said.err
+    assert "and the broker starts all the same: no guard answers at" in said.err
     assert cli.run(["guard", "check", "--timeout-ms", "5", "-c", str(config)]) == 2
     assert cli.run(["guard", "check", "--gate", "--json", "-c", str(config)]) == 2
 
 
-class Starting(World):
-    """A broker that is about to start beside a disk that hangs."""
-
-    gate: Would = CUT
-
-    def facts(self, acting: Any) -> dict[str, Facts]:
-        facts = super().facts(acting)[PATH]
-        return {PATH: replace(facts, gate=NOTHING if self.pid else self.gate)}
+def starting(*, hung_ms: int = CUT_AFTER_MS, **settings: Any) -> World:
+    """A broker that was stopped, and is about to start beside a disk that has hung for so long."""
+    world = World(pid=None, **settings)
+    world.be_fenced()
+    world.clock.ms += hung_ms
+    return world
 
 
-async def begin(world: World, *, masks: bool = True) -> Guard:
+async def begin(guard: Guard, *, masks: bool = True, times: int = 4) -> Mapping[str, Would]:
+    """Ask as a broker does that is about to start; the last answer."""
+    for _ in range(times):
+        found = guard.acting.before_start(masks=masks)
+        await guard.finish()
+        await guard.run(gate.AGAIN_MS)
+    return found
+
+
+async def test_a_disk_that_hangs_is_cut_for_a_broker_that_is_about_to_start_and_written_down_before() -> None:
+    world = starting()
     guard = Guard(world)
-    guard.acting.before_start(masks=masks)
-    while guard.work:
-        await guard.work.pop(0)
-    return guard
+    await begin(guard)
+    assert world.deeds == world.audit == ["suspect", "cut"] and guard.standing.means is Step.CUT
+    # The broker starts without it: nobody waits for what lies there.
+    world.pid = 8
+    world.register(NODE, EPOCH + 1, D2)
+    await guard.run(10_000)
+    assert world.acts == ["cut"] and guard.standing.state is directory_steps.State.OFFLINE
+    assert NODE not in world.image.suspects
 
 
-async def test_what_hangs_is_cut_for_a_broker_that_is_about_to_start_and_written_down_before() -> None:
-    world = Starting(pid=None)
-    guard = await begin(world)
-    assert world.deeds == ["cut"] == world.audit
-    guard.acting.before_start(masks=True)
-    assert not guard.work and guard.acting.standing(PATH).means is Step.CUT
+async def test_no_record_is_written_for_a_broker_that_does_not_start() -> None:
+    world = starting()
+    guard = Guard(world)
+    await guard.run(10_000)
+    assert world.deeds == []
+    world.cannot = {"cut": Done(outcome=Outcome.REFUSED, reason="no helper")}
+    await begin(guard, masks=False)
+    await guard.run(10_000)
+    assert world.deeds == ["suspect", "cut", "trust"], "and it is removed when nobody asks any more"
 
 
 async def test_while_a_broker_runs_the_gate_does_nothing() -> None:
-    world = Starting()
-    await begin(world)
-    assert world.deeds == []
+    world = World()
+    found = await begin(Guard(world))
+    assert world.acts == [] and found[PATH] == NOTHING
+
+
+async def test_a_broker_that_is_in_sync_still_is_waited_for_until_the_controllers_have_fenced_it() -> None:
+    world = World(pid=None)
+    world.clock.ms += CUT_AFTER_MS
+    guard = Guard(world)
+    found = await begin(guard)
+    assert world.acts == [] and found[PATH].step is Step.WAIT
+    assert found[PATH].reason == "the metadata still have the replica here in the ISR of 3 partitions (t-0 is one)"
+    world.be_fenced()
+    await begin(guard)
+    assert world.acts == ["cut"]
+
+
+async def test_a_disk_that_has_not_hung_for_long_enough_is_waited_for() -> None:
+    world = starting(hung_ms=CUT_AFTER_MS - 1_500)
+    guard = Guard(world)
+    found = await begin(guard)
+    assert world.acts == [] and found[PATH].step is Step.WAIT and "before 3 s" in found[PATH].reason
+    await begin(guard)
+    assert world.acts == ["cut"]
 
 
 async def test_a_disk_that_cannot_be_cut_is_masked_and_then_left() -> None:
-    no = Done(outcome=Outcome.REFUSED, reason="no hand")
-    world = Starting(pid=None, cannot={"cut": no, "mask": no})
-    guard = await begin(world)
-    for _ in range(3):
-        guard.acting.before_start(masks=True)
-        while guard.work:
-            await guard.work.pop(0)
-    assert world.deeds == ["cut", "mask"] and guard.acting.standing(PATH).reason == "no hand"
-    guard.close()
-
-
-async def test_what_has_answered_while_it_was_written_down_is_left_alone() -> None:
-    world = Starting(pid=None)
+    no = Done(outcome=Outcome.REFUSED, reason="no helper")
+    world = starting(cannot={"cut": no, "mask": no})
     guard = Guard(world)
-    guard.acting.before_start(masks=True)
-    world.gate = NOTHING
-    while guard.work:
-        await guard.work.pop(0)
-    assert world.deeds == [] and any("not any more" in line for line in world.audit)
-    assert guard.acting.standing(PATH).under_way is None
+    await begin(guard, times=8)
+    assert world.acts == ["cut", "mask"] and guard.standing.reason == "no helper"
+
+
+async def test_a_mask_that_the_broker_would_not_see_is_not_put_over_a_directory() -> None:
+    world = starting(file_system="btrfs")
+    guard = Guard(world)
+    await begin(guard, masks=False)
+    assert world.acts == []
+    await begin(guard)
+    assert world.acts == ["mask"]
+
+
+async def test_a_disk_that_has_answered_while_its_cut_was_written_down_is_left_alone() -> None:
+    world = starting()
+    world.meanwhile["cut"] = lambda: setattr(world, "answers", True)
+    guard = Guard(world)
+    await begin(guard)
+    assert world.acts == [] and world.trouble[0].startswith("cut: recovered: ")
+    assert guard.standing.under_way is None and guard.standing.state is directory_steps.State.WELL

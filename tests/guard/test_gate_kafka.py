@@ -61,4 +61,4 @@ def test_a_broker_starts_beside_disks_that_hang_when_its_unit_has_the_gate(
     assert released.wait() == 0, released.stderr()
     assert guard.wait_for_event("guard.done", means="unmask", path=bad[1])["outcome"] == "done"
     assert guard.stop() == 0
-    assert "and the broker starts all the same: no agent answers" in pass_gate("no-guard")
+    assert "and the broker starts all the same: no guard answers" in pass_gate("no-guard")

@@ -2,14 +2,16 @@
 
 import asyncio
 import errno
+import functools
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
@@ -23,6 +25,8 @@ from kjbod_agent.guard.means import Done, Hand, Outcome, Verb
 from scripts.rig.processes import wait_until
 from tests.guard.hands import HOLDER, PATIENCE_S, Make, Open, Process, outcome, refusal, state
 
+IN_TIME_MS: Final = 1 << 50
+"""A moment of CLOCK_MONOTONIC that no host reaches: a cut that need not hurry."""
 APPENDER = """
 import os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
@@ -110,13 +114,13 @@ async def test_a_cut_of_a_hung_disk_gives_an_open_file_an_error(
     disk.set(FaultMode.HANG)
     try:
         wait_until(lambda: state(syncer.pid) == "D", PATIENCE_S, "a process that waits for its disk")
-        assert outcome(await link.cut(str(disk.log_dir))) in (Outcome.DONE, Outcome.PENDING)
+        assert outcome(await link.cut(str(disk.log_dir), IN_TIME_MS)) in (Outcome.DONE, Outcome.PENDING)
         os.kill(appender.pid, signal.SIGUSR1)
         assert await asyncio.to_thread(appender.line) == str(errno.EIO)
         # The others are not touched, and the hand goes on.
         (other.log_dir / "1.log").write_bytes(b"x")
         assert await link.threads() == ()
-        assert outcome(await link.cut(str(disk.log_dir))) in (Outcome.DONE, Outcome.PENDING)
+        assert outcome(await link.cut(str(disk.log_dir), IN_TIME_MS)) in (Outcome.DONE, Outcome.PENDING)
     finally:
         disk.set(FaultMode.OK)
 
@@ -145,8 +149,8 @@ async def test_what_carries_more_than_log_directories_is_not_cut(real_disk: Make
     disk, own = real_disk(log_dir="kafka"), real_disk(log_dir="kafka")
     (disk.mount_point / "backup").mkdir()
     link = await open_hand(disk.log_dir, own.log_dir, own=(str(own.mount_point),))
-    assert "backup lies on its file system as well" in refusal(await link.cut(str(disk.log_dir)))
-    assert str(own.mount_point) in refusal(await link.cut(str(own.log_dir)))
+    assert "backup lies on its file system as well" in refusal(await link.cut(str(disk.log_dir), IN_TIME_MS))
+    assert str(own.mount_point) in refusal(await link.cut(str(own.log_dir), IN_TIME_MS))
     (disk.log_dir / "alive").write_bytes(b"x")
 
 
@@ -154,7 +158,7 @@ async def test_two_log_directories_may_share_a_disk(real_disk: Make, open_hand: 
     disk = real_disk(log_dir="a")
     (disk.mount_point / "b" / "deep").mkdir(parents=True)
     link = await open_hand(disk.log_dir, disk.mount_point / "b" / "deep")
-    assert outcome(await link.cut(str(disk.log_dir))) is Outcome.DONE
+    assert outcome(await link.cut(str(disk.log_dir), IN_TIME_MS)) is Outcome.DONE
     with pytest.raises(OSError, match="Input/output"):
         (disk.log_dir / "x").write_bytes(b"x")
 
@@ -165,7 +169,7 @@ async def test_the_host_s_own_file_systems_are_never_cut_and_its_directories_nev
     places = [Path(one) for one in ("/", "/usr", "/var", "/home", "/tmp", "/dev", "/proc")]
     link = await open_hand(*places, tmp_path)
     for place in (*places, tmp_path):
-        refusal(await link.cut(str(place)))
+        refusal(await link.cut(str(place), IN_TIME_MS))
     for place in places[:5]:
         assert "would be masked with it" in refusal(await link.mask(str(place)))
 
@@ -174,9 +178,9 @@ async def test_what_was_not_frozen_is_refused(real_disk: Make, open_hand: Open, 
     disk, foreign = real_disk(), real_disk()
     link = await open_hand(disk.log_dir, tmp_path / "missing")
     for path in (foreign.log_dir, f"{disk.log_dir}/", f"{disk.log_dir}/..", ""):
-        for verb in (link.cut, link.mask, link.unmask):
+        for verb in (functools.partial(link.cut, until_ms=IN_TIME_MS), link.mask, link.unmask):
             assert "is no log directory that was frozen" in refusal(await verb(str(path)))
-    assert "No such file" in refusal(await link.cut(str(tmp_path / "missing")))
+    assert "No such file" in refusal(await link.cut(str(tmp_path / "missing"), IN_TIME_MS))
 
 
 @pytest.mark.parametrize("what", ["unmounted", "covered", "above", "twice", "swapped"])
@@ -202,12 +206,56 @@ async def test_a_disk_that_is_not_where_it_was_is_neither_cut_nor_masked(
         undo = tmp_path / "again"
         undo.mkdir()
         syscalls.mount(str(disk.mount_point), undo, "", syscalls.MS_BIND)
-    refusal(await link.cut(path))
+    refusal(await link.cut(path, IN_TIME_MS))
     if what != "twice":
         refusal(await link.mask(path))
     if what != "unmounted":
         syscalls.umount(undo, syscalls.MNT_DETACH)
-        assert outcome(await link.cut(path)) is Outcome.DONE
+        assert outcome(await link.cut(path, IN_TIME_MS)) is Outcome.DONE
+
+
+async def test_a_cut_without_a_deadline_or_after_it_is_refused_and_counts_for_nothing(
+    real_disk: Make, open_hand: Open
+) -> None:
+    disk = real_disk(log_dir="kafka")
+    link, path = await open_hand(disk.log_dir), str(disk.log_dir)
+    now_ms = SystemClock().monotonic_ms()
+    late: list[Any] = [now_ms - 1, 0, -1, None, True, float(IN_TIME_MS), str(IN_TIME_MS)]
+    for until_ms in late:
+        said = refusal(await link.cut(path, until_ms))
+        assert said == f"{path}: it is too late: the metadata that allowed it are old by now"
+    (disk.log_dir / "alive").write_bytes(b"x")
+    assert len(late) > hand.CUTS_MAX
+    assert outcome(await link.cut(path, now_ms + 600_000)) is Outcome.DONE
+    with pytest.raises(OSError, match="Input/output"):
+        (disk.log_dir / "x").write_bytes(b"x")
+
+
+CUTTER = """
+import sys
+sys.path.append(sys.argv[1])
+from kjbod_agent.guard import hand_freezing, hand_kernel
+try:
+    print(hand_kernel.cut(hand_freezing.freeze(sys.argv[2]), None, int(sys.argv[3])), flush=True)
+except OSError as error:
+    print(error.errno, flush=True)
+"""
+"""The child of a hand that cuts, without the look at the deadline that the hand takes before."""
+
+
+@pytest.mark.parametrize(("until_ms", "said"), [(1, str(errno.ETIME)), (IN_TIME_MS, "None")])
+def test_a_host_that_stood_still_after_the_request_was_taken_cuts_nothing_when_the_deadline_has_passed(
+    real_disk: Make, run: Callable[..., Process], until_ms: int, said: str
+) -> None:
+    disk = real_disk(log_dir="kafka")
+    is_late = until_ms != IN_TIME_MS
+    assert run(CUTTER, Path(hand.__file__).parents[2], disk.log_dir, until_ms).said == said
+    try:
+        (disk.log_dir / "alive").write_bytes(b"x")
+    except OSError as error:
+        assert error.errno == errno.EIO and not is_late
+    else:
+        assert is_late
 
 
 # ----------------------------------------------------------------------------------------------------------------- mask
@@ -236,7 +284,7 @@ async def test_a_later_hand_takes_the_mask_off_and_nothing_else(real_disk: Make,
     assert outcome(await (await open_hand(disk.log_dir)).mask(path)) is Outcome.DONE
     later = await open_hand(disk.log_dir)
     assert later.directories[path].masked
-    assert "masked" in refusal(await later.cut(path))
+    assert "masked" in refusal(await later.cut(path, IN_TIME_MS))
     syscalls.mount("none", disk.log_dir, "tmpfs")
     assert "something else is mounted over the mask" in refusal(await later.unmask(path))
     syscalls.umount(disk.log_dir)
@@ -249,7 +297,7 @@ async def test_a_masked_disk_may_still_be_cut(real_disk: Make, open_hand: Open) 
     link = await open_hand(disk.log_dir)
     open_file = os.open(disk.log_dir / "0.log", os.O_WRONLY | os.O_CREAT)
     assert outcome(await link.mask(str(disk.log_dir))) is Outcome.DONE
-    assert outcome(await link.cut(str(disk.log_dir))) is Outcome.DONE
+    assert outcome(await link.cut(str(disk.log_dir), IN_TIME_MS)) is Outcome.DONE
     with pytest.raises(OSError, match="Input/output"):
         os.write(open_file, b"x")
     os.close(open_file)
@@ -272,7 +320,7 @@ async def test_a_mask_is_made_where_the_broker_sees_it(
     assert not (disk.log_dir / "meta.properties").exists()
     assert outcome(await link.unmask(str(disk.log_dir))) is Outcome.DONE
     assert not (seen / "meta.properties").exists()
-    assert outcome(await link.cut(str(disk.log_dir))) is Outcome.DONE
+    assert outcome(await link.cut(str(disk.log_dir), IN_TIME_MS)) is Outcome.DONE
 
 
 # ---------------------------------------------------------------------------------------------- the broker's process
@@ -464,7 +512,8 @@ async def test_a_hand_that_is_killed_fails_every_means_with_one_reason(tmp_path:
     told: list[str] = []
     facts = Facts(node=1, directories=(str(tmp_path),))
     link = await HandLink.open(start_hand(), facts, clock=SystemClock(), told=told.append)
-    arguments = {"cut": (str(tmp_path),), "mask": (str(tmp_path),), "unmask": (str(tmp_path),), "hold": (1, 1)}
+    path = str(tmp_path)
+    arguments = {"cut": (path, IN_TIME_MS), "mask": (path,), "unmask": (path,), "hold": (1, 1)}
     os.kill(link.pid, signal.SIGSTOP)
     asked = asyncio.ensure_future(getattr(link, verb)(*arguments.get(verb, ())))
     await asyncio.sleep(0)
@@ -479,13 +528,18 @@ async def test_a_hand_that_is_killed_fails_every_means_with_one_reason(tmp_path:
     link.close()
 
 
-async def test_a_hand_that_does_not_answer_is_left(tmp_path: Path, open_hand: Open) -> None:
-    link = await open_hand(tmp_path)
+async def test_a_hand_that_does_not_answer_is_left_and_cuts_nothing_when_it_goes_on_too_late(
+    real_disk: Make, open_hand: Open
+) -> None:
+    disk = real_disk(log_dir="kafka")
+    link, path = await open_hand(disk.log_dir), str(disk.log_dir)
     os.kill(link.pid, signal.SIGSTOP)
-    found = await asyncio.gather(link.cut(str(tmp_path)), link.threads())
+    found = await asyncio.gather(link.cut(path, SystemClock().monotonic_ms()), link.threads())
     assert [outcome(one) for one in found] == [Outcome.PENDING, Outcome.FAILED]
     os.kill(link.pid, signal.SIGCONT)
     assert outcome(await link.kill()) is Outcome.REFUSED
+    assert outcome(await link.mask(path)) is outcome(await link.unmask(path)) is Outcome.DONE
+    (disk.log_dir / "alive").write_bytes(b"x")
 
 
 async def test_a_request_that_hangs_leaves_the_hand_usable(
@@ -583,8 +637,9 @@ async def main():
     path = {str(disk.log_dir)!r}
     facts = Facts(node=1, directories=(path,), ports=({broker.said},), broker={broker.identity!r})
     link = await HandLink.open(start_hand(), facts, clock=SystemClock(), told=print)
+    arguments = {{"cut": (path, {IN_TIME_MS}), "mask": (path,)}}
     for name in ("cut", "mask", "kill", "threads", "reset", "unreset", "destroy"):
-        done = await getattr(link, name)(*([path] if name in ("cut", "mask") else []))
+        done = await getattr(link, name)(*arguments.get(name, ()))
         print(done.outcome, done.reason) if isinstance(done, Done) else print(done)
     print(*link.missing, sep="; ")
     link.close()
@@ -600,3 +655,36 @@ asyncio.run(main())
     assert "CAP_NET_ADMIN" in lines[4] and "CAP_NET_ADMIN" in lines[5] and "CAP_NET_ADMIN" in lines[6], lines
     assert all(line.startswith("refused ") for line in lines[:3] + lines[4:7]), lines
     (disk.log_dir / "alive").write_bytes(b"x")
+
+
+@pytest.mark.parametrize(
+    ("dropped", "lacks"),
+    [
+        ((), []),
+        ((2, 5, 14, 18), []),  # it does without them, or with a part of what it does
+        ((21,), ["CAP_SYS_ADMIN is missing: no file system is shut down or over-mounted"]),
+        ((19,), ["CAP_SYS_PTRACE is missing: nobody sees whether the broker is stuck"]),
+        ((12,), ["CAP_NET_ADMIN is missing: clients of a killed broker wait for their time-outs"]),
+        (range(41), ["CAP_SYS_ADMIN", "CAP_SYS_PTRACE", "CAP_NET_ADMIN"]),
+    ],
+)
+def test_a_capability_without_which_something_is_not_done_is_one_line_that_says_what(
+    dropped: Sequence[int], lacks: list[str], as_root: None
+) -> None:
+    program = f"""
+import asyncio, ctypes, json, sys
+sys.path[:] = {sys.path!r}
+for capability in {list(dropped)}:
+    ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+from kjbod.clock import SystemClock
+from kjbod_agent.guard.hand_link import Facts, HandLink, start_hand
+async def main():
+    link = await HandLink.open(start_hand(), Facts(node=1, directories=()), clock=SystemClock(), told=print)
+    print(json.dumps([link.lacks, link.missing]))
+    link.close()
+asyncio.run(main())
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    found, missing = json.loads(said)
+    assert len(found) == len(lacks) and all(map(str.startswith, found, lacks)), found
+    assert missing[len(missing) - len(found) :] == found, "it is also among all that is missing"

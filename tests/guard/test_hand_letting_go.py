@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -18,6 +19,8 @@ from scripts.rig.processes import wait_until
 from tests.guard.hands import HOLDER, PATIENCE_S, Make, Open, Process, outcome, refusal, state
 
 DONE = Outcome.DONE
+IN_TIME_MS: Final = 1 << 50
+"""A moment of CLOCK_MONOTONIC that no host reaches."""
 
 
 def umount(disk: RealDisk) -> None:
@@ -41,14 +44,16 @@ async def test_a_disk_that_was_cut_is_unmounted_and_the_next_one_at_its_place_is
 ) -> None:
     disk, other = real_disk(log_dir="kafka"), real_disk(log_dir="kafka")
     link, path = await open_hand(disk.log_dir, other.log_dir), str(disk.log_dir)
-    assert outcome(await link.cut(path)) is DONE
+    assert outcome(await link.cut(path, IN_TIME_MS)) is DONE
     with pytest.raises(OSError, match="busy"):
         syscalls.umount(disk.mount_point, 0)
     assert outcome(await link.let_go(path)) is DONE
     assert outcome(await link.let_go(path)) is DONE, "once more changes nothing"
     umount(disk)
     assert link.directories[path].reason == "the guard has let go of it"
-    assert "is not held" in refusal(await link.cut(path)) and "is not held" in refusal(await link.mask(path))
+    assert "is not held" in refusal(await link.cut(path, IN_TIME_MS)) and "is not held" in refusal(
+        await link.mask(path)
+    )
     disk.format()
     disk.mount()
     (disk.mount_point / "lost+found").rmdir()
@@ -57,7 +62,7 @@ async def test_a_disk_that_was_cut_is_unmounted_and_the_next_one_at_its_place_is
     assert link.directories[path].reason is link.directories[path].no_cut is None
     assert outcome(await link.mask(path)) is DONE and outcome(await link.unmask(path)) is DONE
     with (disk.log_dir / "0.log").open("wb", buffering=0) as file:
-        assert outcome(await link.cut(path)) is DONE
+        assert outcome(await link.cut(path, IN_TIME_MS)) is DONE
         with pytest.raises(OSError, match="Input/output"):
             file.write(b"x")
     (other.log_dir / "alive").write_bytes(b"x")
@@ -69,14 +74,14 @@ async def test_a_directory_that_was_missing_or_hung_when_the_guard_started_is_fr
     missing, later = real_disk(tmp_path / "d1", log_dir="kafka"), real_disk(log_dir="kafka")
     umount(missing)
     link = await open_hand(missing.log_dir, later=(str(later.log_dir),))
-    assert "not well when the guard was started" in refusal(await link.cut(str(later.log_dir)))
-    assert "No such file" in refusal(await link.cut(str(missing.log_dir)))
+    assert "not well when the guard was started" in refusal(await link.cut(str(later.log_dir), IN_TIME_MS))
+    assert "No such file" in refusal(await link.cut(str(missing.log_dir), IN_TIME_MS))
     done = await link.freeze(str(missing.log_dir))
     assert (outcome(done), done.reason) == (Outcome.FAILED, "No such file or directory")
     missing.mount()
     for disk in (missing, later):
         assert outcome(await link.freeze(str(disk.log_dir))) is DONE
-        assert outcome(await link.cut(str(disk.log_dir))) is DONE
+        assert outcome(await link.cut(str(disk.log_dir), IN_TIME_MS)) is DONE
 
 
 async def test_what_was_not_told_when_it_started_is_never_frozen(
@@ -93,7 +98,7 @@ async def test_what_was_not_told_when_it_started_is_never_frozen(
     disk.log_dir.unlink()
     disk.log_dir.symlink_to("/usr")
     assert "leads to /usr" in refusal(await link.freeze(path))
-    assert "is not held" in refusal(await link.cut(path))
+    assert "is not held" in refusal(await link.cut(path, IN_TIME_MS))
     disk.log_dir.unlink()
     disk.log_dir.mkdir()
     assert outcome(await link.freeze(path)) is DONE
@@ -108,12 +113,12 @@ async def test_what_is_mounted_there_later_is_looked_at_as_strictly_as_at_the_st
     assert outcome(await link.let_go(path)) is DONE
     (disk.mount_point / "backup").mkdir()
     assert outcome(await link.freeze(path)) is DONE
-    assert "backup lies on its file system as well" in refusal(await link.cut(path))
+    assert "backup lies on its file system as well" in refusal(await link.cut(path, IN_TIME_MS))
     assert outcome(await link.let_go(path)) is DONE
     umount(disk)
     disk.log_dir.mkdir()  # of the host's own file system, which is under it
     assert outcome(await link.freeze(path)) is DONE
-    refusal(await link.cut(path))
+    refusal(await link.cut(path, IN_TIME_MS))
 
 
 async def test_two_log_directories_of_one_disk_are_let_go_and_frozen_one_after_the_other(
@@ -125,7 +130,9 @@ async def test_two_log_directories_of_one_disk_are_let_go_and_frozen_one_after_t
     paths = [str(disk.log_dir), str(other)]
     link = await open_hand(disk.log_dir, other)
     assert outcome(await link.let_go(paths[0])) is DONE
-    assert f"{paths[0]} lies on its file system as well" in refusal(await link.cut(paths[1])), "it is to be left alone"
+    assert f"{paths[0]} lies on its file system as well" in refusal(await link.cut(paths[1], IN_TIME_MS)), (
+        "it is to be left alone"
+    )
     assert outcome(await link.let_go(paths[1])) is DONE
     umount(disk)
     disk.mount()
@@ -142,17 +149,17 @@ async def test_cuts_are_counted_for_each_file_system_and_all_together(real_disk:
     link, path = await open_hand(disk.log_dir), str(disk.log_dir)
     for number in range(hand.CUTS_EVER_MAX):
         if number and number % hand.CUTS_MAX == 0:
-            assert f"was cut {hand.CUTS_MAX} times" in refusal(await link.cut(path))
+            assert f"was cut {hand.CUTS_MAX} times" in refusal(await link.cut(path, IN_TIME_MS))
             assert outcome(await link.let_go(path)) is DONE
             umount(disk)
             disk.mount()
             assert outcome(await link.freeze(path)) is DONE
-        assert outcome(await link.cut(path)) is DONE
+        assert outcome(await link.cut(path, IN_TIME_MS)) is DONE
     assert outcome(await link.let_go(path)) is DONE
     umount(disk)
     disk.mount()
     assert outcome(await link.freeze(path)) is DONE
-    assert f"were cut {hand.CUTS_EVER_MAX} times" in refusal(await link.cut(path))
+    assert f"were cut {hand.CUTS_EVER_MAX} times" in refusal(await link.cut(path, IN_TIME_MS))
 
 
 async def test_a_disk_of_another_process_is_not_frozen_while_the_broker_runs(
@@ -179,7 +186,7 @@ async def test_the_hand_goes_on_when_a_disk_that_hangs_is_let_go_or_frozen(
     try:
         disk.unmount()  # lazily: who closes it last waits for the disk
         assert outcome(await link.let_go(path)) is Outcome.PENDING
-        assert outcome(await link.cut(str(well.log_dir))) is DONE
+        assert outcome(await link.cut(str(well.log_dir), IN_TIME_MS)) is DONE
         # The child of the cut has answered, and may still wait for its disk, which is well, at its end.
         await asyncio.to_thread(
             wait_until, lambda: len(stuck_children_of(link.pid)) == 1, PATIENCE_S, "the one child that hangs"

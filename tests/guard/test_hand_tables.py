@@ -12,6 +12,7 @@ from kjbod_agent.guard.hand_broker import CALLS, is_below, waits_for
 from kjbod_agent.guard.hand_freezing import restrict, why_not_cut
 from kjbod_agent.guard.hand_kernel import Directory, Mount, masks_on_top, require_there, resolve, unescape
 from kjbod_agent.guard.hand_netlink import Refused, attribute, nested, no_table, table_of
+from kjbod_agent.guard.hand_rights import KEPT_CAPABILITIES, NEEDED, RIGHTS
 from kjbod_agent.host_files import file_worker
 
 
@@ -239,3 +240,8 @@ def test_nothing_is_done_in_a_namespace_of_which_nobody_knows_whether_it_is_the_
     for verb in (hand_kernel.mask, hand_kernel.unmask):
         with pytest.raises(Refused, match="cannot be told"):
             verb(directory, broker)
+
+
+def test_a_capability_that_is_missed_is_one_that_is_kept_and_that_a_verb_takes() -> None:
+    assert set(NEEDED) <= set(KEPT_CAPABILITIES)
+    assert {line.partition(" is missing: ")[0] for line in NEEDED.values()} <= set(RIGHTS.values())

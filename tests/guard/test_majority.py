@@ -1,4 +1,4 @@
-"""Whether the metadata quorum keeps its majority when a node that is a controller too is given up."""
+"""Whether the metadata quorum keeps its majority when a node that is a controller too is fenced."""
 
 import asyncio
 from dataclasses import replace
@@ -14,7 +14,7 @@ from kjbod.wire.messages import (
     DescribeQuorumResponseReplicaState,
     DescribeQuorumResponseTopic,
 )
-from kjbod_agent.guard.budget import FenceCase, why_not_fence
+from kjbod_agent.guard.deciding import Deciding
 from kjbod_agent.guard.majority import (
     THERE_MS,
     UNDECIDED_MS,
@@ -25,9 +25,8 @@ from kjbod_agent.guard.majority import (
     unanswered,
     why_needed,
 )
-from kjbod_agent.guard.observing import RIVAL_MS, Neighbour, Observed
-from kjbod_agent.guard.prospects import Now, Prospects, Site
 from kjbod_agent.guard.voters_asking import VotersAsking
+from tests.guard.test_deciding import SITE, known, situation
 
 UNAUTHORIZED = "DescribeQuorum: CLUSTER_AUTHORIZATION_FAILED (31)"
 
@@ -90,7 +89,7 @@ ALL = [{1: 1_000, 2: 900, 3: 800}, {1: 1_600, 2: 1_400, 3: 1_300}, {1: 2_200, 2:
         (unanswered(Quorum(0), "no controller is known"), 1, "is not known: no controller is known"),
     ],
 )
-def test_a_node_is_given_up_only_where_the_other_voters_are_a_majority(
+def test_a_node_is_fenced_only_where_the_other_voters_are_a_majority(
     quorum: Quorum, node: int, reason: str | None
 ) -> None:
     found = why_needed(quorum, node, 1_200)
@@ -153,34 +152,17 @@ def test_for_a_while_a_refusal_may_be_for_want_of_answers() -> None:
 
 
 def test_a_broker_without_a_controller_needs_no_quorum() -> None:
-    now = Now(observed=Observed(1), healthy=())
-    assert Prospects(Site()).why_not_fence(now) is None
-    told = Prospects(Site()).why_not_fence(replace(now, quorum=Quorum()), proven=True)
+    now = situation()
+    assert Deciding(SITE).why_not_fence(known(), now) is None
+    told = Deciding(SITE).why_not_fence(known(), replace(now, quorum=Quorum()))
     assert told is not None and "nobody was asked yet" in told
 
 
-def test_of_two_claims_the_first_one_in_the_metadata_counts() -> None:
-    at = Observed(1, neighbours={2: Neighbour(5, True, 3, fenced_ms=1_000, fenced_at=70)})
-    for claimed_at, refused in ((69, False), (71, True)):
-        case = FenceCase(healthy=(), brokers_max=9, claimed_at=claimed_at, voters=(1, 2, 3), now_ms=2_000)
-        assert (why_not_fence(at, case) is not None) == refused
-    case = FenceCase(healthy=(), brokers_max=9, claimed_at=71, voters=(1, 2, 3), now_ms=2_000)
-    at.neighbours[2] = replace(at.neighbours[2], fenced=False)
-    assert "broker 2, a controller too" in (why_not_fence(at, case) or ""), "it may have unfenced itself"
-    assert why_not_fence(at, replace(case, voters=(1, 3, 4))) is None
-    assert why_not_fence(at, replace(case, now_ms=1_000 + RIVAL_MS)) is None
-    at.neighbours[2] = replace(at.neighbours[2], fenced=True, fenced_at=99)
-    only = replace(case, brokers_max=1)
-    assert why_not_fence(at, only) is None, "a controller's node that comes after ours"
-    assert "broker 2 was fenced" in (why_not_fence(at, replace(only, voters=(1, 3, 4))) or ""), "it claims nothing"
-
-
-def test_who_has_just_read_the_metadata_does_not_know_who_else_is_being_given_up() -> None:
-    at = Observed(1, complete=True, complete_ms=50_000)
-    case = FenceCase(healthy=(), voters=(1, 2, 3), now_ms=50_000 + RIVAL_MS - 1)
-    assert "for the first 10 s" in (why_not_fence(at, case) or "")
-    assert why_not_fence(at, replace(case, now_ms=50_000 + RIVAL_MS)) is None
-    assert why_not_fence(at, replace(case, voters=())) is None, "of a broker alone"
+def test_a_node_that_is_a_controller_too_is_fenced_while_the_others_are_a_majority() -> None:
+    all_there = replace(situation(now_ms=1_200), quorum=told(*ALL))
+    assert Deciding(SITE).why_not_fence(known(), all_there) is None
+    one_gone = replace(all_there, quorum=told(*[{**one, 3: 800} for one in ALL]))
+    assert "2 of its 3 voters are needed" in (Deciding(SITE).why_not_fence(known(), one_gone) or "")
 
 
 # ---- who asks

@@ -1,11 +1,15 @@
 """The metadata of one broker: as the whole image has them, whatever the log says."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kjbod.ids import MIGRATING, UNASSIGNED, Uuid
+from kjbod.metadata.batches import RecordBatch
 from kjbod.metadata.fetching import Committed, Snapshot
 from kjbod.metadata.image import MetadataImage, Replayer
 from kjbod.metadata.records import (
@@ -15,18 +19,22 @@ from kjbod.metadata.records import (
     ConfigRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
+    FenceBrokerRecord,
+    NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
     Record,
     RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
+    UnfenceBrokerRecord,
     UnregisterBrokerRecord,
 )
 from kjbod.metadata.snapshot import SnapshotId
 from kjbod.metadata.versions import METADATA_VERSION
 from kjbod_agent.guard.ladder import KafkaView
-from kjbod_agent.guard.observing import RIVAL_MS, Held, Observed
+from kjbod_agent.guard.observing import ALWAYS, Held, Neighbour, Observed, Placed
+from kjbod_agent.guard.suspects import CONFIG, Suspects, encode
 
 OURS = 1
 D1, D2, D3 = (Uuid.of(5, number) for number in (1, 2, 3))
@@ -46,8 +54,12 @@ def registered(*log_dirs: Uuid, broker: int = OURS, epoch: int = 10) -> Register
     )
 
 
-def changed(*log_dirs: Uuid, epoch: int = 10, fenced: int = 0) -> BrokerRegistrationChangeRecord:
-    return BrokerRegistrationChangeRecord(broker_id=OURS, broker_epoch=epoch, log_dirs=log_dirs, fenced=fenced)
+def changed(
+    *log_dirs: Uuid, broker: int = OURS, epoch: int = 10, fenced: int = 0, **more: Any
+) -> BrokerRegistrationChangeRecord:
+    return BrokerRegistrationChangeRecord(
+        broker_id=broker, broker_epoch=epoch, log_dirs=log_dirs, fenced=fenced, **more
+    )
 
 
 def partition(number: int, leader: int, **directories: Uuid) -> PartitionRecord:
@@ -127,6 +139,15 @@ def test_a_transaction_counts_at_its_end_and_one_that_is_aborted_never() -> None
     assert of([*begun, AbortTransactionRecord(reason="y"), partition(1, 2, b2=ELSEWHERE)]).held() == {}
 
 
+def test_a_controller_that_only_says_that_it_is_there_changes_nothing() -> None:
+    observed = of([registered(D1), NoOpRecord()])
+    before = observed.revision
+    observed.committed(Committed(((2, NoOpRecord()),), 2, 1, 3, ()))
+    assert (observed.revision, observed.offset) == (before, 2)
+    observed.committed(Committed(((3, TOPIC),), 3, 1, 4, ()))
+    assert observed.revision > before
+
+
 def test_a_snapshot_replaces_everything() -> None:
     observed = of([registered(D1), TOPIC, partition(0, 1, b1=D1)])
     records = (
@@ -155,67 +176,372 @@ def test_a_partition_that_the_broker_was_taken_out_of_is_followed_until_it_is_ba
     assert observed.partitions[T, 0].adding == (1,) and not observed.others
 
 
-def test_a_neighbour_that_is_fenced_or_loses_a_directory_is_known_with_the_time() -> None:
-    def change(fenced: int, *log_dirs: Uuid) -> BrokerRegistrationChangeRecord:
-        return BrokerRegistrationChangeRecord(broker_id=2, broker_epoch=7, fenced=fenced, log_dirs=log_dirs)
-
-    observed = of([registered(D1), registered(D2, D3, broker=2, epoch=7), change(1), change(-1)])
-    assert observed.neighbours[2].fenced_ms is None  # before we came
-    observed.committed(Committed(((4, change(1)),), 4, 1, 5, ()), 1000)
-    observed.committed(Committed(((5, change(0, D2)),), 5, 1, 6, ()), 2000)
-    now = observed.neighbours[2]
-    assert (now.fenced, now.fenced_ms, now.log_dirs, now.lost_ms) == (True, 1000, 1, 2000)
+# --------------------------------------------------------------------------------- other brokers, and when it happened
 
 
-def test_of_a_neighbour_that_is_fenced_again_and_again_the_first_record_counts_until_it_was_well_for_a_while() -> None:
-    def change(fenced: int) -> BrokerRegistrationChangeRecord:
-        return BrokerRegistrationChangeRecord(broker_id=2, broker_epoch=7, fenced=fenced)
-
-    observed = of([registered(D1), registered(D2, broker=2, epoch=7)])
-    last_ms = 4_000 + RIVAL_MS
-    for offset, (fenced, at_ms) in enumerate([(1, 1_000), (-1, 2_000), (1, 4_000), (-1, 5_000), (1, last_ms)], 2):
-        observed.committed(Committed(((offset, change(fenced)),), offset, 1, offset + 1, ()), at_ms)
-        if at_ms == 4_000:
-            assert (observed.neighbours[2].fenced_at, observed.neighbours[2].fenced_ms) == (2, 4_000)
-    assert (observed.neighbours[2].fenced_at, observed.neighbours[2].fenced_ms) == (6, last_ms)
+def apply(observed: Observed, *records: Record, at_ms: int = 0) -> None:
+    """Records that are committed at a moment, after those that are known."""
+    first = observed.offset + 1
+    log = tuple(enumerate(records, first))
+    end = first + len(log)
+    observed.committed(Committed(log, end - 1, 1, end, ()), at_ms)
 
 
-def test_a_snapshot_forgets_no_neighbour_in_trouble_and_says_nothing_before_all_is_read() -> None:
-    change = BrokerRegistrationChangeRecord(broker_id=2, broker_epoch=7, fenced=1)
-    observed = of([registered(D1), *(registered(D2, D3, broker=one, epoch=7) for one in (2, 3, 4))])
-    observed.committed(Committed(((4, change),), 4, 1, 5, ()), 1000)
+def beside(observed: Observed, broker: int = 2) -> Neighbour:
+    return observed.neighbours[broker]
+
+
+TWO = registered(D2, D3, broker=2)
+
+
+@pytest.mark.parametrize(
+    ("records", "active", "log_dirs"),
+    [
+        ([], True, {D2, D3}),
+        ([changed(broker=2, fenced=1)], False, {D2, D3}),
+        ([changed(broker=2, fenced=1), changed(broker=2, fenced=-1)], True, {D2, D3}),
+        ([changed(broker=2, fenced=1), changed(D2, broker=2)], False, {D2}),
+        ([FenceBrokerRecord(id=2, epoch=10)], False, {D2, D3}),
+        ([FenceBrokerRecord(id=2, epoch=10), UnfenceBrokerRecord(id=2, epoch=10)], True, {D2, D3}),
+        ([changed(broker=2, in_controlled_shutdown=1)], False, {D2, D3}),
+        ([changed(D2, broker=2)], True, {D2}),
+        ([changed(D2, broker=2), registered(D2, D3, broker=2, epoch=20)], True, {D2, D3}),
+        ([changed(D2, fenced=1)], True, {D2, D3}),  # of this broker
+    ],
+)
+def test_of_another_broker_it_is_known_whether_it_may_lead_and_which_directories_it_has_online(
+    records: list[Record], active: bool, log_dirs: set[Uuid]
+) -> None:
+    now = beside(of([registered(D1), TWO, *records]))
+    assert (now.active, set(now.log_dirs)) == (active, log_dirs)
+
+
+def test_a_broker_that_is_fenced_or_loses_a_directory_is_known_with_the_time() -> None:
+    observed = of([registered(D1), TWO, changed(broker=2, fenced=1), changed(broker=2, fenced=-1)])
+    apply(observed, changed(broker=2, fenced=1), at_ms=1_000)
+    apply(observed, changed(D2, broker=2), at_ms=2_000)
+    assert (beside(observed).fenced_ms, beside(observed).lost_ms) == (1_000, 2_000)
+    apply(observed, changed(D2, broker=2), changed(broker=2, fenced=1), at_ms=3_000)
+    assert (beside(observed).fenced_ms, beside(observed).lost_ms) == (1_000, 2_000), "nothing new"
+    apply(observed, changed(broker=2, fenced=-1), changed(broker=2, fenced=1), at_ms=4_000)
+    assert beside(observed).fenced_ms == 4_000, "each fence counts anew"
+    apply(observed, changed(ELSEWHERE, D3, broker=2), at_ms=5_000)
+    assert beside(observed).lost_ms == 5_000, "another directory is no replacement"
+
+
+def test_a_start_of_a_broker_is_no_trouble_and_ends_none() -> None:
+    observed = of([registered(D1), registered(D2, D3, broker=3)])
+    apply(observed, TWO, registered(D2, broker=3, epoch=20), at_ms=1_000)
+    assert [(one.fenced_ms, one.lost_ms) for one in observed.neighbours.values()] == [(None, None)] * 2
+    apply(observed, changed(D2, broker=2), changed(broker=2, fenced=1), at_ms=2_000)
+    apply(observed, registered(D2, D3, broker=2, epoch=20), at_ms=3_000)
+    assert (beside(observed).fenced_ms, beside(observed).lost_ms) == (2_000, 2_000)
+    apply(observed, UnregisterBrokerRecord(broker_id=2, broker_epoch=20), at_ms=4_000)
+    assert 2 not in observed.neighbours
+
+
+def test_a_broker_that_a_guard_takes_out_of_a_replica_list_has_lost_a_directory() -> None:
+    records = [registered(D1), *(registered(D2, broker=one) for one in (2, 3, 4)), TOPIC]
+    observed = of([*records, partition(0, 1, b1=D1, b2=D2, b3=D2), partition(1, 1, b1=D1, b3=D2)])
+    evicted = PartitionChangeRecord(partition_id=0, topic_id=T, replicas=(1, 3), isr=(1, 3))
+    replaced = PartitionChangeRecord(partition_id=1, topic_id=T, replicas=(1, 4), isr=(1, 4))
+    apply(observed, evicted, replaced, at_ms=1_000)
+    assert {broker: its.lost_ms for broker, its in observed.neighbours.items()} == {2: 1_000, 3: None, 4: None}
+
+
+def test_a_reassignment_is_no_loss_of_the_broker_that_it_takes_out() -> None:
+    brokers = [registered(D1), *(registered(D2, broker=one) for one in (2, 3, 4))]
+    observed = of([*brokers, TOPIC, partition(0, 1, b1=D1, b2=D2, b3=D2)])
+    apply(observed, change(replicas=(1, 3, 4, 2), adding_replicas=(4,), removing_replicas=(2,)), at_ms=1_000)
+    apply(observed, change(replicas=(1, 3, 4), isr=(1, 3, 4), adding_replicas=(), removing_replicas=()), at_ms=2_000)
+    assert beside(observed).lost_ms is None
+
+
+def test_a_broker_whose_guard_removes_its_record_is_known_with_the_time() -> None:
+    told = encode(10, [str(D2)], "h-1")
+    observed = of([registered(D1), TWO, config("2", told), config("2", None)])
+    assert observed.trusted is None, "nobody knows when that was"
+    apply(observed, config("2", told), at_ms=1_000)
+    apply(observed, config("2", None), config("1", None), at_ms=2_000)
+    apply(observed, config("2", None), at_ms=3_000)
+    assert observed.trusted == (2, 2_000)
+    fresh = observed.snapshot(Snapshot(SnapshotId(100, 1), (registered(D1), TWO), None), 4_000)
+    assert fresh.trusted == (2, 2_000)
+
+
+# ---------------------------------------------------------------------------------- what happened before the guard came
+
+WALL_MS = 1_700_000_000_000
+"""Of the controller."""
+
+
+def in_batches(
+    batches: Iterable[tuple[int, Sequence[Record]]], *, first: int = 0, high_watermark: int | None = None
+) -> Committed:
+    """Batches with the controller's time of each, in s, and their records; a batch without any has one for KRaft."""
+    records: list[tuple[int, Record]] = []
+    made = []
+    offset = first
+    for at_s, some in batches:
+        records += enumerate(some, offset)
+        count = max(1, len(some))
+        at_ms = WALL_MS + 1_000 * at_s
+        made.append(
+            RecordBatch(
+                base_offset=offset,
+                last_offset=offset + count - 1,
+                leader_epoch=1,
+                timestamp_ms=at_ms,
+                base_timestamp_ms=at_ms,
+                control=not some,
+                count=count,
+                crc=0,
+                position=0,
+                raw=b"",
+            )
+        )
+        offset += count
+    return Committed(tuple(records), offset - 1, 1, high_watermark or offset, tuple(made))
+
+
+FENCED, UNFENCED = changed(broker=2, fenced=1), changed(broker=2, fenced=-1)
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_what_happened_before_the_guard_came_is_as_old_as_the_newest_batch_says(pieces: int) -> None:
+    log: list[tuple[int, Sequence[Record]]] = [
+        (0, [registered(D1), TWO, registered(D2, D3, broker=3)]),
+        (70, [changed(D2, broker=2), FENCED, UNFENCED]),
+        (80, []),
+        (90, [changed(D2, broker=3)]),
+        (100, [UNFENCED]),
+    ]
+    observed, end = Observed(OURS), in_batches(log).last_offset + 1
+    if pieces == 2:
+        observed.committed(in_batches(log[:2], high_watermark=end), 4_000)
+        assert not observed.complete and observed.known_ms is None
+    rest = log[2:] if pieces == 2 else log
+    observed.committed(in_batches(rest, first=6 if pieces == 2 else 0), 5_000)
+    ages = {broker: (its.fenced_ms, its.lost_ms) for broker, its in observed.neighbours.items()}
+    assert ages == {2: (5_000 - 30_000, 5_000 - 30_000), 3: (None, 5_000 - 10_000)}
+    assert (observed.complete_ms, observed.known_ms) == (5_000, ALWAYS)
+    apply(observed, FENCED, at_ms=6_000)
+    assert beside(observed).fenced_ms == 6_000
+
+
+@pytest.mark.parametrize(
+    ("first", "batches", "known_ms"),
+    [
+        (0, [(0, [TOPIC]), (40, [])], ALWAYS),
+        (100, [(0, [TOPIC]), (40, [])], 5_000 - 40_000),
+        (100, [(40, [])], 5_000),
+        (100, [], 5_000),
+    ],
+)
+def test_a_guard_knows_of_losses_since_the_first_batch_that_it_has_read(
+    first: int, batches: list[tuple[int, Sequence[Record]]], known_ms: int
+) -> None:
+    observed = Observed(OURS)
+    if first:
+        observed = observed.snapshot(Snapshot(SnapshotId(first, 1), (registered(D1),), None), 4_000)
+    observed.committed(in_batches(batches, first=first), 5_000)
+    assert observed.complete and observed.known_ms == known_ms
+
+
+def test_a_snapshot_in_the_middle_of_the_past_puts_no_time_into_the_future() -> None:
+    observed = Observed(OURS)
+    observed.committed(in_batches([(0, [registered(D1), TWO, FENCED])], high_watermark=100), 4_000)
+    records = (registered(D1), replace(TWO, fenced=True))
+    observed = observed.snapshot(Snapshot(SnapshotId(100, 1), records, None), 4_500)
+    observed.committed(Committed((), 99, 1, 100, ()), 5_000)
+    assert (beside(observed).fenced_ms, observed.known_ms) == (5_000, 5_000)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(-50, 50),
+            st.lists(st.sampled_from([FENCED, UNFENCED, changed(D2, broker=2)]), max_size=3),
+        ),
+        max_size=6,
+    ),
+    st.booleans(),
+)
+def test_nothing_of_the_past_is_in_the_future_or_forgotten_whatever_the_clocks_of_controllers_say(
+    batches: list[tuple[int, Sequence[Record]]], has_snapshot: bool
+) -> None:
+    """Each controller has its own wall clock, and the log has all of them."""
+    observed, now_ms = Observed(OURS), 1_000_000
+    begun: list[Record] = [registered(D1), TWO]
+    if has_snapshot:
+        observed = observed.snapshot(Snapshot(SnapshotId(100, 1), tuple(begun), None), now_ms - 5)
+        observed.committed(in_batches(batches, first=100), now_ms)
+    else:
+        observed.committed(in_batches([(0, begun), *batches]), now_ms)
+    records = [record for _, some in batches for record in some]
+    its = beside(observed)
+    assert (its.fenced_ms is not None) == (FENCED in records)
+    assert (its.lost_ms is not None) == any(one not in (FENCED, UNFENCED) for one in records)
+    for at_ms in (its.fenced_ms, its.lost_ms, observed.known_ms):
+        assert at_ms is None or at_ms == ALWAYS or now_ms - 100_000 <= at_ms <= now_ms
+
+
+# ----------------------------------------------------------------------------------------------------------- a snapshot
+
+
+def test_a_snapshot_forgets_no_broker_in_trouble_and_says_nothing_before_all_is_read() -> None:
+    observed = of([registered(D1), *(registered(D2, D3, broker=one) for one in (2, 3, 4))])
+    apply(observed, changed(broker=2, fenced=1), at_ms=1_000)
     fenced = RegisterBrokerRecord(
-        broker_id=2, incarnation_id=Uuid.of(1, 7), broker_epoch=7, end_points=(), features=(), fenced=True
+        broker_id=2, incarnation_id=Uuid.of(1, 10), broker_epoch=10, end_points=(), features=(), fenced=True
     )
-    records = (registered(D1), fenced, registered(D2, broker=3, epoch=7), registered(D2, D3, broker=4, epoch=7))
-    fresh = observed.snapshot(Snapshot(SnapshotId(100, 3), records, None), 5000)
-    assert fresh.neighbours[2].fenced_ms == 1000
-    assert (fresh.neighbours[3].lost_ms, fresh.neighbours[4].lost_ms) == (5000, None)
+    records = (registered(D1), fenced, registered(D2, broker=3), registered(D2, D3, broker=4))
+    fresh = observed.snapshot(Snapshot(SnapshotId(100, 3), records, None), 5_000)
+    assert beside(fresh).fenced_ms == 1_000
+    assert (beside(fresh, 3).lost_ms, beside(fresh, 4).lost_ms) == (5_000, None)
     assert fresh.view(D1) is KafkaView.UNKNOWN
     # What comes until all is read has happened while we watched, too.
-    lost = BrokerRegistrationChangeRecord(broker_id=4, broker_epoch=7, log_dirs=(D2,))
-    fresh.committed(Committed(((100, lost),), 100, 1, 105, ()), 6000)
-    assert fresh.neighbours[4].lost_ms == 6000 and not fresh.complete
-    fresh.committed(Committed((), 104, 1, 105, ()), 6001)
+    lost = changed(D2, broker=4)
+    fresh.committed(Committed(((100, lost),), 100, 1, 105, ()), 6_000)
+    assert beside(fresh, 4).lost_ms == 6_000 and not fresh.complete
+    fresh.committed(Committed((), 104, 1, 105, ()), 6_001)
     assert fresh.view(D1) is KafkaView.ONLINE
+    assert fresh.known_ms == observed.known_ms is not None
+
+
+# --------------------------------------------------------------------------------------------- what guards suspect
+
+
+def config(name: str, value: str | None, *, kind: int = 4, key: str = CONFIG) -> ConfigRecord:
+    return ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)
+
+
+VALUE, OTHER_VALUE = (encode(10, [str(one)], "g-1") for one in (D2, D3))
+
+
+def record_of(directory: Uuid, value: str, offset: int, seen_ms: int) -> Suspects:
+    return Suspects(10, frozenset([directory]), "g-1", offset, seen_ms, value)
+
+
+def test_the_records_of_guards_are_known_with_their_place_in_the_log_until_they_are_removed() -> None:
+    observed = of([registered(D1)])
+    apply(observed, config("2", VALUE), config("1", OTHER_VALUE), at_ms=1_000)
+    assert observed.suspects == {2: record_of(D2, VALUE, 1, 1_000), 1: record_of(D3, OTHER_VALUE, 2, 1_000)}
+    apply(observed, config("2", VALUE), config("1", None), at_ms=2_000)
+    assert observed.suspects == {2: record_of(D2, VALUE, 3, 2_000)}, "one that is written again is last"
+    apply(observed, config("3", None), at_ms=3_000)
+    assert list(observed.suspects) == [2]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [config("", VALUE), config("2", VALUE, kind=2), config("2", VALUE, key="other"), config("two", VALUE)],
+)
+def test_only_the_record_of_one_broker_is_one_of_its_guard(record: ConfigRecord) -> None:
+    assert of([registered(D1), record]).suspects == {}
+
+
+def test_a_record_in_a_transaction_has_its_own_place_in_the_log() -> None:
+    observed = of([registered(D1), BeginTransactionRecord(name="x"), config("2", VALUE)])
+    assert observed.suspects == {}
+    observed.committed(Committed(((3, EndTransactionRecord()),), 3, 1, 4, ()), 1_000)
+    assert observed.suspects[2].offset == 2
+
+
+def test_a_snapshot_keeps_the_place_of_a_record_that_is_known_and_gives_none_to_another() -> None:
+    observed = of([registered(D1), config("2", VALUE), config("3", VALUE), config("4", VALUE)])
+    records = (registered(D1), config("2", VALUE), config("3", OTHER_VALUE), config("5", VALUE))
+    fresh = observed.snapshot(Snapshot(SnapshotId(100, 3), records, None), 5_000)
+    assert fresh.suspects == {
+        2: record_of(D2, VALUE, 1, 0),
+        3: record_of(D3, OTHER_VALUE, -1, 5_000),
+        5: record_of(D2, VALUE, -1, 5_000),
+    }
+
+
+# --------------------------------------------------------------------------------------------- replicas of a partition
+
+
+def test_of_a_partition_the_directory_of_each_replica_is_known() -> None:
+    placed = of([registered(D1), TOPIC, partition(0, 2, b2=ELSEWHERE, b1=D1)]).partitions[T, 0]
+    assert [placed.directory_of(broker) for broker in (1, 2, 3)] == [D1, ELSEWHERE, None]
+    assert Placed(0, D1, True, (1, 2)).directory_of(2) is None, "of a log from before directories were recorded"
+
+
+def change(number: int = 0, **changes: Any) -> PartitionChangeRecord:
+    return PartitionChangeRecord(partition_id=number, topic_id=T, **changes)
+
+
+OUT = change(isr=(2, 3), leader=2)
+"""Broker 1 leaves the in-sync replicas."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "unclean"),
+    [
+        ([OUT], False),
+        ([OUT, change(isr=(3,), leader=3)], False),
+        ([OUT, change(leader=-1)], False),
+        ([OUT, change(isr=(2,)), change(leader=-1), change(leader=2)], False),
+        ([OUT, change(isr=(2,)), change(isr=(3,), leader=3)], True),
+        ([OUT, change(isr=(2,)), change(leader=-1), change(isr=(3,), leader=3)], True),
+        ([change(isr=(2,), leader=2), change(isr=(3,), leader=3), change(isr=(3, 2))], True),
+        ([OUT, change(isr=(2,)), change(isr=(3,), leader=3), change(isr=(3, 1))], False),
+        ([change(isr=(1,)), change(isr=(2,), leader=2)], True),
+        # The in-sync replicas became empty: the controller keeps who may lead as eligible leader replicas.
+        ([OUT, change(isr=(), leader=-1), change(isr=(3,), leader=3)], False),
+        # An eligible leader replica has everything that was committed.
+        (
+            [
+                OUT,
+                change(isr=(2,), eligible_leader_replicas=(3,)),
+                change(isr=(3,), leader=3, eligible_leader_replicas=()),
+            ],
+            False,
+        ),
+        ([OUT, change(isr=(2,), eligible_leader_replicas=()), change(isr=(3,), leader=3)], True),
+        # This broker was elected itself: nobody else has what it lacks.
+        ([OUT, change(isr=(1,), leader=1)], False),
+    ],
+)
+def test_an_election_of_a_replica_that_was_not_in_sync_is_known_until_this_broker_is_in_sync_again(
+    changes: list[Record], unclean: bool
+) -> None:
+    records = [registered(D1), TOPIC, partition(0, 1, b1=D1, b2=ELSEWHERE, b3=ELSEWHERE)]
+    observed = of([*records, *changes])
+    now = observed.partitions[T, 0]
+    assert now.unclean is unclean
+    # It is in no snapshot, and is kept.
+    shot = PartitionRecord(
+        partition_id=0,
+        topic_id=T,
+        replicas=now.replicas,
+        isr=now.isr,
+        leader=now.leader,
+        leader_epoch=0,
+        partition_epoch=0,
+        directories=now.directories,
+    )
+    fresh = observed.snapshot(Snapshot(SnapshotId(100, 3), (*records[:2], shot), None))
+    assert fresh.partitions[T, 0] == now
 
 
 def test_min_insync_replicas_is_the_topics_the_brokers_the_clusters_or_the_files() -> None:
-    def config(kind: int, name: str, value: str | None) -> ConfigRecord:
-        return ConfigRecord(resource_type=kind, resource_name=name, name="min.insync.replicas", value=value)
+    def own(kind: int, name: str, value: str | None) -> ConfigRecord:
+        return config(name, value, kind=kind, key="min.insync.replicas")
 
     observed = of([TOPIC])
     assert observed.min_insync_replicas(T, 1) == 1
     for record, expected in (
-        (config(4, "", "2"), 2),
-        (config(4, "1", "3"), 3),
-        (config(2, "t", "4"), 4),
-        (config(2, "t", None), 3),
-        (config(4, "1", None), 2),
+        (own(4, "", "2"), 2),
+        (own(4, "1", "3"), 3),
+        (own(2, "t", "4"), 4),
+        (own(2, "t", None), 3),
+        (own(4, "1", None), 2),
     ):
         observed.committed(Committed(((1, record),), 1, 1, 2, ()))
         assert observed.min_insync_replicas(T, 1) == expected
-    observed.committed(Committed(((1, config(2, "t", "4")), (2, RemoveTopicRecord(topic_id=T))), 2, 1, 3, ()))
+    observed.committed(Committed(((1, own(2, "t", "4")), (2, RemoveTopicRecord(topic_id=T))), 2, 1, 3, ()))
     assert not observed.min_isr
 
 
@@ -292,7 +618,7 @@ def test_what_is_kept_is_what_the_whole_image_has_of_this_broker(records: list[R
     for offset, record in enumerate(records):
         replayer.replay(offset, 1, record)
     expected = {
-        (topic.id, number): (found.directory(OURS), found.leader == OURS, found.replicas, found.isr)
+        (topic.id, number): (found.directory(OURS), found.leader, found.replicas, found.directories, found.isr)
         for topic in replayer.image.topics.values()
         for number, found in topic.partitions.items()
         if OURS in found.replicas
@@ -306,9 +632,10 @@ def test_what_is_kept_is_what_the_whole_image_has_of_this_broker(records: list[R
     assert (one.partitions, one.topics, one.neighbours) == (other.partitions, other.topics, other.neighbours)
     kept = {
         # Who is in sync is not known of what was somebody else's, until that changes.
-        key: (one.directory, one.leads, one.replicas, one.isr or expected[key][3])
+        key: (one.directory, one.leader, one.replicas, one.directories, one.isr or expected[key][-1])
         for key, one in observed.partitions.items()
     }
     assert kept == expected
+    assert all(one.leads == (one.leader == OURS) for one in observed.partitions.values())
     assert observed.topics == {topic.id: topic.name for topic in replayer.image.topics.values()}
     assert observed.registration == replayer.image.brokers[OURS]

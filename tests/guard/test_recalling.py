@@ -13,7 +13,8 @@ import pytest
 
 from kjbod.ids import Uuid
 from kjbod_agent.guard import recall, recalling
-from kjbod_agent.guard.deciding import Deciding
+from kjbod_agent.guard.looking import Looking
+from kjbod_agent.guard.observing import Observed
 from kjbod_agent.guard.recall import NAME, NEVER_READ, Remembered
 from kjbod_agent.guard.recalling import AGAIN_MS, Recalling
 from kjbod_agent.guard.watching import PATIENCE_MS, Watching
@@ -232,10 +233,16 @@ def test_the_cluster_is_known_from_memory_where_no_disk_answers(run: Run) -> Non
 def test_a_disk_that_is_not_read_yet_is_not_well_so_that_what_was_released_or_evicted_stays_so(run: Run) -> None:
     async def main(clock: VirtualLoop) -> None:
         async with World(clock, Recollected(**{HUNG: meta(2)})) as world:
-            config, nothing = SimpleNamespace(log_dirs=tuple(world.disks)), cast(Any, None)
-            deciding = Deciding(cast(Any, config), world.watching, world.monitor, nothing, clock, {})
-            assert deciding.well() == [GOOD]
+            finding = SimpleNamespace(holder=None, unbound="no broker runs", looked=True, ended_pid=None)
+            following = SimpleNamespace(observed=Observed(1), blind=None, answered_ms=None, registered_ms=0)
+            config = SimpleNamespace(kjbod_guard_cut_after_ms=3_000, log_dir_failure_timeout_ms=30_000)
+            parts = cast(tuple[Any, Any, Any], (config, finding, following))
+            looking = Looking(parts[0], world.watching, world.monitor, parts[1], parts[2], None, {}, clock)
+            disks = looking.situation(None, {}).disks
+            assert {path: disk.is_well for path, disk in disks.items()} == {GOOD: True, HUNG: False}
+            assert disks[HUNG].directory_id == Uuid.of(5, 2) and not disks[HUNG].is_known_well
             world.watching.rest(HUNG)
+            assert looking.situation(None, {}).disks[HUNG].health is None
             assert world.watching.unwatched == {HUNG: "it was released"} and HUNG not in world.memory.known
 
     run(main)

@@ -1,25 +1,42 @@
-"""Whom a guard that acts goes on as, and that it has no rights then; and what it says where that cannot be."""
+"""Whom a guard that acts goes on as, and that it has no rights then; and what it says where that cannot be. What it
+may do on the cluster, and what it says where it may not."""
 
+import asyncio
 import fcntl
+import itertools
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Any, Final, cast
 
 import psutil
 import pytest
 
 from kjbod.errors import ConfigError
+from kjbod.metadata.acls import CLUSTER_NAME, Operation, ResourceType
+from kjbod.metadata.fetching import Leader
+from kjbod.metadata.refusals import refusal
+from kjbod.wire.client import Connection, RequestTimedOut
+from kjbod.wire.error_codes import ErrorCode
+from kjbod.wire.messages import API, ApiKey, RequestBody
+from kjbod_agent.channel import ControllerChannel
 from kjbod_agent.guard import rights
 from kjbod_agent.guard.hand_rights import KEPT_CAPABILITIES
 from kjbod_agent.guard.start_up import read_config
+from kjbod_agent.guard.voice import RIGHTS_AGAIN_MS, RIGHTS_EVERY_MS, ControllerVoice, Rights
+from kjbod_controller_stub.access.authorizer import is_authorized
+from kjbod_controller_stub.access.request_screening import screen
 from scripts.rig.processes import Processes, wait_until
+from tests.agent.conftest import VirtualLoop
 from tests.agent.daemon_cluster import Cluster
+from tests.controller.test_acls import RULES, acl, create
+from tests.controller.world import World
 from tests.guard.conftest import Beside
 
-pytestmark = pytest.mark.usefixtures("as_root")
+as_root = pytest.mark.usefixtures("as_root")
 
 NOBODY = rights.User(65534, 65534, (65534,))
 SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
@@ -38,6 +55,7 @@ def status(pid: int | str) -> dict[str, str]:
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
+@as_root
 def test_a_guard_of_root_s_goes_on_as_the_owner_of_the_log_directories(tmp_path: Path) -> None:
     paths = [log_dir(tmp_path / "d1", 65534), log_dir(tmp_path / "d2", 65534)]
     unmounted, masked = log_dir(tmp_path / "d3", 0, formatted=False), log_dir(tmp_path / "d4", 0, formatted=False)
@@ -47,10 +65,12 @@ def test_a_guard_of_root_s_goes_on_as_the_owner_of_the_log_directories(tmp_path:
     assert 65534 in user.groups
 
 
+@as_root
 def test_an_owner_without_a_name_has_the_group_of_his_directories(tmp_path: Path) -> None:
     assert rights.owner([log_dir(tmp_path / "d1", 54321)]) == rights.User(54321, 54321, ())
 
 
+@as_root
 def test_log_directories_of_different_users_are_refused_in_one_line(tmp_path: Path) -> None:
     paths = [log_dir(tmp_path / "d1", 65534), log_dir(tmp_path / "d2", 0), log_dir(tmp_path / "d3", 0)]
     with pytest.raises(ConfigError) as refused:
@@ -60,6 +80,7 @@ def test_log_directories_of_different_users_are_refused_in_one_line(tmp_path: Pa
     assert refused.value.exit_code == 78
 
 
+@as_root
 def test_a_host_without_its_disks_may_be_asked_again(tmp_path: Path) -> None:
     path = log_dir(tmp_path / "d1", 0, formatted=False)
     with pytest.raises(rights.NoOwnerError, match="goes on as their owner: mount one") as refused:
@@ -67,6 +88,7 @@ def test_a_host_without_its_disks_may_be_asked_again(tmp_path: Path) -> None:
     assert refused.value.exit_code == 1
 
 
+@as_root
 def test_a_disk_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hung, well = log_dir(tmp_path / "hung", 0), log_dir(tmp_path / "well", 65534)
     ask = rights._owner_of
@@ -97,6 +119,7 @@ print(subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=Tru
 
 
 @pytest.mark.parametrize("user", ["None", "rights.User(65534, 65534, (65534, 100))"])
+@as_root
 def test_it_gives_all_rights_up_and_programs_that_it_starts_get_none(user: str) -> None:
     program = GIVE_UP.format(path=sys.path, user=user)
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
@@ -128,6 +151,7 @@ def why(directory: Path, state: Path) -> str | None:
     return rights.why_unusable(read_config(config, None), NOBODY)
 
 
+@as_root
 def test_directories_that_the_owner_cannot_use_are_named_with_what_to_do(passable: Path) -> None:
     state = passable / "state"
     assert why(passable, state) == (
@@ -147,6 +171,7 @@ def test_directories_that_the_owner_cannot_use_are_named_with_what_to_do(passabl
     assert said.endswith(f"chown -R nobody: {state}")
 
 
+@as_root
 def test_a_program_that_the_owner_cannot_read_is_named(passable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     private = passable / "private"
     private.mkdir(mode=0o700)
@@ -155,6 +180,7 @@ def test_a_program_that_the_owner_cannot_read_is_named(passable: Path, monkeypat
     assert said is not None and f"{private} belongs to root (mode 0700), and this is nobody, who may not pass" in said
 
 
+@as_root
 def test_a_guard_of_root_s_directories_stays_root_without_rights_and_its_hand_keeps_its_own(
     tmp_path: Path, processes: Processes, beside: Callable[..., Beside]
 ) -> None:
@@ -171,6 +197,7 @@ def test_a_guard_of_root_s_directories_stays_root_without_rights_and_its_hand_ke
     assert guard.stop() == 0
 
 
+@as_root
 def test_a_guard_is_not_started_for_directories_of_different_users(
     tmp_path: Path, processes: Processes, beside: Callable[..., Beside]
 ) -> None:
@@ -180,3 +207,143 @@ def test_a_guard_is_not_started_for_directories_of_different_users(
     guard = watch.start()
     assert guard.wait() == 78
     assert "log directories of different users" in guard.stderr()
+
+
+# ---------------------------------------------------------------------------------------------------- on the cluster
+
+GUARD = "User:guard"
+LACKS: Final = {
+    Operation.CLUSTER_ACTION: "the guard lacks CLUSTER_ACTION on the cluster: no directory is reported and no broker "
+    "fenced",
+    Operation.ALTER: "the guard lacks ALTER on the cluster: no replica is evicted, restored or demoted",
+    Operation.ALTER_CONFIGS: "the guard lacks ALTER_CONFIGS on the cluster: nothing that cannot be undone is done",
+}
+
+
+class Watched:
+    """A guard that looks for its rights, and a controller with ACLs, to which it has a connection."""
+
+    closed = False
+
+    def __init__(self, loop: VirtualLoop, *granted: Operation) -> None:
+        self.world = World(acl_rules=RULES)
+        self.world.join(1)
+        self.grant(*granted)
+        self.ready, self.told, self.asked = True, 0, 0
+        self.unanswered: ApiKey | None = None
+        channel = ControllerChannel(client_id="g", clock=loop, spawn=loop.create_task, connect=self.connect)
+        channel.set_leader(Leader(3000, 1, "c1", 9093))
+        self.rights = Rights(ControllerVoice(1, channel, channel, loop))
+        self.watching = loop.create_task(self.rights.watch(lambda: self.ready, self.changed))
+
+    def grant(self, *operations: Operation) -> None:
+        """Let the guard do that on the cluster."""
+        for one in operations:
+            create(self.world, acl(one, ResourceType.CLUSTER, CLUSTER_NAME, principal=GUARD))
+
+    def changed(self) -> None:
+        self.told += 1
+
+    async def connect(self, *_: object, **__: object) -> Connection:
+        return cast(Connection, self)
+
+    async def request(self, message: RequestBody[Any], *, timeout_ms: int) -> Any:
+        """As the controller answers a request of the guard's (``ControllerServer``)."""
+        self.asked += 1
+        if message.API_KEY is self.unanswered:
+            raise RequestTimedOut(f"no answer within {timeout_ms} ms")
+        permissions = self.world.controller.permissions(GUARD, "10.0.0.1")
+        if not is_authorized(permissions, message.API_KEY):
+            return refusal(message, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, API[message.API_KEY].max_version)
+        screened = screen(message, self.world.controller.image, permissions)
+        return screened.merge(None if screened.allowed is None else self.world.ask(screened.allowed))
+
+    async def close(self) -> None:
+        """Nothing is to be closed."""
+
+
+def watch(story: Callable[[Watched], Coroutine[Any, Any, None]], *granted: Operation) -> None:
+    """Let a guard look for its rights in virtual time."""
+    loop = VirtualLoop()
+
+    async def main() -> None:
+        watched = Watched(loop, *granted)
+        await story(watched)
+        watched.watching.cancel()
+
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(main())
+
+
+def lacking(*lacks: Operation) -> tuple[str, ...]:
+    return tuple(LACKS[one] for one in lacks)
+
+
+@pytest.mark.parametrize(
+    "granted",
+    [one for count in range(4) for one in itertools.combinations(LACKS, count)],
+    ids=lambda those: "+".join(one.name for one in those) or "none",
+)
+def test_each_right_that_is_missing_is_a_line_that_says_what_is_not_done_without_it(
+    granted: tuple[Operation, ...],
+) -> None:
+    async def story(watched: Watched) -> None:
+        offset = len(watched.world.log)
+        await asyncio.sleep(0.5)
+        assert watched.rights.missing == lacking(*(one for one in LACKS if one not in granted))
+        assert watched.told == (len(granted) < len(LACKS))
+        assert watched.asked == len(LACKS) and len(watched.world.log) == offset, "to ask changes nothing"
+
+    watch(story, *granted)
+
+
+def test_to_ask_for_rights_is_no_sign_of_life_of_the_broker() -> None:
+    async def story(watched: Watched) -> None:
+        world = watched.world
+        world.tick(5_000)
+        await asyncio.sleep(0.5)
+        assert watched.asked == len(LACKS) and not world.broker(1).fenced
+        world.tick(4_500)  # longer than broker.session.timeout.ms since the heartbeat of its own
+        assert world.broker(1).fenced
+
+    watch(story, *LACKS)
+
+
+def test_a_right_that_is_granted_later_is_seen_at_the_next_look_and_told_once() -> None:
+    async def story(watched: Watched) -> None:
+        await asyncio.sleep(0.5)
+        assert watched.rights.missing == lacking(Operation.ALTER) and watched.told == 1
+        watched.grant(Operation.ALTER)
+        await asyncio.sleep(RIGHTS_EVERY_MS / 1000)
+        assert watched.rights.missing == () and (watched.told, watched.asked) == (2, 2 * len(LACKS))
+        await asyncio.sleep(RIGHTS_EVERY_MS / 1000)
+        assert (watched.told, watched.asked) == (2, 3 * len(LACKS))
+
+    watch(story, Operation.CLUSTER_ACTION, Operation.ALTER_CONFIGS)
+
+
+def test_nobody_is_asked_before_the_broker_is_registered_and_soon_after() -> None:
+    async def story(watched: Watched) -> None:
+        watched.ready = False
+        await asyncio.sleep(60)
+        assert (watched.asked, watched.told, watched.rights.missing) == (0, 0, ())
+        watched.ready = True
+        await asyncio.sleep(RIGHTS_AGAIN_MS / 1000)
+        assert watched.rights.missing == lacking(*LACKS)
+
+    watch(story)
+
+
+@pytest.mark.parametrize("unanswered", [ApiKey.INCREMENTAL_ALTER_CONFIGS])
+def test_a_controller_that_does_not_answer_says_nothing_of_rights_and_is_asked_again_soon(unanswered: ApiKey) -> None:
+    async def story(watched: Watched) -> None:
+        await asyncio.sleep(0.5)
+        watched.unanswered = unanswered
+        watched.grant(*LACKS)
+        await asyncio.sleep(RIGHTS_EVERY_MS / 1000)
+        assert watched.rights.missing == lacking(*LACKS)
+        watched.unanswered = None
+        await asyncio.sleep(RIGHTS_AGAIN_MS / 1000)
+        assert watched.rights.missing == ()
+
+    watch(story)

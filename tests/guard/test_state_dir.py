@@ -22,7 +22,8 @@ from kjbod_agent.host_files.file_process import FileProcess
 from scripts.rig.processes import Processes, wait_until
 from tests.agent.daemon_cluster import Cluster
 from tests.guard.conftest import Beside
-from tests.guard.test_acting import NODE, PATH, Guard, World
+from tests.guard.test_acting import CUT_AFTER_MS, WELL, Guard, World
+from tests.guard.test_copies import NODE
 
 ROOM = "64k"
 
@@ -80,35 +81,35 @@ async def test_a_disk_is_cut_and_nothing_is_evicted_until_the_lists_can_be_kept(
 ) -> None:
     world = on(small / "state", files)
     guard = Guard(world)
-    await guard.rounds(1)  # which begins with the cut
-    rmtree(small / "state")
+    await guard.until("suspect")  # for which nothing is written down
     damage(small)
-    await guard.rounds(20)
-    assert world.deeds == ["cut"] and not guard.acting.journal.evicted
-    said = guard.acting.standing(PATH).reason
-    assert re.fullmatch(rf"the replica lists cannot be written down: {small}\S*: {reason}", said), said
-    assert said.endswith(guard.acting.unwritten)
+    await guard.run(CUT_AFTER_MS + 50)
+    assert world.acts == ["report", "cut"] and guard.evicted == []
+    said = world.trouble[-1]
+    assert re.fullmatch(rf"evict: the replica lists cannot be written down: {small}\S*: {reason}", said), said
+    assert guard.acting.unwritten and said.endswith(guard.acting.unwritten)
     mend(small)
-    await guard.rounds(20)
-    assert world.deeds == ["cut", "evict"] and not guard.acting.unwritten
+    await guard.run(5_000)
+    assert world.acts == ["report", "cut", "evict"] and not guard.acting.unwritten
     written = decode((small / "state" / NAME).read_bytes(), NODE, now_ms=0, wall_ms=0)
     assert {one.before for one in written.evicted.values()} == {(2, 1, 3)} and len(written.evicted) == 3
 
 
-async def test_a_state_directory_that_was_removed_is_made_anew_with_all_that_is_to_be_put_back(
+async def test_a_state_directory_that_was_removed_is_made_anew_with_all_that_is_to_be_restored(
     tmp_path: Path, files: FileProcess
 ) -> None:
     state = tmp_path / "state"
     world = on(state, files)
     guard = Guard(world)
-    await guard.rounds(20)
-    assert world.deeds == ["cut", "evict"]
+    await guard.run(10_000)
+    assert world.acts == ["report", "cut", "evict"]
     rmtree(state)
-    await guard.acting._book.save()
+    guard.acting.release(WELL)  # writes the journal, about another directory
+    await guard.run(1_000)
     world.saved = (state / NAME).read_bytes()
-    world.restarted = True
-    await Guard(world).rounds(20)
-    assert {one.replicas for one in world.observed.partitions.values()} == {(2, 1, 3)}
+    world.restart()
+    await Guard(world).run(5_000)
+    assert world.lists == [(2, 1, 3)]
 
 
 def test_a_guard_whose_state_directory_is_full_or_silent_goes_on_and_says_so_until_it_can(

@@ -1,10 +1,11 @@
 """Which threads of a broker are stuck, since when, and whether it can go on."""
 
+from dataclasses import replace
+
 import pytest
 
 from kjbod_agent.guard.means import Thread
 from kjbod_agent.guard.stuck import (
-    NETWORK_STUCK_MS,
     NONE_WAITING,
     STUCK_MS,
     Sample,
@@ -13,6 +14,7 @@ from kjbod_agent.guard.stuck import (
     crippled,
     follow,
     threads,
+    waits,
 )
 
 # Names in a jstack of Kafka 4.3.1 on Java 17 and what Linux has of them: two brokers, replicated topics.
@@ -69,6 +71,11 @@ def test_names_are_known_as_newer_java_shortens_them(full: str, kind: ThreadClas
     assert class_of(f"{full[:7]}..{full[-6:]}") is kind
 
 
+@pytest.mark.parametrize("name", ["", "..", "L..andler", "LogDirF..r", "LogDirF.andler", "ReplicaFetch", "data"])
+def test_a_name_that_is_neither_cut_off_nor_shortened_is_no_thread_of_kafka(name: str) -> None:
+    assert class_of(name) is ThreadClass.OTHER
+
+
 # -------------------------------------------------------------------------------------------------------------- waiting
 
 
@@ -88,6 +95,7 @@ def sample(tid: int = 7, **changed: object) -> Sample:
         (sample(ran=None), sample(ran=None), True),
         (sample(wchan="balance_dirty_pages"), sample(wchan="balance_dirty_pages", ran=90), True),
         (sample(wchan="balance_dirty_pages"), sample(wchan="folio_wait_bit", ran=90), False),
+        (sample(wchan="folio_wait_bit"), sample(wchan="balance_dirty_pages", ran=90), False),
     ],
 )
 def test_a_thread_waits_since_it_was_first_seen_in_this_very_wait(before: Sample, now: Sample, goes_on: bool) -> None:
@@ -119,60 +127,69 @@ def thread(name: str, directory: str | None = D1, since_ms: int = 0, *, file: bo
     return Thread(tid=7, name=name, directory=directory, file=path, call="write", since_ms=since_ms)
 
 
+FETCHER, SCHEDULER = "ReplicaFetcherT", "kafka-scheduler"
+HANDLER_OR_NETWORK, NETWORK = "data-plane-kafk", "data-plane-kafka-network-thread-1-PLAINTEXT-PLAINTEXT-0"
+
+
 @pytest.mark.parametrize(
-    ("name", "is_crippled"),
+    ("name", "limit_ms"),
     [
-        ("ReplicaFetcherT", True),
-        ("data-plane-kafk", True),
-        ("group-coordinat", True),
-        ("LogDirFailureHa", True),
-        ("kafka-1-metadat", True),
-        ("kafka-scheduler", False),
-        ("kafka-log-clean", False),
-        ("java", False),
+        (FETCHER, STUCK_MS),
+        (HANDLER_OR_NETWORK, STUCK_MS),
+        ("group-coordinat", STUCK_MS),
+        ("LogDirFailureHa", STUCK_MS),
+        ("kafka-1-metadat", STUCK_MS),
+        (NETWORK, STUCK_MS),
+        (SCHEDULER, None),
+        ("kafka-log-clean", None),
+        ("java", None),
     ],
 )
-def test_a_broker_is_crippled_by_what_is_stuck_a_second_after_the_cut(name: str, is_crippled: bool) -> None:
-    cut_ms = 5_000
-    for now_ms, expected in ((cut_ms + STUCK_MS - 1, False), (cut_ms + STUCK_MS, is_crippled)):
-        found = crippled([thread(name)], {D1: cut_ms}, {D1}, now_ms)
-        waited = now_ms >= NETWORK_STUCK_MS and name == "data-plane-kafk"
-        assert (found is not None) == (expected or waited)
+@pytest.mark.parametrize(("acted_ms", "since_ms"), [(5_000, 0), (0, 5_000), (5_000, 5_000)])
+def test_a_broker_is_crippled_by_what_waits_for_long_enough_after_an_act(
+    name: str, limit_ms: int | None, acted_ms: int, since_ms: int
+) -> None:
+    waiting, acted = [thread(name, since_ms=since_ms)], {D1: acted_ms}
+    for waited_ms in (STUCK_MS - 1, STUCK_MS, 3_600_000):
+        found = crippled(waiting, acted, {D1}, 5_000 + waited_ms)
+        assert (found is not None) is (limit_ms is not None and waited_ms >= limit_ms)
+        assert waits(waiting, acted, {D1}, 5_000 + waited_ms) is (waited_ms >= STUCK_MS), "whoever it is"
 
 
-def test_what_waits_since_after_the_cut_has_its_second_from_then_on() -> None:
-    late = thread("ReplicaFetcherT", since_ms=9_000)
-    assert crippled([late], {D1: 5_000}, {D1}, 9_999) is None
-    found = crippled([late], {D1: 5_000}, {D1}, 10_000)
-    assert found is not None
+def test_the_reason_names_the_thread_that_has_waited_longest_and_where() -> None:
+    waiting = [thread(FETCHER, since_ms=9_500), thread("LogDirFailureHa", since_ms=9_000), thread(SCHEDULER)]
+    found = crippled(waiting, {D1: 5_000}, {D1}, 10_500)
+    assert found is not None and (found.thread, found.kind) == (waiting[1], ThreadClass.FAILURE_HANDLER)
     assert found.reason == (
-        "the fetcher ReplicaFetcherT (thread 7) is stuck in /mnt/d1/load-7/0.log 1.0 s after /mnt/d1 was cut or masked"
+        "the failure handler LogDirFailureHa (thread 7) is stuck in /mnt/d1/load-7/0.log "
+        "1.5 s after the guard acted on /mnt/d1"
     )
+    for call, where in (("page fault", "page fault"), (None, "a place that is not known")):
+        found = crippled([replace(thread(FETCHER), file=None, call=call)], {D1: 0}, {D1}, 1_000)
+        assert found is not None and f"is stuck in {where} 1.0 s after" in found.reason
 
 
-def test_a_thread_of_another_disk_cripples_nobody() -> None:
-    assert crippled([thread("ReplicaFetcherT", D2)], {D1: 0}, {D1}, 60_000) is None
-    assert crippled([thread("ReplicaFetcherT", D1)], {}, {D1}, 60_000) is None, "the cut is still to come"
-
-
-def test_what_waits_in_a_place_that_is_not_known_is_on_the_one_disk_that_failed() -> None:
-    unknown = thread("ReplicaFetcherT", None)
-    assert crippled([unknown], {D1: 0}, {D1}, 60_000) is not None
-    assert crippled([unknown], {D1: 0}, {D1, D2}, 60_000) is None
-    elsewhere = Thread(tid=7, name="ReplicaFetcherT", directory=None, file="/var/log/x", call="write", since_ms=0)
-    assert crippled([elsewhere], {D1: 0}, {D1}, 60_000) is None
-
-
-def test_a_network_thread_needs_no_cut_to_cripple() -> None:
-    waiting = [thread("data-plane-kafk", since_ms=1_000)]
-    assert crippled(waiting, {}, {D1}, 1_000 + NETWORK_STUCK_MS - 1) is None
-    found = crippled(waiting, {}, {D1}, 1_000 + NETWORK_STUCK_MS)
-    assert found is not None and "its connections with it" in found.reason
-    assert crippled(waiting, {}, {D2}, 60_000) is None
-
-
-def test_what_is_stuck_on_a_directory_that_was_released_cripples_nobody_and_is_no_other_disks() -> None:
-    for name in ("ReplicaFetcherT", "data-plane-kafk"):
-        assert crippled([thread(name)], {D1: 0}, {D1}, 60_000, {D1}) is None
-        assert crippled([thread(name, None)], {D1: 0, D2: 0}, {D1, D2}, 60_000, {D1}) is None
-        assert crippled([thread(name, D2)], {D1: 0, D2: 0}, {D1, D2}, 60_000, {D1}) is not None
+@pytest.mark.parametrize("name", [FETCHER, HANDLER_OR_NETWORK, NETWORK])
+@pytest.mark.parametrize(
+    ("directory", "file", "acted", "failed", "proves"),
+    [
+        (D1, True, [D1], [D1], True),
+        (D1, True, [D1, D2], [D1, D2], True),
+        (D2, True, [D1], [D1], False),  # another disk
+        (D2, True, [D1], [D1, D2], False),
+        (D1, True, [], [D1], False),  # nothing was done yet, or the directory was released
+        (None, False, [D1], [D1], True),  # where it waits is not known, and one disk has failed
+        (None, False, [D1], [D1, D2], False),
+        (None, False, [D1], [D2], False),
+        (None, False, [], [D1], False),
+        (None, True, [D1], [D1], False),  # a file that is in no log directory
+    ],
+)
+def test_only_a_thread_that_waits_for_a_disk_that_was_acted_on_proves_anything(
+    name: str, directory: str | None, file: bool, acted: list[str], failed: list[str], proves: bool
+) -> None:
+    one = replace(thread(name, directory, file=file), file="/var/log/x") if file and directory is None else None
+    waiting = [one or thread(name, directory, file=file)]
+    acted_ms = dict.fromkeys(acted, 0)
+    assert (crippled(waiting, acted_ms, failed, 60_000) is not None) is proves
+    assert waits(waiting, acted_ms, failed, 60_000) is proves

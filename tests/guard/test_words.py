@@ -1,12 +1,14 @@
 """The lines that an operator reads, and the condition that monitoring reads."""
 
+from typing import Any
+
 import pytest
 
 from kjbod_agent.condition import Level
 from kjbod_agent.guard.broker_steps import Standing as Broker
 from kjbod_agent.guard.broker_steps import State, lost
 from kjbod_agent.guard.condition import condition
-from kjbod_agent.guard.ladder import KafkaView, Step, Would
+from kjbod_agent.guard.ladder import NOTICED, KafkaView, Step, Would
 from kjbod_agent.guard.observing import Held
 from kjbod_agent.guard.words import happened, held_there, line
 from kjbod_agent.health.evidence import Evidence, Verdict
@@ -46,47 +48,110 @@ def test_every_cause_has_words(found: Verdict, words: str) -> None:
     assert happened(found) == words
 
 
-def test_what_is_not_known_is_said_once() -> None:
+def test_what_kafka_knows_or_nobody_does_is_said_once() -> None:
     decided = Would(Step.NOTHING, "whether Kafka has noticed is not known")
     text = line("/d", "failed", KafkaView.UNKNOWN, None, decided)
     assert text == "disk /d failed, what it holds is not known; nothing to do: whether Kafka has noticed is not known"
+    text = line("/d", "failed", KafkaView.OFFLINE, Held(0, 1), Would(Step.NOTHING, NOTICED))
+    assert text == "disk /d failed, 0 partitions led, 1 followed; nothing to do: Kafka has noticed"
     assert held_there(Held(1, 0)) == "1 partition led, 0 followed"
 
 
-def test_the_condition_is_critical_only_where_kafka_goes_on_with_a_dead_disk_or_nothing_is_watched() -> None:
-    well = condition({"/d1": "online"}, unnoticed=(), unbound=None, blind=None)
-    assert (well.level, well.line) == (Level.OK, "OK: watching, 1 directory online")
-    both = {"/d1": "failed", "/d2": "online"}
-    noticed = condition(both, unnoticed=(), unbound=None, blind=None)
-    assert (noticed.level, noticed.line) == (Level.DEGRADED, "DEGRADED: 1 of 2 directories failed")
-    unnoticed = condition(both, unnoticed=["/d1"], unbound=None, blind="no controller answers")
-    assert unnoticed.line == (
-        "CRITICAL: /d1 has failed, and Kafka has not noticed; the metadata are not followed: no controller answers"
-    )
-    uncertain = condition(both, unnoticed=(), unbound=None, blind="TLS", uncertain=["/d1"])
-    assert uncertain.line == (
-        "CRITICAL: /d1 has failed, and nobody knows whether Kafka has noticed; the metadata are not followed: TLS"
-    )
-    ends = condition({"/d1": "online"}, unnoticed=(), unbound=None, blind=None, certificates=["k.pem ends soon"])
-    assert ends.line == "DEGRADED: k.pem ends soon"
-    left = condition({"/d1": "online"}, unnoticed=(), unbound=None, blind=None, left="2 partitions evicted")
-    assert left.line == "DEGRADED: 2 partitions evicted"
-    assert condition({"/d1": "unwatched"}, unnoticed=(), unbound="no broker runs", blind=None).level is Level.CRITICAL
-    assert condition({"/d1": "online"}, unnoticed=(), unbound="no broker runs", blind=None).level is Level.DEGRADED
-    back = condition({"/d1": "online"}, unnoticed=(), unbound=None, blind=None, offline=["/d1"])
-    assert back.level is Level.DEGRADED and "/d1 is well and offline for Kafka" in back.line
-    helpless = condition(
-        {"/d1": "unwatched", "/d2": "online"}, unnoticed=(), unbound=None, blind=None, helpless=["/d1"]
-    )
-    assert helpless.level is Level.CRITICAL
-    assert helpless.reasons[0] == "/d1 does not answer, and nothing can be done about it until it does"
-    unkept = condition(
-        {"/d1": "online"}, unnoticed=(), unbound=None, blind=None, unwritten="/s/f: Read-only file system"
-    )
-    assert unkept.line == (
-        "DEGRADED: nothing can be evicted or demoted, replica lists are not kept: /s/f: Read-only file system"
-    )
-    gone = Broker(state=State.ENDED, reason="/d1: its file system is frozen")
-    given_up = condition({"/d1": "failed"}, unnoticed=(), unbound="no broker runs", blind=None, lost=lost(gone))
-    assert given_up.level is Level.CRITICAL and "the broker is lost (/d1: its file system is frozen)" in given_up.line
-    assert lost(Broker(state=State.ENDED)) is lost(Broker(state=State.SERVING, reason="as before")) is None
+def test_a_line_says_what_a_step_waits_for() -> None:
+    text = line("/d", "hung", KafkaView.ONLINE, Held(1, 0), Would(Step.WAIT, "it has stood still for 2 of 3 s"))
+    assert text.endswith("1 partition led, 0 followed; would wait (it has stood still for 2 of 3 s)")
+
+
+WELL = {"/d1": "online"}
+FAILED = {"/d1": "failed", "/d2": "online"}
+GONE = Broker(state=State.ENDED, reason="/d1: its file system is frozen")
+STUCK = Broker(state=State.CRIPPLED, reason="/d1: a thread waits for it")
+CONDITIONS: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
+    "all is well": (WELL, {}, "OK: watching, 1 directory online"),
+    "Kafka has noticed": (FAILED, {}, "DEGRADED: 1 of 2 directories failed"),
+    "Kafka has not noticed, and nobody can tell it": (
+        FAILED,
+        {"unnoticed": ["/d1"], "blind": "no controller answers"},
+        "CRITICAL: /d1 has failed, and Kafka has not noticed; the metadata are not followed: no controller answers",
+    ),
+    "nobody knows whether Kafka has noticed": (
+        FAILED,
+        {"uncertain": ["/d1"], "blind": "TLS"},
+        "CRITICAL: /d1 has failed, and nobody knows whether Kafka has noticed; the metadata are not followed: TLS",
+    ),
+    "a disk that has failed answers again": (
+        FAILED,
+        {"answering": ["/d1"]},
+        "DEGRADED: /d1 answers again, and has not passed three probes yet",
+    ),
+    "no directory can be watched": (
+        {"/d1": "unwatched"},
+        {"unbound": "no broker runs"},
+        "CRITICAL: no log directory can be watched; 1 of 1 directories unwatched; no broker runs",
+    ),
+    "no broker runs": (WELL, {"unbound": "no broker runs"}, "DEGRADED: no broker runs"),
+    "a healthy disk is offline for Kafka": (
+        WELL,
+        {"offline": ["/d1"]},
+        "DEGRADED: /d1 is healthy and offline for Kafka: the broker uses it again when it starts",
+    ),
+    "one that has failed is offline for Kafka": (FAILED, {"offline": ["/d1"]}, "DEGRADED: 1 of 2 directories failed"),
+    "one did not answer when the guard came": (
+        {"/d1": "unwatched", "/d2": "online"},
+        {"helpless": ["/d1"]},
+        "CRITICAL: /d1 does not answer, and nothing can be done about it until it does; 1 of 2 directories unwatched",
+    ),
+    "the broker is lost": (
+        FAILED,
+        {"unbound": "no broker runs", "lost": lost(GONE)},
+        "CRITICAL: the broker is lost (/d1: its file system is frozen): start it, without a disk that has failed; "
+        "1 of 2 directories failed; no broker runs",
+    ),
+    "the broker must be fenced and may not be": (
+        FAILED,
+        {"lost": lost(STUCK)},
+        "CRITICAL: the broker is stuck: /d1: a thread waits for it; 1 of 2 directories failed",
+    ),
+    "partitions have no leader, and others lack a replica": (
+        WELL,
+        {"redundancy": [(False, "2 partitions have 2 of 3 replicas"), (True, "1 partition has no leader")]},
+        "CRITICAL: 1 partition has no leader; 2 partitions have 2 of 3 replicas",
+    ),
+    "partitions lack a replica that the guard evicted": (
+        WELL,
+        {"redundancy": [(False, "2 partitions have 2 of 3 replicas")]},
+        "DEGRADED: 2 partitions have 2 of 3 replicas",
+    ),
+    "the guard cannot do all that it decides": (
+        WELL,
+        {"unable": ["the guard lacks ALTER on the cluster", "the guard cannot act: CAP_SYS_ADMIN is missing"]},
+        "DEGRADED: the guard lacks ALTER on the cluster; the guard cannot act: CAP_SYS_ADMIN is missing",
+    ),
+    "the journal cannot be written": (
+        WELL,
+        {"unwritten": "/s/f: Read-only file system"},
+        "DEGRADED: nothing can be evicted or demoted, replica lists are not kept: /s/f: Read-only file system",
+    ),
+    "a guard before it left something": (WELL, {"left": "2 partitions evicted"}, "DEGRADED: 2 partitions evicted"),
+    "a certificate ends": (WELL, {"certificates": ["k.pem ends soon"]}, "DEGRADED: k.pem ends soon"),
+    "what is critical comes first, whoever told it": (
+        FAILED,
+        {"certificates": ["k.pem ends soon"], "redundancy": [(True, "1 partition is below min.insync.replicas")]},
+        "CRITICAL: 1 partition is below min.insync.replicas; 1 of 2 directories failed; k.pem ends soon",
+    ),
+}
+
+
+@pytest.mark.parametrize("situation", CONDITIONS)
+def test_the_condition_has_every_reason_and_is_critical_only_where_clients_or_the_watch_suffer(situation: str) -> None:
+    states, told, line = CONDITIONS[situation]
+    found = condition(states, **{"unnoticed": (), "unbound": None, "blind": None, **told})
+    assert (found.line, found.level) == (line, Level[line.partition(":")[0]])
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_broker_is_lost_only_where_there_is_a_reason_for_it_and_it_is_fenced_or_must_be(state: State) -> None:
+    assert lost(Broker(state=state)) is None
+    found = lost(Broker(state=state, reason="/d1: it hangs"))
+    words = {State.CRIPPLED: "is stuck"} | dict.fromkeys((State.FENCING, State.FENCED, State.ENDED), "is lost")
+    assert found is None if state not in words else found is not None and words[state] in found and "/d1" in found

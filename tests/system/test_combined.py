@@ -230,6 +230,20 @@ def test_a_second_server_on_its_directory_is_refused_and_the_first_goes_on(node:
     assert server.stop() == 0
 
 
+def test_a_directory_that_a_kafka_broker_has_used_is_refused_until_a_person_permits_it(node: Node) -> None:
+    server = node.serving()
+    assert server.stop() == 0
+    (node.log_dir / "replication-offset-checkpoint").touch()
+    before = tree(node.log_dir)
+    refused = node.start("refused")
+    assert refused.wait() == 78
+    assert f"{node.log_dir}: an Apache Kafka broker has used this log directory" in one_line(refused)
+    assert tree(node.log_dir) == before
+    permitted = node.processes.kjbod("server", "-c", str(node.config), "--take-over", name="permitted")
+    permitted.wait_for_event("agent.unfenced")
+    assert permitted.stop() == 0
+
+
 def test_a_directory_that_is_not_formatted_is_one_line(node: Node) -> None:
     (node.log_dir / "meta.properties").unlink()
     server = node.start()

@@ -63,7 +63,7 @@ def _fails_nothing(tmp_path: Path, conditions: list[str], seconds: str, *more: s
     for name, row in rows.items():
         assert (row["wrong_failed"], row["offline_sent"], row["deeds"], row["trouble"]) == ("0", "0", "0", ""), row
         assert int(row["probes"]) > 0, f"{name} was not probed"
-    for name, verdict in (("frozen", "held"), ("slow-1s", "slow")):
+    for name, verdict in (("frozen", "held"), ("slow-1s", "slow"), ("slow-1500ms", "slow")):
         assert name not in rows or int(rows[name][verdict]) > 0, f"{name} did not reach the disks"
     assert "0 wrong failed, 0 reported offline, 0 deeds" in result.stdout
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kjbod import __version__
 from kjbod.clock import Clock
@@ -25,6 +25,9 @@ from kjbod_agent.guard.observing import Held
 from kjbod_agent.health.evidence import Verdict
 from kjbod_agent.host_files.file_process import FileProcess
 from kjbod_agent.reporter import Log, Reporter
+
+if TYPE_CHECKING:
+    from kjbod_agent.guard.redundancy import Needs
 
 AUDIT_NAME: Final = "guard-audit.jsonl"
 AUDIT_BYTES_MAX: Final = 4 << 20
@@ -216,6 +219,24 @@ class Account(Reporter):
         self._audit("state", path=path, state=state, reason=reason)
         attrs = {"state": state, **({"reason": reason} if reason else {})}
         self._event(EventKind.GUARD_STANDS, path=path, attrs=attrs)
+
+    def lacks(self, needs: "Needs", reason: str) -> None:
+        """Report how many partitions of the broker lack replicas.
+
+        Args:
+            needs: the counts; all 0: no partition lacks a replica any more.
+            reason: the lines of ``kjbod status`` about these partitions; empty where no partition lacks a replica.
+        """
+        counts = {
+            "below_replication_factor": needs.below_replication_factor,
+            "below_min_isr": needs.below_min_isr,
+            "without_leader": needs.without_leader,
+        }
+        say = self.log.warning if any(counts.values()) else self.log.info
+        say("guard.redundancy", **counts, reason=reason)
+        self._audit("redundancy", **counts, reason=reason)
+        attrs = {name: str(count) for name, count in counts.items()}
+        self._event(EventKind.GUARD_LACKS, attrs=attrs | ({"reason": reason} if reason else {}))
 
     def held(self, path: str, held: bool, reason: str) -> None:
         """The hand holds a directory from now on, or has let go of it, or (with a reason) does not take it."""

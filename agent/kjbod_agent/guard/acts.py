@@ -1,5 +1,5 @@
-"""Parts that a guard in mode act has beside those of one that observes: the hand, the voice, the journal, and the watch
-over the broker's threads and answers while something is done.
+"""Parts that a guard in mode act has beside those of one that observes: the privileged helper, the connections to the
+controllers, the journal, and the watch over the broker's threads and answers while something is done.
 """
 
 import asyncio
@@ -16,21 +16,22 @@ from kjbod.quick_dataclass import dataclass
 from kjbod.security.channel import Security
 from kjbod.wire.client import opened_with
 from kjbod_agent.channel import ControllerChannel
-from kjbod_agent.guard import broker_steps, canary, directory_steps, journal, stuck
+from kjbod_agent.guard import canary, journal, redundancy, stuck
 from kjbod_agent.guard.account import Account
-from kjbod_agent.guard.acting import Acting, Known
+from kjbod_agent.guard.acting import Acting
 from kjbod_agent.guard.binding import Holder
 from kjbod_agent.guard.boots import boot_id
 from kjbod_agent.guard.canary_asking import Asked, CanaryAsking, ports_of
+from kjbod_agent.guard.core import GuardCore
 from kjbod_agent.guard.hand_link import Facts as HandFacts
 from kjbod_agent.guard.hand_link import HandLink, Started
 from kjbod_agent.guard.holding import Holding
 from kjbod_agent.guard.journal import Journal, JournalError
-from kjbod_agent.guard.ladder import Step
 from kjbod_agent.guard.means import Done, Outcome
 from kjbod_agent.guard.observing import Observed
 from kjbod_agent.guard.picture import Deeds
-from kjbod_agent.guard.voice import FENCES_MAX, ControllerVoice
+from kjbod_agent.guard.situation import Situation
+from kjbod_agent.guard.voice import ControllerVoice, Rights
 from kjbod_agent.host_files.file_process import FileProcess
 from kjbod_agent.reporter import Log
 
@@ -107,6 +108,21 @@ async def _prepared(security: Security) -> None:
         await security.mechanism("", timeout_ms=SECURITY_TIMEOUT_MS)
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Knowledge of the broker's process.
+
+    Attributes:
+        stuck: why a thread proves that it cannot go on, in words; None: none does.
+        waits: whether any thread waits for a disk that was acted on.
+        silent: why its answers say that it does not go on, in words; None: they do not.
+    """
+
+    stuck: str | None = None
+    waits: bool = False
+    silent: str | None = None
+
+
 class Acts:
     """Parts of a guard that acts.
 
@@ -115,15 +131,16 @@ class Acts:
         clock: the time.
         log: for what is missing.
         account: tells what is done.
+        core: decides.
         security: of connections to the controllers.
         asked: the broker's listener that is asked in doubt, or why there is none.
         spawn: runs a coroutine for as long as the guard.
         review: looks at everything again.
         observed: the metadata as they are.
         failed: paths of directories that have failed.
-        well: paths of those that are watched and well.
+        well: paths of those that are watched and healthy.
         bound: whether the broker runs.
-        known: what is known of directories and broker at this moment; None: nobody can say.
+        situation: what is known at this moment; None: the guard ends.
     """
 
     def __init__(
@@ -132,6 +149,7 @@ class Acts:
         clock: Clock,
         log: Log,
         account: Account,
+        core: GuardCore,
         *,
         security: Security,
         asked: Asked | str,
@@ -141,34 +159,35 @@ class Acts:
         failed: Callable[[], Sequence[str]],
         well: Callable[[], Collection[str]],
         bound: Callable[[], bool],
-        known: Callable[[], Known | None],
+        situation: Callable[[], Situation | None],
     ) -> None:
         self._config = config
         self._clock = clock
         self._log = log
         self._account = account
+        self._core = core
         self._spawn = spawn
         self._review = review
         self._observed = observed
         self._failed = failed
         self._well = well
         self._bound = bound
-        self._known = known
+        self._situation = situation
         self._holding: Holding | None = None
         self._broker: tuple[int, int] | None = None
         """Pid and start time of the broker's process."""
         self._held: tuple[int, int] | None = None
-        """The one that the hand knows."""
+        """The one that the helper knows."""
         self._asked: tuple[int, int] | None = None
-        """The one that the hand was told last, whatever it made of it."""
+        """The one that the helper was told last, whatever it made of it."""
         self._told_hold = ""
         self._link: HandLink | None = None
-        self._no_hand = ""
+        self._no_helper = ""
         self._asking: CanaryAsking | None = None
-        self._stuck: str | None = None
+        self._threads = Found()
+        self._threads_of: tuple[int, int] | None = None
+        """The process in which that was seen: it says nothing of the next one."""
         self._silent: str | None = None
-        self._stuck_in: tuple[int, int] | None = None
-        """The process in which that was seen: what is said of one that has gone says nothing of the next."""
         self._silent_of: tuple[int, int] | None = None
         self._security, self._asked_listener = security, asked
         client_id = f"kjbod-guard-{config.node_id}"
@@ -176,6 +195,8 @@ class Acts:
             ControllerChannel(client_id=client_id, clock=clock, spawn=spawn, connect=opened_with(security))
             for _ in range(2)
         ]
+        self._voice = ControllerVoice(config.node_id, self._channels[0], self._channels[1], clock)
+        self.rights = Rights(self._voice)
         self.acting: Acting
 
     def _doubts_canary(self, problem: str | None) -> None:
@@ -193,8 +214,7 @@ class Acts:
     async def open(
         self,
         files: FileProcess,
-        hand: Started | str,
-        before: Journal,
+        helper: Started | str,
         directories: Sequence[str],
         later: Sequence[str],
         own: Sequence[str],
@@ -203,16 +223,15 @@ class Acts:
 
         Args:
             files: does file calls in ``kjbod.state.dir``.
-            hand: that was started, or why none was.
-            before: the journal of the guard before this one.
+            helper: that was started, or why none was.
             directories: that are this broker's, as configured.
             later: those that may turn out to be.
             own: paths without which kjbod does not go on.
         """
         config, clock = self._config, self._clock
         path = Path(config.kjbod_state_dir) / journal.NAME
-        no_hand = self._no_hand = hand if isinstance(hand, str) else ""
-        if isinstance(hand, Started):
+        no_helper = self._no_helper = helper if isinstance(helper, str) else ""
+        if isinstance(helper, Started):
             ports, never = ports_of(config)
             facts = HandFacts(
                 node=config.node_id,
@@ -222,11 +241,11 @@ class Acts:
                 never_ports=never,
                 own=tuple(own),
             )
-            self._link = await HandLink.open(hand, facts, clock=clock, told=self._hand_lost)
+            self._link = await HandLink.open(helper, facts, clock=clock, told=self._helper_lost)
             for line in self._link.missing:
                 self._log.warning("guard.hand.missing", reason=line)
         else:
-            self._hand_lost(no_hand)
+            self._helper_lost(no_helper)
         if isinstance(self._asked_listener, str):
             self._log.warning("guard.hand.missing", reason=self._asked_listener)
         else:
@@ -234,26 +253,24 @@ class Acts:
             # A first look at a keystore may take Java's own tool, which is not to be waited for in doubt.
             self._spawn(_prepared(self._asked_listener.security))
         self._spawn(_prepared(self._security))
-        claims_max = broker_steps.CLAIMS_MAX if "controller" in config.process_roles else 0
         self.acting = Acting(
-            node=config.node_id,
-            hand=self._link,
-            no_hand=no_hand,
-            voice=ControllerVoice(config.node_id, self._channels[0], self._channels[1], clock, FENCES_MAX + claims_max),
-            journal=before,
+            core=self._core,
+            helper=self._link,
+            no_helper=no_helper,
+            voice=self._voice,
             scribe=_Scribe(path, config.node_id, boot_id(), clock, files, self._account),
-            observed=self._observed,
             clock=clock,
             spawn=self._spawn,
             review=self._review,
-            known=self._known,
+            situation=self._situation,
         )
-        self.acting.evicting.follow()
+        self._observed().follow_evicted(self._core.journal.evicted)
         self._spawn(self.acting.keep())
+        self._spawn(self.rights.watch(self._registration, self._review))
         if self._link is not None:
             self._holding = Holding(
                 self._link,
-                standing=self.acting.standing,
+                standing=self._core.standing,
                 well=self._well,
                 bound=self._bound,
                 told=self._account.held,
@@ -261,7 +278,11 @@ class Acts:
             )
             self._spawn(self._holding.run())
 
-    def _hand_lost(self, reason: str) -> None:
+    def _registration(self) -> bool:
+        """Whether the broker is registered and here: before that no right can be asked for in its name."""
+        return self._bound() and self._observed().registration is not None
+
+    def _helper_lost(self, reason: str) -> None:
         self._log.error("guard.hand.missing", reason=f"{reason}: no disk is cut, and no broker killed")
 
     def close(self) -> None:
@@ -286,7 +307,7 @@ class Acts:
             return
         found = (holder.pid, holder.started)
         if found != self._broker:
-            self._broker, self._stuck, self._silent = found, None, None
+            self._broker, self._threads, self._silent = found, Found(), None
             if self._asking is not None:
                 self._asking.forget()
         if self._link is None or self._link.problem is not None or found == self._held:
@@ -311,42 +332,46 @@ class Acts:
         return None if self._holding is None else await self._holding.let_go(path)
 
     @property
-    def no_hand(self) -> str | None:
+    def no_helper(self) -> str | None:
         """Reason why nothing can be done on this host; None: it can."""
-        return self._no_hand if self._link is None else self._link.problem
+        return self._no_helper if self._link is None else self._link.problem
+
+    @property
+    def unable(self) -> tuple[str, ...]:
+        """Reasons why not everything that is decided can be done, a line each."""
+        helper = (self.no_helper,) if self.no_helper else () if self._link is None else tuple(self._link.lacks)
+        told = (f"the broker's process cannot be acted on: {self._told_hold}",) if self._told_hold else ()
+        return (*self.rights.missing, *(f"the guard cannot act: {line}" for line in helper), *told)
 
     def no_cut(self, path: str) -> str | None:
-        """Reason of the hand's why a directory is not cut."""
+        """Reason of the helper's why a directory is not cut."""
         frozen = None if self._link is None else self._link.directories.get(path)
         return None if frozen is None else frozen.reason or frozen.no_cut
 
     def was_told(self, holder: Holder) -> bool:
-        """Whether the hand was told that this process is the broker; where there is no hand, nothing is waited for."""
-        return self.no_hand is not None or self._asked == (holder.pid, holder.started)
+        """Whether the helper was told that this process is the broker; where there is none, nothing is waited for."""
+        return self.no_helper is not None or self._asked == (holder.pid, holder.started)
 
-    def is_masked(self, path: str) -> bool:
-        """Whether what is mounted over a directory is our own."""
-        states = (directory_steps.State.MASKING, directory_steps.State.RELEASING)
-        standing = self.acting.standing(path)
-        return standing.state in states or standing.means is Step.MASK
-
-    def crippled(self, holder: Holder | None) -> tuple[str | None, bool]:
-        """Reason why the broker in this process cannot go on, and whether a thread of its proves it."""
+    def found(self, holder: Holder | None) -> Found:
+        """Knowledge of the broker in this process."""
         process = None if holder is None else (holder.pid, holder.started)
-        if self._stuck is not None and self._stuck_in == process:
-            return self._stuck, True
-        return (self._silent if self._silent_of == process else None), False
+        threads = self._threads if self._threads_of == process else Found()
+        return Found(threads.stuck, threads.waits, self._silent if self._silent_of == process else None)
 
     def deeds(self, holder: Holder | None) -> Deeds:
-        """Deeds up to now, with what is known of the broker in this process."""
-        since_ms = [one.at_ms for one in self.acting.journal.evicted.values()]
-        lacks = 1 if self.no_hand is not None or self._link is None else len(self._link.missing) + bool(self._told_hold)
+        """Acts up to now, with what is known of the broker in this process."""
+        core, observed = self._core, self._observed()
+        lacks = 1 if self._link is None or self._link.problem else len(self._link.missing) + bool(self._told_hold)
+        evicted = redundancy.evicted(core.journal, observed)
+        since_ms = [core.journal.evicted[key].at_ms for key in evicted]
+        found = self.found(holder)
         return Deeds(
             outcomes=self._account.outcomes,
             hand_missing=lacks,
-            crippled=self.crippled(holder)[0] is not None,
-            canary_lag=None if self._asking is None else canary.lag(self._asking.canary, self._observed().offset),
-            evicted=len(since_ms),
+            missing_rights=self.rights.missing,
+            crippled=found.stuck is not None or (found.waits and found.silent is not None),
+            canary_lag=None if self._asking is None else canary.lag(self._asking.canary, observed.offset),
+            evicted=len(evicted),
             evicted_since_ms=min(since_ms, default=None),
         )
 
@@ -354,11 +379,8 @@ class Acts:
 
     @property
     def _in_doubt(self) -> bool:
-        """Whether the broker is looked at closely: a disk has failed and the metadata do not show it, or it is not long
-        ago."""
-        gone = (directory_steps.State.OFFLINE, directory_steps.State.EVICTED)
-        unrecorded = any(self.acting.standing(path).state not in gone for path in self._failed())
-        return self._broker is not None and (unrecorded or self.acting.in_doubt)
+        """Whether the broker is looked at closely: a disk has failed and that is not settled, or it is not long ago."""
+        return self._broker is not None and (bool(self._failed()) or self._core.in_doubt(self._clock.monotonic_ms()))
 
     async def watch_threads(self) -> None:
         """Look at the broker's threads, again and again."""
@@ -367,7 +389,7 @@ class Acts:
             if link is not None and link.problem is None and self._in_doubt:
                 await self._look_at_threads(link)
             else:
-                self._stuck = None
+                self._threads = Found()
             await asyncio.sleep(THREADS_EVERY_MS / 1000)
 
     async def _look_at_threads(self, link: HandLink) -> None:
@@ -375,12 +397,14 @@ class Acts:
         waiting = await link.threads()
         if isinstance(waiting, Done) or process != self._held:
             return
-        dealt, released = self.acting.dealt_ms, self.acting.released
-        failed = {*self._failed(), *dealt, *released}
-        found = stuck.crippled(waiting, dealt, failed, self._clock.monotonic_ms(), released)
-        reason = None if found is None else found.reason
-        if (reason is None) != (self._stuck is None) or process != self._stuck_in:
-            self._stuck, self._stuck_in = reason, process
+        now_ms = self._clock.monotonic_ms()
+        acted = self._core.acted(now_ms)
+        failed = {*self._failed(), *acted, *self._core.released}
+        found = stuck.crippled(waiting, acted, failed, now_ms)
+        seen = Found(None if found is None else found.reason, stuck.waits(waiting, acted, failed, now_ms))
+        changed = (seen.stuck is None) != (self._threads.stuck is None) or seen.waits != self._threads.waits
+        if changed or process != self._threads_of:
+            self._threads, self._threads_of = seen, process
             self._review()
 
     async def watch_answers(self) -> None:
@@ -404,7 +428,7 @@ class Acts:
     @property
     def _is_here(self) -> bool:
         """Whether what answers at the broker's port is the broker: not where it is in another network namespace, or
-        nobody knows. Without a hand nothing comes of what it says."""
+        nobody knows. Without a helper nothing comes of what it says."""
         return self._link is None or (self._link.apart is False and self._held == self._broker)
 
     async def _ask(self, asking: CanaryAsking) -> None:
@@ -417,11 +441,3 @@ class Acts:
         if (reason is None) != (self._silent is None) or process != self._silent_of:
             self._silent, self._silent_of = reason, process
             self._review()
-
-    def look(
-        self, directories: Mapping[str, directory_steps.Facts], broker: broker_steps.Facts, *, followed: bool
-    ) -> None:
-        """Take what is known now, and begin what is due."""
-        if followed:
-            self.acting.settle()
-        self.acting.look(directories, broker)

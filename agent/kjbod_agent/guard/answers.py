@@ -3,6 +3,7 @@
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final
 
 from kjbod import __version__
@@ -11,13 +12,13 @@ from kjbod.usage import Usage
 from kjbod_agent.guard import gate
 from kjbod_agent.guard.acting import Acting
 from kjbod_agent.guard.gate_asking import mount_namespace
+from kjbod_agent.guard.instead import INSTEAD, refusal
 from kjbod_agent.guard.ladder import NOTHING, Step
 from kjbod_agent.guard.picture import Picture
 
 PIECE: Final = 500
 """Replicas in one piece of an answer."""
 NO_ACTS: Final = "this guard observes: only one that acts undoes what was done (kjbod.guard.mode=act)"
-_OF_AGENTS: Final = ("dirs-add", "move", "move-cancel", "moves", "strays", "strays-remove", "strays-restore")
 
 
 class Answers:
@@ -30,6 +31,7 @@ class Answers:
         acting: does what is to be done; None: the guard observes, or has not begun.
         let_go: closes a directory that was released, and (True) keeps probes away from it for a while; ``held``: why
             not, and where it is mounted.
+        list_strays: yields the strays on the disks, in pieces.
     """
 
     def __init__(
@@ -39,27 +41,30 @@ class Answers:
         replicas: Callable[[str], Sequence[dict[str, Any]]] = lambda path: (),
         acting: Callable[[], Acting | None] = lambda: None,
         let_go: Callable[[str, bool], Awaitable[dict[str, str | None]]] | None = None,
+        list_strays: Callable[[], AsyncIterator[list[dict[str, Any]] | dict[str, Any]]] | None = None,
     ) -> None:
         self._picture = picture
         self._usage = usage
         self._replicas = replicas
         self._acting = acting
         self._let_go = let_go
+        self._list_strays = list_strays
 
     def handlers(self) -> Mapping[str, Handler]:
         """By the name of the operation."""
         return {
-            **dict.fromkeys(_OF_AGENTS, self.refuse),
+            **{name: partial(self.refuse, name) for name in INSTEAD},
             "guard-gate": self.gate,
             "guard-release": self.release,
             "guard-restore": self.restore,
             "log-dirs": self.log_dirs,
             "status": self.status,
+            "strays": self.strays,
         }
 
-    async def refuse(self, request: dict[str, Any]) -> None:
-        """Refuse what is an agent's to do."""
-        raise ControlError("a guard answers here: it watches the disks of a Kafka broker, and changes nothing of its")
+    async def refuse(self, name: str, request: dict[str, Any]) -> None:
+        """Refuse an operation of an agent, and say what to use instead."""
+        raise ControlError(refusal(name))
 
     def _required(self) -> Acting:
         if (acting := self._acting()) is None:
@@ -67,16 +72,16 @@ class Answers:
         return acting
 
     async def release(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Take a mask away, leave a directory alone until it is well, and close it, so that it can be unmounted."""
+        """Take a mask away, leave a directory alone until it is healthy, and close it, so that it can be unmounted."""
         path, rows = str(request.get("path")), {row["path"]: row for row in self._picture().directories}
         acting, cluster_id = self._required(), self._picture().cluster_id
         if path not in rows:
             raise ControlError(f"{path} is no log directory of this broker: {', '.join(rows)}")
-        standing = acting.standing(path)
+        standing = acting.core.standing(path)
         if (reason := acting.release(path)) is not None:
             raise ControlError(f"{path} is not released now: {reason}; try again")
         let_go: dict[str, str | None] = {}
-        if self._let_go is not None:  # what was masked carries more, and is probed, to see whether it is well
+        if self._let_go is not None:  # a masked one carries more, and is probed, to see whether it is healthy
             let_go = await self._let_go(path, standing.means is not Step.MASK)
         means = None if standing.means is None else str(standing.means)
         return {"path": path, "means": means, "state": standing.state, "cluster_id": cluster_id, **let_go}
@@ -92,7 +97,7 @@ class Answers:
                 health=None if (disk := now.disks.get(row["path"])) is None else disk.health.health,
                 silent_ms=None if disk is None else disk.blocked_ms,
                 unwatched=row["error"] or "",
-                standing=None if acting is None else acting.standing(row["path"]),
+                standing=None if acting is None else acting.core.standing(row["path"]),
                 would=would.get(row["path"], NOTHING),
                 masks=masks,
             )
@@ -108,10 +113,10 @@ class Answers:
             raise ControlError(f"not restored: {why}: start the broker first: it could not follow them")
         if offline := [row["path"] for row in now.directories if row["kafka"] == "offline"]:
             raise ControlError(
-                f"not restored: Kafka has {', '.join(offline)} offline: mend or replace it, and restart the broker"
+                f"not restored: Kafka has {', '.join(offline)} offline: repair or replace it, and restart the broker"
             )
-        count, done = await acting.evicting.restore_now()
-        evicted = len(acting.journal.evicted)
+        count, done = await acting.restore_now()
+        evicted = len(acting.core.journal.evicted)
         return {
             "partitions": count,
             "evicted": evicted,
@@ -141,8 +146,11 @@ class Answers:
                 "state": now.broker_state,
                 "reason": now.broker_reason or None,
             },
-            "evicted": None if acting is None else len(acting.journal.evicted),
-            "demoted": None if acting is None else len(acting.journal.demoted),
+            "evicted": None if now.deeds is None else now.deeds.evicted,
+            "demoted": None if acting is None else len(acting.core.journal.demoted),
+            "needs": None if now.needs is None else asdict(now.needs),
+            "refused": list(now.refused),
+            "suspects": list(now.suspects),
             "broker_epoch": now.broker_epoch,
             "incarnation_id": now.incarnation_id,
             "fenced": now.fenced,
@@ -162,3 +170,9 @@ class Answers:
             found = self._replicas(row["path"]) if request.get("replicas") is True else ()
             for start in range(0, len(found), PIECE):
                 yield {"path": row["path"], "replicas": found[start : start + PIECE]}
+
+    async def strays(self, request: dict[str, Any]) -> AsyncIterator[list[dict[str, Any]] | dict[str, Any]]:
+        """The strays on the broker's disks; nothing is changed."""
+        if self._list_strays is not None:
+            async for part in self._list_strays():
+                yield part

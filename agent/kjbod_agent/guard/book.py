@@ -1,22 +1,24 @@
-"""The book of a guard that acts: its journal, and what log and audit are told. What is about to be done stands there,
-fsynced, before it is begun.
+"""The shell that writes down what a guard does: its journal, and what log and audit are told. An act is in the journal,
+fsynced, before it begins.
 
-A state directory that does not answer holds up what is to be done for :data:`PATIENCE_MS` at most. That it cannot be
-written is known before anything is to be done: the journal is replaced again and again.
+A state directory that does not answer holds up an act for :data:`PATIENCE_MS` at most. The journal is replaced again
+and again, so that the guard knows that it cannot be written before anything is to be done.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, Protocol
 
+from kjbod.clock import Clock
 from kjbod.files import reason_of
+from kjbod_agent.guard.core import GuardCore
 from kjbod_agent.guard.effects import Effect
 from kjbod_agent.guard.journal import Journal
 from kjbod_agent.guard.means import Done
 
 PATIENCE_MS: Final = 500
-"""How long a deed waits for the journal and the audit."""
+"""How long an act waits for the journal and the audit."""
 NO_ANSWER: Final = f"kjbod.state.dir did not answer within {PATIENCE_MS} ms"
 KEEP_MS: Final = 60_000
 """Between two times when the journal is replaced though nothing is done: so it is there again where it was removed."""
@@ -25,7 +27,7 @@ AGAIN_MS: Final = 5_000
 
 
 class Scribe(Protocol):
-    """The writer of what is done."""
+    """The writer of journal, log and audit."""
 
     async def save(self, journal: Journal) -> None:
         """Replace the journal, durably.
@@ -51,29 +53,28 @@ class Scribe(Protocol):
 
 
 class Book:
-    """The journal, and who writes it.
+    """The writer of a core's journal.
 
     Args:
-        journal: of the guard before this one.
+        core: has the journal.
         scribe: writes down.
-        with_standings: the journal with where directories and broker stand now.
+        clock: the time.
 
     Attributes:
-        journal: as it is to be written.
         scribe: tells log and audit.
         trouble: why the journal could not be written the last time, in words; empty: it was.
     """
 
-    def __init__(self, journal: Journal, scribe: Scribe, with_standings: Callable[[Journal], Journal]) -> None:
-        self.journal = journal
+    def __init__(self, core: GuardCore, scribe: Scribe, clock: Clock) -> None:
         self.scribe = scribe
         self.trouble = ""
+        self._core = core
+        self._clock = clock
         self._troubled = asyncio.Event()
-        self._with_standings = with_standings
         self._save_turn = asyncio.Lock()
 
     async def write_down(self, path: str | None, effect: Effect) -> str | None:
-        """Put an effect into journal and audit; why that did not go in time, in words."""
+        """Put an effect into journal and audit; why that did not work in time, in words."""
         try:
             async with asyncio.timeout(PATIENCE_MS / 1000):
                 await self._save()
@@ -83,6 +84,10 @@ class Book:
         except OSError as error:
             return self._in_trouble(reason_of(error))
         return None
+
+    def tell_soon(self, path: str | None, effect: Effect, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
+        """Tell log and audit of an effect that waits for nobody."""
+        spawn(self.tell(effect.name, path, effect.facts()))
 
     async def tell(self, name: str, path: str | None, facts: Mapping[str, Any]) -> None:
         """Tell log and audit what somebody has asked for: it does not wait for a state directory that is silent."""
@@ -116,8 +121,7 @@ class Book:
             OSError: it could not be.
         """
         async with self._save_turn:
-            self.journal = self._with_standings(self.journal)
-            await self.scribe.save(self.journal)
+            await self.scribe.save(self._core.to_write(self._clock.monotonic_ms(), self._clock.wall_ms()))
             self._in_trouble("")
 
     def _in_trouble(self, reason: str) -> str:

@@ -1,4 +1,4 @@
-"""Steps about the broker as a whole: when it is given up, and how. Pure.
+"""Steps about the broker as a whole: when it is fenced, and how. Pure.
 
 ==========  ====================================================  =====================================================
 state       when                                                  then
@@ -6,55 +6,47 @@ state       when                                                  then
 absent      its process is there                                  starting
 starting    registered and unfenced                               serving
 serving     in controlled shutdown                                stopping
-any of      it must be given up, and may be                       fencing: *cut* what may be cut, *kill*, *fence*; where
-these                                                             its process is there 200 ms later *reset*, *destroy*
-likewise    it must be, and may not                               crippled, with the reason
+any of      it must be fenced, and may be, and this guard's       fencing: *kill*, *fence*; when the metadata show the
+these       record is first (:mod:`.suspects`)                    fence, *cut* its failed disks, so that the process can
+..                                                                end; where it is there 200 ms later *reset*, *destroy*
+likewise    it must be, and may not, or not yet                   stuck, with the reason
 serving     its process has ended, unfenced, and no shutdown      fencing: *fence*, so that leaders move at once and not
-            was granted                                           when its session times out
-fencing     its node is a controller too                          *fence* comes first, as a claim, and *cut* and *kill*
-                                                                  only when the metadata show it; crippled where they
-                                                                  show that of another broker before it
+..          was granted                                           when its session times out
 fencing     all was done                                          fenced
 fenced      the metadata show the same epoch unfenced             *fence*, once more: a heartbeat of its own came late
 fenced      its process has ended                                 *unreset* where it was reset; ended
 fencing     another process is there, or it registered anew       the rest is left; likewise
 fencing     a guard before us was about to kill, and the broker   asked about again, and killed; where no broker is
-            is there                                              there the rest is done
+..          is there                                              there the rest is done
 ended       another process is there                              starting
-crippled    the kill did not work                                 again ten seconds later, after three times ten minutes
+stuck       the kill did not work                                 again ten seconds later, after three times ten minutes
 ==========  ====================================================  =====================================================
 
-A fence is asked about again before each step up to the kill: what spoke against it a moment later still counts. Where
-two guards want one at the same time the broker with the lower id comes first (:data:`.budget.TURN_MS`), and the other
-one sees it in the metadata. That orders them, and does not exclude both. Where it may not be both, since each takes a
-voter from the quorum, the metadata log decides: whose fence is recorded first goes on, and the others, whose brokers
-unfence themselves by their next heartbeat, see it before theirs.
+A fence is asked about again right before the kill. Two guards never fence two brokers at once: each needs its record in
+the metadata log, and to be first there. A node that is a controller too is a voter of the quorum as well; it is fenced
+only while the other voters have a majority (:mod:`.majority`).
 """
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Final
 
 from kjbod.quick_dataclass import dataclass
-from kjbod_agent.guard.budget import FENCE_AGAIN_MS, TURN_MS, TURNS
+from kjbod_agent.guard.budget import FENCE_AGAIN_MS
 from kjbod_agent.guard.effects import Cut, Destroy, Effect, Fence, Kill, Move, Reset, Unreset
 from kjbod_agent.guard.means import Done, Outcome
 
 STILL_THERE_MS: Final = 200
 """After the kill: a process that is there for longer has a thread in the kernel."""
+SHOWN_MS: Final = 500
+"""How long the metadata may take to show a fence before the disks of the broker are left as they are."""
 HEARTBEAT_AGAIN_MS: Final = 500
 FENCES_MAX: Final = 2
 FENCE_ATTEMPTS_MAX: Final = 20
 """Heartbeats that reached no controller."""
 KILL_AGAIN_MS: Final = 10_000
 """After a kill that did not work."""
-CLAIM_MS: Final = 1_000
-"""So long the metadata may take to show a claim."""
-CLAIM_OVER_MS: Final = 5_000
-"""So long a claim counts: half of what others wait for it (:data:`.observing.RIVAL_MS`), who may have seen it a second
-before its answer."""
-CLAIMS_MAX: Final = 3
-"""Claims in vain before the broker is left for :data:`.budget.FENCE_AGAIN_MS`."""
 KILLS_MAX: Final = 3
 """Kills that did not work before it is left for :data:`.budget.FENCE_AGAIN_MS`."""
 
@@ -77,23 +69,19 @@ class Standing:
     """The broker.
 
     Attributes:
-        state: see the table.
+        state: see the table; ``crippled`` is a broker that is stuck.
         since_ms: when it entered that.
-        reason: why it is given up, or must be and is not, in words.
-        pid: of its process; while it is given up and after, of the one that was.
+        reason: why it is fenced, or must be and is not, in words.
+        pid: of its process; while it is fenced and after, of the one that was.
         epoch: of its registration, likewise.
         left: effects of a fence that are still to come.
         fences: heartbeats that fenced it, for this epoch.
         attempts: such that reached no controller.
-        begun: whether a disk was cut for it.
         killed_ms: when it was killed; None: it was not.
         kills: how often it was killed in vain.
         not_before_ms: when a fence may begin again after a kill that did not work.
         reset: whether its ports answer with a reset.
-        claims: how often its fence was claimed in vain.
-        claimed_ms: when its fence was claimed; None: it was not, or by a guard before us, which begins anew.
-        claimed_after: offset in the metadata of its fence before that.
-        under_way: what is being done now.
+        under_way: the effect that is being carried out.
     """
 
     state: State = State.ABSENT
@@ -104,14 +92,10 @@ class Standing:
     left: tuple[Effect, ...] = ()
     fences: int = 0
     attempts: int = 0
-    begun: bool = False
     killed_ms: int | None = None
     kills: int = 0
     not_before_ms: int = 0
     reset: bool = False
-    claims: int = 0
-    claimed_ms: int | None = None
-    claimed_after: int = -1
     under_way: Effect | None = None
 
 
@@ -125,13 +109,12 @@ class Facts:
         epoch: of its registration.
         fenced: whether it is; None where the metadata are not followed.
         stopping: whether it is in controlled shutdown.
-        wanted: why it must be given up, in words; None: it need not.
+        wanted: why it must be fenced, in words; None: it need not.
         refusal: why it may not be now; None: it may.
-        cuts: directories whose file systems are to be cut with it.
-        place: of its id among those of the brokers.
-        claims: whether its fence has to be the first one in the metadata: the node is a controller too.
-        fenced_at: offset in the metadata of the last record that fenced it; -1: none is known.
-        looked: whether somebody has looked by now who the broker is, and the hand was told.
+        may: whether this guard's record is in the metadata, and is first.
+        cuts: failed directories whose file systems may be shut down once it is fenced.
+        not_cut: why that may not be now, by path, in words.
+        looked: whether somebody has looked by now who the broker is, and the privileged helper was told.
     """
 
     pid: int | None = None
@@ -141,15 +124,14 @@ class Facts:
     stopping: bool = False
     wanted: str | None = None
     refusal: str | None = None
+    may: bool = True
     cuts: tuple[str, ...] = ()
-    place: int = 0
-    claims: bool = False
-    fenced_at: int = -1
+    not_cut: Mapping[str, str] = field(default_factory=dict)
     looked: bool = True
 
 
 def advance(now: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
-    """The next step about the broker."""
+    """Return the next step about the broker."""
     if now.under_way is not None:
         return Move(now)
     if now.state is State.FENCING:
@@ -160,7 +142,7 @@ def advance(now: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
 
 
 def came_of(now: Standing, done: Done, now_ms: int) -> Standing:
-    """The state after what was under way, which is over."""
+    """Return the state after the effect that was under way, which is over."""
     effect, now = now.under_way, replace(now, under_way=None)
     happened = done.happened
     match effect:
@@ -170,19 +152,13 @@ def came_of(now: Standing, done: Done, now_ms: int) -> Standing:
             now = replace(now, left=(), kills=now.kills + 1, not_before_ms=now_ms + wait_ms)
             return _at(now, State.CRIPPLED, now_ms, f"not killed: {done.reason}")
         case Kill():
-            return replace(now, killed_ms=now_ms, left=now.left[1:])
-        case Fence() if _is_claim(now) and not happened:
-            return _claimed_in_vain(now, done.reason, now_ms)
-        case Fence() if _is_claim(now):
-            return replace(now, claimed_ms=now_ms, left=now.left[1:])
+            return replace(now, killed_ms=now_ms, since_ms=now_ms, left=now.left[1:])
         case Fence() if not happened:
             over = done.outcome is Outcome.REFUSED or now.attempts + 1 >= FENCE_ATTEMPTS_MAX
             left = now.left[1:] if over else (*now.left[1:], now.left[0])  # the rest first
             return replace(now, attempts=now.attempts + 1, since_ms=now_ms, left=left)
         case Fence():
             return replace(now, fences=now.fences + 1, since_ms=now_ms, left=now.left[1:])
-        case Cut():
-            return replace(now, begun=now.begun or happened, left=now.left[1:])
         case Reset():
             return replace(now, reset=now.reset or happened, left=now.left[1:])
         case Unreset():
@@ -190,38 +166,26 @@ def came_of(now: Standing, done: Done, now_ms: int) -> Standing:
     return replace(now, left=now.left[1:])
 
 
-def is_claimed(standing: Standing) -> bool:
-    """Whether a fence that the metadata show may be the guard's own claim."""
-    asked = standing.under_way is not None and bool(standing.left) and _is_claim(standing)
-    return standing.state is State.FENCING and (asked or standing.claimed_ms is not None)
-
-
-def claimed_at(standing: Standing, fenced_at: int) -> int | None:
-    """Offset in the metadata of the fence that was claimed; None: none was, or they do not show it.
-
-    Args:
-        standing: of the broker.
-        fenced_at: offset of the last record that fenced it.
-    """
-    shown = standing.claimed_ms is not None and fenced_at > standing.claimed_after
-    return fenced_at if shown and standing.state is State.FENCING else None
-
-
 def lost(standing: Standing) -> str | None:
-    """Words for a broker that was given up, has ended without a granted shutdown, or must be given up and is not; None:
-    neither."""
+    """Return words for a broker that was fenced, has ended without a granted shutdown, or must be fenced and is not;
+    None: neither."""
     if not standing.reason:
         return None
     match standing.state:
         case State.CRIPPLED:
-            return f"the broker cannot go on: {standing.reason}"
+            return f"the broker is stuck: {standing.reason}"
         case State.FENCING | State.FENCED | State.ENDED:
             return f"the broker is lost ({standing.reason}): start it, without a disk that has failed"
     return None
 
 
+def is_killed(standing: Standing) -> bool:
+    """Whether this guard has killed the broker that is being fenced."""
+    return standing.state in (State.FENCING, State.FENCED) and standing.killed_ms is not None
+
+
 def silence(reason: str | None, fenced: bool, stopping: bool) -> str | None:
-    """Silence of a broker as far as it speaks for giving it up. One that stops closes its listeners before it has
+    """Return the silence of a broker as far as it speaks for a fence. One that stops closes its listeners before it has
     written everything back, and of one that is fenced nobody waits for an answer."""
     return None if fenced or stopping else reason
 
@@ -240,7 +204,7 @@ def _running(now: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
     epoch = facts.epoch if facts.epoch is not None else now.epoch if known else None
     fences = now.fences if epoch == now.epoch else 0
     if not known:
-        now = replace(now, kills=0, claims=0, not_before_ms=0)
+        now = replace(now, kills=0, not_before_ms=0)
     now = replace(now, pid=facts.pid, epoch=epoch, fences=fences)
     if facts.wanted is not None and epoch is not None and not (now.killed_ms is not None and known):
         return _must_go(now, facts, now_ms)
@@ -256,33 +220,18 @@ def _must_go(now: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
     assert facts.wanted is not None
     if now_ms < now.not_before_ms:
         return Move(now, again_ms=now.not_before_ms - now_ms)
-    refusal = facts.refusal
-    if facts.claims and facts.fenced:
-        refusal = refusal or "it is fenced already, so that nobody waits for it, and its node is a controller too"
-    if facts.claims and facts.stopping:
-        refusal = refusal or "it is being shut down, and its node is a controller too"
-    if refusal is not None:
-        reason = f"{facts.wanted}, and it is not fenced: {refusal}"
+    if facts.refusal is not None:
+        reason = f"{facts.wanted}, and it is not fenced: {facts.refusal}"
         if now.state is not State.CRIPPLED or now.reason != reason:
             now = _at(now, State.CRIPPLED, now_ms, reason)
         return Move(now)
     if now.state is not State.CRIPPLED or now.reason != facts.wanted:
         now = _at(now, State.CRIPPLED, now_ms, facts.wanted)
-    wait_ms = now.since_ms + min(facts.place, TURNS) * TURN_MS - now_ms
-    if wait_ms > 0:
-        return Move(now, again_ms=wait_ms)
+    if not facts.may:
+        return Move(now)
     assert now.epoch is not None
-    claim = (Fence(now.epoch),) if facts.claims else ()
-    plan = (*claim, *map(Cut, facts.cuts), Kill(now.epoch), Fence(now.epoch), Reset(), Destroy())
-    now = replace(
-        _at(now, State.FENCING, now_ms, facts.wanted),
-        left=plan,
-        attempts=0,
-        killed_ms=None,
-        begun=False,
-        claimed_ms=None,
-        claimed_after=facts.fenced_at,
-    )
+    plan = (Kill(now.epoch), Fence(now.epoch), *map(Cut, facts.cuts), Reset(), Destroy())
+    now = replace(_at(now, State.FENCING, now_ms, facts.wanted), left=plan, attempts=0, killed_ms=None)
     return _fencing(now, facts, now_ms)
 
 
@@ -310,34 +259,23 @@ def _fencing(now: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
         if gone or facts.pid is None:  # or what is left of it is no broker any more: a thread in the kernel
             return _pass_over(now)
         now = replace(now, killed_ms=None)
-    for row in (_given_up, _claimed, _fenced_by_now, _severed_by_now):
+    for row in (_given_up, _fenced_by_now, _cut_by_now, _severed_by_now):
         move = row(now, facts, now_ms)
         if move is not None:
             return move
-    return _begin(now)
+    return Move(replace(now, under_way=now.left[0]), now.left[0])
 
 
 def _given_up(now: Standing, facts: Facts, now_ms: int) -> Move[Standing] | None:
     """The end of a fence that something speaks against before the kill, or that nothing speaks for any more."""
-    if not _is_before_kill(now) and not (_must_claim(now, facts) and _is_claim(now)):
+    if not isinstance(now.left[0], Kill) or now.killed_ms is not None:
         return None
-    # Once a disk was cut for it, that the broker has seen that disk fail speaks against it no more.
-    passed = "what spoke for it has passed" if facts.wanted is None and not now.begun else None
-    reason = passed if facts.refusal is None else facts.refusal
+    passed = "the reason for it has passed" if facts.wanted is None else None
+    behind = None if facts.may else "another broker comes first"
+    reason = facts.refusal or passed or behind
     if reason is None:
         return None
-    if _must_claim(now, facts) and now.claimed_ms is not None:
-        return Move(_claimed_in_vain(now, reason, now_ms))
     return Move(_at(replace(now, left=()), State.CRIPPLED, now_ms, f"not fenced: {reason}"))
-
-
-def _claimed(now: Standing, facts: Facts, now_ms: int) -> Move[Standing] | None:
-    """The claim, which a node that is a controller too begins with, and what comes where it does not count."""
-    if not _must_claim(now, facts):
-        return None
-    if _is_claim(now):
-        return _begin(now)
-    return _unclaimed(now, facts, now_ms) if _is_before_kill(now) else None
 
 
 def _fenced_by_now(now: Standing, facts: Facts, now_ms: int) -> Move[Standing] | None:
@@ -345,13 +283,24 @@ def _fenced_by_now(now: Standing, facts: Facts, now_ms: int) -> Move[Standing] |
     if not isinstance(now.left[0], Fence):
         return None
     if facts.epoch is not None and facts.epoch != now.epoch:
-        return _pass_over(now)  # another start of it: let it be
+        return _pass_over(now)  # another start of it
     if facts.fenced and facts.epoch == now.epoch:
-        if now.claimed_ms is not None:
-            now = replace(now, fences=max(now.fences, 1), since_ms=now_ms)
         return _pass_over(now)
     wait_ms = now.since_ms + HEARTBEAT_AGAIN_MS - now_ms if now.attempts else 0
     return Move(now, again_ms=wait_ms) if wait_ms > 0 else None
+
+
+def _cut_by_now(now: Standing, facts: Facts, now_ms: int) -> Move[Standing] | None:
+    """A file system that may not be shut down, or not yet: the committed metadata must show the fence first."""
+    effect = now.left[0]
+    if not isinstance(effect, Cut):
+        return None
+    if facts.ended == now.pid or effect.path not in facts.cuts:
+        return _pass_over(now)
+    if facts.fenced and facts.epoch == now.epoch and effect.path not in facts.not_cut:
+        return None
+    wait_ms = now.since_ms + SHOWN_MS - now_ms
+    return Move(now, again_ms=wait_ms) if wait_ms > 0 else _pass_over(now)
 
 
 def _severed_by_now(now: Standing, facts: Facts, now_ms: int) -> Move[Standing] | None:
@@ -363,27 +312,6 @@ def _severed_by_now(now: Standing, facts: Facts, now_ms: int) -> Move[Standing] 
     assert now.killed_ms is not None
     wait_ms = now.killed_ms + STILL_THERE_MS - now_ms
     return Move(now, again_ms=wait_ms) if wait_ms > 0 else None
-
-
-def _unclaimed(now: Standing, facts: Facts, now_ms: int) -> Move[Standing] | None:
-    """The next step where a claim does not count, or not yet; None: it counts."""
-    if now.claimed_ms is None:  # by a guard before us, or not at all
-        return Move(_at(replace(now, left=()), State.CRIPPLED, now_ms, "not fenced: its fence is to be claimed first"))
-    if now_ms - now.claimed_ms > CLAIM_OVER_MS:
-        return Move(_claimed_in_vain(now, "its claim is too old", now_ms))
-    if facts.fenced_at > now.claimed_after:
-        return None
-    wait_ms = now.claimed_ms + CLAIM_MS - now_ms
-    if wait_ms > 0:
-        return Move(now, again_ms=wait_ms)
-    return Move(_claimed_in_vain(now, "no controller has recorded its fence", now_ms))
-
-
-def _claimed_in_vain(now: Standing, reason: str, now_ms: int) -> Standing:
-    """The broker is let be for a while: whoever was first has acted by then, and its own heartbeat unfences it."""
-    wait_ms = KILL_AGAIN_MS if now.claims + 1 < CLAIMS_MAX else FENCE_AGAIN_MS
-    now = replace(now, left=(), claims=now.claims + 1, claimed_ms=None, not_before_ms=now_ms + wait_ms)
-    return _at(now, State.CRIPPLED, now_ms, f"not fenced: {reason}")
 
 
 def _fenced(now: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
@@ -404,29 +332,12 @@ def _fenced(now: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
     return Move(now)
 
 
-def _begin(now: Standing) -> Move[Standing]:
-    return Move(replace(now, under_way=now.left[0]), now.left[0])
-
-
 def _pass_over(now: Standing) -> Move[Standing]:
     return Move(replace(now, left=now.left[1:]), again_ms=0)
 
 
-def _must_claim(now: Standing, facts: Facts) -> bool:
-    return facts.claims and now.killed_ms is None
-
-
-def _is_before_kill(now: Standing) -> bool:
-    return isinstance(now.left[0], Cut | Kill) and now.killed_ms is None
-
-
-def _is_claim(now: Standing) -> bool:
-    """Whether the next effect is the fence before the kill."""
-    return isinstance(now.left[0], Fence) and any(isinstance(one, Kill) for one in now.left)
-
-
 def _is_another(now: Standing, facts: Facts) -> bool:
-    """Whether the process that is there is another one than that which is given up. Pids come again after a reboot: a
+    """Whether the process that is there is another one than that which is fenced. Pids come again after a reboot: a
     process that has registered anew is another one, too."""
     anew = None is not now.epoch != facts.epoch is not None
     return facts.pid is not None and (facts.pid != now.pid or anew)

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -37,12 +37,16 @@ from kjbod_agent.guard.processes import Processes
 from kjbod_agent.guard.start_up import read_config
 from kjbod_agent.guard.watching import mounts_now
 from kjbod_agent.health import sysfs
+from kjbod_agent.health.block import BlockDevice
+from kjbod_agent.health.medium import cut_after, medium_of
 from kjbod_agent.health.mounts import Mount, mount_of
 from kjbod_agent.quorum import servers
 from kjbod_agent.smart.asker import ANYWHERE, find_smartctl
+from kjbod_agent.smart.asking import ask_once
 from kjbod_agent.smart.names import is_physical
+from kjbod_agent.smart.processes import Processes as SmartProcesses
 from kjbod_agent.smart.rights import has_rights
-from kjbod_agent.smart.words import asked_by
+from kjbod_agent.smart.words import asked_by, recovery
 from kjbod_agent.storage.api import (
     CanSurvey,
     DirectoryError,
@@ -72,10 +76,10 @@ CAPABILITIES: Final = {
     "CAP_SYS_PTRACE": (19, "see its threads"),
     "CAP_NET_ADMIN": (12, "reset its connections"),
     "CAP_DAC_READ_SEARCH": (2, "see its files"),
-    "CAP_IPC_LOCK": (14, "keep the hand in memory"),
+    "CAP_IPC_LOCK": (14, "keep the privileged helper in memory"),
     "CAP_SYS_CHROOT": (18, "mask in its mount namespace"),
 }
-"""Of the hand: number (capability.h) and what it is for."""
+"""Of the privileged helper: number (capability.h) and what it is for."""
 ACT_DROP_IN: Final = "systemd/examples/kjbod-guard.service.d/act.conf"
 
 
@@ -171,7 +175,7 @@ class _Check:
         await self._broker(found)
         await self._metadata(found)
         self._backoff()
-        self._smart(found)
+        await self._smart(found)
         self._rights()
         self._own_files()
         return self._items
@@ -272,7 +276,8 @@ class _Check:
         leader = follower.leader
         if follower.denied:
             text = "the controllers answer, and this user may not read the metadata"
-            self._say("missing", text, "it takes CLUSTER_ACTION on the cluster; to act, DESCRIBE and ALTER too")
+            remedy = "it takes CLUSTER_ACTION on the cluster; to act, DESCRIBE, ALTER and ALTER_CONFIGS too"
+            self._say("missing", text, remedy)
             return
         if not observed.complete or leader is None:
             where = ", ".join(f"{host}:{port}" for host, port in servers(self._config))
@@ -422,14 +427,41 @@ class _Check:
             text = f"{BACKOFF_KEY}={given}: some partitions pause for as long when a disk is cut"
             self._say("note", text, f"{BACKOFF_KEY}={BACKOFF_MS_GOOD} on all brokers of the cluster makes it shorter")
 
-    def _smart(self, found: Heads) -> None:
-        """Say by whom the disks would be asked for their own health. None is asked here."""
-        mounts = [mount_of(owned.loaded.real_path, self._table) for owned in found.owned.values()]
-        devices = [sysfs.block_device_of(mount) for mount in mounts if mount is not None]
-        disks = sorted({name for device in devices for name in device.disks if is_physical(name)})
-        if not disks or self._config.kjbod_smart_interval_ms == 0:
+    def _devices(self, found: Heads) -> Iterator[tuple[str, BlockDevice]]:
+        """Paths of the directories that were read, with their devices."""
+        for owned in found.owned.values():
+            mount = mount_of(owned.loaded.real_path, self._table)
+            if mount is not None:
+                yield owned.path, sysfs.block_device_of(mount)
+
+    def _patience(self, found: Heads) -> dict[str, int]:
+        """Say how long each disk may stand still before the guard does anything that cannot be undone; the time for
+        each physical disk, by kernel name."""
+        waits: dict[str, int] = {}
+        configured_ms = self._config.kjbod_guard_cut_after_ms
+        for path, device in self._devices(found):
+            medium = medium_of(device)
+            wait_ms = cut_after(configured_ms, self._config.log_dir_failure_timeout_ms, medium)
+            why = "kjbod.guard.cut.after.ms" if configured_ms >= 0 else str(medium)
+            text = f"{path}: a guard that acts waits until the disk has not answered for {wait_ms / 1000:g} s ({why})"
+            self._say("ok", text)
+            waits |= {name: wait_ms for name in device.disks if is_physical(name)}
+        return waits
+
+    async def _smart(self, found: Heads) -> None:
+        """Say who would ask the disks for their own health, and which disk retries for longer than the guard waits."""
+        waits = self._patience(found)
+        disks, helper = sorted(waits), self._config.kjbod_smart_socket
+        if not disks or self._config.kjbod_smart_interval_ms == 0 or not self._asked_by(disks, helper):
             return
-        helper = self._config.kjbod_smart_socket
+        processes = SmartProcesses(helper, READ_TIMEOUT_MS)
+        told = await asyncio.gather(*(ask_once(processes, name) for name in disks))
+        for name, smart in zip(disks, told, strict=True):
+            if smart is not None and (warning := recovery(name, smart.recovery_ms, waits[name])) is not None:
+                self._say(*warning)
+
+    def _asked_by(self, disks: Sequence[str], helper: str) -> bool:
+        """Say who would ask the disks; whether they can be asked."""
         program = find_smartctl((*os.environ.get("PATH", "").split(":"), *ANYWHERE))
         line = asked_by(
             disks,
@@ -440,6 +472,7 @@ class _Check:
             has_smartctl=program is not None,
         )
         self._say(*line)
+        return line[0] == "ok"
 
     # ---- our own
 
@@ -458,7 +491,7 @@ class _Check:
         else:
             self._say(
                 "ok",
-                f"who asks has the rights for --act: the hand would keep them, and the guard go on as "
+                f"who asks has the rights for --act: the privileged helper would keep them, and the guard go on as "
                 f"{self._standing.user} without any",
             )
 

@@ -2,13 +2,18 @@
 
 =========  ============================================================================================================
 CRITICAL   a disk has failed and Kafka has not noticed, or nobody knows whether it has; one does not answer and nothing
-           can be done about it; no directory can be watched; the broker is lost, or must be given up and may not be
+           can be done about it; no directory can be watched; the broker is lost, or must be fenced and may not be; a
+           partition of this broker has no leader, or fewer replicas in sync than min.insync.replicas
 DEGRADED   a directory is not online, for the guard or for Kafka, or is not watched; no broker runs here that is that of
-           the file; the metadata are not followed, so nobody knows what Kafka has noticed; what is done cannot be
-           written down; a guard that acted has left something that this one, which observes, does not undo; a
-           certificate ends within a week, or its file cannot be used
+           the file; the metadata are not followed, so nobody knows what Kafka has noticed; a guard that is to act lacks
+           rights; the guard has evicted partitions, and they are not restored; the journal cannot be written; a guard
+           that acted has left something that this one, which observes, does not undo; a certificate ends within a
+           week, or its file cannot be used
 OK         none of these
 =========  ============================================================================================================
+
+A disk that has failed and answers again, as a new one does until three probes have passed, is DEGRADED and not
+CRITICAL.
 """
 
 from collections import Counter
@@ -28,6 +33,9 @@ def condition(
     unwritten: str = "",
     helpless: Collection[str] = (),
     uncertain: Collection[str] = (),
+    answering: Collection[str] = (),
+    unable: Collection[str] = (),
+    redundancy: Collection[tuple[bool, str]] = (),
     left: str = "",
     certificates: Collection[str] = (),
 ) -> Condition:
@@ -39,10 +47,13 @@ def condition(
         unbound: why no broker is there for which to watch.
         blind: why the metadata are not followed.
         offline: paths that Kafka has offline.
-        lost: why the broker is given up, or must be and is not.
+        lost: why the broker is fenced, or must be and is not.
         unwritten: why the journal cannot be written.
         helpless: paths that are not watched since they do not answer, and that Kafka may work on.
         uncertain: paths that have failed, and of which nobody knows whether Kafka has noticed.
+        answering: paths that have failed, and whose disk answers again.
+        unable: what a guard that is to act cannot do, a line each.
+        redundancy: lines about partitions that lack replicas, each with whether it is critical.
         left: what a guard before this one has done, and this one, which observes, does not undo.
         certificates: what is wrong with ours.
     """
@@ -58,18 +69,24 @@ def condition(
         found.append((Level.CRITICAL, "no log directory can be watched"))
     if lost is not None:
         found.append((Level.CRITICAL, lost))
+    found += [(Level.CRITICAL if is_critical else Level.DEGRADED, text) for is_critical, text in redundancy]
     found += [
-        (Level.DEGRADED, f"{path} is well and offline for Kafka: the broker takes it up when it starts")
+        (Level.DEGRADED, f"{path} is healthy and offline for Kafka: the broker uses it again when it starts")
         for path in sorted(offline)
         if states.get(path) == ONLINE
     ]
-    counts = Counter(word for path, word in states.items() if word != ONLINE and path not in (*unnoticed, *uncertain))
+    found += [
+        (Level.DEGRADED, f"{path} answers again, and has not passed three probes yet") for path in sorted(answering)
+    ]
+    told = {*unnoticed, *uncertain, *answering}
+    counts = Counter(word for path, word in states.items() if word != ONLINE and path not in told)
     for word, count in sorted(counts.items()):
         found.append((Level.DEGRADED, f"{count} of {len(states)} directories {word}"))
     if unbound is not None:
         found.append((Level.DEGRADED, unbound))
     if blind is not None:
         found.append((Level.DEGRADED, f"the metadata are not followed: {blind}"))
+    found += [(Level.DEGRADED, reason) for reason in unable]
     if left:
         found.append((Level.DEGRADED, left))
     if unwritten:

@@ -2,12 +2,12 @@
 
 A guard stands beside an unmodified Kafka broker, on the broker's own file. It has what an agent has to judge disks, the
 storage workers and the health monitor, and follows the metadata to know what Kafka has noticed. It takes no ``.lock``,
-registers nothing, and writes nothing into the log directories but its probes' files. In mode observe it does nothing
-else either: it says what it sees and what it would do. In mode act it has further parts (:mod:`.acts`), which do it.
+registers nothing, and writes nothing into the log directories but its probes' files. Its core decides (:mod:`.core`).
+In mode observe the guard logs the decisions. In mode act it has further parts (:mod:`.acts`), which carry them out.
 
-Nothing that is missing keeps it from what it can do without: a directory that cannot be read is looked for again, a
-controller that does not answer leaves the disks watched, and without a broker it waits for one. What changes is said in
-one line, when it changes (:mod:`.telling`).
+A missing part stops nothing that works without it: a directory that cannot be read is looked for again, a controller
+that does not answer leaves the disks watched, and without a broker the guard waits for one. A change is one line in the
+log (:mod:`.telling`).
 """
 
 import asyncio
@@ -35,26 +35,30 @@ from kjbod_agent.directories.start_up import Remembering
 from kjbod_agent.ending import DEATHS, Ended, Ending, first_of, second_signal
 from kjbod_agent.endpoints import open_control, open_metrics
 from kjbod_agent.guard import rights
-from kjbod_agent.guard.acting import Acting, Known
+from kjbod_agent.guard.acting import Acting
 from kjbod_agent.guard.acts import Acts, NoJournalError, load_journal
 from kjbod_agent.guard.answers import Answers
 from kjbod_agent.guard.binding import Holder, moved
 from kjbod_agent.guard.broker_steps import State
 from kjbod_agent.guard.canary_asking import listener_to_ask
-from kjbod_agent.guard.deciding import Deciding, Seen
+from kjbod_agent.guard.core import GuardCore
+from kjbod_agent.guard.directory_steps import GONE
 from kjbod_agent.guard.finding import Finding
 from kjbod_agent.guard.following import Following, security_to_controllers
 from kjbod_agent.guard.hand_link import Started
 from kjbod_agent.guard.journal import NAME as JOURNAL_NAME
 from kjbod_agent.guard.journal import Journal
-from kjbod_agent.guard.ladder import KafkaView, Step
+from kjbod_agent.guard.ladder import Step
+from kjbod_agent.guard.looking import Looking
+from kjbod_agent.guard.observing import Observed
 from kjbod_agent.guard.own_files import find_own_files, on_watched_disks
 from kjbod_agent.guard.picture import Picture, replica_rows
 from kjbod_agent.guard.processes import Processes
-from kjbod_agent.guard.prospects import Prospects, Site
 from kjbod_agent.guard.recalling import Recalling
 from kjbod_agent.guard.reporting import Reporting
 from kjbod_agent.guard.showing import Showing
+from kjbod_agent.guard.situation import Site, Situation
+from kjbod_agent.guard.stray_listing import StrayListing
 from kjbod_agent.guard.telling import Telling
 from kjbod_agent.guard.voters_asking import VotersAsking
 from kjbod_agent.guard.watching import Watching
@@ -111,8 +115,7 @@ class Guard:
         self._hand = hand
         self._mode = "observe" if hand is None else "act"
         self._acts: Acts | None = None
-        self._journal = Journal()
-        self._prospects = Prospects(Site.of(config))
+        self._core = GuardCore(Site.of(config), Journal(), "")
         self._log = get_logger()
         self._ending = Ending("guard", clock)
         self._remembering = Remembering(config, self._log, ROLE)
@@ -127,8 +130,9 @@ class Guard:
         self._storage: StorageAgent
         self._watching: Watching
         self._monitor: HealthMonitor
-        self._deciding: Deciding
+        self._looking: Looking
         self._finding: Finding
+        self._again: asyncio.TimerHandle | None = None
         self._telling: Telling
         self._showing: Showing
         self._reporting = Reporting(config, self._mode, clock, self._log)
@@ -143,9 +147,9 @@ class Guard:
             rng,
             security=security,
             cluster_id=lambda: self._watching.cluster_id,
-            evicted=lambda: (self._journal if self._acts is None else self._acts.acting.journal).evicted,
-            registered_anew=self._prospects.registered_anew,
+            evicted=lambda: self._core.journal.evicted,
             on_leader=self._on_leader,
+            is_close=self._is_close,
             review=self.review,
         )
         self._voters: VotersAsking | None = None
@@ -211,10 +215,10 @@ class Guard:
                 for line in moved(before, watching.owned.values()):
                     self._log.warning("guard.directory.moved", reason=line)
                 self._monitor = self._make_monitor(read)
-                journal = await self._read_journal()
-                if self._hand is not None:  # before the metadata: what was evicted is followed from their first record
-                    self._journal = journal
-                self._join(watching, "" if self._hand is not None else journal.left)
+                journal, acts = await self._read_journal(), self._hand is not None
+                # Before the metadata: evicted partitions are followed from their first record.
+                self._core = GuardCore(Site.of(config), journal if acts else Journal(), str(incarnation_id))
+                self._join(watching, "" if acts else journal.left)
                 metrics = await self._start_parts()
                 self._begun = True
                 self.review()
@@ -256,14 +260,13 @@ class Guard:
             return Journal()
 
     def _join(self, watching: Watching, left: str) -> None:
-        """Make what decides, finds, tells and shows, and join it."""
+        """Make the parts that look, find, tell and show, and join them."""
         if left:
             path = Path(self._config.kjbod_state_dir) / JOURNAL_NAME
             left = f"a guard that acted has left {left}: only one that acts undoes that (kjbod.guard.mode=act)"
             left += f"; where it was put back by hand: move {path} away"
             self._log.warning("guard.left.behind", reason=left)
         config, clock, monitor = self._config, self._clock, self._monitor
-        self._deciding = deciding = Deciding(config, watching, monitor, self._prospects, clock, self._own_files)
         self._finding = Finding(
             config,
             self._source,
@@ -274,36 +277,39 @@ class Guard:
             found=self._found,
             review=self.review,
         )
-        self._telling = Telling(self._reporting.account, watching, deciding, clock)
-        self._showing = Showing(config, self._mode, watching, monitor, deciding, clock, left, self._certificates)
+        self._looking = Looking(
+            config, watching, monitor, self._finding, self._following, self._voters, self._own_files, clock
+        )
+        self._telling = Telling(self._reporting.account, watching, self._core, clock)
+        self._showing = Showing(config, self._mode, watching, monitor, self._core, clock, left, self._certificates)
 
     async def _open_acts(self, hand: Started | str) -> None:
-        """Open what a guard that acts has beside the rest. The hand may wait for a disk; all are watched meanwhile."""
+        """Open the parts of a guard that acts. The helper may wait for a disk; all are watched meanwhile."""
         acts = Acts(
             self._config,
             self._clock,
             self._log,
             self._reporting.account,
+            self._core,
             security=self._to_controllers,
             asked=self._asked,
             spawn=self._spawn,
             review=self.review,
             observed=lambda: self._following.observed,
-            failed=lambda: self._deciding.failed(self._verdicts),
-            well=self._deciding.well,
+            failed=self._unsettled,
+            well=self._well,
             bound=lambda: self._finding.unbound is None,
-            known=self._known,
+            situation=self._situation,
         )
-        # What lies below a mask of ours cannot be read, and is to be unmasked.
-        masked = [path for path, row in self._journal.directories.items() if row[0].means is Step.MASK]
+        # A directory below a mask of ours cannot be read, and is to be unmasked.
+        masked = [path for path, one in self._core.directories.items() if one.means is Step.MASK]
         files, paths = self._remembering.files, tuple(dict.fromkeys((*self._watching.owned, *masked)))
         later = [path for path in self._watching.paths if path not in paths]
-        await acts.open(files, hand, self._journal, paths, later, tuple(self._own_files.values()))
-        self._acts = acts
+        await acts.open(files, hand, paths, later, tuple(self._own_files.values()))
+        self._acts, self._core.acts = acts, True
         acts.on_leader(self._following.leader)
         if self._finding.unbound is None:
             await acts.hold(self._finding.holder)
-        self._prospects.resumed(acts.acting.directories)
         self._spawn(acts.watch_threads())
         self._spawn(acts.watch_answers())
         self.review()
@@ -336,7 +342,8 @@ class Guard:
         self._spawn(look_again(self._certificates))
         self._spawn(self._reporting.sample(self._watching, self._monitor, self._following))
         self._spawn(self._remembering.keep_current(self._read_status, self._clock))
-        answers = Answers(self.picture, self._usage.read, self._replicas, self._acting, self._let_go)
+        listing = StrayListing(self._config.log_dirs, self._watching, self._followed)
+        answers = Answers(self.picture, self._usage.read, self._replicas, self._acting, self._let_go, listing.list_all)
         self._control = await open_control(
             self._config, answers.handlers(), files=self._remembering.files, log=self._log
         )
@@ -358,6 +365,9 @@ class Guard:
         hand = () if self._acts is None else self._acts.process_ids()
         files = (*self._remembering.files.process_ids(), *self._links.process_ids())
         return (*beside, *files, *reports, *self._processes.process_ids(), *hand, *self._askers.process_ids())
+
+    def _followed(self) -> Observed | None:
+        return self._following.observed if self._following.is_followed else None
 
     def _replicas(self, path: str) -> list[dict[str, Any]]:
         following = self._following
@@ -388,13 +398,30 @@ class Guard:
             await self._acts.hold(holder)
 
     def _in_doubt(self) -> bool:
-        """Whether the broker may have to be given up soon."""
-        acts, deciding, seen = self._acts, self._deciding, self._seen()
-        doubtful = set(deciding.healths()).difference(deciding.well())
-        given_up = (State.CRIPPLED, State.FENCING)
-        return any(deciding.view(path, seen) is not KafkaView.OFFLINE for path in doubtful) or (
-            acts is not None and acts.acting.broker.state in given_up
-        )
+        """Whether the broker may have to be fenced soon."""
+        return bool(self._unsettled()) or self._core.broker.state in (State.CRIPPLED, State.FENCING)
+
+    def _is_close(self) -> bool:
+        """Whether each change of the metadata may matter."""
+        return self._begun and (self._in_doubt() or self._core.in_doubt(self._clock.monotonic_ms()))
+
+    def _unsettled(self) -> list[str]:
+        """Paths of the directories that have failed, and that the metadata do not show offline. A broker that works on
+        one without ``meta.properties`` is not in doubt."""
+        verdicts = self._verdicts
+        failed = [status.path for status in self._monitor.status() if status.health.health is Health.FAILED]
+        failed = [path for path in failed if path not in verdicts or not verdicts[path].is_about_identity]
+        return [path for path in failed if self._core.standing(path).state not in GONE]
+
+    def _well(self) -> list[str]:
+        """Paths of the directories that are watched, and about which there is no doubt."""
+        found = {status.path: status.health for status in self._monitor.status()}
+        watched = (path for path, entry in self._watching.entries.items() if entry.reason is None)
+        return [
+            path
+            for path in watched
+            if path in found and found[path].health is not Health.FAILED and not found[path].in_trouble
+        ]
 
     def _on_verdict(self, verdict: Verdict) -> None:
         before = self._verdicts.get(verdict.path)
@@ -404,7 +431,7 @@ class Guard:
             directory_id = self._watching.directory_id(verdict.path)
             held = self._following.observed.held() if self._following.is_followed else {}
             self._reporting.account.failure(verdict, None if directory_id is None else held.get(directory_id))
-        if verdict.state is Health.SUSPECT and self._acts is not None:
+        if verdict.state in (Health.SUSPECT, Health.FAILED) and self._acts is not None:
             self._acts.in_doubt()
         if verdict.state is not Health.FAILED:
             self._telling.forget(verdict.path)
@@ -420,49 +447,34 @@ class Guard:
         self.review()
 
     def review(self) -> None:
-        """Compare what is with what was told last, and tell what is new."""
-        if not self._begun or self._ended.done():
+        """Compare what is with what was told last, tell what is new, and begin what is due."""
+        if (now := self._situation()) is None:
             return
-        seen, deciding = self._seen(), self._deciding
-        self._telling.tell(seen)
-        for path in self._watching.paths:
-            self._prospects.seen(path, deciding.view(path, seen), self._clock.monotonic_ms())
-        found = deciding.decide_all(seen)
-        for path, (case, decided) in found.items():
-            self._telling.would(path, case, decided, seen)
+        look = self._core.look(now)
+        self._telling.tell(now, self._finding, self._verdicts)
+        for path, (case, decided) in look.decided.items():
+            self._telling.would(path, case, decided, now, self._verdicts)
         if self._acts is not None:
-            self._acts.look(*deciding.known(found, seen), followed=seen.blind is None)
+            self._acts.acting.take(look)
+        if self._again is not None:
+            self._again.cancel()
+        later = asyncio.get_running_loop().call_later
+        self._again = None if look.again_ms is None else later(max(1, look.again_ms) / 1000, self.review)
 
-    def _known(self) -> Known | None:
-        """Facts of directories and broker at this moment, for what is about to be done."""
-        if self._acts is None or self._ended.done():
+    def _situation(self) -> Situation | None:
+        """Knowledge of everything at this moment; None before the parts are there, and when the guard ends."""
+        if not self._begun or self._ended.done():
             return None
-        seen = self._seen()
-        return self._deciding.known(self._deciding.decide_all(seen), seen)
-
-    def _seen(self) -> Seen:
-        """Knowledge of everything but the disks at this moment."""
-        return Seen(
-            observed=self._following.observed,
-            blind=self._following.blind,
-            unbound=self._finding.unbound,
-            looked=self._finding.looked,
-            holder=self._finding.holder,
-            ended_pid=self._finding.ended_pid,
-            acts=self._acts,
-            verdicts=self._verdicts,
-            registered_ms=self._following.registered_ms,
-            quorum=None if self._voters is None else self._voters.quorum,
-            is_kept=self._finding.is_kept,
-        )
+        return self._looking.situation(self._acts, self._verdicts)
 
     def condition(self) -> Condition:
         """The condition of the guard in one line."""
-        return self._showing.condition(self._seen())
+        return self._showing.condition(self._looking.situation(self._acts, self._verdicts), self._acts)
 
     def picture(self) -> Picture:
         """Everything at this moment, for status, log-dirs and metrics."""
-        return self._showing.picture(self._seen(), self._following.leader)
+        now = self._looking.situation(self._acts, self._verdicts)
+        return self._showing.picture(now, self._acts, self._finding.holder, self._verdicts, self._following.leader)
 
     # ------------------------------------------------------------------------------------------------ tasks and ending
 

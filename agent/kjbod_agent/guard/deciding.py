@@ -1,344 +1,332 @@
-"""Decisions of a guard: what it knows of disks, broker and metadata, as facts for the ladder.
+"""Decisions of a guard about its directories: what it knows, as cases for the ladder. Pure.
 
 They are the same for a guard that observes and for one that acts: what is decided about a directory is what
-:func:`.ladder.would` says of its case, and nothing else.
+:func:`.ladder.would` says of its case, and nothing else. What only time tells is kept here: how long no disk has been
+healthy, how long the metadata have been known to have a directory online, and whether copies were short meanwhile.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import field, replace
 
-from kjbod.clock import Clock
-from kjbod.config import Config
 from kjbod.ids import Uuid
-from kjbod.metadata.image import BrokerRegistration
 from kjbod.quick_dataclass import dataclass
-from kjbod_agent.guard import broker_steps, directory_steps, slow_steps
-from kjbod_agent.guard.acts import Acts
-from kjbod_agent.guard.binding import Holder
-from kjbod_agent.guard.broker_steps import claimed_at, is_claimed
-from kjbod_agent.guard.budget import turn_ms
-from kjbod_agent.guard.directory_steps import is_unrecorded
-from kjbod_agent.guard.ladder import NOTHING, Case, KafkaView, Step, Would, before_start, is_cut_in_fence, would
-from kjbod_agent.guard.majority import Quorum
-from kjbod_agent.guard.observing import Observed
-from kjbod_agent.guard.prospects import Now, Prospects, is_well, waits_for_host
-from kjbod_agent.guard.surroundings import why_shared
-from kjbod_agent.guard.watching import Watching, mounts_now
-from kjbod_agent.health.evidence import Verdict
-from kjbod_agent.health.monitor import HealthMonitor
+from kjbod_agent.guard import majority, suspecting
+from kjbod_agent.guard.budget import (
+    ANSWERED_MS,
+    EVICT_WITHIN_MS,
+    FRESH_MS,
+    NO_EVICTIONS,
+    Evictions,
+    FenceCase,
+    demotions,
+    evictions,
+    why_behind,
+    why_not_fence,
+)
+from kjbod_agent.guard.copies import Need, need
+from kjbod_agent.guard.directory_steps import Standing
+from kjbod_agent.guard.ladder import CUT_FILE_SYSTEMS, Case, KafkaView, Step, Would, would
+from kjbod_agent.guard.observing import Key
+from kjbod_agent.guard.retries import Retries, due
+from kjbod_agent.guard.situation import Disk, Site, Situation
+from kjbod_agent.guard.suspects import Suspects
 from kjbod_agent.health.state import Cause, Health
-from kjbod_agent.health.watched import DirectoryStatus
+
+CUT_KEY = "kjbod.guard.cut.max.brokers"
+METADATA_BESIDE = "the metadata log lies on its file system as well"
+_ANSWERS_ERRORS = frozenset({Cause.ERROR, Cause.REPEATED_ERRORS, Cause.MOUNT})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """Knowledge of everything but the disks at one moment.
+@dataclass(frozen=True, slots=True)
+class Known:
+    """State of the guard that its decisions depend on.
 
     Attributes:
-        observed: the metadata, as far as they were read.
-        blind: why they are not followed; None: they are.
-        unbound: why there is no broker for which to watch; None: there is.
-        looked: whether it is known which process holds the log directories, if any.
-        holder: the broker's process.
-        ended_pid: of a broker's process of which the kernel told that it has ended.
-        acts: what a guard in mode act has; None in mode observe, and before that is open.
-        verdicts: the last ones, by path.
-        registered_ms: when the broker was seen to have registered anew; 0: not while we watched.
-        quorum: of the controllers, as far as it is known; None: the node is no controller.
-        is_kept: tells of a path whether its mount has changed for the guard, and not for the broker.
+        standings: of the directories, by path.
+        ids: of directories that nobody can read now, as a guard before this one had read them, by path.
+        record: this guard's own record of suspected directories.
+        retries: partitions that the controllers refused.
+        last_fence: epoch and monotonic time of the last fence.
     """
 
-    observed: Observed
-    blind: str | None
-    unbound: str | None
-    looked: bool
-    holder: Holder | None
-    ended_pid: int | None
-    acts: Acts | None
-    verdicts: Mapping[str, Verdict]
-    registered_ms: int = 0
-    quorum: Quorum | None = None
-    is_kept: Callable[[str], bool] = lambda path: False
+    standings: Mapping[str, Standing]
+    ids: Mapping[str, str | None]
+    record: suspecting.Standing
+    retries: Retries
+    last_fence: tuple[int, int] | None = None
 
 
+@dataclass(slots=True)
 class Deciding:
-    """Decisions about the directories and the broker.
+    """Decisions about the directories, and the memory of what only time tells."""
 
-    Args:
-        config: of the broker, and kjbod's own keys.
-        watching: the directories.
-        monitor: judges their disks.
-        prospects: what may be done about them.
-        clock: the time.
-        own_files: where kjbod's own files are, by what they are.
-    """
+    site: Site
+    _alone_ms: dict[str, int] = field(default_factory=dict)
+    """Since when no other disk was healthy, nor answered again, by path."""
+    _online_ms: dict[str, int] = field(default_factory=dict)
+    """Since when the committed metadata have been known to have a directory online, without a break, by path."""
+    _short: set[str] = field(default_factory=set)
+    """Paths of which a partition had fewer other copies than ``min.insync.replicas`` since they failed."""
 
-    def __init__(
-        self,
-        config: Config,
-        watching: Watching,
-        monitor: HealthMonitor,
-        prospects: Prospects,
-        clock: Clock,
-        own_files: Mapping[str, str],
-    ) -> None:
-        self._config = config
-        self._watching = watching
-        self._monitor = monitor
-        self._prospects = prospects
-        self._clock = clock
-        self._own_files = own_files
+    # ---- what is known of one directory
 
-    def view(self, path: str, seen: Seen) -> KafkaView:
-        """State of a directory as Kafka has it."""
-        if seen.blind is not None:
+    def view(self, path: str, known: Known, now: Situation) -> KafkaView:
+        """Return the state of a directory as Kafka has it."""
+        if now.blind is not None:
             return KafkaView.UNKNOWN
-        if path not in self._config.log_dirs:  # of the metadata alone: it is in no registration
-            found = seen.observed.registration
-            return KafkaView.UNKNOWN if found is None or self._is_fenced(found, seen) else KafkaView.ONLINE
-        return seen.observed.view(self._known_id(path, seen))
+        if path not in self.site.log_dirs:  # of the metadata alone: it is in no registration
+            found = now.observed.registration
+            return KafkaView.UNKNOWN if found is None or found.fenced else KafkaView.ONLINE
+        return now.observed.view(self.directory_id(path, known, now))
 
-    @staticmethod
-    def _is_fenced(registration: BrokerRegistration, seen: Seen) -> bool:
-        """Whether somebody else has fenced the broker: a fence that the guard has claimed says nothing about it."""
-        return registration.fenced and (seen.acts is None or not is_claimed(seen.acts.acting.broker))
-
-    def _known_id(self, path: str, seen: Seen) -> Uuid | None:
-        """Id of a directory as it was read, or, where nobody can read it any more, as a guard before us had read it."""
-        owned = self._watching.directory_id(path)
-        if owned is not None or seen.acts is None:
-            return owned
-        before = seen.acts.acting.directory_id(path)
+    def directory_id(self, path: str, known: Known, now: Situation) -> Uuid | None:
+        """Return the id of a directory as it was read, or, where nobody can read it, as a guard before had read it."""
+        disk = now.disks.get(path)
+        if disk is not None and disk.directory_id is not None:
+            return disk.directory_id
+        before = known.ids.get(path)
         return None if before is None else Uuid.parse(before)
 
-    def healths(self) -> dict[str, Health]:
-        """Verdicts on the directories that are watched, by path."""
-        added = (path for path, entry in self._watching.entries.items() if entry.reason is None)
-        return {path: self._monitor.health(path).health for path in added}
+    def lost_with(self, path: str, known: Known, now: Situation) -> frozenset[Uuid]:
+        """Return the ids of the directories that are lost with one: those on its file system where that would be shut
+        down, else itself."""
+        disk = now.disks[path]
+        paths = [path]
+        if disk.file_system in CUT_FILE_SYSTEMS and disk.shared is None:
+            paths += disk.beside
+        found = (self.directory_id(one, known, now) for one in paths)
+        return frozenset(one for one in found if one is not None)
 
-    def failed(self, verdicts: Mapping[str, Verdict]) -> list[str]:
-        """Paths of the directories whose disks have failed, as far as anybody can tell: a broker that works on one
-        without ``meta.properties`` is not in doubt."""
-        failed = [path for path, health in self.healths().items() if health is Health.FAILED]
-        return [path for path in failed if path not in verdicts or not verdicts[path].is_about_identity]
+    def need(self, path: str, known: Known, now: Situation) -> Need:
+        """Return which partitions need the replicas that are lost with a directory."""
+        return need(now.observed, self.lost_with(path, known, now), self.site.min_isr)
 
-    def well(self) -> list[str]:
-        """Paths of the directories that are watched, and about which there is no doubt."""
-        found = {path: self._monitor.health(path) for path in self.healths()}
-        return [path for path, one in found.items() if one.health is not Health.FAILED and not one.in_trouble]
-
-    def now(self, seen: Seen) -> Now:
-        """Circumstances of all directories at this moment."""
-        failed = self.failed(seen.verdicts)
-        healthy = [path for path in self.healths() if path not in failed]
-        ids = [self._watching.directory_id(path) for path in healthy]
-        now_ms, last_ms = self._clock.monotonic_ms(), None
-        acts = seen.acts
-        fenced = None if acts is None else acts.acting.journal.fenced
-        found = seen.observed.registration
-        if fenced is not None and (found is None or fenced[0] != found.epoch):
-            last_ms = fenced[1]
-        return Now(
-            observed=seen.observed,
-            healthy=frozenset(one for one in ids if one is not None),
-            blind=seen.blind,
-            no_hand=None if acts is None else acts.no_hand,
-            last_fence_ms=last_ms,
-            quorum=seen.quorum,
-            claimed_at=None if acts is None else claimed_at(acts.acting.broker, seen.observed.fenced_at),
-            now_ms=now_ms,
-        )
-
-    def decide_all(self, seen: Seen) -> dict[str, tuple[Case, Would]]:
-        """Steps for the directories that have failed, or that Kafka has offline, by path."""
-        offline = [path for path in self._watching.paths if self.view(path, seen) is KafkaView.OFFLINE]
-        looked_at = {Health.FAILED, *([Health.SLOW] if self._prospects.site.demote else [])}
-        if not offline and looked_at.isdisjoint(self.healths().values()):
-            return {}
-        statuses, table, now = self._monitor.status(), mounts_now(), self.now(seen)
-        return {
-            status.path: self._decide(status, statuses, table, now, seen)
-            for status in statuses
-            if status.health.health in looked_at or status.path in offline
-        }
-
-    def _decide(
-        self, status: DirectoryStatus, statuses: Iterable[DirectoryStatus], table: Any, now: Now, seen: Seen
-    ) -> tuple[Case, Would]:
-        path, acts = status.path, seen.acts
-        owned = self._watching.entries[path].owned
-        log_dirs = [one for one in statuses if one.path in self._config.log_dirs]
-        others = [one for one in log_dirs if one is not status and not one.device.shares(status.device)]
-        shared = (
-            "it is not known"
-            if owned is None
-            else why_shared(owned.loaded.real_path, table, self._watching.surveys(), self._own_files)
-        )
-        masked = acts is not None and acts.is_masked(path)
-        there = [one for one in statuses if one is not status and one.device.device == status.device.device]
-        beside = [one.path for one in there]
-        if self._config.metadata_log_dir in beside:  # a broker does not outlive it
-            shared = shared or "the metadata log lies on its file system as well"
-        case = Case(
-            health=status.health.health,
-            # An error may come before the mount table is read: ENOENT below a mount that is gone.
-            cause=Cause.MOUNT if self._watching.is_elsewhere(path) and not masked else status.health.cause,
-            kafka=self.view(path, seen),
-            unbound=seen.unbound,
-            others_well=any(_serves(one, seen) for one in others),
-            others_quick=any(one.health.health is Health.ONLINE for one in others),
-            holds_metadata=path == self._config.metadata_log_dir,
-            file_system=status.file_system,
-            shared=shared or (None if acts is None else acts.no_cut(path)),
-            well_beside=next((one.path for one in there if _serves(one, seen)), None),
-        )
-        if masked and case.cause is Cause.MOUNT:  # the mount is our own
-            case = replace(case, cause=Cause.ERROR)
-        directory_id = None if owned is None else owned.directory_id
-        case = replace(
-            case,
-            outlived=self._why_over(status, seen) or self._why_kept(status, seen),
-            unidentified=case.cause is not Cause.MOUNT and _is_unidentified(status, seen),
-            others_answer=any(self._why_over(one, seen) is not None for one in others),
-        )
-        failed_ms = _failed_ms(path, seen)
-        case = self._prospects.of(
-            case,
-            path,
-            directory_id,
-            now,
-            failed_ms=failed_ms,
-            unrecorded=acts is not None and is_unrecorded(acts.acting.standing(path)),
-            beside=[one for one in map(self._watching.directory_id, beside) if one is not None],
-        )
-        return case, would(case)
-
-    def _why_over(self, status: DirectoryStatus, seen: Seen) -> str | None:
-        """Reason why the failure of a directory may be over, in words; None: nothing says so, or it has not failed."""
-        failed_ms = _failed_ms(status.path, seen)
-        if failed_ms is None:
-            return None
-        return self._watching.why_over(status.path, failed_ms, seen.registered_ms, status.freed_ms)
+    def why_not_shut_down(self, path: str, known: Known, now: Situation) -> str | None:
+        """Return why the file system of a directory may not be shut down now, in words; None: the committed metadata,
+        which a controller has just confirmed, allow it."""
+        return self.unheard(now) or self.need(path, known, now).why_not_shut_down
 
     @staticmethod
-    def _why_kept(status: DirectoryStatus, seen: Seen) -> str | None:
-        """Reason why what fails is not what the broker has, in words. Nobody knows whether that is well, so it is no
-        disk that answers."""
-        if _failed_ms(status.path, seen) is None or not seen.is_kept(status.path):
-            return None
-        return "its mount is another one here and not for the broker, which has mounts of its own"
+    def unheard(now: Situation) -> str | None:
+        """Return why no act that needs the controllers begins now, in words; None: a controller has just answered. A
+        request that waits for a controller would be carried out later, when the disk may answer again."""
+        if now.blind is not None or now.answered_ms is None or now.now_ms - now.answered_ms > FRESH_MS:
+            return f"no controller has answered for {FRESH_MS / 1000:g} s"
+        return None
 
-    def _waits_for_host(self, found: Mapping[str, tuple[Case, Would]], seen: Seen) -> bool:
-        disks = [one for one in self._monitor.status() if one.path in self._config.log_dirs]
-        if any(_is_unidentified(one, seen) for one in disks):
+    # ---- this guard's record
+
+    def shown(self, now: Situation) -> Suspects | None:
+        """Return this guard's record as the metadata show it."""
+        return now.observed.suspects.get(self.site.node_id)
+
+    def offset(self, known: Known, now: Situation, directories: frozenset[Uuid] | None) -> int | None:
+        """Return the offset of this guard's record; None: it has none that counts for these directories (None: for the
+        broker)."""
+        registration = now.observed.registration
+        if registration is None or now.blind is not None:
+            return None
+        shown, epoch = self.shown(now), registration.epoch
+        return suspecting.offset_of(known.record, shown, epoch, directories, now.now_ms)
+
+    def why_behind(self, path: str, known: Known, now: Situation) -> str:
+        """Return why other brokers come first, in words; empty: none does."""
+        offset = self.offset(known, now, self.lost_with(path, known, now))
+        return why_behind(now.observed, offset, self.site.cut_brokers_max, CUT_KEY, now.now_ms, fences=False)
+
+    # ---- lists
+
+    def evictions(self, path: str, known: Known, now: Situation) -> Evictions:
+        """Return the partitions of a directory that the broker may leave, and that wait for it."""
+        standing, directory_id = known.standings.get(path, Standing()), self.directory_id(path, known, now)
+        offline_ms = standing.offline_ms
+        waits = offline_ms is not None and now.now_ms - offline_ms < EVICT_WITHIN_MS
+        if directory_id is None or not waits or not self.site.evict or self.is_open(path, known, now):
+            return NO_EVICTIONS
+        return evictions(now.observed, directory_id, self.site.min_isr)
+
+    def demotions(
+        self, path: str, known: Known, now: Situation
+    ) -> Mapping[Key, tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Return the replica lists in a slow directory that others may lead, as they are and as they are to be."""
+        disk, directory_id = now.disks[path], self.directory_id(path, known, now)
+        if not self.site.demote or disk.health is not Health.SLOW or directory_id is None or now.blind is not None:
+            return {}
+        others_quick = any(one.health is Health.ONLINE for one in self._others(disk, now))
+        return demotions(now.observed, directory_id) if others_quick else {}
+
+    @staticmethod
+    def is_open(path: str, known: Known, now: Situation) -> bool:
+        """Whether the broker may have files open in a directory that it believes in: its file system was reported, and
+        not shut down."""
+        disk = now.disks.get(path)
+        there = [known.standings.get(one, Standing()) for one in (path, *(() if disk is None else disk.beside))]
+        own = there[0]
+        reported = own.plan in (Step.CUT, Step.REPORT) or any(one.plan is Step.CUT for one in there[1:])
+        return reported and not any(one.means is not None for one in there)
+
+    # ---- the fence
+
+    def why_not_fence(self, known: Known, now: Situation) -> str | None:
+        """Return why the broker may not be fenced now, in words; None: it may."""
+        if now.no_helper is not None:
+            return now.no_helper
+        if now.blind is not None:
+            return f"the metadata are not followed: {now.blind}"
+        found, last_ms = now.observed.registration, None
+        if known.last_fence is not None and (found is None or known.last_fence[0] != found.epoch):
+            last_ms = known.last_fence[1]
+        quorum = now.quorum
+        case = FenceCase(
+            static_min_isr=self.site.min_isr,
+            # The end of a controller is the end of a voter: one at a time, whatever the site allows for brokers.
+            brokers_max=self.site.fence_brokers_max if quorum is None else min(1, self.site.fence_brokers_max),
+            offset=self.offset(known, now, None),
+            last_fence_ms=last_ms,
+            needed=None if quorum is None else majority.why_needed(quorum, self.site.node_id, now.now_ms),
+            answered_ms=now.answered_ms,
+            now_ms=now.now_ms,
+        )
+        return why_not_fence(now.observed, case)
+
+    def waits_for_host(self, found: Mapping[str, tuple[Case, Would]], now: Situation) -> bool:
+        """Whether no disk of the broker is known to be healthy, and not for long enough (``lasted``): it may be the
+        adapter. A thread that is stuck then waits for it as the disks do, and proves nothing about the broker."""
+        disks = [now.disks[path] for path in self.site.log_dirs if path in now.disks]
+        if any(one.serves for one in disks) or not any(one.health is Health.FAILED for one in disks):
             return False
-        return waits_for_host((one.health for one in disks), (case for case, _ in found.values()))
+        return not any(case.lasted for case, _ in found.values())
 
-    def known(
-        self, found: Mapping[str, tuple[Case, Would]], seen: Seen
-    ) -> tuple[Mapping[str, directory_steps.Facts], broker_steps.Facts]:
-        """Facts of all directories and of the broker, for the ladder."""
-        now = self.now(seen)
-        directories = {path: self.directory(path, found, now, seen) for path in self._watching.paths}
-        return directories, self.broker(found, now, seen)
+    # ---- all of them
 
-    def directory(
-        self, path: str, found: Mapping[str, tuple[Case, Would]], now: Now, seen: Seen
-    ) -> directory_steps.Facts:
-        """Facts of a directory, for the ladder."""
-        assert seen.acts is not None
-        acting, registration = seen.acts.acting, seen.observed.registration
-        owned = self._watching.directory_id(path)
-        known = self._known_id(path, seen)
-        directory_id = None if known is None else str(known)
-        decided = found[path][1] if path in found else NOTHING
-        health = self.healths().get(path)
-        online = () if registration is None else registration.log_dirs
-        # One that nobody can read any more, of which a guard before this one saw that it went offline.
-        evicts = decided.step is Step.EVICT or (owned is None and path not in found)
-        return directory_steps.Facts(
-            path=path,
-            directory_id=directory_id,
-            decided=decided,
-            gate=before_start(found[path][0]) if path in found and seen.looked and seen.holder is None else NOTHING,
-            view=self.view(path, seen),
-            epoch=None if registration is None else registration.epoch,
-            well=health is not None and health is not Health.FAILED and path not in self._watching.unread,
-            present=seen.unbound is None,
-            others_online=any(one != known for one in online),
-            evict=self._prospects.evictions(path, known, now).before if evicts else {},
-            restore=acting.evicting.restorable(directory_id) if now.blind is None else {},
-            turn_ms=turn_ms(seen.observed, now.now_ms),
-            slow=self._slow(path, directory_id, found, now, seen),
+    def decide_all(self, known: Known, now: Situation) -> dict[str, tuple[Case, Would]]:
+        """Return the steps for the directories that have failed, or that Kafka has offline, by path."""
+        looked_at = {Health.FAILED, *([Health.SLOW] if self.site.demote else [])}
+        found = {}
+        for path, disk in now.disks.items():
+            if disk.health is not Health.FAILED:
+                self._forget(path)
+            if disk.health is None:
+                continue
+            if disk.health in looked_at or self.view(path, known, now) is KafkaView.OFFLINE:
+                case = self.case(path, known, now)
+                found[path] = (case, would(case))
+        return found
+
+    def _forget(self, path: str) -> None:
+        self._alone_ms.pop(path, None)
+        self._online_ms.pop(path, None)
+        self._short.discard(path)
+
+    def case(self, path: str, known: Known, now: Situation) -> Case:
+        """Return the case of a directory."""
+        disk, standing = now.disks[path], known.standings.get(path, Standing())
+        assert disk.health is not None
+        others = self._others(disk, now)
+        masked = standing.means is Step.MASK
+        there = [now.disks[one] for one in sorted(disk.beside) if one in now.disks]
+        shared = disk.shared
+        if self.site.metadata_log_dir in disk.beside:  # a broker does not outlive it
+            shared = shared or METADATA_BESIDE
+        cause = disk.cause
+        if disk.elsewhere:  # an error may come before the mount table is read: ENOENT below a mount that is gone
+            cause = Cause.ERROR if masked else Cause.MOUNT  # a mask is our own mount
+        view = self.view(path, known, now)
+        case = Case(
+            health=disk.health,
+            cause=cause,
+            kafka=view,
+            unbound=now.unbound,
+            others_well=any(one.serves for one in others),
+            others_quick=any(one.health is Health.ONLINE for one in others),
+            others_answer=any(one.over is not None for one in others),
+            holds_metadata=path == self.site.metadata_log_dir,
+            file_system=disk.file_system,
+            shared=shared,
+            well_beside=next((one.path for one in there if one.serves), None),
+            outlived=disk.over or disk.kept,
+            unidentified=cause is not Cause.MOUNT and disk.unidentified,
+            fence_first=self.site.fence_first,
+        )
+        return self._with_prospects(case, path, known, now)
+
+    def _with_prospects(self, case: Case, path: str, known: Known, now: Situation) -> Case:
+        """Return the case of a directory with what may be done about it."""
+        answers = case.others_well or case.others_answer or case.outlived is not None
+        alone = case.health is Health.FAILED and not answers
+        alone_ms = self._alone_ms.setdefault(path, now.now_ms) if alone else now.now_ms
+        if not alone:
+            self._alone_ms.pop(path, None)
+        found = self.evictions(path, known, now)
+        evictable = due(known.retries, "evict", found.before, now.now_ms)
+        demotable = due(known.retries, "demote", self.demotions(path, known, now), now.now_ms)
+        case = replace(case, evictable=len(evictable), not_evicted=found.refusal, demotable=len(demotable))
+        if case.kafka is not KafkaView.ONLINE:
+            self._online_ms.pop(path, None)
+        if case.health is not Health.FAILED:
+            return case
+        needed = self.need(path, known, now)
+        if needed.short or needed.sole:
+            self._short.add(path)
+        registration = now.observed.registration
+        lost = self.lost_with(path, known, now)
+        return replace(
+            case,
+            patience=self._patience(path, now),
+            helpless=now.no_helper,
+            unheard=self.unheard(now),
+            needed=needed.refusal,
+            in_sync=needed.why_not_shut_down,
+            last=registration is not None and lost.issuperset(registration.log_dirs),
+            behind=self.why_behind(path, known, now),
+            overdue=self._overdue(case, path, known, now) if case.kafka is KafkaView.ONLINE else None,
+            lasted=alone and now.now_ms - alone_ms >= self.site.host_fault_timeout_ms,
+            not_fenced=self.why_not_fence(known, now),
+            undecided=now.quorum is not None and majority.is_undecided(now.quorum, now.now_ms),
         )
 
-    def _slow(
-        self, path: str, directory_id: str | None, found: Mapping[str, tuple[Case, Would]], now: Now, seen: Seen
-    ) -> slow_steps.Facts | None:
-        """Facts of the leadership of a directory; None: nothing was moved off it, and nothing is to be."""
-        assert seen.acts is not None
-        acting, demotes = seen.acts.acting, self._prospects.site.demote
-        if not demotes and not acting.journal.demoted:
+    def _patience(self, path: str, now: Situation) -> str | None:
+        """Return why it is too early for anything that cannot be undone, in words; None: it is not."""
+        disk = now.disks[path]
+        wait_ms = disk.cut_after_ms * (2 if path in self._short else 1)
+        stood_ms = now.now_ms - disk.bad_ms
+        if stood_ms >= wait_ms:
             return None
-        health, owned = self.healths().get(path), self._watching.directory_id(path)
-        case, decided = found.get(path, (None, NOTHING))
-        return slow_steps.Facts(
-            path=path,
-            directory_id=directory_id,
-            slow=demotes and health is Health.SLOW,
-            well=health is Health.ONLINE or (health is Health.SLOW and not demotes),
-            free=now.blind is None and self.view(path, seen) is KafkaView.ONLINE,
-            demote={}
-            if case is None or decided.step is not Step.DEMOTE
-            else self._prospects.demotions(case, owned, now),
-            promote=acting.leading.promotable(directory_id),
-        )
+        why = f", {disk.medium}" if disk.medium else ""
+        why += ", doubled: too few other copies in sync" if path in self._short else ""
+        return f"nothing that cannot be undone before {wait_ms / 1000:g} s (kjbod.guard.cut.after.ms{why})"
 
-    def broker(self, found: Mapping[str, tuple[Case, Would]], now: Now, seen: Seen) -> broker_steps.Facts:
-        """Facts of the broker, for the ladder."""
-        acts = seen.acts
-        assert acts is not None
-        registration = seen.observed.registration
-        released = acts.acting.released
-        fences = {path: pair for path, pair in found.items() if pair[1].step is Step.FENCE and path not in released}
-        stuck, proven = (None, False) if self._waits_for_host(found, seen) else acts.crippled(seen.holder)
-        if registration is not None and not proven:
-            fenced = self._is_fenced(registration, seen)
-            stuck = broker_steps.silence(stuck, fenced, registration.in_controlled_shutdown)
-        wanted = stuck or next((f"{path}: {pair[1].reason}" for path, pair in fences.items()), None)
-        proven = proven or any(case.overdue is not None for case, _ in fences.values())
-        asked = wanted is not None or acts.acting.broker.state is broker_steps.State.FENCING
-        ids = sorted({*seen.observed.neighbours, self._config.node_id})
-        holder = seen.holder if seen.unbound is None else None
-        return broker_steps.Facts(
-            pid=None if holder is None else holder.pid,
-            ended=seen.ended_pid,
-            epoch=None if registration is None else registration.epoch,
-            fenced=None if registration is None or now.blind else registration.fenced,
-            stopping=registration is not None and registration.in_controlled_shutdown,
-            wanted=wanted,
-            refusal=self._prospects.why_not_fence(now, proven=proven) if asked else None,
-            cuts=tuple(path for path, (case, _) in fences.items() if is_cut_in_fence(case)),
-            place=ids.index(self._config.node_id),
-            claims=seen.quorum is not None,
-            fenced_at=seen.observed.fenced_at,
-            looked=seen.looked and (holder is None or acts.was_told(holder)),
-        )
+    def wait_ms(self, path: str, now: Situation) -> int | None:
+        """Return the time until the patience with a directory ends; None: it has ended, or has not begun."""
+        disk = now.disks[path]
+        if disk.health is not Health.FAILED:
+            return None
+        wait_ms = disk.bad_ms + disk.cut_after_ms * (2 if path in self._short else 1) - now.now_ms
+        return wait_ms if wait_ms > 0 else None
 
+    def _overdue(self, case: Case, path: str, known: Known, now: Situation) -> str | None:
+        """Return why the metadata should have had a directory offline by now, in words; None: they need not. The
+        deadline counts from when Kafka could first notice, and only while it is known that Kafka has not."""
+        fresh = now.answered_ms is not None and now.now_ms - now.answered_ms <= ANSWERED_MS
+        if not fresh:
+            self._online_ms.pop(path, None)
+            return None
+        since_ms = self._online_ms.setdefault(path, now.now_ms)
+        disk, acted_ms = now.disks[path], known.standings.get(path, Standing()).acted_ms
+        could_ms = acted_ms if acted_ms is not None else disk.failed_ms if case.cause in _ANSWERS_ERRORS else None
+        if could_ms is None or now.now_ms - max(could_ms, since_ms) < self.site.failure_timeout_ms:
+            return None
+        directory_id = self.directory_id(path, known, now)
+        led = sum(1 for one in now.observed.partitions.values() if one.leads and one.directory == directory_id)
+        if not led:
+            return None
+        timeout = f"log.dir.failure.timeout.ms={self.site.failure_timeout_ms}"
+        return f"{led} partitions are led there, and the metadata still have it online after {timeout}"
 
-def _is_unidentified(status: DirectoryStatus, seen: Seen) -> bool:
-    """Whether a directory has failed for its ``meta.properties`` alone, and its disk answers."""
-    verdict = seen.verdicts.get(status.path)
-    return verdict is not None and verdict.is_about_identity and status.blocked_ms is None
-
-
-def _serves(status: DirectoryStatus, seen: Seen) -> bool:
-    """Whether a disk is known to be well, whoever's the directory is by now."""
-    return is_well(status.health) or _is_unidentified(status, seen)
-
-
-def _failed_ms(path: str, seen: Seen) -> int | None:
-    """Time when a directory failed; None: it has not."""
-    verdict = seen.verdicts.get(path)
-    return None if verdict is None or verdict.state is not Health.FAILED else verdict.at_ns // 1_000_000
+    def _others(self, disk: Disk, now: Situation) -> list[Disk]:
+        """Return the disks of other log directories, which this one does not share."""
+        return [
+            now.disks[path]
+            for path in self.site.log_dirs
+            if path in now.disks and path != disk.path and path not in disk.shares
+        ]

@@ -1,6 +1,6 @@
-"""Effects of the ladder: each is a value that a shell carries out (:mod:`.acting`), and is part of a move. Pure.
+"""Effects of the guard's core: each is a value that the shell carries out (:mod:`.acting`). Pure.
 
-Each is safe to be done twice, since a guard that is killed between the audit's line and the deed does it again.
+Each is safe to be done twice, since a guard that is killed between the audit's line and the act does it again.
 """
 
 from collections.abc import Mapping
@@ -47,11 +47,26 @@ class Unmask(Effect):
 
 
 @dataclass(frozen=True, slots=True)
+class Suspect(Effect):
+    """Write into the metadata log which directories are suspected (:mod:`.suspects`); none: all of the broker."""
+
+    epoch: int
+    directory_ids: tuple[str, ...]
+    mark: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trust(Effect):
+    """Remove that record."""
+
+
+@dataclass(frozen=True, slots=True)
 class Report(Effect):
-    """Tell the controller in the broker's name that a directory is offline."""
+    """Tell the controller in the broker's name that a directory is offline, with all on its file system where that is
+    to be shut down."""
 
     path: str
-    directory_id: str
+    directory_ids: tuple[str, ...]
     epoch: int
 
 

@@ -83,8 +83,8 @@ class Following:
         security: of connections to the controllers, or why there are none.
         cluster_id: of the log directories; None: none could be read.
         evicted: partitions that are followed although the broker is no replica of them.
-        registered_anew: called when the broker has registered with another epoch.
         on_leader: told the active controller.
+        is_close: whether each change may matter: a disk fails, or something is being done.
         review: looks at everything again.
 
     Attributes:
@@ -101,8 +101,8 @@ class Following:
         security: Security | str,
         cluster_id: Callable[[], str | None],
         evicted: Callable[[], Collection[Key]],
-        registered_anew: Callable[[], None],
         on_leader: Callable[[Leader | None], None],
+        is_close: Callable[[], bool],
         review: Callable[[], None],
     ) -> None:
         self._config = config
@@ -111,8 +111,8 @@ class Following:
         self._security = security
         self._cluster_id = cluster_id
         self._evicted = evicted
-        self._registered_anew = registered_anew
         self._on_leader = on_leader
+        self._is_close = is_close
         self._review = review
         self._follower: MetadataFollower | None = None
         self._missing: str | None = NO_ANSWER
@@ -144,6 +144,14 @@ class Following:
     def is_followed(self) -> bool:
         """Whether they are followed."""
         return self.blind is None
+
+    @property
+    def answered_ms(self) -> int | None:
+        """Time of the last question to the active controller whose answer is applied: all committed by then is known.
+
+        None: it has not answered yet.
+        """
+        return None if self._follower is None or not self.observed.complete else self._follower.current_ms
 
     async def run(self) -> None:
         """Follow the metadata for as long as the guard runs."""
@@ -188,7 +196,8 @@ class Following:
         before, was_complete = self.observed.registration, self.observed.complete
         self.observed.committed(committed, self._clock.monotonic_ms())
         self._compare_epochs(before)
-        if self.observed.registration is not before or self.observed.complete != was_complete:
+        news = self.observed.registration is not before or self.observed.complete != was_complete
+        if news or (committed.records and self._is_close()):
             self._review()
 
     def _on_snapshot(self, snapshot: Snapshot) -> None:
@@ -202,5 +211,4 @@ class Following:
         """Whether the broker has started since: what it has taken up then may be well."""
         now = self.observed.registration
         if before is not None and now is not None and now.epoch != before.epoch:
-            self._registered_anew()
             self.registered_ms = self._clock.monotonic_ms()

@@ -8,7 +8,8 @@ locked and it has no network, so that it works while disks hang.
 Protocol: a JSON object in a line, over a stream socket. The first line has the facts (:func:`Hand.__init__`), answered
 with what was frozen. Then:
 
-    ``{"n": 7, "verb": "cut", "directory": "/mnt/d3"}``     no directory for threads, kill, reset, unreset, destroy
+    ``{"n": 7, "verb": "cut", "directory": "/mnt/d3", "until_ms": 81234}``  not later than that, on CLOCK_MONOTONIC
+    ``{"n": 7, "verb": "mask", "directory": "/mnt/d3"}``    no directory for threads, kill, reset, unreset, destroy
     ``{"n": 7, "verb": "hold", "pid": 4711, "started": 83}``  another process holds ``.lock`` now
     ``{"n": 7, "verb": "let_go", "directory": "/mnt/d3"}``  close it, so that its file system can be unmounted
     ``{"n": 7, "verb": "freeze", "directory": "/mnt/d3"}``  take hold of what is there now
@@ -32,6 +33,7 @@ import os
 import signal
 import socket
 import sys
+import time
 
 if __name__ == "__main__":  # the source root goes last, so that nothing in it can stand in for Python's own library
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
@@ -127,7 +129,7 @@ class Hand:
     def work(self, verb: str, request: dict[str, Any]) -> Task:
         """Task for a request. Raises Refused."""
         if verb in ("cut", "mask", "unmask", "let_go", "freeze"):
-            return self._on_directory(verb, request["directory"])
+            return self._on_directory(verb, request["directory"], request.get("until_ms"))
         if verb == "unreset":
             return Task(lambda: self.resets.unreset(self.broker))
         if verb == "hold":
@@ -152,7 +154,7 @@ class Hand:
             return Task(lambda: self.resets.reset(broker), self._was_reset)
         return Task(lambda: self.resets.destroy(broker))
 
-    def _on_directory(self, verb: str, path: str) -> Task:
+    def _on_directory(self, verb: str, path: str, until_ms: Any) -> Task:
         directory = self.directories.get(path)
         if directory is None:
             raise Refused(f"{path} is no log directory that was frozen when the hand started")
@@ -175,8 +177,10 @@ class Hand:
             raise Refused(f"{path} was cut {CUTS_MAX} times")
         if directory.cuts_ever >= CUTS_EVER_MAX:
             raise Refused(f"file systems at {path} were cut {CUTS_EVER_MAX} times: start the guard again")
+        if type(until_ms) is not int or time.monotonic_ns() > until_ms * 1_000_000:
+            raise Refused(f"{path}: it is too late: the metadata that allowed it are old by now")
         directory.cuts, directory.cuts_ever = directory.cuts + 1, directory.cuts_ever + 1
-        return Task(lambda: kernel.cut(directory, broker), None, needed)
+        return Task(lambda: kernel.cut(directory, broker, until_ms), None, needed)
 
     def _let_go(self, directory: Directory) -> Task:
         """Close a directory. The last one that closes a file system which was unmounted waits for its disk: that is the
@@ -284,9 +288,9 @@ def main() -> None:
         text = str(error) if type(error) is ValueError else f"they are of another form: {error!r}"
         control.sendall(json.dumps({"error": text}).encode() + b"\n")
         return
-    give_up_rights()
+    lacks = give_up_rights()
     hand.missing += missing
-    control.sendall(json.dumps(hand.hello()).encode() + b"\n")
+    control.sendall(json.dumps({**hand.hello(), "lacks": lacks}).encode() + b"\n")
     Requests(control, hand.work, lambda: hand.broker, hand.broker_ended).serve()
 
 

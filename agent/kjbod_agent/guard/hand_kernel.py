@@ -16,6 +16,7 @@ import os
 import select
 import stat
 import struct
+import time
 
 from kjbod_agent.guard.hand_broker import Broker, is_below
 from kjbod_agent.guard.hand_netlink import Refused
@@ -206,8 +207,8 @@ def require_there(directory: Directory, table: list[Mount]) -> None:
         raise Refused(f"{directory.path} leads to {what}, not to the file system that the hand holds")
 
 
-def cut(directory: Directory, broker: Broker | None) -> None:
-    """Shut the file system down by the descriptor; no path is looked up."""
+def cut(directory: Directory, broker: Broker | None, until_ms: int) -> None:
+    """Shut the file system down by the descriptor, until a time of CLOCK_MONOTONIC; no path is looked up."""
     table = mounts()
     require_there(directory, table)
     tables = [table]
@@ -231,6 +232,8 @@ def cut(directory: Directory, broker: Broker | None) -> None:
         keep_only(directory.fd, write_end)
         number = 0
         try:
+            if time.monotonic_ns() > until_ms * 1_000_000:  # the host stood still meanwhile
+                raise OSError(errno.ETIME, os.strerror(errno.ETIME))
             fcntl.ioctl(directory.fd, FS_IOC_SHUTDOWN, struct.pack("=I", SHUTDOWN_NOLOGFLUSH))
         except OSError as error:
             number = error.errno or errno.EIO

@@ -115,7 +115,8 @@ class HandLink:
     Attributes:
         pid: of the hand.
         directories: what it says of each.
-        missing: what it lacks, a line each.
+        missing: what it lacks, a line each, also where that keeps it from nothing.
+        lacks: capabilities without which it cannot act, a line each.
         problem: why it does nothing any more; None: it works.
         apart: whether the broker that it knows is in another network namespace; None: nobody knows.
     """
@@ -124,6 +125,7 @@ class HandLink:
         self.pid = started.pid
         self.directories: Mapping[str, Frozen] = {}
         self.missing: Sequence[str] = ()
+        self.lacks: Sequence[str] = ()
         self.problem: str | None = None
         self.apart: bool | None = None
         self._clock, self._told = clock, told
@@ -159,13 +161,14 @@ class HandLink:
             link._wire.close()
             return link
         link._take(found)
-        link.missing, link.apart = tuple(found["missing"]), found["apart"]
+        link.lacks, link.apart = tuple(found["lacks"]), found["apart"]
+        link.missing = (*found["missing"], *link.lacks)
         return link
 
     # ---- means.Hand
 
-    async def cut(self, directory: str) -> Done:
-        return await self._do(Verb.CUT, directory=directory)
+    async def cut(self, directory: str, until_ms: int) -> Done:
+        return await self._do(Verb.CUT, directory=directory, until_ms=until_ms)
 
     async def mask(self, directory: str) -> Done:
         return await self._do(Verb.MASK, directory=directory)

@@ -41,6 +41,12 @@ RIGHTS = {
 }
 KEPT_CAPABILITIES = (2, 5, 12, 14, 18, 19, 21)
 """CAP_DAC_READ_SEARCH, _KILL, _NET_ADMIN, _IPC_LOCK, _SYS_CHROOT, _SYS_PTRACE, _SYS_ADMIN."""
+NEEDED = {
+    21: "CAP_SYS_ADMIN is missing: no file system is shut down or over-mounted",
+    19: "CAP_SYS_PTRACE is missing: nobody sees whether the broker is stuck",
+    12: "CAP_NET_ADMIN is missing: clients of a killed broker wait for their time-outs",
+}
+"""Capabilities without which an action is not done, and which."""
 OOM_SCORE_ADJUST = -900
 _OOM_FILE = "/proc/self/oom_score_adj"
 _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 36, 38
@@ -87,8 +93,8 @@ def secure() -> list[str]:
     return missing
 
 
-def give_up_rights() -> None:
-    """Keep the capabilities that the verbs need, for good."""
+def give_up_rights() -> list[str]:
+    """Keep the capabilities that the verbs need, for good; returns a line for each that is needed and missing."""
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     header = struct.pack("=Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
@@ -97,3 +103,5 @@ def give_up_rights() -> None:
         low, permitted, inheritable, *_ = struct.unpack("=6I", now.raw)
         kept = sum(1 << one for one in KEPT_CAPABILITIES)
         libc.capset(header, struct.pack("=6I", low & kept, permitted & kept, inheritable & 0, 0, 0, 0))
+        return [line for number, line in NEEDED.items() if not permitted & (1 << number)]
+    return []

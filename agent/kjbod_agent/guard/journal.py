@@ -1,8 +1,8 @@
-"""The journal of a guard: what it was about, so that one that starts after it goes on. Pure.
+"""The journal of a guard: what it was about, so that the next one goes on. Pure.
 
-It is one JSON file in ``kjbod.state.dir``, replaced as a whole and fsynced before each deed. What it says is held
-against the metadata and the kernel: it never decides alone. Replica lists as they were before an eviction stand there
-until they are restored or somebody else has changed them.
+It is one JSON file in ``kjbod.state.dir``, replaced as a whole and fsynced before each act. The next guard compares it
+with the metadata and the kernel: the journal never decides alone. It has the replica lists as they were before an
+eviction until they are restored, or until somebody else has changed them.
 """
 
 import json
@@ -140,6 +140,7 @@ def encode(journal: Journal, node: int, *, ahead_ms: int, boot_id: str = "") -> 
             path: {
                 "state": standing.state,
                 "means": standing.means,
+                "plan": standing.plan,
                 "epoch": standing.epoch,
                 "reports": standing.reports,
                 "reason": standing.reason,
@@ -148,7 +149,7 @@ def encode(journal: Journal, node: int, *, ahead_ms: int, boot_id: str = "") -> 
                 "at_ms": at_ms,
             }
             for path, (standing, directory_id, at_ms) in journal.directories.items()
-            if standing.state is not directory_steps.State.WELL or standing.means is not None
+            if standing.state is not directory_steps.State.WELL or standing.means or standing.plan
         },
         "broker": _broker(journal.broker),
         "clock": {"boot_id": boot_id, "ahead_ms": ahead_ms} if boot_id else None,
@@ -252,15 +253,30 @@ def _standing(row: Mapping[str, Any], now_ms: int, wall_ms: int) -> directory_st
     ago_ms = wall_ms - _number(row["at_ms"])
     recent = -EVICT_WITHIN_MS < ago_ms < EVICT_WITHIN_MS  # of the future: the wall clock was set back, nobody knows
     state, reason = directory_steps.State(row["state"]), _text(row["reason"])
-    if state is directory_steps.State.RELEASING:  # who asked for it asks again
-        state, reason = directory_steps.State.LEFT, directory_steps.RELEASED
-    elif state is directory_steps.State.LEFT and reason != directory_steps.RELEASED and _is_untouched(row):
-        state = directory_steps.State.WELL  # what that guard lacked, a hand or a right, this one may have
+    plan = None if row.get("plan") is None else Step(row["plan"])  # of a guard that knew nothing of it
+    match state:
+        case directory_steps.State.RELEASING:  # the operator asks again
+            state, reason = directory_steps.State.LEFT, directory_steps.RELEASED
+        case directory_steps.State.UNMASKING:
+            state = directory_steps.State.MASKED
+        case directory_steps.State.EVICTING:  # partitions that are left to evict are asked for again
+            state = directory_steps.State.OFFLINE
+        case directory_steps.State.OFFLINE if plan is Step.CUT and row["means"] is None:
+            if (
+                reason != directory_steps.ANSWERED
+            ):  # the shutdown did not work: this guard may have what that one lacked
+                state = directory_steps.State.REPORTING
+        case directory_steps.State.CUTTING:  # it may have been done: it is asked for again
+            state = directory_steps.State.WELL if plan is None else directory_steps.State.REPORTING
+        case directory_steps.State.LEFT if reason != directory_steps.RELEASED and _is_untouched(row):
+            state = directory_steps.State.WELL  # what that guard lacked, a helper or a right, this one may have
     return directory_steps.Standing(
         state=state,
         since_ms=now_ms,
         reason=reason,
         means=None if row["means"] is None else Step(row["means"]),
+        plan=plan,
+        acted_ms=None if row["means"] is None and plan is None else now_ms,
         epoch=_maybe(row["epoch"]),
         reports=_number(row["reports"]),
         # Leaders still wait for what went offline a short while ago.
@@ -278,7 +294,8 @@ def _resumed(row: Mapping[str, Any], now_ms: int) -> broker_steps.Standing:
     """The broker's standing: a fence that had come to the kill goes on, one that had not begins anew."""
     killed, epoch = bool(row["killed"]), _maybe(row["epoch"])
     begun = row["state"] == broker_steps.State.FENCING and epoch is not None and (killed or row["left"] == ["fence"])
-    left = tuple(_effect(name, epoch) for name in row["left"]) if begun and epoch is not None else ()
+    names = [name for name in row["left"] if name != "cut"]  # the next guard decides about disks anew
+    left = tuple(_effect(name, epoch) for name in names) if begun and epoch is not None else ()
     state = broker_steps.State.FENCING if begun else broker_steps.State.ABSENT
     if row["state"] == broker_steps.State.FENCED:
         state = broker_steps.State.FENCED

@@ -12,7 +12,8 @@ A voter that fetches and is far behind keeps no majority up to date: nothing is 
 counts only if it has what the leader had :data:`LAG_MS` before. A new leader knows nothing of the voters at first, and
 what an old one said of them is forgotten.
 
-That two guards do not take two voters at the same time is not decided here, but by a claim: :mod:`.broker_steps`.
+Two guards never take two voters at the same time: each needs its record first in the log (:mod:`.suspects`), and of
+nodes that are controllers one is fenced at a time (:mod:`.deciding`).
 """
 
 from collections.abc import Mapping

@@ -6,14 +6,15 @@ something that the ladder goes on from, never an exception.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import field
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from kjbod.quick_dataclass import dataclass
 
 REQUEST_PARTITIONS_MAX: Final = 1_000
 """Partitions in one request to a controller."""
-Name = tuple[str, int]
+Name: TypeAlias = tuple[str, int]
 """A partition: its topic's name, and its number."""
 
 
@@ -56,11 +57,13 @@ class Done:
         outcome: see there.
         reason: in words, what and where; empty for done.
         took_ms: from the request to the answer or the deadline.
+        refused: partitions for which it did not work, with the reasons, where it was about many.
     """
 
     outcome: Outcome
     reason: str = ""
     took_ms: int = 0
+    refused: Mapping[Name, str] = field(default_factory=dict)
 
     @property
     def happened(self) -> bool:
@@ -82,14 +85,14 @@ def summed(answers: Sequence[Mapping[Name, Done]]) -> Done:
     for answer in answers:
         came |= answer
     took_ms = sum(max((one.took_ms for one in answer.values()), default=0) for answer in answers)
-    failed = [one for one in came.values() if not one.happened]
+    failed = {name: one for name, one in came.items() if not one.happened}
     if not failed:
         return Done(outcome=Outcome.DONE, took_ms=took_ms)
-    reason = f"{len(failed)} of {len(came)} partitions: {failed[0].reason}"
-    if len(failed) < len(came):
-        return Done(outcome=Outcome.DONE, reason=reason, took_ms=took_ms)
-    refused = all(one.outcome is Outcome.REFUSED for one in failed)
-    return Done(outcome=Outcome.REFUSED if refused else Outcome.FAILED, reason=reason, took_ms=took_ms)
+    refused = {name: one.reason for name, one in failed.items()}
+    reason = f"{len(failed)} of {len(came)} partitions: {next(iter(refused.values()))}"
+    denied = all(one.outcome is Outcome.REFUSED for one in failed.values())
+    outcome = Outcome.DONE if len(failed) < len(came) else Outcome.REFUSED if denied else Outcome.FAILED
+    return Done(outcome=outcome, reason=reason, took_ms=took_ms, refused=refused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,8 @@ class Thread:
 class Hand(Protocol):
     """The privileged process, as the daemon sees it. No method raises, none takes longer than its deadline."""
 
-    async def cut(self, directory: str) -> Done: ...
+    async def cut(self, directory: str, until_ms: int) -> Done:
+        """Shut the file system down, not later than at this monotonic time: what allowed it may have passed then."""
 
     async def mask(self, directory: str) -> Done: ...
 
@@ -136,6 +140,9 @@ class Hand(Protocol):
 
 class Voice(Protocol):
     """Speaker to the controllers, in the broker's name or the guard's own. No method raises."""
+
+    async def suspect(self, value: str | None) -> Done:
+        """Write the record of suspected directories of this broker (:mod:`.suspects`); None: remove it."""
 
     async def report(self, broker_epoch: int, directory_ids: Sequence[str]) -> Done:
         """Send one heartbeat in the broker's name with these directories in OfflineLogDirs."""

@@ -12,14 +12,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from kjbod.metrics.certificates import ends_of_certificates
 from kjbod_agent.guard import broker_steps
 from kjbod_agent.guard.directory_steps import RELEASED, State
-from kjbod_agent.guard.ladder import KafkaView, Step
+from kjbod_agent.guard.ladder import WAITS_FOR, KafkaView, Step
 from kjbod_agent.guard.means import Outcome
 from kjbod_agent.guard.picture import UNWATCHED, Deeds, Picture
 from kjbod_agent.health.state import Health
 from kjbod_agent.metrics import Disk, directory_gauge, disk_of, disk_series, health_series
 
 MEANS: Final = (
-    *("cut", "mask", "unmask", "report", "evict", "restore", "demote", "promote"),
+    *("suspect", "trust", "cut", "mask", "unmask", "report", "evict", "restore", "demote", "promote"),
     *("kill", "fence", "reset", "unreset", "destroy"),
 )
 """Names of the effects (:mod:`.effects`): each has its series from the start, so that the first one is an increase."""
@@ -59,23 +59,55 @@ def metrics_of(now: Picture) -> Iterator[Metric]:
         {row["path"]: row["would"] for row in rows if row["would"] is not None},
         [str(step) for step in Step],
     )
+    waits = {row["path"]: row.get("waits_for") or "" for row in rows if row["would"] is not None}
+    yield _of_each(
+        "kjbod_guard_waiting",
+        "1 for the reason why the guard waits with an action: time (kjbod.guard.cut.after.ms), host (no healthy disk), "
+        "helper (no privileged helper), controller (none answers), copies (too few others in sync), budget (other "
+        "brokers come first), fence (the broker may not be fenced), last (the last directory of the broker); 0 for the "
+        "others.",
+        "reason",
+        waits,
+        list(WAITS_FOR),
+    )
+    if now.needs is not None:
+        yield GaugeMetricFamily(
+            "kjbod_guard_partitions_below_replication_factor",
+            "Partitions that the guard evicted this broker from, and that it is not back in.",
+            now.needs.below_replication_factor,
+        )
+        yield GaugeMetricFamily(
+            "kjbod_guard_partitions_below_min_isr",
+            "Partitions of this broker with fewer replicas in sync than min.insync.replicas.",
+            now.needs.below_min_isr,
+        )
+        yield GaugeMetricFamily(
+            "kjbod_guard_partitions_without_leader",
+            "Partitions of this broker that have no leader.",
+            now.needs.without_leader,
+        )
+    yield GaugeMetricFamily(
+        "kjbod_guard_partitions_refused",
+        "Partitions whose eviction, restoration or demotion the controllers refused.",
+        len(now.refused),
+    )
     steps = {row["path"]: row["step"] for row in rows if row.get("step") is not None}
     yield _of_each(
         "kjbod_guard_step",
-        "1 for where a directory stands on the ladder of a guard that acts, 0 for the others.",
+        "1 for the state of a directory for a guard that acts, 0 for the others.",
         "state",
         steps,
         [str(state) for state in State],
     )
     yield directory_gauge(
         "kjbod_guard_refused",
-        "Whether what should be done about a directory may not be done, or was tried and did not work.",
+        "Whether an action about a directory waits for more than time, or was tried and did not work.",
         ((row["path"], _is_refused(row)) for row in rows),
     )
     if now.broker_state is not None:
         states = GaugeMetricFamily(
             "kjbod_guard_broker_state",
-            "1 for where the broker stands for a guard that acts, 0 for the others.",
+            "1 for the state of the broker for a guard that acts, 0 for the others.",
             labels=["state"],
         )
         for state in broker_steps.State:
@@ -90,7 +122,7 @@ def metrics_of(now: Picture) -> Iterator[Metric]:
 
 def _is_refused(row: dict[str, Any]) -> bool:
     is_left = row.get("step") == State.LEFT and row.get("step_reason") != RELEASED
-    return is_left or row["would"] == Step.WAIT
+    return is_left or (row["would"] == Step.WAIT and row.get("waits_for") != "time")
 
 
 def _of_deeds(deeds: Deeds) -> Iterator[Metric]:
@@ -102,11 +134,18 @@ def _of_deeds(deeds: Deeds) -> Iterator[Metric]:
             acts.add_metric([means, str(outcome)], deeds.outcomes.get((means, str(outcome)), 0))
     yield acts
     yield GaugeMetricFamily(
-        "kjbod_guard_hand_missing", "Lines that say what the hand cannot do; 1 where there is none.", deeds.hand_missing
+        "kjbod_guard_hand_missing",
+        "Lines that say what the privileged helper cannot do; 1 where there is none.",
+        deeds.hand_missing,
+    )
+    yield GaugeMetricFamily(
+        "kjbod_guard_rights_missing",
+        "Rights on the cluster that the guard needs to act, and lacks.",
+        len(deeds.missing_rights),
     )
     yield GaugeMetricFamily(
         "kjbod_guard_broker_crippled",
-        "Whether stuck threads, or its own answers, say that the broker cannot go on.",
+        "Whether a thread that waits for a disk which was acted on proves that the broker is stuck.",
         deeds.crippled,
     )
     yield GaugeMetricFamily(

@@ -1,12 +1,13 @@
 """The cluster's metadata as far as they concern one broker. Pure.
 
-A guard follows the metadata log as an observer does who is nobody's replica (id -1, no directory id), and keeps of it
-the registration of its broker, which says what Kafka has noticed, and for each replica of that broker the directory,
-whether it leads, and who else has the partition and is in sync. Of a cluster of 200,000 partitions that are the 4,000
-of this broker; names of topics are kept of all, since a topic may get a partition here later. Of other brokers it keeps
-when they were fenced or lost a directory, and of configurations ``min.insync.replicas``.
+A guard follows the metadata log as an observer (id -1, no directory id). It keeps the registration of its broker, which
+says what Kafka has noticed, and each replica of that broker: its directory, its leader, and the other replicas with
+their directories and the in-sync replicas. Of a cluster of 200,000 partitions that are the 4,000 of this broker. It
+keeps the names of all topics, since a topic may get a partition here later. Of other brokers it keeps the online
+directories, the directories that their guards suspect (:mod:`.suspects`), and when they were fenced or lost a
+directory. Of configurations it keeps ``min.insync.replicas``.
 
-A partition that the guard took this broker out of is remembered (``evicted``), so that it can be put back.
+The guard remembers a partition that it took this broker out of (``evicted``), so that it can put the broker back.
 
 The rules are those of :mod:`kjbod.metadata.image`. A change of a partition that is not ours matters only where it makes
 this broker a replica: who leads it is not known then, but it is somebody else, who has been a replica before.
@@ -29,6 +30,7 @@ from kjbod.metadata.records import (
     EndTransactionRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
+    NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
     Record,
@@ -39,14 +41,17 @@ from kjbod.metadata.records import (
     UnregisterBrokerRecord,
 )
 from kjbod.quick_dataclass import dataclass
+from kjbod_agent.guard import suspects
 from kjbod_agent.guard.ladder import KafkaView
+from kjbod_agent.guard.suspects import Suspects
 
 NO_OFFSET: Final = -1
-RIVAL_MS: Final = 10_000
-"""Time for another guard to kill its broker after its claim, cuts included, and for the quorum to show that."""
+ALWAYS: Final = -(1 << 62)
+"""A monotonic time before any other."""
 MIN_ISR: Final = "min.insync.replicas"
 _TOPIC: Final = 2
 _BROKER: Final = 4
+_NO_LEADER: Final = -1
 
 Key = tuple[Uuid, int]
 """Topic id and number of a partition."""
@@ -64,6 +69,11 @@ class Placed:
         isr: those that are in sync; empty where that is not known.
         adding: brokers that are being added by a reassignment.
         removing: brokers that are being removed by one.
+        directories: of the replicas, in the same order; empty where that is not known.
+        leader: the broker that leads; -1: none, or it is not known.
+        eligible: brokers whose replicas have everything that was committed, though they are not in sync (ELR).
+        unclean: whether a replica was elected that was not in sync while this broker was out of sync: the replica here
+            may have records that the new leader does not have.
     """
 
     position: int
@@ -73,6 +83,15 @@ class Placed:
     isr: tuple[int, ...] = ()
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
+    directories: tuple[Uuid, ...] = ()
+    leader: int = _NO_LEADER
+    eligible: tuple[int, ...] = ()
+    unclean: bool = False
+
+    def directory_of(self, broker_id: int) -> Uuid | None:
+        """Return the directory of another broker's replica; None where that is not known."""
+        found = dict(zip(self.replicas, self.directories, strict=False))
+        return found.get(broker_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +100,17 @@ class Neighbour:
 
     Attributes:
         epoch: of its registration.
-        fenced: whether it is.
-        log_dirs: how many directories it has online.
-        fenced_ms: monotonic time when it was seen to be fenced; None: not while we watched.
-        lost_ms: the same of a directory that it lost.
-        fenced_at: offset of the record that fenced it, the first one of those that came within :data:`RIVAL_MS` of each
-            other; -1: none was seen.
+        active: whether it is unfenced and not in controlled shutdown: it may lead.
+        log_dirs: its online directories.
+        fenced_ms: monotonic time when it was seen to be fenced; None: not while this guard followed.
+        lost_ms: the same for a directory that it lost, or for a partition that its guard evicted.
     """
 
     epoch: int
-    fenced: bool
-    log_dirs: int
+    active: bool
+    log_dirs: frozenset[Uuid]
     fenced_ms: int | None = None
     lost_ms: int | None = None
-    fenced_at: int = NO_OFFSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +133,20 @@ class Observed:
         complete_ms: monotonic time when that came to hold; None: it does not, or that is not known.
         came: whether it ever was: what is applied from then on has happened while we watched.
         registration: the broker's; None while it has none.
-        fenced_at: offset of the record that fenced it last; -1: none was seen.
         metadata_version: level of the cluster's features.
         topics: names, of all topics.
         partitions: the broker's replicas, by topic id and number.
         evicted: partitions that are followed although the broker is no replica of them (any more).
         others: the rest of those, as they are.
         neighbours: the other brokers, by id.
+        suspects: the directories that guards suspect, by broker id, this broker's included.
+        trusted: another broker whose guard removed its record last, and when (monotonic time); None: none was seen to.
         min_isr: ``min.insync.replicas`` of topics that have their own, by name.
         min_isr_of_brokers: the same of brokers, by id as text; ``""`` is the default of the cluster.
-        now_ms: monotonic time of what is being applied; 0 while that is the past.
+        known_ms: monotonic time from which on losses of other brokers are known; None: they are not yet.
+        now_ms: monotonic time of what is being applied. While that is the past: the controller's wall clock, and 0
+            where a batch does not tell; :meth:`note_complete` converts the times.
+        revision: number of records that were applied and may have changed something.
     """
 
     broker_id: int
@@ -135,17 +155,23 @@ class Observed:
     complete_ms: int | None = None
     came: bool = False
     registration: BrokerRegistration | None = None
-    fenced_at: int = NO_OFFSET
     metadata_version: int = versions.MINIMUM
     topics: dict[Uuid, str] = field(default_factory=dict)
     partitions: dict[Key, Placed] = field(default_factory=dict)
     evicted: frozenset[Key] = frozenset()
     others: dict[Key, Placed] = field(default_factory=dict)
     neighbours: dict[int, Neighbour] = field(default_factory=dict)
+    suspects: dict[int, Suspects] = field(default_factory=dict)
+    trusted: tuple[int, int] | None = None
     min_isr: dict[str, int] = field(default_factory=dict)
     min_isr_of_brokers: dict[str, int] = field(default_factory=dict)
+    known_ms: int | None = None
     now_ms: int = 0
+    revision: int = field(default=0, compare=False)
     _pending: list[tuple[int, Record]] | None = None
+    _from_start: bool = False
+    _began_ms: int = 0
+    """The controller's wall clock at the first batch that was applied."""
 
     # ---- what the log says
 
@@ -156,18 +182,43 @@ class Observed:
             ReplayError: a record of this broker contradicts the ones before it.
         """
         self.came = self.came or self.complete
-        self.now_ms = now_ms if self.came else 0
+        if self.came:
+            self.now_ms = now_ms
+        elif not self._began_ms and batch.batches:
+            self._from_start = batch.batches[0].base_offset == 0
+            self._began_ms = batch.batches[0].timestamp_ms
+        times = [] if self.came else [(one.last_offset, one.timestamp_ms) for one in reversed(batch.batches)]
         for offset, record in batch.records:
-            self._replay(offset, record)
+            while times and times[-1][0] < offset:
+                times.pop()
+            if not self.came:
+                self.now_ms = max(self.now_ms, times[-1][1] if times else 0)
+            self._replay(offset, record, now_ms)
+        if not self.came:  # those without a record that is known here as well
+            self.now_ms = max([self.now_ms, *(one.timestamp_ms for one in batch.batches)])
         if self._pending is None:
             self.offset = batch.last_offset
         if batch.last_offset + 1 >= batch.high_watermark:
             self.note_complete(now_ms)
 
     def note_complete(self, now_ms: int) -> None:
-        """Note that all is applied that was committed when we came."""
-        if not self.complete:
-            self.complete, self.complete_ms = True, now_ms
+        """Note that all is applied that was committed when this guard came, and convert times of the controller's clock
+        to monotonic time. Ages count from the newest batch, so that no two clocks are compared."""
+        if self.complete:
+            return
+        self.complete, self.complete_ms = True, now_ms
+        if self.came:
+            return
+        ahead_ms = now_ms - self.now_ms
+
+        def converted(at_ms: int | None) -> int | None:
+            return None if at_ms is None else at_ms + ahead_ms
+
+        for broker_id, its in self.neighbours.items():
+            now = replace(its, fenced_ms=converted(its.fenced_ms), lost_ms=converted(its.lost_ms))
+            self.neighbours[broker_id] = now
+        self.known_ms = ALWAYS if self._from_start else self._began_ms + ahead_ms if self._began_ms else now_ms
+        self.now_ms = now_ms
 
     def wants(self, record: Record) -> bool:
         """Whether a record of a snapshot says anything here: not a partition of other brokers alone, which most are."""
@@ -177,39 +228,46 @@ class Observed:
 
     def snapshot(self, snapshot: Snapshot, now_ms: int = 0) -> "Observed":
         """The knowledge that a snapshot gives instead, at a monotonic time. When other brokers were fenced or lost a
-        directory is not in it: that is kept, and what is new counts from now.
+        directory, and when guards began to suspect one, is not in it: that is kept, and what is new counts from now.
 
         Raises:
             ReplayError: a record of this broker contradicts the ones before it.
         """
         fresh = Observed(self.broker_id, evicted=self.evicted)
         for record in snapshot.records:
-            fresh._apply(record, NO_OFFSET)
+            fresh._apply(record, NO_OFFSET, now_ms)
         fresh.offset = snapshot.id.end_offset - 1
-        fresh.came = self.came or self.complete
+        fresh.came, fresh.known_ms, fresh.trusted = self.came or self.complete, self.known_ms, self.trusted
+        fresh.now_ms = self.now_ms
         at_ms = now_ms if fresh.came else None
         for broker_id, before in self.neighbours.items():
             if (now := fresh.neighbours.get(broker_id)) is not None:
-                fresh.neighbours[broker_id] = _since(before, now, at_ms, NO_OFFSET)
-        fresh.fenced_at = self.fenced_at
+                fresh.neighbours[broker_id] = _since(before, now, at_ms)
+        for broker_id, known in self.suspects.items():
+            if (found := fresh.suspects.get(broker_id)) is not None and found.value == known.value:
+                fresh.suspects[broker_id] = known
+        for key, placed in self.partitions.items():
+            if placed.unclean and (partition := fresh.partitions.get(key)) is not None:
+                fresh.partitions[key] = replace(partition, unclean=self.broker_id not in partition.isr)
         return fresh
 
-    def _replay(self, offset: int, record: Record) -> None:
+    def _replay(self, offset: int, record: Record, now_ms: int) -> None:
         """Apply a record, or hold it back until its transaction ends (KIP-868)."""
         if isinstance(record, BeginTransactionRecord):
             self._pending = []
         elif isinstance(record, EndTransactionRecord):
             held, self._pending = self._pending or [], None
             for at, one in held:
-                self._apply(one, at)
+                self._apply(one, at, now_ms)
         elif isinstance(record, AbortTransactionRecord):
             self._pending = None
         elif self._pending is not None:
             self._pending.append((offset, record))
         else:
-            self._apply(record, offset)
+            self._apply(record, offset, now_ms)
 
-    def _apply(self, record: Record, offset: int) -> None:
+    def _apply(self, record: Record, offset: int, now_ms: int) -> None:
+        self.revision += not isinstance(record, NoOpRecord)
         match record:
             case PartitionRecord():
                 self._put(record)
@@ -221,11 +279,13 @@ class Observed:
                 self._remove(record.topic_id)
             case FeatureLevelRecord() if record.name == versions.METADATA_VERSION:
                 self.metadata_version = record.feature_level or versions.MINIMUM
+            case ConfigRecord() if record.name == suspects.CONFIG and record.resource_type == _BROKER:
+                self._suspect(record, offset, now_ms)
             case ConfigRecord():
                 self._configure(record)
             case _:
                 self._register(record, offset)
-                self._neighbour(record, offset)
+                self._neighbour(record)
 
     def _remove(self, topic_id: Uuid) -> None:
         self.min_isr.pop(self.topics.pop(topic_id, ""), None)
@@ -242,28 +302,40 @@ class Observed:
         else:
             values.pop(record.resource_name, None)
 
-    def _neighbour(self, record: Record, offset: int) -> None:
-        """Take up a record of another broker."""
+    def _suspect(self, record: ConfigRecord, offset: int, now_ms: int) -> None:
+        """Apply the directories that the guard of a broker suspects."""
+        if not record.resource_name.isdecimal():
+            return
+        broker_id = int(record.resource_name)
+        if record.value is not None:
+            self.suspects[broker_id] = suspects.decode(record.value, offset, now_ms)
+        elif self.suspects.pop(broker_id, None) is not None and self.came and broker_id != self.broker_id:
+            self.trusted = broker_id, now_ms
+
+    def _neighbour(self, record: Record) -> None:
+        """Apply a record of another broker."""
         match record:
             case RegisterBrokerRecord() if record.broker_id != self.broker_id:
                 before = self.neighbours.get(record.broker_id)
-                anew = Neighbour(record.broker_epoch, record.fenced, len(record.log_dirs))
+                active = not record.fenced and not record.in_controlled_shutdown
+                anew = Neighbour(record.broker_epoch, active, frozenset(record.log_dirs))
                 if before is not None:  # a start is no trouble, and ends none
-                    anew = replace(anew, fenced_ms=before.fenced_ms, lost_ms=before.lost_ms, fenced_at=before.fenced_at)
+                    anew = replace(anew, fenced_ms=before.fenced_ms, lost_ms=before.lost_ms)
                 self.neighbours[record.broker_id] = anew
             case UnregisterBrokerRecord():
                 self.neighbours.pop(record.broker_id, None)
             case BrokerRegistrationChangeRecord() if (now := self.neighbours.get(record.broker_id)) is not None:
-                self._change_neighbour(record.broker_id, now, record.fenced, len(record.log_dirs), offset)
+                active = now.active if record.fenced == 0 else record.fenced < 0
+                active = active and not record.in_controlled_shutdown
+                log_dirs = frozenset(record.log_dirs) or now.log_dirs
+                self._change_neighbour(record.broker_id, replace(now, active=active, log_dirs=log_dirs))
             case FenceBrokerRecord() if (now := self.neighbours.get(record.id)) is not None:
-                self._change_neighbour(record.id, now, 1, 0, offset)
+                self._change_neighbour(record.id, replace(now, active=False))
             case UnfenceBrokerRecord() if (now := self.neighbours.get(record.id)) is not None:
-                self._change_neighbour(record.id, now, -1, 0, offset)
+                self._change_neighbour(record.id, replace(now, active=True))
 
-    def _change_neighbour(self, broker_id: int, now: Neighbour, fenced: int, log_dirs: int, offset: int) -> None:
-        is_fenced = now.fenced if fenced == 0 else fenced == 1
-        changed = Neighbour(now.epoch, is_fenced, log_dirs or now.log_dirs)
-        self.neighbours[broker_id] = _since(now, changed, self.now_ms or None, offset)
+    def _change_neighbour(self, broker_id: int, changed: Neighbour) -> None:
+        self.neighbours[broker_id] = _since(self.neighbours[broker_id], changed, self.now_ms or None)
 
     def _register(self, record: Record, offset: int) -> None:
         now = self.registration
@@ -278,9 +350,7 @@ class Observed:
                 now = now.merge(_fencing(record, 1))
             case UnfenceBrokerRecord() if now is not None and record.id == self.broker_id:
                 now = now.merge(_fencing(record, -1))
-        before, self.registration = self.registration, now
-        if before is not None and now is not None and now.fenced and not before.fenced:
-            self.fenced_at = offset
+        self.registration = now
 
     def _put(self, record: PartitionRecord) -> None:
         key = (record.topic_id, record.partition_id)
@@ -297,6 +367,9 @@ class Observed:
                 record.isr,
                 record.adding_replicas,
                 record.removing_replicas,
+                record.directories,
+                record.leader,
+                record.eligible_leader_replicas or (),
             ),
         )
 
@@ -325,21 +398,38 @@ class Observed:
         position = now.position
         if record.replicas is not None:
             position = replicas.index(self.broker_id) if self.broker_id in replicas else -1
+            self._note_shrunk(now, replicas)
+        directories = now.directories if record.directories is None else record.directories
         directory = now.directory if now.position >= 0 else MIGRATING
         if record.directories is not None and 0 <= position < len(record.directories):
             directory = record.directories[position]
+        leader = now.leader if record.leader == NO_LEADER_CHANGE else record.leader
+        isr = now.isr if record.isr is None else record.isr
         self._keep(
             key,
             Placed(
                 position,
                 directory,
-                now.leads if record.leader == NO_LEADER_CHANGE else record.leader == self.broker_id,
+                leader == self.broker_id,
                 replicas,
-                now.isr if record.isr is None else record.isr,
+                isr,
                 now.adding if record.adding_replicas is None else record.adding_replicas,
                 now.removing if record.removing_replicas is None else record.removing_replicas,
+                directories,
+                leader,
+                now.eligible if record.eligible_leader_replicas is None else record.eligible_leader_replicas,
+                self.broker_id not in isr and (now.unclean or _is_unclean(now, leader)),
             ),
         )
+
+    def _note_shrunk(self, before: Placed, after: tuple[int, ...]) -> None:
+        """Note the brokers that a guard took out of a replica list: each has lost a directory. A reassignment to other
+        brokers says before which ones it removes."""
+        if not self.now_ms or not set(after) < set(before.replicas):
+            return
+        for broker_id in set(before.replicas).difference(after, before.removing):
+            if (its := self.neighbours.get(broker_id)) is not None:
+                self.neighbours[broker_id] = replace(its, lost_ms=self.now_ms)
 
     # ---- what it means
 
@@ -366,16 +456,20 @@ class Observed:
         return {one: Held(led.get(one, 0), followed.get(one, 0)) for one in (*led, *followed)}
 
 
-def _since(before: Neighbour, now: Neighbour, at_ms: int | None, offset: int) -> Neighbour:
-    """A neighbour with the times of its troubles."""
-    fenced = now.fenced and not before.fenced
-    again = before.fenced_ms is not None and at_ms is not None and at_ms - before.fenced_ms < RIVAL_MS
+def _since(before: Neighbour, now: Neighbour, at_ms: int | None) -> Neighbour:
+    """Return a neighbour with the times of its troubles."""
+    fenced = before.active and not now.active
     return replace(
         now,
-        fenced_at=before.fenced_at if again or not fenced else offset,
         fenced_ms=at_ms if fenced else before.fenced_ms,
-        lost_ms=at_ms if now.log_dirs < before.log_dirs else before.lost_ms,
+        lost_ms=at_ms if before.log_dirs - now.log_dirs else before.lost_ms,
     )
+
+
+def _is_unclean(before: Placed, leader: int) -> bool:
+    """Whether a leader was elected that was known not to be in sync, nor to have everything that was committed."""
+    is_new = leader not in (_NO_LEADER, before.leader) and bool(before.isr)
+    return is_new and leader not in before.isr and leader not in before.eligible
 
 
 def _fencing(record: FenceBrokerRecord | UnfenceBrokerRecord, fenced: int) -> BrokerRegistrationChangeRecord:

@@ -11,12 +11,13 @@ from kjbod.security.certificates import NO_CERTIFICATES, Certificates
 from kjbod_agent.condition import Condition
 from kjbod_agent.guard.binding import Owned
 from kjbod_agent.guard.directory_steps import Standing
-from kjbod_agent.guard.ladder import KafkaView, Would
+from kjbod_agent.guard.ladder import Case, KafkaView, Would
 from kjbod_agent.guard.observing import Held, Observed
 from kjbod_agent.health.evidence import Verdict
 from kjbod_agent.health.state import Health
 
 if TYPE_CHECKING:
+    from kjbod_agent.guard.redundancy import Needs
     from kjbod_agent.guard.watching import Watching
     from kjbod_agent.health.watched import DirectoryStatus
 
@@ -30,7 +31,8 @@ class Deeds:
 
     Attributes:
         outcomes: how often what came of a means since this guard started, by its name and the outcome.
-        hand_missing: how many lines say what the hand cannot do; one where there is none.
+        hand_missing: how many lines say what the privileged helper cannot do; one where there is none.
+        missing_rights: a line for each right on the cluster that the guard lacks.
         crippled: whether stuck threads, or the broker's own answers, say that it cannot go on.
         canary_lag: records that the broker has not applied; None: it was not asked, or has not said.
         evicted: partitions that the broker was taken out of, and is not back.
@@ -39,6 +41,7 @@ class Deeds:
 
     outcomes: Mapping[tuple[str, str], int]
     hand_missing: int = 0
+    missing_rights: tuple[str, ...] = ()
     crippled: bool = False
     canary_lag: int | None = None
     evicted: int = 0
@@ -55,6 +58,9 @@ class Picture:
         broker_state: on the ladder; None in mode observe.
         broker_reason: why, in words.
         deeds: what was done; None in mode observe.
+        needs: partitions that lack replicas; None while the metadata are not followed.
+        refused: a row for each partition that the controllers refused.
+        suspects: other brokers of which a guard suspects a directory.
         cluster_id: of the broker.
         condition: in one line.
         unbound: why there is no broker for which to watch; None: there is.
@@ -76,6 +82,9 @@ class Picture:
     broker_state: str | None = None
     broker_reason: str | None = None
     deeds: Deeds | None = None
+    needs: "Needs | None" = None
+    refused: Sequence[dict[str, Any]] = ()
+    suspects: Sequence[int] = ()
     cluster_id: str | None
     condition: Condition
     unbound: str | None
@@ -97,7 +106,7 @@ def rows(
     statuses: Mapping[str, "DirectoryStatus"],
     verdicts: Mapping[str, Verdict],
     views: Mapping[str, KafkaView],
-    decided: Mapping[str, Would],
+    decided: Mapping[str, tuple[Case | None, Would]],
     observed: Observed | None,
     *,
     log_dirs: Sequence[str],
@@ -122,13 +131,21 @@ def rows(
             or _evidence(statuses.get(path), verdicts.get(path))
             or watching.why_suspect(path),
             "kafka": str(views[path]),
-            "would": None if path not in decided else str(decided[path].step),
-            "would_reason": None if path not in decided else decided[path].reason or None,
+            **_decided(decided[path][1] if path in decided else None),
             "step": None if path not in standings else str(standings[path].state),
             "step_reason": None if path not in standings else standings[path].reason or None,
         }
         for path in watching.paths
     ]
+
+
+def _decided(would: Would | None) -> dict[str, Any]:
+    """Columns for the step of a directory."""
+    return {
+        "would": None if would is None else str(would.step),
+        "would_reason": None if would is None else would.reason or None,
+        "waits_for": None if would is None else would.waits or None,
+    }
 
 
 def _evidence(status: "DirectoryStatus | None", verdict: Verdict | None) -> str | None:

@@ -11,24 +11,26 @@ leading    slow, and partitions there may be led by others        *demote* → d
 demoting   the controllers have answered                          demoted
 demoted    slow, and partitions there may be led by others, ten   *demote* → demoting: twice for a partition, so that
            seconds later                                          two slow disks do not hand it to each other for ever
-any        well, and lists are as they were left                  *promote* → promoting, three times at most
+any        healthy, and lists are as they were left               *promote* → promoting, three times at most
 promoting  the controllers have answered                          leading, when the metadata show it
-any        well, and nothing is left to be put back               leading
+any        healthy, and nothing is left to be put back            leading
 =========  =====================================================  =====================================================
 
-Nothing is begun while the disk is neither slow nor well, while something else is done about the directory, or while the
-broker is not there or is being given up. What stands in the journal (:mod:`.journal`) is put back also by a guard that
-starts after this one, and where somebody has changed a list since, that is left alone.
+Partitions that the controllers refused are asked for again later (:mod:`.retries`); they hold up no other.
+
+Nothing begins while the disk is neither slow nor healthy, while something else is done about the directory, or while
+the broker is not there or is being fenced. A guard that starts after this one puts back what is in the journal
+(:mod:`.journal`). A list that somebody has changed since is left unchanged.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import field, replace
 from enum import StrEnum
 from typing import Final
 
 from kjbod.quick_dataclass import dataclass
 from kjbod_agent.guard.effects import Demote, Effect, Move, Promote
-from kjbod_agent.guard.means import Done, Outcome
+from kjbod_agent.guard.means import Done
 from kjbod_agent.guard.observing import Key
 
 AGAIN_MS: Final = 10_000
@@ -36,8 +38,7 @@ AGAIN_MS: Final = 10_000
 DEMOTES_MAX: Final = 2
 """For a partition, while its disk is slow."""
 PROMOTES_MAX: Final = 3
-ATTEMPTS_MAX: Final = 30
-"""Requests in vain, while a disk is slow."""
+"""Requests that the controllers took, and that the metadata do not show."""
 
 
 class State(StrEnum):
@@ -58,7 +59,8 @@ class Standing:
         since_ms: when it entered that, or the last answer came.
         reason: in words, why the last request was in vain.
         asked: how often each partition was demoted.
-        attempts: requests in vain, or to put back.
+        attempts: requests to put back that the controllers took for all partitions.
+        taken_ms: when they took one for some at least; None: they have taken none.
         under_way: what is being done now.
     """
 
@@ -67,6 +69,7 @@ class Standing:
     reason: str = ""
     asked: Mapping[Key, int] = field(default_factory=dict)
     attempts: int = 0
+    taken_ms: int | None = None
     under_way: Effect | None = None
 
 
@@ -80,8 +83,9 @@ class Facts:
         slow: whether its disk is slow, and leadership is to move.
         well: whether its disk is well, or slow ones are to be left alone.
         free: whether nothing else is done about the directory, and the broker is there.
-        demote: lists of partitions that others may lead, as they are and as they are to be.
-        promote: lists as they were of partitions that are as they were left.
+        demote: lists of partitions that others may lead now, as they are and as they are to be.
+        promote: lists as they were of partitions that are as they were left, and may be put back now.
+        later: how many more may be put back later.
     """
 
     path: str
@@ -91,6 +95,7 @@ class Facts:
     free: bool = True
     demote: Mapping[Key, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
     promote: Mapping[Key, tuple[int, ...]] = field(default_factory=dict)
+    later: int = 0
 
 
 def advance(now: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
@@ -104,21 +109,21 @@ def advance(now: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
     return Move(now)
 
 
-def came_of(now: Standing, done: Done, now_ms: int) -> Standing:
-    """The state after what was under way, which is over."""
+def came_of(now: Standing, done: Done, now_ms: int, refused: Collection[Key] = ()) -> Standing:
+    """Return the state after the effect that was under way, which is over; ``refused``: the partitions for which it did
+    not work."""
     effect = now.under_way
     happened = done.happened
-    now = replace(now, under_way=None, since_ms=now_ms, reason="" if happened else done.reason)
+    now = replace(now, under_way=None, since_ms=now_ms, reason=done.reason)
     match effect:
         case Demote() if happened:
-            asked = {key: now.asked.get(key, 0) + 1 for key in effect.after}
-            return replace(now, state=State.DEMOTED, asked={**now.asked, **asked}, attempts=0)
+            asked = {key: now.asked.get(key, 0) + 1 for key in effect.after if key not in refused}
+            return replace(now, state=State.DEMOTED, asked={**now.asked, **asked})
         case Demote():
-            attempts = ATTEMPTS_MAX if done.outcome is Outcome.REFUSED else now.attempts + 1
-            return replace(now, state=State.DEMOTED if now.asked else State.LEADING, attempts=attempts)
+            return replace(now, state=State.DEMOTED if now.asked else State.LEADING)
         case Promote():
-            attempts = PROMOTES_MAX if done.outcome is Outcome.REFUSED else now.attempts + 1
-            return replace(now, attempts=attempts)
+            taken_ms = now_ms if happened else now.taken_ms
+            return replace(now, attempts=now.attempts + (happened and not refused), taken_ms=taken_ms)
     return now
 
 
@@ -129,9 +134,9 @@ def _demote(now: Standing, facts: Facts, directory_id: str, now_ms: int) -> Move
     if now.state is State.PROMOTING:  # slow again before all had come back
         now = Standing(state=State.DEMOTED, since_ms=now.since_ms)
     due = {key: lists for key, lists in facts.demote.items() if now.asked.get(key, 0) < DEMOTES_MAX}
-    if not due or now.attempts >= ATTEMPTS_MAX:
+    if not due:
         return Move(now)
-    if (now.asked or now.attempts) and (wait_ms := now.since_ms + AGAIN_MS - now_ms) > 0:
+    if now.asked and (wait_ms := now.since_ms + AGAIN_MS - now_ms) > 0:
         return Move(now, again_ms=wait_ms)
     before = {key: lists[0] for key, lists in due.items()}
     after = {key: lists[1] for key, lists in due.items()}
@@ -140,13 +145,15 @@ def _demote(now: Standing, facts: Facts, directory_id: str, now_ms: int) -> Move
 
 def _promote(now: Standing, facts: Facts, directory_id: str, now_ms: int) -> Move[Standing]:
     if not facts.promote:
-        return Move(now if now == Standing(since_ms=now.since_ms) else Standing(since_ms=now_ms))
+        over = not facts.later and now != Standing(since_ms=now.since_ms)
+        return Move(Standing(since_ms=now_ms) if over else now)
     begun = now.attempts if now.state is State.PROMOTING else 0
     if begun >= PROMOTES_MAX:
         return Move(now)
-    if begun and (wait_ms := now.since_ms + AGAIN_MS - now_ms) > 0:
+    taken_ms = now.taken_ms if now.state is State.PROMOTING else None
+    if taken_ms is not None and (wait_ms := taken_ms + AGAIN_MS - now_ms) > 0:
         return Move(now, again_ms=wait_ms)
-    now = replace(now, attempts=begun, asked={})
+    now = replace(now, attempts=begun, taken_ms=taken_ms, asked={})
     return _do(now, State.PROMOTING, Promote(facts.path, directory_id, facts.promote), now_ms)
 
 

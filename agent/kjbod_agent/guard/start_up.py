@@ -9,7 +9,7 @@ from typing import Final
 from kjbod.clock import SystemClock, system_random
 from kjbod.config import Config
 from kjbod.config.keys import OWN_PREFIX, settings
-from kjbod.config.load import broker_problems, load_guard_config
+from kjbod.config.load import guard_problems, load_guard_config
 from kjbod.config.unused import EVENT as WITHOUT_EFFECT
 from kjbod.errors import ConfigError, KjbodError
 from kjbod.runtime import memory, systemd
@@ -26,7 +26,11 @@ START_TASKS: Final = 18
 START_FILES: Final = 64
 FILES_OF_DIRECTORY: Final = 4
 _SPOKEN: Final = (ApiKey.API_VERSIONS, ApiKey.FETCH, ApiKey.FETCH_SNAPSHOT)
-_SPOKEN_TO_ACT: Final = (ApiKey.BROKER_HEARTBEAT, ApiKey.ALTER_PARTITION_REASSIGNMENTS)
+_SPOKEN_TO_ACT: Final = (
+    ApiKey.BROKER_HEARTBEAT,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+)
 _READ_KEYS: Final = frozenset({"broker", "guard"})
 
 
@@ -36,7 +40,7 @@ def read_config(config_path: Path, own_path: Path | None) -> Config:
     Raises:
         ConfigError: with every mistake.
     """
-    return load_guard_config(config_path, own_path, broker_problems)
+    return load_guard_config(config_path, own_path, guard_problems)
 
 
 def main(config_path: Path, own_path: Path | None, mode: str | None) -> int:

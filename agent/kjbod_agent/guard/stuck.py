@@ -21,7 +21,7 @@ log cleaner        compaction; the broker goes on
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -32,9 +32,7 @@ from kjbod_agent.guard.means import Thread
 COMM_CHARACTERS: Final = 15
 """What Linux keeps of the name of a thread."""
 STUCK_MS: Final = 1_000
-"""How long after a cut a thread may still wait on that disk."""
-NETWORK_STUCK_MS: Final = 3_000
-"""How long a network thread may wait for any disk: it has all the clients of one listener's share."""
+"""How long after an act a thread may still wait on that disk."""
 WAKES_UP: Final = frozenset({"balance_dirty_pages", "balance_dirty_pages_ratelimited_flags", "io_schedule_timeout"})
 """Where a thread waits in turns: that it has run in between does not say that it came back."""
 
@@ -76,6 +74,7 @@ _OF_METADATA: Final = re.compile(r"kafka-\d+-(m|raft-io)|kafka-\d\.\.(andler|thr
 CRIPPLING: Final = frozenset(
     {
         ThreadClass.REQUEST_HANDLER,
+        ThreadClass.NETWORK,
         ThreadClass.DATA_PLANE,
         ThreadClass.FETCHER,
         ThreadClass.COORDINATOR,
@@ -202,48 +201,41 @@ class Crippled:
 
 
 def stuck_on(waiting: Iterable[Thread], directory: str, failed: Collection[str]) -> list[Thread]:
-    """Threads that wait on a directory. Where the file of one is not known (a page fault, a call by a path) it is that
-    directory's if it is the only one that has failed."""
+    """Return the threads that wait on a directory. Where the file of one is not known (a page fault, a call by a path)
+    it is that directory's if it is the only one that has failed."""
     alone = len(failed) == 1 and directory in failed
     return [one for one in waiting if one.directory == directory or (one.directory is one.file is None and alone)]
 
 
 def crippled(
-    waiting: Iterable[Thread],
-    cuts_ms: Mapping[str, int],
-    failed: Collection[str],
-    now_ms: int,
-    released: Collection[str] = (),
+    waiting: Iterable[Thread], acted_ms: Mapping[str, int], failed: Collection[str], now_ms: int
 ) -> Crippled | None:
-    """Whether a broker cannot go on by itself; None: nothing says so.
+    """Return why a broker cannot go on by itself; None: nothing proves it.
 
     Args:
         waiting: threads that wait uninterruptibly.
-        cuts_ms: when directories were cut or masked, by path.
-        failed: paths of the directories that have failed, those included.
-        now_ms: monotonic time of the look.
-        released: paths of those that somebody has asked to leave alone: what is stuck there is known, and proves
-            nothing new.
+        acted_ms: when directories were acted on, by path: a thread that waits there for longer has not been freed by
+        it. failed: paths of the directories that have failed, those included. now_ms: monotonic time of the look.
     """
-    ordered = sorted(waiting, key=lambda one: one.since_ms)
-    for directory, cut_ms in cuts_ms.items():
-        if directory in released:
-            continue
-        for one in stuck_on(ordered, directory, failed):
-            waited_ms = now_ms - max(one.since_ms, cut_ms)
-            if class_of(one.name) in CRIPPLING and waited_ms >= STUCK_MS:
-                return _said(one, f"{waited_ms / 1000:.1f} s after {directory} was cut or masked")
-    for directory in failed:
-        if directory in released:
-            continue
-        for one in stuck_on(ordered, directory, failed):
-            waited_ms = now_ms - one.since_ms
-            if class_of(one.name) in (ThreadClass.NETWORK, ThreadClass.DATA_PLANE) and waited_ms >= NETWORK_STUCK_MS:
-                return _said(one, f"for {waited_ms / 1000:.1f} s, and its connections with it")
+    for one, directory, waited_ms in _lingering(waiting, acted_ms, failed, now_ms):
+        kind = class_of(one.name)
+        if kind in CRIPPLING and waited_ms >= STUCK_MS:
+            where = one.file or one.call or "a place that is not known"
+            when = f"{waited_ms / 1000:.1f} s after the guard acted on {directory}"
+            return Crippled(one, kind, f"the {kind} {one.name} (thread {one.tid}) is stuck in {where} {when}")
     return None
 
 
-def _said(one: Thread, when: str) -> Crippled:
-    kind = class_of(one.name)
-    where = one.file or one.call or "a place that is not known"
-    return Crippled(one, kind, f"the {kind} {one.name} (thread {one.tid}) is stuck in {where} {when}")
+def waits(waiting: Iterable[Thread], acted_ms: Mapping[str, int], failed: Collection[str], now_ms: int) -> bool:
+    """Whether any thread still waits on a directory that was acted on: it may hold a lock for which others wait."""
+    return any(waited_ms >= STUCK_MS for _, _, waited_ms in _lingering(waiting, acted_ms, failed, now_ms))
+
+
+def _lingering(
+    waiting: Iterable[Thread], acted_ms: Mapping[str, int], failed: Collection[str], now_ms: int
+) -> Iterator[tuple[Thread, str, int]]:
+    """Threads that wait on directories that were acted on, each with the directory and for how long since then."""
+    ordered = sorted(waiting, key=lambda one: one.since_ms)
+    for directory, at_ms in acted_ms.items():
+        for one in stuck_on(ordered, directory, failed):
+            yield one, directory, now_ms - max(one.since_ms, at_ms)

@@ -1,18 +1,24 @@
-"""The voice: the only place that speaks in the broker's name, and with the controllers about replica lists.
+"""The only place that speaks in the broker's name, and with the controllers about replica lists and configurations.
 
 In the broker's name there are two heartbeats, and nothing else: a report of directories that are offline, and a fence.
 Both carry the epoch of the registration, CurrentMetadataOffset 0, so that neither can ever unfence the broker or count
 as caught up, and no cordons (null: unchanged). The controllers take any heartbeat as a sign of life for
 ``broker.session.timeout.ms``, so there is never one as a habit: :data:`REPORTS_MAX` reports of a directory and
-:data:`FENCES_MAX` fences for each epoch are all that it says, whoever asks. A wrong epoch is answered with 77
-(STALE_BROKER_EPOCH) and changes nothing: the metadata have to be looked at again.
+:data:`FENCES_MAX` fences for each epoch are all, whoever asks. A wrong epoch is answered with 77 (STALE_BROKER_EPOCH)
+and changes nothing: the metadata have to be looked at again.
 
-A reassignment (AlterPartitionReassignments) and an election of preferred leaders (ElectLeaders), which the controllers'
-own listener takes, are in the guard's own name and need ALTER on the cluster.
+In the guard's own name there are
+
+* AlterPartitionReassignments and ElectLeaders for replica lists and preferred leaders: ALTER on the cluster;
+* IncrementalAlterConfigs for the record of suspected directories (:mod:`.suspects`): ALTER_CONFIGS on the cluster.
+
+Whether these rights are there is found out at the start (:class:`Rights`), by requests that change nothing.
 """
 
+import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from kjbod.clock import Clock
@@ -26,14 +32,26 @@ from kjbod.wire.messages import (
     AlterPartitionReassignmentsRequestTopic,
     AlterPartitionReassignmentsResponse,
     BrokerHeartbeatRequest,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestConfig,
+    IncrementalAlterConfigsRequestResource,
 )
 from kjbod_agent.channel import ControllerChannel
 from kjbod_agent.guard.means import Done, Outcome
+from kjbod_agent.guard.suspects import CONFIG
 
 HEARTBEAT_TIMEOUT_MS: Final = 1_000
+CONFIG_TIMEOUT_MS: Final = 1_000
 REASSIGN_TIMEOUT_MS: Final = 5_000
 REPORTS_MAX: Final = 3
 FENCES_MAX: Final = 2
+RIGHTS_EVERY_MS: Final = 600_000
+"""Between two looks at the rights, once they are known."""
+RIGHTS_AGAIN_MS: Final = 1_000
+"""The same before that."""
+_NO_EPOCH: Final = -1
+_BROKER: Final = 4
+_SET, _DELETE = 0, 1
 _DENIED: Final = (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 _MOVED: Final = (ErrorCode.NOT_CONTROLLER,)
 
@@ -46,7 +64,6 @@ class ControllerVoice:
         channel: leads to the active controller.
         lists: likewise, for reassignments: a big one must not hold up a heartbeat.
         clock: for how long an answer took.
-        fences_max: heartbeats that fence, for each epoch.
     """
 
     def __init__(
@@ -55,13 +72,11 @@ class ControllerVoice:
         channel: ControllerChannel,
         lists: ControllerChannel,
         clock: Clock,
-        fences_max: int = FENCES_MAX,
     ) -> None:
         self._broker_id = broker_id
         self._channel = channel
         self._lists = lists
         self._clock = clock
-        self._fences_max = fences_max
         self._epoch = -1
         self._reports: Counter[str] = Counter()
         self._fences = 0
@@ -80,12 +95,35 @@ class ControllerVoice:
     async def fence(self, broker_epoch: int) -> Done:
         """Send one heartbeat in the broker's name with WantFence."""
         self._of(broker_epoch)
-        if self._fences >= self._fences_max:
+        if self._fences >= FENCES_MAX:
             return Done(outcome=Outcome.REFUSED, reason=f"epoch {broker_epoch} was fenced {self._fences} times")
         done = await self._heartbeat(broker_epoch, want_fence=True)
         if done.happened:
             self._fences += 1
         return done
+
+    async def suspect(self, value: str | None, *, validate_only: bool = False) -> Done:
+        """Write the record of suspected directories of this broker; None: remove it. ``validate_only``: ask whether it
+        would be written."""
+        started_ms = self._clock.monotonic_ms()
+        change = IncrementalAlterConfigsRequestConfig(
+            name=CONFIG, config_operation=_DELETE if value is None else _SET, value=value
+        )
+        resource = IncrementalAlterConfigsRequestResource(
+            resource_type=_BROKER, resource_name=str(self._broker_id), configs=(change,)
+        )
+        request = IncrementalAlterConfigsRequest(resources=(resource,), validate_only=validate_only)
+        try:
+            answer = await self._channel.request(lambda _: request, timeout_ms=CONFIG_TIMEOUT_MS)
+        except RequestTimedOut as error:  # whether it was taken, the metadata will show
+            return Done(outcome=Outcome.PENDING, reason=str(error), took_ms=self._since(started_ms))
+        except (KjbodError, OSError) as error:
+            self._channel.forget()
+            return Done(outcome=Outcome.FAILED, reason=str(error), took_ms=self._since(started_ms))
+        told = answer.responses[0] if answer.responses else None
+        if told is None:
+            return Done(outcome=Outcome.FAILED, reason="IncrementalAlterConfigs: an answer without the broker")
+        return self._answered("IncrementalAlterConfigs", told.error_code, told.error_message, self._since(started_ms))
 
     async def reassign(
         self, replicas: Mapping[tuple[str, int], Sequence[int] | None]
@@ -166,6 +204,24 @@ class ControllerVoice:
                 found[one.topic, part.partition_id] = self._answered(name, code, part.error_message, took_ms)
         return found
 
+    async def stale_heartbeat(self) -> Done:
+        """Ask whether heartbeats are taken from this guard, with an epoch that no registration has: it is answered with
+        77 where they are, and is no sign of life."""
+        done = await self._heartbeat(_NO_EPOCH)
+        stale = done.outcome is Outcome.FAILED and name_of(ErrorCode.STALE_BROKER_EPOCH) in done.reason
+        return Done(outcome=Outcome.DONE) if stale else done
+
+    async def reassign_nothing(self) -> Done:
+        """Ask whether reassignments are taken from this guard, without a partition."""
+        started_ms = self._clock.monotonic_ms()
+        request = AlterPartitionReassignmentsRequest(timeout_ms=REASSIGN_TIMEOUT_MS, topics=())
+        try:
+            answer = await self._lists.request(lambda _: request, timeout_ms=REASSIGN_TIMEOUT_MS)
+        except (KjbodError, OSError) as error:
+            self._lists.forget()
+            return Done(outcome=Outcome.FAILED, reason=str(error), took_ms=self._since(started_ms))
+        return self._answered("AlterPartitionReassignments", answer.error_code, answer.error_message, 0)
+
     async def _heartbeat(self, broker_epoch: int, *, offline: tuple[Uuid, ...] = (), want_fence: bool = False) -> Done:
         started_ms = self._clock.monotonic_ms()
         request = BrokerHeartbeatRequest(
@@ -201,3 +257,47 @@ class ControllerVoice:
 
     def _since(self, started_ms: int) -> int:
         return self._clock.monotonic_ms() - started_ms
+
+
+class Rights:
+    """Rights that a guard needs to act, and whether it has them.
+
+    Args:
+        voice: asks for each of them in a way that changes nothing.
+
+    Attributes:
+        missing: a line for each right that is missing; empty also where nobody could be asked yet.
+    """
+
+    def __init__(self, voice: ControllerVoice) -> None:
+        self._voice = voice
+        self.missing: tuple[str, ...] = ()
+
+    async def watch(self, is_ready: Callable[[], bool], changed: Callable[[], None]) -> None:
+        """Look for them again and again.
+
+        Args:
+            is_ready: whether the broker is registered.
+            changed: called when another right is missing than before.
+        """
+        while True:
+            known = is_ready() and await self._look(changed)
+            await asyncio.sleep((RIGHTS_EVERY_MS if known else RIGHTS_AGAIN_MS) / 1000)
+
+    async def _look(self, changed: Callable[[], None]) -> bool:
+        """Ask for all of them; whether all were answered."""
+        voice, missing = self._voice, []
+        for name, cost, ask in (
+            ("CLUSTER_ACTION", "no directory is reported and no broker fenced", voice.stale_heartbeat),
+            ("ALTER", "no replica is evicted, restored or demoted", voice.reassign_nothing),
+            ("ALTER_CONFIGS", "nothing that cannot be undone is done", partial(voice.suspect, "", validate_only=True)),
+        ):
+            done = await ask()
+            if done.outcome is Outcome.REFUSED:
+                missing.append(f"the guard lacks {name} on the cluster: {cost}")
+            elif done.outcome is not Outcome.DONE:
+                return False
+        if tuple(missing) != self.missing:
+            self.missing = tuple(missing)
+            changed()
+        return True

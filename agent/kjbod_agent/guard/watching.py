@@ -1,9 +1,9 @@
 """The log directories of the broker: read, watched, looked for again.
 
 A guard lives through many starts of its broker and many disks. So nothing that it cannot read at one moment stays
-unread: a directory that is unreadable, or is not this broker's, is looked at again each :data:`AGAIN_MS`, and one that
-has failed comes back when :data:`RETURN_PROBES` full probes in a row have passed, an interval apart. Each directory has
-a coroutine of its own, so that none waits for another one's disk.
+unread: a directory that is unreadable, or is not this broker's, is looked at again each :data:`AGAIN_MS`. One that has
+failed is looked at each :data:`FAILED_AGAIN_MS` for a minute, and comes back when :data:`RETURN_PROBES` full probes in
+a row have passed. Each directory has a coroutine of its own, so that none waits for another one's disk.
 
 One that does not answer is watched from memory, where a guard has read it before (:mod:`.recall`), until it answers:
 then what it says counts.
@@ -44,11 +44,17 @@ HEAD_TIMEOUT_MS: Final = 10_000
 PATIENCE_MS: Final = 3_500
 """How long the start waits for a directory that does not answer."""
 AGAIN_MS: Final = 5_000
+FAILED_AGAIN_MS: Final = 1_000
+"""Between two looks at a directory that has just failed: whether its disk answers again decides what may be done."""
+JUST_MS: Final = 60_000
+"""How long that is."""
 RETURN_PROBES: Final = 3
 REST_MS: Final = 60_000
 """How long a directory that was released is not touched, so that it can be unmounted; a new mount ends that."""
 SURVEY_EVERY_MS: Final = 60_000
 REPLICAS_PER_PIECE: Final = 500
+IN_DOUBT: Final = frozenset({Health.SUSPECT, Health.FAILED, Health.HELD})
+"""States of a directory in which nothing but probes is asked of its disk."""
 
 
 class Monitor(Protocol):
@@ -167,6 +173,17 @@ class Watching:
             if entry.owned is not None and entry.survey is not None
         }
 
+    def why_not_listed(self, path: str) -> str | None:
+        """Reason why nothing is listed in a directory now, in words; None: it may be. A disk in doubt is asked only by
+        probes."""
+        entry = self.entries[path]
+        if entry.owned is None or self._monitor is None:
+            return entry.reason or f"{path}: the guard has not read it yet"
+        if (silent := self.why_suspect(path)) is not None:
+            return silent
+        health = self._monitor.health(path).health
+        return f"{path} is {health}" if health in IN_DOUBT else None
+
     # ---- reading
 
     async def begin(self) -> tuple[tuple[DirectoryAgent, LoadedDirectory, str], ...]:
@@ -257,7 +274,7 @@ class Watching:
         if entry.owned is not None:
             await self._read_replicas(entry)
         while True:
-            await pause(entry.unread, AGAIN_MS)
+            await pause(entry.unread, self._pause_ms(entry))
             assert self._monitor is not None
             failed = entry.owned is None or self._monitor.health(entry.path).health is Health.FAILED
             if failed and self._rests(entry):
@@ -271,6 +288,14 @@ class Watching:
                     await self._take_up(entry)
             elif self._is_survey_due(entry):
                 await self._survey(entry)
+
+    def _pause_ms(self, entry: Entry) -> int:
+        """Time until a directory is looked at again."""
+        if entry.owned is None or self._monitor is None:
+            return AGAIN_MS
+        now = self._monitor.health(entry.path)
+        just = now.health is Health.FAILED and (entry.passed or self.clock.monotonic_ms() - now.since_ms < JUST_MS)
+        return FAILED_AGAIN_MS if just else AGAIN_MS
 
     async def _look_for(self, entry: Entry) -> None:
         """Whether a directory that is not watched can be watched by now."""
