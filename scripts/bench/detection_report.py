@@ -21,10 +21,10 @@ RECORD_MARGIN_MS = 50
 EVENT_LIMIT_MS = 20
 HUNG_LIMIT_MS = 2000
 HUNG_IDLE_LIMIT_MS = INTERVAL_MS + HUNG_LIMIT_MS
-HUNG_AFTER_FLUSH_LIMIT_MS = 3000
-"""2850 ms of silence, and what a sample and a busy host add; see ``agent/kjbod_agent/health/README.md``."""
+HUNG_AFTER_FLUSH_LIMIT_MS = 4000
+"""3800 ms of silence, and what a sample and a busy host add; see ``agent/kjbod_agent/health/README.md``."""
 AFTER_FLUSH_MS = 2400
-"""A device that was silent for longer than that at the verdict had begun with a flush: half as much time again."""
+"""A device that was silent for longer than that at the verdict had begun with a flush: it gets twice the time."""
 _CODE = re.compile(r"\bE[A-Z]{2,}[0-9]*\b")
 
 
@@ -262,7 +262,7 @@ def reached(outcomes: Sequence[Outcome]) -> list[Reach]:
 REASONS = (
     "Hung, idle: a disk that nobody uses shows nothing until the next probe asks it: up to one interval more than 2 s.",
     "Hung, since a flush: while a journal's commit (write and flush) is under way the kernel counts nothing, also on a",
-    "healthy device; a silence that began so gets half as much time again, 2.85 s (see the README of the verdict).",
+    "healthy device; a silence that began so gets twice the time, 3.8 s (see the README of the verdict).",
 )
 """Why some times are longer than the 2 s of a hung busy disk."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from kjbod.errors import KjbodError
-from scripts.bench import guard_reach
+from scripts.bench import guard_correlated, guard_reach
 from scripts.bench import guard_report as report
 from scripts.bench.command_line import broker_property, listed, positive, seconds
 from scripts.bench.guard_plan import (
@@ -29,8 +29,8 @@ from scripts.bench.guard_trials import Benchmark
 from scripts.rig.kafka import KafkaKit
 from scripts.rig.pauses import CLASSES
 
-REACH: Final = "reach"
-"""First argument with which :mod:`scripts.bench.guard_reach` takes the others."""
+FORMS: Final = {"reach": guard_reach.main, "correlated": guard_correlated.main}
+"""Benchmarks of their own, by the first argument."""
 _RUNS: Final = "runs.jsonl"
 _QUICK_WATCH_MS: Final = 3000
 
@@ -58,6 +58,10 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--act-ms", type=positive, default=2700, metavar="MS", help="from the fault to the means (2700)"
     )
+    parser.add_argument(
+        "--back", type=_moments, default=[0], metavar="MS,MS",
+        help="from the last step to the moment when the disk answers again; 0: it does not (0)",
+    )  # fmt: skip
     parser.add_argument("--watch", type=seconds, default=8.0, metavar="S", help="from then on (8)")
     parser.add_argument("--for", type=seconds, dest="limit_s", metavar="S", help="begin no trial after so many seconds")
     parser.add_argument(
@@ -78,10 +82,14 @@ def _phases(text: str) -> list[int]:
     return [positive(part) for part in text.split(",")]
 
 
+def _moments(text: str) -> list[int]:
+    return [0 if part == "0" else positive(part) for part in text.split(",")]
+
+
 def main() -> int:
     """The exit code: 1 when something acknowledged was lost, or nothing could be measured."""
-    if sys.argv[1:2] == [REACH]:
-        return guard_reach.main(sys.argv[2:])
+    if sys.argv[1:] and (own := FORMS.get(sys.argv[1])) is not None:
+        return own(sys.argv[2:])
     return _BENCHMARK.run(arguments())
 
 
@@ -89,7 +97,8 @@ def _plan(options: argparse.Namespace, done: Sequence[Outcome], rng: random.Rand
     if options.quick:
         return [Trial("cut-evict", "hang", "ext4", QUICK_PHASE_MS)]
     measured = [outcome.trial for outcome in done]
-    return plan(options.means, options.faults, options.fs, options.phases, options.repeat, rng, measured)
+    cells = (options.means, options.faults, options.fs, options.phases, options.repeat)
+    return plan(*cells, rng, measured, options.back)
 
 
 @contextlib.contextmanager
@@ -108,7 +117,7 @@ def progress(outcome: Outcome) -> str:
     acts = " ".join(f"{name} {moment:.0f}" for name, moment in outcome.acts.items() if moment is not None)
     disconnected = f"disconnected {outcome.disconnected} " if outcome.disconnected else ""
     return (
-        f"{trial.means:<16}{trial.fault:<12}{trial.fstype:<5}{trial.phase_ms:>5} {pauses}  {outcome.broker:<9}"
+        f"{trial.means:<24}{trial.fault:<12}{trial.fstype:<5}{trial.phase_ms:>5} {pauses}  {outcome.broker:<9}"
         f"{disconnected}lost {outcome.lost}/{outcome.acknowledged}  {acts}"
     )
 
@@ -138,7 +147,7 @@ _BENCHMARK: Final = Benchmark(
     cluster=_cluster,
     progress=progress,
     tell=_tell,
-    failed=lambda outcome: outcome.lost > 0,
+    failed=lambda outcomes: any(outcome.lost for outcome in outcomes),
 )
 
 

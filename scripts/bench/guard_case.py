@@ -19,12 +19,16 @@ from kjbod.errors import KjbodError
 from kjbod.faults import syscalls
 from kjbod.faults.disks import FaultMode, RealDisk
 from kjbod.ids import Uuid
+from kjbod.wire.admin_messages import ElectLeadersRequest, ElectLeadersRequestTopicPartition
 from kjbod.wire.client import Connection
 from kjbod.wire.messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsRequestPartition,
     AlterPartitionReassignmentsRequestTopic,
     BrokerHeartbeatRequest,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestConfig,
+    IncrementalAlterConfigsRequestResource,
 )
 from scripts.rig.cluster import ask
 from scripts.rig.java_clients import now_ms
@@ -147,8 +151,48 @@ class Case:
             "fence-in-flight": (self.fence_in_flight,),
             "fence-restart": (self.cut, self.fence, self.start_again),
         }
-        for step in steps[means]:
+        single: dict[str, Sequence[Callable[[], None]]] = {
+            "claim": (self.claim,),
+            "demote": (self.demote,),
+            "report": (self.report, self.await_record),
+            "cut": (self.cut,),
+            "evict": (self.evict,),
+        }
+        plan = steps[means] if means in steps else [step for name in means.split("-") for step in single[name]]
+        for step in plan:
             step()
+
+    def bring_back(self) -> None:
+        """Have the disk answer again, and nothing else."""
+        self.disk.set(FaultMode.OK)
+        self.mark("back")
+
+    def claim(self) -> None:
+        """Write a claim of the guard into the metadata log."""
+        config = IncrementalAlterConfigsRequestConfig(
+            name="kjbod.guard.claim", config_operation=0, value=str(self.directory)
+        )
+        resource = IncrementalAlterConfigsRequestResource(
+            resource_type=4, resource_name=str(self.broker), configs=(config,)
+        )
+        answer = ask(self.controller_port, IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False))
+        codes = {one.error_code for one in answer.responses}
+        self.mark("claim" if codes == {0} else f"claim refused {sorted(codes)}")
+
+    def demote(self) -> None:
+        """Put the broker at the end of the lists of what it leads on the disk, and elect the first of each list."""
+        led = {number: nodes for number, nodes in self.on_disk.items() if nodes[0] == self.broker}
+        partitions = tuple(
+            AlterPartitionReassignmentsRequestPartition(partition_index=number, replicas=(*nodes[1:], nodes[0]))
+            for number, nodes in led.items()
+        )
+        topic = AlterPartitionReassignmentsRequestTopic(name=self.topic, partitions=partitions)
+        answer = ask(self.controller_port, AlterPartitionReassignmentsRequest(topics=(topic,)))
+        codes = {answer.error_code, *(one.error_code for of in answer.responses for one in of.partitions)}
+        chosen = ElectLeadersRequestTopicPartition(topic=self.topic, partitions=tuple(led))
+        elected = ask(self.controller_port, ElectLeadersRequest(topic_partitions=(chosen,), timeout_ms=5000))
+        codes |= {one.error_code for of in elected.replica_election_results for one in of.partition_result}
+        self.mark("demote" if codes == {0} else f"demote refused {sorted(codes)}")
 
     def cut(self) -> None:
         assert self._cutter is not None

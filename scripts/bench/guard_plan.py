@@ -12,7 +12,20 @@ from scripts.rig.pauses import Pause
 from scripts.rig.stuck_threads import Stuck
 
 USUAL_MEANS: Final = ("nothing", "mask", "cut", "cut-report", "cut-evict", "fence")
-MEANS: Final = (*USUAL_MEANS, "fence-in-flight", "fence-restart")
+ORDERS: Final = (
+    "demote",
+    "report",
+    "report-evict",
+    "report-cut",
+    "report-cut-evict",
+    "report-evict-cut",
+    "demote-report",
+    "demote-report-cut",
+    "demote-report-cut-evict",
+    "claim-report-cut-evict",
+)
+"""Orders of steps: a step begins when the metadata show what the step before it changed."""
+MEANS: Final = (*USUAL_MEANS, *ORDERS, "fence-in-flight", "fence-restart")
 """What is done about the disk; the table of the page says what each one is. Some are for one question only."""
 FAULTS: Final = ("hang", "hang-writes", "freeze", "eio")
 FILE_SYSTEMS: Final = ("ext4", "xfs")
@@ -31,6 +44,7 @@ class Trial:
         fstype: of the bad disk.
         phase_ms: from the fault to the broker's next checkpoint.
         repetition: from 0 on.
+        back_ms: from the last step to the moment when the disk answers again; 0: not while clients are watched.
     """
 
     means: str
@@ -38,6 +52,7 @@ class Trial:
     fstype: str
     phase_ms: int
     repetition: int = 0
+    back_ms: int = 0
 
 
 def plan(
@@ -48,12 +63,18 @@ def plan(
     repeat: int,
     rng: random.Random,
     done: Iterable[Trial] = (),
+    backs_ms: Sequence[int] = (0,),
 ) -> list[Trial]:
     """Every repetition of every cell but those that are done, each round of them in an order of its own."""
     left_out = set(done)
     trials: list[Trial] = []
     for repetition in range(repeat):
-        cells = [Trial(*cell, repetition) for cell in itertools.product(means, faults, file_systems, phases_ms)]
+        cells = [
+            Trial(how, fault, fstype, phase_ms, repetition, back_ms)
+            for how, fault, fstype, phase_ms, back_ms in itertools.product(
+                means, faults, file_systems, phases_ms, backs_ms
+            )
+        ]
         rng.shuffle(cells)
         trials += [trial for trial in cells if trial not in left_out]
     return trials

@@ -11,8 +11,18 @@ from scripts.bench.json_record import JsonRecord
 from scripts.rig.checkpoints import CHECKPOINT_INTERVAL_MS
 from scripts.rig.pauses import LED_BAD, LED_HEALTHY, Pause
 
-GUARD, FENCE, ALONE = FORMS = ("guard", "fence", "alone")
-"""A guard in mode act; the same with ``kjbod.guard.ladder=fence``; Kafka alone."""
+GUARD, EARLY, HDD, FENCE, ALONE = FORMS = ("guard", "early", "hdd", "fence", "alone")
+"""A guard in mode act with the wait for flash, with one shorter than any default, and with the wait for a rotational
+disk; the first one with ``kjbod.guard.ladder=fence``; Kafka alone."""
+CUT_AFTER_MS: Final = {GUARD: 3_000, EARLY: 1_900, HDD: 10_000, FENCE: 3_000}
+"""``kjbod.guard.cut.after.ms`` of each form. The loop devices of the rig are of no known kind, and would get 10 s."""
+NAMES: Final = {
+    GUARD: "guard, 3 s (flash)",
+    EARLY: "guard, cut.after=1.9 s",
+    HDD: "guard, 10 s (rotational)",
+    FENCE: "fence first, 3 s",
+    ALONE: "Kafka alone",
+}
 FAULTS: Final = {
     "none": "",
     "hung": "hang",

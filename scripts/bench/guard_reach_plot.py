@@ -6,12 +6,11 @@ from pathlib import Path
 from matplotlib import pyplot
 
 from scripts.bench.detection_plot import decorate
-from scripts.bench.guard_reach_plan import ALONE, FAULTS, FENCE, GUARD, Outcome
+from scripts.bench.guard_reach_plan import ALONE, EARLY, FAULTS, FENCE, FORMS, GUARD, HDD, NAMES, Outcome
 from scripts.rig.pauses import FOLLOWED_BAD, FOLLOWED_HEALTHY, LED_BAD, LED_HEALTHY
 
-_COLOURS = {GUARD: "#1f5fa8", FENCE: "#7b4fb5", ALONE: "#c8501e"}
-_NAMES = {GUARD: "with guard", FENCE: "fence first", ALONE: "Kafka alone"}
-_SHIFT = {GUARD: -0.25, FENCE: 0.0, ALONE: 0.25}
+_COLOURS = {GUARD: "#1f5fa8", EARLY: "#3fa7a3", HDD: "#8a8d91", FENCE: "#7b4fb5", ALONE: "#c8501e"}
+_SHIFT = {form: 0.16 * (at - 2) for at, form in enumerate(FORMS)}
 _DISKS = {"bad disk": ((LED_BAD, FOLLOWED_BAD), "o"), "healthy disks": ((LED_HEALTHY, FOLLOWED_HEALTHY), "D")}
 _LEAST_MS = 20.0
 
@@ -32,7 +31,7 @@ def draw(outcomes: Sequence[Outcome], stem: Path) -> None:
                     x.append(max(pause.ms, _LEAST_MS) if pause.ended else never)
                     y.append(faults.index(one.trial.fault) + _SHIFT[form] + (0.06 if marker == "D" else -0.06))
             if x:
-                label = f"{_NAMES[form]}, {name}"
+                label = f"{NAMES[form]}, {name}"
                 axes.scatter(x, y, s=16, color=colour, marker=marker, alpha=0.7, linewidths=0, label=label, zorder=3)
     decorate(axes, faults, worst, never, beyond="not ended", least_ms=_LEAST_MS / 2)
     figure.suptitle("Longest pause that a producer sees, from the fault on: one broker with a bad disk", fontsize=11)

@@ -19,6 +19,7 @@ from scripts.bench.agent_cost_usage import Usage, descendants, usage_of
 from scripts.bench.guard_case import Case, has_ended
 from scripts.bench.guard_reach_plan import (
     ALONE,
+    CUT_AFTER_MS,
     FAULTS,
     FENCE,
     HELD_TIMEOUT_MS,
@@ -248,6 +249,7 @@ class ReachRig(GuardRig):
             "kjbod.state.dir": state,
             "kjbod.host": f"broker-{VICTIM}",
             "kjbod.held.timeout.ms": HELD_TIMEOUT_MS,
+            "kjbod.guard.cut.after.ms": CUT_AFTER_MS[form],
         }
         if form == FENCE:
             own["kjbod.guard.ladder"] = "fence"

@@ -214,6 +214,9 @@ class GuardRig(Cluster):
             seeing = pool.submit(next_checkpoint, checkpoint, fault_ms, end_ms)
             sleep_until(fault_ms + timing.act_ms)
             case.act(trial.means)
+            if trial.back_ms:
+                time.sleep(trial.back_ms / 1000)
+                case.bring_back()
             sleep_until(end_ms)
             outcome.stuck = looking.result()
             outcome.checkpoint_ms = seeing.result()

@@ -50,7 +50,7 @@ class Benchmark(Generic[TrialT, OutcomeT]):
             measures a trial.
         progress: a line for a person about an outcome.
         tell: prints and writes what all outcomes say.
-        failed: whether an outcome is one that must not be.
+        failed: whether something is among all outcomes that must not be.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Benchmark(Generic[TrialT, OutcomeT]):
     ]
     progress: Callable[[OutcomeT], str]
     tell: Callable[[Sequence[OutcomeT], argparse.Namespace], None]
-    failed: Callable[[OutcomeT], bool]
+    failed: Callable[[Sequence[OutcomeT]], bool]
 
     def run(self, options: argparse.Namespace) -> int:
         """The exit code: 1 when an outcome has failed, or nothing could be measured."""
@@ -93,7 +93,7 @@ class Benchmark(Generic[TrialT, OutcomeT]):
         outcomes = kept(file, self.outcome)
         if outcomes:
             self.tell(outcomes, options)
-        return code or (EXIT_FAILURE if any(self.failed(outcome) for outcome in outcomes) else 0)
+        return code or (EXIT_FAILURE if self.failed(outcomes) else 0)
 
     def _measured(
         self, options: argparse.Namespace, kit: KafkaKit, say: Say, started: float

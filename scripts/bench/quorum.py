@@ -78,7 +78,7 @@ _BENCHMARK: Final = Benchmark(
     cluster=_cluster,
     progress=report.progress,
     tell=_tell,
-    failed=lambda outcome: bool(outcome.broken),
+    failed=lambda outcomes: any(outcome.broken for outcome in outcomes),
 )
 
 

@@ -141,6 +141,8 @@ HELD = {
     "scripts/bench/guard": MEANS,
     "scripts/bench/guard --means --phases --repeat --for": MEANS,
     "scripts/bench/guard --means --faults --fs": MEANS,
+    "scripts/bench/guard --means --fs": MEANS,
+    "scripts/bench/guard --means --fs --back --phases": MEANS,
     "scripts/bench/guard --quick": MEANS,
     "scripts/bench/guard --table": MEANS,
     "scripts/bench/guard --for": REACH,
