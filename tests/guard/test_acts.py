@@ -97,6 +97,16 @@ async def test_a_thread_that_was_stuck_in_a_process_that_has_gone_proves_nothing
     assert acts.found(NEW) == NOTHING and not acts.deeds(NEW).crippled
 
 
+async def test_a_process_that_the_helper_refused_is_spoken_of_while_it_runs() -> None:
+    link = Link()
+    acts = acts_with(link)
+    link.answer = Done(outcome=Outcome.REFUSED, reason="process 7 does not hold .lock of a log directory")
+    await acts.hold(OLD)
+    assert acts.unable[-1] == f"the broker's process cannot be acted on: {link.answer.reason}"
+    await acts.hold(None)
+    assert not any(".lock" in line for line in acts.unable)
+
+
 async def test_an_answer_about_a_process_that_went_meanwhile_is_not_used() -> None:
     link = Link()
     acts = acts_with(link)

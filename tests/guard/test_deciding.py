@@ -157,7 +157,7 @@ FLASH_MS, OTHER_MS = CUT_AFTER_MS[Medium.FLASH], CUT_AFTER_MS[Medium.OTHER]
         (observed(ALL), {"cut_after_ms": FLASH_MS, "medium": "flash"}, FLASH_MS - 1, "before 3 s (…, flash)"),
         (observed(SHORT), {"cut_after_ms": 4_000}, 7_999, "before 8 s (…, doubled: too few other copies in sync)"),
         (observed(SOLE), {"cut_after_ms": 4_000}, 7_999, "before 8 s (…, doubled: too few other copies in sync)"),
-        (observed(SOLE), {"cut_after_ms": 4_000}, 8_000, "waits: t-0 has no other copy in sync"),
+        (observed(SOLE), {"cut_after_ms": 4_000}, 8_000, "yet: t-0 has no other copy in sync"),
     ],
 )
 def test_nothing_that_cannot_be_undone_is_done_before_the_disk_has_stood_still_for_long_enough(
@@ -377,12 +377,12 @@ def test_a_file_system_is_not_cut_where_another_directory_of_it_has_the_only_cop
     alone = decided(situation(disk(), well(), third, now=now), site=site)
     shared = decided(situation(*beside(), third, now=now), site=site)
     assert alone.step is Step.CUT
-    assert shared == Would(Step.WAIT, "would cut, and waits: t-1 has no other copy in sync")
+    assert shared == Would(Step.WAIT, "no cut yet: t-1 has no other copy in sync")
 
 
 def test_the_last_directory_that_the_broker_has_online_is_not_taken_away() -> None:
     found = decided(situation(now=observed(ALL, online=(D1,))))
-    assert found == Would(Step.WAIT, f"would cut, and waits: {LAST}")
+    assert found == Would(Step.WAIT, f"no cut yet: {LAST}")
 
 
 def test_a_file_system_with_the_metadata_log_is_not_shut_down_for_another_directory() -> None:
@@ -551,7 +551,7 @@ def test_a_guard_goes_on_while_its_own_record_is_first_names_the_directory_and_i
     record, now = pair
     found = decided(situation(now=now), record=record)
     assert found.step is expected
-    assert expected is Step.CUT or "waits: broker 2 lost a directory or is about to" in found.reason
+    assert expected is Step.CUT or "yet: broker 2 lost a directory or is about to" in found.reason
     offset = Deciding(SITE).offset(known(record=record), situation(now=now, blind="no answer"), frozenset([D1]))
     assert offset is None, "the metadata are not followed"
 
@@ -559,7 +559,7 @@ def test_a_guard_goes_on_while_its_own_record_is_first_names_the_directory_and_i
 def test_another_broker_that_lost_a_directory_comes_first_whatever_the_records_say() -> None:
     record, now = written(D1)
     now.neighbours[3] = neighbour(3, lost_ms=NOW_MS - 1)
-    assert "waits: broker 3" in decided(situation(now=now), record=record).reason
+    assert "yet: broker 3" in decided(situation(now=now), record=record).reason
     more = replace(SITE, cut_brokers_max=2)
     assert step(situation(now=now), record=record, site=more) is Step.CUT
 
@@ -572,7 +572,7 @@ def test_a_guard_that_can_do_nothing_to_a_disk_waits_and_still_reports_a_mount_t
 ) -> None:
     found = decided(situation(failed, well(), no_helper="the privileged helper has ended"))
     assert found.step is expected
-    assert expected is Step.REPORT or found.reason == "would cut, and waits: the privileged helper has ended"
+    assert expected is Step.REPORT or found.reason == "no cut yet: the privileged helper has ended"
 
 
 FROZEN = disk(cause=Cause.HELD)

@@ -200,7 +200,8 @@ async def main():
     link = await HandLink.open(started, facts, clock=SystemClock(), told=print)
     print(*link.missing)
     for verb in ("threads", "mask", "unmask", "reset", "destroy", "unreset", "cut", "kill"):
-        told = await getattr(link, verb)(*(["/mnt/d2"] if verb in ("mask", "unmask", "cut") else []))
+        arguments = {"mask": ["/mnt/d2"], "unmask": ["/mnt/d2"], "cut": ["/mnt/d2", 2**62]}.get(verb, [])
+        told = await getattr(link, verb)(*arguments)
         print(verb, told.outcome if isinstance(told, Done) else "done", getattr(told, "reason", ""))
     link.close()
 

@@ -304,6 +304,7 @@ class Acts:
     async def hold(self, holder: Holder | None) -> None:
         """A process is the broker now; None: none is."""
         if holder is None:
+            self._told_hold = ""
             return
         found = (holder.pid, holder.started)
         if found != self._broker:

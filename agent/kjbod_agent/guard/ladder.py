@@ -278,7 +278,7 @@ def _apart(case: Case, decided: Would) -> Would:
     )
     for word, reason in speaks_against:
         if reason:
-            return Would(Step.WAIT, f"would {decided.step}, and waits: {reason}", word)
+            return Would(Step.WAIT, f"no {decided.step} yet: {reason}", word)
     return decided
 
 
