@@ -14,6 +14,9 @@ from scripts.bench.guard_correlated_plan import (
     BROKERS,
     CONTROLLERS,
     FORMS,
+    QUICK,
+    QUICK_SETTLE_S,
+    SETTLE_S,
     SKEWS_MS,
     STALLS_S,
     Outcome,
@@ -60,6 +63,9 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--repeat", type=positive, default=1, metavar="N", help="repetitions of each stall (1)")
     parser.add_argument("--for", type=seconds, dest="limit_s", metavar="S", help="begin no trial after so many seconds")
+    parser.add_argument(
+        "--quick", action="store_true", help="three stalls, with guards alone: do they wait? A minute and a half"
+    )
     parser.add_argument("--table", action="store_true", help="measure nothing: the table of what --out has")
     parser.add_argument("--seed", type=int, default=858, metavar="N", help="of the order (858)")
     parser.add_argument(
@@ -79,15 +85,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _plan(options: argparse.Namespace, done: Sequence[Outcome], rng: random.Random) -> list[Trial]:
+    measured = [outcome.trial for outcome in done]
+    if options.quick:
+        return [trial for trial in QUICK if trial not in measured]
     cells = (options.brokers, options.stalls, options.skews, options.controllers)
-    return plan(options.forms, *cells, options.repeat, rng, [outcome.trial for outcome in done])
+    return plan(options.forms, *cells, options.repeat, rng, measured)
 
 
 @contextlib.contextmanager
 def _cluster(
     options: argparse.Namespace, kit: KafkaKit, work: Path, logs: Path
 ) -> Iterator[Callable[[Trial], Outcome]]:
-    with CorrelatedRig(kit, work, logs, {"kjbod.guard.cut.after.ms": options.cut_after}) as rig:
+    settle_s = QUICK_SETTLE_S if options.quick else SETTLE_S
+    with CorrelatedRig(kit, work, logs, {"kjbod.guard.cut.after.ms": options.cut_after}, settle_s) as rig:
         yield rig.measure
 
 

@@ -18,6 +18,7 @@ THERE, STOPPED = CONTROLLERS = ("there", "stopped")
 """The controller answers, or stands still for as long as the disks (SIGSTOP)."""
 SETTLE_S: Final = 15
 """From the end of the last stall to the look at what is served."""
+QUICK_SETTLE_S: Final = 10
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,9 +53,13 @@ class Trial:
         return "xfs" if self.repetition % 2 else "ext4"
 
     @property
-    def lasts_s(self) -> float:
-        """From the first stall to the look at what is served, in seconds."""
-        return self.stall_s + (self.brokers - 1) * self.skew_ms / 1000 + SETTLE_S
+    def stalls_s(self) -> float:
+        """From the begin of the first stall to the end of the last one, in seconds."""
+        return self.stall_s + (self.brokers - 1) * self.skew_ms / 1000
+
+
+QUICK: Final = (Trial(GUARD, 3, 6, 0, STOPPED), Trial(GUARD, 3, 7, 300, THERE), Trial(GUARD, 2, 6, 0, THERE))
+"""Stalls that answer whether guards wait for each other: no copy is left to count on."""
 
 
 def plan(

@@ -16,7 +16,7 @@ from kjbod.faults.faults_error import FaultsError
 from kjbod.faults.model import Injection, Target
 from kjbod.faults.revive import revive, works
 from scripts.bench.detection_agents import close_disks, make_disks
-from scripts.bench.guard_correlated_plan import GUARD, STOPPED, Act, Outcome, Trial
+from scripts.bench.guard_correlated_plan import GUARD, SETTLE_S, STOPPED, Act, Outcome, Trial
 from scripts.bench.guard_rig import HEAP_MIB, RECORD_PAUSE_MS, REQUEST_TIMEOUT_MS
 from scripts.bench.guard_watch import sleep_until
 from scripts.rig.cluster import NOTHING, Cluster, Properties, directory_id, wait_until_guarding, wait_until_serving
@@ -52,10 +52,19 @@ class CorrelatedRig(Cluster):
         base: for all files.
         logs: of all processes.
         guard_properties: further lines of the guards' files.
+        settle_s: from the end of the last stall to the look at what is served.
     """
 
-    def __init__(self, kit: KafkaKit, base: Path, logs: Path, guard_properties: Properties = NOTHING) -> None:
+    def __init__(
+        self,
+        kit: KafkaKit,
+        base: Path,
+        logs: Path,
+        guard_properties: Properties = NOTHING,
+        settle_s: float = SETTLE_S,
+    ) -> None:
         super().__init__(base, Processes(logs), kafka=kit, heap_mib=HEAP_MIB)
+        self._settle_s = settle_s
         self._kit = kit
         self._logs = logs
         self._guard_properties = guard_properties
@@ -182,7 +191,7 @@ class CorrelatedRig(Cluster):
             stall.start()
         for stall in stalls:
             stall.join()
-        end_ms = began_ms + trial.lasts_s * 1000
+        end_ms = began_ms + (trial.stalls_s + self._settle_s) * 1000
         sleep_until(end_ms)
         acks = self.clients.acks
         outcome.pause = max(

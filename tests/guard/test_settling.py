@@ -1,5 +1,7 @@
 """How long a list that the guard has changed stands in its journal."""
 
+from dataclasses import replace
+
 import pytest
 
 from kjbod.ids import Uuid
@@ -57,6 +59,14 @@ def test_an_eviction_is_shown_also_where_others_were_evicted_after_it() -> None:
     assert eviction_shown(KEY, EVICTED, observed) is Shown.OTHERWISE
     assert eviction_shown(KEY, EVICTED, Observed(1)) is Shown.OTHERWISE
     assert eviction_shown(KEY, EVICTED, Observed(1, partitions={KEY: placed(2, 1, 3)})) is Shown.AS_BEFORE
+
+
+def test_an_eviction_that_kafka_completes_later_is_shown_until_somebody_cancels_it() -> None:
+    pending = replace(placed(2, 3, 1), isr=(2,), removing=(1,))
+    assert eviction_shown(KEY, EVICTED, Observed(1, partitions={KEY: pending})) is Shown.AS_LEFT
+    assert eviction_shown(KEY, EVICTED, Observed(1, partitions={KEY: replace(pending, removing=(3,))})) is (
+        Shown.AS_BEFORE
+    )
 
 
 def test_leadership_is_back_with_the_list_and_the_leader() -> None:

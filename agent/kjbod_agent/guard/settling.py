@@ -38,6 +38,9 @@ def eviction_shown(key: Key, one: Evicted, observed: Observed) -> Shown:
         return Shown.AS_LEFT
     if now is not None and set(now.replicas) < set(without):
         return Shown.AS_LEFT  # others have been taken out after us, and come back before us
+    there = observed.partitions.get(key)
+    if there is not None and observed.broker_id in there.removing:
+        return Shown.AS_LEFT  # Kafka completes it when all other replicas are in sync, maybe much later
     return Shown.AS_BEFORE if key in observed.partitions else Shown.OTHERWISE
 
 

@@ -1,0 +1,75 @@
+"""The correlated stalls: which are measured, which promise counts as kept, and three of them on a real cluster."""
+
+import functools
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kjbod.faults.disks import require_real_disks
+from scripts.bench.guard_correlated import RUNS
+from scripts.bench.guard_correlated_plan import (
+    ALONE,
+    FORMS,
+    GUARD,
+    QUICK,
+    STOPPED,
+    THERE,
+    Act,
+    Outcome,
+    Trial,
+    has_failed,
+    plan,
+    table,
+)
+from scripts.bench.guard_plan import FILE_SYSTEMS
+from scripts.bench.guard_trials import kept
+from scripts.rig.pauses import Pause
+
+IRREVERSIBLE = {"report", "cut", "mask", "evict", "kill", "fence"}
+
+
+def outcome(form: str, lost: int = 0, not_served: tuple[int, ...] = ()) -> Outcome:
+    acts = [Act(1, 2_100.0, "suspect"), Act(1, 3_200.0, "cut")] if form == GUARD else []
+    trial = Trial(form, 3, 7, 300, THERE)
+    return Outcome(trial, Pause(1_500, 0, True), list(not_served), acts=acts, acknowledged=100, lost=lost)
+
+
+def test_the_forms_of_a_stall_follow_each_other_and_what_was_measured_is_not_measured_again() -> None:
+    asked = (FORMS, [2, 3], [1, 7], [0, 300], [THERE, STOPPED], 2)
+    trials = plan(*asked, random.Random(1))
+    assert len(set(trials)) == len(trials) == 64
+    assert all(first.cell == second.cell for first, second in zip(trials[::2], trials[1::2], strict=True))
+    assert plan(*asked, random.Random(1), trials[:5]) == trials[5:]
+
+
+def test_a_lost_record_and_a_partition_that_kafka_alone_serves_are_failures() -> None:
+    alone = outcome(ALONE, not_served=(2,))
+    assert not has_failed([outcome(GUARD, not_served=(2,)), alone])
+    assert has_failed([outcome(GUARD, not_served=(2, 4)), alone])
+    assert has_failed([outcome(GUARD, lost=1), alone])
+    assert not has_failed([outcome(GUARD), outcome(ALONE, lost=1)])
+    assert table([outcome(GUARD), alone]).splitlines()[-1] == (
+        "| 3 of 3 | 7 s | 0.3 s | there | 1.5 | 1.5 | 1 | 0 of 100 | 0 |"
+    )
+
+
+@pytest.mark.usefixtures("as_root", "kafka_kit")
+@pytest.mark.timeout(400)
+def test_guards_whose_disks_stand_still_at_once_lose_no_record_and_no_copy(
+    tmp_path: Path, machine_can: Callable[[Callable[[], None]], None]
+) -> None:
+    for fstype in FILE_SYSTEMS:
+        machine_can(functools.partial(require_real_disks, fstype))
+    command = [sys.executable, "-m", "scripts.bench.guard", "correlated", "--quick", "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    print(done.stdout)
+    assert done.returncode == 0, done.stderr
+    outcomes = kept(tmp_path / "out" / RUNS, Outcome)
+    assert [one.trial for one in outcomes] == list(QUICK)
+    for one in outcomes:
+        assert (one.lost, one.not_served, one.ended, one.shrunk) == (0, [], [], 0) and one.acknowledged, one
+        assert not IRREVERSIBLE & {act.means for act in one.acts}, one
