@@ -22,7 +22,7 @@ def _files(command: F) -> F:
         "--config",
         required=True,
         type=click.Path(path_type=Path, readable=False),
-        help="The broker's server.properties, as it is.",
+        help="The broker's server.properties, unchanged.",
     )
     own = click.option(
         "--guard-config",
@@ -34,12 +34,14 @@ def _files(command: F) -> F:
 
 @guard.command()
 @_files
-@click.option("--observe", is_flag=True, help="Say what would be done, and do nothing (the default).")
-@click.option("--act", is_flag=True, help="Do it: what stands in agent/kjbod_agent/guard/README.md.")
+@click.option("--observe", is_flag=True, help="Report the next action, and do nothing (the default).")
+@click.option(
+    "--act", is_flag=True, help="Act on failed disks: shut down, evict, fence. Needs root; see kjbod guard check."
+)
 def run(config: Path, guard_config: Path | None, observe: bool, act: bool) -> int:
     """Watch beside the running broker until SIGTERM.
 
-    It takes no lock and registers nothing; in mode observe it does nothing else either. Logs go to stderr as JSON
+    The guard takes no lock and registers nothing. In mode observe the guard only reports. Logs go to stderr as JSON
     lines.
     """
     from kjbod_agent.guard import start_up
@@ -55,13 +57,13 @@ def run(config: Path, guard_config: Path | None, observe: bool, act: bool) -> in
 @click.option("--gate", is_flag=True, help="Before the broker starts: wait until no disk can hold that up.")
 @click.option("--timeout-ms", type=click.IntRange(0), help="With --gate: how long at most.  [default: 30000]")
 def check(config: Path, guard_config: Path | None, as_json: bool, gate: bool, timeout_ms: int | None) -> int:
-    """Tell line by line what a guard could watch on this host, and what is missing.
+    """Print what a guard could watch on this host, and what is missing, a line each.
 
-    It changes nothing. Exit code 1 when something is missing.
+    The command changes nothing. Exit code 1 when something is missing.
 
-    With --gate, for ExecStartPre= of the broker's unit: ask the running guard whether each log directory is well, or
-    was cut or masked. A guard that acts does that now to one that hangs, and is waited for. What is not well is named
-    on stderr. Exit code 0, also where no guard answers: the broker may start.
+    With --gate, for ExecStartPre= of the broker's unit: ask the running guard whether each log directory is healthy,
+    cut or masked. A guard that acts cuts or masks a directory that hangs now, and the command waits for that. The
+    command lists the other directories on stderr. Exit code 0, also where no guard answers: the broker may start.
     """
     if gate and as_json:
         raise click.UsageError("--gate and --json: give one of them")
@@ -89,9 +91,9 @@ def check(config: Path, guard_config: Path | None, as_json: bool, gate: bool, ti
 @click.argument("directory", metavar="DIR")
 @click.option("--json", "as_json", is_flag=True, help="JSON, for machines.")
 def release(config: Path, guard_config: Path | None, directory: str, as_json: bool) -> int:
-    """Take the mask off a log directory, let go of it so that it can be unmounted, and tell what else to do.
+    """Take the mask off a log directory, close the directory so that you can unmount it, and print the next steps.
 
-    The guard leaves it alone until it is well; nothing has to be stopped but the broker.
+    The guard leaves the directory unchanged until it is healthy. Stop only the broker; the guard runs on.
     """
     from kjbod.cli import ask
 
@@ -117,7 +119,7 @@ def what_else(answer: dict[str, Any], config: Path, *, dynamic: bool = False) ->
     """
     if answer["means"] == "mask":
         return [
-            "See that the disk is well: kjbod status shows what its probes say.",
+            "See that the disk is healthy: kjbod status shows the results of its probes.",
             "Restart the broker, which takes up a directory when it starts; the guard restores what it has evicted.",
         ]
     place, device, path = answer["mount_point"], answer["source"], answer["path"]
@@ -134,7 +136,7 @@ def what_else(answer: dict[str, Any], config: Path, *, dynamic: bool = False) ->
         "Stop the broker. It starts without this disk if that stays mounted, and not at all where it is missing.",
         f"umount {place}{why}. Log directories beside it are released first. Busy: a thread waits for the disk.",
         f"The same disk: {check} {device}. A new one: {make} DEVICE, and its new UUID in /etc/fstab.",
-        f"mount {place}; no step further where that fails: what comes next would be made on the disk below it.",
+        f"mount {place}. Stop if the mount fails: the next step would write to the disk below.",
         f"A new disk: mkdir -p {path}; {make_it_ours}",
         "Start the broker. The guard runs on: it takes hold of the disk, and restores what it has evicted.",
     ]
@@ -144,10 +146,10 @@ def what_else(answer: dict[str, Any], config: Path, *, dynamic: bool = False) ->
 @_files
 @click.option("--json", "as_json", is_flag=True, help="JSON, for machines.")
 def restore(config: Path, guard_config: Path | None, as_json: bool) -> int:
-    """Put the broker back into the replica lists that the guard took it out of, in their old order.
+    """Put the broker back into the replica lists from which the guard evicted it, in their old order.
 
-    Lists that somebody has changed since are left alone. The guard does this by itself when the broker has registered
-    with a directory that is well.
+    The guard leaves lists unchanged that somebody has changed since. The guard restores by itself when the broker has
+    registered with a healthy directory.
     """
     answer = _ask(config, guard_config, "guard-restore")
     out = Printer()

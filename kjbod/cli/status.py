@@ -40,7 +40,7 @@ from kjbod.errors import KjbodError
 from kjbod.runtime.control_socket import EXIT_NO_AGENT
 
 ROOM_MIN: Final = 16
-"""Columns for a reason; with fewer it says nothing, and kjbod log-dirs has it."""
+"""Least columns for a reason. With fewer the line has no reason; kjbod log-dirs shows it."""
 REFUSED_MAX: Final = 5
 """Refused partitions with a line each."""
 _NAME_COLUMNS: Final = len("metadata offset")
@@ -241,7 +241,7 @@ def _together(name: str, told: dict[str, Any]) -> str:
 
 
 def _with_reasons(body: list[str], directories: list[dict[str, Any]], columns: int | None) -> Iterator[str]:
-    """Behind each path why it is offline, as far as the line has room."""
+    """Append to each path the reason why it is offline, as far as the line has free columns."""
     for line, row in zip(body, directories, strict=True):
         room = None if columns is None else columns - cells(line) - 2
         why = safe(row["error"] or "").removeprefix(safe(row["path"])).removeprefix(" failed").removeprefix(": ")

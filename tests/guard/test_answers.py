@@ -249,7 +249,10 @@ def test_who_releases_a_directory_is_told_the_next_commands_and_to_stop_nothing_
     for number, begins in enumerate(("Stop the broker", "umount /mnt/d3, ", "The same disk: fsck.ext4 -f /dev/sdb1.")):
         assert lines[number].startswith(begins), lines
     assert " kjbod format -t kjbodFirstLookCluster0 -c /etc/kafka/server.properties --ignore-formatted;" in lines[4]
-    assert lines[3].startswith("mount /mnt/d3; no step further") and "Start the broker. The guard runs on" in lines[5]
+    assert (
+        lines[3].startswith("mount /mnt/d3. Stop if the mount fails")
+        and "Start the broker. The guard runs on" in lines[5]
+    )
     assert "--ignore-formatted --no-initial-controllers;" in what_else(RELEASED, config, dynamic=True)[4]
     assert "release it again" in what_else(RELEASED | {"held": "it is well, and the broker runs"}, config)[0]
     assert "Restart the broker" in what_else(RELEASED | {"means": "mask"}, config)[1]

@@ -514,6 +514,18 @@ def test_a_broker_that_does_not_answer_is_killed_only_while_a_thread_of_it_waits
     assert (Kill(EPOCH) in moment.effects()) is kills
 
 
+@pytest.mark.parametrize("stuck", [None, "a fetcher is stuck"])
+@pytest.mark.parametrize("health", [Health.SLOW, Health.SUSPECT, Health.FAILED])
+def test_a_broker_is_not_killed_for_its_silence_alone_while_another_disk_is_late(
+    health: Health, stuck: str | None
+) -> None:
+    moment = _kill()
+    moment.changes.update(stuck=stuck, waits=True, silent="it has applied no metadata for 5 s")
+    third = "/mnt/d3"
+    moment.disks[third] = replace(SECOND, path=third, health=health)
+    assert (Kill(EPOCH) in moment.effects()) is (stuck is not None)
+
+
 # ---------------------------------------------------------------------------------------------- the record of suspicion
 
 

@@ -200,7 +200,7 @@ class Acts:
         self.acting: Acting
 
     def _doubts_canary(self, problem: str | None) -> None:
-        """Say that the broker cannot be asked, or can be again: meanwhile it is not judged by what it answers."""
+        """Log that the broker cannot be asked, or can be again. Until then its answers do not count."""
         if problem is None:
             self._log.info("guard.broker.asked")
         else:
@@ -286,12 +286,12 @@ class Acts:
         self._log.error("guard.hand.missing", reason=f"{reason}: no disk is cut, and no broker killed")
 
     def close(self) -> None:
-        """End the hand. Waits for nothing."""
+        """End the privileged helper, without waiting."""
         if self._link is not None:
             self._link.close()
 
     def process_ids(self) -> tuple[int, ...]:
-        """The hand's process."""
+        """Return the pid of the privileged helper, if there is one."""
         return () if self._link is None else (self._link.pid,)
 
     # ---- what others find out
@@ -314,7 +314,7 @@ class Acts:
         if self._link is None or self._link.problem is not None or found == self._held:
             return
         if self._holding is not None:
-            await self._holding.look()  # the hand knows it by the directories that it holds
+            await self._holding.look()  # the helper knows the broker by the directories that the helper holds
         done = await self._link.hold(*found)
         self._asked = found
         if done.outcome is Outcome.DONE:
@@ -324,12 +324,12 @@ class Acts:
         self._told_hold = done.reason
 
     def watched_anew(self, path: str) -> None:
-        """A directory that had failed is well, or another one is at its path."""
+        """Note that a directory which had failed is healthy, or that its path has another directory."""
         if self._holding is not None:
             self._holding.watched_anew(path)
 
     async def let_go(self, path: str) -> str | None:
-        """Have the hand let go of a directory that was released; why it does not, in words."""
+        """Have the helper close a directory that was released; return why it does not, in words."""
         return None if self._holding is None else await self._holding.let_go(path)
 
     @property
@@ -400,7 +400,9 @@ class Acts:
             return
         now_ms = self._clock.monotonic_ms()
         acted = self._core.acted(now_ms)
-        failed = {*self._failed(), *acted, *self._core.released}
+        situation = self._situation()
+        late = () if situation is None else [path for path, disk in situation.disks.items() if disk.is_late]
+        failed = {*self._failed(), *acted, *self._core.released, *late}
         found = stuck.crippled(waiting, acted, failed, now_ms)
         seen = Found(None if found is None else found.reason, stuck.waits(waiting, acted, failed, now_ms))
         changed = (seen.stuck is None) != (self._threads.stuck is None) or seen.waits != self._threads.waits

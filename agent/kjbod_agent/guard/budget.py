@@ -10,8 +10,8 @@ report          the last directory of the broker
 evict           by partition: nobody reassigns it, ``min.insync.replicas`` copies count, no replica was elected that was
                 not in sync, and this broker has not left it yet. Only within :data:`EVICT_WITHIN_MS` after the
                 directory went offline: then no leader waits for the broker any more. ``kjbod.guard.evict=never``: never
-demote          by partition: nobody reassigns it, and a copy that counts can lead. Not where another disk of this
-                broker is slow or in trouble: then it may be the host
+demote          by partition: nobody reassigns it, and a copy that counts can lead. Only while another disk of this
+                broker is healthy and not slow: else it may be the host
 fence           each partition of which this broker is in the ISR keeps ``min.insync.replicas`` copies that count; a
                 controller has answered within :data:`ANSWERED_MS`; fewer than ``kjbod.guard.fence.max.brokers`` other
                 brokers are in trouble; once in :data:`FENCE_AGAIN_MS`; not a node that is a controller too and without

@@ -67,11 +67,6 @@ def lag(canary: Canary, committed: int) -> int | None:
     return None if canary.offset is None else max(0, committed - canary.offset)
 
 
-def silent_since_ms(canary: Canary) -> int | None:
-    """Since when the broker owes an answer; None: it does not."""
-    return canary.asked_ms
-
-
 def verdict(canary: Canary, now_ms: int) -> str | None:
     """Reason why the broker is crippled, in words; None: nothing says so.
 

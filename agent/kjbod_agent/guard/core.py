@@ -375,7 +375,7 @@ class GuardCore:
             open=deciding.is_open(path, known, now),
             evict={key: leaves[key] for key in self._due("evict", leaves, now)},
             restore={key: restorable[key] for key in self._due("restore", restorable, now)},
-            slow=self._slow_facts(path, text, case, step, now),
+            slow=self._slow_facts(path, text, step, now),
         )
 
     def _due(self, means: str, lists: Mapping[Key, object], now: Situation) -> list[Key]:
@@ -394,9 +394,7 @@ class GuardCore:
         first = suspects.ahead(observed.suspects, observed.neighbours, offset, now.now_ms, losses=False)
         return not first
 
-    def _slow_facts(
-        self, path: str, directory_id: str | None, case: Case | None, step: Would, now: Situation
-    ) -> slow_steps.Facts | None:
+    def _slow_facts(self, path: str, directory_id: str | None, step: Would, now: Situation) -> slow_steps.Facts | None:
         """Return what the steps about the leadership of a directory depend on; None: nothing was moved off it, and
         nothing is to be."""
         demotes, disk = self.site.demote, now.disks[path]
@@ -424,7 +422,10 @@ class GuardCore:
         }
         stuck = None
         if self.in_doubt(now.now_ms) and now.blind is None and not self._deciding.waits_for_host(decided, now):
-            stuck = now.stuck or (now.silent if now.waits else None)
+            acted = self.acted(now.now_ms)
+            # A broker that waits for another disk is silent as well, and proves nothing about what was acted on.
+            other = any(disk.is_late for path, disk in now.disks.items() if path not in acted)
+            stuck = now.stuck or (now.silent if now.waits and not other else None)
         if registration is not None and now.stuck is None:
             stuck = broker_steps.silence(stuck, registration.fenced, registration.in_controlled_shutdown)
         wanted = stuck or next((f"{path}: {pair[1].reason}" for path, pair in fences.items()), None)

@@ -1,8 +1,8 @@
-"""Decisions of a guard about its directories: what it knows, as cases for the ladder. Pure.
+"""Decisions of a guard about its directories: its knowledge as cases for the escalation. Pure.
 
-They are the same for a guard that observes and for one that acts: what is decided about a directory is what
-:func:`.ladder.would` says of its case, and nothing else. What only time tells is kept here: how long no disk has been
-healthy, how long the metadata have been known to have a directory online, and whether copies were short meanwhile.
+A guard that observes and a guard that acts decide alike: :func:`.ladder.would` gives the step for the case of a
+directory. This module keeps three facts that need memory: how long no disk has been healthy, how long the metadata have
+shown a directory online, and whether a partition had too few copies since the failure.
 """
 
 from collections.abc import Mapping
@@ -238,7 +238,6 @@ class Deciding:
             kafka=view,
             unbound=now.unbound,
             others_well=any(one.serves for one in others),
-            others_quick=any(one.health is Health.ONLINE for one in others),
             others_answer=any(one.over is not None for one in others),
             holds_metadata=path == self.site.metadata_log_dir,
             file_system=disk.file_system,

@@ -109,7 +109,7 @@ class Standing:
         tried: actions that did not work since it failed.
         epoch: of the broker when that began.
         reports: how many the controllers were given.
-        attempts: how often the same was tried in vain; of a directory that is well: whether lists were put back.
+        attempts: reports that reached no controller; of a directory that is well: whether lists were put back.
         acted_ms: when the first thing that cannot be undone was done; None: nothing was.
         offline_ms: when the metadata were first seen to have it offline; None: they were when we came, or have it.
         seen_online: whether the metadata were seen to have it online, in this epoch.

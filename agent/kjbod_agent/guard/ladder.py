@@ -20,7 +20,7 @@ stop with it. The guard helps Kafka to see the failure:
   (:mod:`.slow_steps`). Only where the site wants it. Never for a disk that hangs: the broker would become a follower
   there, write its leader epoch with ``fsync``, and hang with the lock of all that this fetcher fetches (measured, see
   ``scripts/bench/README.md``).
-* **wait**: it is too early, or something speaks against it (:mod:`.budget`). The reason is in the line.
+* **wait**: it is too early, or a rule forbids the step now (:mod:`.budget`). The reason is in the line.
 
 None of these can be undone without a restart of the broker, but demote and mask. So nothing but demote happens before
 the disk has stood still, or answered nothing but errors, for ``kjbod.guard.cut.after.ms``: 3 s for flash, 10 s for any
@@ -30,7 +30,7 @@ before is left unchanged.
 The first row that fits counts:
 
 ==========================================  ==========================================================================
-what is known                               what would be done
+condition                                   step
 ==========================================  ==========================================================================
 no broker is there for which to act         nothing: why, in the binding's words
 Kafka has noticed                           evict, where partitions wait for it; else nothing. Never where the mount
@@ -104,7 +104,6 @@ class Case:
         unbound: why there is no broker for which to act, in words; None: there is one, and it is ours.
         patience: why it is too early for anything that cannot be undone, in words; None: it is not.
         others_well: whether another disk of this broker is known to be healthy.
-        others_quick: whether another disk of this broker is healthy and not slow.
         others_answer: whether another disk that has failed answers again, and is not called healthy yet.
         holds_metadata: whether the metadata log lies in it.
         file_system: ``"ext4"``; None where nobody knows.
@@ -134,7 +133,6 @@ class Case:
     unbound: str | None = None
     patience: str | None = None
     others_well: bool = True
-    others_quick: bool = True
     others_answer: bool = False
     holds_metadata: bool = False
     file_system: str | None = "ext4"

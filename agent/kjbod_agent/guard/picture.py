@@ -27,15 +27,15 @@ UNWATCHED: Final = "unreadable"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deeds:
-    """Deeds of a guard that acts, and its means, at one moment.
+    """Actions of a guard that acts, and its rights, at one moment.
 
     Attributes:
-        outcomes: how often what came of a means since this guard started, by its name and the outcome.
+        outcomes: actions since this guard started, by name and outcome.
         hand_missing: how many lines say what the privileged helper cannot do; one where there is none.
         missing_rights: a line for each right on the cluster that the guard lacks.
-        crippled: whether stuck threads, or the broker's own answers, say that it cannot go on.
+        crippled: whether its threads, or its own answers, prove that the broker is stuck.
         canary_lag: records that the broker has not applied; None: it was not asked, or has not said.
-        evicted: partitions that the broker was taken out of, and is not back.
+        evicted: partitions from which the guard evicted the broker, and that are not restored.
         evicted_since_ms: wall clock of the first of them.
     """
 
@@ -55,9 +55,9 @@ class Picture:
     Attributes:
         node_id: of the broker.
         mode: ``observe`` or ``act``.
-        broker_state: on the ladder; None in mode observe.
+        broker_state: stage of the broker; None in mode observe.
         broker_reason: why, in words.
-        deeds: what was done; None in mode observe.
+        deeds: the actions; None in mode observe.
         needs: partitions that lack replicas; None while the metadata are not followed.
         refused: a row for each partition that the controllers refused.
         suspects: other brokers of which a guard suspects a directory.

@@ -76,7 +76,7 @@ class Disk:
         bad_ms: since when it has stood still, or answered nothing but errors; the last request that it completed since
             ends that time, and begins it anew.
         over: why its failure may be over, in words; None: nothing says so.
-        kept: why what fails is not what the broker has, in words; None: it is.
+        kept: why the failed mount is not the broker's mount, in words; None: it is.
         unidentified: whether only its ``meta.properties`` is gone or another one, and it answers.
         unread: whether it is known from memory alone, and has not answered since.
         elsewhere: whether the path leads to another mount than when it was read.
@@ -117,6 +117,11 @@ class Disk:
     def serves(self) -> bool:
         """Whether the disk is known to be healthy, whoever's the directory is by now."""
         return self.is_known_well or self.unidentified
+
+    @property
+    def is_late(self) -> bool:
+        """Whether threads of the broker may wait for this disk: it has failed, is slow, held or suspected."""
+        return self.health in (Health.SUSPECT, Health.FAILED, Health.SLOW, Health.HELD) or self.in_trouble
 
     @property
     def is_well(self) -> bool:

@@ -81,7 +81,7 @@ class Facts:
         path: as configured.
         directory_id: as text; None where nobody could read it.
         slow: whether its disk is slow, and leadership is to move.
-        well: whether its disk is well, or slow ones are to be left alone.
+        well: whether its disk is healthy, or slow disks are to be left unchanged.
         free: whether nothing else is done about the directory, and the broker is there.
         demote: lists of partitions that others may lead now, as they are and as they are to be.
         promote: lists as they were of partitions that are as they were left, and may be put back now.
@@ -99,7 +99,7 @@ class Facts:
 
 
 def advance(now: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
-    """The next step about leadership of a directory."""
+    """Return the next step about the leadership of a directory."""
     if now.under_way is not None or facts.directory_id is None or not facts.free:
         return Move(now)
     if facts.slow:

@@ -2,8 +2,8 @@
 broker can go on without them. Pure.
 
 One look says which threads wait uninterruptibly now. One that is found so again, in the same call with the same
-arguments, without having run in between, has not come back. Whether a broker is crippled by that depends on whose
-thread it is, and on the locks that it holds while it waits (Kafka 4.3.1):
+arguments, without having run in between, has not come back. Whether a broker is stuck depends on the kind of
+thread, and on the locks that the thread holds while it waits (Kafka 4.3.1):
 
 =================  ==================================================================================================
 thread             what goes on without it
@@ -87,7 +87,7 @@ CRIPPLING: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A thread in one look of the hand, which waits uninterruptibly.
+    """A thread that waits uninterruptibly, in one look of the privileged helper.
 
     Attributes:
         tid: its id.
@@ -202,7 +202,7 @@ class Crippled:
 
 def stuck_on(waiting: Iterable[Thread], directory: str, failed: Collection[str]) -> list[Thread]:
     """Return the threads that wait on a directory. Where the file of one is not known (a page fault, a call by a path)
-    it is that directory's if it is the only one that has failed."""
+    it is that directory's if it is the only one that has failed or is late."""
     alone = len(failed) == 1 and directory in failed
     return [one for one in waiting if one.directory == directory or (one.directory is one.file is None and alone)]
 
@@ -214,8 +214,9 @@ def crippled(
 
     Args:
         waiting: threads that wait uninterruptibly.
-        acted_ms: when directories were acted on, by path: a thread that waits there for longer has not been freed by
-        it. failed: paths of the directories that have failed, those included. now_ms: monotonic time of the look.
+        acted_ms: when directories were acted on, by path. The act has not freed a thread that still waits there.
+        failed: paths of the directories that have failed or are late, those of ``acted_ms`` included.
+        now_ms: monotonic time of the look.
     """
     for one, directory, waited_ms in _lingering(waiting, acted_ms, failed, now_ms):
         kind = class_of(one.name)

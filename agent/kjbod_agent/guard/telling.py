@@ -1,4 +1,4 @@
-"""The shell that tells what is new: compares what is with what was told last. What does not change is said once."""
+"""The shell that reports changes: compares the situation with the last report, and reports each change once."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -25,7 +25,7 @@ a disk fails, the guard looks at each change of the metadata before it acts."""
 
 
 class Telling:
-    """Memory of what was told last.
+    """Memory of the last reports.
 
     Args:
         account: log, health report and audit.
@@ -48,11 +48,11 @@ class Telling:
         self._counted_ms: int | None = None
 
     def forget(self, path: str) -> None:
-        """Forget what would be done about a directory: it has not failed, or another disk is there."""
+        """Forget the last step of a directory that has not failed, or whose path has another disk."""
         self._would.pop(path, None)
 
     def tell(self, now: Situation, finding: Finding, verdicts: Verdicts) -> None:
-        """Tell what is new of the broker and the metadata."""
+        """Report changes of the broker and the metadata."""
         self._tell_bound(now, finding)
         self._tell_blind(now)
         self._tell_registration(now)
@@ -108,7 +108,7 @@ class Telling:
             self._account.lacks(found, "; ".join(text for _, text in self._core.lacks(now.observed)))
 
     def would(self, path: str, case: Case, decided: Would, now: Situation, verdicts: Verdicts) -> None:
-        """Tell what would be done about a directory, where that is new. Another reason to wait is news as well."""
+        """Report the step for a directory when the step, or the reason to wait, has changed."""
         verdict = verdicts.get(path)
         if verdict is None:
             return
