@@ -17,7 +17,9 @@ import errno
 import functools
 import os
 import re
+import socket
 import ssl
+import struct
 from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, Self, cast
@@ -31,6 +33,7 @@ from kjbod.wire.connection import ClientConnection, Features
 from kjbod.wire.disconnections import (
     WHERE,
     AuthenticationFailed,
+    ConnectTimedOut,
     Disconnected,
     ForeignPeer,
     RequestTimedOut,
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
 __all__ = [
     "TLS_QUESTION_TIMEOUT_MS",
     "AuthenticationFailed",
+    "ConnectTimedOut",
     "Connection",
     "Disconnected",
     "ForeignPeer",
@@ -142,7 +146,7 @@ class Connection:
                     raise
         except TimeoutError:
             words = f"{peer} did not answer within {connect_timeout_ms} ms{_doubt(host, found)}"
-            raise RequestTimedOut(words) from None
+            raise ConnectTimedOut(words) from None
         except ssl.SSLError as error:
             raise not_believed(peer, error) from None
         except OSError as error:
@@ -407,7 +411,9 @@ class _ClientProtocol(asyncio.Protocol):
         if self._error is None:
             self._error = error
         if self._transport is not None:
-            if self._transport.get_write_buffer_size():
+            if isinstance(error, RequestTimedOut):
+                self._forget_unsent()
+            if isinstance(error, RequestTimedOut) or self._transport.get_write_buffer_size():
                 self._transport.abort()  # close() would wait until the peer has read everything
             else:
                 self._transport.close()
@@ -416,6 +422,15 @@ class _ClientProtocol(asyncio.Protocol):
             if not answer.done():
                 answer.set_exception(type(error)(str(error)))
         self.writable.set()  # who waits to write learns of it
+
+    def _forget_unsent(self) -> None:
+        """Have the kernel send nothing more of a request that nobody waits for: it might arrive a minute later, when
+        what it asks for is not wanted any more."""
+        assert self._transport is not None
+        found = self._transport.get_extra_info("socket")
+        if found is not None:
+            with contextlib.suppress(OSError):
+                found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     # -- called by the event loop
 

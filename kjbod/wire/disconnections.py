@@ -32,6 +32,10 @@ class RequestTimedOut(Disconnected):
     """No answer in time. The connection is closed."""
 
 
+class ConnectTimedOut(RequestTimedOut):
+    """No connection in time. No request was sent."""
+
+
 _UNTRUSTED: Final[Mapping[int, str]] = {
     7: "is not signed by the key that ssl.truststore.location has of that authority",
     10: "is out of date",

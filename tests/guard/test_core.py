@@ -678,6 +678,14 @@ def test_of_lists_that_somebody_has_changed_meanwhile_none_is_sent_nor_kept() ->
     assert moment.core.journal.evicted.keys() == {(T, 0), (T, 2)}
 
 
+def test_a_list_whose_other_copies_have_left_the_isr_meanwhile_is_not_sent() -> None:
+    moment = Moment(WAS_CUT, LEFT, LEFT, online=(D2,), own=record(D1))
+    task = moment.begun(Evict)
+    moment.move(1, isr=())
+    assert moment.core.to_send(task, moment.now) == {("t", 0): (2, 3)}
+    assert moment.core.journal.evicted.keys() == {(T, 0)}
+
+
 def test_partitions_are_restored_as_they_were_where_nobody_has_changed_them() -> None:
     moment = Moment(BACK, disk=ONLINE, evicted=evicted(0, 1, 2) | evicted(3, of=D2))
     moment.observed.others = {(T, number): GONE for number in range(4)}

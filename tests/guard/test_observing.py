@@ -229,10 +229,12 @@ def test_a_broker_that_is_fenced_or_loses_a_directory_is_known_with_the_time() -
     assert beside(observed).lost_ms == 5_000, "another directory is no replacement"
 
 
-def test_a_start_of_a_broker_is_no_trouble_and_ends_none() -> None:
+def test_a_start_of_a_broker_is_no_trouble_and_ends_none_and_one_without_a_directory_has_lost_it() -> None:
     observed = of([registered(D1), registered(D2, D3, broker=3)])
-    apply(observed, TWO, registered(D2, broker=3, epoch=20), at_ms=1_000)
+    apply(observed, TWO, registered(D2, D3, ELSEWHERE, broker=3, epoch=20), at_ms=500)
     assert [(one.fenced_ms, one.lost_ms) for one in observed.neighbours.values()] == [(None, None)] * 2
+    apply(observed, registered(D2, D3, broker=3, epoch=21), at_ms=1_000)  # its gate may have cut the third disk
+    assert (observed.neighbours[3].fenced_ms, observed.neighbours[3].lost_ms) == (None, 1_000)
     apply(observed, changed(D2, broker=2), changed(broker=2, fenced=1), at_ms=2_000)
     apply(observed, registered(D2, D3, broker=2, epoch=20), at_ms=3_000)
     assert (beside(observed).fenced_ms, beside(observed).lost_ms) == (2_000, 2_000)

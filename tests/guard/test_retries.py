@@ -105,7 +105,14 @@ def test_the_guard_looks_again_when_the_next_partition_is_due(
 
 
 def test_partitions_that_are_not_there_any_more_are_forgotten() -> None:
-    assert set(kept(refused(A, B), {"evict": [B, C], "restore": [A]})) == {B}
+    assert set(kept(refused(A, B), {"evict": [B, C], "restore": [A]}, 0)) == {B}
+
+
+def test_what_was_refused_in_an_incident_that_is_over_is_forgotten() -> None:
+    wanted = {"evict": [A], "restore": [A]}
+    assert kept(refused(A), wanted, FIRST_MS + FORGET_MS) and not kept(refused(A), wanted, FIRST_MS + FORGET_MS + 1)
+    restore = {A: Refused("restore", CORDONED, 0, FIRST_MS, FIRST_MS)}
+    assert kept(restore, wanted, 100 * FORGET_MS), "a list is to be put back however long that takes"
 
 
 @given(st.randoms(use_true_random=True))

@@ -290,6 +290,13 @@ def test_a_report_that_is_recorded_when_its_disk_is_healthy_again_asks_for_a_res
     assert (run.standing.state, run.standing.reason, run.standing.plan) == (State.OFFLINE, ANSWERED, Step.CUT)
 
 
+def test_a_guard_that_is_started_after_the_report_cuts_nothing_before_it_has_judged_the_disk() -> None:
+    run = reported()
+    recorded = replace(OFFLINE, open=True)
+    assert run.step(replace(recorded, unjudged=True), 100) is None and run.standing.state is State.REPORTING
+    assert run.step(recorded, 100) == Cut(PATH)
+
+
 def test_a_report_is_lost_when_a_controller_has_answered_long_after_it() -> None:
     """What Kafka takes offline later it has taken offline itself."""
     run = reported()

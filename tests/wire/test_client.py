@@ -264,6 +264,31 @@ def test_a_request_without_an_answer_times_out_and_ends_the_connection(run: Run[
     run(story)
 
 
+def test_of_a_request_that_timed_out_nothing_is_sent_later(run: Run[Any]) -> None:
+    """The kernel would go on sending what it has taken, for minutes: a report might arrive when it is not true any
+    more."""
+
+    async def story() -> None:
+        reset = asyncio.Event()
+
+        async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await greet(reader, writer)
+            try:
+                while await reader.read(1000):
+                    pass
+            except ConnectionResetError:
+                reset.set()
+
+        async with bad_server(mute) as port:
+            connection = await connect(port)
+            with pytest.raises(RequestTimedOut):
+                await connection.request(BEAT, timeout_ms=100)
+            await asyncio.wait_for(reset.wait(), 10)
+            await connection.close()
+
+    run(story)
+
+
 async def outcome(request: Awaitable[Any]) -> Any:
     try:
         return await request

@@ -111,7 +111,7 @@ class Facts:
         stopping: whether it is in controlled shutdown.
         wanted: why it must be fenced, in words; None: it need not.
         refusal: why it may not be now; None: it may.
-        may: whether this guard's record is in the metadata, and is first.
+        may: whether this guard's record is in the metadata, and young enough.
         cuts: failed directories whose file systems may be shut down once it is fenced.
         not_cut: why that may not be now, by path, in words.
         looked: whether somebody has looked by now who the broker is, and the privileged helper was told.
@@ -271,7 +271,7 @@ def _given_up(now: Standing, facts: Facts, now_ms: int) -> Move[Standing] | None
     if not isinstance(now.left[0], Kill) or now.killed_ms is not None:
         return None
     passed = "the reason for it has passed" if facts.wanted is None else None
-    behind = None if facts.may else "another broker comes first"
+    behind = None if facts.may else "its own record is not in the metadata log"
     reason = facts.refusal or passed or behind
     if reason is None:
         return None

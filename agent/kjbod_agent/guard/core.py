@@ -44,7 +44,7 @@ from kjbod_agent.guard import (
     suspecting,
     suspects,
 )
-from kjbod_agent.guard.budget import promotions, restorations
+from kjbod_agent.guard.budget import evictions, promotions, restorations
 from kjbod_agent.guard.deciding import Deciding, Known
 from kjbod_agent.guard.effects import Effect
 from kjbod_agent.guard.journal import Demoted, Evicted, Journal
@@ -367,6 +367,7 @@ class GuardCore:
             view=deciding.view(path, known, now),
             epoch=None if registration is None else registration.epoch,
             well=disk.is_well,
+            unjudged=not disk.is_well and disk.health is not Health.FAILED,
             answers=disk.over is not None,
             heard=deciding.unheard(now) is None,
             present=now.unbound is None,
@@ -564,15 +565,12 @@ class GuardCore:
 
     def to_send(self, task: Task, now: Situation) -> Mapping[Name, tuple[int, ...]]:
         """Return the replica lists that an effect asks for, by what the metadata show now: to write it down took its
-        time, and somebody may have changed a list meanwhile."""
+        time. Somebody may have changed a list meanwhile, or other copies have left the ISR."""
         observed, node = now.observed, self.site.node_id
         match effect := task.effect:
             case effects.Evict():
-                same = {
-                    key: lists
-                    for key, lists in effect.before.items()
-                    if (there := observed.partitions.get(key)) is not None and there.replicas == lists
-                }
+                may = evictions(observed, Uuid.parse(effect.directory_id), self.site.min_isr).before
+                same = {key: lists for key, lists in effect.before.items() if may.get(key) == lists}
                 gone = [key for key in task.added if key in observed.partitions and key not in same]
                 self.journal = self.journal.without(gone)
                 wanted: Lists = {key: tuple(one for one in lists if one != node) for key, lists in same.items()}
@@ -651,12 +649,13 @@ class GuardCore:
             over, changed = self._evictions.settle(found, now.now_ms)
             forgotten += [f"{journal.evicted[key].topic}-{key[1]}" for key in changed]
             self.journal = self.journal.without([*over, *changed])
+        if self.refused:
+            there = observed.partitions
+            wanted = {"evict": there, "demote": there, "restore": self.journal.evicted, "promote": self.journal.demoted}
+            self.refused = retries.kept(self.refused, wanted, now.now_ms)
         if self.journal is journal or self.journal == journal:
             return forgotten, False
         observed.follow_evicted(self.journal.evicted)
-        there = observed.partitions
-        wanted = {"evict": there, "demote": there, "restore": self.journal.evicted, "promote": self.journal.demoted}
-        self.refused = retries.kept(self.refused, wanted)
         return forgotten, True
 
     # ---- by hand, and for the journal

@@ -144,6 +144,7 @@ class Facts:
         view: what the metadata say of it.
         epoch: of the broker's registration; None while it has none.
         well: whether its disk is healthy.
+        unjudged: whether it is neither healthy nor failed: not watched, or only suspect.
         answers: whether its disk has failed and answers again.
         heard: whether a controller has just answered: a report that waits for one would be recorded too late.
         present: whether the broker's process is there, is ours, and is not being fenced.
@@ -163,6 +164,7 @@ class Facts:
     view: KafkaView = KafkaView.ONLINE
     epoch: int | None = None
     well: bool = True
+    unjudged: bool = False
     answers: bool = False
     heard: bool = True
     present: bool = True
@@ -313,7 +315,7 @@ def _back(standing: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
 def _offline(standing: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
     to_be_cut = standing.state is State.REPORTING and standing.plan is Step.CUT and standing.seen_online
     if to_be_cut and not facts.answers and not facts.well:
-        return _cut_now(standing, facts, now_ms) if facts.present else Move(standing)
+        return _cut_now(standing, facts, now_ms) if facts.present and not facts.unjudged else Move(standing)
     if standing.state not in (State.OFFLINE, State.EVICTED, State.EVICTING, State.RELEASING):
         late = standing.state in (State.REPORTING, State.WELL) and standing.means is None
         reason = ANSWERED if late and standing.plan is Step.CUT and standing.seen_online else ""

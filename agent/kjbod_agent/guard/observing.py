@@ -319,8 +319,10 @@ class Observed:
                 before = self.neighbours.get(record.broker_id)
                 active = not record.fenced and not record.in_controlled_shutdown
                 anew = Neighbour(record.broker_epoch, active, frozenset(record.log_dirs))
-                if before is not None:  # a start is no trouble, and ends none
-                    anew = replace(anew, fenced_ms=before.fenced_ms, lost_ms=before.lost_ms)
+                if before is not None:  # a start is no trouble, and ends none; without a directory, it has lost that
+                    fewer = bool(anew.log_dirs) and not before.log_dirs <= anew.log_dirs
+                    lost_ms = (self.now_ms or None) if fewer else before.lost_ms
+                    anew = replace(anew, fenced_ms=before.fenced_ms, lost_ms=lost_ms)
                 self.neighbours[record.broker_id] = anew
             case UnregisterBrokerRecord():
                 self.neighbours.pop(record.broker_id, None)

@@ -58,7 +58,8 @@ def after(before: Retries, means: str, asked: Iterable[Key], refused: Mapping[Ke
         refused: the reasons for those that were refused.
         now_ms: monotonic time.
     """
-    found = {key: one for key, one in before.items() if key not in set(asked)}
+    answered = set(asked)
+    found = {key: one for key, one in before.items() if key not in answered}
     for key, reason in refused.items():
         known = before.get(key)
         if known is None or known.means != means or _is_over(known, now_ms):
@@ -87,9 +88,9 @@ def next_ms(retries: Retries, now_ms: int) -> int | None:
     return min(waits, default=None)
 
 
-def kept(retries: Retries, wanted: Mapping[str, Collection[Key]]) -> Retries:
+def kept(retries: Retries, wanted: Mapping[str, Collection[Key]], now_ms: int) -> Retries:
     """Return the retries that still matter; ``wanted``: partitions that may be asked for, by means."""
-    return {key: one for key, one in retries.items() if key in wanted.get(one.means, ())}
+    return {key: one for key, one in retries.items() if key in wanted.get(one.means, ()) and not _is_over(one, now_ms)}
 
 
 def _is_over(one: Refused, now_ms: int) -> bool:

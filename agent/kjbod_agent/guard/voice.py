@@ -24,7 +24,7 @@ from typing import Final
 from kjbod.clock import Clock
 from kjbod.errors import KjbodError
 from kjbod.ids import Uuid
-from kjbod.wire.client import RequestTimedOut
+from kjbod.wire.client import ConnectTimedOut, RequestTimedOut
 from kjbod.wire.error_codes import ErrorCode, name_of
 from kjbod.wire.messages import (
     AlterPartitionReassignmentsRequest,
@@ -54,6 +54,11 @@ _BROKER: Final = 4
 _SET, _DELETE = 0, 1
 _DENIED: Final = (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 _MOVED: Final = (ErrorCode.NOT_CONTROLLER,)
+
+
+def _late(error: RequestTimedOut) -> Outcome:
+    """Return the outcome of a request without an answer: whether it was taken, the metadata will show."""
+    return Outcome.FAILED if isinstance(error, ConnectTimedOut) else Outcome.PENDING
 
 
 class ControllerVoice:
@@ -115,8 +120,8 @@ class ControllerVoice:
         request = IncrementalAlterConfigsRequest(resources=(resource,), validate_only=validate_only)
         try:
             answer = await self._channel.request(lambda _: request, timeout_ms=CONFIG_TIMEOUT_MS)
-        except RequestTimedOut as error:  # whether it was taken, the metadata will show
-            return Done(outcome=Outcome.PENDING, reason=str(error), took_ms=self._since(started_ms))
+        except RequestTimedOut as error:
+            return Done(outcome=_late(error), reason=str(error), took_ms=self._since(started_ms))
         except (KjbodError, OSError) as error:
             self._channel.forget()
             return Done(outcome=Outcome.FAILED, reason=str(error), took_ms=self._since(started_ms))
@@ -233,8 +238,8 @@ class ControllerVoice:
         )
         try:
             answer = await self._channel.request(lambda _: request, timeout_ms=HEARTBEAT_TIMEOUT_MS)
-        except RequestTimedOut as error:  # whether it was taken, the metadata will show
-            return Done(outcome=Outcome.PENDING, reason=str(error), took_ms=self._since(started_ms))
+        except RequestTimedOut as error:
+            return Done(outcome=_late(error), reason=str(error), took_ms=self._since(started_ms))
         except (KjbodError, OSError) as error:
             self._channel.forget()
             return Done(outcome=Outcome.FAILED, reason=str(error), took_ms=self._since(started_ms))
