@@ -678,7 +678,7 @@ async def test_a_broker_that_comes_back_while_its_kill_is_written_down_is_not_ki
     guard = Guard(world)
     await guard.run(10_000)
     assert world.acts == ["report", "cut", "evict"]
-    assert world.trouble == ["kill: recovered: the reason for it has passed"]
+    assert world.trouble == ["kill: not due any more: the reason for it has passed"]
     assert guard.core.broker.state is broker_steps.State.SERVING and guard.core.journal.fenced is None
 
 

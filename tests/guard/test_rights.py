@@ -215,7 +215,8 @@ GUARD = "User:guard"
 LACKS: Final = {
     Operation.CLUSTER_ACTION: "the guard lacks CLUSTER_ACTION on the cluster: no directory is reported and no broker "
     "fenced",
-    Operation.ALTER: "the guard lacks ALTER on the cluster: no replica is evicted, restored or demoted",
+    Operation.ALTER: "the guard lacks ALTER on the cluster: no replica is evicted, restored or demoted, and nothing is "
+    "cut",
     Operation.ALTER_CONFIGS: "the guard lacks ALTER_CONFIGS on the cluster: nothing that cannot be undone is done",
 }
 

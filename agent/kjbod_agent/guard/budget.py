@@ -70,15 +70,23 @@ def why_behind(observed: Observed, offset: int | None, brokers_max: int, key: st
 # ------------------------------------------------------------------------------------------------------------ evictions
 
 
-def why_not_evict(observed: Observed, key: Key, static_min_isr: int, known: Mapping[int, Suspects]) -> str | None:
-    """Return why the broker may not leave a partition; None: it may."""
-    placed = observed.partitions[key]
+def why_stays(placed: Placed) -> str | None:
+    """Return why the broker may not leave a partition, however many copies there are; None: nothing says so."""
     if placed.adding or placed.removing:
         return "being reassigned by somebody"
     if len(placed.replicas) == 1:
         return "no other replica"
     if placed.unclean:
         return "an election was unclean: this copy may have records that the leader lost"
+    return None
+
+
+def why_not_evict(observed: Observed, key: Key, static_min_isr: int, known: Mapping[int, Suspects]) -> str | None:
+    """Return why the broker may not leave a partition; None: it may."""
+    placed = observed.partitions[key]
+    stays = why_stays(placed)
+    if stays is not None:
+        return stays
     others = len(copies(observed, placed, known))
     if others == 0:
         return "no other copy in sync"

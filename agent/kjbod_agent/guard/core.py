@@ -18,7 +18,8 @@ with several cores on one controller's log:
 6. **Proof, not lateness.** A fence needs a controller that answers, and other copies for everything that the broker has
    in sync (:func:`.budget.why_not_fence`). An unclean election keeps our copy: no eviction. A mask comes off by itself
    when the disk answers and Kafka has the directory online.
-7. **Doubt ends.** A directory that Kafka has offline, that was released or left, is no ground for a later fence.
+7. **Doubt ends.** A directory that Kafka has offline, that was released or left, is no ground for a fence, from
+   :data:`DOUBT_MS` after the act on.
 
 How a verdict comes to its effect: the shell makes a :class:`.situation.Situation` and calls :meth:`GuardCore.look`. The
 core derives the cases (:mod:`.deciding`), asks the tables (:mod:`.ladder`, :mod:`.directory_steps`,
@@ -266,8 +267,12 @@ class GuardCore:
                 gate = before_start(case).step if at_gate else Step.NOTHING
                 renew = renew or self._is_due(path, step.step, gate)
         for path, one in self.directories.items():
-            if one.state in directory_steps.ON_THE_WAY and path in now.disks:
+            if path not in now.disks:
+                continue
+            leaves = self._is_unread(path, decided, now) and self._deciding.evictions(path, self.known, now).before
+            if one.state in directory_steps.ON_THE_WAY or leaves:
                 directories |= self._deciding.lost_with(path, self.known, now)
+                renew = renew or bool(leaves)
         killing = self._is_killing(registration.epoch, registration.fenced)
         whole = killing or (broker.wanted is not None and broker.refusal is None)
         renew = renew or (whole and not killing)
@@ -350,8 +355,7 @@ class GuardCore:
         gate = NOTHING
         if case is not None and now.looked and now.pid is None:
             gate = before_start(case)
-        # One that nobody can read any more, of which a guard before this one saw that it went offline.
-        evicts = step.step is Step.EVICT or (disk.directory_id is None and path not in decided)
+        evicts = step.step is Step.EVICT or self._is_unread(path, decided, now)
         lost = deciding.lost_with(path, known, now)
         text = None if directory_id is None else str(directory_id)
         restorable = self.restorable(text, now.observed) if now.blind is None else {}
@@ -378,6 +382,11 @@ class GuardCore:
             restore={key: restorable[key] for key in self._due("restore", restorable, now)},
             slow=self._slow_facts(path, text, step, now),
         )
+
+    @staticmethod
+    def _is_unread(path: str, decided: Decided, now: Situation) -> bool:
+        """Whether nobody can read a directory any more, of which a guard before this one saw that it went offline."""
+        return now.disks[path].directory_id is None and path not in decided
 
     def _due(self, means: str, lists: Mapping[Key, object], now: Situation) -> list[Key]:
         return retries.due(self.refused, means, lists, now.now_ms)
@@ -476,7 +485,9 @@ class GuardCore:
         if passed is None:
             return task.effect
         self._drop(task)
-        return Done(outcome=Outcome.REFUSED, reason=f"recovered: {passed}")
+        disk = None if task.path is None else now.disks.get(task.path)
+        answers = disk is not None and (disk.is_well or disk.over is not None)
+        return Done(outcome=Outcome.REFUSED, reason=f"{'recovered' if answers else 'not due any more'}: {passed}")
 
     def _why_passed(self, task: Task, now: Situation) -> str | None:
         """Return why something that cannot be undone would not be begun any more, by what is known now, in words; None:

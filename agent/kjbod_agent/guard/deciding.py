@@ -22,6 +22,7 @@ from kjbod_agent.guard.budget import (
     evictions,
     why_behind,
     why_not_fence,
+    why_stays,
 )
 from kjbod_agent.guard.copies import Need, need
 from kjbod_agent.guard.directory_steps import Standing
@@ -145,6 +146,12 @@ class Deciding:
             return NO_EVICTIONS
         return evictions(now.observed, directory_id, self.site.min_isr)
 
+    def _may_leave(self, path: str, known: Known, now: Situation) -> bool:
+        """Whether the broker may leave all partitions that are lost with a directory, as far as copies allow it."""
+        lost = self.lost_with(path, known, now)
+        there = (one for one in now.observed.partitions.values() if one.directory in lost)
+        return not any(len(one.replicas) > 1 and why_stays(one) for one in there)
+
     def demotions(
         self, path: str, known: Known, now: Situation
     ) -> Mapping[Key, tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -246,6 +253,7 @@ class Deciding:
             outlived=disk.over or disk.kept,
             unidentified=cause is not Cause.MOUNT and disk.unidentified,
             fence_first=self.site.fence_first,
+            evicts=self.site.evict and now.may_alter and self._may_leave(path, known, now),
         )
         return self._with_prospects(case, path, known, now)
 

@@ -51,7 +51,8 @@ its mount is gone, swapped or covered       report
 the metadata log lies there                 fence
 frozen until ``kjbod.held.timeout.ms``      fence: threads that wait for a frozen file system, a cut does not free
 ``kjbod.guard.ladder=fence``                fence; a cut or a mask where it may not
-ext4 or XFS that carries only our dirs      cut; a mask where errors come while another directory there is healthy
+ext4 or XFS that carries only our dirs      cut; a mask where errors come while another directory there is healthy, or
+                                            where no eviction can follow
 anything else                               mask
 ==========================================  ==========================================================================
 
@@ -123,6 +124,7 @@ class Case:
         unidentified: whether only its ``meta.properties`` is gone or another one, and its disk answers.
         lasted: whether a fault of the whole host has lasted ``kjbod.guard.host.fault.timeout.ms``.
         fence_first: whether this site prefers a lost broker (``kjbod.guard.ladder``).
+        evicts: whether the broker can leave replica lists: ``kjbod.guard.evict``, and ALTER on the cluster.
         not_fenced: why the broker may not be fenced now, in words; None: it may.
         undecided: whether that may be for want of an answer that is on its way.
     """
@@ -152,6 +154,7 @@ class Case:
     unidentified: bool = False
     lasted: bool = False
     fence_first: bool = False
+    evicts: bool = True
     not_fenced: str | None = None
     undecided: bool = False
 
@@ -174,6 +177,9 @@ UNIDENTIFIED: Final = (
     "put it back"
 )
 LAST: Final = "it is the last directory that the broker has online"
+UNEVICTED: Final = "the broker could not be evicted after a cut, and would be in sync again where nobody writes"
+"""A leader takes a follower in again that has fetched nothing new, and no controller looks at its directory then. The
+page cache is gone by a cut: as a leader, after a restart, the broker would lack what was acknowledged."""
 _SILENT: Final = frozenset({Cause.HUNG, Cause.SILENT, Cause.HELD})
 ALONE: Final = "no other disk of this broker is known to be healthy"
 
@@ -285,6 +291,8 @@ def _cut_or_mask(case: Case) -> Would:
         return Would(Step.MASK, f"{case.file_system or 'an unknown file system'} cannot be cut")
     if case.shared is not None:
         return Would(Step.MASK, case.shared)
+    if not case.evicts:
+        return Would(Step.MASK, UNEVICTED)
     if _is_its_own(case):
         return Would(Step.MASK, f"{case.well_beside} lies on its file system as well, and is healthy")
     return Would(Step.CUT, f"its {case.file_system} carries nothing but this broker's log directories")

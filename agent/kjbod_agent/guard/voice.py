@@ -272,11 +272,13 @@ class Rights:
 
     Attributes:
         missing: a line for each right that is missing; empty also where nobody could be asked yet.
+        may_alter: whether ALTER is none of them.
     """
 
     def __init__(self, voice: ControllerVoice) -> None:
         self._voice = voice
         self.missing: tuple[str, ...] = ()
+        self.may_alter = True
 
     async def watch(self, is_ready: Callable[[], bool], changed: Callable[[], None]) -> None:
         """Look for them again and again.
@@ -291,18 +293,23 @@ class Rights:
 
     async def _look(self, changed: Callable[[], None]) -> bool:
         """Ask for all of them; whether all were answered."""
-        voice, missing = self._voice, []
+        voice, missing, may_alter = self._voice, [], True
         for name, cost, ask in (
             ("CLUSTER_ACTION", "no directory is reported and no broker fenced", voice.stale_heartbeat),
-            ("ALTER", "no replica is evicted, restored or demoted", voice.reassign_nothing),
+            (
+                "ALTER",
+                "no replica is evicted, restored or demoted, and no file system shut down",
+                voice.reassign_nothing,
+            ),
             ("ALTER_CONFIGS", "nothing that cannot be undone is done", partial(voice.suspect, "", validate_only=True)),
         ):
             done = await ask()
             if done.outcome is Outcome.REFUSED:
                 missing.append(f"the guard lacks {name} on the cluster: {cost}")
+                may_alter = may_alter and name != "ALTER"
             elif done.outcome is not Outcome.DONE:
                 return False
         if tuple(missing) != self.missing:
-            self.missing = tuple(missing)
+            self.missing, self.may_alter = tuple(missing), may_alter
             changed()
         return True

@@ -94,10 +94,11 @@ class HealthSettings:
         return self.probe_timeout_ms // 4
 
     def hung_after_ms(self, blockage: Blockage) -> int:
-        """Silence that makes a device hung: twice the deadline when it may be two requests in a row, and twice the
-        longest silence that this device has ended lately, up to ``blind_timeout_ms``."""
-        base_ms = self.probe_timeout_ms * (2 if blockage.after_flush else 1)
-        return max(base_ms, min(2 * blockage.ended_ms, self.blind_timeout_ms))
+        """Silence that makes a device hung: the deadline, or twice the longest silence that this device has ended
+        lately, up to ``blind_timeout_ms``; twice that when it may be two requests in a row."""
+        requests = 2 if blockage.after_flush else 1
+        lately_ms = min(2 * blockage.ended_ms * requests, self.blind_timeout_ms)
+        return max(self.probe_timeout_ms * requests, lately_ms)
 
     @property
     def own_silence_ms(self) -> int:

@@ -90,8 +90,9 @@ and well by a minute without one, so that it does not come and go with them.
 
 ``hung_after_ms`` is ``probe_timeout_ms``. A silence that began with a flush may be two requests long
 (``silence.py``): it gets twice the time. A device that ended a silence within the last minute may be silent for as long
-again: it gets twice the length of that silence, at most ``blind_timeout_ms``. So a device that completes each request
-within ``probe_timeout_ms`` is never hung, and one that gets slower step by step is not either.
+again: it gets twice the length of that silence, behind a flush twice that, at most ``blind_timeout_ms``. So a device
+that completes each request within ``probe_timeout_ms`` is never hung, and one that gets slower step by step is not
+either.
 
 Bounds. An idle dead disk is failed at most one probe interval, one probe and one confirming probe after its death, or,
 without a witness, ``host_settle_ms`` and one probe later. A hung disk is failed ``hung_after_ms`` and one sample

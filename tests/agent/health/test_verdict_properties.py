@@ -526,7 +526,7 @@ def test_a_disk_that_dies_among_well_ones_is_failed_within_the_stated_bound_what
     host.run(5_000 + phase_ms)
     directory.disk.counters = counters
     host.set(directory.disk, mode)
-    remembered_ms = 2 * (max((ms for _, ms in history), default=0) + SAMPLE_EVERY_MS)  # a silence that has ended
+    remembered_ms = 4 * (max((ms for _, ms in history), default=0) + SAMPLE_EVERY_MS)  # a silence that has ended
     hung_ms = min(max(SETTINGS.probe_timeout_ms, remembered_ms), SETTINGS.blind_timeout_ms)
     hung_ms = hung_ms if counters else SETTINGS.blind_timeout_ms
     silence_ms = {Mode.EIO: 0, Mode.HUNG: hung_ms, Mode.FROZEN: SETTINGS.held_timeout_ms}[mode]
