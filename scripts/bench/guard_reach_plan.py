@@ -154,13 +154,15 @@ class Act:
 def false_acts(trial: Trial, acts: Sequence[Act]) -> list[Act]:
     """Acts that should not have been done: before the fault, to another disk, or about a disk that goes on working.
 
-    A disk that is full is taken offline by Kafka itself; partitions there may be evicted then.
+    A disk that is full is taken offline by Kafka itself; partitions there may be evicted then. The record of suspects is
+    no act: a new guard removes the one of the trial before.
     """
     allowed = {"evict"} if trial.fault == "full" else set()
     return [
         act
         for act in acts
-        if act.at_ms < 0 or act.bad is False or (trial.fault not in ACTED_ON and act.means not in allowed)
+        if act.means not in ("suspect", "trust")
+        and (act.at_ms < 0 or act.bad is False or (trial.fault not in ACTED_ON and act.means not in allowed))
     ]
 
 

@@ -59,6 +59,7 @@ def test_the_moment_of_a_fault_is_random_and_the_same_for_the_same_seed() -> Non
         ("hung", Act(2700, "cut", True), False),
         ("hung", Act(2700, "kill", None), False),
         ("hung", Act(-100, "cut", True), True),
+        ("hung", Act(-100, "trust", None), False),
         ("hung", Act(2700, "cut", False), True),
         ("slow", Act(2700, "cut", True), True),
         ("full", Act(2700, "evict", True), False),
