@@ -516,7 +516,8 @@ class Config:
         str,
         Key(
             "Whether the broker leaves the replica lists of what lies on a failed directory: auto where the partitions "
-            "keep what they need without it, else their leaders wait 30 s for it; never leaves the lists alone.",
+            "keep what they need without it, else their leaders wait 30 s for it; never leaves the lists alone, and "
+            "cuts no file system.",
             choices=("auto", "never"),
             roles=GUARD,
         ),

@@ -154,8 +154,8 @@ class Act:
 def false_acts(trial: Trial, acts: Sequence[Act]) -> list[Act]:
     """Acts that should not have been done: before the fault, to another disk, or about a disk that goes on working.
 
-    A disk that is full is taken offline by Kafka itself; partitions there may be evicted then. The record of suspects is
-    no act: a new guard removes the one of the trial before.
+    A disk that is full is taken offline by Kafka itself; partitions there may be evicted then. The record of suspects
+    is no act: a new guard removes the one of the trial before.
     """
     allowed = {"evict"} if trial.fault == "full" else set()
     return [

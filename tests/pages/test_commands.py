@@ -148,6 +148,7 @@ HELD = {
     "scripts/bench/guard --for": REACH,
     "scripts/bench/guard --forms --faults --hung --n": REACH,
     "scripts/bench/guard --forms --faults --hung --watch": REACH,
+    "scripts/bench/guard --forms --faults --hung --n --watch": REACH,
     "scripts/bench/guard --faults --hung --n --watch": REACH,
     "scripts/bench/metadata-start": KEPT,
     "scripts/bench/metadata-start --alike": KEPT,
