@@ -298,7 +298,7 @@ class Rights:
             ("CLUSTER_ACTION", "no directory is reported and no broker fenced", voice.stale_heartbeat),
             (
                 "ALTER",
-                "no replica is evicted, restored or demoted, and no file system shut down",
+                "no replica is evicted, restored or demoted, and nothing is cut",
                 voice.reassign_nothing,
             ),
             ("ALTER_CONFIGS", "nothing that cannot be undone is done", partial(voice.suspect, "", validate_only=True)),
