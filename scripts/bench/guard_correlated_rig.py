@@ -8,26 +8,24 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from kjbod.faults import catalog, syscalls
 from kjbod.faults.disks import FaultMode, RealDisk
 from kjbod.faults.faults_error import FaultsError
 from kjbod.faults.model import Injection, Target
 from kjbod.faults.revive import revive, works
-from scripts.bench.detection_agents import close_disks, make_disks
+from scripts.bench.detection_agents import make_disks
+from scripts.bench.guard_cluster import BROKERS, HEAP_MIB, RECORD_PAUSE_MS, BrokenCluster
 from scripts.bench.guard_correlated_plan import GUARD, SETTLE_S, STOPPED, Act, Outcome, Trial
-from scripts.bench.guard_rig import HEAP_MIB, RECORD_PAUSE_MS, REQUEST_TIMEOUT_MS
 from scripts.bench.guard_watch import sleep_until
-from scripts.rig.cluster import NOTHING, Cluster, Properties, directory_id, wait_until_guarding, wait_until_serving
-from scripts.rig.cluster_watch import ClusterWatch
-from scripts.rig.java_clients import Clients, now_ms
+from scripts.rig.cluster import NOTHING, Properties, directory_id, wait_until_guarding, wait_until_serving
+from scripts.rig.java_clients import now_ms
 from scripts.rig.kafka import KafkaKit, render_properties
 from scripts.rig.pauses import longest_pause
-from scripts.rig.processes import ManagedProcess, Processes, WaitTimeoutError, at_wall_s, free_port, wait_until
+from scripts.rig.processes import ManagedProcess, WaitTimeoutError, at_wall_s, wait_until
 from scripts.rig.rig_error import RigError
 
-BROKERS: Final = (1, 2, 3)
 PARTITIONS: Final = 8
 DISK_BYTES: Final = 320 << 20
 WARM_UP_S: Final = 2.0
@@ -44,7 +42,7 @@ _GUARD_STOP_S: Final = 3.0
 _NO_CHANGE: Final = ("suspect", "trust")
 
 
-class CorrelatedRig(Cluster):
+class CorrelatedRig(BrokenCluster):
     """A controller, three brokers with two real disks each, their clients and guards. Use it in a ``with`` block.
 
     Args:
@@ -63,62 +61,24 @@ class CorrelatedRig(Cluster):
         guard_properties: Properties = NOTHING,
         settle_s: float = SETTLE_S,
     ) -> None:
-        super().__init__(base, Processes(logs), kafka=kit, heap_mib=HEAP_MIB)
+        super().__init__(kit, base, logs)
         self._settle_s = settle_s
-        self._kit = kit
-        self._logs = logs
         self._guard_properties = guard_properties
-        self._ports = {broker: free_port() for broker in BROKERS}
-        self._configs: dict[int, Path] = {}
-        self._brokers: dict[int, ManagedProcess] = {}
         self._guards: dict[int, ManagedProcess] = {}
         self._disks: dict[int, list[RealDisk]] = {}
         self._broken: list[Injection] = []
-        self._number = 0
         self._acted_s = -BUDGET_S
-        self._stack = contextlib.ExitStack()
-        self._watch: ClusterWatch | None = None
-        self._clients: Clients | None = None
-
-    def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Take everything away; also after half a start, and twice. First the disks answer: nobody ends before."""
-        with contextlib.ExitStack() as stack:
-            stack.callback(lambda: close_disks([disk for each in self._disks.values() for disk in each]))
-            stack.callback(self.processes.close)
-            stack.callback(self._stack.close)
-            stack.callback(self._answer)
-
-    @property
-    def watch(self) -> ClusterWatch:
-        assert self._watch is not None
-        return self._watch
-
-    @property
-    def clients(self) -> Clients:
-        assert self._clients is not None
-        return self._clients
 
     # ---- set-up
 
     def _start(self) -> None:
         mounts = self.base / "mnt"
         wanted = [(mounts / f"b{broker}{fs}", fs, "kafka") for broker in BROKERS for fs in _BAD]
-        disks = make_disks(wanted, DISK_BYTES)
+        disks = self._all_disks = make_disks(wanted, DISK_BYTES)
         self._disks = {broker: disks[len(_BAD) * at :][: len(_BAD)] for at, broker in enumerate(BROKERS)}
         self.format_controller(by_kafka=True)
         self.start_controller(_WAIT_S)
-        self._watch = self._stack.enter_context(contextlib.closing(ClusterWatch(self.port, self.cluster_id)))
+        self._start_watch()
         for broker in BROKERS:
             own = {"metadata.log.dir": self.base / f"b{broker}" / "metadata", "replica.fetch.backoff.ms": 100}
             paths = [disk.log_dir for disk in self._disks[broker]]
@@ -126,8 +86,7 @@ class CorrelatedRig(Cluster):
             self.format_broker(self._configs[broker], again=True)
             self._launch(broker)
         self._await_serving(BROKERS)
-        ports, log = list(self._ports.values()), self._logs / "clients.log"
-        self._clients = self._stack.enter_context(Clients(self._kit, ports, REQUEST_TIMEOUT_MS, log))
+        self._start_clients()
 
     def _launch(self, broker: int) -> None:
         self._brokers[broker] = self.launch_broker(
@@ -251,18 +210,17 @@ class CorrelatedRig(Cluster):
 
     # ---- back to a healthy cluster
 
-    def _answer(self) -> None:
+    def _end_faults(self) -> None:
         """Have all disks answer, and the controller."""
         if self.controller is not None and self.controller.running:
             os.kill(self.controller.pid, signal.SIGCONT)
-        for each in self._disks.values():
-            for disk in each:
-                with contextlib.suppress(FaultsError):
-                    disk.set(FaultMode.OK)
+        for disk in self._all_disks:
+            with contextlib.suppress(FaultsError):
+                disk.set(FaultMode.OK)
 
     def _mend(self, outcome: Outcome) -> list[int]:
         """Have everything as it was; returns the brokers that start anew."""
-        self._answer()
+        self._end_faults()
         for guard in self._guards.values():
             try:
                 guard.stop(_GUARD_STOP_S)

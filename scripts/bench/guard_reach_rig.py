@@ -17,6 +17,7 @@ from kjbod.faults.revive import revive, works
 from kjbod.metadata.records import PartitionChangeRecord
 from scripts.bench.agent_cost_usage import Usage, descendants, usage_of
 from scripts.bench.guard_case import Case, has_ended
+from scripts.bench.guard_cluster import RECORD_PAUSE_MS
 from scripts.bench.guard_reach_plan import (
     ALONE,
     CUT_AFTER_MS,
@@ -36,7 +37,7 @@ from scripts.bench.guard_reach_plan import (
     led,
     quantile,
 )
-from scripts.bench.guard_rig import PARTITIONS, RECORD_PAUSE_MS, VICTIM, WARM_UP_S, GuardRig, Timing, unfences
+from scripts.bench.guard_rig import PARTITIONS, VICTIM, WARM_UP_S, GuardRig, Timing, unfences
 from scripts.bench.guard_watch import sleep_until
 from scripts.rig.cluster import NOTHING, Properties, wait_until_guarding
 from scripts.rig.java_clients import now_ms
@@ -85,8 +86,8 @@ class ReachRig(GuardRig):
         self._number += 1
         outcome = Outcome(trial, phase_ms=phase_ms, watch_ms=self._watch_ms)
         topic, work = f"reach-{self._number}", WORK.get(trial.fault, USUAL)
-        disk = next(disk for disk in self._disks if disk.fstype == trial.fstype)
-        disk = self._disks[-1] if trial.fault == SHARED else disk
+        disk = next(disk for disk in self._all_disks if disk.fstype == trial.fstype)
+        disk = self._all_disks[-1] if trial.fault == SHARED else disk
         classes = self._place(topic, disk, work.configs)
         topics = self._further(topic, work)
         case = self._case = self._make_case(topic, disk, classes)

@@ -5,12 +5,11 @@ breaks. Its metadata log lies elsewhere. The other brokers have plain directorie
 """
 
 import concurrent.futures
-import contextlib
 import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from kjbod.faults.disks import RealDisk
 from kjbod.faults.model import Target
@@ -22,27 +21,22 @@ from kjbod.metadata.records import (
     Record,
     RegisterBrokerRecord,
 )
-from scripts.bench.detection_agents import close_disks, make_disks
+from scripts.bench.detection_agents import make_disks
 from scripts.bench.guard_case import Case, has_ended
+from scripts.bench.guard_cluster import BROKERS, HEAP_MIB, RECORD_PAUSE_MS, BrokenCluster
 from scripts.bench.guard_plan import Outcome, Trial
 from scripts.bench.guard_threads import blocked_frames
 from scripts.bench.guard_watch import applied_offset, look, next_checkpoint, sleep_until
 from scripts.rig.checkpoints import CHECKPOINT_INTERVAL_MS, CHECKPOINT_NAME, wait_until_written
-from scripts.rig.cluster import NOTHING, Cluster, Properties, directory_id, in_turn, wait_until_serving
-from scripts.rig.cluster_watch import ClusterWatch
-from scripts.rig.java_clients import Clients
+from scripts.rig.cluster import NOTHING, Properties, directory_id, in_turn, wait_until_serving
 from scripts.rig.kafka import KafkaKit
 from scripts.rig.pauses import CLASSES, class_of, longest_pause, worst_by_class
-from scripts.rig.processes import ManagedProcess, Processes, free_port, wait_until
+from scripts.rig.processes import ManagedProcess, wait_until
 from scripts.rig.rig_error import RigError
 from scripts.rig.stuck_threads import stuck_threads
 
 VICTIM: Final = 1
-BROKERS: Final = (1, 2, 3)
-HEAP_MIB: Final = 256
 PARTITIONS: Final = 12
-RECORD_PAUSE_MS: Final = 30
-REQUEST_TIMEOUT_MS: Final = 5000
 WARM_UP_S: Final = 2.0
 DISK_BYTES: Final = 320 << 20
 _PLACEMENTS_MAX: Final = 5
@@ -76,83 +70,44 @@ class Timing:
     watch_ms: int = 8000
 
 
-class GuardRig(Cluster):
+class GuardRig(BrokenCluster):
     """A controller, three brokers and their clients. Use it in a ``with`` block."""
 
     def __init__(self, kit: KafkaKit, base: Path, logs: Path, timing: Timing, properties: Properties = NOTHING) -> None:
-        super().__init__(base, Processes(logs), kafka=kit, heap_mib=HEAP_MIB)
-        self._kit = kit
-        self._logs = logs
+        super().__init__(kit, base, logs)
         self._timing = timing
         self._properties = properties
-        self._ports = {broker: free_port() for broker in BROKERS}
-        self._configs: dict[int, Path] = {}
-        self._brokers: dict[int, ManagedProcess] = {}
-        self._disks: list[RealDisk] = []
         self._case: Case | None = None
-        self._number = 0
         self._canaries = 0
-        self._stack = contextlib.ExitStack()
-        self._watch: ClusterWatch | None = None
-        self._clients: Clients | None = None
-
-    def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Take everything away; also after half a start, and twice. First the disks answer: nobody ends before."""
-        with contextlib.ExitStack() as stack:
-            stack.callback(lambda: close_disks(self._disks))
-            stack.callback(self.processes.close)
-            stack.callback(self._stack.close)
-            if self._case is not None:
-                stack.callback(self._case.mend)
-
-    @property
-    def watch(self) -> ClusterWatch:
-        assert self._watch is not None
-        return self._watch
-
-    @property
-    def clients(self) -> Clients:
-        assert self._clients is not None
-        return self._clients
 
     # ---- set-up
 
     def _start(self) -> None:
         mounts = self.base / "mnt"
-        self._disks = make_disks([(mounts / f"d{n}", fs, "kafka") for n, fs in enumerate(("ext4", "xfs", "ext4"), 1)],
-                                 DISK_BYTES)  # fmt: skip
+        wanted = [(mounts / f"d{n}", fs, "kafka") for n, fs in enumerate(("ext4", "xfs", "ext4"), 1)]
+        self._all_disks = make_disks(wanted, DISK_BYTES)
         self.format_controller(by_kafka=True)
         self.start_controller(_WAIT_S)
-        self._watch = self._stack.enter_context(contextlib.closing(ClusterWatch(self.port, self.cluster_id)))
+        self._start_watch()
         for broker in BROKERS:
             self._configure(broker)
             self._launch(broker)
         for broker in BROKERS:
             self._await_serving(broker)
-        ports = list(self._ports.values())
-        self._clients = self._stack.enter_context(
-            Clients(self._kit, ports, REQUEST_TIMEOUT_MS, self._logs / "clients.log")
-        )
+        self._start_clients()
+
+    def _end_faults(self) -> None:
+        if self._case is not None:
+            self._case.mend()
 
     def _dirs(self, broker: int) -> list[Path]:
         if broker == VICTIM:
-            return [path for disk in self._disks for path in self._dirs_on(disk)]
+            return [path for disk in self._all_disks for path in self._dirs_on(disk)]
         return [self.base / f"b{broker}" / f"d{number}" for number in (1, 2, 3)]
 
     def _dirs_on(self, disk: RealDisk) -> list[Path]:
         """Log directories of broker 1 on a disk: the last one has two."""
-        second = [disk.mount_point / _SECOND] if disk is self._disks[-1] else []
+        second = [disk.mount_point / _SECOND] if disk is self._all_disks[-1] else []
         return [disk.log_dir, *second]
 
     def _configure(self, broker: int) -> None:
@@ -181,7 +136,7 @@ class GuardRig(Cluster):
         self._number += 1
         outcome = Outcome(trial)
         topic = f"guard-{self._number}"
-        disk = next(disk for disk in self._disks if disk.fstype == trial.fstype)
+        disk = next(disk for disk in self._all_disks if disk.fstype == trial.fstype)
         classes = self._place(topic, disk)
         case = self._case = self._make_case(topic, disk, classes)
         try:
@@ -200,7 +155,7 @@ class GuardRig(Cluster):
 
     def _conduct(self, case: Case, outcome: Outcome, classes: dict[int, str]) -> None:
         trial, timing = outcome.trial, self._timing
-        checkpoint = next(d.log_dir for d in self._disks if d is not case.disk) / CHECKPOINT_NAME
+        checkpoint = next(d.log_dir for d in self._all_disks if d is not case.disk) / CHECKPOINT_NAME
         self._await_phase(checkpoint, trial.phase_ms, case.begun_s)
         fault_ms = case.break_disk(trial.fault)
         since = fault_ms / 1000

@@ -245,7 +245,7 @@ class World:
 
     @property
     def acts(self) -> list[str]:
-        """What was done, without the record of suspicion."""
+        """The acts, without those on the record of suspects."""
         return [one for one in self.deeds if one not in ("suspect", "trust")]
 
     # ---- the helper
@@ -366,6 +366,7 @@ class World:
             ended_pid=None if self.pid == 7 else 7,
             stuck="a fetcher is stuck" if waits else None,
             waits=waits,
+            may_evict=not guard.acting.unwritten,
         )
 
 
@@ -567,7 +568,11 @@ async def test_a_guard_that_was_started_again_since_its_helper_had_died_does_wha
 
 
 async def test_lists_that_cannot_be_written_down_are_tried_again_with_longer_and_longer_waits() -> None:
-    world, guard = await dead(no_disk=True)
+    world = World()
+    guard = Guard(world)
+    await guard.until("cut")
+    world.no_disk = True
+    await guard.run(5_000)
     assert 2 <= sum(one.startswith("evict") for one in world.trouble) <= 6
     assert "cannot be written down" in next(iter(guard.core.refused.values())).reason
     world.no_disk = False
@@ -760,9 +765,11 @@ async def test_a_list_that_somebody_else_has_changed_is_left_alone_and_told() ->
 
 
 async def test_nothing_is_evicted_that_cannot_be_written_down() -> None:
-    world = World(no_disk=True)
+    world = World()
     guard = Guard(world)
-    await guard.run(CUT_AFTER_MS + 200)
+    await guard.until("cut")
+    world.no_disk = True
+    await guard.run(200)
     assert world.acts == ["report", "cut"] and guard.evicted == []
     assert "evict: the replica lists cannot be written down: No space left on device" in world.trouble
     assert guard.acting.unwritten == "No space left on device"

@@ -206,3 +206,10 @@ def test_what_may_be_shut_down_is_out_of_sync_here_and_has_enough_copies_on_brok
         assert not concerned or NODE not in isr or at == UNASSIGNED or found.why_not_shut_down is not None
     if all(len({*isr} - {NODE, *inactive, *doubted}) >= max(1, min_isr) for isr, _ in parts):
         assert found.refusal is None, "nothing waits without a reason"
+
+
+def test_a_replica_that_is_only_being_added_is_not_needed_before_it_is_in_sync() -> None:
+    """Of a partition that becomes this broker's the ISR is not known before it changes."""
+    joining = placed(2, 3, 1, at=UNASSIGNED, isr=(), adding=(1,))
+    assert need(observed(joining), [D1], 2) == Need()
+    assert need(observed(replace(joining, isr=(1,))), [D1], 2).sole == ("t-0",)

@@ -241,7 +241,7 @@ def _as(core: GuardCore, site: Site) -> GuardCore:
 
 LATELY = NOW_MS - 1
 AT_FIRST = {"report", "mask", "gate-cut", "gate-mask"}
-UNEVICTED = {"evict", "report", "gate-cut"}
+UNEVICTED = {"evict", "report", "cut", "gate-cut"}
 """A directory is masked, where no eviction can follow a cut."""
 RECORDED = AT_FIRST | {"evict", "kill"}
 """Acts that need this guard's record in the metadata."""
@@ -325,7 +325,7 @@ OPEN = {
 }
 """Cells of which this table says nothing."""
 SETTLED = ("it observes", "it was released", "something is under way")
-"""Nothing of that comes while an act is written down; nor do settings change."""
+"""Reasons that cannot begin while an act is written to the journal. Settings cannot change then either."""
 
 
 def stopped_by(stop: str) -> set[str]:

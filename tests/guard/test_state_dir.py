@@ -76,14 +76,37 @@ def on(state: Path, files: FileProcess) -> World:
     ],
     ids=["full", "read-only"],
 )
-async def test_a_disk_is_cut_and_nothing_is_evicted_until_the_lists_can_be_kept(
+async def test_a_disk_is_masked_and_not_cut_while_no_lists_can_be_kept(
     small: Path, files: FileProcess, damage: Callable[[Path], None], mend: Callable[[Path], None], reason: str
 ) -> None:
+    """After a cut without an eviction a leader might take the broker back into the ISR, without its page cache."""
     world = on(small / "state", files)
     guard = Guard(world)
     await guard.until("suspect")  # for which nothing is written down
     damage(small)
     await guard.run(CUT_AFTER_MS + 50)
+    assert world.acts == ["mask"] and guard.evicted == []
+    mend(small)
+    await guard.run(5_000)
+    assert "cut" not in world.acts
+
+
+@pytest.mark.parametrize(
+    ("damage", "mend", "reason"),
+    [
+        (fill, lambda place: (place / "more").unlink(), "No space left on device"),
+        (lambda place: remount(place, "ro"), lambda place: remount(place, "rw"), "Read-only file system"),
+    ],
+    ids=["full", "read-only"],
+)
+async def test_nothing_is_evicted_until_the_lists_can_be_kept(
+    small: Path, files: FileProcess, damage: Callable[[Path], None], mend: Callable[[Path], None], reason: str
+) -> None:
+    world = on(small / "state", files)
+    guard = Guard(world)
+    await guard.until("cut")
+    damage(small)
+    await guard.run(1_000)
     assert world.acts == ["report", "cut"] and guard.evicted == []
     said = world.trouble[-1]
     assert re.fullmatch(rf"evict: the replica lists cannot be written down: {small}\S*: {reason}", said), said

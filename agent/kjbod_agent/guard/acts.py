@@ -200,7 +200,7 @@ class Acts:
         self.acting: Acting
 
     def _doubts_canary(self, problem: str | None) -> None:
-        """Log that the broker cannot be asked, or can be again. Until then its answers do not count."""
+        """Log that the broker does not answer questions, or answers again. Until then only its threads are judged."""
         if problem is None:
             self._log.info("guard.broker.asked")
         else:

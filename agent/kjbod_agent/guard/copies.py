@@ -1,4 +1,4 @@
-"""Copies of the partitions in a log directory: what an act that cannot be undone may cost, by partition. Pure.
+"""Copies of the partitions in a log directory. They decide whether the guard may take the directory away. Pure.
 
 A copy that counts is the replica of *another* broker that
 
@@ -106,8 +106,8 @@ def need(observed: Observed, directories: Collection[Uuid] | None, static_min_is
     for key, placed in observed.partitions.items():
         if placed.directory not in lost and placed.directory not in _ANYWHERE:
             continue
-        if directories is None and observed.broker_id not in placed.isr:
-            continue  # a fence takes only what is in sync
+        if observed.broker_id not in placed.isr and (directories is None or observed.broker_id in placed.adding):
+            continue  # a fence takes only what is in sync; and what is being added is no copy before it is
         found = len(copies(observed, placed, known))
         if found == 0:
             sole.append(name_of(observed, key))

@@ -376,7 +376,7 @@ class GuardCore:
             heard=deciding.unheard(now) is None,
             present=now.unbound is None,
             may=self.acts and self._may(path, now, evicting=evicting),
-            not_cut=deciding.why_not_shut_down(path, known, now) if state in _TO_BE_CUT else None,
+            not_cut=deciding.why_not_cut(path, known, now) if state in _TO_BE_CUT else None,
             open=deciding.is_open(path, known, now),
             evict={key: leaves[key] for key in self._due("evict", leaves, now)},
             restore={key: restorable[key] for key in self._due("restore", restorable, now)},

@@ -26,7 +26,7 @@ from kjbod_agent.guard.budget import (
 )
 from kjbod_agent.guard.copies import Need, need
 from kjbod_agent.guard.directory_steps import Standing
-from kjbod_agent.guard.ladder import CUT_FILE_SYSTEMS, Case, KafkaView, Step, Would, would
+from kjbod_agent.guard.ladder import CUT_FILE_SYSTEMS, UNEVICTED, Case, KafkaView, Step, Would, would
 from kjbod_agent.guard.observing import Key
 from kjbod_agent.guard.retries import Retries, due
 from kjbod_agent.guard.situation import Disk, Site, Situation
@@ -107,6 +107,10 @@ class Deciding:
         which a controller has just confirmed, allow it."""
         return self.unheard(now) or self.need(path, known, now).why_not_shut_down
 
+    def why_not_cut(self, path: str, known: Known, now: Situation) -> str | None:
+        """Return why the file system of a directory may not be shut down under a broker that runs; None: it may."""
+        return self.why_not_shut_down(path, known, now) or (None if self._evicts(path, known, now) else UNEVICTED)
+
     @staticmethod
     def unheard(now: Situation) -> str | None:
         """Return why no act that needs the controllers begins now, in words; None: a controller has just answered. A
@@ -146,8 +150,10 @@ class Deciding:
             return NO_EVICTIONS
         return evictions(now.observed, directory_id, self.site.min_isr)
 
-    def _may_leave(self, path: str, known: Known, now: Situation) -> bool:
-        """Whether the broker may leave all partitions that are lost with a directory, as far as copies allow it."""
+    def _evicts(self, path: str, known: Known, now: Situation) -> bool:
+        """Whether the broker can leave all partitions that are lost with a directory, as far as copies allow it."""
+        if not self.site.evict or not now.may_evict:
+            return False
         lost = self.lost_with(path, known, now)
         there = (one for one in now.observed.partitions.values() if one.directory in lost)
         return not any(len(one.replicas) > 1 and why_stays(one) for one in there)
@@ -253,7 +259,7 @@ class Deciding:
             outlived=disk.over or disk.kept,
             unidentified=cause is not Cause.MOUNT and disk.unidentified,
             fence_first=self.site.fence_first,
-            evicts=self.site.evict and now.may_alter and self._may_leave(path, known, now),
+            evicts=self._evicts(path, known, now),
         )
         return self._with_prospects(case, path, known, now)
 
@@ -295,7 +301,7 @@ class Deciding:
     def _patience(self, path: str, now: Situation) -> str | None:
         """Return why it is too early for anything that cannot be undone, in words; None: it is not."""
         disk = now.disks[path]
-        wait_ms = disk.cut_after_ms * (2 if path in self._short else 1)
+        wait_ms = self._cut_after_ms(path, disk)
         stood_ms = now.now_ms - disk.bad_ms
         if stood_ms >= wait_ms:
             return None
@@ -303,12 +309,15 @@ class Deciding:
         why += ", doubled: too few other copies in sync" if path in self._short else ""
         return f"nothing that cannot be undone before {wait_ms / 1000:g} s (kjbod.guard.cut.after.ms{why})"
 
+    def _cut_after_ms(self, path: str, disk: Disk) -> int:
+        return disk.cut_after_ms * (2 if path in self._short else 1)
+
     def wait_ms(self, path: str, now: Situation) -> int | None:
         """Return the time until the patience with a directory ends; None: it has ended, or has not begun."""
         disk = now.disks[path]
         if disk.health is not Health.FAILED:
             return None
-        wait_ms = disk.bad_ms + disk.cut_after_ms * (2 if path in self._short else 1) - now.now_ms
+        wait_ms = disk.bad_ms + self._cut_after_ms(path, disk) - now.now_ms
         return wait_ms if wait_ms > 0 else None
 
     def _overdue(self, case: Case, path: str, known: Known, now: Situation) -> str | None:

@@ -77,7 +77,7 @@ class Looking:
             pid=None if holder is None else holder.pid,
             told=acts is None or holder is None or acts.was_told(holder),
             ended_pid=finding.ended_pid,
-            may_alter=acts is None or acts.rights.may_alter,
+            may_evict=acts is None or (acts.rights.may_alter and not acts.acting.unwritten),
             no_helper=None if acts is None else acts.no_helper,
             quorum=None if self._voters is None else self._voters.quorum,
             stuck=None if found is None else found.stuck,

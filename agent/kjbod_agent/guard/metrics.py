@@ -59,7 +59,32 @@ def metrics_of(now: Picture) -> Iterator[Metric]:
         {row["path"]: row["would"] for row in rows if row["would"] is not None},
         [str(step) for step in Step],
     )
-    waits = {row["path"]: row.get("waits_for") or "" for row in rows if row["would"] is not None}
+    yield from _of_waits(now)
+    yield from _of_redundancy(now)
+    steps = {row["path"]: row["step"] for row in rows if row.get("step") is not None}
+    yield _of_each(
+        "kjbod_guard_step",
+        "1 for the state of a directory for a guard that acts, 0 for the others.",
+        "state",
+        steps,
+        [str(state) for state in State],
+    )
+    yield directory_gauge(
+        "kjbod_guard_refused",
+        "Whether an action about a directory waits for more than time, or was tried and did not work.",
+        ((row["path"], _is_refused(row)) for row in rows),
+    )
+    if now.broker_state is not None:
+        yield _of_broker(now.broker_state)
+    if now.deeds is not None:
+        yield from _of_deeds(now.deeds)
+    yield health_series({row["path"]: row["verdict"] for row in rows}, (*map(str, Health), UNWATCHED))
+    unwatched = {row["path"]: Disk(directory_id=row["directory_id"] or "") for row in rows}
+    yield from disk_series(unwatched | {path: disk_of(status) for path, status in now.disks.items()})
+
+
+def _of_waits(now: Picture) -> Iterator[Metric]:
+    waits = {row["path"]: row.get("waits_for") or "" for row in now.directories if row["would"] is not None}
     yield _of_each(
         "kjbod_guard_waiting",
         "1 for the reason why the guard waits with an action: time (kjbod.guard.cut.after.ms), host (no healthy disk), "
@@ -70,6 +95,9 @@ def metrics_of(now: Picture) -> Iterator[Metric]:
         waits,
         list(WAITS_FOR),
     )
+
+
+def _of_redundancy(now: Picture) -> Iterator[Metric]:
     if now.needs is not None:
         yield GaugeMetricFamily(
             "kjbod_guard_partitions_below_replication_factor",
@@ -91,33 +119,17 @@ def metrics_of(now: Picture) -> Iterator[Metric]:
         "Partitions whose eviction, restoration or demotion the controllers refused.",
         len(now.refused),
     )
-    steps = {row["path"]: row["step"] for row in rows if row.get("step") is not None}
-    yield _of_each(
-        "kjbod_guard_step",
-        "1 for the state of a directory for a guard that acts, 0 for the others.",
-        "state",
-        steps,
-        [str(state) for state in State],
+
+
+def _of_broker(now: str) -> Metric:
+    states = GaugeMetricFamily(
+        "kjbod_guard_broker_state",
+        "1 for the state of the broker for a guard that acts, 0 for the others.",
+        labels=["state"],
     )
-    yield directory_gauge(
-        "kjbod_guard_refused",
-        "Whether an action about a directory waits for more than time, or was tried and did not work.",
-        ((row["path"], _is_refused(row)) for row in rows),
-    )
-    if now.broker_state is not None:
-        states = GaugeMetricFamily(
-            "kjbod_guard_broker_state",
-            "1 for the state of the broker for a guard that acts, 0 for the others.",
-            labels=["state"],
-        )
-        for state in broker_steps.State:
-            states.add_metric([str(state)], state == now.broker_state)
-        yield states
-    if now.deeds is not None:
-        yield from _of_deeds(now.deeds)
-    yield health_series({row["path"]: row["verdict"] for row in rows}, (*map(str, Health), UNWATCHED))
-    unwatched = {row["path"]: Disk(directory_id=row["directory_id"] or "") for row in rows}
-    yield from disk_series(unwatched | {path: disk_of(status) for path, status in now.disks.items()})
+    for state in broker_steps.State:
+        states.add_metric([str(state)], state == now)
+    return states
 
 
 def _is_refused(row: dict[str, Any]) -> bool:

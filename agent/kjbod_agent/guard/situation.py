@@ -145,7 +145,7 @@ class Situation:
         pid: of the broker's process; None: none is there.
         told: whether the privileged helper was told that this process is the broker.
         ended_pid: of a broker's process of which the kernel told that it has ended.
-        may_alter: whether the guard has ALTER on the cluster, as far as it is known.
+        may_evict: whether the guard has ALTER on the cluster, and its journal can be written, as far as it is known.
         no_helper: why nothing can be done on this host, in words; None: it can, or the guard observes.
         quorum: of the controllers, as far as it is known; None: the node is no controller.
         stuck: why a thread proves that the broker cannot go on, in words; None: none does.
@@ -164,7 +164,7 @@ class Situation:
     pid: int | None = None
     told: bool = True
     ended_pid: int | None = None
-    may_alter: bool = True
+    may_evict: bool = True
     no_helper: str | None = None
     quorum: Quorum | None = None
     stuck: str | None = None

@@ -128,8 +128,8 @@ def ahead(
         neighbours: the other brokers, by id.
         offset: of this guard's own record; None: it has none, so that all others are before it.
         now_ms: monotonic time.
-        losses: whether a broker that lost a directory a short while ago counts.
-        fences: whether a broker that was fenced a short while ago counts.
+        losses: whether a broker that lost a directory within :data:`LOST_MS` counts.
+        fences: whether a broker that was fenced within :data:`LOST_MS` counts.
     """
     first = {
         broker_id

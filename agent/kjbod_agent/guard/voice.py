@@ -37,16 +37,16 @@ from kjbod.wire.messages import (
     IncrementalAlterConfigsRequestResource,
 )
 from kjbod_agent.channel import ControllerChannel
+from kjbod_agent.guard.broker_steps import FENCES_MAX
+from kjbod_agent.guard.directory_steps import REPORTS_MAX
 from kjbod_agent.guard.means import Done, Outcome
 from kjbod_agent.guard.suspects import CONFIG
 
 HEARTBEAT_TIMEOUT_MS: Final = 1_000
 CONFIG_TIMEOUT_MS: Final = 1_000
 REASSIGN_TIMEOUT_MS: Final = 5_000
-REPORTS_MAX: Final = 3
-FENCES_MAX: Final = 2
 RIGHTS_EVERY_MS: Final = 600_000
-"""Between two looks at the rights, once they are known."""
+"""Time between two questions for the rights, once they are known."""
 RIGHTS_AGAIN_MS: Final = 1_000
 """The same before that."""
 _NO_EPOCH: Final = -1
