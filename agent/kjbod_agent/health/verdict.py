@@ -71,7 +71,7 @@ anew. Rows are what happens, first match wins; "settling" is what ``witness.must
     mount missing or other, when suspect and blocked    failed: no probe can confirm it, and the table was read twice
     mount read-only, emergency_ro, shutdown             unchanged; probe at once, which gets EROFS or EIO
     the kernel said something                           unchanged; full probe at once
-    blocked, device hung for ``hung_after_ms``          failed; settling: after twice the time
+    blocked, device hung for ``hung_after_ms``          failed; settling: after twice ``probe_timeout_ms``
     blocked, held for ``held_timeout_ms`` (0: never)    failed
     blocked for ``blind_timeout_ms`` without counters   failed
       in one step
@@ -422,7 +422,7 @@ def _judge_blockage(
 ) -> tuple[Health | None, Cause]:
     timeout_ms = settings.probe_timeout_ms
     hung_ms = blockage.silent_device_ms(settings.own_silence_ms)
-    if hung_ms >= settings.hung_after_ms(blockage) * (2 if host_fault else 1):
+    if hung_ms >= max(settings.hung_after_ms(blockage), 2 * timeout_ms if host_fault else 0):
         return Health.FAILED, Cause.HUNG
     if settings.held_timeout_ms and blockage.held_ms >= settings.held_timeout_ms:
         return Health.FAILED, Cause.HELD

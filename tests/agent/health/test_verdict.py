@@ -430,6 +430,16 @@ def test_in_a_host_fault_hung_takes_twice_the_time() -> None:
     assert judge(state, blocked(3800, in_flight=1), 3800, SETTINGS, host_fault=True).state.health is Health.FAILED
 
 
+def test_in_a_host_fault_a_silence_behind_a_flush_gets_twice_the_time_and_not_four_times() -> None:
+    state = DirectoryHealth()
+    for now_ms, event in silence(3790, every_ms=10, in_flight=1):
+        assert isinstance(event, ProbeBlocked)
+        state = judge(state, replace(event, after_flush=True), now_ms, SETTINGS, host_fault=True).state
+    assert state.health is Health.SUSPECT
+    last = replace(blocked(3800, in_flight=1), after_flush=True)
+    assert judge(state, last, 3800, SETTINGS, host_fault=True).state.health is Health.FAILED
+
+
 def _well_since(begun_ms: int, health: Health = Health.ONLINE, trouble_ms: int | None = None) -> DirectoryHealth:
     return DirectoryHealth(health, well_ms=begun_ms, trouble_ms=trouble_ms)
 
