@@ -491,5 +491,13 @@ def test_of_many_who_find_a_void_claim_one_gets_it(lake: Lake) -> None:
     assert lake.files.list(claim.CLAIMS) == []
 
 
+def test_a_claim_that_another_has_aside_for_a_moment_is_given_back(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, aside = "_claims/ingest.json", "_claims/.ingest.other"
+    monkeypatch.setattr("time.sleep", lambda _: lake.files.rename(aside, path))
+    with claimed(lake):
+        lake.files.rename(path, aside)
+    assert lake.files.list(claim.CLAIMS) == []
+
+
 def claimed(lake: Lake) -> contextlib.AbstractContextManager[None]:
     return claim.claimed(lake, "ingest")

@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ from kjbod.fleet.lake.lake import Lake
 
 LEASE_MS = 120_000
 RENEW_S = 30
+PUT_BACK_MS = 5_000
+"""So long we wait for a claim of ours that somebody has aside; it has ended if he does not put it back."""
+PUT_BACK_LOOK_MS = 50
 CLAIMS = "_claims"
 
 
@@ -45,8 +49,7 @@ def claimed(lake: Lake, command: str) -> Iterator[None]:
         ended.set()
         renewing.join(RENEW_S)
         with contextlib.suppress(Exception):  # it is void a moment from now in any case
-            if lake.files.read(path) == text:
-                lake.files.delete(path)
+            _give_back(lake, command, path, text)
 
 
 def _take(lake: Lake, command: str, path: str, text: str) -> None:
@@ -68,6 +71,18 @@ def _take(lake: Lake, command: str, path: str, text: str) -> None:
                 lake.files.rename(aside, path)
             lake.files.delete(aside)
     raise FleetError(f"{lake.uri}: others want to run kjbod fleet {command} as well: try again")
+
+
+def _give_back(lake: Lake, command: str, path: str, text: str) -> None:
+    """Delete our claim. One who took it for the void one that was there before has it aside for a moment."""
+    for _ in range(PUT_BACK_MS // PUT_BACK_LOOK_MS):
+        if lake.files.read(path) == text:
+            lake.files.delete(path)
+            return
+        asides = [entry.name for entry in lake.files.list(CLAIMS) if entry.name.startswith(f".{command}.")]
+        if not any(lake.files.read(f"{CLAIMS}/{name}") == text for name in asides) and lake.files.read(path) != text:
+            return
+        time.sleep(PUT_BACK_LOOK_MS / 1000)
 
 
 def _renew(lake: Lake, path: str, text: str, ended: threading.Event) -> None:
