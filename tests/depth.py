@@ -7,20 +7,22 @@ frames, points of a sweep, cells of a matrix. ``quick`` is a developer's loop, `
 Less than everything is a sample. It is drawn by one seed for the whole session, which each test that draws has in its
 id (``[seed=4711]``), and ``--seed 4711`` draws the same again. First and last point, and those that are named because
 they once were bugs, are in every sample, and each draw goes through all parts of what there is: some days of CI meet
-every point. Hypothesis has a seed of its own for each test, and prints with a failure what brings it back.
+every point. A complete run draws among the tests themselves, too: of those of the world that are dear, one in
+:data:`DEAR_DRAWN` (:func:`undrawn`). Hypothesis has a seed of its own for each test, and prints with a failure what
+brings it back.
 """
 
 import dataclasses
 import json
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.stamp import ROOT, tree_of
+from tests.stamp import ROOT, noted_durations, seedless, tree_of
 
 Depth = Literal["quick", "ci", "deep"]
 T = TypeVar("T")
@@ -30,6 +32,12 @@ _STEPS = 40
 _SEEDS = 10_000
 """Drawn ones are short: people type them. A seed of any size can be asked for."""
 _TIMEOUT_FACTOR_DEEP = 20
+DEAR_S = 5
+"""A test of the world that takes so long, by ``tests/durations.json``, is dear."""
+DEAR_DRAWN = 3
+"""Of so many dear tests that follow each other a complete run in CI has one."""
+EVERY_RUN = "every_run"
+"""Marker of dear tests that no complete run leaves out: what the README promises, and what has lost data once."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -131,6 +139,12 @@ def only_deep(why: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(_session.depth != "deep", reason=f"{why}: --depth deep")
 
 
+def undrawn(ids: Iterable[str], noted: Mapping[str, int]) -> set[str]:
+    """Those of these tests that are dear, by the seconds ``noted``, and that this session's seed does not draw."""
+    dear = sorted(one for one in ids if noted.get(seedless(one), 0) >= DEAR_S)
+    return set(dear) - _drawn(dear, -(-len(dear) // DEAR_DRAWN), _session.seed, "dear tests")
+
+
 # the plugin ----------------------------------------------------------------------------------------------------------
 
 
@@ -190,11 +204,25 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             file.write(json.dumps(told) + "\n")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What does many times as much may take many times as long."""
+@pytest.hookimpl(trylast=True)  # tests have their markers by then
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Draw among the dear tests of a complete run. In the deep form what does many times as much may take longer."""
     if _session.depth != "deep":
+        if config.getoption("stamp") and not config.getoption("note_durations"):
+            _leave_out(items)
         return
     for item in items:
         own = item.get_closest_marker("timeout")
         if seconds := own.args[0] if own else item.config.getini("timeout"):
             item.add_marker(pytest.mark.timeout(float(seconds) * _TIMEOUT_FACTOR_DEEP), append=False)
+
+
+def _leave_out(items: Iterable[pytest.Item]) -> None:
+    drawn_among = [
+        item for item in items if item.get_closest_marker("world") and not item.get_closest_marker(EVERY_RUN)
+    ]
+    left_out = undrawn((item.nodeid for item in drawn_among), noted_durations())
+    skip = pytest.mark.skip(reason="dear, and not drawn in this run: --depth deep runs all")
+    for item in drawn_among:
+        if item.nodeid in left_out:
+            item.add_marker(skip, append=False)

@@ -6,6 +6,7 @@ import pytest
 
 from tests import depth
 from tests.depth import Points
+from tests.stamp import seedless
 
 POINTS = range(1, 61)
 ALWAYS = (17, 42)
@@ -75,3 +76,15 @@ def test_of_the_examples_a_quick_run_has_a_fifth_ci_three_fifths_and_a_deep_one_
         monkeypatch.setattr(depth._session, "depth", each)
         found.append((depth.examples(100), depth.examples(3), depth.steps(40), len(depth.seeds())))
     assert found == [(20, 1, 20, 1), (60, 1, 40, 1), (2_500, 75, 60, 25)]
+
+
+def test_of_dear_tests_one_in_three_is_drawn_and_of_cheap_ones_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = {f"test_it.py::test_{number}[seed]": 4 + number % 2 for number in range(60)}
+    ids = [f"test_it.py::test_{number}[seed=7]" for number in range(60)]
+    met: set[str] = set()
+    for seed in range(20):
+        monkeypatch.setattr(depth._session, "seed", seed)
+        left_out = depth.undrawn(ids, noted)
+        assert len(left_out) == 20 and all(noted[seedless(one)] == 5 for one in left_out)
+        met |= set(ids) - left_out
+    assert met == set(ids)

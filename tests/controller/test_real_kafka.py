@@ -32,6 +32,7 @@ def create(cluster: RealCluster, *names: str, partitions: int = 6) -> None:
     cluster.wait_until_in_sync()
 
 
+@pytest.mark.every_run
 @pytest.mark.usefixtures("as_root")
 @pytest.mark.usefixtures("kafka_kit")
 @pytest.mark.timeout(600)

@@ -76,6 +76,7 @@ def made(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipel
         yield Pipeline(base, truth, codes, open_lake(spark, str(base / "lake")))
 
 
+@pytest.mark.every_run
 def test_each_line_of_the_page_does_what_it_says(made: Pipeline) -> None:
     assert made.codes == dict.fromkeys(("gen", "ingest", "rollup", "verify", "report", "query"), 0)
 

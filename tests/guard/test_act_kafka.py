@@ -65,6 +65,7 @@ def replace(trio: Trio, disk: RealDisk) -> str:
     return "".join(said)
 
 
+@pytest.mark.every_run
 def test_a_disk_that_hangs_costs_that_disk_alone_and_is_replaced_as_the_runbook_says_and_a_killed_broker_is_fenced(
     tmp_path: Path,
     others: Others,

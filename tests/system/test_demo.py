@@ -95,6 +95,7 @@ def test_demo_ends_with_nothing_left_but_its_report(
     assert_whole(_run(tmp_path, *options), tmp_path, variant, errno)
 
 
+@pytest.mark.every_run
 @pytest.mark.usefixtures("kafka_kit")
 def test_demo_tells_the_whole_story(kept: Path) -> None:
     assert_whole((kept / "story").read_text(), kept, "kafka", "EIO")

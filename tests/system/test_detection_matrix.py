@@ -73,6 +73,7 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     return {outcome.cell: outcome for outcome in run_agents(runs, work, work / "logs", _silent, preloaded())}
 
 
+@pytest.mark.every_run
 @pytest.mark.usefixtures("as_root")
 @pytest.mark.xdist_group("matrix")  # which is made once
 @pytest.mark.timeout(600)

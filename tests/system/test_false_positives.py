@@ -35,6 +35,7 @@ def _swap_and_groups(tag: str) -> list[str]:
     return [*files, *swaps, *(str(path) for at in ("", "*/") for path in cgroups.glob(f"{at}kjbod-{tag}-*"))]
 
 
+@pytest.mark.every_run
 @pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize("conditions", [sample(list(CONDITIONS), ci=4, quick=1)], ids=[seeded("drawn")])
 def test_a_few_seconds_of_bad_conditions_fail_no_directory(
