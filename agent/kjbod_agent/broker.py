@@ -24,6 +24,7 @@ from kjbod.clock import Clock
 from kjbod.config.endpoints import HostPort
 from kjbod.errors import EXIT_CONFIG, EXIT_DISK_FAILURE, EXIT_FAILURE, UnsupportedVersionError
 from kjbod.ids import Uuid
+from kjbod.metadata import newer
 from kjbod.metadata.fetching import Committed, Leader, Snapshot
 from kjbod.metadata.image import (
     BROKER,
@@ -230,6 +231,7 @@ class Broker:
         self.certificates: Certificates = NO_CERTIFICATES
         self.fencing = self._make_fencing(multiple)
         self._replayer = Replayer(self.image)
+        self._unknown: tuple[str, ...] = ()
         self._paths = dict(paths)
         self._log_dirs = frozenset(identity.log_dirs)
         self._multiple = multiple
@@ -325,18 +327,23 @@ class Broker:
             changes.extend(self._replayer.replay(offset, committed.epoch, record))
         if not self._replayer.in_transaction:
             self._replayer.skip(committed.last_offset, committed.epoch)
-        self._applied(changes)
+        self._tell_unknown()
+        self._applied(changes, proven=not self.image.newer.incomplete)
 
     def on_snapshot(self, snapshot: Snapshot) -> bool:
         """Metadata that replace all before. What is missing in them was deleted only if their history contains what was
         applied: where that is not known it is kept, and said. Whether it is known."""
+        image = image_of(snapshot.records, offset=snapshot.id.end_offset - 1, epoch=snapshot.id.epoch)
         if snapshot.kraft_version is not None:
             self.kraft_version = snapshot.kraft_version
-        old = self.image
+        old, self.image = self.image, image
         before_it, self.known = self.known or old, None
-        self.image = image_of(snapshot.records, offset=snapshot.id.end_offset - 1, epoch=snapshot.id.epoch)
         self._replayer = Replayer(self.image)
         changes = list(changes_between(old, self.image))
+        self._tell_unknown()
+        if snapshot.parted is None and self.image.newer.incomplete and self.placement.published:
+            self._applied(changes, proven=False)
+            return False
         parted = snapshot.parted
         if parted is None and not same_controller(old, self.image):
             parted = f"the snapshot of offset {snapshot.id.end_offset} has no controller process that was known before"
@@ -351,6 +358,20 @@ class Broker:
         if kept or snapshot.parted is not None:
             write(self._log, [self.history.lost(parted, old, self.image, kept=kept, wall_ms=self._clock.wall_ms())])
         return False
+
+    def _unknown_now(self) -> tuple[str, ...]:
+        image = self.image
+        return newer.lines_of(image.metadata_version, image.newer, "the agent deletes nothing")
+
+    def _tell_unknown(self) -> None:
+        """Tell what kjbod does not know of the metadata, when it is something else than before."""
+        lines = self._unknown_now()
+        if self.image.newer.incomplete:
+            self.placement.doubt()
+        if lines != self._unknown:
+            self._unknown = lines
+            for line in lines:
+                self._log.warning("metadata.unknown", reason=line)
 
     def _first_snapshot(self, snapshot: Snapshot, before: MetadataImage, changes: list[Change]) -> bool:
         """Follow a snapshot before any replica was looked at: ``before`` is what an earlier process had applied."""
@@ -867,7 +888,8 @@ class Broker:
         except (Disconnected, UnsupportedVersionError) as error:
             self._beat_ended(life.RequestFailed(effect.serial, str(error)))
         else:
-            self._beat_ended(life.RegistrationAnswered(effect.serial, answer.error_code, answer.broker_epoch))
+            reason = newer.why_not_registered(self.image.features)
+            self._beat_ended(life.RegistrationAnswered(effect.serial, answer.error_code, answer.broker_epoch, reason))
 
     def _heartbeat(self, effect: life.SendHeartbeat) -> None:
         first = {d: self._offline[d].path for d in effect.news if not self._offline[d].sent}
@@ -1033,6 +1055,7 @@ class Broker:
             unfollowed=self.unfollowed(),
             certificates=self.certificates.reasons(self._clock.wall_ms()),
             lost=self.history.parted is not None,
+            unknown=self._unknown_now(),
             ago=ago,
         )
 

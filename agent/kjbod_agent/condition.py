@@ -9,7 +9,8 @@ CRITICAL   the broker serves nothing: fenced by its controller after it has run,
 DEGRADED   it serves, and somebody should look: no controller answers, or it refuses; the metadata could not be
            fetched for :data:`UNFOLLOWED_MS`; a directory is not online (failed, unreadable, loading, slow, full, held,
            suspect); assignments are stuck; a certificate of ours ends within a week, or its
-           file cannot be used; it starts or stops
+           file cannot be used; metadata.version, or records of the metadata, are newer than kjbod knows; it starts or
+           stops
 OK         none of these
 =========  ============================================================================================================
 
@@ -154,6 +155,7 @@ def condition(
     unfollowed: Unfollowed | None = None,
     certificates: Sequence[str] = (),
     lost: bool = False,
+    unknown: Sequence[str] = (),
     ago: bool = True,
 ) -> Condition:
     """The condition.
@@ -168,6 +170,7 @@ def condition(
         unfollowed: the metadata, where no fetch of them brings anything.
         certificates: what is wrong with ours.
         lost: the history of the metadata was lost or set back, and this process has found that.
+        unknown: what kjbod does not know of the metadata, a line each.
         ago: see :meth:`Contact.reason`.
     """
     words = list(directories.log_dirs.values())
@@ -186,15 +189,15 @@ def condition(
     if words and _DEAD.issuperset(words):
         found.append((Level.CRITICAL, "no directory is online"))
     if counted := _counted(words):
-        unknown = ", not yet known to the controller" if unrecorded else ""
-        found.append((Level.DEGRADED, f"{counted}{unknown}"))
+        unheard = ", not yet known to the controller" if unrecorded else ""
+        found.append((Level.DEGRADED, f"{counted}{unheard}"))
     if directories.metadata != ONLINE:
         found.append((Level.DEGRADED, f"the directory of the metadata (metadata.log.dir) is {directories.metadata}"))
     if stuck:
         found.append((Level.DEGRADED, f"{stuck:,} assignment{'' if stuck == 1 else 's'} not recorded"))
     if lost:
         found.append((Level.DEGRADED, "the history of the metadata was lost or set back (see kjbod strays)"))
-    found += [(Level.DEGRADED, reason) for reason in certificates]
+    found += [(Level.DEGRADED, reason) for reason in (*unknown, *certificates)]
     found.sort(key=lambda one: -one[0])
     count = len(words)
     well = f"{life.state.name.lower()}, unfenced, {count} director{'y' if count == 1 else 'ies'} online"

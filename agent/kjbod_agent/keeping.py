@@ -25,6 +25,7 @@ from kjbod.metadata.image import MetadataImage, Replayer
 from kjbod.metadata.kept import Kept, Tail
 from kjbod.metadata.kept_image import KeptHeader, KeptImageError, decode_in_steps, read_header
 from kjbod.metadata.log_files import DIRECTORY_NAME
+from kjbod.metadata.records import UnknownRecord
 from kjbod.metadata.snapshot import SnapshotId
 from kjbod.quick_dataclass import dataclass
 from kjbod.wire.codec import MalformedMessageError
@@ -54,6 +55,10 @@ COMPACT_RECORDS: Final = 20_000
 """After so many records the image is made anew: to read them at a start costs a few tenths of a second."""
 CHECKPOINT_BYTES: Final = 20 * 1024 * 1024
 """``metadata.log.max.record.bytes.between.snapshots`` of a broker, by default."""
+NEWER: Final = (
+    "the metadata have records that kjbod does not know: an image or a snapshot that is made here would lack them; "
+    "upgrade kjbod"
+)
 _RECORDS_PER_STEP = 200
 
 
@@ -293,6 +298,9 @@ class Keeping:
         """Records that were handed over."""
         if self.stopped is not None or self._parting:
             return
+        if any(isinstance(record, UnknownRecord) for _, record in committed.records):
+            self.stop(NEWER)
+            return
         if committed.kraft_version is not None:
             self._kraft_version = committed.kraft_version
         self._caught_up = committed.last_offset + 1 >= committed.high_watermark
@@ -315,6 +323,8 @@ class Keeping:
         self._contained = contained
         if snapshot.parted is not None:
             self._part(snapshot.parted)
+        elif any(isinstance(record, UnknownRecord) for record in snapshot.records):
+            self.stop(NEWER)
         elif snapshot.dropped is not None:
             self._end_quietly(
                 f"the quorum does not have its last records ({snapshot.dropped}), and it is not known that they "

@@ -270,6 +270,8 @@ class RegistrationAnswered:
     serial: int
     error_code: int
     broker_epoch: int = NO_EPOCH
+    reason: str | None = None
+    """Why this agent cannot be registered, as far as the metadata tell; None: they do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -658,6 +660,8 @@ def _on_registration(life: Lifecycle, event: RegistrationAnswered, now_ms: int) 
         forgotten: Effects = (OfflineForgotten(revived),) if revived else ()
         return registered, (Registered(event.broker_epoch, life.in_flight.log_dirs), *forgotten, *effects)
     reason = f"registration answered {error_name(event.error_code)}"
+    if event.error_code == ErrorCode.UNSUPPORTED_VERSION and event.reason is not None:
+        reason = f"{reason}: {event.reason}"
     remedy = REGISTRATION_REMEDIES.get(event.error_code, Remedy.RETRY)
     if remedy is Remedy.GIVE_UP and life.broker_epoch == NO_EPOCH:
         return _end(life, Ending.REFUSED, f"{reason}: cluster.id {life.identity.cluster_id} is not the controller's")

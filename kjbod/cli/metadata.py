@@ -25,6 +25,7 @@ from kjbod.metadata.dump import type_names
 from kjbod.metadata.dump_text import text_lines
 from kjbod.metadata.fetching import Address
 from kjbod.metadata.live import LiveImage, dump_live
+from kjbod.metadata.newer import PARTLY, lines_of
 from kjbod.metadata.reading import Loaded, dump_source, load
 from kjbod.metadata.secrets import without_secrets
 from kjbod.metadata.shell import PROMPT, Line, Shell
@@ -143,6 +144,8 @@ def shell(
                 return done
         else:
             loaded = load(source)
+            for line in lines_of(loaded.image.metadata_version, loaded.image.newer, PARTLY):
+                complain(line)
 
             def using(use: Callable[[Loaded], int]) -> int:
                 return use(loaded)

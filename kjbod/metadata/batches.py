@@ -18,7 +18,14 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from kjbod.metadata.control_records import ControlRecord, decode_control, encode_control
-from kjbod.metadata.records import AnyRecord, PartitionRecordRef, Record, decode_any
+from kjbod.metadata.records import (
+    AnyRecord,
+    PartitionRecordRef,
+    Record,
+    UnknownRecord,
+    decode_any,
+    decode_newer,
+)
 from kjbod.quick_dataclass import dataclass
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.crc32c import crc32c
@@ -127,6 +134,19 @@ class RecordBatch:
             except MalformedMessageError as error:
                 raise MalformedMessageError(f"offset {offset}: {error}") from None
             yield offset, record
+
+    def observed_records(self) -> Iterator[tuple[int, Record]]:
+        """Like :meth:`metadata_records`, for an observer: never raises. A record that cannot be decoded, and the rest
+        of a batch that does not hold what its header says, is an :class:`UnknownRecord`."""
+        if self.control:
+            return
+        try:
+            for offset_delta, _, _, value in self._parts():
+                record = decode_newer(value or b"")
+                whole = record.whole() if isinstance(record, PartitionRecordRef) else record
+                yield self.base_offset + offset_delta, whole
+        except CorruptBatchError:
+            yield self.last_offset, UnknownRecord()
 
     def control_records(self) -> Iterator[tuple[int, ControlRecord]]:
         """Offset and record of each control record; nothing in a batch of data.

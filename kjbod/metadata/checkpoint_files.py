@@ -134,8 +134,9 @@ def store_checkpoint(path: Path, data: bytes, *, secret: bool = True) -> None:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
 
 
-def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint file. Blocks: not for the event loop.
+def read_checkpoint(path: Path, *, observed: bool = False) -> Checkpoint:
+    """Read a checkpoint file; ``observed`` as :func:`~kjbod.metadata.snapshot.decode_in_steps`. Blocks: not for the
+    event loop.
 
     Raises:
         StorageError: it cannot be read.
@@ -145,4 +146,4 @@ def read_checkpoint(path: Path) -> Checkpoint:
         data = read_file(path)
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
-    return decode_checkpoint(data, str(path))
+    return decode_checkpoint(data, str(path), observed=observed)

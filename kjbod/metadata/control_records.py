@@ -134,6 +134,15 @@ def encode_control(record: ControlRecord, version: int = 0) -> tuple[bytes, byte
     return _KEY.pack(0, record.TYPE), bytes(out)
 
 
+def control_type(key: bytes | None) -> int:
+    """The type of a control record by its key; -1 where that is cut off."""
+    try:
+        found: int = _KEY.unpack(key or b"")[1]
+    except struct.error:
+        return -1
+    return found
+
+
 def decode_control(key: bytes | None, value: bytes | None) -> tuple[ControlRecord, int]:
     """A control record and the version of its value.
 

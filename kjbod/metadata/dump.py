@@ -15,7 +15,7 @@ from kjbod.files import read_file
 from kjbod.ids import Uuid
 from kjbod.metadata.batches import LogRecord, RecordBatch, read_batch
 from kjbod.metadata.control_records import CONTROL_TYPES, decode_control
-from kjbod.metadata.records import RECORD_TYPES, Record, decode_record
+from kjbod.metadata.records import RECORD_TYPES, Record, UnknownRecord, decode_record
 from kjbod.wire.codec import REQUIRED, MalformedMessageError
 
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -66,6 +66,12 @@ def _fields(message: Any, version: int) -> dict[str, Any]:
 def record_json(record: Record, version: int) -> dict[str, Any]:
     """``{"type": "PARTITION_RECORD", "version": 2, "data": {...}}``."""
     return {"type": type_name(record), "version": version, "data": _fields(record, version)}
+
+
+def unknown_json(record: UnknownRecord) -> dict[str, Any]:
+    """``{"error": ...}`` for records of a snapshot that are not understood in full."""
+    kind = f"metadata record {record.api_key} version {record.version} is not known"
+    return {"error": f"{kind if record.api_key >= 0 else 'a metadata record is damaged'} ({record.count} in all)"}
 
 
 def payload_json(batch: RecordBatch, record: LogRecord) -> dict[str, Any]:

@@ -14,6 +14,8 @@ no error, SnapshotId                       FetchSnapshot from position 0 until t
 75 UNKNOWN_LEADER_EPOCH                    that server is behind: back off, ask any server
 8 BROKER_NOT_AVAILABLE                     that leader is going: back off, ask any server
 98, 99 (snapshot gone, position wrong)     forget the snapshot, back off, fetch again
+a snapshot that cannot be used             said until another can be; fetched again after a second, then after twice as
+                                           long each time, up to five minutes
 104 INCONSISTENT_CLUSTER_ID                :class:`InconsistentClusterError`, unless fetching has worked before
 anything else, time-out, disconnect        back off, ask any server
 =========================================  ==========================================================================
@@ -40,6 +42,8 @@ has what no quorum had yet as well. Before that it is nobody's truth; and where 
 :data:`SET_BACK_AFTER_MS`, all is read from the start and comes as one snapshot. That has parted unless it has the last
 batch that is known as committed: what lies above is lost in any election. A snapshot that the leader has in the place
 of all that could be compared is :attr:`Snapshot.uncompared`.
+
+Records of a newer Kafka end nothing: they are handed over as what is known of them (:mod:`.newer`).
 """
 
 import contextlib
@@ -72,6 +76,9 @@ _DENIED = frozenset({ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUT
 MAX_WAIT_MS = 500
 """``KafkaRaftClient.MAX_FETCH_WAIT_MS``: how long a leader parks a fetch that finds nothing."""
 RETRY_BACKOFF_MAX_MS = 1000
+SNAPSHOT_BACKOFF_MS = 1_000
+"""After a snapshot that cannot be used, at first: the next one is as large."""
+SNAPSHOT_BACKOFF_MAX_MS = 300_000
 SEARCH_MS = 500
 SECURED_SEARCH_MS = 1000
 """Where a connection is not for nothing: many nodes that give up TLS handshakes under way only make more of them."""
@@ -318,6 +325,18 @@ class _Log:
             yield batch
 
 
+@dataclass(frozen=True, slots=True)
+class _BeforeSnapshot:
+    """The parts of a machine that a snapshot replaces, as they were before."""
+
+    log: _Log
+    unconfirmed: bool
+    search: _Search | None
+    reload: Replayer | None
+    parted: str | None
+    handed_over: SnapshotId
+
+
 class FetchMachine:
     """The state of one observer.
 
@@ -368,6 +387,12 @@ class FetchMachine:
         self._kept = kept
         self._search: _Search | None = None
         self._download: _Download | None = None
+        self._unusable: str | None = None
+        """Why the last snapshot could not be used; None: it could, or none was needed since."""
+        self._unusable_count = 0
+        """How many could not, one after the other."""
+        self._before_snapshot: _BeforeSnapshot | None = None
+        self._snapshot_not_before_ms = 0
         self._reload: Replayer | None = None
         self._parted: str | None = None
         self._handed_over = SnapshotId(0, 0) if kept is None else SnapshotId(kept.end_offset, kept.tail.leader_epoch)
@@ -493,7 +518,6 @@ class FetchMachine:
 
         Raises:
             InconsistentClusterError: the controllers are of another cluster.
-            MalformedMessageError: a committed record cannot be decoded: it is from a newer Kafka.
             ReplayError: while reading everything again, a record contradicts the ones before it.
         """
         if response.error_code:
@@ -510,9 +534,13 @@ class FetchMachine:
             self._diverged(partition.diverging_epoch, now_ms)
             return effects
         if partition.snapshot_id.end_offset >= 0:
-            wanted = SnapshotId(partition.snapshot_id.end_offset, partition.snapshot_id.epoch)
-            self._download = _Download(wanted)
             self._progress(now_ms)
+            if now_ms < self._snapshot_not_before_ms:
+                # Asked again meanwhile: the leader may be another one by then, and have records instead.
+                self.not_before_ms = min(now_ms + RETRY_BACKOFF_MAX_MS, self._snapshot_not_before_ms)
+                return effects
+            self._before_snapshot = None
+            self._download = _Download(SnapshotId(partition.snapshot_id.end_offset, partition.snapshot_id.epoch))
             return effects
         try:
             self._log.take(partition.records or b"", self.epoch)
@@ -522,6 +550,7 @@ class FetchMachine:
         except RemoteProtocolError as error:
             return effects + self.on_failure(f"{_at(self.address)} sent a bad batch: {error}", now_ms)
         self._log.high_watermark = max(self._log.high_watermark, partition.high_watermark)
+        self._unusable, self._unusable_count, self._before_snapshot = None, 0, None
         self._progress(now_ms)
         return effects + self._confirm() + self._apply()
 
@@ -577,12 +606,15 @@ class FetchMachine:
         return [*effects, Downloaded(download.id, bytes(download.data))]
 
     def on_snapshot(self, snapshot: Snapshot, now_ms: int) -> list[Effect]:
-        """The records of what was :class:`Downloaded`.
+        """The records of what was :class:`Downloaded`. Where they turn out to be of no use: :meth:`on_unusable`.
 
         Raises:
             ReplayError: while reading everything again, a record contradicts the ones before it.
         """
         end = snapshot.id.end_offset
+        self._before_snapshot = _BeforeSnapshot(
+            self._log, self._unconfirmed, self._search, self._reload, self._parted, self._handed_over
+        )
         # How far the log behind it is committed, the next answer tells: its own end is no news of that.
         self._log = _Log(
             end_offset=end,
@@ -594,12 +626,30 @@ class FetchMachine:
         elif self._search is not None:
             self._search.passed_over = True
         self._unconfirmed = False
+        self._unusable = None
         self._progress(now_ms)
         if self._reload is None:
             replaced = self._replaced_by(snapshot.id, snapshot.records)
             return [dataclasses.replace(replaced, kraft_version=snapshot.kraft_version, dropped=None)]
         self._reload = Replayer(image_of(snapshot.records, offset=end - 1, epoch=snapshot.id.epoch))
         return self._reloaded()
+
+    def on_unusable(self, why: str, now_ms: int) -> list[Effect]:
+        """A snapshot that was :class:`Downloaded` cannot be used, and nothing of it was: all is as before it was asked
+        for. It is a problem until another one can be used."""
+        if self._before_snapshot is not None:
+            self._restore(self._before_snapshot)
+        effects = self.on_failure(why, now_ms)
+        backoff_ms = min(SNAPSHOT_BACKOFF_MS << min(self._unusable_count, _DOUBLED_MAX), SNAPSHOT_BACKOFF_MAX_MS)
+        backoff_ms = max(SNAPSHOT_BACKOFF_MS, int(backoff_ms * self._rng.uniform(1 - _JITTER, 1)))
+        self._snapshot_not_before_ms = now_ms + backoff_ms
+        self._unusable = why
+        self._unusable_count += 1
+        return effects
+
+    def _restore(self, before: "_BeforeSnapshot") -> None:
+        self._log, self._unconfirmed, self._search = before.log, before.unconfirmed, before.search
+        self._reload, self._parted, self._handed_over = before.reload, before.parted, before.handed_over
 
     def _replaced_by(self, snapshot_id: SnapshotId, records: tuple[Record, ...]) -> Snapshot:
         """A snapshot as it is handed over, with what speaks against its history."""
@@ -618,7 +668,10 @@ class FetchMachine:
     # ---- details
 
     def _progress(self, now_ms: int) -> None:
-        self.problem = self.set_back = self._behind_since_ms = self.failing_since_ms = None
+        self.problem = self._unusable
+        self.set_back = self._behind_since_ms = None
+        if self._unusable is None:
+            self.failing_since_ms = None
         self.denied = False
         self._failures = 0
         self._asked_in_vain.clear()
@@ -736,7 +789,7 @@ class FetchMachine:
         return self._reloaded()
 
     def _hand_over(self, batches: list[RecordBatch]) -> Committed:
-        records = tuple(record for batch in batches for record in batch.metadata_records())
+        records = tuple(record for batch in batches for record in batch.observed_records())
         return Committed(
             records, batches[-1].last_offset, batches[-1].leader_epoch, self._log.high_watermark, tuple(batches)
         )
@@ -749,7 +802,8 @@ class FetchMachine:
             return []
         image, self._reload = self._reload.image, None
         snapshot_id = SnapshotId(self._log.applied_offset, self._log.last_epoch)
-        return [self._replaced_by(snapshot_id, () if image == MetadataImage() else tuple(image.to_records()))]
+        known = () if image == MetadataImage() else image.to_records()
+        return [self._replaced_by(snapshot_id, (*image.newer.records(), *known))]
 
 
 def _at(address: Address) -> str:

@@ -29,6 +29,7 @@ from kjbod.metadata.fetching import (
     Quorum,
     Snapshot,
 )
+from kjbod.metadata.image import ReplayError
 from kjbod.metadata.kept import Kept
 from kjbod.metadata.records import Record
 from kjbod.metadata.snapshot import SnapshotId, decode_in_steps
@@ -172,7 +173,6 @@ class MetadataFollower:
 
         Raises:
             InconsistentClusterError: the controllers belong to another cluster.
-            MalformedMessageError: a committed record cannot be decoded: the cluster runs a newer Kafka.
         """
         try:
             while True:
@@ -203,7 +203,11 @@ class MetadataFollower:
         for effect in effects:
             if isinstance(effect, Downloaded):
                 for loaded in await self._load(effect):
-                    self._deliver(loaded)
+                    try:
+                        self._deliver(loaded)
+                    except ReplayError as error:
+                        self._unusable(str(error))
+                        break
                     if isinstance(loaded, Snapshot) and loaded.parted is None:
                         self._on_downloaded(effect.id, effect.data)
             else:
@@ -227,7 +231,7 @@ class MetadataFollower:
 
     async def _load(self, downloaded: Downloaded) -> list[Effect]:
         """Decode a snapshot a few milliseconds at a time, so that heartbeats go on meanwhile."""
-        steps = decode_in_steps(downloaded.data, downloaded.id.file_name, self._wanted)
+        steps = decode_in_steps(downloaded.data, downloaded.id.file_name, self._wanted, observed=True)
         try:
             while True:
                 try:
@@ -236,8 +240,13 @@ class MetadataFollower:
                     snapshot = Snapshot(downloaded.id, end.value.records, end.value.kraft_version)
                     return self._machine.on_snapshot(snapshot, self._clock.monotonic_ms())
                 await asyncio.sleep(0)
-        except LogCorruptError as error:
-            return self._machine.on_failure(f"a bad snapshot was sent: {error}", self._clock.monotonic_ms())
+        except (LogCorruptError, ReplayError) as error:
+            return self._unusable(str(error))
+
+    def _unusable(self, why: str) -> list[Effect]:
+        effects = self._machine.on_unusable(f"a bad snapshot was sent: {why}", self._clock.monotonic_ms())
+        self._report()
+        return effects
 
     async def _connection_to(self, address: Address) -> Connection:
         if self._connection is not None and (self._connection.closed or self._connected_to != address):

@@ -26,9 +26,11 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from kjbod.errors import KjbodError
 from kjbod.ids import MIGRATING, UNASSIGNED, Uuid, is_online
 from kjbod.metadata import versions
+from kjbod.metadata.newer import Newer
 from kjbod.metadata.records import (
     NO_LEADER_CHANGE,
     TAIL_OF,
+    TRANSACTION_MARKERS,
     AbortTransactionRecord,
     AccessControlEntryRecord,
     BeginTransactionRecord,
@@ -56,6 +58,7 @@ from kjbod.metadata.records import (
     RemoveUserScramCredentialRecord,
     TopicRecord,
     UnfenceBrokerRecord,
+    UnknownRecord,
     UnregisterBrokerRecord,
     UserScramCredentialRecord,
     ZkMigrationStateRecord,
@@ -519,6 +522,9 @@ class MetadataImage:
     """Offset of the last record applied, -1: none. What a heartbeat reports."""
     epoch: int = dataclasses.field(default=0, compare=False)
     """Leader epoch of the last record applied."""
+    newer: Newer = dataclasses.field(default_factory=Newer, compare=False)
+    """Records that were not understood in full. Once they make the image incomplete, a record that contradicts the ones
+    before it is skipped: the missing one may be what it follows."""
 
     @property
     def metadata_version(self) -> int:
@@ -553,15 +559,27 @@ class MetadataImage:
             What changed, None for a record that changes nothing (NoOp, transaction marks).
 
         Raises:
-            ReplayError: the record contradicts the ones before it; nothing changed.
+            ReplayError: the record contradicts the ones before it; nothing changed. Not where the image is incomplete.
         """
-        apply = _APPLY.get(type(record))
-        if apply is None:
-            raise ReplayError(f"{type(record).__name__} has no place in a metadata image")
-        change = apply(self, record, offset)
+        if type(record) is UnknownRecord:
+            self.newer.note(record)
+        known = record.known if type(record) is UnknownRecord else record
+        change = None if known is None else self._apply(known, offset)
         if offset >= 0:
             self.offset = offset
         return change
+
+    def _apply(self, record: Record, offset: int) -> Change | None:
+        apply = _APPLY.get(type(record))
+        if apply is None:
+            raise ReplayError(f"{type(record).__name__} has no place in a metadata image")
+        try:
+            return apply(self, record, offset)
+        except ReplayError:
+            if not self.newer.incomplete:
+                raise
+            self.newer.contradictions += 1
+            return None
 
     def to_records(self, metadata_version: int | None = None) -> Iterator[Record]:
         """The records of a snapshot, in the order of Kafka's image writer; ``metadata_version`` defaults to the
@@ -840,7 +858,7 @@ def same_controller(old: MetadataImage, new: MetadataImage) -> bool:
 # ---------------------------------------------------------------- transactions
 
 
-_TRANSACTION_RECORDS = frozenset({BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord})
+_TRANSACTION_RECORDS = tuple(TRANSACTION_MARKERS.values())
 
 
 @dataclass(slots=True)
@@ -867,14 +885,21 @@ class Replayer:
         Raises:
             ReplayError: the record contradicts the ones before it.
         """
+        if isinstance(record, UnknownRecord) and isinstance(record.known, _TRANSACTION_RECORDS):
+            self.image.newer.note(record)
+            record = record.known
         if self._pending is None:
             if type(record) not in _TRANSACTION_RECORDS:
                 return self._apply(((offset, epoch, record),))
-            if isinstance(record, (EndTransactionRecord, AbortTransactionRecord)):
+            if isinstance(record, BeginTransactionRecord):
+                self._pending = []
+            elif not self.image.newer.incomplete:
                 raise ReplayError(f"{type(record).__name__} at offset {offset} without a transaction")
-            self._pending = []
             return ()
         if isinstance(record, BeginTransactionRecord):
+            if self.image.newer.incomplete:  # its end was not understood
+                self._pending = []
+                return ()
             raise ReplayError(f"BeginTransactionRecord at offset {offset} inside a transaction")
         if not isinstance(record, (EndTransactionRecord, AbortTransactionRecord)):
             self._pending.append((offset, epoch, record))

@@ -12,11 +12,13 @@ from typing import Any
 from kjbod.clock import SystemClock, system_random
 from kjbod.errors import KjbodError
 from kjbod.metadata import versions
-from kjbod.metadata.dump import payload_json, record_json
+from kjbod.metadata.dump import payload_json, record_json, unknown_json
 from kjbod.metadata.fetching import Address, Committed, Snapshot
 from kjbod.metadata.follower import MetadataFollower
 from kjbod.metadata.image import MetadataImage, Replayer, image_of
+from kjbod.metadata.newer import PARTLY, lines_of
 from kjbod.metadata.reading import Loaded
+from kjbod.metadata.records import UnknownRecord
 from kjbod.metadata.tree import Provenance
 from kjbod.security.channel import NO_SECURITY, Security
 from kjbod.wire.client import opened_with
@@ -157,6 +159,7 @@ class LiveImage:
         self, servers: Sequence[Address], say: Callable[[str], None], security: Security = NO_SECURITY
     ) -> None:
         self._lock = threading.Lock()
+        self._say = say
         self._replayer = Replayer()
         self._wall_ms = -1
         self._observer = Observer(servers, self._apply, say, security)
@@ -165,6 +168,10 @@ class LiveImage:
         self._observer.__enter__()
         try:
             self._observer.catch_up(self._is_whole)
+            with self._lock:
+                image = self._replayer.image
+                for line in lines_of(image.metadata_version, image.newer, PARTLY):
+                    self._say(line)
         except BaseException:
             self._observer.__exit__()
             raise
@@ -232,4 +239,7 @@ def _batches_json(committed: Committed) -> Iterator[dict[str, Any]]:
 def _snapshot_json(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
     level = image_of(snapshot.records).metadata_version
     for record in snapshot.records:
+        if isinstance(record, UnknownRecord):
+            yield {"file": snapshot.id.file_name} | unknown_json(record)
+            continue
         yield {"file": snapshot.id.file_name} | record_json(record, versions.record_version(record, level))

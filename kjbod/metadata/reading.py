@@ -20,7 +20,6 @@ from kjbod.metadata.log_files import DIRECTORY_NAME
 from kjbod.metadata.snapshot import SnapshotId
 from kjbod.metadata.tree import Provenance
 from kjbod.quick_dataclass import dataclass
-from kjbod.wire.codec import MalformedMessageError
 
 _FIRST = SnapshotId(0, 0)
 _SEGMENT = ".log"
@@ -107,12 +106,12 @@ def load(path: Path) -> Loaded:
     Raises:
         StorageError: the source cannot be read.
         LogCorruptError: a file does not check; names it and the position.
-        KjbodError: records contradict each other, or one is from a newer Kafka.
+        KjbodError: records contradict each other.
     """
     source = open_source(path)
     image, epoch, wall_ms = MetadataImage(), 0, -1
     if source.snapshot is not None:
-        checkpoint = read_checkpoint(source.snapshot)
+        checkpoint = read_checkpoint(source.snapshot, observed=True)
         named = SnapshotId.parse(source.snapshot.name)
         last_offset, epoch = (-1, 0) if named is None else (named.end_offset - 1, named.epoch)
         wall_ms = checkpoint.last_contained_log_timestamp_ms
@@ -141,13 +140,13 @@ def _replay(segment: Path, replayer: Replayer, wall_ms: int) -> int:
                     f"{segment} goes on at offset {batch.base_offset}, and what is known ends at "
                     f"{replayer.image.offset}: give the directory that has the snapshot before it"
                 )
-            for offset, record in batch.metadata_records():
+            for offset, record in batch.observed_records():
                 if offset > replayer.image.offset:
                     replayer.replay(offset, batch.leader_epoch, record)
             if batch.control:
                 replayer.skip(batch.last_offset, batch.leader_epoch)
             wall_ms = batch.timestamp_ms
-    except (MalformedMessageError, ReplayError) as error:
+    except ReplayError as error:
         raise KjbodError(f"cannot replay {segment}: {error}") from None
     return wall_ms
 

@@ -11,6 +11,7 @@ directories serve very many. In both of their records the ids come first in the 
 they have met; :class:`PartitionRecordRef` is what is made of them by the hundred thousand.
 """
 
+import contextlib
 import dataclasses
 import struct
 from collections.abc import Callable, Mapping
@@ -392,6 +393,29 @@ class ClearElrRecord(Record):
 RECORD_TYPES: Mapping[int, type[Record]] = {cls.API_KEY: cls for cls in Record.__subclasses__()}
 """Every record type by api key."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownRecord(Record):
+    """A record that is not understood in full: of a newer Kafka, or damaged (:mod:`.newer`).
+
+    Attributes:
+        api_key: its type; -1 where its head cannot be read.
+        version: of the record; -1 likewise.
+        known: the record with the fields that the newest known version has; None: it cannot be decoded like that.
+        count: how many records this one stands for.
+    """
+
+    api_key: int = -1
+    version: int = -1
+    known: Record | None = None
+    count: int = 1
+
+
+TRANSACTION_MARKERS: Mapping[int, type[Record]] = {
+    cls.API_KEY: cls for cls in (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
+}
+"""They have no field that anything depends on: the type of a newer version says all."""
+
 _codecs: dict[tuple[int, int], Codec[Any]] = {}
 R = TypeVar("R", bound=Record)
 P = TypeVar("P", bound=PartitionRecord | PartitionChangeRecord)
@@ -586,6 +610,12 @@ def decode_any(value: Buffer) -> tuple[AnyRecord, int]:
 
 
 def _decode(value: Buffer) -> tuple[Record, int]:
+    api_key, version, at = _head(value)
+    return record_codec(api_key, version).decode_exact(value, at), version
+
+
+def _head(value: Buffer) -> tuple[int, int, int]:
+    """Api key, record version, and where the body begins."""
     try:
         frame, at = read_uvarint(value, 0)
         api_key, at = read_uvarint(value, at)
@@ -594,4 +624,22 @@ def _decode(value: Buffer) -> tuple[Record, int]:
         raise MalformedMessageError("metadata record is cut off") from None
     if frame != FRAME_VERSION:
         raise MalformedMessageError(f"metadata record frame version {frame} is not known")
-    return record_codec(api_key, version).decode_exact(value, at), version
+    return api_key, version, at
+
+
+def decode_newer(value: Buffer) -> AnyRecord:
+    """Like :func:`decode_any`, for an observer: a record that cannot be decoded is an :class:`UnknownRecord`. Its known
+    fields are taken only where nothing is left over: Kafka has put new fields between old ones before."""
+    with contextlib.suppress(MalformedMessageError):
+        return decode_any(value)[0]
+    try:
+        api_key, version, at = _head(value)
+    except MalformedMessageError:
+        return UnknownRecord()
+    cls, known = RECORD_TYPES.get(api_key), None
+    if cls is not None and version > cls.VERSION_MAX:
+        with contextlib.suppress(MalformedMessageError):
+            known = record_codec(api_key, cls.VERSION_MAX).decode_exact(value, at)
+        if known is None and api_key in TRANSACTION_MARKERS:
+            known = cls()
+    return UnknownRecord(api_key=api_key, version=version, known=known)

@@ -7,6 +7,7 @@ records below the end offset; ``0-0`` carries the first voters; ``bootstrap.chec
 controller is to write.
 """
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -14,9 +15,26 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from kjbod.documents import INT32_MAX, INT64_MAX
 from kjbod.errors import LogCorruptError
 from kjbod.metadata import versions
-from kjbod.metadata.batches import BATCH_BYTES_MAX, HEADER_BYTES, CorruptBatchError, encode_batch, iter_batches
-from kjbod.metadata.control_records import ControlRecord, KRaftVersion, KRaftVoters, SnapshotFooter, SnapshotHeader
-from kjbod.metadata.records import FeatureLevelRecord, Record, encode_record
+from kjbod.metadata.batches import (
+    BATCH_BYTES_MAX,
+    HEADER_BYTES,
+    CorruptBatchError,
+    RecordBatch,
+    encode_batch,
+    iter_batches,
+)
+from kjbod.metadata.control_records import (
+    CONTROL_TYPES,
+    ControlRecord,
+    KRaftVersion,
+    KRaftVoters,
+    SnapshotFooter,
+    SnapshotHeader,
+    control_type,
+    decode_control,
+)
+from kjbod.metadata.newer import Newer
+from kjbod.metadata.records import FeatureLevelRecord, Record, UnknownRecord, encode_record
 from kjbod.wire.codec import MalformedMessageError
 
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
@@ -146,13 +164,13 @@ def _full_batches(values: Iterable[bytes], batch_bytes: int) -> Iterator[list[by
 # ---------------------------------------------------------------- reading
 
 
-def decode_checkpoint(data: bytes, name: str) -> Checkpoint:
-    """Contents of a whole checkpoint's bytes; ``name`` is for the error.
+def decode_checkpoint(data: bytes, name: str, *, observed: bool = False) -> Checkpoint:
+    """Contents of a whole checkpoint's bytes; ``name`` is for the error, ``observed`` as :func:`decode_in_steps`.
 
     Raises:
         LogCorruptError: a batch or record does not check, the header or footer is missing, or something follows it.
     """
-    steps = decode_in_steps(data, name)
+    steps = decode_in_steps(data, name, observed=observed)
     while True:
         try:
             next(steps)
@@ -162,21 +180,35 @@ def decode_checkpoint(data: bytes, name: str) -> Checkpoint:
 
 
 def decode_in_steps(
-    data: bytes, name: str, wanted: Callable[[Record], bool] | None = None
+    data: bytes, name: str, wanted: Callable[[Record], bool] | None = None, *, observed: bool = False
 ) -> Generator[None, None, Checkpoint]:
     """:func:`decode_checkpoint` with a pause every few milliseconds, for an event loop: 100,000 partitions take a
-    second or two. ``wanted``: which records it has; None: all."""
+    second or two.
+
+    Args:
+        data: all bytes.
+        name: for the error.
+        wanted: which records it has; None: all.
+        observed: for an observer, which goes on beyond what it cannot decode: the records begin with an
+            :class:`UnknownRecord` for each kind of these, and have their known fields in their place. Else it is an
+            error.
+    """
     controls: list[ControlRecord] = []
     records: list[Record] = []
+    newer = Newer()
     position = count = 0
     try:
         for batch in iter_batches(data):
             position = batch.position
             if controls and isinstance(controls[-1], SnapshotFooter):
                 raise CorruptBatchError(position, "data after the footer")
-            controls += [control for _, control in batch.control_records()]
-            for _, record in batch.metadata_records():
-                if wanted is None or wanted(record):
+            controls += _observed_controls(batch) if observed else [one for _, one in batch.control_records()]
+            for _, each in batch.observed_records() if observed else batch.metadata_records():
+                record: Record | None = each
+                if isinstance(each, UnknownRecord):
+                    newer.note(each)
+                    record = each.known
+                if record is not None and (wanted is None or wanted(record)):
                     records.append(record)
                 count += 1
                 if count % _RECORDS_PER_STEP == 0:
@@ -196,5 +228,19 @@ def decode_in_steps(
         last_contained_log_timestamp_ms=controls[0].last_contained_log_timestamp,
         kraft_version=next((c.k_raft_version for c in controls if isinstance(c, KRaftVersion)), 0),
         voters=next((c for c in controls if isinstance(c, KRaftVoters)), None),
-        records=tuple(records),
+        records=(*newer.records(), *records),
     )
+
+
+def _observed_controls(batch: RecordBatch) -> Iterator[ControlRecord]:
+    """The control records of a batch, as far as an observer knows them. Where a checkpoint begins and ends, the type
+    says, whatever the version."""
+    for record in batch.records if batch.control else ():
+        with contextlib.suppress(MalformedMessageError):
+            yield decode_control(record.key, record.value)[0]
+            continue
+        kind = CONTROL_TYPES.get(control_type(record.key))
+        if kind is SnapshotHeader:
+            yield SnapshotHeader(last_contained_log_timestamp=record.timestamp_ms)
+        elif kind is SnapshotFooter:
+            yield SnapshotFooter()

@@ -47,6 +47,9 @@ CONTROLLER_REGISTRATION = 15
 NO_OP = 5
 """3.3-IV1: NoOpRecord."""
 LATEST = 30
+"""The newest level that kjbod writes and offers: in a registration, by its controller, when it formats."""
+UNDERSTOOD = 30
+"""The newest level whose records kjbod reads in full. Above it an observer goes on as :mod:`.newer` says."""
 
 CHANGED_METADATA = frozenset({7, 8, 11, 13, 14, 15, 17, 23, 30})
 """The levels that brought new records or fields (``MetadataVersion.didMetadataChange``): a downgrade from one of them

@@ -229,6 +229,15 @@ SITUATIONS: dict[str, tuple[Picture | None, set[str]]] = {
     "its certificate ends in six days": (replace(WELL, certificates=ending(6)), {"KjbodCertificateEnds"}),
     "its certificate ends in eight days": (replace(WELL, certificates=ending(8)), set()),
     "the guard is down": (None, {"KjbodGuardGone"}),
+    "Kafka is newer": (replace(WELL, metadata_version=34), {"KjbodGuardKafkaNewer"}),
+    "Kafka is newer, and has records that concern no partition": (
+        replace(WELL, metadata_version=34, unknown_records=2),
+        {"KjbodGuardKafkaNewer"},
+    ),
+    "the picture is incomplete": (
+        replace(WELL, metadata_version=34, unknown_records=3, incomplete="type 30 version 0"),
+        {"KjbodGuardKafkaNewer", "KjbodGuardIncomplete"},
+    ),
     "no metadata": (replace(WELL, blind="no controller answers", needs=None), {"KjbodGuardBlind"}),
 }
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kjbod.ids import Uuid
+from kjbod.metadata.records import UnknownRecord
 from kjbod_agent.guard import broker_steps, suspecting
 from kjbod_agent.guard.broker_steps import State as BrokerState
 from kjbod_agent.guard.core import DOUBT_MS, GATE_MS, GuardCore, Part, Task
@@ -239,6 +240,10 @@ def _as(core: GuardCore, site: Site) -> GuardCore:
     return made
 
 
+def _unknown(api_key: int, version: int) -> Callable[[Moment], None]:
+    return lambda one: one.observed.newer.note(UnknownRecord(api_key=api_key, version=version))
+
+
 LATELY = NOW_MS - 1
 AT_FIRST = {"report", "mask", "gate-cut", "gate-mask"}
 UNEVICTED = {"evict", "report", "cut", "gate-cut"}
@@ -278,6 +283,14 @@ STOPS: Mapping[str, tuple[Callable[[Moment], object], Collection[str]]] = {
     "kjbod.guard.evict=never": (_site(evict=False), UNEVICTED),
     # blindness is no evidence
     "the metadata are not followed": (lambda one: one.changes.update(blind="no answer"), EVERY),
+    "a record of a type that nobody knows": (_unknown(30, 0), EVERY),
+    "a partition record of a newer version": (_unknown(3, 3), EVERY),
+    "a registration of a newer version": (_unknown(0, 5), EVERY),
+    "a configuration of a newer version": (_unknown(4, 1), EVERY),
+    "a record that is damaged": (_unknown(-1, -1), EVERY),
+    "a record of a controller that is not known": (_unknown(29, 0), set()),
+    "an ACL of a newer version": (_unknown(18, 1), set()),
+    "a metadata.version that is not known": (lambda one: setattr(one.observed, "metadata_version", 99), set()),
     "no answer for 2 s": (_silent(2_000), AT_FIRST | {"cut", "fence-cut"}),
     "no answer for 4 s": (_silent(4_000), AT_FIRST | {"cut", "kill", "fence-cut"}),
     "no answer ever": (

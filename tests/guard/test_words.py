@@ -133,6 +133,11 @@ CONDITIONS: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
         "DEGRADED: nothing can be evicted or demoted, replica lists are not kept: /s/f: Read-only file system",
     ),
     "a guard before it left something": (WELL, {"left": "2 partitions evicted"}, "DEGRADED: 2 partitions evicted"),
+    "Kafka is newer": (
+        WELL,
+        {"unknown": ["metadata.version 34 is newer than kjbod knows: upgrade kjbod"]},
+        "DEGRADED: metadata.version 34 is newer than kjbod knows: upgrade kjbod",
+    ),
     "a certificate ends": (WELL, {"certificates": ["k.pem ends soon"]}, "DEGRADED: k.pem ends soon"),
     "what is critical comes first, whoever told it": (
         FAILED,

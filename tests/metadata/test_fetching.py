@@ -14,6 +14,7 @@ from kjbod.metadata.fetching import (
     ADDRESSES_MAX,
     ASKED_BYTES_MAX,
     SET_BACK_AFTER_MS,
+    SNAPSHOT_BACKOFF_MAX_MS,
     Committed,
     Downloaded,
     FetchMachine,
@@ -29,11 +30,11 @@ from kjbod.metadata.records import (
     FeatureLevelRecord,
     Record,
     TopicRecord,
+    UnknownRecord,
     encode_record,
 )
 from kjbod.metadata.snapshot import SnapshotId, encode_checkpoint
 from kjbod.wire import messages as wire
-from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import EpochEndOffset, FetchResponse, FetchSnapshotResponse, LeaderIdAndEpoch
 from tests.growth import entries
@@ -298,11 +299,105 @@ def test_a_bad_batch_is_dropped_and_asked_for_again(bad: bytes) -> None:
     assert m.problem is None
 
 
-def test_a_record_of_a_newer_kafka_ends_it_instead_of_being_skipped() -> None:
+def test_a_record_of_a_newer_kafka_is_handed_over_as_unknown_and_what_follows_it_too() -> None:
     m = machine()
     m.on_fetch(answer(error=ErrorCode.FENCED_LEADER_EPOCH), 0)
-    with pytest.raises(MalformedMessageError, match="offset 0: metadata record 99 version 0 is not known"):
-        m.on_fetch(answer(encode_batch([b"\x01\x63\x00\x00"], 0, 1, 0), hw=1), 0)
+    newer = encode_batch([b"\x01\x63\x00\x00", encode_record(topic(1))], 0, 1, 0)
+    (effect,) = m.on_fetch(answer(newer + data(2, topic(2)), hw=3), 0)
+    assert isinstance(effect, Committed)
+    assert effect.records == ((0, UnknownRecord(api_key=99, version=0)), (1, topic(1)), (2, topic(2)))
+    assert (m.applied_offset, m.problem) == (3, None)
+
+
+# ---------------------------------------------------------------- snapshots that cannot be used
+
+SNAPSHOT = SnapshotId(5, 1)
+OFFERED: dict[str, Any] = {"snapshot_id": wire.SnapshotId(end_offset=5, epoch=1)}
+
+
+def download(m: FetchMachine, now_ms: int, whole: bytes = b"anything") -> bool:
+    """Fetch, and take the snapshot that is offered; whether it was asked for."""
+    m.on_fetch(answer(**OFFERED), now_ms)
+    if not isinstance(m.request(18), wire.FetchSnapshotRequest):
+        return False
+    assert any(isinstance(one, Downloaded) for one in m.on_fetch_snapshot(piece(SNAPSHOT, whole, 0, 99), now_ms))
+    return True
+
+
+def test_a_snapshot_that_cannot_be_used_is_asked_for_later_and_later_and_is_a_problem_all_the_while() -> None:
+    m, now_ms, asked_ms = machine(), 0, []
+    m.on_fetch(answer(error=ErrorCode.FENCED_LEADER_EPOCH), 0)
+    while now_ms < 3_600_000:
+        if download(m, now_ms):
+            asked_ms.append(now_ms)
+            m.on_unusable("a record contradicts another one", now_ms)
+        assert m.problem == "a record contradicts another one"
+        assert m.failing_since_ms == 0, "it is one trouble, however often it was tried"
+        assert m.not_before_ms > now_ms or isinstance(m.request(18), wire.FetchSnapshotRequest)
+        now_ms = max(now_ms + 1, m.not_before_ms)
+    waits = [after - before for before, after in itertools.pairwise(asked_ms)]
+    assert all(1_000 <= one <= SNAPSHOT_BACKOFF_MAX_MS for one in waits)
+    assert waits[:9] == sorted(waits[:9])
+    assert 10 < len(asked_ms) < 30
+
+
+def test_one_that_can_be_used_ends_the_trouble_and_the_next_bad_one_is_tried_again_after_a_second() -> None:
+    m = machine()
+    m.on_fetch(answer(error=ErrorCode.FENCED_LEADER_EPOCH), 0)
+    for now_ms in (0, 2_000, 6_000):
+        assert download(m, now_ms)
+        m.on_unusable("bad", now_ms)
+    assert not download(m, 6_500)
+    assert download(m, 60_000)
+    m.on_snapshot(Snapshot(SNAPSHOT, (topic(1),)), 60_000)
+    assert (m.problem, m.applied_offset) == (None, 5)
+    m.on_fetch(answer(data(5, topic(2)), hw=6), 60_100)
+    assert download(m, 61_000)
+    m.on_unusable("bad", 61_000)
+    assert not download(m, 61_900)
+    assert download(m, 62_000)
+
+
+def test_records_end_the_trouble_too() -> None:
+    m = machine()
+    m.on_fetch(answer(error=ErrorCode.FENCED_LEADER_EPOCH), 0)
+    assert download(m, 0)
+    m.on_unusable("bad", 0)
+    assert committed(m.on_fetch(answer(data(0, topic(0)), hw=1), 100)) == [0]
+    assert m.problem is None
+
+
+@pytest.mark.parametrize("end", [5, 9])
+def test_where_a_consumer_refuses_a_snapshot_all_is_as_before_it(end: int) -> None:
+    m = at_offset(3)
+    before = asked(m)
+    m.on_fetch(answer(snapshot_id=wire.SnapshotId(end_offset=end, epoch=1)), 100)
+    m.on_fetch_snapshot(piece(SnapshotId(end, 1), b"anything", 0, 99), 100)
+    m.on_snapshot(Snapshot(SnapshotId(end, 1), (topic(1),)), 100)
+    assert m.applied_offset == end
+    m.on_unusable("a record contradicts another one", 100)
+    assert m.applied_offset == 3
+    assert asked(m) == before
+
+
+def test_one_that_cannot_be_read_takes_nothing_back_of_one_that_was_used_before() -> None:
+    m = at_offset(3)
+    assert download(m, 100)
+    m.on_snapshot(Snapshot(SNAPSHOT, (topic(1),)), 100)
+    m.on_fetch(answer(snapshot_id=wire.SnapshotId(end_offset=9, epoch=1)), 200)
+    m.on_fetch_snapshot(piece(SnapshotId(9, 1), b"anything", 0, 99), 200)
+    m.on_unusable("damaged", 200)
+    assert m.applied_offset == SNAPSHOT.end_offset
+
+
+def test_another_history_is_handed_over_with_the_records_that_were_not_understood() -> None:
+    m = at_offset(2)
+    m.on_connected()
+    m.on_fetch(answer(data(1, topic(7)), hw=1), 100)
+    unknown = encode_batch([b"\x01\x63\x00\x00"] * 3, 0, 1, 0)
+    (effect,) = m.on_fetch(answer(unknown, hw=3), 200)
+    assert isinstance(effect, Snapshot)
+    assert effect.records == (UnknownRecord(api_key=99, version=0, count=3),)
 
 
 # ---------------------------------------------------------------- leaders

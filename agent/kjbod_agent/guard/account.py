@@ -150,6 +150,14 @@ class Account(Reporter):
         else:
             self.log.warning("guard.metadata.missing", reason=reason, consequence="disks are watched all the same")
 
+    def unknown(self, lines: Sequence[str]) -> None:
+        """Lines about the part of the metadata that kjbod does not know; none: it knows all again."""
+        for line in lines:
+            self.log.warning("guard.metadata.unknown", reason=line)
+        if not lines:
+            self.log.info("guard.metadata.known")
+        self._audit("metadata", unknown=list(lines))
+
     def registration(self, epoch: int | None, fenced: bool | None, incarnation: str | None) -> None:
         """The broker's registration is another one, or is fenced or unfenced."""
         self.log.info("guard.registration", broker_epoch=epoch, fenced=fenced, incarnation_id=incarnation)

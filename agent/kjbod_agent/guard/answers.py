@@ -111,6 +111,8 @@ class Answers:
         if now.unbound is not None or now.fenced is not False:
             why = now.unbound or ("it is fenced" if now.fenced else "its registration is not known")
             raise ControlError(f"not restored: {why}: start the broker first: it could not follow them")
+        if now.incomplete is not None:
+            raise ControlError(f"not restored: {now.incomplete}")
         if offline := [row["path"] for row in now.directories if row["kafka"] == "offline"]:
             raise ControlError(
                 f"not restored: Kafka has {', '.join(offline)} offline: repair or replace it, and restart the broker"
@@ -156,6 +158,7 @@ class Answers:
             "fenced": now.fenced,
             "controller": now.controller,
             "metadata_missing": now.blind,
+            "metadata_unknown": list(now.unknown),
             "certificates": now.certificates.as_json(),
             "metadata_offset": now.metadata_offset,
             "metadata_version": now.metadata_version,

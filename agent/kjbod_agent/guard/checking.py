@@ -282,7 +282,13 @@ class _Check:
         if not observed.complete or leader is None:
             where = ", ".join(f"{host}:{port}" for host, port in servers(self._config))
             why = trouble or follower.problem or "no answer"
-            self._say("missing", f"no controller answers at {where} ({why})", "a guard watches the disks meanwhile")
+            text = f"no controller answers at {where} ({why})"
+            if leader is not None:
+                text = (
+                    f"controller {leader.node_id} at {leader.host}:{leader.port} answers, and its metadata cannot be "
+                )
+                text += f"read: {why}"
+            self._say("missing", text, "a guard watches the disks meanwhile")
             return
         level = observed.metadata_version
         release = versions.RELEASES.get(level, str(level))
@@ -292,6 +298,9 @@ class _Check:
             self._say("missing", text, remedy)
         else:
             self._say("ok", text)
+        mark = "note" if observed.incomplete is None else "missing"
+        for unknown in observed.unknown:
+            self._say(mark, unknown, "until then: the README of the guard, When Kafka is newer than kjbod")
         await self._listener()
         for line in await self._voters(leader.host, leader.port, security):
             self._say(*line)

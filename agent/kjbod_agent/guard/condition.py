@@ -8,7 +8,7 @@ DEGRADED   a directory is not online, for the guard or for Kafka, or is not watc
            the file; the metadata are not followed, so nobody knows what Kafka has noticed; a guard that is to act lacks
            rights; the guard has evicted partitions, and they are not restored; the journal cannot be written; a guard
            that acted has left something that this one, which observes, does not undo; a certificate ends within a
-           week, or its file cannot be used
+           week, or its file cannot be used; metadata.version, or records of the metadata, are newer than kjbod knows
 OK         none of these
 =========  ============================================================================================================
 
@@ -38,6 +38,7 @@ def condition(
     redundancy: Collection[tuple[bool, str]] = (),
     left: str = "",
     certificates: Collection[str] = (),
+    unknown: Collection[str] = (),
 ) -> Condition:
     """The condition.
 
@@ -56,6 +57,7 @@ def condition(
         redundancy: lines about partitions that lack replicas, each with whether it is critical.
         left: what a guard before this one has done, and this one, which observes, does not undo.
         certificates: what is wrong with ours.
+        unknown: what kjbod does not know of the metadata, a line each.
     """
     found = [(Level.CRITICAL, f"{path} has failed, and Kafka has not noticed") for path in sorted(unnoticed)]
     found += [
@@ -86,7 +88,7 @@ def condition(
         found.append((Level.DEGRADED, unbound))
     if blind is not None:
         found.append((Level.DEGRADED, f"the metadata are not followed: {blind}"))
-    found += [(Level.DEGRADED, reason) for reason in unable]
+    found += [(Level.DEGRADED, reason) for reason in (*unknown, *unable)]
     if left:
         found.append((Level.DEGRADED, left))
     if unwritten:

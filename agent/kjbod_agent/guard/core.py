@@ -12,7 +12,8 @@ with several cores on one controller's log:
    errors, for ``kjbod.guard.cut.after.ms`` (:mod:`.ladder`). A disk that answers before is left unchanged.
 4. **Budget.** At most ``kjbod.guard.cut.max.brokers`` brokers lose a directory within 60 s, by the order of the
    controller's log (:mod:`.suspects`).
-5. **Blindness is not evidence.** A guard that does not follow the metadata does nothing about disk or broker. A disk
+5. **Blindness is not evidence.** A guard that does not follow the metadata, or whose picture of them is incomplete
+   (:mod:`kjbod.metadata.newer`), does nothing about disk, broker or replica lists. A disk
    that completes requests does not hang, and a broker is not stuck because it is silent: a thread of it has to wait for
    a disk that was acted on.
 6. **Proof, not lateness.** A fence needs a controller that answers, and other copies for everything that the broker has
@@ -212,7 +213,7 @@ class GuardCore:
 
     def look(self, now: Situation) -> Look:
         """Take what is known now, and return what is due."""
-        forgotten, changed = self._settle(now) if now.blind is None else ([], False)
+        forgotten, changed = self._settle(now) if now.unsure is None else ([], False)
         decided = self.decide(now)
         if not self.acts:
             for path in now.disks:
@@ -240,7 +241,7 @@ class GuardCore:
     def _look_at_record(
         self, decided: Decided, broker: broker_steps.Facts, now: Situation, tasks: list[Task]
     ) -> int | None:
-        if now.blind is not None or not (now.unbound is None or (now.looked and now.pid is None)):
+        if now.unsure is not None or not (now.unbound is None or (now.looked and now.pid is None)):
             return None
         wanted = self._record_wanted(decided, broker, now)
         move = suspecting.advance(self.record, wanted, self._deciding.shown(now), now.now_ms)
@@ -358,7 +359,7 @@ class GuardCore:
         evicts = step.step is Step.EVICT or self._is_unread(path, decided, now)
         lost = deciding.lost_with(path, known, now)
         text = None if directory_id is None else str(directory_id)
-        restorable = self.restorable(text, now.observed) if now.blind is None else {}
+        restorable = self.restorable(text, now.observed) if now.unsure is None else {}
         leaves = deciding.evictions(path, known, now).before if evicts else {}
         state = self.standing(path).state
         evicting = step.step is Step.EVICT or state in directory_steps.GONE
@@ -418,7 +419,7 @@ class GuardCore:
             directory_id=directory_id,
             slow=demotes and disk.health is Health.SLOW,
             well=disk.health is Health.ONLINE or (disk.health is Health.SLOW and not demotes),
-            free=now.blind is None and self.view(path, now) is KafkaView.ONLINE,
+            free=now.unsure is None and self.view(path, now) is KafkaView.ONLINE,
             demote={key: found[key] for key in self._due("demote", found, now)},
             promote={key: left[key] for key in back},
             later=len(left) - len(back),
@@ -431,7 +432,7 @@ class GuardCore:
             path: pair for path, pair in decided.items() if pair[1].step is Step.FENCE and path not in self.released
         }
         stuck = None
-        if self.in_doubt(now.now_ms) and now.blind is None and not self._deciding.waits_for_host(decided, now):
+        if self.in_doubt(now.now_ms) and now.unsure is None and not self._deciding.waits_for_host(decided, now):
             acted = self.acted(now.now_ms)
             # A broker that waits for another disk is silent as well, and proves nothing about what was acted on.
             other = any(disk.is_late for path, disk in now.disks.items() if path not in acted)
@@ -451,7 +452,7 @@ class GuardCore:
             pid=holder,
             ended=now.ended_pid,
             epoch=None if registration is None else registration.epoch,
-            fenced=None if registration is None or now.blind else registration.fenced,
+            fenced=None if registration is None or now.unsure else registration.fenced,
             stopping=registration is not None and registration.in_controlled_shutdown,
             wanted=wanted,
             refusal=self._deciding.why_not_fence(self.known, now) if asked else None,
@@ -578,6 +579,8 @@ class GuardCore:
         """Return the replica lists that an effect asks for, by what the metadata show now: to write it down took its
         time. Somebody may have changed a list meanwhile, or other copies have left the ISR."""
         observed, node = now.observed, self.site.node_id
+        if now.unsure is not None:
+            return {}
         match effect := task.effect:
             case effects.Evict():
                 may = evictions(observed, Uuid.parse(effect.directory_id), self.site.min_isr).before
@@ -595,6 +598,8 @@ class GuardCore:
     def to_order(self, effect: Effect, now: Situation) -> Mapping[Name, tuple[tuple[int, ...], tuple[int, ...]]]:
         """Return the replica lists that are to be put in another order, as they are and as they are to be, likewise."""
         observed = now.observed
+        if now.unsure is not None:
+            return {}
         if isinstance(effect, effects.Demote):
             lists = {key: (before, effect.after[key]) for key, before in effect.before.items()}
         elif isinstance(effect, effects.Promote):
@@ -681,6 +686,8 @@ class GuardCore:
 
     def to_restore(self, now: Situation) -> Mapping[Name, tuple[int, ...]]:
         """Return the replica lists of everything that was evicted and may be put back, as they were."""
+        if now.unsure is not None:
+            return {}
         found = restorations(now.observed, {key: one.before for key, one in self.journal.evicted.items()})
         return {name: found[key] for name, key in self._names(found, now.observed).items()}
 

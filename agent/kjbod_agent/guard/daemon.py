@@ -367,7 +367,9 @@ class Guard:
         return (*beside, *files, *reports, *self._processes.process_ids(), *hand, *self._askers.process_ids())
 
     def _followed(self) -> Observed | None:
-        return self._following.observed if self._following.is_followed else None
+        """The metadata; None where they are not followed, or the picture of them is incomplete."""
+        following = self._following
+        return following.observed if following.is_followed and following.observed.incomplete is None else None
 
     def _replicas(self, path: str) -> list[dict[str, Any]]:
         following = self._following

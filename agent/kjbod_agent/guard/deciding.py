@@ -73,7 +73,7 @@ class Deciding:
 
     def view(self, path: str, known: Known, now: Situation) -> KafkaView:
         """Return the state of a directory as Kafka has it."""
-        if now.blind is not None:
+        if now.unsure is not None:
             return KafkaView.UNKNOWN
         if path not in self.site.log_dirs:  # of the metadata alone: it is in no registration
             found = now.observed.registration
@@ -115,6 +115,8 @@ class Deciding:
     def unheard(now: Situation) -> str | None:
         """Return why no act that needs the controllers begins now, in words; None: a controller has just answered. A
         request that waits for a controller would be carried out later, when the disk may answer again."""
+        if now.observed.incomplete is not None:
+            return now.observed.incomplete
         if now.blind is not None or now.answered_ms is None or now.now_ms - now.answered_ms > FRESH_MS:
             return f"no controller has answered for {FRESH_MS / 1000:g} s"
         return None
@@ -129,7 +131,7 @@ class Deciding:
         """Return the offset of this guard's record; None: it has none that counts for these directories (None: for the
         broker)."""
         registration = now.observed.registration
-        if registration is None or now.blind is not None:
+        if registration is None or now.unsure is not None:
             return None
         shown, epoch = self.shown(now), registration.epoch
         return suspecting.offset_of(known.record, shown, epoch, directories, now.now_ms)
@@ -163,7 +165,7 @@ class Deciding:
     ) -> Mapping[Key, tuple[tuple[int, ...], tuple[int, ...]]]:
         """Return the replica lists in a slow directory that others may lead, as they are and as they are to be."""
         disk, directory_id = now.disks[path], self.directory_id(path, known, now)
-        if not self.site.demote or disk.health is not Health.SLOW or directory_id is None or now.blind is not None:
+        if not self.site.demote or disk.health is not Health.SLOW or directory_id is None or now.unsure is not None:
             return {}
         others_quick = any(one.health is Health.ONLINE for one in self._others(disk, now))
         return demotions(now.observed, directory_id) if others_quick else {}
@@ -184,8 +186,8 @@ class Deciding:
         """Return why the broker may not be fenced now, in words; None: it may."""
         if now.no_helper is not None:
             return now.no_helper
-        if now.blind is not None:
-            return f"the metadata are not followed: {now.blind}"
+        if now.unsure is not None:
+            return now.observed.incomplete if now.blind is None else f"the metadata are not followed: {now.blind}"
         found, last_ms = now.observed.registration, None
         if known.last_fence is not None and (found is None or known.last_fence[0] != found.epoch):
             last_ms = known.last_fence[1]
@@ -260,6 +262,7 @@ class Deciding:
             unidentified=cause is not Cause.MOUNT and disk.unidentified,
             fence_first=self.site.fence_first,
             evicts=self._evicts(path, known, now),
+            incomplete=now.observed.incomplete,
         )
         return self._with_prospects(case, path, known, now)
 

@@ -41,7 +41,8 @@ it failed before the broker started, or its nothing, until it is seen to be fail
 disk answers again                          read and written there since, or somebody has repaired it
 ``meta.properties`` is gone or changed      nothing: its disk answers, and Kafka, which reads it only when it starts,
                                             works on. Critical all the same: it would not start again
-Kafka's view is not known                   nothing: no metadata, so nobody knows whether it has noticed
+Kafka's view is not known                   nothing: no metadata, or records that kjbod does not know, so nobody knows
+                                            whether Kafka has noticed
 not yet for ``kjbod.guard.cut.after.ms``    wait
 no other disk of this broker is healthy     wait, until the host's fault has lasted; then fence. A disk that answers
                                             again ends that time
@@ -127,6 +128,7 @@ class Case:
         evicts: whether the broker can leave replica lists: ``kjbod.guard.evict``, and ALTER on the cluster.
         not_fenced: why the broker may not be fenced now, in words; None: it may.
         undecided: whether that may be for want of an answer that is on its way.
+        incomplete: why the picture of the metadata is incomplete, in words; None: it is whole.
     """
 
     health: Health
@@ -157,6 +159,7 @@ class Case:
     evicts: bool = True
     not_fenced: str | None = None
     undecided: bool = False
+    incomplete: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +204,7 @@ def would(case: Case) -> Would:
     if case.unidentified:
         return Would(Step.NOTHING, UNIDENTIFIED)
     if case.kafka is KafkaView.UNKNOWN:
-        return Would(Step.NOTHING, "whether Kafka has noticed is not known")
+        return Would(Step.NOTHING, case.incomplete or "whether Kafka has noticed is not known")
     if case.patience is not None:
         return Would(Step.WAIT, case.patience, "time")
     if not case.others_well:
@@ -234,7 +237,8 @@ def before_start(case: Case) -> Would:
     if case.outlived is not None:
         return Would(Step.NOTHING, case.outlived)
     if case.kafka is KafkaView.UNKNOWN:
-        return Would(Step.NOTHING, "which partitions lie there only is not known: the metadata are not followed")
+        text = "which partitions lie there only is not known"
+        return Would(Step.NOTHING, f"{text}: {case.incomplete or 'the metadata are not followed'}")
     if case.holds_metadata:
         return Would(Step.NOTHING, "the metadata log lies there, without which the broker does not start")
     if case.helpless is not None:

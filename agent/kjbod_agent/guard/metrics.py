@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from kjbod.metadata import versions
 from kjbod.metrics.certificates import ends_of_certificates
 from kjbod_agent.guard import broker_steps
 from kjbod_agent.guard.directory_steps import RELEASED, State
@@ -37,6 +38,22 @@ def metrics_of(now: Picture) -> Iterator[Metric]:
         "kjbod_guard_metadata_followed",
         "Whether the metadata are followed; else nobody knows what Kafka has noticed.",
         now.blind is None,
+    )
+    level = now.metadata_version or 0
+    yield GaugeMetricFamily(
+        "kjbod_guard_metadata_version_unknown",
+        "The metadata.version of the cluster where it is newer than kjbod knows; 0: it is not.",
+        level if level > versions.UNDERSTOOD else 0,
+    )
+    yield GaugeMetricFamily(
+        "kjbod_guard_metadata_unknown_records",
+        "Records of the metadata that kjbod does not know, or knows in part, since the last snapshot.",
+        now.unknown_records,
+    )
+    yield GaugeMetricFamily(
+        "kjbod_guard_metadata_incomplete",
+        "Whether some of these may concern partitions or brokers (1): the guard only watches until kjbod is upgraded.",
+        now.incomplete is not None,
     )
     yield GaugeMetricFamily("kjbod_metadata_offset", "Last metadata offset applied.", now.metadata_offset)
     yield ends_of_certificates(now.certificates.ends())

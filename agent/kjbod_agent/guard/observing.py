@@ -20,9 +20,11 @@ from typing import Final
 from kjbod.ids import MIGRATING, Uuid
 from kjbod.metadata import versions
 from kjbod.metadata.fetching import Committed, Snapshot
-from kjbod.metadata.image import BrokerRegistration
+from kjbod.metadata.image import BrokerRegistration, ReplayError
+from kjbod.metadata.newer import Newer, lines_of
 from kjbod.metadata.records import (
     NO_LEADER_CHANGE,
+    TRANSACTION_MARKERS,
     AbortTransactionRecord,
     BeginTransactionRecord,
     BrokerRegistrationChangeRecord,
@@ -38,6 +40,7 @@ from kjbod.metadata.records import (
     RemoveTopicRecord,
     TopicRecord,
     UnfenceBrokerRecord,
+    UnknownRecord,
     UnregisterBrokerRecord,
 )
 from kjbod.quick_dataclass import dataclass
@@ -52,6 +55,8 @@ MIN_ISR: Final = "min.insync.replicas"
 _TOPIC: Final = 2
 _BROKER: Final = 4
 _NO_LEADER: Final = -1
+
+_TRANSACTION: Final = tuple(TRANSACTION_MARKERS.values())
 
 Key = tuple[Uuid, int]
 """Topic id and number of a partition."""
@@ -147,6 +152,8 @@ class Observed:
         now_ms: monotonic time of what is being applied. While that is the past: the controller's wall clock, and 0
             where a batch does not tell; :meth:`note_complete` converts the times.
         revision: number of records that were applied and may have changed something.
+        newer: records that were not understood in full. A picture that they make incomplete is no ground for an act;
+            a record that contradicts it is skipped.
     """
 
     broker_id: int
@@ -168,6 +175,7 @@ class Observed:
     known_ms: int | None = None
     now_ms: int = 0
     revision: int = field(default=0, compare=False)
+    newer: Newer = field(default_factory=Newer)
     _pending: list[tuple[int, Record]] | None = None
     _from_start: bool = False
     _began_ms: int = 0
@@ -235,7 +243,7 @@ class Observed:
         """
         fresh = Observed(self.broker_id, evicted=self.evicted)
         for record in snapshot.records:
-            fresh._apply(record, NO_OFFSET, now_ms)
+            fresh._take(record, NO_OFFSET, now_ms)
         fresh.offset = snapshot.id.end_offset - 1
         fresh.came, fresh.known_ms, fresh.trusted = self.came or self.complete, self.known_ms, self.trusted
         fresh.now_ms = self.now_ms
@@ -253,18 +261,34 @@ class Observed:
 
     def _replay(self, offset: int, record: Record, now_ms: int) -> None:
         """Apply a record, or hold it back until its transaction ends (KIP-868)."""
+        if isinstance(record, UnknownRecord) and isinstance(record.known, _TRANSACTION):
+            self.newer.note(record)
+            record = record.known
         if isinstance(record, BeginTransactionRecord):
             self._pending = []
         elif isinstance(record, EndTransactionRecord):
             held, self._pending = self._pending or [], None
             for at, one in held:
-                self._apply(one, at, now_ms)
+                self._take(one, at, now_ms)
         elif isinstance(record, AbortTransactionRecord):
             self._pending = None
         elif self._pending is not None:
             self._pending.append((offset, record))
         else:
-            self._apply(record, offset, now_ms)
+            self._take(record, offset, now_ms)
+
+    def _take(self, record: Record, offset: int, now_ms: int) -> None:
+        """Apply a record as far as it is understood."""
+        if isinstance(record, UnknownRecord):
+            self.newer.note(record)
+        known = record.known if isinstance(record, UnknownRecord) else record
+        try:
+            if known is not None:
+                self._apply(known, offset, now_ms)
+        except ReplayError:
+            if not self.newer.incomplete:
+                raise
+            self.newer.contradictions += 1
 
     def _apply(self, record: Record, offset: int, now_ms: int) -> None:
         self.revision += not isinstance(record, NoOpRecord)
@@ -434,6 +458,16 @@ class Observed:
                 self.neighbours[broker_id] = replace(its, lost_ms=self.now_ms)
 
     # ---- what it means
+
+    @property
+    def incomplete(self) -> str | None:
+        """Reason why the picture is incomplete, with the remedy; None: it is whole."""
+        return self.newer.problem
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Lines about what kjbod does not know of the metadata, with the remedy."""
+        return lines_of(self.metadata_version, self.newer, "the guard only watches")
 
     def view(self, directory_id: Uuid | None) -> KafkaView:
         """State of a directory as Kafka has it."""

@@ -66,6 +66,9 @@ class Picture:
         unbound: why there is no broker for which to watch; None: there is.
         pid: of the broker.
         blind: why the metadata are not followed; None: they are.
+        unknown: what kjbod does not know of them, a line each.
+        incomplete: why the picture of them is incomplete; None: it is whole.
+        unknown_records: records that were not understood in full.
         controller: address of the active one.
         metadata_offset: of the last record that was applied.
         metadata_version: of the cluster.
@@ -90,6 +93,9 @@ class Picture:
     unbound: str | None
     pid: int | None
     blind: str | None
+    unknown: Sequence[str] = ()
+    incomplete: str | None = None
+    unknown_records: int = 0
     controller: str | None
     metadata_offset: int
     metadata_version: int | None

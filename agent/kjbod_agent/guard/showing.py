@@ -77,6 +77,7 @@ class Showing:
             redundancy=() if now.blind is not None else core.lacks(now.observed),
             left=self._left,
             certificates=self._certificates.reasons(self._clock.wall_ms()),
+            unknown=() if now.blind is not None else now.observed.unknown,
         )
 
     def picture(
@@ -106,6 +107,9 @@ class Showing:
             unbound=now.unbound,
             pid=now.pid,
             blind=now.blind,
+            unknown=observed.unknown,
+            incomplete=observed.incomplete,
+            unknown_records=observed.newer.total,
             controller=None if leader is None else f"{leader.host}:{leader.port}",
             metadata_offset=now.observed.offset,
             metadata_version=now.observed.metadata_version if now.observed.complete else None,

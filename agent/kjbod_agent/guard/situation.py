@@ -170,3 +170,9 @@ class Situation:
     stuck: str | None = None
     waits: bool = False
     silent: str | None = None
+
+    @property
+    def unsure(self) -> str | None:
+        """Reason why the metadata are no ground for an act, in words: they are not followed, or the picture of them is
+        incomplete (:mod:`kjbod.metadata.newer`). None: they are a ground."""
+        return self.blind or self.observed.incomplete

@@ -41,6 +41,7 @@ class Telling:
         self._clock = clock
         self._bound: tuple[str | None, int | None] | None = None
         self._blind: str | None = ""
+        self._unknown: tuple[str, ...] = ()
         self._registration: tuple[int, bool, Uuid] | None = None
         self._views: dict[str, KafkaView] = {}
         self._would: dict[str, tuple[Step, KafkaView, str]] = {}
@@ -55,6 +56,7 @@ class Telling:
         """Report changes of the broker and the metadata."""
         self._tell_bound(now, finding)
         self._tell_blind(now)
+        self._tell_unknown(now)
         self._tell_registration(now)
         self._tell_views(now, verdicts)
         self._tell_lacks(now)
@@ -72,6 +74,12 @@ class Telling:
             if reason is None or not self._blind:
                 self._account.followed(reason, now.observed.offset)
             self._blind = reason
+
+    def _tell_unknown(self, now: Situation) -> None:
+        lines = now.observed.unknown
+        if now.blind is None and lines != self._unknown:
+            self._unknown = lines
+            self._account.unknown(lines)
 
     def _tell_registration(self, now: Situation) -> None:
         found = now.observed.registration if now.blind is None else None
