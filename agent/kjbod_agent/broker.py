@@ -361,7 +361,7 @@ class Broker:
 
     def _unknown_now(self) -> tuple[str, ...]:
         image = self.image
-        return newer.lines_of(image.metadata_version, image.newer, "the agent deletes nothing")
+        return newer.lines_of(image.metadata_version, image.newer.problem, "the agent deletes nothing")
 
     def _tell_unknown(self) -> None:
         """Tell what kjbod does not know of the metadata, when it is something else than before."""

@@ -144,7 +144,7 @@ def shell(
                 return done
         else:
             loaded = load(source)
-            for line in lines_of(loaded.image.metadata_version, loaded.image.newer, PARTLY):
+            for line in lines_of(loaded.image.metadata_version, loaded.image.newer.missing, PARTLY):
                 complain(line)
 
             def using(use: Callable[[Loaded], int]) -> int:

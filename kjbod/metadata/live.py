@@ -170,7 +170,7 @@ class LiveImage:
             self._observer.catch_up(self._is_whole)
             with self._lock:
                 image = self._replayer.image
-                for line in lines_of(image.metadata_version, image.newer, PARTLY):
+                for line in lines_of(image.metadata_version, image.newer.missing, PARTLY):
                     self._say(line)
         except BaseException:
             self._observer.__exit__()

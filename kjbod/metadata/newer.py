@@ -95,7 +95,15 @@ class Newer:
     @property
     def problem(self) -> str | None:
         """Reason why the picture is incomplete, with the remedy; None: it is whole."""
-        kinds = [kind for kind in self.counts if not is_harmless(kind[0])]
+        return self._text([kind for kind in self.counts if not is_harmless(kind[0])])
+
+    @property
+    def missing(self) -> str | None:
+        """The same for who shows all of the metadata: any record counts."""
+        return self._text(list(self.counts))
+
+    @staticmethod
+    def _text(kinds: list[Kind]) -> str | None:
         if not kinds:
             return None
         shown = ", ".join(_kind(*kind) for kind in sorted(kinds)[:KINDS_SHOWN])
@@ -121,17 +129,17 @@ def why_newer(metadata_version: int) -> str | None:
     return f"metadata.version {metadata_version} is newer than kjbod knows: {UPGRADE}"
 
 
-def lines_of(metadata_version: int, newer: Newer, consequence: str) -> tuple[str, ...]:
+def lines_of(metadata_version: int, problem: str | None, consequence: str) -> tuple[str, ...]:
     """Lines about what kjbod does not know of the metadata, with the remedy; none where it knows all.
 
     Args:
         metadata_version: of the cluster.
-        newer: records that were not understood in full.
-        consequence: of an incomplete picture, in words.
+        problem: :attr:`Newer.problem`, or :attr:`Newer.missing`.
+        consequence: of that, in words.
     """
     level = why_newer(metadata_version)
     lines = () if level is None else (level,)
-    return lines if newer.problem is None else (*lines, f"{newer.problem}; until then {consequence}")
+    return lines if problem is None else (*lines, f"{problem}; until then {consequence}")
 
 
 def why_not_registered(features: Mapping[str, int]) -> str | None:

@@ -185,6 +185,13 @@ def test_the_words_have_names_where_there_are_some_and_an_end() -> None:
     )
 
 
+def test_who_shows_all_of_the_metadata_misses_any_record() -> None:
+    assert noted().missing is None
+    assert noted((29, 0)).missing == (
+        "the metadata have records that kjbod does not know (UnregisterControllerRecord version 0): upgrade kjbod"
+    )
+
+
 def test_however_many_kinds_a_hostile_log_has_the_memory_ends() -> None:
     found = noted(*((key, version) for key in range(30, 130) for version in range(30)))
     assert len(found.counts) <= KINDS_MAX + 1
@@ -195,7 +202,7 @@ def test_however_many_kinds_a_hostile_log_has_the_memory_ends() -> None:
 @pytest.mark.parametrize("level", [versions.UNDERSTOOD + 1, versions.UNDERSTOOD + 2, 77, 99, 32767])
 def test_a_level_that_is_not_known_is_said_with_the_remedy(level: int) -> None:
     assert why_newer(level) == f"metadata.version {level} is newer than kjbod knows: upgrade kjbod"
-    assert lines_of(level, noted((30, 0)), "nothing is done") == (
+    assert lines_of(level, noted((30, 0)).problem, "nothing is done") == (
         f"metadata.version {level} is newer than kjbod knows: upgrade kjbod",
         "the metadata have records that kjbod does not know (type 30 version 0): upgrade kjbod; "
         "until then nothing is done",
@@ -205,7 +212,7 @@ def test_a_level_that_is_not_known_is_said_with_the_remedy(level: int) -> None:
 @pytest.mark.parametrize("level", [versions.MINIMUM, 17, 20, 25, versions.UNDERSTOOD])
 def test_of_a_level_that_is_known_nothing_is_said(level: int) -> None:
     assert why_newer(level) is None
-    assert lines_of(level, noted((29, 0)), "nothing is done") == ()
+    assert lines_of(level, noted((29, 0)).problem, "nothing is done") == ()
 
 
 @pytest.mark.parametrize(

@@ -300,7 +300,7 @@ class _Check:
             self._say("ok", text)
         mark = "note" if observed.incomplete is None else "missing"
         for unknown in observed.unknown:
-            self._say(mark, unknown, "until then: the README of the guard, When Kafka is newer than kjbod")
+            self._say(mark, unknown, "the README of the guard says what it does until then")
         await self._listener()
         for line in await self._voters(leader.host, leader.port, security):
             self._say(*line)

@@ -467,7 +467,7 @@ class Observed:
     @property
     def unknown(self) -> tuple[str, ...]:
         """Lines about what kjbod does not know of the metadata, with the remedy."""
-        return lines_of(self.metadata_version, self.newer, "the guard only watches")
+        return lines_of(self.metadata_version, self.incomplete, "the guard only watches")
 
     def view(self, directory_id: Uuid | None) -> KafkaView:
         """State of a directory as Kafka has it."""

@@ -20,7 +20,9 @@ from kjbod.metadata.records import (
     PartitionChangeRecord,
     PartitionRecord,
     Record,
+    RemoveTopicRecord,
     TopicRecord,
+    UnknownRecord,
 )
 from kjbod.metadata.snapshot import SnapshotId
 from kjbod.metadata.versions import METADATA_VERSION, SUPPORTED_FEATURES
@@ -610,5 +612,69 @@ def test_metadata_that_lack_what_was_kept_or_cannot_be_compared_with_it_prove_no
             assert (contained, lines) == (event is None, [event] if event else [])
             assert any("-stray" in name for name in world.disks[D1].directories) == (event is not None)
             assert (world.disks[D1].directories == {}) == (event is None)
+
+    virtual(story)
+
+
+UNKNOWN = [(30, 0), (99, 3), (2, 1), (3, 3), (9, 1), (-1, -1)]
+"""Types and versions of records that make any picture incomplete."""
+
+
+@pytest.mark.parametrize("kind", UNKNOWN)
+@pytest.mark.parametrize("how", ["log", "snapshot"])
+def test_metadata_with_records_that_are_not_known_prove_no_deletion_at_a_start(
+    virtual: Run, kind: tuple[int, int], how: str
+) -> None:
+    async def story(clock: Any) -> None:
+        world = World(clock, unfenced=False)
+        left = Replica(f"gone-0.{'0' * 32}-delete", "gone", 0, Uuid.of(3, 9), "delete")
+        world.disks[D1].directories[left.name] = f"version: 0\ntopic_id: {left.topic_id}".encode()
+        for number, (directory, found) in enumerate({D1: [left], D2: []}.items(), 1):
+            at: Any = Directory(f"/d{number}", directory, None)  # type: ignore[arg-type]
+            world.broker.directory_loaded(at, world.broker.placement.agents[directory], found)
+        level = FeatureLevelRecord(name=METADATA_VERSION, feature_level=SUPPORTED_FEATURES[METADATA_VERSION][1])
+        records = (UnknownRecord(api_key=kind[0], version=kind[1]), level)
+        if how == "snapshot":
+            world.broker.on_snapshot(Snapshot(SnapshotId(2, 1), records))
+        else:
+            world.commit(*records)
+        async with world:
+            await world.until(lambda: world.broker.caught_up.is_set())
+            await asyncio.sleep(3600)
+            assert any("-stray" in name for name in world.disks[D1].directories)
+            (line,) = world.log.of("metadata.unknown")
+            assert line["reason"].endswith("upgrade kjbod; until then the agent deletes nothing")
+            assert line["reason"] in world.broker.condition().line
+
+    virtual(story)
+
+
+@pytest.mark.parametrize("kind", [*UNKNOWN, (29, 0)])
+def test_nor_while_it_runs_and_what_is_known_to_be_gone_is_deleted_as_ever(virtual: Run, kind: tuple[int, int]) -> None:
+    async def story(clock: Any) -> None:
+        async with World(clock) as world:
+            world.topic((D1,) * 4)
+            await world.until(lambda: len(world.disks[D1].directories) == 4)
+            world.commit(UnknownRecord(api_key=kind[0], version=kind[1]), RemoveTopicRecord(topic_id=TOPIC))
+            await asyncio.sleep(3600)
+            kept = [name for name in world.disks[D1].directories if "-stray" in name]
+            assert len(kept) == (0 if kind == (29, 0) else 4)
+
+    virtual(story)
+
+
+def test_an_agent_that_is_refused_for_the_level_of_the_cluster_says_so_and_which_kjbod_it_takes(virtual: Run) -> None:
+    async def story(clock: Any) -> None:
+        world = World(clock)
+        world.controller.registration_error = ErrorCode.UNSUPPORTED_VERSION
+        world.commit(FeatureLevelRecord(name=METADATA_VERSION, feature_level=99))
+        world.broker.on_leader(LEADER)
+        world.broker.start()
+        await world.until(lambda: world.broker.life.failures > 0)
+        line = world.broker.condition().line
+        assert "UNSUPPORTED_VERSION" in line
+        assert "the cluster is at metadata.version 99, and this kjbod offers" in line
+        assert "upgrade kjbod to a version that offers 99" in line
+        await world.__aexit__()
 
     virtual(story)

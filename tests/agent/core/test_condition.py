@@ -32,7 +32,9 @@ RUNNING = Lifecycle(
 def at(now_ms: int, words: tuple[str, ...] = ("online",) * 12, *, ago: bool = True, **changes: Any) -> Condition:
     """The condition ``now_ms`` after the start; ``changes`` of the lifecycle, or what else is told."""
     told = {
-        key: changes.pop(key) for key in ("unrecorded", "stuck", "unfollowed", "certificates", "lost") if key in changes
+        key: changes.pop(key)
+        for key in ("unrecorded", "stuck", "unfollowed", "certificates", "lost", "unknown")
+        if key in changes
     }
     metadata = changes.pop("metadata", "online")
     life = dataclasses.replace(RUNNING, **changes)
@@ -55,6 +57,11 @@ def test_a_certificate_that_ends_is_a_reason_to_look() -> None:
 def test_a_history_that_was_lost_is_in_the_first_line() -> None:
     told = at(101_000, lost=True).line
     assert told == "DEGRADED: the history of the metadata was lost or set back (see kjbod strays)"
+
+
+def test_a_kafka_that_is_newer_is_in_the_first_line() -> None:
+    told = at(101_000, unknown=["metadata.version 34 is newer than kjbod knows: upgrade kjbod"]).line
+    assert told == "DEGRADED: metadata.version 34 is newer than kjbod knows: upgrade kjbod"
 
 
 def test_the_line_names_every_reason() -> None:

@@ -24,7 +24,14 @@ from kjbod.metadata.kept import Tail
 from kjbod.metadata.log_files import DIRECTORY_NAME
 from kjbod.metadata.quorum_state import QuorumState, read_quorum_state, write_quorum_state
 from kjbod.metadata.reading import load
-from kjbod.metadata.records import BeginTransactionRecord, EndTransactionRecord, Record, TopicRecord, encode_record
+from kjbod.metadata.records import (
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    Record,
+    TopicRecord,
+    UnknownRecord,
+    encode_record,
+)
 from kjbod.metadata.snapshot import SnapshotId, encode_checkpoint
 from kjbod.wire.messages import FetchRequest
 from kjbod_agent import keeping as module
@@ -269,6 +276,31 @@ def test_of_a_transaction_that_is_open_at_the_end_nothing_is_known_and_all_comes
     rest = committed(3, (BeginTransactionRecord(name=None),), (topic(4),), (EndTransactionRecord(),))
     agent.keep(rest)
     assert names(agent.start()) == {"t0", "t1", "t2", "t4"}
+
+
+@pytest.mark.parametrize("kind", [(29, 0), (30, 0), (3, 3), (18, 1), (-1, -1)])
+@pytest.mark.parametrize("how", ["log", "snapshot"])
+def test_records_that_are_not_known_end_the_keeping_and_nothing_that_lacks_them_is_made(
+    agent: Agent, kind: tuple[int, int], how: str
+) -> None:
+    agent.keep(topics(0, 3))
+    before = {path.name: path.read_bytes() for path in agent.inner.glob("*.log")}
+
+    async def newer(keeping: Keeping, _: Start | None) -> None:
+        record = UnknownRecord(api_key=kind[0], version=kind[1])
+        if how == "log":
+            keeping.committed(Committed(((3, record),), 3, 1, 4, committed(3, (topic(3),)).batches))
+        else:
+            keeping.replaced(Snapshot(SnapshotId(9, 1), (record, topic(9))), contained=True)
+            keeping.downloaded(SnapshotId(9, 1), b"anything")
+        keeping.committed(topics(4, 1))
+        assert keeping.stopped is not None
+
+    agent.run(newer)
+    (reason,) = agent.log.reasons("metadata.kept.stopped")
+    assert reason.endswith("upgrade kjbod")
+    assert {path.name: path.read_bytes() for path in agent.inner.glob("*.log")} == before
+    assert names(agent.start()) == {"t0", "t1", "t2"}
 
 
 def test_what_comes_again_is_not_written_twice(whole: Agent) -> None:

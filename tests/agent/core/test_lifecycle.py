@@ -339,6 +339,15 @@ def test_another_incarnation_that_is_still_alive_is_waited_out() -> None:
     script.after(2000).one(SendRegistration)
 
 
+@pytest.mark.parametrize("code", [ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INVALID_REGISTRATION])
+def test_a_refused_registration_has_the_reason_that_the_metadata_tell(code: ErrorCode) -> None:
+    script = Script().on(Start())
+    script.on(RegistrationAnswered(script.life.serial, code, reason="the cluster is at metadata.version 33"))
+    told = script.life.trouble.endswith(": the cluster is at metadata.version 33")
+    assert told is (code == ErrorCode.UNSUPPORTED_VERSION)
+    script.after(2000).one(SendRegistration)
+
+
 def test_disks_of_another_cluster_end_the_start_at_once() -> None:
     script = Script().on(Start())
     script.on(RegistrationAnswered(script.life.serial, ErrorCode.INCONSISTENT_CLUSTER_ID))
