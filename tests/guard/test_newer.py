@@ -14,14 +14,22 @@ from kjbod.clock import SystemClock
 from kjbod.metadata.batches import iter_batches
 from kjbod.metadata.fetching import Committed, Snapshot
 from kjbod.metadata.image import ReplayError
-from kjbod.metadata.records import TRANSACTION_MARKERS, FeatureLevelRecord, UnknownRecord, encode_record
+from kjbod.metadata.records import (
+    TRANSACTION_MARKERS,
+    ConfigRecord,
+    FeatureLevelRecord,
+    Record,
+    UnknownRecord,
+    encode_record,
+)
 from kjbod.metadata.snapshot import SnapshotId, decode_checkpoint
 from kjbod.metadata.versions import UNDERSTOOD
 from kjbod.runtime.control_socket import ControlError
 from kjbod_agent.guard.answers import Answers
 from kjbod_agent.guard.following import Following
 from kjbod_agent.guard.journal import Demoted, Evicted
-from kjbod_agent.guard.observing import Observed
+from kjbod_agent.guard.observing import MIN_ISR, Observed
+from kjbod_agent.guard.suspects import CONFIG
 from kjbod_agent.guard.telling import Telling
 from kjbod_agent.health.state import Cause, Health
 from tests.guard.test_acting import PATH
@@ -96,6 +104,17 @@ def test_a_level_that_is_not_known_is_said_and_the_picture_is_whole(level: int) 
     observed.committed(committed(NewerLog(tuple(map(encode_record, values)), ()), 1))
     assert observed.unknown == (f"metadata.version {level} is newer than kjbod knows: upgrade kjbod",)
     assert observed.incomplete is None
+
+
+@pytest.mark.parametrize("text", ["9" * 5_000, "9" * 11, "", " ", "-1", "two", "1e3"])
+def test_a_number_that_is_none_breaks_nothing(text: str) -> None:
+    observed = Observed(1)
+    records: list[Record] = [
+        ConfigRecord(resource_type=kind, resource_name=name, name=key, value=text)
+        for kind, name, key in ((2, "t", MIN_ISR), (4, text, MIN_ISR), (4, text, CONFIG), (4, "1", MIN_ISR))
+    ]
+    observed.committed(committed(NewerLog(tuple(map(encode_record, (*STATE, *records))), ()), 1))
+    assert (observed.min_isr, observed.min_isr_of_brokers, observed.suspects) == ({}, {}, {})
 
 
 # ---------------------------------------------------------------- what is done

@@ -28,6 +28,7 @@ from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.frames import Request
 from kjbod.wire.messages import ApiKey, LeaderIdAndEpoch
 from kjbod.wire.server import Peer, Server, serve
+from tests.metadata.newer_logs import NewerLog, value_of
 
 CLUSTER = "cluster-of-the-test"
 APIS = {ApiKey.API_VERSIONS: (0, 4), ApiKey.FETCH: (12, 18), ApiKey.FETCH_SNAPSHOT: (0, 1)}
@@ -126,6 +127,7 @@ class Reader:
 
     def _snapshot(self, snapshot: Snapshot) -> None:
         self.snapshots.append(snapshot.id)
+        self.changed.set()
         end = snapshot.id
         self.replayer = Replayer(image_of(snapshot.records, offset=end.end_offset - 1, epoch=end.epoch))
         self.changed.set()
@@ -241,6 +243,38 @@ async def test_a_bad_snapshot_is_fetched_again(controller: Controller) -> None:
         await with_running(reader, lambda: reader.until(lambda: reader.image.offset == 99))
     assert controller.bad_snapshots == 0
     assert reader.snapshots == [SnapshotId(100, 1)]
+
+
+async def test_a_snapshot_with_records_that_are_not_known_is_downloaded_once(controller: Controller) -> None:
+    log = NewerLog((*map(encode_record, topics(0, 60)), value_of(30, 0), value_of(99, 4), value_of(3, 3)), ())
+    await controller.append(*topics(0, 100))
+    controller.snapshot = (SnapshotId(100, 1), log.checkpoint())
+    async with listening(controller) as server:
+        reader = Reader(server.port)
+        await with_running(reader, lambda: reader.until(lambda: reader.image.offset == 99))
+    assert reader.snapshots == [SnapshotId(100, 1)]
+    assert reader.image.newer.counts == {(30, 0): 1, (99, 4): 1, (3, 3): 1}
+
+
+async def test_a_snapshot_that_contradicts_itself_ends_nothing_and_another_one_is_used(controller: Controller) -> None:
+    await controller.append(*topics(0, 100))
+    twice = [*topics(0, 60), *topics(0, 1)]
+    data = [
+        encode_checkpoint(header_timestamp_ms=0, kraft=None, records=records, leader_epoch=1)
+        for records in (twice, topics(0, 60))
+    ]
+    controller.snapshot = (SnapshotId(100, 1), data[0])
+    async with listening(controller) as server:
+        reader = Reader(server.port)
+
+        async def body() -> None:
+            await reader.until(lambda: bool(reader.snapshots))
+            controller.snapshot = (SnapshotId(100, 1), data[1])
+            await reader.until(lambda: reader.image.offset == 99)
+
+        await with_running(reader, body)
+    assert len(reader.image.topics) == 60
+    assert reader.follower.problem is None
 
 
 async def test_a_follower_survives_a_controller_that_comes_back_with_a_new_epoch(controller: Controller) -> None:

@@ -55,6 +55,7 @@ MIN_ISR: Final = "min.insync.replicas"
 _TOPIC: Final = 2
 _BROKER: Final = 4
 _NO_LEADER: Final = -1
+_INT32_DIGITS_MAX: Final = 10
 
 _TRANSACTION: Final = tuple(TRANSACTION_MARKERS.values())
 
@@ -321,16 +322,17 @@ class Observed:
         values = {_TOPIC: self.min_isr, _BROKER: self.min_isr_of_brokers}.get(record.resource_type)
         if values is None or record.name != MIN_ISR:
             return
-        if record.value is not None and record.value.strip().isdecimal():
-            values[record.resource_name] = int(record.value)
+        value = _number(record.value or "")
+        if value is not None:
+            values[record.resource_name] = value
         else:
             values.pop(record.resource_name, None)
 
     def _suspect(self, record: ConfigRecord, offset: int, now_ms: int) -> None:
         """Apply the directories that the guard of a broker suspects."""
-        if not record.resource_name.isdecimal():
+        broker_id = _number(record.resource_name)
+        if broker_id is None:
             return
-        broker_id = int(record.resource_name)
         if record.value is not None:
             self.suspects[broker_id] = suspects.decode(record.value, offset, now_ms)
         elif self.suspects.pop(broker_id, None) is not None and self.came and broker_id != self.broker_id:
@@ -490,6 +492,12 @@ class Observed:
             counts = led if placed.leads else followed
             counts[placed.directory] = counts.get(placed.directory, 0) + 1
         return {one: Held(led.get(one, 0), followed.get(one, 0)) for one in (*led, *followed)}
+
+
+def _number(text: str) -> int | None:
+    """Return a number of Kafka's type int; None where the text is none."""
+    text = text.strip()
+    return int(text) if text.isdecimal() and len(text) <= _INT32_DIGITS_MAX else None
 
 
 def _since(before: Neighbour, now: Neighbour, at_ms: int | None) -> Neighbour:
