@@ -16,6 +16,7 @@ Everything here is a pure function of (state, request, now_ms); ids, the shuffli
 in from outside.
 """
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -35,6 +36,7 @@ from kjbod.metadata.image import (
     OtherChange,
     PartitionChange,
     Replayer,
+    shallow_copy,
 )
 from kjbod.metadata.records import (
     AbortTransactionRecord,
@@ -328,6 +330,15 @@ class Controller:
         if self._acl_index is None:
             self._acl_index = AclIndex(self.image.acls.values())
         return self._acl_index
+
+    def at_rest(self) -> "Controller":
+        """A controller whose state stays as it is now: for requests that only read, in any thread."""
+        at_rest = copy.copy(self)
+        at_rest.image = shallow_copy(self.image)
+        at_rest.configs = replace(self.configs, image=at_rest.image)
+        at_rest.reassignments = self.reassignments.at_rest(at_rest.image)
+        at_rest._acl_index = None
+        return at_rest
 
     def permissions(self, principal: str, host: str) -> Acls:
         """Permissions of a principal on a host."""

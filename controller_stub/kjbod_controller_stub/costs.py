@@ -26,6 +26,7 @@ from kjbod.wire.messages import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DescribeClusterRequest,
+    DescribeConfigsRequest,
     IncrementalAlterConfigsRequest,
     ListPartitionReassignmentsRequest,
     MetadataRequest,
@@ -39,6 +40,8 @@ LARGE_PARTITIONS: Final = 500
 """From so many partitions on a change is large: it takes two milliseconds or more."""
 LARGE_FRAME_BYTES: Final = 8 * 1024
 """A request of this size is large, whatever it asks for."""
+CONFIGS_OF_RESOURCE: Final = 20
+"""Partitions that take as long as the configuration of one topic or node."""
 
 _Estimate: TypeAlias = "Callable[[Controller, Any], int]"
 
@@ -101,7 +104,7 @@ def _elect_leaders(controller: "Controller", request: ElectLeadersRequest) -> in
 def _metadata(controller: "Controller", request: MetadataRequest) -> int:
     image = controller.image
     if not request.topics:
-        return image.partition_count()
+        return _whole_cluster(controller, request)
     ids = (image.topic_ids.get(topic.name) if topic.name else topic.topic_id for topic in request.topics)
     topics = (image.topics.get(topic_id) for topic_id in ids if topic_id is not None)
     return sum(len(topic.partitions) for topic in topics if topic is not None)
@@ -119,7 +122,13 @@ def _list_resources(controller: "Controller", request: ListConfigResourcesReques
 
 
 def _whole_cluster(controller: "Controller", request: object) -> int:
-    return controller.image.partition_count()
+    """Partitions of the cluster, counted up to where it is large."""
+    count = 0
+    for topic in controller.image.topics.values():
+        count += len(topic.partitions)
+        if count >= LARGE_PARTITIONS:
+            break
+    return count
 
 
 _PARTITIONS: Final[Mapping[type[Any], _Estimate]] = {
@@ -133,6 +142,8 @@ _PARTITIONS: Final[Mapping[type[Any], _Estimate]] = {
     ElectLeadersRequest: _elect_leaders,
     MetadataRequest: _metadata,
     ListPartitionReassignmentsRequest: _whole_cluster,
+    DescribeAclsRequest: lambda controller, request: len(controller.image.acls),
+    DescribeConfigsRequest: lambda controller, request: CONFIGS_OF_RESOURCE * len(request.resources),
     AlterConfigsRequest: _alter_configs,
     IncrementalAlterConfigsRequest: _alter_configs,
     ListConfigResourcesRequest: _list_resources,
@@ -140,5 +151,5 @@ _PARTITIONS: Final[Mapping[type[Any], _Estimate]] = {
     UpdateFeaturesRequest: _whole_cluster,
 }
 
-_ON_THE_LOOP: Final = frozenset({CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest})
+_ON_THE_LOOP: Final = frozenset({CreateAclsRequest, DeleteAclsRequest})
 """What the authorizer reads while other requests are made elsewhere changes on the event loop only."""

@@ -58,5 +58,13 @@ UNREAD_BYTES_MAX = 256 * 1024 * 1024
 """Answers that are not taken: 1 MiB each for 230 observers that read the log, with ``socket.send.buffer.bytes``."""
 REQUESTS_PER_SECOND_MAX = 2_000
 """Of one connection. A broker asks for some tens."""
-URGENT = frozenset({ApiKey.BROKER_HEARTBEAT})
-"""What a broker is fenced without."""
+URGENT = frozenset(
+    {
+        ApiKey.BROKER_HEARTBEAT,
+        ApiKey.BROKER_REGISTRATION,
+        ApiKey.ASSIGN_REPLICAS_TO_DIRS,
+        ApiKey.ALTER_PARTITION,
+    }
+)
+"""What a broker is fenced without, and what keeps partitions led where they can be written. It goes before all others,
+at the door and to the state (:class:`.turns.Rank`)."""

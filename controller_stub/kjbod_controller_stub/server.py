@@ -29,7 +29,7 @@ from kjbod.ids import random_uuid
 from kjbod.metadata import versions
 from kjbod.metadata.batches import encode_batch
 from kjbod.metadata.control_records import KRaftVersion, KRaftVoters
-from kjbod.metadata.image import BROKER, ReplayError
+from kjbod.metadata.image import BROKER, ReplayError, shallow_copy
 from kjbod.metadata.log import MetadataLog, OffsetOutOfRangeError
 from kjbod.metadata.quorum_state import FILE_NAME as QUORUM_STATE
 from kjbod.metadata.quorum_state import QuorumState, write_quorum_state
@@ -43,6 +43,7 @@ from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.listening import refusal_of
 from kjbod.runtime.logging import get_logger
 from kjbod.runtime.names import UnresolvedError
+from kjbod.runtime.shared_work import SharedWork
 from kjbod.runtime.waiting import is_done_in_time
 from kjbod.security.certificates import Certificates
 from kjbod.security.channel import look_again
@@ -82,9 +83,10 @@ from kjbod_controller_stub.access.request_screening import screen
 from kjbod_controller_stub.brokers.cluster import SUPPORTED_FEATURES
 from kjbod_controller_stub.brokers.steady import SteadyHeartbeats
 from kjbod_controller_stub.context import Context
+from kjbod_controller_stub.controller import Controller
 from kjbod_controller_stub.costs import are_timers_large, is_large
 from kjbod_controller_stub.deferred import DeferredAnswers
-from kjbod_controller_stub.limits import FRAME_BYTES_MAX_OF, SERVED
+from kjbod_controller_stub.limits import FRAME_BYTES_MAX_OF, SERVED, URGENT
 from kjbod_controller_stub.log import voters
 from kjbod_controller_stub.log.controller_directory import (
     ControllerDirectory,
@@ -106,7 +108,6 @@ from kjbod_controller_stub.log.snapshots import (
     require_no_gap,
     require_one_history,
     require_own,
-    shallow_copy,
 )
 from kjbod_controller_stub.results import ApiError, Note, Result
 from kjbod_controller_stub.starting import (
@@ -117,12 +118,12 @@ from kjbod_controller_stub.starting import (
     require_supported,
     snapshot_limits_of,
 )
-from kjbod_controller_stub.turns import Turns, TurnTimes
+from kjbod_controller_stub.turns import Rank, Turns, TurnTimes
 from kjbod_controller_stub.writing import Write
 
 WAITING_ANSWERS_MAX = 10_000
 """While an fsync hangs, clients time out and ask again: beyond this many answers that wait for it, connections are
-closed before anything is done."""
+closed before anything is done; of what brokers tell beyond twice as many, so that others never take their places."""
 READING_BYTES_MAX = 16 * 1024 * 1024
 """Pieces of the log and of snapshots that are being read and are no answer yet, which would count as unread; what is
 larger is read alone."""
@@ -140,7 +141,10 @@ _READS = frozenset(
         MetadataRequest,
     }
 )
-"""Requests that change nothing. Of a large cluster, each may take a second."""
+"""Requests that change nothing. Of a large cluster, each may take a second: those are answered from a copy of the
+state, beside it (:meth:`ControllerServer._read`)."""
+_WAITING_READS_MAX = WAITING_ANSWERS_MAX
+"""Large ones that wait; beyond it their connections are closed."""
 _STANDSTILL_MS = 2 * _TIMER_MS_MAX
 """When the timers were not looked at for longer, this process or the machine stood still, and every session is old:
 what the brokers have sent meanwhile is read first."""
@@ -162,6 +166,8 @@ class _TurnOutcome:
 
     result: Result
     answer: ResponseBody | EncodedResponse | None = None
+    too_large: bool = False
+    """Whether it is a read that is to be answered beside the state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +265,7 @@ class ControllerServer:
         """Whether :meth:`close` left a thread behind that waits for the directory: the process must not wait for it."""
         self._failure: BaseException | None = None
         self._turns = Turns()
+        self._readings: SharedWork[ResponseBody | EncodedResponse] = SharedWork("controller-reads")
         self._reading = Room(READING_BYTES_MAX)
         self._notes = _Notes(clock)
         self._features = Features()
@@ -474,6 +481,7 @@ class ControllerServer:
         self._closed = True
         for server in self.servers:
             await server.close()
+        self._readings.close()
         await self._turns.close()
         patience_ms = self._config.kjbod_blind_timeout_ms
         if isinstance(self._failure, DirectoryHungError):
@@ -528,7 +536,8 @@ class ControllerServer:
                     limits=limits,
                     clock=self._clock,
                     log=_log,
-                    reader=self._turns.thread,
+                    reader=self._readings.thread,
+                    urgent_reader=self._turns.thread,
                     shortcut=self._steady_heartbeats,
                     security=security,
                 )
@@ -680,7 +689,12 @@ class ControllerServer:
         await self._take(lambda: _TurnOutcome(result), lambda: False)
 
     def _take(
-        self, make: Callable[[], "_TurnOutcome"], is_large: Callable[[], bool], *, only_reads: bool = False
+        self,
+        make: Callable[[], "_TurnOutcome"],
+        is_large: Callable[[], bool],
+        *,
+        only_reads: bool = False,
+        rank: Rank = Rank.BROKERS,
     ) -> "asyncio.Future[_TurnOutcome]":
         """Take a turn to make a result and to apply it; a future that gets it when it, and all that it may have been
         made from, is durable. What ``only_reads`` is not made when nobody waits for it any more."""
@@ -690,6 +704,7 @@ class ControllerServer:
             settle=functools.partial(self._settle, done),
             fail=functools.partial(self._refuse, done),
             is_large=is_large,
+            rank=rank,
         )
         return done
 
@@ -857,12 +872,16 @@ class ControllerServer:
         answer = await self._answer(inner.request, context, encode=False)
         if not isinstance(answer, ResponseBody):
             return None
-        return await self._in_thread_when_large(envelope, lambda: wrap(inner.request, answer))
+        return await self._in_thread_when_large(
+            envelope, lambda: wrap(inner.request, answer), may_be_long=type(inner.request.message) in _READS
+        )
 
-    async def _in_thread_when_large(self, envelope: EnvelopeRequest, work: Callable[[], T]) -> T:
-        if len(envelope.request_data) <= DECODED_AT_ONCE_BYTES:
+    async def _in_thread_when_large(
+        self, envelope: EnvelopeRequest, work: Callable[[], T], *, may_be_long: bool = False
+    ) -> T:
+        if len(envelope.request_data) <= DECODED_AT_ONCE_BYTES and not may_be_long:
             return work()
-        return await asyncio.get_running_loop().run_in_executor(self._turns.thread, work)
+        return await asyncio.get_running_loop().run_in_executor(self._readings.thread, work)
 
     async def _answer(
         self, request: Request, context: Context, *, encode: bool
@@ -887,11 +906,16 @@ class ControllerServer:
             if steady is not None:
                 answer, end_offset = steady
                 return answer if await self._wait_durable(end_offset) else None
-        if len(self._deferred) + len(self._turns) >= WAITING_ANSWERS_MAX:
+        rank = Rank.BROKERS if request.api_key in URGENT else Rank.OTHERS
+        if self.waiting >= WAITING_ANSWERS_MAX * (2 if rank is Rank.BROKERS else 1):
             return None
+        only_reads = type(message) in _READS
 
         def make() -> _TurnOutcome:
-            result, answer = self._handled(message, context, permissions)
+            if only_reads and is_large(self.controller, message, request.size_in_bytes):
+                return _TurnOutcome(Result(), too_large=True)
+            now_ms = self._clock.monotonic_ms()
+            result, answer = _handled(self.controller, message, context, permissions, now_ms=now_ms)
             if not encode or answer is None:
                 return _TurnOutcome(result, answer)
             frame = encode_response(answer, request.version, request.correlation_id)
@@ -901,22 +925,55 @@ class ControllerServer:
         try:
             made = await self._take(
                 make,
-                lambda: is_large(self.controller, message, request.size_in_bytes),
-                only_reads=type(message) in _READS,
+                lambda: not only_reads and is_large(self.controller, message, request.size_in_bytes),
+                only_reads=only_reads,
+                rank=rank,
             )
+            return await self._read(request, context, permissions, encode) if made.too_large else made.answer
         except ConnectionAbortedError:
             return None
-        return made.answer
 
-    def _handled(
-        self, message: RequestBody[Any], context: Context, permissions: Permissions
-    ) -> tuple[Result, ResponseBody | None]:
-        """In its turn: the result of what the principal may ask for, and the answer to all that it asked for."""
-        screened = screen(message, self.controller.image, permissions)
-        if screened.allowed is None:
-            return Result(), screened.merge(None)
-        result = self.controller.handle(screened.allowed, context, self._clock.monotonic_ms())
-        return result, screened.merge(result.answer)
+    async def _read(
+        self, request: Request, context: Context, permissions: Permissions, encode: bool
+    ) -> ResponseBody | EncodedResponse | None:
+        """The answer to a large request that changes nothing, made once for all who ask the same: from a copy of the
+        state, so that nobody's turn waits for it."""
+        if self._readings.asked >= _WAITING_READS_MAX:
+            return None
+        asker = None if permissions.unrestricted else (context.principal, context.host, context.token_authenticated)
+        key = (request.message, request.version, encode, asker)
+        return await self._readings.get(key, functools.partial(self._reading_of, request, context, encode))
+
+    async def _reading_of(
+        self, request: Request, context: Context, encode: bool
+    ) -> Callable[[], ResponseBody | EncodedResponse]:
+        """The work of :meth:`_read`.
+
+        Raises:
+            ConnectionAbortedError: the log failed before the state was durable, so nobody is told of it.
+        """
+        copied: asyncio.Future[Controller] = asyncio.get_running_loop().create_future()
+        self._turns.take(
+            self.controller.at_rest,
+            settle=lambda controller: None if copied.done() else copied.set_result(controller),
+            fail=lambda error: None if copied.done() else copied.set_exception(error),
+            is_large=lambda: True,  # where there are very many topics, the copy takes some time, too
+            rank=Rank.OTHERS,
+        )
+        controller = await copied
+        if not await self._wait_durable(controller.next_offset):
+            raise ConnectionAbortedError("the controller is stopping")
+        own = self._authorizer == self.controller.permissions
+        permissions = (controller.permissions if own else self._authorizer)(context.principal, context.host)
+
+        def work() -> ResponseBody | EncodedResponse:
+            _, answer = _handled(controller, request.message, context, permissions, now_ms=0)
+            assert answer is not None
+            if not encode:
+                return answer
+            return EncodedResponse(request.api_key, encode_response(answer, request.version, 0), shared=True)
+
+        return work
 
     def _voter(self) -> voters.Voter:
         return voters.Voter(
@@ -962,3 +1019,15 @@ class ControllerServer:
         if not data:
             return self.quorum.snapshot_response(version, plan.id, error=ErrorCode.SNAPSHOT_NOT_FOUND)
         return self.quorum.snapshot_response(version, plan.id, size=plan.size, position=plan.position, data=data)
+
+
+def _handled(
+    controller: Controller, message: RequestBody[Any], context: Context, permissions: Permissions, *, now_ms: int
+) -> tuple[Result, ResponseBody | None]:
+    """The result of what the principal may ask for, and the answer to all that it asked for. In a turn, or from a
+    copy."""
+    screened = screen(message, controller.image, permissions)
+    if screened.allowed is None:
+        return Result(), screened.merge(None)
+    result = controller.handle(screened.allowed, context, now_ms)
+    return result, screened.merge(result.answer)

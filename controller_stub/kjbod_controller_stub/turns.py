@@ -1,4 +1,7 @@
-"""Turns at the controller's state: one at a time, in the order in which they were asked for.
+"""Turns at the controller's state: one at a time. Brokers' requests go first, all others behind them, each in order.
+
+A broker that reports a dead disk has no time to wait behind others' questions (:class:`Rank`). What a client asks
+after it was answered comes later whatever its rank, so that nobody misses a change of its own.
 
 Small work is done on the event loop at once. Large work is done in one thread beside it, so that the loop goes on to
 read requests and to answer those that need no turn; whoever needs one waits until the large work is settled. There is
@@ -8,6 +11,7 @@ A turn belongs to nobody's task: a client that goes away while its change is bei
 """
 
 import asyncio
+import enum
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +23,17 @@ from kjbod.quick_dataclass import dataclass
 
 TURNS_AT_ONCE = 32
 """So many small turns are taken before the loop looks at its sockets again."""
+TURNS_MS_MAX = 5
+"""So long turns are taken before it does; the one under way is ended."""
+
+
+class Rank(enum.IntEnum):
+    """Who goes first."""
+
+    BROKERS = 0
+    """What brokers tell the controller, and its own timers."""
+    OTHERS = 1
+    """Administrators and readers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +55,26 @@ class TurnTimes:
 
 
 class Turns:
-    """Turns on one event loop. Made where the loop runs; :meth:`close` it."""
+    """Turns on one event loop. Made where the loop runs; :meth:`close` it.
 
-    def __init__(self) -> None:
+    Args:
+        now_s: a clock in seconds, for :data:`TURNS_MS_MAX`; the event loop's by default.
+    """
+
+    def __init__(self, now_s: Callable[[], float] | None = None) -> None:
         self.times: TurnTimes | None = None
         """Where turns are measured; None: they are not."""
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="controller")
         """The one thread for large work. Others may have it read large requests."""
-        self._waiting: deque[_Turn] = deque()
+        self._waiting: tuple[deque[_Turn], ...] = tuple(deque() for _ in Rank)
+        self._now_s = now_s
         self._taken = False
         self._closed = False
         self._idle = asyncio.Event()
         self._idle.set()
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return sum(map(len, self._waiting))
 
     def take(
         self,
@@ -63,6 +83,7 @@ class Turns:
         settle: Callable[[Any], None],
         fail: Callable[[BaseException], None],
         is_large: Callable[[], bool],
+        rank: Rank = Rank.BROKERS,
     ) -> None:
         """Do ``work`` when it is its turn.
 
@@ -71,23 +92,30 @@ class Turns:
             settle: gets what ``work`` returned, on the loop, before the next turn begins.
             fail: gets what ``work`` or ``settle`` raised, on the loop.
             is_large: asked on the loop when the turn begins, so that it may read the state.
+            rank: turns of a lower number go first.
         """
         asked_ns = 0 if self.times is None else self.times.clock.monotonic_ns()
-        self._waiting.append(_Turn(work, settle, fail, is_large, asked_ns))
+        self._waiting[rank].append(_Turn(work, settle, fail, is_large, asked_ns))
         if not self._taken:
             self._go_on()
 
     def _go_on(self) -> None:
         self._taken = True
         self._idle.clear()
+        loop = asyncio.get_running_loop()
+        now_s = self._now_s or loop.time
+        begun_s = now_s()
         for _ in range(TURNS_AT_ONCE):
-            if not self._waiting:
+            waiting = next(filter(None, self._waiting), None)
+            if waiting is None:
                 self._taken = False
                 self._idle.set()
                 return
-            if not self._begin(self._waiting.popleft()):
+            if not self._begin(waiting.popleft()):
                 return
-        asyncio.get_running_loop().call_soon(self._go_on)
+            if (now_s() - begun_s) * 1000 >= TURNS_MS_MAX:
+                break
+        loop.call_soon(self._go_on)
 
     def _begin(self, turn: _Turn) -> bool:
         """Whether the turn is over already."""

@@ -809,6 +809,18 @@ _APPLY: Mapping[type[Record], Callable[[MetadataImage, Any, int], Change | None]
 }
 
 
+def shallow_copy(image: MetadataImage) -> MetadataImage:
+    """An image that stays as it is now; the values in it are shared."""
+    copies = {field.name: getattr(image, field.name) for field in dataclasses.fields(image)}
+    copies = {name: dict(value) if isinstance(value, dict) else value for name, value in copies.items()}
+    copies["topics"] = {
+        topic_id: Topic(topic.id, topic.name, topic.partitions.copy()) for topic_id, topic in image.topics.items()
+    }
+    copies["configs"] = {resource: values.copy() for resource, values in image.configs.items()}
+    copies["quotas"] = {entity: limits.copy() for entity, limits in image.quotas.items()}
+    return MetadataImage(**copies)
+
+
 def image_of(records: Iterable[Record], *, offset: int = -1, epoch: int = 0) -> MetadataImage:
     """The image that a snapshot's records describe; ``offset`` is that of the last record the snapshot contains.
 

@@ -29,6 +29,7 @@ from kjbod.wire.frames import (
     Response,
     UnsupportedRequestError,
     VersionRanges,
+    addressed,
     decode_request,
     decode_response,
     encode_request,
@@ -258,7 +259,7 @@ class ServerConnection:
         if api_key is not slot.request.api_key:
             raise LocalProtocolError(f"{api_key.name} does not answer {slot.request.api_key.name}")
         if isinstance(message, EncodedResponse):
-            slot.encoded = message.frame
+            slot.encoded = addressed(message.frame, slot.request.correlation_id) if message.shared else message.frame
         else:
             slot.encoded = encode_response(message, slot.request.version, slot.request.correlation_id)
         slot.request = None  # which may take fifty times its frame

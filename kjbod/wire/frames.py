@@ -32,6 +32,7 @@ _MAY_GO_ON = frozenset({ApiKey.METADATA})
 """Requests behind which there may be more bytes: Kafka never looks there, and librdkafka (2.16) leaves three behind a
 flexible request for all topics."""
 _LENGTH = struct.Struct(">i")
+_CORRELATION_ID = struct.Struct(">i")
 _PREAMBLE = struct.Struct(">hhi")
 _ERROR_CODE = struct.Struct(">h")
 
@@ -218,6 +219,14 @@ class EncodedResponse:
     frame: bytes
     mute_ms: int = 0
     """How long nothing more is read from the connection after it (KIP-219)."""
+    shared: bool = False
+    """Whether it was made once for all who ask, and has no correlation id yet."""
+
+
+def addressed(frame: bytes, correlation_id: int) -> bytes:
+    """A response's frame with another correlation id, which every version of the header begins with."""
+    rest = memoryview(frame)[_LENGTH.size + _CORRELATION_ID.size :]
+    return b"".join((frame[: _LENGTH.size], _CORRELATION_ID.pack(correlation_id), rest))
 
 
 def decode_response(frame: bytes, api_key: ApiKey, version: int) -> Response:

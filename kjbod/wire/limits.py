@@ -51,7 +51,8 @@ class Limits:
     requests_at_once: int = 16
     """Begun in one turn of the event loop, over all connections."""
     urgent: frozenset[ApiKey] = frozenset()
-    """Begun in the turn in which they come, :data:`URGENT_PER_SECOND` of one connection."""
+    """Begun in the turn in which they come, :data:`URGENT_PER_SECOND` of one connection. Large ones are read in a
+    thread, and count in a room of ``max_queued_bytes``, of their own: none of the others ever goes before them."""
     max_logging_in: int = 500
     """Connections that have not logged in, where the listener asks for TLS or SASL."""
     login_timeout_ms: int = 30_000

@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 NO_LIMIT: Final = 2**31 - 1
 """Kafka's default where it has no limit."""
 _BURST_MS = 1_000
+SLOW_READER_MS: Final = 1_000
+"""So long a large answer waits for readers to take theirs."""
 
 T = TypeVar("T")
 
@@ -149,6 +151,8 @@ class Unread(Generic[T]):
 
     def __init__(self, per_reader_bytes: int = 0) -> None:
         self.bytes = 0
+        self.eased = asyncio.Event()
+        """Set whenever some of it is gone."""
         self._of: dict[T, int] = {}
         self._per_reader_bytes = per_reader_bytes
 
@@ -165,6 +169,7 @@ class Unread(Generic[T]):
         left = self._of.pop(reader, None)
         if left is None:
             return
+        self.eased.set()
         if left - size_bytes > self._per_reader_bytes:
             self.bytes -= size_bytes
             self._of[reader] = left - size_bytes
@@ -174,10 +179,39 @@ class Unread(Generic[T]):
     def forget(self, reader: T) -> None:
         """Forget a connection that is gone, and what it has not read."""
         self.bytes -= self._of.pop(reader, 0)
+        self.eased.set()
 
     def slowest(self) -> T | None:
         """The connection that has made no progress for longest."""
         return next(iter(self._of), None)
+
+
+class Outlet:
+    """Where answers that were made once for many are handed out: one in a turn of the event loop, and while half of
+    what may be unread is free.
+
+    Each is a copy of some megabytes. Without readers that take theirs the next one waits :data:`SLOW_READER_MS`, and
+    goes out then: the slowest readers are cut off where that is too much.
+
+    Args:
+        unread: what readers have not taken.
+        at_most_bytes: what may be unread.
+    """
+
+    def __init__(self, unread: Unread[Any], at_most_bytes: int) -> None:
+        self._unread = unread
+        self._at_most_bytes = at_most_bytes // 2
+        self._next = asyncio.Lock()
+
+    async def turn(self, size_bytes: int) -> None:
+        """Return when the next answer may leave; it has to, before anything else is awaited."""
+        async with self._next:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SLOW_READER_MS / 1000):
+                    while self._unread.bytes and self._unread.bytes + size_bytes > self._at_most_bytes:
+                        self._unread.eased.clear()
+                        await self._unread.eased.wait()
+            await asyncio.sleep(0)
 
 
 class Addresses:

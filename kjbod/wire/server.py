@@ -7,7 +7,10 @@ Each connection is a task with its own ``TaskGroup``: it reads requests and star
 * a client that does not read its answers stops being read from, and is cut off after ``stall_timeout_ms``;
 * so is one that sends half a request and falls silent; one that sends nothing goes after ``idle_timeout_ms``;
 * incomplete requests of all connections together take at most ``max_pending_bytes``;
-* large requests that are being read or handled take at most ``max_queued_bytes`` together, the next ones wait;
+* large requests that are being read or handled take at most ``max_queued_bytes`` together, the next ones wait, and
+  ``urgent`` ones have as much of their own;
+* an answer that was made once for many (:class:`.frames.EncodedResponse`) leaves to one of them in a turn of the event
+  loop, and as readers take theirs;
 * unread answers of all connections take at most ``max_unread_bytes``, from when they are made and with what the kernel
   holds for their readers, else the slowest reader is cut off;
 * a secured listener takes small frames, and ``max_logging_in`` connections, for ``login_timeout_ms`` at most, until
@@ -34,6 +37,7 @@ import functools
 import os
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -48,7 +52,7 @@ from kjbod.wire.frames import EncodedResponse, Request, VersionRanges, preload
 from kjbod.wire.handshakes import Arrival, Handshakes
 from kjbod.wire.limits import DECODED_AT_ONCE_BYTES, URGENT_PER_SECOND, Limits
 from kjbod.wire.messages import ResponseBody, SaslAuthenticateRequest
-from kjbod.wire.pressure import Pace, Rate, Room, Unread
+from kjbod.wire.pressure import Outlet, Pace, Rate, Room, Unread
 from kjbod.wire.server_login import LOGIN_BYTES_MAX, SASL_APIS, Reply, ServerLogin, State, require_before_login
 from kjbod.wire.tls_reading import IntoBuffer
 
@@ -59,6 +63,9 @@ LOG_LINES_PER_SECOND = 20
 _READ_BYTES = 65_536
 _API_KEY_BYTES = 2
 _NOTHING_AT_ONCE = -1
+_Queued = tuple[Room | None, int]
+"""Where a large request counts, and how many bytes."""
+_NOT_QUEUED: _Queued = (None, 0)
 
 
 class Logger(Protocol):
@@ -107,11 +114,13 @@ async def serve(
     security: "ListenerSecurity | None" = None,
     preloaded: VersionRanges | None = None,
     reader: Executor | None = None,
+    urgent_reader: Executor | None = None,
     shortcut: Callable[[Peer], Shortcut] | None = None,
 ) -> "Server":
     """Listen on ``host`` and ``port`` (0: any free one) and answer the ``apis`` with ``handler``.
 
-    With a ``reader``, requests larger than :data:`DECODED_AT_ONCE_BYTES` are decoded there, not on the event loop.
+    With a ``reader``, requests larger than :data:`DECODED_AT_ONCE_BYTES` are decoded there, not on the event loop; with
+    an ``urgent_reader`` those of ``Limits.urgent`` are decoded in that one.
     ``shortcut`` makes one for each connection.
 
     ``preloaded`` are the versions whose codecs are made now, all of ``apis`` by default; others when they are first
@@ -122,7 +131,7 @@ async def serve(
         UnresolvedError: the name has no address.
     """
     preload(apis if preloaded is None else preloaded)
-    server = Server(handler, apis, limits or Limits(), clock, log, reader, shortcut, security)
+    server = Server(handler, apis, limits or Limits(), clock, log, reader, shortcut, security, urgent_reader)
     try:
         await server.listen(host, port)
     except OSError as error:
@@ -143,10 +152,12 @@ class Server:
         reader: Executor | None = None,
         shortcut: Callable[[Peer], Shortcut] | None = None,
         security: "ListenerSecurity | None" = None,
+        urgent_reader: Executor | None = None,
     ) -> None:
         self.handler = handler
         self.security = security
         self.reader = reader
+        self.urgent_reader = urgent_reader or reader
         self.shortcut = shortcut
         self.apis = apis
         self.limits = limits
@@ -156,7 +167,9 @@ class Server:
         """What there is of requests that are incomplete or wait to be read, over all connections."""
         self.pace = Pace(limits.requests_at_once)
         self.queued = Room(limits.max_queued_bytes)
+        self.queued_urgent = Room(limits.max_queued_bytes)
         self.unread: Unread[_Session] = Unread(per_reader_bytes=max(0, limits.send_buffer_bytes))
+        self.outlet = Outlet(self.unread, limits.max_unread_bytes)
         self.clock = clock
         self.admissions = Admissions(limits, clock, secured=security is not None)
         self._listening: asyncio.Server | None = None
@@ -401,7 +414,8 @@ class _Session:
         )
         self._rate = Rate(server.limits.max_requests_per_second)
         self._urgent_rate = Rate(URGENT_PER_SECOND)
-        self._queued_bytes = 0
+        self._in_queue: Counter[Room] = Counter()
+        """Bytes of large requests in each room whose answers are not made."""
         self._held_bytes = 0
         self._gate = asyncio.Semaphore(server.limits.max_in_flight)
         self._muted_until_ms = 0
@@ -439,7 +453,9 @@ class _Session:
             protocol.session = None
             self._machine.abandon()
             self._server.pending_bytes -= self._held_bytes
-            self._leave_queue(self._queued_bytes)  # of handlers that never began
+            for room, size_bytes in self._in_queue.items():  # of handlers that never began
+                room.leave(size_bytes)
+            self._in_queue.clear()
             self._server.unread.forget(self)
 
     async def _answer_requests(self) -> None:
@@ -491,28 +507,28 @@ class _Session:
                     clock = self._server.clock
                     await self._reply(slot, self._login.take_token(token, clock.monotonic_ms(), clock.wall_ms()))
                     continue
-                queued_bytes = self._admit_stranger(slot) if self._login.is_stranger else await self._admit(slot)
+                queued = self._admit_stranger(slot) if self._login.is_stranger else await self._admit(slot)
                 if slot.request is None:
-                    self._leave_queue(queued_bytes)
+                    self._leave_queue(queued)
                     self._made(slot)
                     await self._flush()
                 elif (reply := await self._greeted(slot.request)) is not None:
-                    self._leave_queue(queued_bytes)
+                    self._leave_queue(queued)
                     await self._reply(slot, reply)
                 else:
-                    handlers.create_task(self._handle(slot, queued_bytes))
+                    handlers.create_task(self._handle(slot, queued))
             self._hold(self._machine.pending_bytes)
         if self._machine.pending_bytes:
             self._complain(f"closed in the middle of a request, {self._machine.pending_bytes} bytes of it had come")
         raise _Ended
 
-    def _admit_stranger(self, slot: Slot) -> int:
+    def _admit_stranger(self, slot: Slot) -> _Queued:
         """Read a request of who has not logged in: one that may come then, and no other is even decoded, nor is it the
         turn of anybody else's."""
         assert slot.frame is not None
         require_before_login(slot.frame)
         self._machine.decode(slot)
-        return 0
+        return _NOT_QUEUED
 
     async def _greeted(self, request: Request) -> Reply | None:
         """A step of the login; None: the request is the handler's."""
@@ -561,8 +577,8 @@ class _Session:
         self._shortcut = None if self._server.shortcut is None else self._server.shortcut(self._peer)
         self._admission.logged_in()
 
-    async def _admit(self, slot: Slot) -> int:
-        """Wait until it is this request's turn, and read it; how much room it takes, to be given back."""
+    async def _admit(self, slot: Slot) -> _Queued:
+        """Wait until it is this request's turn, and read it; the room that it takes, to be given back."""
         frame = slot.frame
         assert frame is not None
         server = self._server
@@ -575,19 +591,21 @@ class _Session:
             await server.pace.begin()
         if len(frame) <= DECODED_AT_ONCE_BYTES:
             self._machine.decode(slot)
-            return 0
+            return _NOT_QUEUED
         self._hold(len(frame) + self._machine.pending_bytes)
-        await server.queued.enter(len(frame))
-        self._queued_bytes += len(frame)
+        room, reader = (server.queued_urgent, server.urgent_reader) if urgent else (server.queued, server.reader)
+        await room.enter(len(frame))
+        queued = (room, len(frame))
+        self._in_queue[room] += len(frame)
         try:
-            if server.reader is None:
+            if reader is None:
                 self._machine.decode(slot)
             else:
-                await asyncio.get_running_loop().run_in_executor(server.reader, self._machine.decode, slot)
+                await asyncio.get_running_loop().run_in_executor(reader, self._machine.decode, slot)
         except ProtocolError:
-            self._leave_queue(len(frame))
+            self._leave_queue(queued)
             raise
-        return len(frame)
+        return queued
 
     async def _wait_while_muted(self) -> None:
         """Hold the next request back. A connection that would be silent for longer than one may be is closed."""
@@ -597,11 +615,12 @@ class _Session:
             if wait_ms > self._limits.idle_timeout_ms:
                 raise _Ended
 
-    def _leave_queue(self, size_bytes: int) -> None:
+    def _leave_queue(self, queued: _Queued) -> None:
         """A large request was answered, or will never be."""
-        if size_bytes:
-            self._queued_bytes -= size_bytes
-            self._server.queued.leave(size_bytes)
+        room, size_bytes = queued
+        if room is not None and self._in_queue[room]:
+            self._in_queue[room] -= size_bytes
+            room.leave(size_bytes)
 
     def _give_way(self) -> None:
         self.cut_off("it has not logged in, and its place was needed")
@@ -644,11 +663,11 @@ class _Session:
             finally:
                 self._at_rest = False
 
-    async def _handle(self, slot: Slot, queued_bytes: int) -> None:
+    async def _handle(self, slot: Slot, queued: _Queued) -> None:
         try:
             await self._answer(slot)
         finally:
-            self._leave_queue(queued_bytes)
+            self._leave_queue(queued)
         del slot  # neither it nor what it was made from waits for the client
         await self._flush()
 
@@ -659,6 +678,8 @@ class _Session:
             message = await self._server.handler(request, self._peer)
             if message is None:
                 raise _Ended
+            if isinstance(message, EncodedResponse) and message.shared:
+                await self._server.outlet.turn(len(message.frame))
             self._machine.answer(slot, message)
             if isinstance(message, EncodedResponse) and message.mute_ms:
                 self._muted_until_ms = self._server.clock.monotonic_ms() + message.mute_ms

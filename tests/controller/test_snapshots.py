@@ -17,7 +17,7 @@ from kjbod.metadata.batches import encode_batch
 from kjbod.metadata.checkpoint_files import checkpoints_in, read_checkpoint
 from kjbod.metadata.fetching import Committed, Snapshot
 from kjbod.metadata.follower import MetadataFollower
-from kjbod.metadata.image import MetadataImage, Replayer, image_of
+from kjbod.metadata.image import MetadataImage, Replayer, image_of, shallow_copy
 from kjbod.metadata.live import LiveImage, dump_live
 from kjbod.metadata.records import NoOpRecord, encode_record
 from kjbod.metadata.snapshot import SnapshotId
@@ -25,7 +25,7 @@ from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import FetchSnapshotRequest, FetchSnapshotRequestPartition, FetchSnapshotRequestTopic
 from kjbod.wire.messages import SnapshotId as WireSnapshotId
 from kjbod_controller_stub.log import snapshots
-from kjbod_controller_stub.log.snapshots import Kept, Limits, Trigger, first_kept, piece_bytes, shallow_copy
+from kjbod_controller_stub.log.snapshots import Kept, Limits, Trigger, first_kept, piece_bytes
 from kjbod_controller_stub.server import ControllerServer
 from tests.controller.conftest import Serving, Site, until
 from tests.controller.test_server import connect, create, fetch, join, refusal

@@ -21,7 +21,7 @@ from kjbod.wire.messages import (
 )
 from kjbod_controller_stub.costs import LARGE_FRAME_BYTES, LARGE_PARTITIONS, is_large
 from kjbod_controller_stub.server import ControllerServer
-from kjbod_controller_stub.turns import TURNS_AT_ONCE, Turns
+from kjbod_controller_stub.turns import TURNS_AT_ONCE, TURNS_MS_MAX, Rank, Turns
 from tests.controller.conftest import Serving, Site, until
 from tests.controller.test_server import connect, create, join
 from tests.controller.world import World
@@ -76,7 +76,9 @@ class Diary:
         self.events: list[str] = []
         self.threads: dict[str, threading.Thread] = {}
 
-    def take(self, name: str, *, large: bool = False, work: Callable[[], None] = lambda: None) -> None:
+    def take(
+        self, name: str, *, large: bool = False, work: Callable[[], None] = lambda: None, rank: Rank = Rank.BROKERS
+    ) -> None:
         def do() -> str:
             self.threads[name] = threading.current_thread()
             work()
@@ -88,6 +90,7 @@ class Diary:
             settle=lambda result: self.events.append(f"settled {result}"),
             fail=lambda error: self.events.append(f"{name}: {error}"),
             is_large=lambda: large,
+            rank=rank,
         )
 
 
@@ -143,6 +146,43 @@ async def test_a_long_queue_of_small_turns_lets_the_loop_in_between(turns: Turns
     gate.open()
     await until(lambda: "settled last" in diary.events)
     assert diary.events.index("settled first") < diary.events.index("the loop") < diary.events.index("did last")
+
+
+async def test_brokers_go_before_all_others_and_each_of_them_in_order(turns: Turns, gate: Gate) -> None:
+    diary = Diary(turns)
+    diary.take("large", large=True, work=gate.pass_through, rank=Rank.OTHERS)
+    for number in range(3):
+        diary.take(f"read {number}", rank=Rank.OTHERS, large=number == 1)
+        diary.take(f"broker {number}", large=number == 1)
+    gate.open()
+    await until(lambda: len(diary.events) == 14)
+    order = [event.removeprefix("did ") for event in diary.events if event.startswith("did ")]
+    assert order == ["large", *(f"{who} {number}" for who in ("broker", "read") for number in range(3))]
+
+
+async def test_turns_that_take_long_let_the_loop_in_between_however_few_they_are(gate: Gate) -> None:
+    now_ms = 0
+    turns = Turns(lambda: now_ms / 1000)
+    diary, waited = Diary(turns), [0]
+    diary.take("large", large=True, work=gate.pass_through)
+
+    def work() -> None:
+        nonlocal now_ms
+        now_ms += 2
+        waited[-1] += 2
+
+    def look_at_sockets() -> None:
+        waited.append(0)
+        if len(turns):
+            asyncio.get_running_loop().call_soon(look_at_sockets)
+
+    for number in range(TURNS_AT_ONCE // 2):
+        diary.take(str(number), work=work)
+    asyncio.get_running_loop().call_soon(look_at_sockets)
+    gate.open()
+    await until(lambda: not len(turns))
+    await turns.close()
+    assert max(waited) < TURNS_MS_MAX + 2
 
 
 async def test_closing_waits_for_the_turn_that_is_taken(gate: Gate) -> None:

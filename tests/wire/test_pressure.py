@@ -3,7 +3,10 @@
 import asyncio
 from typing import Any
 
-from kjbod.wire.pressure import NO_LIMIT, Addresses, Pace, Rate, Room, Unread
+import pytest
+
+from kjbod.wire import pressure
+from kjbod.wire.pressure import NO_LIMIT, Addresses, Outlet, Pace, Rate, Room, Unread
 from tests.wire.conftest import Run
 
 
@@ -117,3 +120,58 @@ def test_each_address_has_its_own_connections() -> None:
     addresses.leave("a")
     assert addresses.enter("a")
     assert not Addresses(0).enter("a")
+
+
+def test_large_answers_leave_one_in_a_turn_of_the_loop_while_half_of_what_may_be_unread_is_free(run: Run[Any]) -> None:
+    async def story() -> None:
+        unread: Unread[int] = Unread()
+        outlet, turns, left = Outlet(unread, 100), [0], []
+        going = True
+
+        def look_at_sockets() -> None:
+            turns.append(0)
+            if going:
+                asyncio.get_running_loop().call_soon(look_at_sockets)
+
+        async def leave(number: int) -> None:
+            await outlet.turn(10)
+            unread.add(number, 10)
+            left.append(number)
+            turns[-1] += 1
+
+        look_at_sockets()
+        tasks = [asyncio.ensure_future(leave(number)) for number in range(8)]
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert left == [0, 1, 2, 3, 4]  # fifty bytes are unread: the others wait for these
+        tasks[5].cancel()
+        unread.taken(0, 10)
+        unread.forget(1)
+        await asyncio.gather(*tasks[6:])
+        going = False
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)
+        assert (left, max(turns)) == ([0, 1, 2, 3, 4, 6, 7], 1)
+
+    run(story)
+
+
+def test_readers_that_take_nothing_hold_the_others_back_for_a_time_only(
+    run: Run[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pressure, "SLOW_READER_MS", 1)
+
+    async def story() -> None:
+        unread: Unread[int] = Unread()
+        outlet = Outlet(unread, 100)
+        unread.add(1, 90)
+        await outlet.turn(90)
+
+    run(story)
+
+
+def test_what_is_larger_than_all_that_may_be_unread_leaves_alone(run: Run[Any]) -> None:
+    async def story() -> None:
+        await Outlet(Unread(), 100).turn(1_000)
+
+    run(story)

@@ -11,7 +11,6 @@ when log and snapshots together are too large or it is too old.
 
 import asyncio
 import contextlib
-import dataclasses
 import errno
 import os
 import time
@@ -29,7 +28,7 @@ from kjbod.medium import read_anew
 from kjbod.metadata.batches import iter_batches
 from kjbod.metadata.checkpoint_files import checkpoints_in, left_overs_in, read_checkpoint, stream_checkpoint
 from kjbod.metadata.control_records import KRaftVoters, SnapshotHeader
-from kjbod.metadata.image import MetadataImage, Topic
+from kjbod.metadata.image import MetadataImage
 from kjbod.metadata.log import MetadataLog
 from kjbod.metadata.quorum_state import FILE_NAME as QUORUM_STATE
 from kjbod.metadata.quorum_state import QuorumState
@@ -148,18 +147,6 @@ def _total(snapshots: Sequence[Kept], segments: Sequence[tuple[int, int]]) -> in
 def piece_bytes(readers: int) -> int:
     """Size of the pieces for each of so many observers that load a snapshot."""
     return max(PIECE_BYTES_MIN, PIECES_BYTES_MAX // max(1, readers))
-
-
-def shallow_copy(image: MetadataImage) -> MetadataImage:
-    """An image that stays as it is now; the values in it are shared."""
-    copies = {field.name: getattr(image, field.name) for field in dataclasses.fields(image)}
-    copies = {name: dict(value) if isinstance(value, dict) else value for name, value in copies.items()}
-    copies["topics"] = {
-        topic_id: Topic(topic.id, topic.name, topic.partitions.copy()) for topic_id, topic in image.topics.items()
-    }
-    copies["configs"] = {resource: values.copy() for resource, values in image.configs.items()}
-    copies["quotas"] = {entity: limits.copy() for entity, limits in image.quotas.items()}
-    return MetadataImage(**copies)
 
 
 # ---------------------------------------------------------------- at start

@@ -7,6 +7,7 @@ completes it (:mod:`.elections`). What needs no newcomer is complete at once: an
 all in sync. One that is in progress may be changed, or cancelled: then the partition gets back what it had.
 """
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import field
 
@@ -58,6 +59,11 @@ class Reassignments:
                 self._end(change.topic_id, change.partition)
         elif isinstance(change, TopicDeleted):
             self._in_progress.pop(change.topic.id, None)
+
+    def at_rest(self, image: MetadataImage) -> "Reassignments":
+        """The reassignments of ``image``, a copy of the state as it is now, to be read."""
+        in_progress = {topic_id: numbers.copy() for topic_id, numbers in self._in_progress.items()}
+        return dataclasses.replace(self, image=image, _in_progress=in_progress)
 
     def _end(self, topic_id: Uuid, number: int) -> None:
         numbers = self._in_progress.get(topic_id, {})
