@@ -41,7 +41,7 @@ from kjbod.metadata.follower import MetadataFollower
 from kjbod.runtime import memory, systemd
 from kjbod.runtime.control_socket import ControlServer
 from kjbod.runtime.logging import configure_logging, get_logger
-from kjbod.runtime.loop import run_daemon
+from kjbod.runtime.loop import run_daemon, share_interpreter
 from kjbod.runtime.room import require_room
 from kjbod.runtime.usage_meter import UsageMeter
 from kjbod.security.certificates import Certificates
@@ -153,6 +153,7 @@ def main(
         security.load()
         name_keys_without_effect(config, ",".join(config.process_roles), get_logger().info)
         memory.economize()
+        share_interpreter()
         # The watchdog ends a loop that hangs with SIGABRT: where it hung is then in the log.
         faulthandler.enable(file=2)
         # On a busy host this takes seconds, in which an event loop would neither heartbeat nor judge a disk.

@@ -15,6 +15,7 @@ from kjbod.clock import SystemClock, system_random
 from kjbod.config.keys import Config
 from kjbod.errors import EXIT_DISK_FAILURE, KjbodError, StorageError
 from kjbod.runtime.logging import get_logger
+from kjbod.runtime.loop import share_interpreter
 from kjbod.security.certificates import Certificates
 from kjbod_controller_stub import process
 from kjbod_controller_stub.log.directory_watch import DirectoryWatch
@@ -49,7 +50,7 @@ class CombinedController:
         self._failed = asyncio.Event()
         self._failure: Exception | None = None
         process.raise_files_limit()
-        process.share_interpreter()
+        share_interpreter()
 
     async def open(self) -> None:
         """Check everything, lock the directory and read the log; nothing is written, no port is open.

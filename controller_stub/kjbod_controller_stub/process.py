@@ -7,7 +7,6 @@ import functools
 import gc
 import os
 import resource
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from kjbod.config.unused import name_keys_without_effect
 from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.runtime import memory
 from kjbod.runtime.logging import configure_logging, flush_logging, get_logger
-from kjbod.runtime.loop import run_daemon
+from kjbod.runtime.loop import run_daemon, share_interpreter
 from kjbod.runtime.room import require_room
 from kjbod.runtime.signals import ENDING, outlive_signals
 from kjbod.runtime.systemd import notify_ready, notify_stopping
@@ -40,8 +39,6 @@ GONE_CONNECTIONS = 100
 """So many fewer than there were make a look at the heap worth its some ten milliseconds."""
 SLOW_START_S = 10.0
 """A start that takes longer says so."""
-_SWITCH_S = 0.001
-"""How long the thread with large work keeps the interpreter while the event loop waits for it."""
 _GC_THRESHOLDS = (10_000, 10, 10)
 """A large change makes objects by the hundred thousand: young ones are looked at less often than by default."""
 
@@ -70,11 +67,6 @@ def main(config_path: Path) -> int:
     memory.economize()
     share_interpreter()
     return run_daemon(functools.partial(_serve, config))
-
-
-def share_interpreter() -> None:
-    """Have the thread with large work give the interpreter to the event loop soon."""
-    sys.setswitchinterval(_SWITCH_S)
 
 
 def settle_memory() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -12,6 +13,15 @@ TRANSPORT_GONE = (ConnectionError, RuntimeError)
 ``RuntimeError: unable to perform operation on <...>; the handler is closed``, where asyncio drops what is written."""
 EXIT_INTERRUPTED = 130
 """128 + SIGINT, as shells tell it."""
+
+
+_SWITCH_S = 0.001
+"""How long a thread that computes keeps the interpreter while the event loop waits for it."""
+
+
+def share_interpreter() -> None:
+    """Have threads that compute give the interpreter to the event loop soon."""
+    sys.setswitchinterval(_SWITCH_S)
 
 
 class _Loop(asyncio.SelectorEventLoop):

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from kjbod.ids import Uuid
+from kjbod.wire import frames
 from kjbod.wire.client import Connection
 from kjbod.wire.messages import (
     AlterPartitionRequest,
@@ -24,6 +26,7 @@ from kjbod.wire.messages import (
     MetadataRequest,
     MetadataRequestTopic,
     RequestBody,
+    ResponseBody,
 )
 from kjbod_controller_stub import server as serving_module
 from kjbod_controller_stub.costs import LARGE_PARTITIONS
@@ -36,7 +39,7 @@ from tests.controller.world import directories
 
 LARGE = LARGE_PARTITIONS + 100
 READERS = 6
-READS: dict[str, RequestBody[object]] = {
+READS: dict[str, RequestBody[Any]] = {
     "all partitions": MetadataRequest(topics=None),
     "all by name": MetadataRequest(topics=(MetadataRequestTopic(name="large"),)),
     "reassignments": ListPartitionReassignmentsRequest(topics=None),
@@ -116,7 +119,8 @@ async def test_what_brokers_report_is_recorded_while_large_reads_wait(site: Site
         large = assignment(
             epoch, topic, range(LARGE, LARGE + 6_000), 1
         )  # is read in a thread; what it names does not exist
-        for message in (small, large, alteration(epoch, topic), large, small):
+        messages: tuple[RequestBody[Any], ...] = (small, large, alteration(epoch, topic), large, small)
+        for message in messages:
             answer = await broker.request(message, timeout_ms=60_000)
             assert answer.error_code == 0
         failed = BrokerHeartbeatRequest(
@@ -139,12 +143,12 @@ async def test_what_brokers_report_is_recorded_while_large_reads_wait(site: Site
 async def test_a_large_answer_is_made_once_for_all_who_wait_and_outside_the_loop(
     site: Site, serving: Serving, gate: Gate, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    made: list[object] = []
-    encode = serving_module.encode_response
+    made: list[ResponseBody] = []
+    encode = frames.encode_response
 
-    def counted(answer: object, version: int, correlation_id: int) -> bytes:
+    def counted(answer: ResponseBody, version: int, correlation_id: int) -> bytes:
         made.append(answer)
-        return encode(answer, version, correlation_id)  # type: ignore[arg-type]
+        return encode(answer, version, correlation_id)
 
     async with serving(site) as server, await connect(server.port) as broker:
         await lay(server, broker)
@@ -187,7 +191,8 @@ async def test_small_reads_are_answered_while_a_large_one_is_made(site: Site, se
         server._readings.thread.submit(gate.pass_through)
         large = asyncio.ensure_future(reader.request(MetadataRequest(topics=None), timeout_ms=60_000))
         await until(lambda: server._readings.asked == 1)
-        for message in (DescribeClusterRequest(), DescribeConfigsRequest(resources=())):
+        messages: tuple[RequestBody[Any], ...] = (DescribeClusterRequest(), DescribeConfigsRequest(resources=()))
+        for message in messages:
             await admin.request(message, timeout_ms=60_000)
         assert not large.done()
         gate.open()

@@ -20,7 +20,9 @@ controllers' one is bound at the start, before the broker registers, so that an 
 with one line. Requests that come before the metadata are known wait for them. A fenced broker answers as any other.
 
 All that a peer can cost is bounded: connections, the size of a request, and one request of a connection at a time,
-since an answer about a hundred thousand replicas has some megabytes.
+since an answer about a hundred thousand replicas has some megabytes. An answer of more than :data:`AT_ONCE` parts is
+made in a thread, from a copy of the metadata, once for all who ask the same (:mod:`kjbod.runtime.shared_work`): the
+event loop also sends the agent's heartbeats.
 """
 
 import asyncio
@@ -36,13 +38,14 @@ from kjbod.config.load import own_listener_problems
 from kjbod.errors import KjbodError
 from kjbod.metadata import describing
 from kjbod.metadata.acls import AclIndex, Acls, Operation, ResourceType, Rules
-from kjbod.metadata.image import BROKER, MetadataImage
+from kjbod.metadata.image import BROKER, MetadataImage, shallow_copy
 from kjbod.metadata.refusals import refusal
 from kjbod.metadata.token_requests import Requester, refuse
 from kjbod.metadata.versions import KRAFT_VERSION, SUPPORTED_FEATURES
 from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.listening import refusal_of
 from kjbod.runtime.names import Log, UnresolvedError
+from kjbod.runtime.shared_work import SharedWork
 from kjbod.security.certificates import Certificates
 from kjbod.security.credentials import MetadataCredentials
 from kjbod.security.dynamic import DynamicStores
@@ -58,7 +61,7 @@ from kjbod.wire.admin_messages import (
 )
 from kjbod.wire.connection import Features, api_versions_response
 from kjbod.wire.error_codes import ErrorCode
-from kjbod.wire.frames import Request, VersionRanges
+from kjbod.wire.frames import EncodedResponse, Request, VersionRanges, encode_response
 from kjbod.wire.limits import Limits, idle_limit_ms, queued_limit_bytes
 from kjbod.wire.messages import (
     API,
@@ -77,6 +80,7 @@ from kjbod.wire.messages import (
 )
 from kjbod.wire.server import Logger, Peer, Server, serve
 from kjbod_agent.admin import answers, listings, tokens
+from kjbod_agent.admin.answer_sizes import AT_ONCE, parts_of
 from kjbod_agent.admin.answers import Self
 from kjbod_agent.admin.forwarding import FORWARDED, Forwarder, Sender, screen
 from kjbod_agent.admin.tokens import TOKEN_APIS
@@ -103,6 +107,19 @@ SERVED: Final[VersionRanges] = {
     )
 }
 """What is offered: all that a broker of Kafka 4.3.1 offers, but for the data plane, groups and transactions."""
+FROM_METADATA: Final = frozenset(
+    {
+        ApiKey.METADATA,
+        ApiKey.DESCRIBE_CLUSTER,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.DESCRIBE_ACLS,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        ApiKey.LIST_CONFIG_RESOURCES,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+    }
+)
+"""What the metadata alone answer."""
 PRELOADED: Final[VersionRanges] = {
     key: (SERVED[key][1], SERVED[key][1])
     for key in (
@@ -250,6 +267,12 @@ class Listeners:
         self._clock = clock
         self._log = log
         self._servers: list[Server] = []
+        self._readings: SharedWork[EncodedResponse] = SharedWork("listener")
+        self._measurings: SharedWork[EncodedResponse] = SharedWork("listener-directories")
+        """Apart: a disk that hangs delays no answer from the metadata."""
+        self._copy: MetadataImage | None = None
+        """A copy of the metadata that may be current."""
+        self._acl_index: tuple[MetadataImage, int, AclIndex] | None = None
         self._rules = Rules.of(config.authorizer_class_name, config.super_users, config.allow_everyone_if_no_acl_found)
 
     @property
@@ -297,6 +320,7 @@ class Listeners:
             clock=self._clock,
             log=self._log,
             preloaded=PRELOADED,
+            reader=self._readings.thread,
             security=security,
             limits=Limits(
                 max_frame_bytes=min(FRAME_BYTES_MAX, config.socket_request_max_bytes),
@@ -318,6 +342,8 @@ class Listeners:
 
     async def close(self) -> None:
         """Stop to listen and end every connection, within :data:`CLOSE_TIMEOUT_MS`."""
+        self._readings.close()
+        self._measurings.close()
         servers, self._servers = self._servers, []
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_MS / 1000):
@@ -326,34 +352,77 @@ class Listeners:
 
     # ---- requests
 
-    async def answer(self, request: Request, peer: Peer, me: Self) -> ResponseBody:
+    async def answer(self, request: Request, peer: Peer, me: Self) -> ResponseBody | EncodedResponse:
         """A request."""
         await self._parts.broker.caught_up.wait()
         message, image = request.message, self._parts.broker.image
         if isinstance(message, ApiVersionsRequest):
             return api_versions_response(request, SERVED, _features(image, self._parts.broker.kraft_version))
-        acls = Acls(self._rules, image.acls.values(), principal=peer.principal, host=peer.host)
+        acls = Acls(self._rules, self._acls_of(image), principal=peer.principal, host=peer.host)
+        if request.api_key in FROM_METADATA:
+            if parts_of(image, message) <= AT_ONCE:
+                return self._from_metadata(request, image, acls, me)
+            return await self._read(request, peer, me)
         match message:
-            case MetadataRequest():
-                return answers.metadata(image, message, version=request.version, me=me, acls=acls)
-            case DescribeClusterRequest():
-                return answers.describe_cluster(image, message, me=me, acls=acls)
-            case DescribeConfigsRequest():
-                return answers.describe_configs(image, message, me=me, acls=acls)
             case DescribeLogDirsRequest():
-                return await self._describe_log_dirs(message, acls)
+                return await self._describe_log_dirs(request, message, acls)
             case AlterReplicaLogDirsRequest():
                 return await self._alter_log_dirs(message, acls)
         if request.api_key in TOKEN_APIS:
             return await self._tokens(request, image, acls, peer)
-        if request.api_key not in FORWARDED:
-            return self._listed(request, image, acls, peer, me)
         screened = screen(message, image, acls, request.version)
         if screened.allowed is None:
             return screened.merge(None)
         return screened.merge(await self._parts.forwarder.send(screened.allowed, _sender(request, peer)))
 
-    def _listed(self, request: Request, image: MetadataImage, acls: Acls, peer: Peer, me: Self) -> ResponseBody:
+    def _acls_of(self, image: MetadataImage) -> AclIndex:
+        """An index of the ACLs that is made again when the metadata have changed."""
+        if not self._rules.class_name:
+            return _NO_ACLS
+        kept = self._acl_index
+        if kept is None or kept[0] is not image or kept[1] != image.offset:
+            kept = self._acl_index = (image, image.offset, AclIndex(image.acls.values()))
+        return kept[2]
+
+    async def _read(self, request: Request, peer: Peer, me: Self) -> EncodedResponse:
+        """A long answer from the metadata."""
+        asker = (peer.principal, peer.host) if self._rules.class_name else None
+
+        async def begin() -> Callable[[], EncodedResponse]:
+            image = self._copied()
+
+            def work() -> EncodedResponse:
+                index = AclIndex(image.acls.values()) if self._rules.class_name else _NO_ACLS
+                acls = Acls(self._rules, index, principal=peer.principal, host=peer.host)
+                return _shared(request, self._from_metadata(request, image, acls, me))
+
+            return work
+
+        try:
+            return await self._readings.get((request.message, request.version, me, asker), begin)
+        finally:
+            if not self._readings.asked:
+                self._copy = None
+
+    def _copied(self) -> MetadataImage:
+        """The metadata as they are now, for a thread."""
+        image = self._parts.broker.image
+        if self._copy is None or (self._copy.offset, self._copy.epoch) != (image.offset, image.epoch):
+            self._copy = shallow_copy(image)
+        return self._copy
+
+    def _from_metadata(self, request: Request, image: MetadataImage, acls: Acls, me: Self) -> ResponseBody:
+        """Answers that the metadata alone decide. On the event loop, or in a thread from a copy."""
+        match request.message:
+            case MetadataRequest():
+                return answers.metadata(image, request.message, version=request.version, me=me, acls=acls)
+            case DescribeClusterRequest():
+                return answers.describe_cluster(image, request.message, me=me, acls=acls)
+            case DescribeConfigsRequest():
+                return answers.describe_configs(image, request.message, me=me, acls=acls)
+        return self._listed(request, image, acls, me)
+
+    def _listed(self, request: Request, image: MetadataImage, acls: Acls, me: Self) -> ResponseBody:
         """Answers from the metadata that need a right on the cluster, or none."""
         message, needs = request.message, _LISTED_NEED.get(request.api_key)
         if needs is not None and not acls.allow(needs, ResourceType.CLUSTER):
@@ -391,15 +460,20 @@ class Listeners:
                 found.append(token)
         return DescribeDelegationTokenResponse(tokens=tuple(found))
 
-    async def _describe_log_dirs(self, request: DescribeLogDirsRequest, acls: Acls) -> ResponseBody:
+    async def _describe_log_dirs(
+        self, request: Request, message: DescribeLogDirsRequest, acls: Acls
+    ) -> ResponseBody | EncodedResponse:
         if not acls.allow(Operation.DESCRIBE, ResourceType.CLUSTER):
             return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        directories = await self._parts.view.directories(answers.wanted_log_dirs(request))
-        results = []
-        for directory in directories:
-            results.append(answers.log_dir(directory))
-            await asyncio.sleep(0)  # of a hundred thousand replicas it is some milliseconds for each
-        return DescribeLogDirsResponse(results=tuple(results))
+
+        async def begin() -> Callable[[], EncodedResponse]:
+            directories = await self._parts.view.directories(answers.wanted_log_dirs(message))
+            return lambda: _shared(request, DescribeLogDirsResponse(results=tuple(map(answers.log_dir, directories))))
+
+        if message.topics is None:
+            return await self._measurings.get((message, request.version), begin)
+        # Not one after the other: where a disk hangs, each takes some seconds.
+        return await asyncio.get_running_loop().run_in_executor(self._measurings.thread, await begin())
 
     async def _alter_log_dirs(self, request: AlterReplicaLogDirsRequest, acls: Acls) -> ResponseBody:
         """Alter the directories of replicas, each on its own; of one that is named twice the last counts, as in Kafka's
@@ -429,10 +503,15 @@ class Listeners:
         )
 
 
+def _shared(request: Request, answer: ResponseBody) -> EncodedResponse:
+    return EncodedResponse(request.api_key, encode_response(answer, request.version, 0), shared=True)
+
+
 def _sender(request: Request, peer: Peer) -> Sender:
     return Sender(peer.principal, peer.host, request.client_id, request.version, peer.token_authenticated)
 
 
+_NO_ACLS: Final = AclIndex(())
 _LISTED_NEED: Final[Mapping[ApiKey, Operation]] = {
     ApiKey.DESCRIBE_ACLS: Operation.DESCRIBE,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: Operation.DESCRIBE_CONFIGS,

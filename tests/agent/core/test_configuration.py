@@ -25,7 +25,7 @@ from kjbod.wire import messages as wire
 from kjbod.wire.admin_messages import CreatePartitionsRequest
 from kjbod.wire.client import Disconnected
 from kjbod.wire.error_codes import ErrorCode
-from kjbod.wire.frames import Request
+from kjbod.wire.frames import EncodedResponse, Request, decode_response
 from kjbod.wire.server import Peer
 from kjbod_agent import daemon, ending
 from kjbod_agent.admin.forwarding import Sender
@@ -315,6 +315,8 @@ async def answer_to_a_stranger(agent: Agent) -> int:
         await agent.unfenced()
         request = Request(wire.ApiKey.DESCRIBE_LOG_DIRS, 4, 1, "c", wire.DescribeLogDirsRequest())
         answer: Any = await agent.handler(request, Peer("127.0.0.1", 1))
+        if isinstance(answer, EncodedResponse):
+            answer = decode_response(answer.frame[4:], request.api_key, request.version).message
         return int(answer.error_code)
 
 
