@@ -72,7 +72,7 @@ from kjbod_agent.history import History, uncompared_line
 from kjbod_agent.moves.machine import Room
 from kjbod_agent.moves.mover import Mover
 from kjbod_agent.partitions import TopicIdPartition
-from kjbod_agent.replicas.hosting import Update
+from kjbod_agent.replicas.hosting import MOVE_RATE, Update, move_rate
 from kjbod_agent.replicas.inventory import Wanted
 from kjbod_agent.replicas.placement import Placement
 from kjbod_agent.reporter import Log, Reporter, write
@@ -95,7 +95,6 @@ STARTING_TIMEOUT_MS: Final = 60_000
 """How long the service manager is asked, on each round, to wait for the end of the start."""
 TROUBLE_AGAIN_MS: Final = 60_000
 """A controller that does not answer is named again after this time."""
-MOVE_RATE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
 ROOM_MS: Final = 1_000
 """How often it is looked whether a directory is nearly full."""
 
@@ -612,8 +611,8 @@ class Broker:
     def _follow_move_rate(self) -> None:
         """A dynamic configuration of this broker goes before that of all brokers."""
         names = (str(self.life.identity.broker_id), "")
-        values = (self.image.configs.get((BROKER, name), {}).get(MOVE_RATE, "") for name in names)
-        self.mover.set_rate(next((int(value) for value in values if value.isdecimal()), None))
+        values = (move_rate(self.image.configs.get((BROKER, name), {}).get(MOVE_RATE, "")) for name in names)
+        self.mover.set_rate(next((value for value in values if value is not None), None))
 
     def _tell_mover(self, outcome: Outcome) -> None:
         """Tell the mover what the controller answered, unless something newer waits to be sent."""

@@ -537,6 +537,7 @@ class Daemon:
             mover=lambda: broker.mover,
             forwarder=Forwarder(self._forward_channel, self._clock, self._config.request_timeout_ms),
             cluster_id=opened.start_up.cluster_id,
+            log_dirs=lambda: [entry.path for entry in log_directories(opened, self.remembering.memory)],
         )
         self._listeners_open = Listeners(self._config, parts, self._certificates, clock=self._clock, log=self._log)
         await self._listeners_open.open()

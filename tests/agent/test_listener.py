@@ -227,6 +227,7 @@ class FakeAgent:
                 mover=lambda: self,
                 forwarder=Forwarder(channel, clock),
                 cluster_id=CLUSTER_ID,
+                log_dirs=lambda: self.config.log_dirs,
             )
             listeners = Listeners(self.config, parts, Certificates(), clock=clock, log=self.log)
             try:

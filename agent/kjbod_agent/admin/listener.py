@@ -27,7 +27,7 @@ event loop also sends the agent's heartbeats.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, Protocol
 
 from kjbod.clock import Clock
@@ -83,6 +83,7 @@ from kjbod_agent.admin import answers, listings, tokens
 from kjbod_agent.admin.answer_sizes import AT_ONCE, parts_of
 from kjbod_agent.admin.answers import Self
 from kjbod_agent.admin.forwarding import FORWARDED, Forwarder, Sender, screen
+from kjbod_agent.admin.own_configs import Own, screen_own_configs
 from kjbod_agent.admin.tokens import TOKEN_APIS
 from kjbod_agent.admin.view import SLICE, DirectoryViews
 
@@ -237,6 +238,7 @@ class Parts:
         mover: takes moves; asked for each time, since it comes after the broker.
         forwarder: to the controller.
         cluster_id: of the cluster.
+        log_dirs: entries of ``log.dirs`` as they are now, as they are spelled there.
     """
 
     broker: ServedBroker
@@ -244,6 +246,7 @@ class Parts:
     mover: Callable[[], Mover]
     forwarder: Forwarder
     cluster_id: str
+    log_dirs: Callable[[], Collection[str]]
 
 
 class Listeners:
@@ -373,7 +376,11 @@ class Listeners:
         screened = screen(message, image, acls, request.version)
         if screened.allowed is None:
             return screened.merge(None)
-        return screened.merge(await self._parts.forwarder.send(screened.allowed, _sender(request, peer)))
+        judged = screen_own_configs(screened.allowed, image, Own(self._config.node_id, self._parts.log_dirs()))
+        done = None
+        if judged.allowed is not None:
+            done = await self._parts.forwarder.send(judged.allowed, _sender(request, peer))
+        return screened.merge(judged.merge(done))
 
     def _acls_of(self, image: MetadataImage) -> AclIndex:
         """An index of the ACLs that is made again when the metadata have changed."""

@@ -16,6 +16,8 @@ from kjbod.quick_dataclass import dataclass
 from kjbod_agent.partitions import TopicIdPartition
 
 CORDONED_LOG_DIRS: Final = "cordoned.log.dirs"
+MOVE_RATE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
+_MOVE_RATE_MAX: Final = 2**63 - 1
 _UNDECIDED: Final = frozenset({UNASSIGNED, MIGRATING})
 
 
@@ -135,6 +137,14 @@ class Hosting:
 
     def _ours(self, topic: str, registration: PartitionRegistration) -> Hosted | None:
         return self._of(topic, registration) if self.broker_id in registration.replicas else None
+
+
+def move_rate(text: str) -> int | None:
+    """Bytes per second in a value of :data:`MOVE_RATE`, from 0 on; None: it is no such number (``ConfigDef.LONG``)."""
+    digits = text.strip().removeprefix("+")
+    if not (digits.isdecimal() and digits.isascii()) or int(digits) > _MOVE_RATE_MAX:
+        return None
+    return int(digits)
 
 
 def cordoned_log_dirs(
