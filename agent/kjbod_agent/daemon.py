@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from kjbod.clock import Clock, SystemClock, system_random
 from kjbod.config import Config, load_config
 from kjbod.config.endpoints import SECURITY_PROTOCOLS
-from kjbod.config.load import Check, agent_problems
+from kjbod.config.load import Check, agent_problems, server_problems
 from kjbod.config.unused import name_keys_without_effect
 from kjbod.errors import KjbodError
 from kjbod.ids import Uuid, random_agent_incarnation
@@ -582,6 +582,7 @@ class Daemon:
             rng=self._rng,
             log=self._log,
             spawn=self._spawn,
+            checks=(server_problems, *CHECKS),
         )
         return Loading(
             opened,

@@ -24,12 +24,12 @@ one that was left on the dead disk would stay there.
 import asyncio
 import os
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from kjbod.clock import Clock
 from kjbod.config import Config
-from kjbod.config.load import config_of
+from kjbod.config.load import Check, config_of
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid
 from kjbod.permissions import DENIED, explain
@@ -111,6 +111,7 @@ class Additions:
         log: for what was done.
         spawn: runs a coroutine in the daemon's TaskGroup.
         read_config: reads a configuration file again.
+        checks: what the next start demands of it.
     """
 
     def __init__(
@@ -127,6 +128,7 @@ class Additions:
         log: Log,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         read_config: Callable[[str], Awaitable[Config]] | None = None,
+        checks: Sequence[Check] = (),
     ) -> None:
         self._config = config
         self._paths = config.log_dirs
@@ -140,6 +142,7 @@ class Additions:
         self._log = log
         self._spawn = spawn
         self._read_config = read_config or self._read_again
+        self._checks = checks
         self._one_at_a_time = asyncio.Lock()
 
     async def add(self, path: str, *, renew: bool = True) -> str:
@@ -172,8 +175,28 @@ class Additions:
             raise AdditionError(
                 f"{path} is not in log.dirs of {self._config.source}: add it there, then run this again"
             )
+        problem = next(self._next_start_problems(config), None)
+        if problem is not None:
+            raise AdditionError(f"{found} is not added, the next start would fail: {problem}")
         self._paths = tuple(p for p in config.log_dirs if p in {*self._paths, found})
         return found
+
+    def _next_start_problems(self, config: Config) -> Iterator[str]:
+        """Reasons why the agent would not start again with ``config``, as it runs now."""
+        source, running = self._config.source, self._config
+        for key, now, then in (
+            ("node.id", running.node_id, config.node_id),
+            ("process.roles", ",".join(sorted(running.process_roles)), ",".join(sorted(config.process_roles))),
+        ):
+            if then != now:
+                yield f"{source}: {key} is {then}, the agent runs with {now}: set it back"
+        if config.metadata_log_dir != running.metadata_log_dir:
+            yield (
+                f"{source}: the cluster metadata are in {running.metadata_log_dir}, and the next start would look for "
+                f"them in {config.metadata_log_dir}: set metadata.log.dir={running.metadata_log_dir}"
+            )
+        for check in self._checks:
+            yield from check(config)
 
     async def _read_again(self, source: str) -> Config:
         try:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kjbod.config import Config
+from kjbod.config.load import agent_problems
 from kjbod.errors import KjbodError
 from kjbod.ids import Uuid
 from kjbod_agent.directories.additions import ANSWER_TIMEOUT_MS, Added, Additions
@@ -27,6 +28,7 @@ class Agent:
         self.disks = disks
         self.failed: set[Uuid] = set()
         self.why: str | None = None
+        self.problems: list[str] = []
         self.others: dict[Uuid, int] = {}
         self.answers = True
         self.keeps_offline = False
@@ -52,6 +54,7 @@ class Agent:
             log=self.disks.log,
             spawn=lambda work: self.tasks.append(asyncio.ensure_future(work)),
             read_config=self.read_file,
+            checks=(agent_problems, lambda _: self.problems),
         )
         return self
 
@@ -183,9 +186,42 @@ def test_a_directory_that_is_new_in_log_dirs_is_added_when_the_file_has_it(virtu
             await agent.refusal("/d2")
             == "/d2 is not in log.dirs of server.properties: add it there, then run this again"
         )
-        agent.file = config_of(["/d2", "/d1", "/d9"])
+        agent.file = config_of(["/d2", "/d1", "/d9"], metadata="/d1")
         assert "it is new" in await agent.additions.add("/d2")
         assert agent.added[0].log_dirs == (disks.ids["/d2"], disks.ids["/d1"])
+
+    virtual(main)
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        (config_of(["/d2", "/d1"]), "the cluster metadata are in /d1, and the next start would look for them in /d2"),
+        (config_of(["/d1", "/d2"], metadata="/d2"), "set metadata.log.dir=/d1"),
+        (config_of(["/d1", "/d2"], metadata="/m"), "set metadata.log.dir=/d1"),
+        (config_of(["/d1", "/d2"], node_id=2), "node.id is 2, the agent runs with 1: set it back"),
+        (replace(config_of(["/d1", "/d2"]), process_roles=frozenset({"controller"})), "process.roles is controller"),
+        (
+            replace(config_of(["/d1", "/d2"]), process_roles=frozenset()),
+            "process.roles is , the agent runs with broker",
+        ),
+        (None, "listeners: what the next start refuses"),
+    ],
+)
+def test_a_directory_with_which_the_next_start_would_fail_is_not_added(
+    virtual: Run, file: Config | None, said: str
+) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks(clock, ("/d1",))
+        agent = await Agent(disks).start()
+        disks.replace("/d2")
+        agent.file = file or config_of(["/d1", "/d2"])
+        agent.problems = [] if file else ["listeners: what the next start refuses"]
+        refusal = await agent.refusal("/d2")
+        assert refusal.startswith("/d2 is not added, the next start would fail: ")
+        assert said in refusal
+        agent.file, agent.problems = config_of(["/d1", "/d2"]), []
+        assert "it is new" in await agent.additions.add("/d2")  # as soon as it is set right
 
     virtual(main)
 
