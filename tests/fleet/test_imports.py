@@ -18,10 +18,11 @@ from kjbod.fleet.lake.state import ALL_DATES, LostPiecesError, Piece, State
 from tests.depth import only_deep
 from tests.fleet.parts import drawn
 from tests.fleet.shared_data import shared
+from tests.test_smart_raw import VALUES
 
 pytestmark = [pytest.mark.usefixtures("with_spark"), drawn("imports")]
 HOSTILE = 'WDC "<script>alert(1)</script>" \x1b[31m\u2028\'; DROP TABLE drive_day; --'
-SMART = ("smart_5_raw", "smart_9_raw", "smart_187_raw", "smart_194_raw", "smart_197_raw")
+SMART = ("smart_188_raw", "smart_5_raw", "smart_9_raw", "smart_187_raw", "smart_194_raw", "smart_197_raw")
 
 
 def day_csv(date: str, drives: int = 110, *, failed: tuple[int, ...] = (), more: tuple[str, ...] = SMART) -> str:
@@ -32,7 +33,8 @@ def day_csv(date: str, drives: int = 110, *, failed: tuple[int, ...] = (), more:
     for number in range(drives):
         model = HOSTILE if number == 0 else f"M{number % 2}"
         capacity = -1 if number == 3 else 4 * 10**12
-        smart = [number % 7 if name == "smart_5_raw" else 200_000 if number == 4 else 9_000 for name in more]
+        odd = {"smart_5_raw": number % 7, "smart_188_raw": number << 32 | 2}
+        smart = [odd.get(name, 200_000 if number == 4 else 9_000) for name in more]
         writer.writerow([date, f"S{number}", model, capacity, int(number in failed), *smart])
     return out.getvalue()
 
@@ -77,7 +79,7 @@ def test_days_become_drive_days_once_however_often_they_come(take: Any, lake: An
     second.write_bytes(gzip.compress(day_csv("2026-11-02", failed=(5,), more=SMART[::-1]).encode()))
     (tmp_path / "again.csv").write_text(first.read_text())
     with zipfile.ZipFile(zipped, "w") as archive:
-        archive.writestr("2026-11-03.csv", day_csv("2026-11-03", more=SMART[:1]))
+        archive.writestr("2026-11-03.csv", day_csv("2026-11-03", more=SMART[1:2]))
         archive.writestr("__MACOSX/._2026-11-03.csv", "date,nonsense")
     code, said = take("backblaze", first, second, tmp_path / "again.csv", zipped)
     assert code == 0
@@ -94,6 +96,7 @@ def test_days_become_drive_days_once_however_often_they_come(take: Any, lake: An
     assert odd["S3"].capacity_bytes is None
     assert (odd["S4"].smart_poh, odd["S4"].smart_realloc) == (None, 4)
     assert (odd["S6"].smart_poh, odd["S6"].smart_realloc, odd["S6"].capacity_bytes) == (9_000, 6, 4 * 10**12)
+    assert odd["S6"].smart_command_timeout == 2
     # Columns in another order, and columns that are not there, stay what they are.
     assert rows.where("date = '2026-11-02' AND drive = 'S6'").first().smart_realloc == 6
     assert rows.where("date = '2026-11-03' AND drive = 'S6'").first().smart_poh is None
@@ -113,13 +116,27 @@ def test_days_become_drive_days_once_however_often_they_come(take: Any, lake: An
     assert len(after.retired) == 1
 
 
+def test_packed_raw_values_are_unpacked_as_an_agent_unpacks_those_of_its_disks(spark: Any) -> None:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    from kjbod.fleet.imports.packed import count_of
+
+    columns = [
+        count_of(name, F.lit(raw).cast("bigint"))
+        for number, raw, _ in VALUES
+        for name in (f"smart_{number}_raw", f"r_{number}")
+    ]
+    found = spark.range(1).select(*columns, count_of("n_188", F.lit(1 << 33)), count_of("r_program", F.lit(None)))
+    assert list(found.first()) == [count for _, _, count in VALUES for _ in range(2)] + [1 << 33, None]
+
+
 def test_a_few_bad_rows_are_set_aside_and_many_refuse_the_file(take: Any, lake: Any, tmp_path: Path) -> None:
     path = tmp_path / "days.csv"
-    path.write_text(day_csv("2026-10-01") + "2026-13-45,S900,M1,1,0,0,0,0,0,0\n")
+    path.write_text(day_csv("2026-10-01") + "2026-13-45,S900,M1,1,0,0,0,0,0,0,0\n")
     code, said = take("backblaze", path)
     assert code == 1
     assert "1 row set aside, such as one of days.csv with the date '2026-13-45'" in said
-    path.write_text(day_csv("2026-10-01") + "2026-10-01,,M1,1,0,0,0,0,0,0\n" * 9)
+    path.write_text(day_csv("2026-10-01") + "2026-10-01,,M1,1,0,0,0,0,0,0,0\n" * 9)
     assert "9 of 119 rows cannot be used, such as one of days.csv with the serial_number ''" in refused(
         take, lake, "backblaze", path
     )

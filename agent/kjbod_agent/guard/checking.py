@@ -46,7 +46,7 @@ from kjbod_agent.smart.asking import ask_once
 from kjbod_agent.smart.names import is_physical
 from kjbod_agent.smart.processes import Processes as SmartProcesses
 from kjbod_agent.smart.rights import has_rights
-from kjbod_agent.smart.words import asked_by, recovery
+from kjbod_agent.smart.words import NEWER_SMARTCTL, asked_by, recovery
 from kjbod_agent.storage.api import (
     CanSurvey,
     DirectoryError,
@@ -465,7 +465,9 @@ class _Check:
             return
         processes = SmartProcesses(helper, READ_TIMEOUT_MS)
         told = await asyncio.gather(*(ask_once(processes, name) for name in disks))
-        for name, smart in zip(disks, told, strict=True):
+        if no_json := next((reason for _, reason in told if reason is not None), None):
+            self._say("note", f"SMART and NVMe health of {', '.join(disks)}: {no_json}", NEWER_SMARTCTL)
+        for name, (smart, _) in zip(disks, told, strict=True):
             if smart is not None and (warning := recovery(name, smart.recovery_ms, waits[name])) is not None:
                 self._say(*warning)
 

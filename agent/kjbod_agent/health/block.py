@@ -9,12 +9,15 @@ What stands for the device of a mount:
     a partition            the whole disk: requests to another partition show as well that it is alive
     dm, md, loop, zram     the device itself, which counts the requests that its users wait for
     NVMe                   the device itself; where a multipath head does not count, its paths (:func:`.sysfs.below`)
-    btrfs                  all devices of the file system; mountinfo has no device number for it
+    btrfs, bcachefs        all devices of the file system, by sysfs
+    XFS with ``logdev=`` or ``rtdev=``, ext4 with an external journal
+                           the data device, and these: a write waits for each of them
     a bind mount           as the file system that it shows a part of
     overlay                none: which file system its upper directory is on cannot be known from here
     anything else          none: FUSE, NFS, tmpfs. The verdict then has the deadline and the worker's steps
 
-Two directories share a device when the same disks lie at the bottom of both (:attr:`BlockDevice.disks`).
+Two directories share a device when the same disks lie at the bottom of both (:attr:`BlockDevice.disks`). A disk
+that has nothing but their journals is not counted here: each of them can die of its own disk, while the other lives.
 """
 
 from collections.abc import Sequence
@@ -61,6 +64,7 @@ class BlockDevice:
         serial: of the disk, where the kernel tells.
         reason: why there are no counters; None when there are.
         disks: kernel names of the disks at the bottom, below volumes and arrays.
+        journal: of these, the ones that have nothing but the journal of the file system.
     """
 
     names: tuple[str, ...]
@@ -69,10 +73,14 @@ class BlockDevice:
     serial: str | None = None
     reason: str | None = None
     disks: tuple[str, ...] = ()
+    journal: tuple[str, ...] = ()
 
     def shares(self, other: "BlockDevice") -> bool:
         """Whether what happens to one happens to the other: a disk below both, or the same mounted device."""
-        return self.device == other.device or not set(self.disks).isdisjoint(other.disks)
+        return self.device == other.device or not self._data_disks().isdisjoint(other._data_disks())
+
+    def _data_disks(self) -> set[str]:
+        return {*self.disks} - {*self.journal}
 
     def without_counters(self, reason: str) -> "BlockDevice":
         """A copy of the device that has no counters, for ``reason``."""

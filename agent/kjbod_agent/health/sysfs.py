@@ -6,6 +6,7 @@ Which device stands for a mount, and what its counters tell, is in :mod:`.block`
 import functools
 import os
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,33 +22,83 @@ MAX_DEPTH = 8
 """Layers of a stack that are looked through."""
 NUMBERED = frozenset({"ext4", "f2fs", "xfs"})
 """File systems that have a directory ``/sys/fs/<type>/<device>`` for each that is mounted."""
+MEMBERS = {"btrfs": "devices/*", "bcachefs": "dev-*/block"}
+"""File systems on several devices, with the links to these below their directory in ``/sys/fs/<type>``."""
+DATA_OPTIONS = frozenset({"rtdev"})
+"""Mount options that name another device with files (XFS)."""
+JOURNAL_OPTIONS = frozenset({"logdev", "journal_path"})
+"""Mount options that name a device with a journal (XFS, ext4)."""
+JBD2 = frozenset({"ext3", "ext4"})
+PROC = Path("/proc")
+KERNEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9!_.-]{0,63}")
 NVME_HEAD = re.compile(r"nvme(\d+)n(\d+)")
 
 
-def block_device_of(mount: Mount, sys: Path = SYS) -> BlockDevice:
-    """The block device of a mount; reads sysfs only."""
-    if not mount.device.startswith("0:"):
-        name = _whole_disk(sys / "dev" / "block" / mount.device)
-        names: tuple[str, ...] = () if name is None else (name,)
-        reason = None if names else f"{sys}/dev/block/{mount.device} is not there"
-    elif mount.fstype == "btrfs":
-        names = _btrfs_devices(mount.source, sys)
-        reason = None if names else f"no btrfs file system in {sys}/fs/btrfs has the device {mount.source}"
-    elif mount.fstype == "overlay":
-        names, reason = (), "overlay: the device of its upper directory cannot be known from here"
-    else:
-        names, reason = (), f"{mount.fstype} has no block device"
-    if not names:
-        return BlockDevice((), mount.device, reason=reason)
-    leaves = sorted({leaf for name in names for leaf in _leaves((sys / "block" / name).resolve())})
+def block_device_of(mount: Mount, sys: Path = SYS, proc: Path = PROC) -> BlockDevice:
+    """The block devices of a mount, all that its file system lies on; reads sysfs and procfs, and /dev for a name."""
+    data, journal = _data_devices(mount, sys), _journal_devices(mount, sys, proc)
+    names = tuple(dict.fromkeys(_disk_name(device) for device in (*data, *journal)))
+    if not data:
+        return BlockDevice((), mount.device, reason=_why_none(mount, sys))
+    leaves = {leaf.name for name in names for leaf in _leaves((sys / "block" / name).resolve())}
+    own = {leaf.name for device in data for leaf in _leaves((sys / "block" / _disk_name(device)).resolve())}
     leaf = min(_leaves((sys / "block" / names[0]).resolve()))
     return BlockDevice(
         names,
         _text(sys / "block" / names[0] / "dev") or mount.device,
         model=_text(leaf / "device" / "model"),
         serial=_text(leaf / "device" / "serial") or _text(leaf / "serial"),
-        disks=tuple(leaf.name for leaf in leaves),
+        disks=tuple(sorted(leaves)),
+        journal=tuple(sorted(leaves - own)),
     )
+
+
+def _data_devices(mount: Mount, sys: Path) -> tuple[Path, ...]:
+    """The devices that hold files, partitions as such, with that of the mount first."""
+    if mount.fstype in MEMBERS:
+        found = next((members for _, members in _file_systems(mount, sys)), set())
+        if not found and mount.fstype == "bcachefs":  # its source names them, as far as it was mounted by name
+            found = {device for name in mount.source.split(":") if (device := _device_named(name, sys)) is not None}
+        if found:
+            return tuple(sorted(found, key=_disk_name))
+    if mount.device.startswith("0:"):
+        return ()
+    first = _numbered(mount.device, sys)
+    return () if first is None else (first, *_of_options(mount, sys, DATA_OPTIONS))
+
+
+def _journal_devices(mount: Mount, sys: Path, proc: Path) -> tuple[Path, ...]:
+    """The devices that hold the journal of a file system and may hold nothing else of it."""
+    return (*_of_options(mount, sys, JOURNAL_OPTIONS), *_external_journal(mount, sys, proc))
+
+
+def _why_none(mount: Mount, sys: Path) -> str:
+    if not mount.device.startswith("0:"):
+        return f"{sys}/dev/block/{mount.device} is not there"
+    if mount.fstype in MEMBERS:
+        return f"no {mount.fstype} file system in {sys}/fs/{mount.fstype} has the device {mount.source}"
+    if mount.fstype == "overlay":
+        return "overlay: the device of its upper directory cannot be known from here"
+    return f"{mount.fstype} has no block device"
+
+
+def _of_options(mount: Mount, sys: Path, wanted: frozenset[str]) -> tuple[Path, ...]:
+    """Devices that mount options name."""
+    given = (option.partition("=") for option in sorted(mount.options))
+    found = (_device_named(value, sys) for name, _, value in given if name in wanted)
+    return tuple(device for device in found if device is not None)
+
+
+def _external_journal(mount: Mount, sys: Path, proc: Path) -> tuple[Path, ...]:
+    """The device of an ext4 journal that is on another one. No mount option shows it: the name of the journal's thread
+    does, ``jbd2/sdc1``; an internal one has an inode number behind it, ``jbd2/sdb1-8`` (fs/jbd2/journal.c)."""
+    own = _numbered(mount.device, sys) if mount.fstype in JBD2 else None
+    thread = None if own is None else _text(sys / "fs" / mount.fstype / own.name / "journal_task")
+    name = None if thread is None else _text(proc / thread / "comm")
+    if name is None or not name.startswith("jbd2/"):
+        return ()
+    device = _in_sysfs(name.removeprefix("jbd2/"), sys)
+    return () if device is None else (device,)
 
 
 def below(device: BlockDevice, sys: Path = SYS) -> BlockDevice | None:
@@ -55,8 +106,10 @@ def below(device: BlockDevice, sys: Path = SYS) -> BlockDevice | None:
 
     A multipath head of NVMe, md and bio-based dm count on some kernels and not on others; what they lie on counts.
     """
-    names = {found.name for name in device.names for found in _below((sys / "block" / name).resolve(), sys)}
-    return replace(device, names=tuple(sorted(names))) if names else None
+    lower = {name: {found.name for found in _below((sys / "block" / name).resolve(), sys)} for name in device.names}
+    if not any(lower.values()):
+        return None
+    return replace(device, names=tuple(sorted(set().union(*(found or {name} for name, found in lower.items())))))
 
 
 def read_counters(device: BlockDevice, sys: Path = SYS) -> BlockCounters | None:
@@ -121,7 +174,7 @@ def mount_number(mount: Mount, sys: Path = SYS) -> int | None:
     file systems without such a directory (FUSE, NFS)."""
     try:
         if mount.fstype == "btrfs":
-            return next((found.stat().st_ino for found, _ in _btrfs(mount.source, sys)), None)
+            return next((place.stat().st_ino for place, _ in _file_systems(mount, sys)), None)
         if mount.fstype in NUMBERED:
             name = (sys / "dev" / "block" / mount.device).resolve(strict=True).name
             return (sys / "fs" / mount.fstype / name).stat().st_ino
@@ -130,31 +183,59 @@ def mount_number(mount: Mount, sys: Path = SYS) -> int | None:
     return None
 
 
-def _whole_disk(link: Path) -> str | None:
+def _numbered(number: str, sys: Path) -> Path | None:
+    """The directory in sysfs of a device, ``"8:17"``."""
     try:
-        found = link.resolve(strict=True)
+        return (sys / "dev" / "block" / number).resolve(strict=True)
     except OSError:
         return None
-    return found.parent.name if (found / "partition").exists() else found.name
 
 
-def _btrfs_devices(source: str, sys: Path) -> tuple[str, ...]:
-    """Kernel names of all devices of the btrfs file system that ``source`` belongs to."""
-    return next((tuple(sorted(disks)) for _, disks in _btrfs(source, sys)), ())
+def _disk_name(device: Path) -> str:
+    """The kernel name of a device, of a partition that of its disk."""
+    return device.parent.name if (device / "partition").exists() else device.name
 
 
-def _btrfs(source: str, sys: Path) -> Iterator[tuple[Path, set[str]]]:
-    """The directory in sysfs of the btrfs file system that ``source`` belongs to, with its devices."""
-    name = source.rpartition("/")[2]
+def _in_sysfs(name: str, sys: Path) -> Path | None:
+    """The device with a kernel name."""
+    if not KERNEL_NAME.fullmatch(name):
+        return None
+    places = (sys / "block" / name, *sys.glob(f"block/*/{name}"))
+    return next(
+        (place.resolve() for place in places if (place / "dev").exists() or (place / "partition").exists()), None
+    )
+
+
+def _device_named(path: str, sys: Path) -> Path | None:
+    """The device with a path below /dev."""
+    folder, _, name = path.rpartition("/")
+    if folder == "/dev/mapper":
+        name = next((p.parent.parent.name for p in sys.glob("block/dm-*/dm/name") if _text(p) == name), name)
+    found = _in_sysfs(name, sys) if folder in ("/dev", "/dev/mapper") else None
+    if found is not None:
+        return found
+    try:
+        status = Path(path).stat()
+    except (OSError, ValueError):
+        return None
+    number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+    return _numbered(number, sys) if stat.S_ISBLK(status.st_mode) else None
+
+
+def _file_systems(mount: Mount, sys: Path) -> Iterator[tuple[Path, set[Path]]]:
+    """The directory in sysfs of the file system that was mounted, with its devices; nothing where there is none."""
+    sources = {part.rpartition("/")[2] for part in mount.source.split(":")}
     mapped = {_text(path): path.parent.parent.name for path in sys.glob("block/dm-*/dm/name")}
-    name = mapped.get(name, name)
-    for devices in sys.glob("fs/btrfs/*/devices"):
-        try:
-            links = sorted(devices.iterdir())
-        except OSError:  # unmounted just now
-            continue
-        if name in {link.name for link in links}:
-            yield devices.parent, {disk for link in links if (disk := _whole_disk(link)) is not None}
+    wanted = {mapped.get(name, name) for name in sources}
+    for place in sys.glob(f"fs/{mount.fstype}/*"):
+        members = {path.resolve() for path in place.glob(MEMBERS[mount.fstype])}
+        is_first = any(_text(member / "dev") == mount.device for member in members)
+        if (
+            is_first
+            or place.name in {name.removeprefix("UUID=") for name in sources}
+            or any(member.name in wanted for member in members)
+        ):
+            yield place, {member for member in members if member.is_dir()}
 
 
 def _below(device: Path, sys: Path) -> Iterator[Path]:

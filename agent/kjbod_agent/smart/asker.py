@@ -46,13 +46,15 @@ _TEMPERATURES: Final = (
 
 
 def facts_of(name: str, sys: Path = SYS) -> dict[str, str | int]:
-    """Facts of sysfs about a disk: model, serial, firmware, capacity_bytes, temp_c; without what it does not say."""
+    """Facts of sysfs about a disk: model, serial, firmware, wwid, capacity_bytes, temp_c; without
+    what it does not say."""
     disk = sys / "block" / name
     device = disk / "device"
     found: dict[str, str | int | None] = {
         "model": _text(device / "model"),
         "serial": _text(device / "serial") or _text(disk / "serial") or _unit_serial(device / "vpd_pg80"),
         "firmware": _text(device / "firmware_rev") or _text(device / "rev"),
+        "wwid": _text(device / "wwid") or _text(disk / "wwid"),
         "capacity_bytes": _number(disk / "size", SECTOR_BYTES),
         "temp_c": _temperature(disk),
     }

@@ -21,11 +21,21 @@ from kjbod_agent.reporter import Log
 from kjbod_agent.smart.processes import Answer
 from kjbod_agent.smart.readings import Smart, of_directory, over
 from kjbod_agent.smart.schedule import ASK_TIMEOUT_MS, Lying, Past, next_disk, well_disks
-from kjbod_agent.smart.smartctl import UNREAD_BITS, exit_status, explain, parse_facts, parse_smartctl, why_unread
+from kjbod_agent.smart.smartctl import (
+    UNREAD_BITS,
+    exit_status,
+    explain,
+    parse_facts,
+    parse_smartctl,
+    why_no_json,
+    why_unread,
+)
 from kjbod_agent.smart.words import NOT_INSTALLED
 
 ROUND_MS: Final = 5_000
 """Between two looks whether it is a disk's turn."""
+TEXT_BYTES_MAX: Final = 256
+"""Of an output that is no JSON: its first line has the version."""
 
 
 class CanAsk(Protocol):
@@ -73,7 +83,9 @@ class SmartAsking:
 
     def of(self, device: BlockDevice) -> Smart | None:
         """The health of the disks that a directory lies on; None: none of them has told it."""
-        return of_directory({name: self._read[name] for name in device.disks if name in self._read})
+        read = {name: self._read[name] for name in device.disks if name in self._read}
+        # A journal on a disk of its own wears it, and is no room of the directory.
+        return of_directory({n: replace(s, capacity_bytes=None) if n in device.journal else s for n, s in read.items()})
 
     async def run(self) -> None:
         """Ask, until cancelled."""
@@ -124,7 +136,7 @@ class SmartAsking:
 
     def _answered(self, name: str, answer: Answer) -> None:
         first, _, rest = answer.content.partition(b"\n")
-        facts = _parsed(first)
+        facts = parsed(first)
         if not isinstance(facts, Mapping):
             self._tell_unread(name, "who asks it says nothing of it")
             return
@@ -132,7 +144,7 @@ class SmartAsking:
         if source != "sysfs" and not facts.get("smartctl"):
             source, reason = "sysfs", NOT_INSTALLED
         self._tell_source(source, reason)
-        document = None if source == "sysfs" else _parsed(rest)
+        document = None if source == "sysfs" else parsed(rest)
         unread = None if source == "sysfs" else why_unread(document)
         smart = replace(over(parse_facts(facts), parse_smartctl(document)), at_ms=self._clock.wall_ms())
         if unread is None:
@@ -171,18 +183,22 @@ class SmartAsking:
         return [status.path for status in self._statuses() if name in status.device.disks]
 
 
-async def ask_once(processes: CanAsk, name: str) -> Smart | None:
-    """Return the health of a disk, by its kernel name, as smartctl reads it now; None: nothing was read in time."""
+async def ask_once(processes: CanAsk, name: str) -> tuple[Smart | None, str | None]:
+    """Return the health of a disk, by its kernel name, as smartctl reads it now, and why smartctl can read none.
+
+    Health is None where nothing was read in time; the reason is None where it concerns this disk alone.
+    """
     try:
         answer = await processes.ask(name)
     except (TimeoutError, OSError):
-        return None
-    return parse_smartctl(_parsed(answer.content.partition(b"\n")[2]))
+        return None, None
+    document = parsed(answer.content.partition(b"\n")[2])
+    return parse_smartctl(document), why_no_json(document)
 
 
-def _parsed(content: bytes) -> Any:
-    """JSON; None: it is none."""
+def parsed(content: bytes) -> Any:
+    """JSON; text where it is none."""
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
-        return None
+        return content[:TEXT_BYTES_MAX].decode("utf-8", "replace")

@@ -20,6 +20,7 @@ class Smart:
         model: of the disk.
         serial: of the disk.
         firmware: its revision.
+        unit: identifier of the logical unit, the same on each path to it, as the kernel has it (``wwid``).
         capacity_bytes: of the disk.
         passed: its own overall assessment.
         power_on_hours: of its life.
@@ -41,6 +42,7 @@ class Smart:
     model: str | None = None
     serial: str | None = None
     firmware: str | None = None
+    unit: str | None = None
     capacity_bytes: int | None = None
     passed: bool | None = None
     power_on_hours: int | None = None
@@ -73,7 +75,8 @@ def over(facts: Smart, read: Smart | None) -> Smart:
 
 def of_directory(disks: Mapping[str, Smart]) -> Smart | None:
     """The health of a directory that lies on these disks, by kernel name: of each value the worst, of capacities the
-    sum, texts one after the other. None: none of them has been read."""
+    sum, texts one after the other. A disk that is there on several paths has its capacity once.
+    None: none of them has been read."""
     if not disks:
         return None
     each = list(disks.values())
@@ -81,7 +84,6 @@ def of_directory(disks: Mapping[str, Smart]) -> Smart | None:
     warnings = [one.critical_warning for one in each if one.critical_warning is not None]
     worst: dict[str, Callable[[Sequence[int]], int]] = {
         "at_ms": min,
-        "capacity_bytes": sum,
         "power_on_hours": max,
         "temp_c": max,
         "wear_pct": max,
@@ -98,11 +100,23 @@ def of_directory(disks: Mapping[str, Smart]) -> Smart | None:
         model=_texts(one.model for one in each),
         serial=_texts(one.serial for one in each),
         firmware=_texts(one.firmware for one in each),
+        unit=None,
+        capacity_bytes=_of_known(sum, _capacities(disks)),
         passed=all(verdicts) if verdicts else None,
         critical_warning=_all_bits(warnings) if warnings else None,
         raw={name: dict(one.raw) for name, one in disks.items() if one.raw},
         **{name: _of_known(take, [getattr(one, name) for one in each]) for name, take in worst.items()},
     )
+
+
+def _capacities(disks: Mapping[str, Smart]) -> list[int | None]:
+    """Capacities of the disks in bytes, one of each. A disk that is there on several paths (dm-multipath) is one. Two
+    units with one serial number are two: actuators of a disk, namespaces."""
+    found: dict[tuple[str | None, ...], int | None] = {}
+    for name, one in disks.items():
+        key = (one.unit,) if one.unit else (one.model, one.serial) if one.serial else (name,)
+        found[key] = one.capacity_bytes if found.get(key) is None else found[key]
+    return list(found.values())
 
 
 def longest_ms(limits: Sequence[int]) -> int:

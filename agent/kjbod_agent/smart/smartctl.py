@@ -9,7 +9,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from kjbod.smart_raw import unpacked
 from kjbod_agent.smart.readings import Smart, longest_ms, over
+from kjbod_agent.smart.wear import wear_of
 
 EXIT_BITS: Final = (
     "the command line was not understood",
@@ -23,6 +25,9 @@ EXIT_BITS: Final = (
 )
 """Bits of the exit status, from bit 0 on. With the first two nothing was read; the others are about the disk."""
 UNREAD_BITS: Final = 0b11
+JSON_SINCE: Final = 7
+"""Major version of the first smartmontools with ``--json``."""
+_OLD_VERSION: Final = re.compile(r"smartctl (?:version )?(?:pre-)?(([0-9]{1,4})\.[0-9]{1,4})")
 TEXT_MAX: Final = 128
 """Characters of a model, a serial number and the like."""
 ENTRIES_MAX: Final = 64
@@ -31,21 +36,6 @@ _LONG_MAX: Final = 2**63 - 1
 _TEMPERATURES: Final = range(-60, 201)
 _REALLOC, _REPORTED, _TIMEOUT, _PENDING, _UNCORRECT = 5, 187, 188, 197, 198
 _HOURS, _TEMPERATURE, _AIRFLOW, _RESERVED = 9, 194, 190, 232
-_LIFE_LEFT: Final = frozenset(
-    {
-        (177, "Wear_Leveling_Count"),
-        (231, "SSD_Life_Left"),
-        (233, "Media_Wearout_Indicator"),
-        (202, "Percent_Lifetime_Remain"),
-        (202, "Percent_Lifetime_Used"),
-        (169, "Remaining_Lifetime_Perc"),
-        (173, "Wear_Leveling_Count"),
-        (173, "Ave_Block-Erase_Count"),
-        (245, "SSD_Life_Left"),
-    }
-)
-"""Attributes whose normalized value is what is left of 100. The number alone says nothing: 231 is a temperature on some
-disks, 202 counts errors on others."""
 _ENDURANCE: Final = "Percentage Used Endurance Indicator"
 
 
@@ -65,7 +55,7 @@ def parse_smartctl(document: object) -> Smart | None:
         passed=_flag(document, "smart_status", "passed"),
         power_on_hours=_count(document, "power_on_time", "hours"),
         temp_c=_temperature(_at(document, "temperature", "current")),
-        wear_pct=_count(document, "endurance_used", "current_percent"),
+        wear_pct=_wear(document),
         spare_pct=_count(document, "spare_available", "current_percent"),
     )
     for kind in (_nvme, _ata, _scsi):
@@ -84,15 +74,27 @@ def explain(status: int) -> str:
 
 
 def why_unread(document: object) -> str | None:
-    """Reason why smartctl read nothing of the disk, in one line; None: it did."""
+    """Reason why smartctl read nothing of the disk, in one line; None: it did.
+
+    Args:
+        document: the parsed JSON, or the text that is none.
+    """
     status = exit_status(document)
     if status is None:
-        return "no document of smartctl's"
+        return why_no_json(document) or "no document of smartctl's"
     if not status & UNREAD_BITS:
         return None
     messages = _at(document, "smartctl", "messages")
     said = [_text(one, "string") for one in messages[:1]] if isinstance(messages, list) else []
     return f"exit status {status}: " + (next((text for text in said if text), None) or explain(status & UNREAD_BITS))
+
+
+def why_no_json(text: object) -> str | None:
+    """Reason in one line where an output is that of a smartctl without JSON; None: it is something else."""
+    found = _OLD_VERSION.match(text) if isinstance(text, str) else None
+    if found is None or int(found[2]) >= JSON_SINCE:
+        return None
+    return f"smartctl {found[1]} knows no JSON: smartmontools {JSON_SINCE}.0 or later is needed"
 
 
 def parse_facts(document: object) -> Smart:
@@ -101,6 +103,7 @@ def parse_facts(document: object) -> Smart:
         model=_text(document, "model"),
         serial=_text(document, "serial"),
         firmware=_text(document, "firmware"),
+        unit=_text(document, "wwid"),
         capacity_bytes=_count(document, "capacity_bytes"),
         temp_c=_temperature(_at(document, "temp_c")),
     )
@@ -125,15 +128,14 @@ def _nvme(document: object) -> Smart:
 def _ata(document: object) -> Smart:
     table = _attributes(document)
     return Smart(
-        realloc=_raw(table.get(_REALLOC)),
-        pending=_raw(table.get(_PENDING)),
-        uncorrect=_raw(table.get(_UNCORRECT)),
-        reported_uncorrect=_raw(table.get(_REPORTED)),
-        command_timeout=_timeouts(table.get(_TIMEOUT)),
+        realloc=_raw(table, _REALLOC),
+        pending=_raw(table, _PENDING),
+        uncorrect=_raw(table, _UNCORRECT),
+        reported_uncorrect=_raw(table, _REPORTED),
+        command_timeout=_raw(table, _TIMEOUT),
         recovery_ms=_recovery_ms(_at(document, "ata_sct_erc")),
-        power_on_hours=_raw(table.get(_HOURS)),
-        temp_c=_packed_temperature(table.get(_TEMPERATURE)) or _packed_temperature(table.get(_AIRFLOW)),
-        wear_pct=_wear(document, table),
+        power_on_hours=_raw(table, _HOURS),
+        temp_c=_packed_temperature(table, _TEMPERATURE) or _packed_temperature(table, _AIRFLOW),
         spare_pct=_spare(table.get(_RESERVED)),
         raw={str(number): _row(attribute) for number, attribute in table.items()},
     )
@@ -184,36 +186,28 @@ def _row(attribute: Mapping[str, Any]) -> list[int | None]:
     return [*(_count(attribute, name) for name in ("value", "worst", "thresh")), _count(attribute, "raw", "value")]
 
 
-def _raw(attribute: Mapping[str, Any] | None) -> int | None:
-    """The count in a raw value. Vendors pack more than one number into its six bytes: smartctl's text has the count
-    first, as in ``8 (0 12)`` or ``31427h+04m``."""
-    text = _at(attribute, "raw", "string")
-    if isinstance(text, str) and (first := re.match(r"([0-9]{1,18})(?![0-9x])", text)) is not None:
+def _raw(table: Mapping[int, Mapping[str, Any]], number: int) -> int | None:
+    """The count in a raw value. Where smartctl takes a packed one apart, its text has the count first, as in
+    ``8 (0 12)`` or ``31427h+04m``; three words alone, ``1 2 3``, begin with the highest."""
+    text = _at(table.get(number), "raw", "string")
+    if isinstance(text, str) and (first := re.match(r"([0-9]{1,18})(?: \(|[^0-9x ])", text)) is not None:
         return int(first[1])
-    return _count(attribute, "raw", "value")
+    value = _count(table.get(number), "raw", "value")
+    return None if value is None else unpacked(number, value)
 
 
-def _timeouts(attribute: Mapping[str, Any] | None) -> int | None:
-    """Seagate packs three counts: the lowest 16 bits are all timeouts, the others those that took longer."""
-    value = _count(attribute, "raw", "value")
-    return None if value is None else value & 0xFFFF if value > 0xFFFF else value
+def _packed_temperature(table: Mapping[int, Mapping[str, Any]], number: int) -> int | None:
+    value = _count(table.get(number), "raw", "value")
+    return None if value is None else _temperature(unpacked(number, value))
 
 
-def _packed_temperature(attribute: Mapping[str, Any] | None) -> int | None:
-    """The lowest byte; lowest and highest so far stand above it."""
-    value = _count(attribute, "raw", "value")
-    return None if value is None else _temperature(value & 0xFF)
-
-
-def _wear(document: object, table: Mapping[int, Mapping[str, Any]]) -> int | None:
+def _wear(document: object) -> int | None:
+    """The wear as a standard has it, else by attributes, else as smartctl guesses it: from a normalized value alone."""
     for entry in _statistics(document):
         if _at(entry, "name") == _ENDURANCE and (used := _count(entry, "value")) is not None:
             return used
-    for number, attribute in table.items():
-        left = _count(attribute, "value")
-        if (number, _at(attribute, "name")) in _LIFE_LEFT and left is not None and left <= 100:
-            return 100 - left
-    return None
+    used = wear_of(_attributes(document).values())
+    return _count(document, "endurance_used", "current_percent") if used is None else used
 
 
 def _statistics(document: object) -> Iterator[object]:

@@ -8,6 +8,8 @@ RIGHTS: Final = "CAP_SYS_RAWIO and CAP_SYS_ADMIN"
 NO_RIGHTS: Final = f"smartctl needs {RIGHTS}: systemctl enable --now kjbod-smart.socket"
 NOT_INSTALLED: Final = "smartctl is not installed (smartmontools)"
 
+NEWER_SMARTCTL: Final = "install smartmontools 7.0 or later; until then sysfs alone is read, which has little of it"
+
 
 def asked_by(
     disks: Sequence[str], helper: str, *, is_there: bool, is_usable: bool, may: bool, has_smartctl: bool

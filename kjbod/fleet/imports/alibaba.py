@@ -9,6 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from kjbod.fleet.imports.formats import ALIBABA, REQUIRED, TEXT_MAX
+from kjbod.fleet.imports.packed import count_of
 from kjbod.fleet.imports.sources import Lines, rows_of
 from kjbod.fleet.tables import IMPORTED_TICKET
 
@@ -24,7 +25,8 @@ def parsed(groups: list[Lines]) -> DataFrame:
     wanted = (*REQUIRED[ALIBABA], "app", "machine_room_id", *SMART)
     rows = reduce(DataFrame.unionByName, (rows_of(lines, wanted) for lines in groups))
     at = F.try_to_timestamp(F.col("failure_time"), F.lit("yyyy-MM-dd HH:mm:ss"))
-    values = F.array(*(F.struct(F.lit(name).alias("name"), _whole(name).alias("value")) for name in SMART))
+    counts = {name: count_of(name, _whole(name)) for name in SMART}
+    values = F.array(*(F.struct(F.lit(name).alias("name"), count.alias("value")) for name, count in counts.items()))
     known = {
         "source": F.lit(ALIBABA),
         "ts": F.unix_millis(at),

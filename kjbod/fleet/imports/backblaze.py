@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from kjbod.fleet.imports.formats import BACKBLAZE, BACKBLAZE_SMART, POH_MAX, REQUIRED, TEXT_MAX
+from kjbod.fleet.imports.packed import count_of
 from kjbod.fleet.imports.sources import Lines, rows_of
 from kjbod.fleet.tables import IMPORTED_DRIVE_DAY
 
@@ -24,7 +25,7 @@ def parsed(groups: list[Lines]) -> DataFrame:
     rows = reduce(DataFrame.unionByName, (rows_of(lines, wanted) for lines in groups))
     day = F.when(F.col("date").rlike(r"^\d{4}-\d{2}-\d{2}$"), F.try_to_date("date", "yyyy-MM-dd"))
     failed, capacity = _whole("failure"), _whole("capacity_bytes")
-    numbers = {name: _whole(published) for name, published in BACKBLAZE_SMART.items()}
+    numbers = {name: count_of(published, _whole(published)) for name, published in BACKBLAZE_SMART.items()}
     poh = numbers["smart_poh"]
     too_long = (poh < 0) | (poh > POH_MAX)
     pod = F.concat_ws("/", *(F.col(name) for name in ("cluster_id", "vault_id", "pod_id")))

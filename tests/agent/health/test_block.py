@@ -35,8 +35,8 @@ class Sysfs:
         return path
 
 
-def mount(device: str, fstype: str = "ext4", source: str = "/dev/x") -> Mount:
-    return Mount(40, 27, device, "/", "/mnt/d1", fstype, source, frozenset({"rw"}))
+def mount(device: str, fstype: str = "ext4", source: str = "/dev/x", *options: str) -> Mount:
+    return Mount(40, 27, device, "/", "/mnt/d1", fstype, source, frozenset({"rw", *options}))
 
 
 @pytest.fixture
@@ -78,6 +78,133 @@ def test_btrfs_is_the_sum_of_its_devices(sysfs: Sysfs) -> None:
     assert read_counters(device, sysfs.root) == BlockCounters(
         in_flight=2, completed=300, busy_ms=110, reads=200, read_bytes=2048, writes=80, write_bytes=6144, flushes=6
     )
+
+
+class Layout:
+    """Disks sdb to sde, of which sde has two partitions, and a volume vg-log on sdd."""
+
+    def __init__(self, sysfs: Sysfs) -> None:
+        self.sysfs, self.sys, self.proc = sysfs, sysfs.root, sysfs.root / "proc"
+        for number, name in enumerate(("sdb", "sdc", "sdd", "sde"), start=1):
+            disk = sysfs.disk(name, f"8:{16 * number}")
+            if name == "sde":
+                sysfs.partition(disk, "sde1", "8:65")
+                sysfs.partition(disk, "sde2", "8:66")
+        volume = sysfs.disk("dm-4", "253:4")
+        (volume / "dm").mkdir()
+        (volume / "dm" / "name").write_text("vg-log\n")
+        (volume / "slaves" / "sdd").symlink_to(sysfs.root / "devices" / "sdd")
+
+    def of(self, found: Mount) -> BlockDevice:
+        return block_device_of(found, self.sys, self.proc)
+
+    def member(self, fstype: str, name: str, device: str) -> None:
+        link = self.sys / "fs" / fstype / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to((self.sys / "dev" / "block" / device).resolve())
+
+    def ext4(self, name: str, thread: str) -> None:
+        (self.sys / "fs" / "ext4" / name).mkdir(parents=True)
+        (self.sys / "fs" / "ext4" / name / "journal_task").write_text("77\n")
+        (self.proc / "77").mkdir(parents=True)
+        (self.proc / "77" / "comm").write_text(f"{thread}\n")
+
+
+@pytest.fixture
+def layout(sysfs: Sysfs) -> Layout:
+    return Layout(sysfs)
+
+
+@pytest.mark.parametrize(
+    ("options", "names", "disks", "journal"),
+    [
+        (("logdev=/dev/sdc",), ("sdb", "sdc"), ("sdb", "sdc"), ("sdc",)),
+        (("logdev=/dev/sde2", "noquota"), ("sdb", "sde"), ("sdb", "sde"), ("sde",)),
+        (("logdev=/dev/mapper/vg-log",), ("sdb", "dm-4"), ("sdb", "sdd"), ("sdd",)),
+        (("logdev=/dev/dm-4",), ("sdb", "dm-4"), ("sdb", "sdd"), ("sdd",)),
+        (("rtdev=/dev/sdc",), ("sdb", "sdc"), ("sdb", "sdc"), ()),
+        (("logdev=/dev/sde1", "rtdev=/dev/sdc"), ("sdb", "sdc", "sde"), ("sdb", "sdc", "sde"), ("sde",)),
+        (("logdev=/dev/sdb",), ("sdb",), ("sdb",), ()),
+        (("logdev=/dev/gone", "rtdev=", "logbufs=8", "logdev"), ("sdb",), ("sdb",), ()),
+        (("logdev=../../dev", "rtdev=/dev/..", "logdev=/dev/mapper/"), ("sdb",), ("sdb",), ()),
+    ],
+)
+def test_a_log_and_a_realtime_device_of_xfs_count(
+    layout: Layout, options: tuple[str, ...], names: tuple[str, ...], disks: tuple[str, ...], journal: tuple[str, ...]
+) -> None:
+    device = layout.of(mount("8:16", "xfs", "/dev/sdb", *options))
+    assert (device.names, device.disks, device.journal) == (names, disks, journal)
+    assert (device.device, device.reason) == ("8:16", None)
+
+
+@pytest.mark.parametrize(
+    ("thread", "names", "journal"),
+    [
+        ("jbd2/sdc", ("sdb", "sdc"), ("sdc",)),
+        ("jbd2/sde1", ("sdb", "sde"), ("sde",)),
+        ("jbd2/dm-4", ("sdb", "dm-4"), ("sdd",)),
+        ("jbd2/sdb-8", ("sdb",), ()),
+        ("jbd2/sde1-8", ("sdb",), ()),
+        ("jbd2/dm-4-8", ("sdb",), ()),
+        ("kworker/0:1", ("sdb",), ()),
+        ("jbd2/", ("sdb",), ()),
+        ("jbd2/..", ("sdb",), ()),
+    ],
+)
+def test_an_external_journal_of_ext4_counts(
+    layout: Layout, thread: str, names: tuple[str, ...], journal: tuple[str, ...]
+) -> None:
+    layout.ext4("sdb", thread)
+    device = layout.of(mount("8:16"))
+    assert (device.names, device.journal) == (names, journal)
+
+
+def test_a_journal_task_that_is_gone_or_of_another_namespace_is_none(layout: Layout) -> None:
+    layout.ext4("sdb", "jbd2/sdc")
+    (layout.sys / "fs" / "ext4" / "sdb" / "journal_task").write_text("0\n")
+    assert layout.of(mount("8:16")).names == ("sdb",)
+
+
+@pytest.mark.parametrize(
+    ("device", "source"),
+    [
+        ("8:16", "/dev/sdb"),
+        ("8:16", "/dev/sdb:/dev/sdc:/dev/mapper/vg-log"),
+        ("0:44", "/dev/mapper/vg-log"),
+        ("0:44", "UUID=u-1"),
+        ("0:44", "/dev/gone:/dev/sdc"),
+    ],
+)
+def test_bcachefs_is_all_of_its_devices(layout: Layout, device: str, source: str) -> None:
+    for number, member in enumerate(("8:16", "8:32", "253:4")):
+        layout.member("bcachefs", f"u-1/dev-{number}/block", member)
+    layout.member("bcachefs", "u-2/dev-0/block", "8:64")
+    found = layout.of(mount(device, "bcachefs", source))
+    assert (found.names, found.disks, found.journal) == (("dm-4", "sdb", "sdc"), ("sdb", "sdc", "sdd"), ())
+
+
+def test_bcachefs_without_a_directory_in_sysfs_has_the_devices_that_its_source_names(layout: Layout) -> None:
+    assert layout.of(mount("8:16", "bcachefs", "/dev/sdb:/dev/sdc")).names == ("sdb", "sdc")
+    assert layout.of(mount("8:16", "bcachefs", "UUID=u-9")).names == ("sdb",)
+
+
+def test_btrfs_on_a_volume_and_a_partition_is_both(layout: Layout) -> None:
+    layout.member("btrfs", "u-1/devices/dm-4", "253:4")
+    layout.member("btrfs", "u-1/devices/sde1", "8:65")
+    for source in ("/dev/mapper/vg-log", "/dev/sde1"):
+        found = layout.of(mount("0:44", "btrfs", source))
+        assert (found.names, found.disks) == (("dm-4", "sde"), ("sdd", "sde"))
+        lower = below(found, layout.sys)
+        assert lower is not None and lower.names == ("sdd", "sde"), "a device with nothing below it stays"
+
+
+def test_file_systems_that_share_a_disk_for_their_logs_alone_do_not_share_their_fate(layout: Layout) -> None:
+    first = layout.of(mount("8:16", "xfs", "/dev/sdb", "logdev=/dev/sde1"))
+    second = layout.of(mount("8:32", "xfs", "/dev/sdc", "logdev=/dev/sde2"))
+    on_the_log = layout.of(mount("8:66"))
+    assert first.disks == ("sdb", "sde") and second.disks == ("sdc", "sde")
+    assert not first.shares(second) and not first.shares(on_the_log)
+    assert first.shares(layout.of(mount("8:16", "xfs", "/dev/sdb")))
 
 
 def test_volumes_on_an_array_share_its_disks_and_count_themselves(sysfs: Sysfs) -> None:

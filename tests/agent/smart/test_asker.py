@@ -18,6 +18,7 @@ def test_a_sata_disk_with_drivetemp(tmp_path: Path) -> None:
         "sda/size": "31251759104\n",
         "sda/device/model": "EX16000NM001    \n",
         "sda/device/rev": "SN02\n",
+        "sda/device/wwid": "naa.5000c50000000001\n",
         "sda/device/vpd_pg80": b"\x00\x80\x00\x14            ZTEST001",
         "sda/device/hwmon/hwmon3/temp1_input": "36000\n",
     }
@@ -25,6 +26,7 @@ def test_a_sata_disk_with_drivetemp(tmp_path: Path) -> None:
         "model": "EX16000NM001",
         "serial": "ZTEST001",
         "firmware": "SN02",
+        "wwid": "naa.5000c50000000001",
         "capacity_bytes": 16_000_900_661_248,
         "temp_c": 36,
     }
@@ -33,6 +35,7 @@ def test_a_sata_disk_with_drivetemp(tmp_path: Path) -> None:
 def test_an_nvme_disk(tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {
         "nvme0n1/size": "7501476528\n",
+        "nvme0n1/wwid": "eui.0000000000000001\n",
         "nvme0n1/device/model": "NV7450-3T8                      \n",
         "nvme0n1/device/serial": "NTEST007  \n",
         "nvme0n1/device/firmware_rev": "E2MU200 \n",
@@ -42,6 +45,7 @@ def test_an_nvme_disk(tmp_path: Path) -> None:
         "model": "NV7450-3T8",
         "serial": "NTEST007",
         "firmware": "E2MU200",
+        "wwid": "eui.0000000000000001",
         "capacity_bytes": 3_840_755_982_336,
         "temp_c": 38,
     }

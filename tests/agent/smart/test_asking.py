@@ -4,13 +4,14 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kjbod_agent.health.block import BlockDevice
 from kjbod_agent.health.monitor import DirectoryStatus
 from kjbod_agent.health.state import DirectoryHealth, Health
-from kjbod_agent.smart.asking import SmartAsking
+from kjbod_agent.smart.asking import SmartAsking, ask_once
 from kjbod_agent.smart.processes import Answer
 from kjbod_agent.smart.readings import Smart
 from kjbod_agent.smart.schedule import ASK_TIMEOUT_MS
@@ -185,6 +186,45 @@ def test_without_smartctl_sysfs_is_what_there_is_and_why_is_said_once(virtual: R
         assert (found.serial, found.firmware, found.capacity_bytes, found.temp_c) == ("S", "F", 1000, 30)
         reason = "smartctl is not installed (smartmontools)"
         assert host.log.events == [("smart.source", {"source": "sysfs", "reason": reason})]
+
+    virtual(main)
+
+
+def test_a_smartctl_without_json_is_named_once_and_sysfs_is_what_there_is(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks(clock, {})
+
+        async def ask(name: str) -> Answer:
+            facts = json.dumps({**FACTS, "smartctl": True}).encode()
+            return Answer(
+                facts + b"\nsmartctl 6.4 2014-10-07 r4002\n=======> UNRECOGNIZED OPTION: json=c\n", "smartctl"
+            )
+
+        disks.ask = ask  # type: ignore[method-assign]
+        host = Host(clock, disks, directory("/d1", "sda"))
+        await host.goes_on_for(3600)
+        reason = "smartctl 6.4 knows no JSON: smartmontools 7.0 or later is needed"
+        assert [one["reason"] for one in host.log.of("smart.unread")] == [reason]
+        found = host.told()
+        assert found is not None and (found.serial, found.capacity_bytes) == ("S", 1000)
+        assert await ask_once(disks, "sda") == (None, reason)
+        disks.documents["sdb"] = "nvme"
+        del disks.ask
+        smart, reason_of_it = await ask_once(disks, "sdb")
+        assert smart is not None and smart.wear_pct == 7 and reason_of_it is None
+
+    virtual(main)
+
+
+def test_two_paths_to_a_disk_are_one_capacity_and_a_disk_for_journals_none(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks(clock, {"sda": "scsi-hdd", "sdb": "scsi-hdd", "nvme0n1": "nvme"})
+        device = BlockDevice(("dm-0", "nvme0n1"), "253:0", disks=("nvme0n1", "sda", "sdb"), journal=("nvme0n1",))
+        host = Host(clock, disks, replace(directory("/d1"), device=device))
+        await host.goes_on_for(1)
+        found = host.told()
+        assert found is not None
+        assert (found.capacity_bytes, found.wear_pct, found.media_errors) == (12_000_138_625_024, 7, 3)
 
     virtual(main)
 

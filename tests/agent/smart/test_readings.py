@@ -1,6 +1,7 @@
 """Health data of several disks together, and as columns of the health report."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -42,6 +43,32 @@ def test_a_directory_on_several_disks_has_the_worst_of_each_value() -> None:
         critical_warning=1,
         raw={"sda": {"5": [100, 100, 10, 0]}},
     )
+
+
+def capacity(*disks: Smart) -> int | None:
+    found = of_directory({f"sd{number}": one for number, one in enumerate(disks)})
+    assert found is not None
+    return found.capacity_bytes
+
+
+def test_a_disk_that_is_there_on_several_paths_has_its_capacity_once() -> None:
+    disk = Smart(model="M", serial="S1", capacity_bytes=100)
+    assert capacity(disk, disk) == capacity(disk, disk, disk, disk) == 100
+    assert capacity(replace(disk, capacity_bytes=None), disk) == 100
+    assert capacity(replace(disk, unit="naa.1"), replace(disk, unit="naa.1", temp_c=30)) == 100
+    assert capacity(replace(disk, serial=None, unit="naa.1"), replace(disk, serial=None, unit="naa.1")) == 100
+    mirrored = (disk, disk, replace(disk, serial="S2"), replace(disk, serial="S2"))
+    assert capacity(*mirrored) == 200
+
+
+def test_disks_that_only_look_alike_have_their_capacities_each() -> None:
+    disk = Smart(model="M", serial="S1", capacity_bytes=100)
+    assert capacity(disk, replace(disk, serial="S2")) == 200
+    assert capacity(disk, replace(disk, model="N")) == 200
+    assert capacity(replace(disk, serial=None), replace(disk, serial=None)) == 200, "virtual disks"
+    assert capacity(replace(disk, unit="naa.1"), replace(disk, unit="naa.2")) == 200, "two actuators"
+    assert capacity(replace(disk, unit="eui.1"), replace(disk, unit="eui.2", capacity_bytes=50)) == 150, "namespaces"
+    assert capacity(replace(disk, capacity_bytes=None)) is None
 
 
 def test_warnings_of_several_disks_are_all_there() -> None:

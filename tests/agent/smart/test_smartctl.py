@@ -187,6 +187,26 @@ def test_why_nothing_was_read_is_said_in_smartctl_s_own_words_where_it_has_some(
     assert why_unread("smartctl: command not found") == "no document of smartctl's"
 
 
+@pytest.mark.parametrize(
+    ("version", "found"),
+    [
+        ("smartctl 6.6 2017-11-05 r4594 [x86_64-linux-4.18.0] (local build)\nCopyright\n", "6.6"),
+        ("smartctl 6.2 2013-07-26 r3841 [x86_64-linux-3.10.0-1160.el7.x86_64] (local build)\n", "6.2"),
+        ("smartctl 6.5 2016-05-07 r4318 [aarch64-linux-4.4.0]", "6.5"),
+        ("smartctl 5.43 2012-06-30 r3573", "5.43"),
+        ("smartctl version 5.38 [x86_64-redhat-linux-gnu]", "5.38"),
+        ("smartctl pre-6.7 2018-02-01", "6.7"),
+    ],
+)
+def test_a_smartctl_without_json_is_named_with_the_version_that_is_needed(version: str, found: str) -> None:
+    assert why_unread(version) == f"smartctl {found} knows no JSON: smartmontools 7.0 or later is needed"
+
+
+@pytest.mark.parametrize("text", ["", "smartctl 7.2 2020-12-30 r5155", "smartctl: error", "{", "smartctl 6", None, []])
+def test_any_other_output_is_no_document(text: object) -> None:
+    assert why_unread(text) == "no document of smartctl's"
+
+
 @pytest.mark.parametrize("bit", range(8))
 def test_of_the_exit_status_only_the_first_two_bits_mean_that_nothing_was_read(bit: int) -> None:
     told = {"smartctl": {"exit_status": 1 << bit}}
