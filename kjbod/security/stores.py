@@ -8,6 +8,7 @@ in Java (``keystore.type.compat``), JKS and PKCS12 are told apart by how the fil
 A PKCS12 or JKS keystore is expected to have one private key.
 """
 
+import base64
 import contextlib
 import os
 import re
@@ -48,8 +49,23 @@ _PEM_BLOCK = re.compile(
     r"(?P<headers>(?:[A-Za-z0-9-]+:[^\r\n]*[\r\n]+)*)(?P<body>[A-Za-z0-9/+=\s]*)-+END"
 )
 """As ``PemParser`` has it: line ends may be spaces, since a value of a properties file is one line."""
+_CERTIFICATE = "CERTIFICATE"
+_OTHER_LABELS: Final = {"X509 CERTIFICATE": _CERTIFICATE, "TRUSTED CERTIFICATE": _CERTIFICATE}
+"""Names that OpenSSL gives a certificate. Behind a trusted one it has for what it is trusted; Java passes that over."""
+_TOO_WEAK: Final = {
+    "EE_KEY_TOO_SMALL": "its key is too small for OpenSSL, for RSA below 2,048 bits: make a key of 2,048 bits or more"
+    " (EC: 256) and have a certificate issued for it; Java still takes 1,024 bits",
+    "CA_KEY_TOO_SMALL": "the key of an authority in its chain is too small for OpenSSL, for RSA below 2,048 bits: have"
+    " a certificate issued by an authority with a key of 2,048 bits or more (EC: 256); Java still takes 1,024 bits",
+    "CA_MD_TOO_WEAK": "a certificate in its chain is signed with SHA-1 or MD5: have it issued anew, signed with"
+    " SHA-256",
+}
+"""Reasons of OpenSSL against a certificate, with what to do."""
+_NO_ENTRIES: Final = re.compile(r"\bcontains 0 entries\b")
 _SOURCE_PASSWORD, _TARGET_PASSWORD = "KJBOD_SOURCE_PASSWORD", "KJBOD_TARGET_PASSWORD"
 """Environment variables of keytool: its arguments are for all users of the host to see."""
+_KEYTOOL_OPTIONS: Final = ("-J-XX:-UsePerfData", "-J-Duser.language=en")
+"""UsePerfData would leave a file in /tmp."""
 
 
 class StoreError(KjbodError):
@@ -106,7 +122,8 @@ def read_identity(store: Store, source: str) -> Identity:
             raise place.error("key does not match certificate") from None
         if b" ENCRYPTED " in identity.key_pem:
             raise place.error(f"wrong password ({place.key_of('key.password')})") from None
-        raise place.error(f"private key or certificate not usable ({_words(error)})") from None
+        weak = _TOO_WEAK.get(error.reason or "")
+        raise place.error(weak or f"private key or certificate not usable ({_words(error)})") from None
     return identity
 
 
@@ -122,13 +139,41 @@ def read_authorities(store: Store, source: str) -> str:
     """
     place = _Place(store, source, _TRUSTSTORE)
     if store.kind == PEM:
-        pem = "".join(text for label, text in _pem_blocks(_pem_text(place)) if label == "CERTIFICATE")
+        blocks = list(_pem_blocks(_pem_text(place)))
+        pem = "".join(text for label, text in blocks if label == _CERTIFICATE)
     else:
         pem = _pkcs12_authorities(place)
     if not pem:
         raise place.error("no certificate in it")
     _check_certificates(place, pem)
     return pem
+
+
+def why_empty_for_java(store: Store, source: str) -> str | None:
+    """Return why Java, and so Kafka, trusts nobody by a truststore that :func:`read_authorities` reads; None: it does,
+    or there is no keytool to ask.
+
+    In PKCS12, Java trusts the certificates that have an attribute of its own (``trustedKeyUsage``). Other programs make
+    files without it: keytool then finds no entry.
+    """
+    keytool = _find_keytool(os.environ)
+    if store.kind == PEM or store.path is None or keytool is None:
+        return None
+    place = _Place(store, source, _TRUSTSTORE)
+    try:
+        data = place.read()
+        if not _PFX.match(data):
+            return None
+        with _private_directory() as name:
+            (Path(name) / "store.p12").write_bytes(data)
+            command = [keytool, *_KEYTOOL_OPTIONS, "-list", "-keystore", "store.p12", "-storetype", "PKCS12"]
+            said = _keytool_says(command, place, Path(name), {}, "\n")
+    except (OSError, StoreError):
+        return None
+    if not _NO_ENTRIES.search(said):
+        return None
+    error = place.error("Kafka finds no trusted certificate in this PKCS12 file, and so believes nobody")
+    return str(error)
 
 
 class _Place:
@@ -198,7 +243,7 @@ def _pem_identity(place: _Place) -> Identity:
         key_place = _Place(Store(place.key_of("keystore.key")), place.source, _KEYSTORE)
     chain_blocks = list(_pem_blocks(_pem_text(place)))
     key_blocks = chain_blocks if store.path is not None else list(_pem_blocks(store.key_pem or ""))
-    chain = "".join(text for label, text in chain_blocks if label == "CERTIFICATE")
+    chain = "".join(text for label, text in chain_blocks if label == _CERTIFICATE)
     keys = [text for label, text in key_blocks if label.endswith("PRIVATE KEY")]
     if not keys:
         raise key_place.error("no private key in it")
@@ -223,11 +268,26 @@ def _pem_text(place: _Place) -> str:
 def _pem_blocks(text: str) -> Iterator[tuple[str, str]]:
     """Label and PEM text, with its line ends, of all that is in ``text``."""
     for match in _PEM_BLOCK.finditer(text):
-        label = " ".join(match["label"].split())
-        label = "CERTIFICATE" if label == "X509 CERTIFICATE" else label
+        given = " ".join(match["label"].split())
+        label = _OTHER_LABELS.get(given, given)
         body = "".join(match["body"].split())
+        if given == "TRUSTED CERTIFICATE":
+            body = _first_element(body)
         lines = [f"-----BEGIN {label}-----", *(body[at : at + 64] for at in range(0, len(body), 64))]
         yield label, "\n".join([*lines, f"-----END {label}-----", ""])
+
+
+def _first_element(body: str) -> str:
+    """The first element of DER in Base64, without what is behind it (X.690, 8.1.3); the same where that is none."""
+    try:
+        data = base64.b64decode(body, validate=True)
+    except ValueError:
+        return body
+    if len(data) < 2 or data[1] == 0x80:
+        return body
+    length_bytes = data[1] & 0x7F if data[1] > 0x80 else 0
+    length = int.from_bytes(data[2 : 2 + length_bytes], "big") if length_bytes else data[1]
+    return base64.b64encode(data[: 2 + length_bytes + length]).decode()
 
 
 # PKCS12
@@ -355,18 +415,35 @@ def _run_keytool(keytool: str, place: _Place, directory: Path, target_password: 
     does for that of a store without.
     """
     store = place.store
-    # UsePerfData would leave a file in /tmp.
-    command = [keytool, "-J-XX:-UsePerfData", "-J-Duser.language=en", "-importkeystore", "-noprompt"]
-    command += ["-srckeystore", "store.jks", "-srcstoretype", "JKS"]
-    command += ["-destkeystore", "store.p12", "-deststoretype", "PKCS12", "-deststorepass:env", _TARGET_PASSWORD]
-    environment = {"LC_ALL": "C.UTF-8", "PATH": os.environ.get("PATH", os.defpath), _TARGET_PASSWORD: target_password}
+    command = [keytool, *_KEYTOOL_OPTIONS, "-importkeystore", "-noprompt", "-srckeystore", "store.jks"]
+    command += ["-srcstoretype", "JKS", "-destkeystore", "store.p12", "-deststoretype", "PKCS12"]
+    command += ["-deststorepass:env", _TARGET_PASSWORD]
+    asked_for = store.key_password if store.password is not None else ""
+    text = "" if asked_for is None else f"{asked_for}\n"
+    return _keytool_says(command, place, directory, {_TARGET_PASSWORD: target_password}, text, "-srcstorepass:env")
+
+
+def _keytool_says(
+    command: list[str],
+    place: _Place,
+    directory: Path,
+    more: Mapping[str, str],
+    text: str,
+    password_option: str = "-storepass:env",
+) -> str:
+    """Output of keytool, run in ``directory`` with the password of the store and ``text`` as its input.
+
+    Raises:
+        StoreOutOfReach: it was not done in time.
+        OSError: it cannot be run.
+    """
+    keytool, store = command[0], place.store
+    environment = {"LC_ALL": "C.UTF-8", "PATH": os.environ.get("PATH", os.defpath), **more}
     if store.password is not None:
-        command += ["-srcstorepass:env", _SOURCE_PASSWORD]
+        command = [*command, password_option, _SOURCE_PASSWORD]
         environment[_SOURCE_PASSWORD] = store.password
     if home := os.environ.get("JAVA_HOME"):
         environment["JAVA_HOME"] = home
-    asked_for = store.key_password if store.password is not None else ""
-    text = "" if asked_for is None else f"{asked_for}\n"
     with open(directory / "said", "w+b") as said:
         process = subprocess.Popen(
             command,

@@ -45,6 +45,9 @@ _UNTRUSTED: Final[Mapping[int, str]] = {
     21: "comes from a certificate authority that is not in ssl.truststore.location",
     62: "is for another host name",
     64: "is for another address",
+    66: "has a key that is too small for OpenSSL: it needs one of 2,048 bits or more (EC: 256)",
+    67: "comes from an authority whose key is too small for OpenSSL: it needs one of 2,048 bits or more (EC: 256)",
+    68: "has a chain that is signed with SHA-1 or MD5: it needs one that is signed with SHA-256",
 }
 """Words for what is wrong with a certificate, by OpenSSL's ``X509_V_ERR_...``."""
 _NO_TLS: Final = frozenset(

@@ -1,16 +1,31 @@
 """Keystores and truststores: all kinds that Kafka reads, and a line that says what is wrong with one."""
 
+import base64
 import os
 import ssl
 import subprocess
 import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    pkcs12,
+)
 
 from kjbod.errors import EXIT_CONFIG, EXIT_FAILURE
 from kjbod.security.keys import JKS, PEM, PKCS12, Store
-from kjbod.security.stores import STORE_BYTES_MAX, StoreError, read_authorities, read_identity
+from kjbod.security.stores import STORE_BYTES_MAX, StoreError, read_authorities, read_identity, why_empty_for_java
+from kjbod.wire.disconnections import not_believed
 from scripts.rig.certificates import Authority, Certified
 from scripts.rig.kafka import KafkaKit
 
@@ -67,6 +82,97 @@ def test_a_pem_keystore_has_its_key_before_or_after_its_chain(tmp_path: Path, le
     identity = read_identity(keystore(tmp_path / "k.pem", text), SOURCE)
     assert identity.chain_pem.decode() == leaf.chain_pem
     assert identity.key_pem.decode() == leaf.key_pem()
+
+
+SERVER_AUTH = bytes.fromhex("300c300a06082b06010505070301")
+"""What OpenSSL writes behind a certificate that is trusted for servers (``X509_CERT_AUX``)."""
+ALIAS = bytes.fromhex("30040c026361")
+REJECTED = bytes.fromhex("300ea00c300a06082b060105050703")
+
+
+def trusted(pem: str, behind: bytes, label: str = "TRUSTED CERTIFICATE") -> str:
+    """A certificate as ``openssl x509 -trustout`` writes it."""
+    text = base64.encodebytes(ssl.PEM_cert_to_DER_cert(pem) + behind).decode()
+    return f"-----BEGIN {label}-----\n{text}-----END {label}-----\n"
+
+
+@pytest.mark.parametrize("behind", [b"", SERVER_AUTH, ALIAS, REJECTED, b"\x05\x00", b"\xff" * 70])
+def test_a_trusted_certificate_of_openssl_is_a_certificate_as_for_java(
+    tmp_path: Path, authority: Authority, leaf: Certified, behind: bytes
+) -> None:
+    path = tmp_path / "t.pem"
+    text = trusted(authority.pem, behind)
+    assert read_authorities(keystore(path, text), SOURCE) == authority.pem
+    assert read_authorities(keystore(path, f"# a name\n{text}{leaf.pem}{text}"), SOURCE) == (
+        authority.pem + leaf.pem + authority.pem
+    )
+    inline = Store("ssl.truststore.certificates", PEM, pem=flat(text))
+    assert read_authorities(inline, SOURCE) == authority.pem
+    whole = leaf.key_pem() + trusted(leaf.pem, behind) + leaf.chain_pem.removeprefix(leaf.pem)
+    assert read_identity(keystore(path, whole), SOURCE).chain_pem.decode() == leaf.chain_pem
+    old = trusted(authority.pem, b"", "X509 CERTIFICATE")
+    assert read_authorities(keystore(path, old), SOURCE) == authority.pem
+
+
+@pytest.mark.parametrize("body", ["", "MA==", "MIA=", "MIIQ", "MIL/////", "A", "MIID"])
+def test_a_trusted_certificate_that_is_cut_is_told(tmp_path: Path, body: str) -> None:
+    text = f"-----BEGIN TRUSTED CERTIFICATE-----\n{body}\n-----END TRUSTED CERTIFICATE-----\n"
+    assert problem_of_authorities(keystore(tmp_path / "t.pem", text)).startswith("certificate not readable (")
+
+
+def self_made(key: Any, digest: Any = None, issuer: Any = None, issuer_key: Any = None, name: str = "x") -> Any:
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    start = datetime(2024, 1, 1, tzinfo=UTC)
+    return (
+        x509.CertificateBuilder()
+        .issuer_name(issuer.subject if issuer else subject)
+        .subject_name(subject)
+        .public_key(key.public_key())
+        .serial_number(7)
+        .not_valid_before(start)
+        .not_valid_after(start + timedelta(9_999))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(issuer_key or key, digest or hashes.SHA256())
+    )
+
+
+def pem_of(certificate: Any, key: Any = None) -> str:
+    text: bytes = certificate.public_bytes(Encoding.PEM)
+    if key is not None:
+        text += key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return text.decode()
+
+
+@pytest.mark.parametrize("kind", ["rsa1024", "rsa1536", "rsa1920", "ec192", "dsa1024"])
+def test_a_key_that_is_too_small_is_told_with_what_to_do(tmp_path: Path, kind: str) -> None:
+    words = "its key is too small for OpenSSL, for RSA below 2,048 bits"
+    made: Any = {
+        "rsa": lambda: rsa.generate_private_key(65537, int(kind[3:])),
+        "dsa": lambda: dsa.generate_private_key(1024),
+        "ec1": lambda: ec.generate_private_key(ec.SECP192R1()),
+    }[kind[:3]]()
+    content = pem_of(self_made(made), made)
+    line = problem_of_identity(keystore(tmp_path / "k.pem", content))
+    assert line.startswith(words) and "make a key of 2,048 bits or more (EC: 256)" in line
+    packed = pkcs12.serialize_key_and_certificates(b"k", made, self_made(made), None, BestAvailableEncryption(b"x" * 8))
+    line = problem_of_identity(keystore(tmp_path / "k.p12", packed, PKCS12, password="x" * 8))
+    assert line.startswith(words)
+
+
+def test_an_authority_that_is_too_weak_is_told_with_what_to_do(tmp_path: Path) -> None:
+    key, small = ec.generate_private_key(ec.SECP256R1()), rsa.generate_private_key(65537, 1024)
+    root = self_made(small, name="root")
+    chain = pem_of(self_made(key, None, root, small), key) + pem_of(root)
+    line = problem_of_identity(keystore(tmp_path / "k.pem", chain))
+    assert line.startswith("the key of an authority in its chain is too small") and "2,048 bits or more" in line
+
+
+@pytest.mark.parametrize(("code", "word"), [(66, "2,048"), (67, "2,048"), (68, "SHA-256")])
+def test_a_peer_whose_certificate_is_too_weak_is_told_with_what_it_needs(code: int, word: str) -> None:
+    error = ssl.SSLCertVerificationError("x")
+    error.verify_code, error.verify_message = code, "EE certificate key too weak"
+    line = str(not_believed("b1:9093", error))
+    assert line.startswith("the certificate of b1:9093 ") and "it needs one " in line and word in line
 
 
 def test_words_around_pem_are_passed_over(tmp_path: Path, leaf: Certified) -> None:
@@ -270,6 +376,29 @@ def test_keystores_of_keytool_are_read(javas: Path, leaf: Certified, name: str, 
 def test_truststores_of_keytool_are_read(javas: Path, authority: Authority, password: str | None) -> None:
     assert read_authorities(Store(TRUSTSTORE, PKCS12, str(javas / "t.p12"), SECRET), SOURCE) == authority.pem
     assert read_authorities(Store(TRUSTSTORE, JKS, str(javas / "t.jks"), password), SOURCE) == authority.pem
+
+
+def test_a_pkcs12_truststore_in_which_java_finds_nobody_is_told(
+    javas: Path, tmp_path: Path, leaf: Certified, authority: Authority
+) -> None:
+    """One that ``openssl pkcs12 -export -nokeys`` makes has no attribute of Java's, and neither has one of others."""
+    encryption = BestAvailableEncryption(SECRET.encode())
+    certificates = [authority.certificate, leaf.certificate]
+    nameless = pkcs12.serialize_key_and_certificates(None, None, None, certificates, encryption)
+    store = keystore(tmp_path / "t.p12", nameless, PKCS12, password=SECRET)
+    assert read_authorities(store, SOURCE).startswith(authority.pem)
+    assert why_empty_for_java(store, SOURCE) == (
+        f"{SOURCE}: {KEYSTORE}={store.path}: Kafka finds no trusted certificate in this PKCS12 file, "
+        "and so believes nobody"
+    )
+    assert why_empty_for_java(replace(store, kind=JKS), SOURCE), "Java tells by how the file begins"
+    for name in ("t.p12", "k.p12", "t.jks"):
+        assert why_empty_for_java(Store(TRUSTSTORE, PKCS12, str(javas / name), SECRET), SOURCE) is None
+    made_here = keystore(tmp_path / "j.p12", authority.trusted_pkcs12(SECRET), PKCS12, password=SECRET)
+    assert why_empty_for_java(made_here, SOURCE) is None
+    assert why_empty_for_java(keystore(tmp_path / "t.pem", authority.pem), SOURCE) is None
+    assert why_empty_for_java(replace(store, password="wrong-one"), SOURCE) is None, "that is told elsewhere"
+    assert why_empty_for_java(replace(store, path=str(tmp_path / "gone")), SOURCE) is None
 
 
 def test_a_keystore_of_keytool_with_a_trusted_entry_trusts_that_too(

@@ -22,6 +22,7 @@ from kjbod.permissions import DENIED, explain, user_name
 from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.control_socket import ControlClient
 from kjbod.security.channel import EXPIRES_SOON, Security
+from kjbod.security.stores import why_empty_for_java
 from kjbod.wire.client import Connection
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.messages import DescribeQuorumRequest
@@ -80,6 +81,10 @@ CAPABILITIES: Final = {
     "CAP_SYS_CHROOT": (18, "mask in its mount namespace"),
 }
 """Of the privileged helper: number (capability.h) and what it is for."""
+FOR_JAVA: Final = (
+    "make it with keytool -importcert, or with openssl pkcs12 -jdktrust anyExtendedKeyUsage (3.2 or later), or use PEM;"
+    " the guard believes the certificates in it"
+)
 ACT_DROP_IN: Final = "systemd/examples/kjbod-guard.service.d/act.conf"
 
 
@@ -327,6 +332,11 @@ class _Check:
         except KjbodError as error:
             self._say("missing", str(error), "a guard watches the disks without the metadata")
             return False
+        tls = security.settings.tls
+        if tls is not None and tls.truststore is not None:
+            empty = await asyncio.to_thread(why_empty_for_java, tls.truststore, tls.source)
+            if empty is not None:
+                self._say("note", empty, FOR_JAVA)
         if security.expires_at is None:
             return True
         left = security.expires_at.timestamp() - self._clock.wall_ms() / 1000
