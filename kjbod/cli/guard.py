@@ -159,9 +159,8 @@ def restore(config: Path, guard_config: Path | None, as_json: bool) -> int:
         out(f"nothing to restore ({answer['evicted']} partitions are evicted)")
     else:
         reason = f": {answer['reason']}" if answer["reason"] else ""
-        what = "restored" if answer["outcome"] == "done" else f"not restored, {answer['outcome']}"
-        out(safe(f"{answer['partitions']} partitions {what}{reason}"))
-    return 0 if answer["outcome"] in (None, "done") else 1
+        out(safe(f"{answer['restored']} of {answer['partitions']} partitions restored{reason}"))
+    return 0 if answer["restored"] == answer["partitions"] else 1
 
 
 @guard.command()

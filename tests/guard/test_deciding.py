@@ -222,7 +222,7 @@ def test_what_may_not_be_left_is_told_with_why() -> None:
 def test_a_partition_whose_eviction_was_refused_is_left_out_until_it_is_due_again() -> None:
     now = situation(now=observed(ALL, ALL, online=(D2,)))
     refused: dict[Key, str] = {(T, 0): "NOT_CONTROLLER (41)"}
-    retries = after({}, "evict", refused, refused, NOW_MS)
+    retries = after({}, "evict", dict.fromkeys(refused, (1, 2, 3)), refused, NOW_MS, lambda _: frozenset())
     assert decided(now, standings=SEEN_OFFLINE, retries=retries).reason == "1 partition would wait for it"
     later = replace(now, now_ms=NOW_MS + FIRST_MS)
     assert decided(later, standings=SEEN_OFFLINE, retries=retries).reason == "2 partitions would wait for it"

@@ -84,7 +84,8 @@ def test_people_are_told_what_lacks_the_critical_first_and_since_when() -> None:
 
 def test_a_partition_that_the_controllers_refused_is_shown_with_their_reason() -> None:
     keys: list[Key] = [(T, 1), (T, 0), (GONE, 0), (GONE, 1)]
-    retries = after({}, "evict", keys, dict.fromkeys(keys, "INVALID_REPLICA_ASSIGNMENT (39)"), 1_000)
+    lists, why = dict.fromkeys(keys, (1, 2, 3)), dict.fromkeys(keys, "INVALID_REPLICA_ASSIGNMENT (39)")
+    retries = after({}, "evict", lists, why, 1_000, lambda _: frozenset())
     retries = {**retries, (T, 0): replace(retries[T, 0], due_ms=1_000 + GIVE_UP_MS)}
     journal = Journal(demoted={(GONE, 0): Demoted(str(D1), "deleted", (1, 2), (2, 1))})
     found = redundancy.refusals(retries, journal, observed(ALL, ALL), 3_000, AT_MS)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kjbod.ids import UNASSIGNED, Uuid
+from kjbod.metadata.image import BrokerRegistration
 from kjbod_agent.guard.budget import demoted, demotions, promotions
 from kjbod_agent.guard.effects import Demote, Effect, Promote
 from kjbod_agent.guard.means import Done, Outcome
@@ -38,6 +39,7 @@ def placed(replicas: tuple[int, ...], isr: tuple[int, ...], *, leads: bool = Tru
 
 def observed(there: Placed) -> Observed:
     found = Observed(1, complete=True, topics={T: "t"}, partitions={KEY: there})
+    found.registration = BrokerRegistration(id=1, epoch=2, incarnation_id=Uuid.of(9, 1), fenced=False, log_dirs=(D1,))
     found.neighbours = {2: Neighbour(3, True, frozenset({D2})), 3: Neighbour(4, True, frozenset({D3}))}
     return found
 

@@ -216,7 +216,8 @@ class Account(Reporter):
         self._audit("done", means=name, **fields)
         self.outcomes[name, str(done.outcome)] += 1
         told = {"outcome": str(done.outcome), "took_ms": str(done.took_ms), "reason": done.reason}
-        told["count"] = self._counts.pop((name, path), "")
+        asked = self._counts.pop((name, path), "")
+        told["count"] = str(done.changed) if done.happened and done.changed is not None else asked
         attrs = {"means": name, **{key: value for key, value in told.items() if value}}
         self._event(EventKind.GUARD_DONE, path=path, attrs=attrs)
 

@@ -118,10 +118,10 @@ class Answers:
                 f"not restored: Kafka has {', '.join(offline)} offline: repair or replace it, and restart the broker"
             )
         count, done = await acting.restore_now()
-        evicted = len(acting.core.journal.evicted)
         return {
             "partitions": count,
-            "evicted": evicted,
+            "restored": 0 if done is None else done.changed,
+            "evicted": 0 if now.deeds is None else now.deeds.evicted,
             "outcome": None if done is None else str(done.outcome),
             "reason": "" if done is None else done.reason,
         }

@@ -8,10 +8,11 @@ shut down,      only where each partition of the file system keeps ``min.insync.
 over-mount,     record of this guard, with fewer than ``kjbod.guard.cut.max.brokers`` other brokers in trouble; never
 report          the last directory of the broker
 evict           by partition: nobody reassigns it, ``min.insync.replicas`` copies count, no replica was elected that was
-                not in sync, and this broker has not left it yet. Only within :data:`EVICT_WITHIN_MS` after the
-                directory went offline: then no leader waits for the broker any more. ``kjbod.guard.evict=never``: never
-demote          by partition: nobody reassigns it, and a copy that counts can lead. Only while another disk of this
-                broker is healthy and not slow: else it may be the host
+                not in sync, this broker has not left it yet, and the controllers take the list without this broker
+                (:func:`why_list_refused`). Only within :data:`EVICT_WITHIN_MS` after the directory went offline: then
+                no leader waits for the broker any more. ``kjbod.guard.evict=never``: never
+demote          by partition: nobody reassigns it, a copy that counts can lead, and the controllers take the list. Only
+                while another disk of this broker is healthy and not slow: else it may be the host
 fence           each partition of which this broker is in the ISR keeps ``min.insync.replicas`` copies that count; a
                 controller has answered within :data:`ANSWERED_MS`; fewer than ``kjbod.guard.fence.max.brokers`` other
                 brokers are in trouble; once in :data:`FENCE_AGAIN_MS`; not a node that is a controller too and without
@@ -20,7 +21,7 @@ fence           each partition of which this broker is in the ISR keeps ``min.in
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from kjbod.ids import Uuid
@@ -70,7 +71,7 @@ def why_behind(observed: Observed, offset: int | None, brokers_max: int, key: st
 # ------------------------------------------------------------------------------------------------------------ evictions
 
 
-def why_stays(placed: Placed) -> str | None:
+def why_stays(observed: Observed, placed: Placed) -> str | None:
     """Return why the broker may not leave a partition, however many copies there are; None: nothing says so."""
     if placed.adding or placed.removing:
         return "being reassigned by somebody"
@@ -78,13 +79,31 @@ def why_stays(placed: Placed) -> str | None:
         return "no other replica"
     if placed.unclean:
         return "an election was unclean: this copy may have records that the leader lost"
+    return why_list_refused(observed, (one for one in placed.replicas if one != observed.broker_id))
+
+
+def barred(observed: Observed, brokers: Iterable[int]) -> frozenset[int]:
+    """Return the brokers for which controllers may refuse a replica list: they are not registered, or all their
+    directories are cordoned."""
+    named = tuple(brokers)
+    return frozenset((*observed.cordoned(named), *observed.unregistered(named)))
+
+
+def why_list_refused(observed: Observed, brokers: Iterable[int]) -> str | None:
+    """Return why the controllers refuse a replica list, in words; None: nothing says that they do
+    (``ReplicationControlManager.validateManualPartitionAssignment``)."""
+    named = tuple(brokers)
+    if gone := observed.unregistered(named):
+        return f"the controllers refuse a list with broker {gone[0]}, which is not registered"
+    if observed.refuses_cordoned and (cordoned := observed.cordoned(named)):
+        return f"the controllers refuse a list with broker {cordoned[0]}, whose directories are all cordoned"
     return None
 
 
 def why_not_evict(observed: Observed, key: Key, static_min_isr: int, known: Mapping[int, Suspects]) -> str | None:
     """Return why the broker may not leave a partition; None: it may."""
     placed = observed.partitions[key]
-    stays = why_stays(placed)
+    stays = why_stays(observed, placed)
     if stays is not None:
         return stays
     others = len(copies(observed, placed, known))
@@ -157,6 +176,8 @@ def demoted(observed: Observed, placed: Placed, known: Mapping[int, Suspects]) -
     counted = copies(observed, placed, known)
     first = next((one for one in others if one in counted), None)
     if not leads or first is None or len(others) == len(placed.replicas) or placed.adding or placed.removing:
+        return None
+    if why_list_refused(observed, placed.replicas) is not None:
         return None
     return (first, *(one for one in others if one != first), broker_id)
 

@@ -32,6 +32,7 @@ After the effect it calls :meth:`GuardCore.came_of`. The shell decides nothing.
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 from kjbod.ids import Uuid
@@ -46,7 +47,7 @@ from kjbod_agent.guard import (
     suspecting,
     suspects,
 )
-from kjbod_agent.guard.budget import evictions, promotions, restorations
+from kjbod_agent.guard.budget import barred, evictions, promotions, restorations
 from kjbod_agent.guard.deciding import Deciding, Known
 from kjbod_agent.guard.effects import Effect
 from kjbod_agent.guard.journal import Demoted, Evicted, Journal
@@ -556,7 +557,9 @@ class GuardCore:
         refused = {key: done.refused[name] for name, key in names.items() if name in done.refused}
         if not done.happened and not refused:
             refused = dict.fromkeys(effect.before, done.reason)
-        self.refused = retries.after(self.refused, effect.name, effect.before, refused, now.now_ms)
+        self.refused = retries.after(
+            self.refused, effect.name, effect.before, refused, now.now_ms, partial(barred, now.observed)
+        )
         return list(refused)
 
     # ---- replica lists
@@ -668,7 +671,7 @@ class GuardCore:
         if self.refused:
             there = observed.partitions
             wanted = {"evict": there, "demote": there, "restore": self.journal.evicted, "promote": self.journal.demoted}
-            self.refused = retries.kept(self.refused, wanted, now.now_ms)
+            self.refused = retries.kept(self.refused, wanted, now.now_ms, partial(barred, observed))
         if self.journal is journal or self.journal == journal:
             return forgotten, False
         observed.follow_evicted(self.journal.evicted)

@@ -158,7 +158,7 @@ class Deciding:
             return False
         lost = self.lost_with(path, known, now)
         there = (one for one in now.observed.partitions.values() if one.directory in lost)
-        return not any(len(one.replicas) > 1 and why_stays(one) for one in there)
+        return not any(len(one.replicas) > 1 and why_stays(now.observed, one) for one in there)
 
     def demotions(
         self, path: str, known: Known, now: Situation

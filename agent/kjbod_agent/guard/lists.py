@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from kjbod_agent.guard.means import Done, Name, Outcome, Voice, in_requests, summed
 
-CHANGED = Done(outcome=Outcome.FAILED, reason="the replica lists have changed meanwhile")
+CHANGED = Done(outcome=Outcome.FAILED, reason="the replica lists have changed meanwhile", changed=0)
 
 
 async def reassign(voice: Voice, lists: Mapping[Name, tuple[int, ...]]) -> Done:

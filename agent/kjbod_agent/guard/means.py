@@ -58,12 +58,14 @@ class Done:
         reason: in words, what and where; empty for done.
         took_ms: from the request to the answer or the deadline.
         refused: partitions for which it did not work, with the reasons, where it was about many.
+        changed: number of partitions for which it worked, likewise; None: it was not about partitions.
     """
 
     outcome: Outcome
     reason: str = ""
     took_ms: int = 0
     refused: Mapping[Name, str] = field(default_factory=dict)
+    changed: int | None = field(default=None, compare=False)
 
     @property
     def happened(self) -> bool:
@@ -87,12 +89,13 @@ def summed(answers: Sequence[Mapping[Name, Done]]) -> Done:
     took_ms = sum(max((one.took_ms for one in answer.values()), default=0) for answer in answers)
     failed = {name: one for name, one in came.items() if not one.happened}
     if not failed:
-        return Done(outcome=Outcome.DONE, took_ms=took_ms)
+        return Done(outcome=Outcome.DONE, took_ms=took_ms, changed=len(came))
     refused = {name: one.reason for name, one in failed.items()}
     reason = f"{len(failed)} of {len(came)} partitions: {next(iter(refused.values()))}"
     denied = all(one.outcome is Outcome.REFUSED for one in failed.values())
     outcome = Outcome.DONE if len(failed) < len(came) else Outcome.REFUSED if denied else Outcome.FAILED
-    return Done(outcome=outcome, reason=reason, took_ms=took_ms, refused=refused)
+    changed = len(came) - len(failed)
+    return Done(outcome=outcome, reason=reason, took_ms=took_ms, refused=refused, changed=changed)
 
 
 @dataclass(frozen=True, slots=True)

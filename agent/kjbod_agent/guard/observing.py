@@ -37,6 +37,7 @@ from kjbod.metadata.records import (
     PartitionRecord,
     Record,
     RegisterBrokerRecord,
+    RegisterControllerRecord,
     RemoveTopicRecord,
     TopicRecord,
     UnfenceBrokerRecord,
@@ -110,6 +111,7 @@ class Neighbour:
         log_dirs: its online directories.
         fenced_ms: monotonic time when it was seen to be fenced; None: not while this guard followed.
         lost_ms: the same for a directory that it lost, or for a partition that its guard evicted.
+        cordoned_dirs: the directories that it takes nothing new into (KIP-1066).
     """
 
     epoch: int
@@ -117,6 +119,12 @@ class Neighbour:
     log_dirs: frozenset[Uuid]
     fenced_ms: int | None = None
     lost_ms: int | None = None
+    cordoned_dirs: frozenset[Uuid] = frozenset()
+
+    @property
+    def cordoned(self) -> bool:
+        """Whether all its directories are cordoned (``BrokerRegistration.hasUncordonedDirs``)."""
+        return bool(self.log_dirs) and self.log_dirs <= self.cordoned_dirs
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +153,7 @@ class Observed:
         evicted: partitions that are followed although the broker is no replica of them (any more).
         others: the rest of those, as they are.
         neighbours: the other brokers, by id.
+        controllers: the highest metadata.version that each registered controller can serve, by its id.
         suspects: the directories that guards suspect, by broker id, this broker's included.
         trusted: another broker whose guard removed its record last, and when (monotonic time); None: none was seen to.
         min_isr: ``min.insync.replicas`` of topics that have their own, by name.
@@ -169,6 +178,7 @@ class Observed:
     evicted: frozenset[Key] = frozenset()
     others: dict[Key, Placed] = field(default_factory=dict)
     neighbours: dict[int, Neighbour] = field(default_factory=dict)
+    controllers: dict[int, int] = field(default_factory=dict)
     suspects: dict[int, Suspects] = field(default_factory=dict)
     trusted: tuple[int, int] | None = None
     min_isr: dict[str, int] = field(default_factory=dict)
@@ -308,6 +318,10 @@ class Observed:
                 self._suspect(record, offset, now_ms)
             case ConfigRecord():
                 self._configure(record)
+            case RegisterControllerRecord():
+                self.controllers[record.controller_id] = next(
+                    (one.max_supported_version for one in record.features if one.name == versions.METADATA_VERSION), 0
+                )
             case _:
                 self._register(record, offset)
                 self._neighbour(record)
@@ -344,7 +358,12 @@ class Observed:
             case RegisterBrokerRecord() if record.broker_id != self.broker_id:
                 before = self.neighbours.get(record.broker_id)
                 active = not record.fenced and not record.in_controlled_shutdown
-                anew = Neighbour(record.broker_epoch, active, frozenset(record.log_dirs))
+                anew = Neighbour(
+                    record.broker_epoch,
+                    active,
+                    frozenset(record.log_dirs),
+                    cordoned_dirs=frozenset(record.cordoned_log_dirs or ()),
+                )
                 if before is not None:  # a start is no trouble, and ends none; without a directory, it has lost that
                     fewer = bool(anew.log_dirs) and not before.log_dirs <= anew.log_dirs
                     lost_ms = (self.now_ms or None) if fewer else before.lost_ms
@@ -356,7 +375,11 @@ class Observed:
                 active = now.active if record.fenced == 0 else record.fenced < 0
                 active = active and not record.in_controlled_shutdown
                 log_dirs = frozenset(record.log_dirs) or now.log_dirs
-                self._change_neighbour(record.broker_id, replace(now, active=active, log_dirs=log_dirs))
+                cordoned = now.cordoned_dirs
+                if record.cordoned_log_dirs is not None:
+                    cordoned = frozenset(record.cordoned_log_dirs)
+                changed = replace(now, active=active, log_dirs=log_dirs, cordoned_dirs=cordoned)
+                self._change_neighbour(record.broker_id, changed)
             case FenceBrokerRecord() if (now := self.neighbours.get(record.id)) is not None:
                 self._change_neighbour(record.id, replace(now, active=False))
             case UnfenceBrokerRecord() if (now := self.neighbours.get(record.id)) is not None:
@@ -470,6 +493,31 @@ class Observed:
     def unknown(self) -> tuple[str, ...]:
         """Lines about what kjbod does not know of the metadata, with the remedy."""
         return lines_of(self.metadata_version, self.incomplete, "the guard only watches")
+
+    @property
+    def refuses_cordoned(self) -> bool:
+        """Whether a controller may refuse a replica list with a broker whose directories are all cordoned. Kafka does
+        since 4.4.0, at each metadata.version; which of the controllers is active is not in the log."""
+        newest = max(self.controllers.values(), default=versions.MINIMUM)
+        return max(newest, self.metadata_version) > versions.CORDONED_LOG_DIRS
+
+    def cordoned(self, brokers: Iterable[int]) -> tuple[int, ...]:
+        """Return those of the brokers whose directories are all cordoned."""
+        return tuple(one for one in brokers if self._is_cordoned(one))
+
+    def unregistered(self, brokers: Iterable[int]) -> tuple[int, ...]:
+        """Return those of the brokers that have no registration."""
+        return tuple(
+            one
+            for one in brokers
+            if (self.registration is None if one == self.broker_id else one not in self.neighbours)
+        )
+
+    def _is_cordoned(self, broker_id: int) -> bool:
+        if broker_id != self.broker_id:
+            return (its := self.neighbours.get(broker_id)) is not None and its.cordoned
+        own = self.registration
+        return own is not None and bool(own.log_dirs) and set(own.log_dirs) <= set(own.cordoned_log_dirs or ())
 
     def view(self, directory_id: Uuid | None) -> KafkaView:
         """State of a directory as Kafka has it."""
