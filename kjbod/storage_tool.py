@@ -209,10 +209,10 @@ def _effective_release(release: int | None, asked: dict[str, int]) -> int:
         return versions.LATEST if release is None else release
     if release is not None:
         raise StorageToolError("Use --release-version instead of --feature metadata.version=X to avoid ambiguity.")
-    if not versions.MINIMUM <= level <= versions.LATEST:
+    if not versions.MINIMUM <= level <= versions.UNDERSTOOD:
         raise StorageToolError(
             f"No MetadataVersion with feature level {level}. "
-            f"Valid feature levels are from {versions.MINIMUM} to {versions.LATEST}."
+            f"Valid feature levels are from {versions.MINIMUM} to {versions.UNDERSTOOD}."
         )
     return level
 
@@ -220,7 +220,7 @@ def _effective_release(release: int | None, asked: dict[str, int]) -> int:
 def _effective_features(release: int, asked: dict[str, int], dynamic_quorum: bool) -> dict[str, int]:
     """Levels of the features by name, metadata.version and kraft.version included
     (``Formatter.calculateEffectiveFeatureLevels``)."""
-    known = sorted(set(versions.SUPPORTED_FEATURES) - {versions.METADATA_VERSION})
+    known = sorted(set(versions.UNDERSTOOD_FEATURES) - {versions.METADATA_VERSION})
     for name in asked:
         if name != versions.METADATA_VERSION and name not in known:
             raise StorageToolError(f"Unsupported feature: {name}. Supported features are: {', '.join(known)}")
@@ -228,7 +228,7 @@ def _effective_features(release: int, asked: dict[str, int], dynamic_quorum: boo
     defaults = versions.version_mapping(release) | {versions.KRAFT_VERSION: int(dynamic_quorum)}
     levels = defaults | asked | {versions.METADATA_VERSION: release}
     for name in known:
-        least, most = versions.SUPPORTED_FEATURES[name]
+        least, most = versions.UNDERSTOOD_FEATURES[name]
         if not least <= levels[name] <= most:
             raise StorageToolError(f"No feature:{name} with feature level {levels[name]}")
         for dependency, needed in versions.dependencies(name, levels[name]).items():
@@ -681,9 +681,9 @@ def print_feature_dependencies(features: Sequence[str], out: Print) -> None:
         level = _int(level_text, -(2**15), 2**15 - 1)
         if level is None:
             raise StorageToolError(f"Invalid version format: {level_text} for feature {name}")
-        if name not in versions.SUPPORTED_FEATURES:
+        if name not in versions.UNDERSTOOD_FEATURES:
             raise StorageToolError(f"Unknown feature: {name}")
-        least, most = versions.SUPPORTED_FEATURES[name]
+        least, most = versions.UNDERSTOOD_FEATURES[name]
         if name == versions.METADATA_VERSION:
             if not least <= level <= most:
                 raise StorageToolError(f"Unknown metadata.version {level}")

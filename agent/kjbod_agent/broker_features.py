@@ -8,7 +8,7 @@ an agent has no part in: it understands whatever level the cluster agreed on, so
 
 from collections.abc import Mapping
 
-from kjbod.metadata.versions import METADATA_VERSION, SUPPORTED_FEATURES
+from kjbod.metadata.versions import METADATA_VERSION, UNDERSTOOD_FEATURES
 from kjbod.wire.messages import BrokerRegistrationRequestFeature
 
 ZERO_MINIMUM_SINCE = 4
@@ -24,7 +24,7 @@ def registered_features(
         supported: lowest and highest level of each feature that the controller supports, from its ApiVersions answer.
         version: of the BrokerRegistration request; older ones leave out what may be absent (minimum 0).
     """
-    ranges = dict(SUPPORTED_FEATURES)
+    ranges = dict(UNDERSTOOD_FEATURES)
     for name, (lowest, highest) in supported.items():
         known = ranges.get(name)
         if name != METADATA_VERSION:

@@ -14,9 +14,9 @@ it has none at all                                    ``allow.everyone.if.no.acl
 ====================================================  =======
 
 An ACL is *of a resource* when its type is the same and its name is: the same, ``*``, or with pattern PREFIXED a
-beginning of it. It is *for a request* when its principal is the same or ``User:*``, its host the same or ``*``, and its
-operation the same or ALL. One that allows READ, WRITE, DELETE or ALTER allows DESCRIBE too, and ALTER_CONFIGS allows
-DESCRIBE_CONFIGS; one that denies them denies nothing else.
+beginning of it. It is *for a request* when its principal is the same or ``User:*``, its host the same, ``*``, or a
+network that has it (:mod:`.networks`), and its operation the same or ALL. One that allows READ, WRITE, DELETE or ALTER
+allows DESCRIBE too, and ALTER_CONFIGS allows DESCRIBE_CONFIGS; one that denies them denies nothing else.
 
 Another class than Kafka's own may know things that are not in the metadata. With such a one nothing is allowed that an
 ACL or ``super.users`` does not allow, whatever ``allow.everyone.if.no.acl.found`` says.
@@ -28,6 +28,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from kjbod.ids import Uuid
+from kjbod.metadata.networks import is_in_network
 from kjbod.metadata.records import AccessControlEntryRecord
 from kjbod.quick_dataclass import dataclass
 
@@ -310,7 +311,7 @@ class Acls:
     def _is_for(self, entry: AccessControlEntryRecord, operation: Operation) -> bool:
         if entry.principal not in (self._principal, WILDCARD_PRINCIPAL):
             return False
-        if entry.host not in (self._host, WILDCARD):
+        if entry.host not in (self._host, WILDCARD) and not is_in_network(self._host, entry.host):
             return False
         if entry.operation == Operation.ALL:
             return True

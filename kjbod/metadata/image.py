@@ -60,6 +60,7 @@ from kjbod.metadata.records import (
     UnfenceBrokerRecord,
     UnknownRecord,
     UnregisterBrokerRecord,
+    UnregisterControllerRecord,
     UserScramCredentialRecord,
     ZkMigrationStateRecord,
 )
@@ -669,6 +670,10 @@ class MetadataImage:
         self.controllers[record.controller_id] = record
         return OtherChange(record)
 
+    def _unregister_controller(self, record: UnregisterControllerRecord, offset: int) -> Change:
+        self.controllers.pop(record.controller_id, None)  # of one that is not there: nothing, as in ``ClusterDelta``
+        return OtherChange(record)
+
     def _create_topic(self, record: TopicRecord, offset: int) -> Change:
         if record.topic_id in self.topics:
             raise ReplayError(f"TopicRecord {record.name}: topic id {record.topic_id} exists already")
@@ -787,6 +792,7 @@ _APPLY: Mapping[type[Record], Callable[[MetadataImage, Any, int], Change | None]
     UnfenceBrokerRecord: MetadataImage._fence_broker,
     BrokerRegistrationChangeRecord: MetadataImage._change_broker,
     RegisterControllerRecord: MetadataImage._register_controller,
+    UnregisterControllerRecord: MetadataImage._unregister_controller,
     TopicRecord: MetadataImage._create_topic,
     RemoveTopicRecord: MetadataImage._remove_topic,
     PartitionRecord: MetadataImage._set_partition,

@@ -390,6 +390,14 @@ class ClearElrRecord(Record):
     topic_name: str = wire("string")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnregisterControllerRecord(Record):
+    """A controller was unregistered (KIP-1312)."""
+
+    API_KEY: ClassVar[int] = 29
+    controller_id: int = wire("int32")
+
+
 RECORD_TYPES: Mapping[int, type[Record]] = {cls.API_KEY: cls for cls in Record.__subclasses__()}
 """Every record type by api key."""
 

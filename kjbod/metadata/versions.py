@@ -1,8 +1,8 @@
-"""metadata.version levels, the record versions that each allows, and the features of Kafka 4.3.
+"""metadata.version levels, the record versions that each allows, and the features of Kafka up to 4.4.
 
 Sources: ``server.common.MetadataVersion``, ``Feature``, ``TransactionVersion``, ``GroupVersion``,
-``EligibleLeaderReplicasVersion``, ``ShareVersion``, ``StreamsVersion`` of Kafka 4.3.1, checked against what its
-``kafka-storage version-mapping`` prints.
+``EligibleLeaderReplicasVersion``, ``ShareVersion``, ``StreamsVersion``. ``scripts/kafka-tables`` prints them from
+Kafka's jars, and a test holds these tables to them.
 """
 
 from collections.abc import Mapping
@@ -46,19 +46,23 @@ CONTROLLER_REGISTRATION = 15
 """3.7-IV0 (KIP-919): RegisterControllerRecord."""
 NO_OP = 5
 """3.3-IV1: NoOpRecord."""
+CIDR_ACLS = 32
+"""4.4-IV1 (KIP-1276): the host of an ACL may be a network."""
+CONTROLLER_UNREGISTRATION = 33
+"""4.4-IV2 (KIP-1312): UnregisterControllerRecord."""
 LATEST = 30
 """The newest level that kjbod writes and offers: in a registration, by its controller, when it formats."""
-UNDERSTOOD = 30
+UNDERSTOOD = 33
 """The newest level whose records kjbod reads in full. Above it an observer goes on as :mod:`.newer` says."""
 
-CHANGED_METADATA = frozenset({7, 8, 11, 13, 14, 15, 17, 23, 30})
+CHANGED_METADATA = frozenset({7, 8, 11, 13, 14, 15, 17, 23, 30, 32, 33})
 """The levels that brought new records or fields (``MetadataVersion.didMetadataChange``): a downgrade from one of them
 or across one of them could lose something."""
 
 _RELEASES = (
     "3.0-IV1 3.1-IV0 3.2-IV0 3.3-IV0 3.3-IV1 3.3-IV2 3.3-IV3 3.4-IV0 3.5-IV0 3.5-IV1 3.5-IV2 3.6-IV0 3.6-IV1 3.6-IV2 "
     "3.7-IV0 3.7-IV1 3.7-IV2 3.7-IV3 3.7-IV4 3.8-IV0 3.9-IV0 4.0-IV0 4.0-IV1 4.0-IV2 4.0-IV3 4.1-IV0 4.1-IV1 4.2-IV0 "
-    "4.2-IV1 4.3-IV0"
+    "4.2-IV1 4.3-IV0 4.4-IV0 4.4-IV1 4.4-IV2"
 )
 RELEASES: Mapping[int, str] = MappingProxyType(dict(enumerate(_RELEASES.split(), start=1)))
 """The release name of each level: ``RELEASES[30] == "4.3-IV0"``."""
@@ -75,16 +79,20 @@ SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = MappingProxyType(
         STREAMS_VERSION: (0, 1),
     }
 )
-"""The levels, first and last, that a node of Kafka 4.3.1 understands; what a registration advertises."""
+"""The levels, first and last, that kjbod writes and its controller offers: those of Kafka 4.3.1."""
+UNDERSTOOD_FEATURES: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {**SUPPORTED_FEATURES, METADATA_VERSION: (MINIMUM, UNDERSTOOD), SHARE_VERSION: (0, 2)}
+)
+"""The levels, first and last, that kjbod understands: those of Kafka 4.4.0. An agent's registration lists them."""
 
-# The metadata.version from which on formatting finalizes the feature at this level.
-_DEFAULT_SINCE: Mapping[str, tuple[int, int]] = MappingProxyType(
+# The metadata.version from which on formatting finalizes the feature at this level, from the newest down.
+_DEFAULT_SINCE: Mapping[str, tuple[tuple[int, int], ...]] = MappingProxyType(
     {
-        ELIGIBLE_LEADER_REPLICAS_VERSION: (26, 1),
-        GROUP_VERSION: (22, 1),
-        SHARE_VERSION: (28, 1),
-        STREAMS_VERSION: (29, 1),
-        TRANSACTION_VERSION: (24, 2),
+        ELIGIBLE_LEADER_REPLICAS_VERSION: ((26, 1),),
+        GROUP_VERSION: ((22, 1),),
+        SHARE_VERSION: ((31, 2), (28, 1)),
+        STREAMS_VERSION: ((29, 1),),
+        TRANSACTION_VERSION: ((24, 2),),
     }
 )
 
@@ -101,7 +109,7 @@ _VERSIONS_SINCE: Mapping[type[Record], tuple[tuple[int, int], ...]] = MappingPro
 
 
 class UnknownReleaseError(KjbodError):
-    """A release name or metadata.version that Kafka up to 4.3 does not have."""
+    """A release name or metadata.version that Kafka up to 4.4 does not have."""
 
 
 def release_name(level: int) -> str:
@@ -125,7 +133,7 @@ def release_level(name: str) -> int:
     level = _LEVELS.get(name) or max((n for n, full in RELEASES.items() if full.split("-")[0] == name), default=0)
     if level < MINIMUM:
         raise UnknownReleaseError(
-            f"Unknown release version '{name}'. Supported versions are: {RELEASES[MINIMUM]} to {RELEASES[LATEST]}"
+            f"Unknown release version '{name}'. Supported versions are: {RELEASES[MINIMUM]} to {RELEASES[UNDERSTOOD]}"
         )
     return level
 
@@ -133,7 +141,10 @@ def release_level(name: str) -> int:
 def default_features(metadata_version: int) -> dict[str, int]:
     """The features that formatting at ``metadata_version`` finalizes: metadata.version first, then the others that are
     not zero, by name (``Feature.defaultLevel``). kraft.version is not among them: the kind of quorum decides it."""
-    others = {name: level for name, (since, level) in sorted(_DEFAULT_SINCE.items()) if metadata_version >= since}
+    others = {}
+    for name, levels in sorted(_DEFAULT_SINCE.items()):
+        if (level := next((one for since, one in levels if metadata_version >= since), 0)) > 0:
+            others[name] = level
     return {METADATA_VERSION: metadata_version} | others
 
 

@@ -1,5 +1,8 @@
 """Real Apache Kafka from the jars that scripts/kafka gets."""
 
+import os
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -31,8 +34,33 @@ def test_without_java_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
 
 
 def test_script_and_library_agree_on_kafkas_version() -> None:
-    assert f"\nversion={kafka.VERSION}\n" in (ROOT / "scripts" / "kafka").read_text()
-    assert f"<version>{kafka.VERSION}</version>" in (ROOT / "scripts" / "kafka.d" / "pom.xml").read_text()
+    assert f"\nversion=${{1-{kafka.VERSION}}}\n" in (ROOT / "scripts" / "kafka").read_text()
+
+
+SUMS = sorted((ROOT / "scripts" / "kafka.d").glob("*.sha256"))
+
+
+@pytest.mark.parametrize("sums", SUMS, ids=lambda path: path.stem)
+def test_each_jar_of_a_version_has_one_checksum(sums: Path) -> None:
+    lines = sums.read_text().splitlines()
+    assert all(re.fullmatch(r"[0-9a-f]{64} {2}[A-Za-z0-9_.-]+\.jar", line) for line in lines)
+    jars = [line.split()[1] for line in lines]
+    assert len(jars) == len(set(jars))
+    for module in ("kafka-clients", "kafka-metadata", "kafka-server-common", "kafka-tools", "kafka_2.13"):
+        assert f"{module}-{sums.stem}.jar" in jars
+
+
+@pytest.mark.parametrize(
+    "version", ["4.5.0", "4.3", "4.4.0-rc1", "../kafka.d/4.3.1", "latest", "", "-x", "4.4.0 4.3.1"]
+)
+@pytest.mark.usefixtures("world")
+def test_a_version_without_checksums_is_one_line_and_gets_nothing(version: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "KJBOD_CACHE": str(tmp_path / "cache")}
+    command = [str(ROOT / "scripts" / "kafka"), *version.split(" ")]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 1 and ended.stdout == "" and not (tmp_path / "cache").exists()
+    (line,) = ended.stderr.splitlines()
+    assert "no checksums" in line and "3.9.2" in line and "4.4.0" in line
 
 
 @pytest.mark.usefixtures("kafka_kit")

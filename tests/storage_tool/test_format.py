@@ -399,7 +399,7 @@ def test_fm_9_an_older_release_has_its_own_features(broker: MakeNode, release: s
     assert levels(node.directories[0] / "bootstrap.checkpoint") == {"metadata.version": 21}
 
 
-@pytest.mark.parametrize("release", ["3.2", "3.3-IV2", "4.4-IV0", "x", ""])
+@pytest.mark.parametrize("release", ["3.2", "3.3-IV2", "4.5-IV0", "x", ""])
 def test_fm_9_an_unknown_or_unstable_release_is_refused(broker: MakeNode, release: str) -> None:
     assert refused(broker(), release_version=release).startswith(
         f"Unknown metadata.version '{release}'. Supported metadata.version are: 3.3-IV3, 3.4-IV0, "
@@ -432,7 +432,7 @@ def test_fm_10_features_start_at_the_level_that_was_asked_for(broker: MakeNode) 
         (["group.version=a"], "Can't parse feature=level string group.version=a: unable to parse a as a short."),
         (
             ["metadata.version=99"],
-            "No MetadataVersion with feature level 99. Valid feature levels are from 7 to 30.",
+            "No MetadataVersion with feature level 99. Valid feature levels are from 7 to 33.",
         ),
         (
             ["metadata.version=20", "eligible.leader.replicas.version=1"],

@@ -41,7 +41,7 @@ from kjbod.metadata.acls import AclIndex, Acls, Operation, ResourceType, Rules
 from kjbod.metadata.image import BROKER, MetadataImage, shallow_copy
 from kjbod.metadata.refusals import refusal
 from kjbod.metadata.token_requests import Requester, refuse
-from kjbod.metadata.versions import KRAFT_VERSION, SUPPORTED_FEATURES
+from kjbod.metadata.versions import KRAFT_VERSION, UNDERSTOOD_FEATURES
 from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.listening import refusal_of
 from kjbod.runtime.names import Log, UnresolvedError
@@ -531,4 +531,4 @@ _LISTED_NEED: Final[Mapping[ApiKey, Operation]] = {
 def _features(image: MetadataImage, kraft_version: int) -> Features:
     """``KRaftMetadataCache.features``: kraft.version comes from a control record, and counts where it is not 0."""
     finalized = image.features | ({KRAFT_VERSION: kraft_version} if kraft_version else {})
-    return Features(supported=SUPPORTED_FEATURES, finalized=finalized, finalized_epoch=image.offset)
+    return Features(supported=UNDERSTOOD_FEATURES, finalized=finalized, finalized_epoch=image.offset)

@@ -43,6 +43,7 @@ from kjbod.metadata.records import (
     UnfenceBrokerRecord,
     UnknownRecord,
     UnregisterBrokerRecord,
+    UnregisterControllerRecord,
 )
 from kjbod.quick_dataclass import dataclass
 from kjbod_agent.guard import suspects
@@ -322,6 +323,8 @@ class Observed:
                 self.controllers[record.controller_id] = next(
                     (one.max_supported_version for one in record.features if one.name == versions.METADATA_VERSION), 0
                 )
+            case UnregisterControllerRecord():
+                self.controllers.pop(record.controller_id, None)
             case _:
                 self._register(record, offset)
                 self._neighbour(record)
